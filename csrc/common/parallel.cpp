@@ -1,0 +1,196 @@
+// The thread pool behind parallel.h.
+//
+// Every worker has its own ticket: the caller bumps the tickets of the workers that take part,
+// they run their range of the shared job, and count `pending` down. Pool objects are never
+// freed: workers may still look at them while the process ends, and a forked child abandons
+// its parent's.
+
+#include "common/parallel.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#if defined(__linux__)
+#include <sched.h>
+#endif
+#if defined(__unix__) || defined(__APPLE__)
+#include <pthread.h>
+#endif
+
+namespace hotshoe {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Longer than the gap between two operations of one step, shorter than anybody would notice.
+constexpr auto kSpin = std::chrono::microseconds(100);
+constexpr int kPausesPerClockRead = 32;
+
+inline void pause_core() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Returns once `value` differs from `old`: spins for kSpin, then sleeps.
+template <class T>
+void await_change(const std::atomic<T>& value, T old) {
+  const auto deadline = Clock::now() + kSpin;
+  do {
+    for (int i = 0; i < kPausesPerClockRead; ++i) {
+      if (value.load(std::memory_order_acquire) != old) return;
+      pause_core();
+    }
+  } while (Clock::now() < deadline);
+  value.wait(old, std::memory_order_acquire);
+}
+
+struct Settings {
+  int threads = 1;
+  std::vector<int> cores;
+};
+
+struct Job {
+  detail::RangeFn fn = nullptr;
+  void* context = nullptr;
+  int64_t tasks = 0;
+  int threads = 0;
+
+  void run(int thread) const {
+    fn(context, tasks * thread / threads, tasks * (thread + 1) / threads, thread);
+  }
+};
+
+thread_local bool inside_job = false;
+
+void bind_to_core(int core) {
+#if defined(__linux__)
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(core, &set);
+  sched_setaffinity(0, sizeof set, &set);
+#endif
+}
+
+class Pool {
+ public:
+  explicit Pool(const Settings& settings) : workers_(settings.threads - 1) {
+    for (int i = 0; i < int(workers_.size()); ++i) {
+      const int core = settings.cores.empty() ? -1 : settings.cores[i + 1];
+      workers_[i].thread = std::thread([this, i, core] { work(i, core); });
+    }
+  }
+
+  void run(const Job& job) {
+    std::lock_guard<std::mutex> one_job_at_a_time(mutex_);
+    job_ = job;
+    pending_.store(job.threads - 1, std::memory_order_relaxed);
+    for (int i = 0; i < job.threads - 1; ++i) bump(workers_[i]);
+    inside_job = true;
+    job.run(0);
+    inside_job = false;
+    for (int left; (left = pending_.load(std::memory_order_acquire)) != 0;) {
+      await_change(pending_, left);
+    }
+  }
+
+  void stop() {
+    stopping_ = true;
+    for (Worker& worker : workers_) bump(worker);
+    for (Worker& worker : workers_) worker.thread.join();
+  }
+
+ private:
+  struct alignas(64) Worker {
+    std::atomic<uint32_t> ticket{0};
+    std::thread thread;
+  };
+
+  static void bump(Worker& worker) {
+    worker.ticket.fetch_add(1, std::memory_order_seq_cst);
+    worker.ticket.notify_one();
+  }
+
+  void work(int index, int core) {
+    if (core >= 0) bind_to_core(core);
+    inside_job = true;
+    for (uint32_t seen = 0;; ++seen) {
+      await_change(workers_[index].ticket, seen);
+      if (stopping_) return;
+      job_.run(index + 1);
+      if (pending_.fetch_sub(1, std::memory_order_seq_cst) == 1) pending_.notify_one();
+    }
+  }
+
+  std::vector<Worker> workers_;
+  std::mutex mutex_;
+  Job job_;
+  bool stopping_ = false;
+  alignas(64) std::atomic<int> pending_{0};
+};
+
+Settings settings;
+std::atomic<Pool*> current_pool{nullptr};
+std::mutex pool_mutex;
+
+#if defined(__unix__) || defined(__APPLE__)
+// The child has none of its parent's workers, and its locks may be held by threads that are gone.
+const int fork_handler = pthread_atfork(nullptr, nullptr, [] {
+  current_pool.store(nullptr);
+  new (&pool_mutex) std::mutex;
+  inside_job = false;
+});
+#endif
+
+Pool& pool() {
+  Pool* found = current_pool.load(std::memory_order_acquire);
+  if (found) return *found;
+  std::lock_guard<std::mutex> lock(pool_mutex);
+  if (!current_pool.load()) current_pool.store(new Pool(settings));
+  return *current_pool.load();
+}
+
+struct FreeScratch {
+  void operator()(void* p) const { std::free(p); }
+};
+
+}  // namespace
+
+void set_threads(int n, const std::vector<int>& cores) {
+  if (n < 1) throw std::invalid_argument("threads must be at least 1, not " + std::to_string(n));
+  if (!cores.empty() && int(cores.size()) != n) {
+    throw std::invalid_argument(std::to_string(cores.size()) + " cores for " + std::to_string(n) +
+                                " threads; give one core for each thread, or none");
+  }
+  std::lock_guard<std::mutex> lock(pool_mutex);
+  if (Pool* old = current_pool.exchange(nullptr)) old->stop();
+  settings = {n, cores};
+}
+
+int num_threads() { return settings.threads; }
+
+void* thread_scratch(size_t bytes) {
+  thread_local std::unique_ptr<void, FreeScratch> memory;
+  thread_local size_t capacity = 0;
+  if (bytes > capacity) {
+    capacity = (bytes + 4095) / 4096 * 4096;
+    memory.reset(std::aligned_alloc(4096, capacity));
+    if (!memory) throw std::bad_alloc();
+  }
+  return memory.get();
+}
+
+void detail::run_parallel(int64_t n_tasks, int threads, RangeFn fn, void* context) {
+  if (inside_job) return fn(context, 0, n_tasks, 0);
+  pool().run({fn, context, n_tasks, threads});
+}
+
+}  // namespace hotshoe

@@ -1,0 +1,67 @@
+// The thread pool of one loaded module: fork/join over ranges of tasks, and scratch memory.
+//
+// Workers spin briefly after a job, so that the next operation of a step finds them awake, and
+// then sleep, so that an idle engine burns no CPU. The calling thread is always thread 0 and
+// does its share. A child process after fork() makes its own workers at its first job.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+namespace hotshoe {
+
+// Sets the number of threads (the caller counts, so n - 1 workers) and, when `cores` is not
+// empty, the core that each is bound to: cores[i] for thread i. The caller's own thread
+// (cores[0]) is left as it is. Not to be called while a job runs.
+void set_threads(int n, const std::vector<int>& cores);
+int num_threads();
+
+// The calling thread's scratch memory: at least `bytes`, 64-byte aligned, contents undefined,
+// valid until the thread's next call. Threads never share it.
+void* thread_scratch(size_t bytes);
+
+namespace detail {
+using RangeFn = void (*)(void* context, int64_t begin, int64_t end, int thread);
+void run_parallel(int64_t n_tasks, int threads, RangeFn fn, void* context);
+}  // namespace detail
+
+// Calls fn(begin, end, thread) on contiguous, even ranges that cover [0, n_tasks), one range per
+// thread, and returns when all are done. A thread gets at least `min_tasks` tasks, so small work
+// stays on the calling thread. A call from inside fn runs serially.
+template <class F>
+void parallel_for(int64_t n_tasks, F&& fn, int64_t min_tasks = 1) {
+  int64_t threads = num_threads();
+  if (n_tasks < threads * min_tasks) threads = n_tasks / min_tasks;
+  if (threads <= 1) {
+    if (n_tasks > 0) fn(int64_t(0), n_tasks, 0);
+    return;
+  }
+  using Fn = std::remove_reference_t<F>;
+  detail::run_parallel(
+      n_tasks, int(threads),
+      [](void* context, int64_t begin, int64_t end, int thread) {
+        (*static_cast<Fn*>(context))(begin, end, thread);
+      },
+      const_cast<void*>(static_cast<const void*>(&fn)));
+}
+
+// As parallel_for, but threads take `chunk` tasks at a time until none are left: for tasks of
+// uneven length. fn is called once per chunk.
+template <class F>
+void parallel_dynamic(int64_t n_tasks, int64_t chunk, F&& fn) {
+  const int64_t chunks = (n_tasks + chunk - 1) / chunk;
+  std::atomic<int64_t> next{0};
+  auto drain = [&](int64_t, int64_t, int thread) {
+    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < chunks;) {
+      const int64_t begin = i * chunk, end = begin + chunk < n_tasks ? begin + chunk : n_tasks;
+      fn(begin, end, thread);
+    }
+  };
+  const int64_t threads = chunks < num_threads() ? chunks : num_threads();
+  parallel_for(threads, drain);
+}
+
+}  // namespace hotshoe

@@ -1,0 +1,44 @@
+// The extension module of one instruction set: threads, facts, and every kernel file's functions.
+//
+// Tensors arrive as addresses (integers), sizes and strides counted in elements; nothing here
+// knows PyTorch. A kernel file offers `void bind_xxx(nb::module_&)` and is listed below.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "common/parallel.h"
+#include "common/simd.h"
+
+namespace nb = nanobind;
+
+namespace {
+
+std::vector<int> bound_cores;
+
+nb::dict info() {
+  nb::dict facts;
+  facts["isa"] = HOTSHOE_ISA;
+  facts["float_lanes"] = hotshoe::VL;
+  facts["threads"] = hotshoe::num_threads();
+  facts["cores"] = bound_cores;
+  return facts;
+}
+
+void set_threads(int n, const std::vector<int>& cores) {
+  hotshoe::set_threads(n, cores);
+  bound_cores = cores;
+}
+
+}  // namespace
+
+NB_MODULE(HOTSHOE_MODULE, m) {
+  m.def("info", &info,
+        "Say what is loaded: isa, float_lanes (floats in one vector), threads, cores.");
+  m.def("set_threads", &set_threads, nb::arg("n"), nb::arg("cores") = std::vector<int>{},
+        nb::call_guard<nb::gil_scoped_release>(),
+        "Set the number of threads, the caller included, and the core of each (cores[i] for\n"
+        "thread i; empty leaves them unbound; the caller's own thread is never bound).\n"
+        "One thread until called. Not to be called while a kernel runs.\n\n"
+        "Raises:\n    ValueError: n < 1, or as many cores as threads were not given.");
+}

@@ -1,0 +1,175 @@
+"""Build `hotshoe-native`: every instruction set of `_isa.py` from the same C++ sources.
+
+Objects of all sets compile in parallel, unchanged ones are kept, and a set whose flags the
+compiler refuses is left out by name instead of failing the build. Needs setuptools,
+nanobind and a GCC-compatible C++20 compiler; run by pip, or in place while developing:
+`python setup.py build_ext --inplace [--isa generic,avx512_bf16]`.
+"""
+
+import os
+import platform
+import runpy
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+import nanobind
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
+
+CSRC = Path("csrc")
+ISA_TABLE = CSRC / "python/hotshoe_native/_isa.py"
+ISAS = {isa.name: isa for isa in runpy.run_path(str(ISA_TABLE))["ISAS"]}
+NANOBIND = Path(nanobind.include_dir()).parent
+INCLUDES = [
+    str(CSRC),
+    str(NANOBIND / "include"),
+    str(NANOBIND / "ext/robin_map/include"),
+]
+COMPILE_FLAGS = [
+    *(
+        "-std=c++20",
+        "-O3",
+        "-g0",
+        "-DNDEBUG",
+        "-DNB_COMPACT_ASSERTIONS",
+        "-pthread",
+        "-MMD",
+    ),
+    *(
+        "-fvisibility=hidden",
+        "-fno-strict-aliasing",
+        "-ffunction-sections",
+        "-fdata-sections",
+    ),
+    *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-Wno-psabi"),
+]
+LINK_FLAGS = ["-pthread"] + ["-Wl,--gc-sections", "-Wl,-s"] * (sys.platform == "linux")
+
+
+class Job(NamedTuple):
+    """One source file to compile with one set of flags."""
+
+    source: Path
+    target: Path
+    flags: list[str]
+
+    def is_stale(self) -> bool:
+        """Whether the object is older than anything its dependency file (-MMD) names."""
+        listing = self.target.with_suffix(".d")
+        if not (self.target.exists() and listing.exists()):
+            return True
+        words = listing.read_text().replace("\\\n", " ").split(": ", 1)[1].split()
+        made = self.target.stat().st_mtime
+        inputs = [*map(Path, words), Path("setup.py"), ISA_TABLE]
+        return any(not path.exists() or path.stat().st_mtime > made for path in inputs)
+
+
+def native_extension(isa_name: str) -> Extension:
+    """Describe the module of one instruction set: all sources, its own flags."""
+    isa = ISAS[isa_name]
+    defines = [*isa.defines, f"HOTSHOE_MODULE=_{isa_name}", f'HOTSHOE_ISA="{isa_name}"']
+    return Extension(
+        f"hotshoe_native._{isa_name}",
+        sources=sorted(str(path) for path in CSRC.rglob("*.cpp")),
+        depends=sorted(str(path) for path in CSRC.rglob("*.h")),
+        extra_compile_args=[*isa.compile_flags, *(f"-D{name}" for name in defines)],
+    )
+
+
+class BuildNative(build_ext):
+    """Compile the kernel sources once per instruction set and link one module for each."""
+
+    user_options: ClassVar = [
+        *build_ext.user_options,
+        (
+            "isa=",
+            None,
+            "comma-separated instruction sets (default: all for this machine)",
+        ),
+    ]
+
+    def initialize_options(self) -> None:
+        super().initialize_options()
+        self.isa: str | None = None
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        if self.isa:
+            names = self.isa.split(",")
+            if unknown := [name for name in names if name not in ISAS]:
+                raise SystemExit(
+                    f"unknown instruction set {unknown}; choices: {list(ISAS)}"
+                )
+            self.extensions = [native_extension(name) for name in names]
+
+    def build_extensions(self) -> None:
+        self.extensions = [
+            ext for ext in self.extensions if self._accepts(ext.extra_compile_args)
+        ]
+        # GNU_UNIQUE symbols would be shared between the builds that live in one process.
+        self.flags = COMPILE_FLAGS + ["-fno-gnu-unique"] * self._accepts(
+            ["-fno-gnu-unique"]
+        )
+        temp = Path(self.build_temp)
+        nanobind_job = Job(NANOBIND / "src/nb_combined.cpp", temp / "nanobind.o", [])
+        jobs = {
+            ext.name: [
+                Job(
+                    Path(s),
+                    (temp / ext.name / s).with_suffix(".o"),
+                    ext.extra_compile_args,
+                )
+                for s in ext.sources
+            ]
+            for ext in self.extensions
+        }
+        with ThreadPoolExecutor(self.parallel or os.cpu_count()) as pool:
+            list(pool.map(self._compile, [nanobind_job, *chain(*jobs.values())]))
+        for ext in self.extensions:
+            self.compiler.link_shared_object(
+                [str(job.target) for job in [*jobs[ext.name], nanobind_job]],
+                self.get_ext_fullpath(ext.name),
+                target_lang="c++",
+                extra_postargs=LINK_FLAGS,
+            )
+
+    def _command(self, flags: list[str], source: Path, target: Path) -> list[str]:
+        includes = [
+            f"-I{folder}" for folder in [*INCLUDES, *self.compiler.include_dirs]
+        ]
+        compiler = self.compiler.compiler_so_cxx
+        return [*compiler, *flags, *includes, "-c", str(source), "-o", str(target)]
+
+    def _compile(self, job: Job) -> None:
+        if job.is_stale():
+            job.target.parent.mkdir(parents=True, exist_ok=True)
+            command = self._command(self.flags + job.flags, job.source, job.target)
+            if subprocess.run(command, check=False).returncode != 0:
+                raise CompileError(f"cannot compile {job.source} for {job.target}")
+
+    def _accepts(self, flags: list[str]) -> bool:
+        """Try the flags on an empty program; say so when the compiler refuses them."""
+        null = Path(os.devnull)
+        command = self._command(["-Werror", *flags, "-x", "c++"], null, null)
+        probe = subprocess.run(command, check=False, capture_output=True)
+        if probe.returncode != 0:
+            print(f"the compiler refuses {flags}: left out", file=sys.stderr)
+        return probe.returncode == 0
+
+
+setup(
+    packages=["hotshoe_native"],
+    package_dir={"": "csrc/python"},
+    package_data={"hotshoe_native": ["py.typed"]},
+    ext_modules=[
+        native_extension(name)
+        for name, isa in ISAS.items()
+        if isa.default and (not isa.machines or platform.machine() in isa.machines)
+    ],
+    cmdclass={"build_ext": BuildNative},
+)
