@@ -1,0 +1,42 @@
+"""Hotshoe: an LLM inference and serving engine whose core knows no hardware.
+
+The names below load on first use, so that `import hotshoe` stays light.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hotshoe.config import EngineConfig
+    from hotshoe.engine.async_engine import AsyncEngine
+    from hotshoe.engine.llm import LLM
+    from hotshoe.types import RequestOutput, SamplingParams, TextPrompt, TokensPrompt
+
+__version__ = "0.1.0"
+
+_LAZY = {
+    "AsyncEngine": "hotshoe.engine.async_engine",
+    "EngineConfig": "hotshoe.config",
+    "LLM": "hotshoe.engine.llm",
+    "RequestOutput": "hotshoe.types",
+    "SamplingParams": "hotshoe.types",
+    "TextPrompt": "hotshoe.types",
+    "TokensPrompt": "hotshoe.types",
+}
+
+__all__ = [
+    "LLM",
+    "AsyncEngine",
+    "EngineConfig",
+    "RequestOutput",
+    "SamplingParams",
+    "TextPrompt",
+    "TokensPrompt",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'hotshoe' has no attribute {name!r}")
+    return getattr(importlib.import_module(_LAZY[name]), name)

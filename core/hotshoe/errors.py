@@ -1,0 +1,64 @@
+"""Every exception that Hotshoe raises on purpose, drawn as one tree.
+
+    HotshoeError
+    ├── UserError                 the caller can mend it: command line exit code 2, HTTP 4xx
+    │   ├── ConfigError           an option or a combination of options
+    │   ├── RequestError          one request's prompt or parameters; other requests go on
+    │   ├── CheckpointError       a model directory: missing, truncated, mis-shaped, unknown
+    │   ├── PluginError           a plugin: unknown, broken, duplicate, wrong API version
+    │   ├── PlatformError         a platform: unknown, absent, broken
+    │   ├── SelectionError        no candidate for a slot, or a forced one that refuses
+    │   └── MemoryLimitError      weights or KV cache do not fit; checked before allocation
+    └── EngineError               the engine's own failure: exit code 1, HTTP 5xx
+        └── EngineDeadError       the engine has stopped; every pending request gets this
+
+A message says what is wrong, with which value, and what to do. Programmer errors stay asserts.
+"""
+
+
+class HotshoeError(Exception):
+    """Root of every deliberate exception."""
+
+
+class UserError(HotshoeError):
+    """The caller's mistake, mendable by the caller."""
+
+
+class ConfigError(UserError, ValueError):
+    """An option has a bad value, or two options contradict each other."""
+
+
+class RequestError(UserError, ValueError):
+    """One request is malformed. `field` names the offending parameter."""
+
+    def __init__(self, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class CheckpointError(UserError):
+    """A model directory cannot be used."""
+
+
+class PluginError(UserError):
+    """A plugin cannot be used."""
+
+
+class PlatformError(UserError):
+    """A platform cannot be used."""
+
+
+class SelectionError(UserError):
+    """No implementation of a slot is usable here."""
+
+
+class MemoryLimitError(UserError):
+    """Something would not fit into the memory that the platform reports."""
+
+
+class EngineError(HotshoeError):
+    """The engine failed; not the caller's fault."""
+
+
+class EngineDeadError(EngineError):
+    """The engine has stopped and takes no more requests."""

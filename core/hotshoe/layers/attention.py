@@ -1,0 +1,102 @@
+"""Attention layer: rotation and cache write, then paged attention, over this layer's KV cache.
+
+The cache write is an operation of its own that runs for every token of the step before attention
+reads, so a block filled in a step may be read by any request of the same step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from hotshoe.layers.context import BuildContext, ForwardBatch
+from hotshoe.layers.rotary import Rotary
+from hotshoe.slots import AttentionOp, AttentionSpec, RotaryAndCacheOp, RotaryAndCacheSpec
+from hotshoe.slots.reference.dtypes import torch_dtype
+
+
+class Attention:
+    """One layer's attention between its qkv and output projections.
+
+    Args:
+        ctx: The build context; the layer registers itself there for a cache.
+        spec: Heads, scale, window, soft cap, sinks.
+        rotary: The rotation, shared by layers of equal rotation; None for none.
+        qk_norm: Checkpoint names of the q and k norms, epsilon and weight offset; None for none.
+        sinks: Checkpoint name of the per-head sink logits; None for none.
+    """
+
+    def __init__(
+        self,
+        ctx: BuildContext,
+        spec: AttentionSpec,
+        rotary: Rotary | None,
+        qk_norm: tuple[str, str, float, float] | None = None,
+        sinks: str | None = None,
+    ) -> None:
+        self.spec = replace(spec, sinks=sinks is not None)
+        self._attend: AttentionOp = ctx.selector.choose("attention", self.spec)
+        self._prepare: RotaryAndCacheOp = ctx.selector.choose(
+            "rotary_and_cache",
+            RotaryAndCacheSpec(
+                spec.num_heads,
+                spec.num_kv_heads,
+                spec.head_dim,
+                rotary.rotary_dim if rotary else 0,
+                ctx.dtype,
+                ctx.kv_dtype,
+                ctx.block_size,
+                self._attend.layout,
+                interleaved=rotary.interleaved if rotary else False,
+                qk_norm_eps=qk_norm[2] if qk_norm else None,
+                qk_norm_offset=qk_norm[3] if qk_norm else 0.0,
+            ),
+        )
+        self._cos_sin = rotary.table if rotary else None
+        self._place = (ctx.device, ctx.torch_dtype)
+        self._qk_norm: tuple[Tensor, Tensor] | None = None
+        self._sinks: Tensor | None = None
+        self.cache: Tensor
+        if qk_norm is not None:
+            size = (spec.head_dim,)
+            self._norms: dict[int, Tensor] = {}
+            for i in (0, 1):
+                ctx.weights.expect(f"{qk_norm[i]}.weight", size, self._norm_sink(i))
+        if sinks is not None:
+            ctx.weights.expect(sinks, (spec.num_heads,), self._take_sinks)
+        ctx.attention_layers.append(self)
+
+    def _norm_sink(self, index: int):  # type: ignore[no-untyped-def]
+        def take(tensor: Tensor) -> None:
+            self._norms[index] = tensor.to(*self._place, copy=True)
+            if len(self._norms) == 2:
+                self._qk_norm = (self._norms[0], self._norms[1])
+
+        return take
+
+    def _take_sinks(self, tensor: Tensor) -> None:
+        self._sinks = tensor.to(self._place[0], torch.float32)
+
+    def block_bytes(self) -> int:
+        """Return the bytes of one block of this layer, K and V together."""
+        spec = self.spec
+        numel = spec.block_size * spec.num_kv_heads * spec.head_dim
+        return 2 * numel * torch_dtype(spec.kv_dtype).itemsize
+
+    def allocate_cache(self, num_blocks: int) -> None:
+        """Take memory for the cache: [2, num_blocks, block_numel]."""
+        spec = self.spec
+        numel = spec.block_size * spec.num_kv_heads * spec.head_dim
+        dtype = torch_dtype(spec.kv_dtype)
+        self.cache = torch.zeros((2, num_blocks, numel), dtype=dtype, device=self._place[0])
+
+    def __call__(self, qkv: Tensor, batch: ForwardBatch) -> Tensor:
+        """Map qkv [num_tokens, (num_heads + 2 num_kv_heads) head_dim], overwritten, to
+        [num_tokens, num_heads * head_dim]."""
+        meta = batch.attention
+        q = self._prepare(
+            qkv, batch.positions, self._cos_sin, self.cache, meta.slot_mapping, self._qk_norm
+        )
+        return self._attend(q, self.cache, meta, self._sinks)

@@ -1,0 +1,69 @@
+"""What layers need while a model is built: the selector, the types, the weight table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+from hotshoe.layers.weights import WeightTable
+from hotshoe.slots import AttentionMetadata, AttentionSpec, QuantSpec, Selector
+from hotshoe.slots.reference.dtypes import torch_dtype
+
+if TYPE_CHECKING:
+    from hotshoe.layers.attention import Attention
+
+
+class Quantization(Protocol):
+    """A quantisation method: says how the operands of a named linear layer are stored."""
+
+    def operands(self, layer_name: str) -> tuple[QuantSpec | None, QuantSpec | None]:
+        """Return the specifications of weight and activation; None means not quantised."""
+        ...
+
+
+@dataclass(slots=True)
+class ForwardBatch:
+    """One step in device form. Persistent buffers, written by the runner, read by the model.
+
+    Attributes:
+        input_ids: [num_tokens] int32.
+        positions: [num_tokens] int32.
+        attention: The step's shape for attention.
+    """
+
+    input_ids: Tensor
+    positions: Tensor
+    attention: AttentionMetadata
+
+
+@dataclass(slots=True)
+class BuildContext:
+    """Handed to a model's builder. `attention_layers` collects the layers that need a KV cache."""
+
+    selector: Selector
+    dtype: str
+    kv_dtype: str
+    block_size: int
+    max_model_len: int
+    quantization: Quantization | None = None
+    weights: WeightTable = field(default_factory=WeightTable)
+    attention_layers: list[Attention] = field(default_factory=list)
+
+    @property
+    def device(self) -> str:
+        return self.selector.facts.device
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return torch_dtype(self.dtype)
+
+    def attention_spec(
+        self, num_heads: int, num_kv_heads: int, head_dim: int, scale: float
+    ) -> AttentionSpec:
+        """Start an attention specification with this engine's types and block size."""
+        return AttentionSpec(
+            num_heads, num_kv_heads, head_dim, self.dtype, self.kv_dtype, self.block_size, scale
+        )

@@ -1,0 +1,35 @@
+"""Token embedding behind slot `embedding`."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from hotshoe.layers.context import BuildContext
+from hotshoe.slots import EmbeddingOp, EmbeddingSpec
+
+
+class Embedding:
+    """Row gather; keeps the checkpoint's tensor itself where type and device already agree.
+
+    Args:
+        ctx: The build context.
+        name: Checkpoint prefix.
+        num_embeddings, size: Table shape.
+        scale: Factor on every row (Gemma, Granite).
+    """
+
+    def __init__(
+        self, ctx: BuildContext, name: str, num_embeddings: int, size: int, scale: float = 1.0
+    ) -> None:
+        spec = EmbeddingSpec(num_embeddings, size, ctx.dtype, scale)
+        self._op: EmbeddingOp = ctx.selector.choose("embedding", spec)
+        self._place = (ctx.device, ctx.torch_dtype)
+        self._table: Tensor
+        ctx.weights.expect(f"{name}.weight", (num_embeddings, size), self._take)
+
+    def _take(self, tensor: Tensor) -> None:
+        self._table = tensor.to(*self._place)
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """Return [num_tokens, size] for ids [num_tokens] int32."""
+        return self._op(ids, self._table)

@@ -1,0 +1,134 @@
+"""A model directory's configuration: config.json as data, with the few facts the engine needs.
+
+Read without transformers, so that start-up stays short; architectures interpret their own keys.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hotshoe.errors import CheckpointError
+
+DEFAULT_MAX_LEN = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Attributes:
+    path: The model directory.
+    architecture: First of `architectures`.
+    values: All of config.json, overrides applied; nested `text_config` not merged.
+    dtype: The checkpoint's element type, "float32" when it does not say.
+    max_model_len: Longest sequence that the positions allow.
+    eos_token_ids: From generation_config.json, else config.json.
+    """
+
+    path: Path
+    architecture: str
+    values: Mapping[str, Any]
+    dtype: str
+    max_model_len: int
+    eos_token_ids: tuple[int, ...]
+
+    @classmethod
+    def load(cls, path: Path, overrides: Mapping[str, Any] | None = None) -> ModelConfig:
+        """Read a model directory.
+
+        Raises:
+            CheckpointError: No directory, no or malformed config.json.
+        """
+        if not path.is_dir():
+            raise CheckpointError(
+                f"no model at {path}: give a local directory with config.json and safetensors "
+                "files, or a name that a plugin knows (`hotshoe plugins` lists them)"
+            )
+        values = merged(read_json(path / "config.json"), overrides or {})
+        names = values.get("architectures")
+        if not isinstance(names, list) or not names or not isinstance(names[0], str):
+            raise CheckpointError(f"{path / 'config.json'} names no architecture")
+        generation = path / "generation_config.json"
+        eos = read_json(generation).get("eos_token_id") if generation.exists() else None
+        return cls(
+            path,
+            names[0],
+            values,
+            _dtype_name(values.get("dtype") or values.get("torch_dtype")),
+            _positive(values, "max_position_embeddings", DEFAULT_MAX_LEN),
+            _token_ids(eos if eos is not None else values.get("eos_token_id")),
+        )
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a value of config.json; null counts as absent."""
+        value = self.values.get(name)
+        return default if value is None else value
+
+    def require(self, name: str) -> Any:
+        """Return a value that must be there.
+
+        Raises:
+            CheckpointError: It is not.
+        """
+        value = self.values.get(name)
+        if value is None:
+            raise CheckpointError(f"{self.path / 'config.json'} lacks {name!r}")
+        return value
+
+    def size(self, name: str, default: int | None = None) -> int:
+        """Return a positive integer; required when there is no default."""
+        if default is None:
+            self.require(name)
+            default = 0
+        return _positive(self.values, name, default)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        CheckpointError: Missing, unreadable, or not an object.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing") from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from None
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{path} must hold a JSON object")
+    return values
+
+
+def merged(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with overrides applied; nested objects are merged, not replaced."""
+    result = dict(values)
+    for key, value in overrides.items():
+        old = result.get(key)
+        nested = isinstance(old, Mapping) and isinstance(value, Mapping)
+        result[key] = merged(old, value) if nested else value  # type: ignore[arg-type]
+    return result
+
+
+def _dtype_name(value: Any) -> str:
+    return str(value).removeprefix("torch.") if value else "float32"
+
+
+def _positive(values: Mapping[str, Any], name: str, default: int) -> int:
+    value = values.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        raise CheckpointError(f"config.json: {name} must be a positive integer, not {value!r}")
+    return value
+
+
+def _token_ids(value: Any) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    ids = value if isinstance(value, list) else [value]
+    if not all(isinstance(i, int) for i in ids):
+        raise CheckpointError(f"eos_token_id must be an integer or a list of them, not {value!r}")
+    return tuple(ids)

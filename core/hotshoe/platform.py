@@ -1,0 +1,126 @@
+"""What a platform package supplies, and what it says about the machine it found.
+
+A platform answers few questions: is the hardware here, what is it, how much memory may be used,
+which candidates does it offer. It supplies no runner and no model. Core reads only the fields of
+`DeviceFacts` that are not features; feature strings are for the platform's own candidates.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hotshoe.config import EngineConfig
+    from hotshoe.executor.worker import Worker
+    from hotshoe.slots import Candidate
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """A device as found at start-up, frozen; plain constants from then on.
+
+    `device` is the string that tensors are placed with, `memory_bytes` what the device (or the
+    control group) has in all, `compute_units` cores or multiprocessors usable by one worker.
+    """
+
+    platform: str
+    device: str
+    name: str
+    arch: str
+    memory_bytes: int
+    compute_units: int
+    features: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Available:
+    """The hardware is here. Automatic choice takes the highest score, then the name."""
+
+    score: int
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """The hardware is not here; an ordinary finding."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The hardware seems to be here, but something it needs fails. Never treated as absent."""
+
+    cause: str
+
+
+Detection = Available | Absent | Broken
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One configuration field that resolution set, and why."""
+
+    field: str
+    value: object
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBudget:
+    """Bytes that the engine may still take on the device, and how that was found."""
+
+    available_bytes: int
+    note: str = ""
+
+
+class Platform(ABC):
+    """The contract of a platform package. Instances hold no device state before `activate`."""
+
+    name: str
+    #: True when `Worker.execute` returns before the device has finished; enables overlap.
+    asynchronous: bool = False
+
+    @abstractmethod
+    def probe(self) -> Detection:
+        """Say whether the hardware is usable, without initialising the device."""
+
+    @abstractmethod
+    def facts(self) -> DeviceFacts:
+        """Describe the device, without initialising it. Called only when `Available`."""
+
+    def candidates(self) -> Sequence[Candidate]:
+        """Offer implementations of slots. The default offers none: references serve."""
+        return ()
+
+    def resolve(self, config: EngineConfig) -> Sequence[Change]:
+        """Fill fields that are None with this platform's choice; refuse what it cannot do.
+
+        Raises:
+            ConfigError: A set field is impossible here.
+        """
+        return ()
+
+    def activate(self, config: EngineConfig) -> Mapping[str, object]:
+        """Take the device for this process: threads, binding, streams. Returns what to report."""
+        return {}
+
+    def memory_budget(self, config: EngineConfig) -> MemoryBudget:
+        """Return what is still free for the KV cache. Called after the weights are loaded."""
+        return MemoryBudget(self.facts().memory_bytes // 2, "half of the device's memory")
+
+    def create_worker(self, config: EngineConfig) -> Worker | None:
+        """Replace the core's worker entirely, for devices without PyTorch. None: use core's."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformStatus:
+    """A platform's detection as `hotshoe platforms` prints it."""
+
+    name: str
+    distribution: str
+    detection: Detection
+    facts: DeviceFacts | None = field(default=None)

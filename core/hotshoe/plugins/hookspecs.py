@@ -1,0 +1,53 @@
+"""Every hook that a plugin may implement. This file and docs/reference/hooks.md list them alike.
+
+A plugin is an entry point of group `hotshoe` whose object has functions marked
+`@hotshoe.plugins.hookimpl`. Hooks run at start-up only. They hand back plain objects or lazy
+`"module:attribute"` references, so that listing plugins imports no heavy library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pluggy
+
+if TYPE_CHECKING:
+    from hotshoe.slots import Candidate
+
+PROJECT = "hotshoe"
+#: Version of the hook interface. Core serves plugins built for this version and the one before.
+HOOK_API = 1
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+@hookspec
+def hotshoe_platforms() -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Name platforms: `{"name": "module:PlatformClass"}`. Only a probed one is imported."""
+
+
+@hookspec
+def hotshoe_candidates(platform: str) -> Sequence[Candidate]:  # type: ignore[empty-body]
+    """Offer slot candidates beside those of the platform itself: kernel packs, replacements."""
+
+
+@hookspec
+def hotshoe_models() -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Name architectures: `{"LlamaForCausalLM": "module:build"}`; see `hotshoe.models.ModelBuilder`."""
+
+
+@hookspec
+def hotshoe_named_models() -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Give short names to model directories: `{"demo": "/path/to/model"}`."""
+
+
+@hookspec
+def hotshoe_quantizations() -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Name quantisation methods: `{"int8": "module:attribute"}`; see `hotshoe.layers.Quantization`."""
+
+
+@hookspec
+def hotshoe_commands() -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Add subcommands: `{"name": "module:Command"}`; see `hotshoe.cli.command`."""

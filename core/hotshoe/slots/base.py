@@ -1,0 +1,192 @@
+"""Slots, candidates, verdicts and decisions: the one mechanism by which hardware is chosen.
+
+A slot is a named question with a typed specification. Platforms and kernel packs offer
+candidates; each answers a specification with a verdict. `Selector.choose` keeps every decision,
+so that it can be printed. Selection happens while a model is built; nothing here runs per step.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hotshoe.errors import SelectionError
+from hotshoe.platform import DeviceFacts
+
+REFERENCE = "reference"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A candidate's answer to a specification: a score, or a refusal with its reason."""
+
+    score: int | None
+    reason: str = ""
+
+    @property
+    def accepted(self) -> bool:
+        return self.score is not None
+
+
+def accept(score: int, reason: str = "") -> Verdict:
+    """Say yes. Scores compare within one slot; the reference scores 0."""
+    return Verdict(score, reason)
+
+
+def refuse(reason: str) -> Verdict:
+    """Say no, with the reason that a user will read."""
+    return Verdict(None, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One implementation of a slot.
+
+    Attributes:
+        slot: The slot's name.
+        name: Unique within the slot, such as `native`.
+        supports: Judges a specification on a device; must not raise and must not touch the device.
+        build: Makes the operation for an accepted specification: `build(spec, facts)`, or a lazy
+            reference `"module:attribute"` to that function, imported only when chosen.
+    """
+
+    slot: str
+    name: str
+    supports: Callable[[Any, DeviceFacts], Verdict]
+    build: Callable[[Any, DeviceFacts], Any] | str
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A named question. `reference` is the lazy path of core's plain implementation."""
+
+    name: str
+    spec_type: type
+    reference: str
+    doc: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was chosen for one specification, and every other candidate's verdict."""
+
+    slot: str
+    spec: Any
+    chosen: str
+    score: int
+    reason: str
+    others: tuple[tuple[str, Verdict], ...]
+
+    @property
+    def native(self) -> bool:
+        """False when the plain reference implementation serves this specification."""
+        return self.chosen != REFERENCE
+
+
+def resolve_lazy(target: Callable[..., Any] | str) -> Any:
+    """Import `"module:attribute"`; anything else is returned as it is."""
+    if not isinstance(target, str):
+        return target
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+class Selector:
+    """Chooses and builds operations for one device, and remembers why.
+
+    Args:
+        slots: All slots by name.
+        candidates: Everything that the platform and kernel packs offer.
+        facts: The device.
+        forced: Slot name to candidate name; such a choice may not be silently replaced.
+        require_native: Refuse references.
+    """
+
+    def __init__(
+        self,
+        slots: Mapping[str, Slot],
+        candidates: Iterable[Candidate],
+        facts: DeviceFacts,
+        forced: Mapping[str, str] | None = None,
+        require_native: bool = False,
+    ) -> None:
+        self.facts = facts
+        self.decisions: dict[tuple[str, Any], Decision] = {}
+        self._slots = slots
+        self._forced = dict(forced or {})
+        self._require_native = require_native
+        self._by_slot: dict[str, dict[str, Candidate]] = {
+            slot.name: {REFERENCE: _reference_candidate(slot)} for slot in slots.values()
+        }
+        for candidate in candidates:
+            self._register(candidate)
+        for slot, name in self._forced.items():
+            if name not in self._candidates_of(slot):
+                known = ", ".join(sorted(self._by_slot[slot]))
+                raise SelectionError(f"slot {slot} has no candidate {name!r}; there are: {known}")
+
+    def _candidates_of(self, slot: str) -> dict[str, Candidate]:
+        if slot not in self._by_slot:
+            raise SelectionError(f"unknown slot {slot!r}; slots: {', '.join(sorted(self._slots))}")
+        return self._by_slot[slot]
+
+    def _register(self, candidate: Candidate) -> None:
+        offered = self._candidates_of(candidate.slot)
+        if candidate.name in offered:
+            raise SelectionError(
+                f"two candidates named {candidate.name!r} for slot {candidate.slot}"
+            )
+        offered[candidate.name] = candidate
+
+    def decide(self, slot: str, spec: Any) -> Decision:
+        """Choose for a specification without building anything. Equal specifications are asked once.
+
+        Raises:
+            SelectionError: The forced candidate refuses, or native code is required and none fits.
+        """
+        key = (slot, spec)
+        if key not in self.decisions:
+            self.decisions[key] = self._decide(slot, spec)
+        return self.decisions[key]
+
+    def choose(self, slot: str, spec: Any) -> Any:
+        """Choose for a specification and build the operation."""
+        decision = self.decide(slot, spec)
+        candidate = self._by_slot[slot][decision.chosen]
+        return resolve_lazy(candidate.build)(spec, self.facts)
+
+    def _decide(self, slot: str, spec: Any) -> Decision:
+        offered = self._candidates_of(slot)
+        verdicts = {name: c.supports(spec, self.facts) for name, c in offered.items()}
+        forced = self._forced.get(slot)
+        if forced is not None:
+            eligible = {forced: verdicts[forced]}
+        elif self._require_native:
+            eligible = {n: v for n, v in verdicts.items() if n != REFERENCE}
+        else:
+            eligible = verdicts
+        accepted = [(-v.score, n) for n, v in eligible.items() if v.score is not None]
+        if not accepted:
+            raise SelectionError(_explain_refusals(slot, spec, eligible, forced))
+        chosen = min(accepted)[1]
+        verdict = verdicts[chosen]
+        others = tuple(sorted((n, v) for n, v in verdicts.items() if n != chosen))
+        return Decision(slot, spec, chosen, verdict.score or 0, verdict.reason, others)
+
+
+def _reference_candidate(slot: Slot) -> Candidate:
+    return Candidate(slot.name, REFERENCE, lambda spec, facts: accept(0), slot.reference)
+
+
+def _explain_refusals(
+    slot: str, spec: Any, verdicts: Mapping[str, Verdict], forced: str | None
+) -> str:
+    lead = (
+        f"--kernel {slot}={forced} cannot serve {spec}"
+        if forced is not None
+        else f"no native candidate of slot {slot} serves {spec} (--require-native is set)"
+    )
+    reasons = "; ".join(f"{name}: {v.reason}" for name, v in sorted(verdicts.items()))
+    return f"{lead}: {reasons or 'the platform offers none'}"

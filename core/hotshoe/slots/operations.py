@@ -1,0 +1,170 @@
+"""Call signatures of the slots' operations. A candidate's `build` returns such an object.
+
+Tensors lie on the device; `num_tokens` is the step's total over all requests. Operations neither
+synchronise with the host nor allocate more than their outputs. Outputs may alias where said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from hotshoe.slots.specs import KVLayout
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(slots=True)
+class AttentionMetadata:
+    """A step's shape, shared by all layers. Written by the runner, read by attention operations.
+
+    Attributes:
+        query_start_loc: [num_reqs + 1] int32, first token of each request in the step, then the end.
+        seq_lens: [num_reqs] int32, tokens of each request including this step's.
+        block_table: [num_reqs, max_blocks_per_req] int32, may have a row stride.
+        slot_mapping: [num_tokens] int32, block_id * block_size + offset of every token.
+        max_query_len: Most tokens of one request in this step; 1 is a pure decode step.
+        max_seq_len: The longest of seq_lens.
+    """
+
+    num_reqs: int
+    query_start_loc: Tensor
+    seq_lens: Tensor
+    block_table: Tensor
+    slot_mapping: Tensor
+    max_query_len: int
+    max_seq_len: int
+
+
+class AttentionOp(Protocol):
+    """Paged attention. `layout` is what its kernels read; the cache writer must produce it."""
+
+    layout: KVLayout
+
+    def __call__(
+        self, q: Tensor, cache: Tensor, metadata: AttentionMetadata, sinks: Tensor | None
+    ) -> Tensor:
+        """Attend.
+
+        Args:
+            q: [num_tokens, num_heads, head_dim], model dtype; heads contiguous, token stride free.
+            cache: [2, num_blocks, block_numel], kv dtype; this step's k and v already written.
+            metadata: The step's shape.
+            sinks: [num_heads] float32, or None.
+
+        Returns:
+            [num_tokens, num_heads * head_dim], model dtype, contiguous.
+        """
+        ...
+
+
+class RotaryAndCacheOp(Protocol):
+    """Norm, rotate, and write k and v into the cache; one writer per block."""
+
+    def __call__(
+        self,
+        qkv: Tensor,
+        positions: Tensor,
+        cos_sin: Tensor | None,
+        cache: Tensor,
+        slot_mapping: Tensor,
+        qk_norm: tuple[Tensor, Tensor] | None,
+    ) -> Tensor:
+        """Prepare one layer's attention inputs.
+
+        Args:
+            qkv: [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim], model dtype; overwritten.
+            positions: [num_tokens] int32.
+            cos_sin: [max_position, rotary_dim] float32, cosines then sines; None without rotation.
+            cache: [2, num_blocks, block_numel], written at slot_mapping.
+            slot_mapping: [num_tokens] int32.
+            qk_norm: The norm weights of q and k, each [head_dim], or None.
+
+        Returns:
+            q: [num_tokens, num_heads, head_dim]; may be a view into qkv.
+        """
+        ...
+
+
+class LinearOp(Protocol):
+    """A matrix product whose weight is prepared once, in whatever layout the kernel likes."""
+
+    def load(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
+        """Take the weight in checkpoint form; inputs may be dropped afterwards.
+
+        Args:
+            tensors: "weight": row parts [n_i, in_features] in order, their n_i adding up to
+                out_features; "bias": parts [n_i] when the specification has a bias; quantised
+                checkpoints add "weight_scale", "weight_zero_point" likewise.
+        """
+        ...
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return [num_tokens, out_features] for x [num_tokens, in_features] (row stride free)."""
+        ...
+
+    def nbytes(self) -> int:
+        """Return the bytes that the prepared weight holds."""
+        ...
+
+
+class NormOp(Protocol):
+    """RMS norm."""
+
+    def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Normalise x [num_tokens, hidden_size] (float32 inside, rounded once) into a new tensor."""
+        ...
+
+
+class AddNormOp(Protocol):
+    """Residual addition and RMS norm."""
+
+    def __call__(self, x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (normed, new residual); the new residual may overwrite the old one."""
+        ...
+
+
+class GatedActivationOp(Protocol):
+    """Gated activation."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map [num_tokens, 2 * size] to a new [num_tokens, size]."""
+        ...
+
+
+class EmbeddingOp(Protocol):
+    """Embedding gather."""
+
+    def __call__(self, ids: Tensor, table: Tensor) -> Tensor:
+        """Return [num_tokens, size] for ids [num_tokens] int32; ids are in range."""
+        ...
+
+
+class SampleOp(Protocol):
+    """Batched token choice from one uniform number per row."""
+
+    def __call__(
+        self,
+        logits: Tensor,
+        temperature: Tensor,
+        top_k: Tensor,
+        top_p: Tensor,
+        min_p: Tensor,
+        uniform: Tensor,
+    ) -> Tensor:
+        """Choose tokens.
+
+        Args:
+            logits: [n, vocab_size] float32, not modified.
+            temperature: [n] float32; 0 takes the most likely token, the lowest id on ties.
+            top_k: [n] int32; 0 keeps all. Ties with the k-th value are kept.
+            top_p: [n] float32 in (0, 1], over what top-k kept; ties at the boundary are kept.
+            min_p: [n] float32, relative to the largest probability.
+            uniform: [n] float64 in [0, 1); the inverse CDF in index order takes it.
+
+        Returns:
+            [n] int64; -1 where the row holds NaN or no finite maximum.
+        """
+        ...

@@ -1,0 +1,28 @@
+"""Reference of slot `gated_activation`."""
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots.operations import GatedActivationOp
+from hotshoe.slots.specs import GatedActivationSpec
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+}
+
+
+def build(spec: GatedActivationSpec, facts: DeviceFacts) -> GatedActivationOp:
+    """Build act(gate) * up, float32 inside, rounded once."""
+    activation = ACTIVATIONS[spec.activation]
+
+    def gated(x: Tensor) -> Tensor:
+        gate, up = x.float().chunk(2, dim=-1)
+        return (activation(gate) * up).to(x.dtype)
+
+    return gated

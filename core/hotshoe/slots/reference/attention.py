@@ -1,0 +1,67 @@
+"""Reference of slot `attention`: one request at a time, float32 inside, any layout.
+
+Reads a cache of the plain layout; obvious rather than fast. The oracle of every other candidate.
+"""
+
+import torch
+from torch import Tensor
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots.operations import AttentionMetadata
+from hotshoe.slots.reference.kv import PagedKV
+from hotshoe.slots.specs import PLAIN_LAYOUT, AttentionSpec
+
+
+class Attention:
+    """Paged causal attention with windows, soft caps and sinks."""
+
+    layout = PLAIN_LAYOUT
+
+    def __init__(self, spec: AttentionSpec, facts: DeviceFacts) -> None:
+        self._spec = spec
+
+    def __call__(
+        self, q: Tensor, cache: Tensor, metadata: AttentionMetadata, sinks: Tensor | None
+    ) -> Tensor:
+        spec = self._spec
+        paged = PagedKV(cache, self.layout, spec.block_size, spec.num_kv_heads, spec.head_dim)
+        out = torch.empty_like(q, memory_format=torch.contiguous_format)
+        starts = metadata.query_start_loc.tolist()
+        lengths = metadata.seq_lens.tolist()
+        for i in range(metadata.num_reqs):
+            begin, end, length = starts[i], starts[i + 1], lengths[i]
+            blocks = metadata.block_table[i, : -(-length // spec.block_size)]
+            k, v = paged.gather(blocks, length)
+            out[begin:end] = attend(spec, q[begin:end], k, v, sinks)
+        return out.view(q.shape[0], -1)
+
+
+def attend(spec: AttentionSpec, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None) -> Tensor:
+    """Attend with the last len(q) positions of one sequence.
+
+    Args:
+        q: [query_len, num_heads, head_dim].
+        k, v: [seq_len, num_kv_heads, head_dim].
+        sinks: [num_heads] float32 or None.
+
+    Returns:
+        [query_len, num_heads, head_dim] in q's dtype.
+    """
+    group = spec.num_heads // spec.num_kv_heads
+    keys = k.float().repeat_interleave(group, dim=1)
+    values = v.float().repeat_interleave(group, dim=1)
+    scores = torch.einsum("qhd,khd->hqk", q.float(), keys) * spec.scale
+    if spec.softcap is not None:
+        scores = spec.softcap * torch.tanh(scores / spec.softcap)
+    query_len, seq_len = q.shape[0], k.shape[0]
+    query_pos = torch.arange(seq_len - query_len, seq_len, device=q.device)[:, None]
+    key_pos = torch.arange(seq_len, device=q.device)[None, :]
+    visible = key_pos <= query_pos
+    if spec.window is not None:
+        visible &= key_pos > query_pos - spec.window
+    scores = scores.masked_fill(~visible, float("-inf"))
+    if sinks is not None:
+        column = sinks.float().view(-1, 1, 1).expand(-1, query_len, 1)
+        scores = torch.cat((scores, column), dim=-1)
+    weights = torch.softmax(scores, dim=-1)[..., :seq_len]
+    return torch.einsum("hqk,khd->qhd", weights, values).to(q.dtype)

@@ -1,0 +1,34 @@
+"""References of slots `rms_norm` and `add_rms_norm`, float32 inside, rounded once."""
+
+import torch
+from torch import Tensor
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots.operations import AddNormOp, NormOp
+from hotshoe.slots.specs import AddNormSpec, NormSpec
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float, weight_offset: float) -> Tensor:
+    """Return x / rms(x) * (weight_offset + weight) over the last dimension, in x's dtype."""
+    wide = x.float()
+    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return (wide * scale * (weight.float() + weight_offset)).to(x.dtype)
+
+
+def build_norm(spec: NormSpec, facts: DeviceFacts) -> NormOp:
+    """Build the reference RMS norm."""
+
+    def norm(x: Tensor, weight: Tensor) -> Tensor:
+        return rms_norm(x, weight, spec.eps, spec.weight_offset)
+
+    return norm
+
+
+def build_add_norm(spec: AddNormSpec, facts: DeviceFacts) -> AddNormOp:
+    """Build the reference residual addition and norm."""
+
+    def add_norm(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        total = (residual.float() + spec.residual_scale * x.float()).to(x.dtype)
+        return rms_norm(total, weight, spec.eps, spec.weight_offset), total
+
+    return add_norm

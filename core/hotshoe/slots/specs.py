@@ -1,0 +1,181 @@
+"""Specifications of every slot: frozen, hashable, free of torch, so that they can be compared,
+printed, sent and asked about without a device.
+
+Element types are named as in PyTorch: "float32", "bfloat16", "float16", "int8".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class KVLayout:
+    """Where one layer's keys and values lie inside a block; data, so that it can be compared.
+
+    Each of K and V is an array per block whose axes are written outermost first:
+    h = kv head, t = token in the block, d = channel. An upper-case letter is the outer part of an
+    axis split by `pack`, its lower-case letter then the inner part of size `pack`. So "thd" is
+    plain token-major, and "hDtd" with pack 2 keeps pairs of channels together for each token.
+    A layer's cache tensor is [2, num_blocks, block_size * num_kv_heads * head_dim], K first.
+    """
+
+    name: str
+    k_axes: str
+    v_axes: str
+    pack: int = 1
+
+    def block_shape(
+        self, axes: str, block_size: int, num_kv_heads: int, head_dim: int
+    ) -> tuple[int, ...]:
+        """Return the sizes of one block's axes, outermost first."""
+        sizes = {"h": num_kv_heads, "t": block_size, "d": head_dim}
+        for letter in "td":
+            if letter.upper() in axes:
+                sizes[letter.upper()] = sizes[letter] // self.pack
+                sizes[letter] = self.pack
+        return tuple(sizes[letter] for letter in axes)
+
+
+PLAIN_LAYOUT = KVLayout("plain", "thd", "thd")
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSpec:
+    """Paged causal attention over one layer's KV cache.
+
+    Attributes:
+        scale: Factor on q·k.
+        window: A query at position p sees keys in (p - window, p]; None sees all.
+        softcap: Scores become softcap * tanh(score / softcap); None leaves them.
+            Source: Gemma 2, arXiv:2408.00118.
+        sinks: A learned logit per head joins the softmax's denominator.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: str
+    kv_dtype: str
+    block_size: int
+    scale: float
+    window: int | None = None
+    softcap: float | None = None
+    sinks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RotaryAndCacheSpec:
+    """Per-head norm of q and k (optional), rotary embedding, and the write of k and v to the cache.
+
+    Attributes:
+        rotary_dim: Leading channels that are rotated; 0 rotates none.
+        interleaved: Pairs are (2i, 2i+1) rather than (i, i + rotary_dim/2).
+        qk_norm_eps: RMS norm over head_dim with this epsilon before rotation; None for no norm.
+        qk_norm_offset: The norm's effective weight is offset + weight (Gemma uses 1).
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rotary_dim: int
+    dtype: str
+    kv_dtype: str
+    block_size: int
+    layout: KVLayout
+    interleaved: bool = False
+    qk_norm_eps: float | None = None
+    qk_norm_offset: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class QuantSpec:
+    """How one operand of a matrix product is stored.
+
+    Attributes:
+        format: "int8", "int4", "fp8_e4m3", "mxfp4", ...
+        granularity: What shares a scale: "tensor", "channel" (an output row), "token" (an
+            activation row), "group" (group_size along the input), "block" (block_shape).
+        symmetric: False when zero points are stored.
+        dynamic: Scales are computed from each activation.
+        online: The checkpoint is not quantised; the weight is quantised while loading.
+        packing: Name of the checkpoint's bit packing; "" for one element per storage element.
+    """
+
+    format: str
+    granularity: str
+    group_size: int | None = None
+    block_shape: tuple[int, int] | None = None
+    symmetric: bool = True
+    dynamic: bool = False
+    online: bool = False
+    packing: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LinearSpec:
+    """y = x W^T + b with W [out_features, in_features]; None for a QuantSpec means `dtype`."""
+
+    in_features: int
+    out_features: int
+    dtype: str
+    bias: bool = False
+    weight: QuantSpec | None = None
+    activation: QuantSpec | None = None
+    out_dtype: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NormSpec:
+    """RMS norm over the last dimension; the effective weight is weight_offset + weight.
+
+    Source: Zhang and Sennrich 2019, arXiv:1910.07467.
+    """
+
+    hidden_size: int
+    eps: float
+    dtype: str
+    weight_offset: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class AddNormSpec:
+    """residual += residual_scale * x, then RMS norm of the new residual."""
+
+    hidden_size: int
+    eps: float
+    dtype: str
+    weight_offset: float = 0.0
+    residual_scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class GatedActivationSpec:
+    """act(gate) * up over [.., 2 * size] = gate | up; activation "silu", "gelu" or "gelu_tanh"."""
+
+    size: int
+    activation: str
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingSpec:
+    """Row gather from a [num_embeddings, size] table, times `scale`."""
+
+    num_embeddings: int
+    size: int
+    dtype: str
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class SampleSpec:
+    """Choice of one token per row of logits."""
+
+    vocab_size: int
+
+
+def kv_block_bytes(spec: AttentionSpec, dtype_bytes: int) -> int:
+    """Return the bytes that one block of one layer takes, K and V together."""
+    return 2 * spec.block_size * spec.num_kv_heads * spec.head_dim * dtype_bytes
+

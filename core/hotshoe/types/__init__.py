@@ -1,0 +1,33 @@
+"""Plain value types that cross room borders: sampling parameters, requests, steps, outputs.
+
+Standard library only, so that the scheduler, a front end or a test can import them in
+milliseconds. No behaviour beyond validation lives here.
+"""
+
+from hotshoe.types.outputs import (
+    CompletionOutput,
+    FinishReason,
+    RequestOutput,
+    TokenLogprobs,
+    TokenOutput,
+)
+from hotshoe.types.prompts import Prompt, TextPrompt, TokensPrompt
+from hotshoe.types.sampling_params import SamplingParams
+from hotshoe.types.steps import FinishedStep, NewRow, StepHandle, StepPlan, StepResult
+
+__all__ = [
+    "CompletionOutput",
+    "FinishReason",
+    "FinishedStep",
+    "NewRow",
+    "Prompt",
+    "RequestOutput",
+    "SamplingParams",
+    "StepHandle",
+    "StepPlan",
+    "StepResult",
+    "TextPrompt",
+    "TokenLogprobs",
+    "TokenOutput",
+    "TokensPrompt",
+]

@@ -1,0 +1,67 @@
+"""What the engine gives back: per-token engine outputs and per-request text outputs."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class FinishReason(str, Enum):
+    """Why a sequence ended. `ERROR` carries its cause in the output's `error`."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log probabilities at one position, natural log, of the unmodified model distribution.
+
+    `token_ids[0]` is the sampled (or prompt) token and `rank` its 1-based rank; the others are
+    the most likely tokens, best first (so the chosen token can appear twice).
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    rank: int
+
+
+@dataclass(slots=True)
+class TokenOutput:
+    """New tokens of one request from one step, as the engine core emits them."""
+
+    request_id: str
+    token_ids: list[int]
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None
+    error: str | None = None
+    num_cached_tokens: int = 0
+
+
+@dataclass(slots=True)
+class CompletionOutput:
+    """One of the `n` sequences of a request. `stop_reason` is the stop string or token id hit."""
+
+    index: int
+    text: str
+    token_ids: list[int]
+    logprobs: list[TokenLogprobs] | None = None
+    cumulative_logprob: float | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    """Everything known of one request. While streaming, `text` and `token_ids` are cumulative."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    num_cached_tokens: int = 0
+    finished: bool = False

@@ -1,0 +1,155 @@
+"""How a request wants its tokens chosen and its text ended.
+
+Validation here bounds every value at parse time, so that no step can throw on request data.
+Names and defaults follow the OpenAI and vLLM APIs where the meaning is the same.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hotshoe.errors import RequestError
+
+MAX_N = 64
+MAX_STOP_STRINGS = 16
+MAX_STOP_STRING_CHARS = 256
+MAX_STOP_TOKEN_IDS = 256
+MAX_LOGIT_BIAS = 1024
+MAX_BAD_WORDS = 256
+MAX_ALLOWED_TOKEN_IDS = 65536
+MAX_SEED = 2**63 - 1
+MAX_LENGTH = 2**31 - 1
+
+# field -> (lowest, highest, lowest is allowed); all must be finite.
+_FLOAT_RANGES: dict[str, tuple[float, float, bool]] = {
+    "temperature": (0.0, 1000.0, True),
+    "top_p": (0.0, 1.0, False),
+    "min_p": (0.0, 1.0, True),
+    "presence_penalty": (-2.0, 2.0, True),
+    "frequency_penalty": (-2.0, 2.0, True),
+    "repetition_penalty": (0.0, 100.0, False),
+}
+# field -> (lowest, highest, may be None)
+_INT_RANGES: dict[str, tuple[int, int, bool]] = {
+    "n": (1, MAX_N, False),
+    "top_k": (-1, MAX_LENGTH, False),
+    "max_tokens": (1, MAX_LENGTH, True),
+    "min_tokens": (0, MAX_LENGTH, False),
+    "seed": (0, MAX_SEED, True),
+    "logprobs": (0, MAX_LENGTH, True),
+    "prompt_logprobs": (0, MAX_LENGTH, True),
+}
+# field -> most entries
+_COUNT_CAPS: dict[str, int] = {
+    "stop": MAX_STOP_STRINGS,
+    "stop_token_ids": MAX_STOP_TOKEN_IDS,
+    "logit_bias": MAX_LOGIT_BIAS,
+    "bad_words": MAX_BAD_WORDS,
+    "allowed_token_ids": MAX_ALLOWED_TOKEN_IDS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """Parameters of one request; `n` sequences are sampled from the same prompt.
+
+    Attributes:
+        temperature: 0 means greedy.
+        top_k: Keep the k most likely tokens; 0 or -1 keeps all.
+        top_p: Keep the smallest set whose probability reaches this; 1 keeps all.
+        min_p: Drop tokens less likely than this times the most likely one; 0 drops none.
+        repetition_penalty: Divides positive and multiplies negative logits of tokens already in
+            prompt or output. Source: Keskar et al. 2019, arXiv:1909.05858.
+        max_tokens: Most tokens to generate; None means up to the model's length.
+        min_tokens: End-of-sequence and stop tokens cannot be sampled before this many.
+        stop: Strings that end the text; cut from it unless `include_stop_str_in_output`.
+        seed: Makes this request's tokens reproducible whatever runs beside it.
+        logprobs: Number of most likely tokens reported per generated token, beside the chosen.
+        prompt_logprobs: The same for every prompt token but the first.
+        logit_bias: Added to the logits of these token ids.
+        bad_words: Strings whose token sequences are never completed.
+
+    Raises:
+        RequestError: A value is out of range; `field` names it.
+    """
+
+    n: int = 1
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+    detokenize: bool = True
+    seed: int | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    bad_words: tuple[str, ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("stop", "bad_words"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
+        for name in ("stop_token_ids", "allowed_token_ids"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        for name, bounds in _FLOAT_RANGES.items():
+            _check_float(name, getattr(self, name), *bounds)
+        for name, int_bounds in _INT_RANGES.items():
+            _check_int(name, getattr(self, name), *int_bounds)
+        for name, cap in _COUNT_CAPS.items():
+            if len(getattr(self, name)) > cap:
+                raise RequestError(f"{name} may have at most {cap} entries", name)
+        self._check_contents()
+
+    def _check_contents(self) -> None:
+        for text in (*self.stop, *self.bad_words):
+            if not isinstance(text, str) or not 0 < len(text) <= MAX_STOP_STRING_CHARS:
+                raise RequestError(
+                    f"stop and bad_words take strings of 1 to {MAX_STOP_STRING_CHARS} characters",
+                    "stop",
+                )
+        for name in ("stop_token_ids", "allowed_token_ids"):
+            for token_id in getattr(self, name):
+                _check_int(name, token_id, 0, MAX_LENGTH, False)
+        for token_id, bias in self.logit_bias.items():
+            _check_int("logit_bias", token_id, 0, MAX_LENGTH, False)
+            _check_float("logit_bias", bias, -100.0, 100.0, True)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise RequestError(
+                f"min_tokens ({self.min_tokens}) exceeds max_tokens ({self.max_tokens})",
+                "min_tokens",
+            )
+        if self.stop and not self.detokenize:
+            raise RequestError("stop strings need detokenize=True", "stop")
+
+    @property
+    def greedy(self) -> bool:
+        """True when the most likely token is always taken."""
+        return self.temperature == 0.0
+
+
+def _check_float(name: str, value: object, low: float, high: float, low_allowed: bool) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise RequestError(f"{name} must be a number, not {value!r}", name)
+    if not math.isfinite(value) or not low <= value <= high or (value == low and not low_allowed):
+        bracket = "[" if low_allowed else "("
+        raise RequestError(f"{name} must be in {bracket}{low:g}, {high:g}], not {value}", name)
+
+
+def _check_int(name: str, value: object, low: int, high: int, optional: bool) -> None:
+    if value is None and optional:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise RequestError(f"{name} must be an integer, not {value!r}", name)
+    if not low <= value <= high:
+        raise RequestError(f"{name} must be between {low} and {high}, not {value}", name)

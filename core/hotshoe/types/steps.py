@@ -1,0 +1,88 @@
+"""The two messages between scheduler and worker: what to compute, and what came out.
+
+A *row* is a persistent place for one running request, `0 <= row < max_num_seqs`. The scheduler
+hands rows out and takes them back; the worker keeps per-row state (tokens, block table, sampling
+parameters) and never sees a request leave: a row is simply initialised anew. Both sides derive
+the rest alike: a row samples one token in a step exactly when the step computes its last known
+token, and its token count then grows by one.
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from hotshoe.types.outputs import TokenLogprobs
+from hotshoe.types.sampling_params import SamplingParams
+
+
+@dataclass(slots=True)
+class NewRow:
+    """Initial content of a row: a new request, or one resumed after preemption.
+
+    `token_ids` are all known tokens (prompt, then generated); the first `num_computed_tokens` of
+    them are already in the KV cache; `block_ids` cover what this step writes and all before it.
+    """
+
+    row: int
+    token_ids: list[int]
+    num_prompt_tokens: int
+    num_computed_tokens: int
+    block_ids: list[int]
+    params: SamplingParams
+    seed: int
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """One step's work. Small host data, equal on every rank.
+
+    `rows[i]` computes its next `num_scheduled_tokens[i]` tokens. Block-table growth of rows that
+    are not new is three parallel lists: `block_table[block_rows[j], block_cols[j]] = block_ids[j]`.
+    """
+
+    step_id: int
+    new_rows: list[NewRow] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+    num_scheduled_tokens: list[int] = field(default_factory=list)
+    block_rows: list[int] = field(default_factory=list)
+    block_cols: list[int] = field(default_factory=list)
+    block_ids: list[int] = field(default_factory=list)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens computed in this step over all rows."""
+        return sum(self.num_scheduled_tokens)
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What a step sampled. `rows` and `token_ids` are parallel; rows still in their prompt are absent.
+
+    `failed` maps a row to the reason why no token could be sampled (such as non-finite logits);
+    such a row is not in `rows`. Log-probability maps hold only rows that asked for them;
+    `prompt_logprobs[row]` are those of the prompt positions predicted in this step.
+    """
+
+    step_id: int
+    rows: list[int]
+    token_ids: list[int]
+    failed: dict[int, str] = field(default_factory=dict)
+    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
+    prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
+
+
+class StepHandle(Protocol):
+    """A step under way. Asynchronous workers return it before the device has finished."""
+
+    def result(self) -> StepResult:
+        """Wait for the step and return what it sampled."""
+        ...
+
+
+@dataclass(slots=True)
+class FinishedStep:
+    """The handle of a worker that computes a step before returning."""
+
+    value: StepResult
+
+    def result(self) -> StepResult:
+        return self.value
