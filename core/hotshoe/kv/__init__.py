@@ -1,0 +1,18 @@
+"""Bookkeeping of the paged KV cache: logical blocks, prefix index, one manager over both.
+
+Only numbers live here; the memory that the block ids stand for belongs to the runner. Called by
+the scheduler. Standard library only.
+"""
+
+from hotshoe.kv.blocks import BlockPool
+from hotshoe.kv.manager import CachedSequence, CacheStats, KVCacheManager
+from hotshoe.kv.prefix import BlockHasher, PrefixIndex
+
+__all__ = [
+    "BlockHasher",
+    "BlockPool",
+    "CacheStats",
+    "CachedSequence",
+    "KVCacheManager",
+    "PrefixIndex",
+]

@@ -1,0 +1,95 @@
+"""The pool of logical KV blocks: reference counts and the order in which free blocks are reused.
+
+A free block keeps whatever was written to it until it is allocated again, so a block that the
+prefix index knows can be brought back to life by `acquire`. The pool does not know tokens or
+hashes: KVCacheManager, its only caller, does.
+"""
+
+
+class BlockPool:
+    """Reference counts of `num_blocks` blocks, and a list of the free ones, next to be reused first.
+
+    The free list is doubly linked through two integer lists (no object per block), with the
+    index `num_blocks` as its sentinel, so that taking a block out of its middle costs O(1).
+
+    Args:
+        num_blocks: Number of blocks; their ids are `0 .. num_blocks - 1`.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        assert num_blocks > 0
+        self.num_blocks = num_blocks
+        self.num_free = num_blocks
+        self._ref_counts = [0] * num_blocks
+        end = num_blocks
+        self._next = [*range(1, num_blocks + 1), 0]
+        self._prev = [end, *range(num_blocks)]
+
+    def ref_count(self, block: int) -> int:
+        """Return how many sequences hold the block; 0 means that it is free."""
+        return self._ref_counts[block]
+
+    def allocate(self, count: int) -> list[int]:
+        """Take the `count` blocks that are next to be reused, each with one reference."""
+        assert 0 <= count <= self.num_free
+        following, end = self._next, self.num_blocks
+        blocks = []
+        block = following[end]
+        for _ in range(count):
+            blocks.append(block)
+            self._ref_counts[block] = 1
+            block = following[block]
+        following[end] = block
+        self._prev[block] = end
+        self.num_free -= count
+        return blocks
+
+    def acquire(self, block: int) -> None:
+        """Add a reference to a block, which may be a free one."""
+        if self._ref_counts[block] == 0:
+            before, after = self._prev[block], self._next[block]
+            self._next[before] = after
+            self._prev[after] = before
+            self.num_free -= 1
+        self._ref_counts[block] += 1
+
+    def release(self, block: int, keep: bool) -> None:
+        """Drop a reference; the last one frees the block.
+
+        Args:
+            block: A block that is held.
+            keep: Its content is worth keeping, so it is reused after all other free blocks
+                instead of before them.
+        """
+        count = self._ref_counts[block] - 1
+        assert count >= 0, f"block {block} was released more often than acquired"
+        self._ref_counts[block] = count
+        if count:
+            return
+        end = self.num_blocks
+        before = self._prev[end] if keep else end
+        after = self._next[before]
+        self._prev[block], self._next[block] = before, after
+        self._next[before] = self._prev[after] = block
+        self.num_free += 1
+
+    def free_order(self) -> list[int]:
+        """Return the free blocks, next to be reused first. O(free blocks): tests and checks."""
+        order: list[int] = []
+        block = self._next[self.num_blocks]
+        while block != self.num_blocks and len(order) <= self.num_blocks:
+            order.append(block)
+            block = self._next[block]
+        return order
+
+    def check(self) -> None:
+        """Assert every invariant of the pool. O(blocks): tests."""
+        order = self.free_order()
+        assert len(order) == len(set(order)) == self.num_free, (
+            "free list repeats or miscounts"
+        )
+        free = {block for block, count in enumerate(self._ref_counts) if count == 0}
+        assert set(order) == free, "free list and reference counts disagree"
+        assert all(count >= 0 for count in self._ref_counts), "negative reference count"
+        for block in (*order, self.num_blocks):
+            assert self._prev[self._next[block]] == block, "free list links disagree"

@@ -1,0 +1,11 @@
+"""Decides which tokens of which requests each step computes, and keeps the books of requests.
+
+Knows no device, no model and no text: it hands a StepPlan out and takes a StepResult in. Called
+by the engine core. Standard library only.
+"""
+
+from hotshoe.scheduler.config import SchedulerConfig
+from hotshoe.scheduler.request import Request, RequestStatus
+from hotshoe.scheduler.scheduler import Scheduler, SchedulerStats
+
+__all__ = ["Request", "RequestStatus", "Scheduler", "SchedulerConfig", "SchedulerStats"]

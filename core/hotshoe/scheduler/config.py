@@ -1,0 +1,59 @@
+"""The scheduler's settings, checked once.
+
+The engine derives them from its own configuration and from the memory left for the KV cache.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from hotshoe.errors import ConfigError
+
+POLICIES = ("fcfs", "priority")
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Limits and policy of one scheduler.
+
+    Attributes:
+        max_num_seqs: Requests running at once; also the number of rows.
+        max_num_batched_tokens: Token budget of a step.
+        max_model_len: Most tokens of one request, prompt and output together.
+        num_blocks: Blocks in the KV cache.
+        block_size: Tokens per block.
+        policy: "fcfs" serves in order of arrival; "priority" the lowest priority value first.
+        enable_prefix_caching: Share full blocks between requests with equal prefixes.
+        max_in_flight_steps: Steps planned but not yet updated; 2 overlaps scheduling with
+            execution.
+
+    Raises:
+        ConfigError: A value is out of range.
+    """
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    num_blocks: int
+    block_size: int
+    policy: Literal["fcfs", "priority"] = "fcfs"
+    enable_prefix_caching: bool = True
+    max_in_flight_steps: int = 1
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.type is int and value < 1:
+                raise ConfigError(f"{field.name} must be at least 1, not {value}")
+        if self.policy not in POLICIES:
+            raise ConfigError(
+                f"policy must be one of {', '.join(POLICIES)}, not {self.policy!r}"
+            )
+        if self.max_model_len < 2:
+            raise ConfigError(
+                "max_model_len must be at least 2: one prompt token, one output token"
+            )
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) is below max_num_seqs "
+                f"({self.max_num_seqs}), so that some running requests could never advance"
+            )

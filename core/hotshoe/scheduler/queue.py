@@ -1,0 +1,48 @@
+"""The requests that wait, first to be served first.
+
+One mechanism serves both policies, as they differ only in the sort key that the scheduler gives
+each request (`Request.order`). Called by the scheduler alone.
+"""
+
+import heapq
+
+from hotshoe.scheduler.request import Request
+
+_SLACK = 16
+
+
+class WaitingQueue:
+    """A priority queue by `Request.order` with removal from the middle.
+
+    Removing a request drops it at once but leaves its key in the heap, to be skipped when it
+    surfaces; the heap is rebuilt when such keys outnumber the live ones. All operations are
+    O(log n), amortised.
+    """
+
+    def __init__(self) -> None:
+        self._requests: dict[tuple[int, int], Request] = {}
+        self._heap: list[tuple[int, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def push(self, request: Request) -> None:
+        """Add a request."""
+        assert request.order not in self._requests
+        self._requests[request.order] = request
+        heapq.heappush(self._heap, request.order)
+
+    def first(self) -> Request | None:
+        """Return the request to be served next, leaving it in the queue."""
+        while self._heap:
+            request = self._requests.get(self._heap[0])
+            if request is not None:
+                return request
+            heapq.heappop(self._heap)
+        return None
+
+    def remove(self, request: Request) -> None:
+        """Take out a request, be it first or not."""
+        del self._requests[request.order]
+        if len(self._heap) > 2 * len(self._requests) + _SLACK:
+            self._heap = sorted(self._requests)

@@ -1,0 +1,476 @@
+"""The scheduler: one token budget a step, no prefill phase and no decode phase.
+
+Every request simply lets `num_computed_tokens` catch up with its tokens. Steps are planned by
+`schedule` and their results booked by `update`, in the same order; with `max_in_flight_steps`
+above 1, a step is planned before the results of the one before it are known. Called by the engine
+core, from one thread.
+
+What holds throughout:
+- Running requests are sorted by `Request.order`. They are planned from the front and preempted
+  from the back, so a request is never preempted in a step that already computes it, and the
+  blocks that were registered for the step are sure to be written.
+- The front request can always take every block (`add` refused it otherwise), so work never stops.
+- A preempted request waits until its last sampled token is known; so at any time at most one row
+  of the steps in flight can speak for a request.
+"""
+
+import heapq
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field
+from operator import attrgetter
+
+from hotshoe.errors import RequestError
+from hotshoe.kv import CacheStats, KVCacheManager
+from hotshoe.scheduler.config import SchedulerConfig
+from hotshoe.scheduler.queue import WaitingQueue
+from hotshoe.scheduler.request import Request, RequestStatus
+from hotshoe.types.outputs import FinishReason, TokenOutput
+from hotshoe.types.steps import NewRow, StepPlan, StepResult
+
+_ORDER = attrgetter("order")
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerStats:
+    """Counts at one moment; `num_preemptions` is a total since the start."""
+
+    num_running: int
+    num_waiting: int
+    num_preemptions: int
+    cache: CacheStats
+
+
+@dataclass(slots=True)
+class _StepRecord:
+    """What `update` must know of a planned step.
+
+    Attributes:
+        requests: Request by row, as of this step.
+        prompt_starts: By row that computes prompt tokens whose log probabilities are wanted: the
+            position of the first of these tokens.
+    """
+
+    requests: list[Request | None] = field(default_factory=list)
+    prompt_starts: dict[int, int] = field(default_factory=dict)
+
+
+class Scheduler:
+    """Plans steps and books their results.
+
+    Args:
+        config: Limits and policy.
+        hash_key: Key of the prefix cache's hashes; None draws a random one.
+    """
+
+    def __init__(self, config: SchedulerConfig, hash_key: bytes | None = None) -> None:
+        self.config = config
+        self.cache = KVCacheManager(
+            config.num_blocks, config.block_size, config.enable_prefix_caching, hash_key
+        )
+        self._requests: dict[str, Request] = {}
+        self._waiting = WaitingQueue()
+        self._running: list[Request] = []
+        self._rows: list[Request | None] = [None] * config.max_num_seqs
+        self._free_rows = list(range(config.max_num_seqs))
+        self._in_flight: dict[int, _StepRecord] = {}
+        self._next_step_id = 0
+        self._next_arrival = 0
+        self._num_preemptions = 0
+        # The waiting request that was last refused for lack of blocks, and the margin it found.
+        self._refused: tuple[Request, int] | None = None
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    def has_work(self) -> bool:
+        """Return whether a request is unfinished or a step is still to be updated."""
+        return bool(self._requests or self._in_flight)
+
+    def stats(self) -> SchedulerStats:
+        """Return the present counts."""
+        return SchedulerStats(
+            self.num_running,
+            self.num_waiting,
+            self._num_preemptions,
+            self.cache.stats(),
+        )
+
+    def add(self, request: Request) -> None:
+        """Queue a new request.
+
+        Raises:
+            RequestError: It could not be served even if it were alone.
+        """
+        config, length = self.config, request.num_prompt_tokens
+        if request.request_id in self._requests:
+            raise RequestError(
+                f"request id {request.request_id!r} is in use", "request_id"
+            )
+        if length == 0:
+            raise RequestError(
+                "the prompt is empty; it needs at least one token", "prompt"
+            )
+        if length >= config.max_model_len:
+            raise RequestError(
+                f"the prompt has {length} tokens, but the model takes at most "
+                f"{config.max_model_len} with at least one of them generated",
+                "prompt",
+            )
+        limit = config.max_model_len
+        if request.params.max_tokens is not None:
+            limit = min(limit, length + request.params.max_tokens)
+        # The last token is never computed, so it needs no place.
+        num_blocks = self.cache.num_blocks_for(limit - 1)
+        if num_blocks > config.num_blocks:
+            raise RequestError(
+                f"{length} prompt tokens and up to {limit - length} generated ones need "
+                f"{num_blocks} KV cache blocks of {config.block_size} tokens, but there are only "
+                f"{config.num_blocks}; shorten the prompt or lower max_tokens",
+                "max_tokens",
+            )
+        request.max_total_tokens = limit
+        priority = request.priority if config.policy == "priority" else 0
+        request.order = (priority, self._next_arrival)
+        self._next_arrival += 1
+        self._requests[request.request_id] = request
+        self._waiting.push(request)
+
+    def abort(self, request_id: str) -> bool:
+        """Drop a request; nothing more is put out for it.
+
+        Returns:
+            False if there is no such unfinished request.
+        """
+        request = self._requests.get(request_id)
+        if request is None:
+            return False
+        self._finish(request)
+        return True
+
+    def schedule(self) -> StepPlan | None:
+        """Plan the next step.
+
+        Returns:
+            None if nothing can be computed before a step in flight is updated or a request is
+            added.
+        """
+        assert len(self._in_flight) < self.config.max_in_flight_steps, (
+            "too many steps in flight"
+        )
+        plan, record = StepPlan(self._next_step_id), _StepRecord()
+        preemptions = self._num_preemptions
+        budget = self._schedule_running(plan, record)
+        if self._num_preemptions == preemptions:
+            self._schedule_waiting(plan, record, budget)
+        if not plan.rows:
+            return None
+        record.requests = self._rows.copy()
+        self._in_flight[plan.step_id] = record
+        self._next_step_id += 1
+        return plan
+
+    def update(self, plan: StepPlan, result: StepResult) -> list[TokenOutput]:
+        """Book the oldest step in flight.
+
+        Tokens of requests that were finished or aborted meanwhile are dropped; those of preempted
+        ones count.
+
+        Returns:
+            One output for each request that got a token or ended.
+        """
+        assert plan.step_id == result.step_id == next(iter(self._in_flight)), (
+            "steps out of order"
+        )
+        record = self._in_flight.pop(plan.step_id)
+        requests = record.requests
+        outputs: list[TokenOutput] = []
+        for row, token in zip(result.rows, result.token_ids, strict=True):
+            request = requests[row]
+            assert request is not None
+            if request.row != row:  # No longer running there.
+                if request.status is RequestStatus.FINISHED:
+                    continue
+                request.num_pending_tokens -= 1
+            token_ids = request.token_ids
+            token_ids.append(token)
+            output = TokenOutput(
+                request.request_id,
+                [token],
+                None,
+                None,
+                None,
+                None,
+                None,
+                request.num_cached_tokens,
+            )
+            outputs.append(output)
+            if (
+                token in request.stop_token_ids
+                or len(token_ids) >= request.max_total_tokens
+            ):
+                self._finish_if_ended(request, token, output)
+        for row, error in result.failed.items():
+            self._fail(requests[row], error, outputs)
+        if result.logprobs or record.prompt_starts:
+            _attach_logprobs(record, result, outputs)
+        return outputs
+
+    def reset_prefix_cache(self) -> None:
+        """Use nothing again that has been computed so far, as after a change of weights.
+
+        Running requests are preempted and computed anew from their tokens.
+        """
+        while self._running:
+            self._preempt(self._running[-1])
+        self.cache.reset_prefix_cache()
+
+    def check(self) -> None:
+        """Assert that requests, rows and blocks agree. O(everything): tests."""
+        self.cache.check()
+        assert self._running == sorted(self._running, key=_ORDER)
+        assert len(self._running) + len(self._waiting) == len(self._requests)
+        assert [r.row for r in self._running if self._rows[r.row or 0] is not r] == []
+        assert sorted([*self._free_rows, *(r.row or 0 for r in self._running)]) == list(
+            range(self.config.max_num_seqs)
+        )
+        held: dict[int, int] = {}
+        for request in self._requests.values():
+            assert (request.status is RequestStatus.RUNNING) == (
+                request.row is not None
+            )
+            assert request.row is not None or not request.block_ids
+            for block in request.block_ids:
+                held[block] = held.get(block, 0) + 1
+        for block in range(self.config.num_blocks):
+            assert self.cache.pool.ref_count(block) == held.get(block, 0)
+
+    def _schedule_running(self, plan: StepPlan, record: _StepRecord) -> int:
+        """Plan the running requests; return what is left of the budget."""
+        budget = self.config.max_num_batched_tokens
+        add_row, add_count = plan.rows.append, plan.num_scheduled_tokens.append
+        # Preemption shortens the list behind the request at hand, which the loop tolerates.
+        for request in self._running:
+            computed = request.num_computed_tokens
+            if computed < request.fast_until:
+                request.num_computed_tokens = computed + 1
+                add_row(request.row)  # type: ignore[arg-type]  # running, so not None
+                add_count(1)
+                budget -= 1
+            else:
+                budget -= self._continue(request, plan, record, budget)
+            if not budget:
+                break
+        return budget
+
+    def _continue(
+        self, request: Request, plan: StepPlan, record: _StepRecord, budget: int
+    ) -> int:
+        """Plan a running request of which more is to be done than one more token in its block.
+
+        Returns:
+            Number of tokens planned; 0 if it can go on only after an update, or was preempted.
+        """
+        start = request.num_computed_tokens
+        # Its last token needs no computing, even while that token is not known yet.
+        stop = min(request.num_tokens, request.max_total_tokens - 1, start + budget)
+        if stop <= start:
+            return 0
+        row, num_blocks = request.row, len(request.block_ids)
+        assert row is not None
+        while not self.cache.grow(request, stop):
+            victim = self._running[-1]
+            self._preempt(victim)
+            if victim is request:
+                return 0
+        for column in range(num_blocks, len(request.block_ids)):
+            plan.block_rows.append(row)
+            plan.block_cols.append(column)
+            plan.block_ids.append(request.block_ids[column])
+        return self._book(request, row, stop, plan, record)
+
+    def _schedule_waiting(
+        self, plan: StepPlan, record: _StepRecord, budget: int
+    ) -> None:
+        """Start waiting requests in strict order, as far as budget, rows and blocks go."""
+        while budget and self._free_rows:
+            request = self._waiting.first()
+            if request is None or request.num_pending_tokens:
+                return
+            hits = self._find_room(request)
+            if hits is None:
+                return
+            budget -= self._start(request, hits, plan, record, budget)
+
+    def _find_room(self, request: Request) -> list[int] | None:
+        """Return the cached prefix of a waiting request, or None if it must wait for blocks.
+
+        There must be room for all its known tokens, however few of them this step may compute,
+        and one more block for each running request, so that letting it in does not soon push
+        another out.
+        """
+        margin = self.cache.pool.num_free - len(self._running)
+        if (
+            self._refused is not None
+            and self._refused[0] is request
+            and margin <= self._refused[1]
+        ):
+            return None  # Nothing to its favour has changed: spare the lookup.
+        # Cached blocks come without the logits that prompt log probabilities are read from.
+        hits = (
+            self.cache.find_prefix(request) if request.prompt_logprobs is None else []
+        )
+        if self.cache.fits(
+            hits, len(request.token_ids), spare_blocks=len(self._running)
+        ):
+            self._refused = None
+            return hits
+        self._refused = (request, margin)
+        return None
+
+    def _start(
+        self,
+        request: Request,
+        hits: list[int],
+        plan: StepPlan,
+        record: _StepRecord,
+        budget: int,
+    ) -> int:
+        """Give a waiting request a row and plan its first tokens; return their number."""
+        start = len(hits) * self.config.block_size
+        stop = min(len(request.token_ids), start + budget)
+        self._waiting.remove(request)
+        self.cache.admit(request, hits, stop)
+        row = heapq.heappop(self._free_rows)
+        self._rows[row] = request
+        request.row = row
+        request.status = RequestStatus.RUNNING
+        insort(self._running, request, key=_ORDER)
+        if not request.was_preempted:
+            request.num_cached_tokens = start
+        request.num_computed_tokens = start
+        plan.new_rows.append(
+            NewRow(
+                row,
+                request.token_ids.copy(),
+                request.num_prompt_tokens,
+                start,
+                request.block_ids.copy(),
+                request.params,
+                request.seed,
+            )
+        )
+        return self._book(request, row, stop, plan, record)
+
+    def _book(
+        self, request: Request, row: int, stop: int, plan: StepPlan, record: _StepRecord
+    ) -> int:
+        """Plan a running request's tokens up to `stop`, whose blocks it has; return their number."""
+        start, known = request.num_computed_tokens, len(request.token_ids)
+        plan.rows.append(row)
+        plan.num_scheduled_tokens.append(stop - start)
+        if request.prompt_logprobs is not None:
+            record.prompt_starts[row] = start + 1
+        request.num_computed_tokens = stop
+        self.cache.register(request, min(stop, known))
+        if stop >= known:  # It samples in this step: from now on it decodes.
+            capacity = len(request.block_ids) * self.config.block_size
+            request.fast_until = min(capacity, request.max_total_tokens - 1)
+        return stop - start
+
+    def _preempt(self, request: Request) -> None:
+        """Take everything but its tokens from the last running request and let it wait again.
+
+        Its full blocks stay in the prefix cache until they are reused, so that it may find them.
+        """
+        request.num_pending_tokens = request.num_tokens - len(request.token_ids)
+        assert self._running.pop() is request
+        self._release(request)
+        request.num_computed_tokens = 0
+        request.was_preempted = True
+        request.status = RequestStatus.WAITING
+        self._waiting.push(request)
+        self._num_preemptions += 1
+
+    def _release(self, request: Request) -> None:
+        """Take back the row and the blocks of a request that is no longer in the running list."""
+        assert request.row is not None
+        self.cache.register(
+            request, min(request.num_computed_tokens, len(request.token_ids))
+        )
+        self.cache.free(request)
+        self._rows[request.row] = None
+        heapq.heappush(self._free_rows, request.row)
+        request.row = None
+        request.fast_until = 0
+
+    def _finish(self, request: Request) -> None:
+        """Forget a request, wherever it is."""
+        if request.row is None:
+            self._waiting.remove(request)
+        else:
+            del self._running[bisect_left(self._running, request.order, key=_ORDER)]
+            self._release(request)
+        request.status = RequestStatus.FINISHED
+        del self._requests[request.request_id]
+        self._refused = None
+
+    def _finish_if_ended(
+        self, request: Request, token: int, output: TokenOutput
+    ) -> None:
+        """Finish a request whose new token is a stop token or reaches its length limit."""
+        num_generated = len(request.token_ids) - request.num_prompt_tokens
+        if (
+            token in request.stop_token_ids
+            and num_generated > request.params.min_tokens
+        ):
+            output.finish_reason = FinishReason.STOP
+            if token in request.params.stop_token_ids:
+                output.stop_token_id = token
+        elif len(request.token_ids) >= request.max_total_tokens:
+            output.finish_reason = FinishReason.LENGTH
+        else:
+            return
+        self._finish(request)
+
+    def _fail(
+        self, request: Request | None, error: str, outputs: list[TokenOutput]
+    ) -> None:
+        """Finish a request that could not be computed, and trust none of its blocks."""
+        assert request is not None
+        if request.status is RequestStatus.FINISHED:
+            return
+        self._finish(request)
+        self.cache.forget(request)
+        outputs.append(
+            TokenOutput(
+                request.request_id,
+                [],
+                finish_reason=FinishReason.ERROR,
+                error=error,
+                num_cached_tokens=request.num_cached_tokens,
+            )
+        )
+
+
+def _attach_logprobs(
+    record: _StepRecord, result: StepResult, outputs: list[TokenOutput]
+) -> None:
+    """Put a step's log probabilities into its outputs; a prompt's only when they are complete."""
+    output_of = {output.request_id: output for output in outputs}
+    for row, logprobs in result.logprobs.items():
+        request = record.requests[row]
+        if request is not None and request.request_id in output_of:
+            output_of[request.request_id].logprobs = [logprobs]
+    for row, first in record.prompt_starts.items():
+        request = record.requests[row]
+        assert request is not None
+        request.add_prompt_logprobs(first, result.prompt_logprobs.get(row, []))
+        output = output_of.get(request.request_id)
+        if output is not None and output.error is None:
+            output.prompt_logprobs = request.prompt_logprobs
+            request.prompt_logprobs = None
