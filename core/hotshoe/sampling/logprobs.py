@@ -1,0 +1,70 @@
+"""Log probabilities of the unmodified model distribution, batched, float32.
+
+Every row is computed as wide as the widest request of the batch and trimmed per row when the
+values reach the host. Used by `Sampler` for generated tokens and by the runner for prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hotshoe.types import TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobTensors:
+    """Log probabilities of m positions, still on the device.
+
+    Attributes:
+        token_ids: [m, 1 + k] int64, the chosen token, then the k most likely, best first.
+        logprobs: [m, 1 + k] float32.
+        ranks: [m] int64, one more than the number of likelier tokens.
+    """
+
+    token_ids: Tensor
+    logprobs: Tensor
+    ranks: Tensor
+
+    def to_host(self, widths: Sequence[int]) -> list[TokenLogprobs]:
+        """Fetch all positions; position i keeps widths[i] <= k of the most likely tokens."""
+        ids, logprobs, ranks = (x.tolist() for x in (self.token_ids, self.logprobs, self.ranks))
+        return [
+            TokenLogprobs(tuple(ids[i][: 1 + width]), tuple(logprobs[i][: 1 + width]), ranks[i])
+            for i, width in enumerate(widths)
+        ]
+
+
+def compute_logprobs(logits: Tensor, chosen: Tensor, k: int) -> LogprobTensors:
+    """Compute log probabilities.
+
+    Args:
+        logits: [m, vocab_size], raw.
+        chosen: [m] int64; a negative id (no token) is read as 0.
+        k: How many of the most likely tokens to report.
+    """
+    logits = logits.float()
+    chosen = chosen.clamp(min=0)[:, None]
+    value = logits.gather(1, chosen)
+    best = logits.topk(min(k, logits.shape[1]), dim=1)
+    normaliser = logits.logsumexp(dim=1, keepdim=True)
+    return LogprobTensors(
+        torch.cat([chosen, best.indices], dim=1),
+        torch.cat([value, best.values], dim=1) - normaliser,
+        (logits > value).sum(dim=1) + 1,
+    )
+
+
+def prompt_logprobs(logits: Tensor, targets: Tensor, num_logprobs: int) -> list[TokenLogprobs]:
+    """Return what the model thought of prompt tokens.
+
+    Args:
+        logits: [t, vocab_size] raw, at the positions before the targets.
+        targets: [t] integer, the prompt tokens that followed.
+        num_logprobs: How many of the most likely tokens to report beside each.
+    """
+    tensors = compute_logprobs(logits, targets.long(), num_logprobs)
+    return tensors.to_host([num_logprobs] * len(targets))

@@ -1,0 +1,91 @@
+"""What each persistent row wants sampled: parameter arrays on the host, one entry per row.
+
+Written by `Sampler.set_row` when a row starts or resumes; read when a batch of rows is planned.
+Holds request constants only: everything that changes per token is derived from the token table.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+
+from hotshoe.types import NewRow, SamplingParams
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class RowLists:
+    """The parameters of one row that are lists; all ids lie below the vocabulary size."""
+
+    bias_ids: Ints
+    bias_values: npt.NDArray[np.float32]
+    allowed_ids: Ints
+    ending_ids: Ints
+    bad_words: tuple[tuple[int, ...], ...]
+
+
+class RowParameters:
+    """Parameters of `max_num_seqs` rows. Scalars are arrays, so that a batch is one gather each."""
+
+    def __init__(self, max_num_seqs: int, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+        self.temperature = np.zeros(max_num_seqs, np.float32)
+        self.top_k = np.zeros(max_num_seqs, np.int32)
+        self.top_p = np.ones(max_num_seqs, np.float32)
+        self.min_p = np.zeros(max_num_seqs, np.float32)
+        self.repetition_penalty = np.ones(max_num_seqs, np.float32)
+        self.presence_penalty = np.zeros(max_num_seqs, np.float32)
+        self.frequency_penalty = np.zeros(max_num_seqs, np.float32)
+        self.seed = np.zeros(max_num_seqs, np.uint64)
+        self.num_prompt_tokens = np.zeros(max_num_seqs, np.int64)
+        #: Tokens that a row must have, prompt included, before it may end.
+        self.min_length = np.zeros(max_num_seqs, np.int64)
+        #: Number of most likely tokens to report; -1 reports nothing.
+        self.num_logprobs = np.full(max_num_seqs, -1, np.int64)
+        empty = np.zeros(0, np.int64)
+        self.lists = [RowLists(empty, empty.astype(np.float32), empty, empty, ())] * max_num_seqs
+        #: Which rows have a list that is not empty, by field of `RowLists`.
+        self.users = {f.name: np.zeros(max_num_seqs, np.bool_) for f in fields(RowLists)}
+
+    def set_row(
+        self, new: NewRow, bad_words: Iterable[Sequence[int]], eos_token_ids: Sequence[int]
+    ) -> None:
+        """Replace everything known about `new.row`."""
+        row, params = new.row, new.params
+        self.temperature[row] = params.temperature
+        self.top_k[row] = max(params.top_k, 0)
+        self.top_p[row] = params.top_p
+        self.min_p[row] = params.min_p
+        self.repetition_penalty[row] = params.repetition_penalty
+        self.presence_penalty[row] = params.presence_penalty
+        self.frequency_penalty[row] = params.frequency_penalty
+        self.seed[row] = new.seed
+        self.num_prompt_tokens[row] = new.num_prompt_tokens
+        self.min_length[row] = new.num_prompt_tokens + params.min_tokens
+        self.num_logprobs[row] = -1 if params.logprobs is None else params.logprobs
+        self.lists[row] = self._lists(params, bad_words, eos_token_ids)
+        for name, users in self.users.items():
+            users[row] = len(getattr(self.lists[row], name)) > 0
+
+    def _lists(
+        self,
+        params: SamplingParams,
+        bad_words: Iterable[Sequence[int]],
+        eos_token_ids: Sequence[int],
+    ) -> RowLists:
+        bias = {t: b for t, b in params.logit_bias.items() if t < self.vocab_size}
+        ending = {*eos_token_ids, *params.stop_token_ids} if params.min_tokens else ()
+        return RowLists(
+            bias_ids=np.fromiter(bias.keys(), np.int64),
+            bias_values=np.fromiter(bias.values(), np.float32),
+            allowed_ids=self._known(params.allowed_token_ids),
+            ending_ids=self._known(ending),
+            bad_words=tuple(
+                tuple(word) for word in bad_words if word and max(word) < self.vocab_size
+            ),
+        )
+
+    def _known(self, token_ids: Iterable[int]) -> Ints:
+        return np.array(sorted({t for t in token_ids if t < self.vocab_size}), np.int64)

@@ -1,0 +1,161 @@
+"""From logits to tokens: plans a batch of rows once, then applies it at every step.
+
+Knows no scheduler and no model. The runner calls `set_row` when a row starts or resumes, then the
+sampler itself with the logits of the rows that sample in a step. Nothing waits for the device
+before `SampledBatch.step_result`.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hotshoe.sampling.logprobs import LogprobTensors, compute_logprobs
+from hotshoe.sampling.rows import Ints, RowParameters
+from hotshoe.sampling.stages import Stage, Step, plan_stages
+from hotshoe.sampling.uniform import uniforms
+from hotshoe.slots import SampleOp
+from hotshoe.types import NewRow, StepResult
+
+NO_TOKEN = "no token can be sampled: the logits hold NaN or infinity, or every token is forbidden"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """What a set of rows needs, independent of the step; tensors on the device.
+
+    Attributes:
+        arguments: temperature, top_k, top_p, min_p of `SampleOp`.
+        zeros: [n] float64, the random numbers of an all-greedy batch.
+        logprobs_at: [m] batch positions that report log probabilities, m may be 0.
+        logprobs_widths: How many most likely tokens each of them reports.
+    """
+
+    rows: Ints
+    arguments: tuple[Tensor, Tensor, Tensor, Tensor]
+    greedy: bool
+    zeros: Tensor
+    stages: list[Stage]
+    logprobs_at: Tensor
+    logprobs_rows: list[int]
+    logprobs_widths: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class SampledBatch:
+    """Sampled tokens, still on the device.
+
+    Attributes:
+        tokens: [n] int64; -1 where no token could be sampled.
+        rows: [n], on the host.
+    """
+
+    tokens: Tensor
+    rows: Ints
+    logprobs: LogprobTensors | None
+    plan: BatchPlan
+
+    def step_result(self, step_id: int) -> StepResult:
+        """Wait for the device and return everything on the host."""
+        result = StepResult(step_id, [], [])
+        for row, token in zip(self.rows.tolist(), self.tokens.tolist(), strict=True):
+            if token < 0:
+                result.failed[row] = NO_TOKEN
+            else:
+                result.rows.append(row)
+                result.token_ids.append(token)
+        if self.logprobs is not None:
+            found = self.logprobs.to_host(self.plan.logprobs_widths)
+            by_row = zip(self.plan.logprobs_rows, found, strict=True)
+            result.logprobs = {row: x for row, x in by_row if row not in result.failed}
+        return result
+
+
+class Sampler:
+    """Samples one token per row, with each row's own parameters.
+
+    Args:
+        params: Storage for the rows' parameters, as wide as the logits.
+        sample_op: Chosen candidate of slot `sample`.
+        eos_token_ids: Forbidden, with a request's stop tokens, until `min_tokens` are reached.
+        token_table: [max_num_seqs, max_model_len + 1] int32 or int64, on the device, shared with
+            the runner, which writes it: all tokens known of each row, prompt first.
+        max_logprobs: Caps what requests report.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        sample_op: SampleOp,
+        eos_token_ids: Sequence[int],
+        token_table: Tensor,
+        max_logprobs: int = 20,
+    ) -> None:
+        self._params = RowParameters(token_table.shape[0], vocab_size)
+        self._sample_op = sample_op
+        self._eos_token_ids = tuple(eos_token_ids)
+        self._token_table = token_table
+        self._max_logprobs = max_logprobs
+        self._plan: BatchPlan | None = None
+
+    def set_row(self, new: NewRow, bad_words_token_ids: Iterable[Sequence[int]] = ()) -> None:
+        """Take over a row's parameters. Token ids beyond the vocabulary are dropped.
+
+        Args:
+            new: The row; its tokens are read from the token table, never from here.
+            bad_words_token_ids: `new.params.bad_words` as token sequences.
+        """
+        self._params.set_row(new, bad_words_token_ids, self._eos_token_ids)
+        self._plan = None
+
+    def __call__(self, logits: Tensor, rows: Ints, num_tokens: Ints) -> SampledBatch:
+        """Sample one token for each row.
+
+        Args:
+            logits: [n, vocab_size]; float32 logits are overwritten.
+            rows: [n], distinct.
+            num_tokens: [n], tokens known before this sample, prompt included.
+        """
+        plan = self._planned(rows)
+        logits = logits.float()
+        reporting = len(plan.logprobs_rows) > 0
+        raw = logits[plan.logprobs_at] if reporting else None
+        if plan.stages:
+            step = Step(num_tokens, self._token_table)
+            for stage in plan.stages:
+                stage.apply(logits, step)
+        tokens = self._sample_op(logits, *plan.arguments, self._uniforms(plan, num_tokens))
+        logprobs = None
+        if raw is not None:
+            logprobs = compute_logprobs(raw, tokens[plan.logprobs_at], max(plan.logprobs_widths))
+        return SampledBatch(tokens, plan.rows, logprobs, plan)
+
+    def _uniforms(self, plan: BatchPlan, num_tokens: Ints) -> Tensor:
+        if plan.greedy:
+            return plan.zeros
+        values = uniforms(self._params.seed[plan.rows], num_tokens)
+        return torch.from_numpy(values).to(self._token_table.device, non_blocking=True)
+
+    def _planned(self, rows: Ints) -> BatchPlan:
+        if self._plan is None or not np.array_equal(self._plan.rows, rows):
+            self._plan = self._make_plan(rows.astype(np.int64))
+        return self._plan
+
+    def _make_plan(self, rows: Ints) -> BatchPlan:
+        params, device = self._params, self._token_table.device
+        scalars = (params.temperature, params.top_k, params.top_p, params.min_p)
+        temperature, top_k, top_p, min_p = (torch.from_numpy(x[rows]).to(device) for x in scalars)
+        widths = np.minimum(params.num_logprobs[rows], self._max_logprobs)
+        reporting = np.flatnonzero(widths >= 0)
+        return BatchPlan(
+            rows=rows,
+            arguments=(temperature, top_k, top_p, min_p),
+            greedy=not params.temperature[rows].any(),
+            zeros=torch.zeros(len(rows), dtype=torch.float64, device=device),
+            stages=plan_stages(params, rows, device),
+            logprobs_at=torch.from_numpy(reporting).to(device),
+            logprobs_rows=rows[reporting].tolist(),
+            logprobs_widths=widths[reporting].tolist(),
+        )

@@ -1,0 +1,267 @@
+"""Changes to logits before a token is chosen: penalties, bias, and tokens that may not come.
+
+A stage is planned for a batch of rows, once as long as the batch stays the same, and then applied
+in place at every step. It touches only the rows that use it, and within them, where possible, only
+the entries that change. `plan` returns None when no row uses a stage. Used by `Sampler`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from hotshoe.sampling.rows import Ints, RowParameters
+
+NEVER = float("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a batch. `at` indexes a batch: 0 <= at < n; `rows` the token table.
+
+    Attributes:
+        num_tokens: [n] int64 on the host, tokens known before this sample.
+        token_table: [max_num_seqs, max_model_len + 1] integer, on the device.
+    """
+
+    num_tokens: Ints
+    token_table: Tensor
+
+
+class Stage(Protocol):
+    """A planned change of logits."""
+
+    def apply(self, logits: Tensor, step: Step) -> None:
+        """Change logits [n, vocab_size] float32 in place."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Penalties:
+    """Repetition (prompt and output), presence and frequency (output) penalties of m rows.
+
+    Tokens that do not count are replaced by the row's last token, which does count as soon as
+    there is any output; writing an entry twice then writes the same value. No vocabulary-wide
+    counts are needed.
+
+    Attributes:
+        at: [m] batch positions on the host, on the device as `at_device` [m, 1].
+        rows: [m, 1] on the device.
+        repetition, presence, frequency: [m, 1] float32, on the device; None when no row uses it.
+    """
+
+    at: Ints
+    num_prompt_tokens: Ints
+    at_device: Tensor
+    rows: Tensor
+    repetition: Tensor | None
+    presence: Tensor | None
+    frequency: Tensor | None
+
+    @classmethod
+    def plan(cls, params: RowParameters, rows: Ints, device: torch.device) -> Penalties | None:
+        used = {
+            "repetition": params.repetition_penalty[rows] != 1,
+            "presence": params.presence_penalty[rows] != 0,
+            "frequency": params.frequency_penalty[rows] != 0,
+        }
+        at = np.flatnonzero(np.logical_or.reduce(list(used.values())))
+        if not at.size:
+            return None
+        picked = rows[at]
+
+        def column(values: npt.NDArray[np.generic]) -> Tensor:
+            return torch.from_numpy(values).to(device)[:, None]
+
+        return cls(
+            at,
+            params.num_prompt_tokens[picked],
+            column(at),
+            column(picked),
+            **{
+                name: column(getattr(params, f"{name}_penalty")[picked]) if mask.any() else None
+                for name, mask in used.items()
+            },
+        )
+
+    def apply(self, logits: Tensor, step: Step) -> None:
+        ends = step.num_tokens[self.at]
+        begin = 0 if self.repetition is not None else int(self.num_prompt_tokens.min())
+        begin = min(begin, int(ends.min()) - 1)
+        bounds = np.stack([self.num_prompt_tokens, ends]) - begin
+        prompt_end, end = torch.from_numpy(bounds).to(logits.device)[:, :, None]
+        tokens = step.token_table[self.rows, _span(begin, int(ends.max()), logits.device)].long()
+        columns = _span(0, tokens.shape[1], logits.device)
+        last = tokens.gather(1, end - 1)
+        if self.repetition is not None:
+            self._repetition(logits, tokens.where(columns < end, last), self.repetition)
+        is_output = (columns >= prompt_end) & (columns < end)
+        outputs = tokens.where(is_output, last)
+        if self.presence is not None:
+            found = logits[self.at_device, outputs]
+            logits[self.at_device, outputs] = found - self.presence * (end > prompt_end)
+        if self.frequency is not None:
+            amounts = -self.frequency * is_output
+            logits.index_put_((self.at_device, outputs), amounts, accumulate=True)
+
+    def _repetition(self, logits: Tensor, tokens: Tensor, penalty: Tensor) -> None:
+        found = logits[self.at_device, tokens]
+        logits[self.at_device, tokens] = torch.where(found > 0, found / penalty, found * penalty)
+
+
+def _span(begin: int, end: int, device: torch.device) -> Tensor:
+    return torch.arange(begin, end, device=device)[None, :]
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """Flat coordinates of logits: `at[i]`, `token_ids[i]`, both [k] on the device."""
+
+    at: Tensor
+    token_ids: Tensor
+
+    @classmethod
+    def of(cls, at: Ints, lists: Sequence[Ints], device: torch.device) -> Entries:
+        """Join the token ids lists[i] of the batch positions at[i]."""
+        repeated = np.repeat(at, [len(ids) for ids in lists])
+        joined = np.concatenate(lists)
+        return cls(torch.from_numpy(repeated).to(device), torch.from_numpy(joined).to(device))
+
+
+@dataclass(frozen=True, slots=True)
+class LogitBias:
+    """Adds a value to single logits."""
+
+    entries: Entries
+    values: Tensor
+
+    @classmethod
+    def plan(cls, params: RowParameters, rows: Ints, device: torch.device) -> LogitBias | None:
+        at = np.flatnonzero(params.users["bias_ids"][rows])
+        if not at.size:
+            return None
+        lists = [params.lists[row] for row in rows[at]]
+        values = np.concatenate([x.bias_values for x in lists])
+        entries = Entries.of(at, [x.bias_ids for x in lists], device)
+        return cls(entries, torch.from_numpy(values).to(device))
+
+    def apply(self, logits: Tensor, step: Step) -> None:
+        logits[self.entries.at, self.entries.token_ids] += self.values
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedTokens:
+    """Leaves only the listed tokens of some rows."""
+
+    entries: Entries
+    at: Tensor
+
+    @classmethod
+    def plan(cls, params: RowParameters, rows: Ints, device: torch.device) -> AllowedTokens | None:
+        at = np.flatnonzero(params.users["allowed_ids"][rows])
+        if not at.size:
+            return None
+        entries = Entries.of(at, [params.lists[row].allowed_ids for row in rows[at]], device)
+        return cls(entries, torch.from_numpy(at).to(device))
+
+    def apply(self, logits: Tensor, step: Step) -> None:
+        coordinates = (self.entries.at, self.entries.token_ids)
+        kept = logits[coordinates]
+        logits.index_fill_(0, self.at, NEVER)
+        logits[coordinates] = kept
+
+
+@dataclass(frozen=True, slots=True)
+class BadWords:
+    """Forbids the last token of each sequence wherever the others come just before it.
+
+    Attributes:
+        at: [k] batch position of each sequence, on the host; `entries` its last token.
+        rows: [k, 1], on the device.
+        heads: [k, width] tokens before the last, right-aligned, -1 before them; on the device.
+    """
+
+    at: Ints
+    entries: Entries
+    rows: Tensor
+    heads: Tensor
+
+    @classmethod
+    def plan(cls, params: RowParameters, rows: Ints, device: torch.device) -> BadWords | None:
+        users = np.flatnonzero(params.users["bad_words"][rows])
+        if not users.size:
+            return None
+        words = [(at, word) for at in users for word in params.lists[rows[at]].bad_words]
+        at = np.array([at for at, _ in words])
+        entries = Entries.of(at, [np.array(word[-1:]) for _, word in words], device)
+        width = max(len(word) for _, word in words) - 1
+        heads = np.array([(-1,) * (width + 1 - len(word)) + word[:-1] for _, word in words])
+        on_device = torch.from_numpy(rows[at]).to(device)[:, None]
+        heads = heads.reshape(len(words), width).astype(np.int64)
+        return cls(at, entries, on_device, torch.from_numpy(heads).to(device))
+
+    def apply(self, logits: Tensor, step: Step) -> None:
+        width = self.heads.shape[1]
+        columns = step.num_tokens[self.at][:, None] + np.arange(-width, 0)
+        known = torch.from_numpy(columns).to(logits.device)
+        tokens = step.token_table[self.rows, known.clamp(min=0)]
+        matches = (self.heads < 0) | ((tokens == self.heads) & (known >= 0))
+        # Adding keeps a token forbidden that ends two sequences of which one matches.
+        amounts = torch.where(matches.all(dim=1), NEVER, 0.0)
+        logits.index_put_((self.entries.at, self.entries.token_ids), amounts, accumulate=True)
+
+
+@dataclass(slots=True)
+class MinTokens:
+    """Forbids end-of-sequence and stop tokens in rows that are still too short.
+
+    Attributes:
+        at, min_length, ending_ids: [m] each, on the host.
+        short: Bit pattern of the rows that were too short at the last step; `entries` is theirs.
+    """
+
+    at: Ints
+    min_length: Ints
+    ending_ids: list[Ints]
+    device: torch.device
+    short: bytes = b""
+    entries: Entries | None = None
+
+    @classmethod
+    def plan(cls, params: RowParameters, rows: Ints, device: torch.device) -> MinTokens | None:
+        at = np.flatnonzero(params.users["ending_ids"][rows])
+        if not at.size:
+            return None
+        ending = [params.lists[row].ending_ids for row in rows[at]]
+        return cls(at, params.min_length[rows[at]], ending, device)
+
+    def apply(self, logits: Tensor, step: Step) -> None:
+        short = step.num_tokens[self.at] < self.min_length
+        if short.tobytes() != self.short:
+            self.short = short.tobytes()
+            lists = [ids for ids, is_short in zip(self.ending_ids, short, strict=True) if is_short]
+            self.entries = Entries.of(self.at[short], lists, self.device) if lists else None
+        if self.entries is not None:
+            logits[self.entries.at, self.entries.token_ids] = NEVER
+
+
+#: In order of application: values change first, then whatever is forbidden stays so.
+STAGES: tuple[Callable[[RowParameters, Ints, torch.device], Stage | None], ...] = (
+    Penalties.plan,
+    LogitBias.plan,
+    AllowedTokens.plan,
+    BadWords.plan,
+    MinTokens.plan,
+)
+
+
+def plan_stages(params: RowParameters, rows: Ints, device: torch.device) -> list[Stage]:
+    """Plan the stages that a batch needs; an empty list for plain rows."""
+    planned = (plan(params, rows, device) for plan in STAGES)
+    return [stage for stage in planned if stage is not None]
