@@ -85,9 +85,7 @@ class BlockPool:
     def check(self) -> None:
         """Assert every invariant of the pool. O(blocks): tests."""
         order = self.free_order()
-        assert len(order) == len(set(order)) == self.num_free, (
-            "free list repeats or miscounts"
-        )
+        assert len(order) == len(set(order)) == self.num_free, "free list repeats or miscounts"
         free = {block for block, count in enumerate(self._ref_counts) if count == 0}
         assert set(order) == free, "free list and reference counts disagree"
         assert all(count >= 0 for count in self._ref_counts), "negative reference count"

@@ -103,9 +103,7 @@ class KVCacheManager:
         needed = self.num_blocks_for(num_tokens) - len(hits) + revived
         return needed + spare_blocks <= self.pool.num_free
 
-    def admit(
-        self, sequence: CachedSequence, hits: Sequence[int], num_tokens: int
-    ) -> None:
+    def admit(self, sequence: CachedSequence, hits: Sequence[int], num_tokens: int) -> None:
         """Give a sequence that holds nothing its prefix and blocks for `num_tokens` tokens.
 
         The caller has asked `fits`.
@@ -193,11 +191,7 @@ class KVCacheManager:
         hashes, size = sequence.block_hashes, self.block_size
         for i in range(len(hashes), num_blocks):
             parent = hashes[-1] if hashes else self._root(sequence.cache_salt)
-            hashes.append(
-                self._hasher.block(
-                    parent, sequence.token_ids[i * size : (i + 1) * size]
-                )
-            )
+            hashes.append(self._hasher.block(parent, sequence.token_ids[i * size : (i + 1) * size]))
 
     def _root(self, cache_salt: str | None) -> bytes:
         return self._hasher.root({} if cache_salt is None else {"tenant": cache_salt})

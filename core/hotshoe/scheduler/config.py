@@ -45,9 +45,7 @@ class SchedulerConfig:
             if field.type is int and value < 1:
                 raise ConfigError(f"{field.name} must be at least 1, not {value}")
         if self.policy not in POLICIES:
-            raise ConfigError(
-                f"policy must be one of {', '.join(POLICIES)}, not {self.policy!r}"
-            )
+            raise ConfigError(f"policy must be one of {', '.join(POLICIES)}, not {self.policy!r}")
         if self.max_model_len < 2:
             raise ConfigError(
                 "max_model_len must be at least 2: one prompt token, one output token"

@@ -4,6 +4,7 @@ Written by the scheduler alone, except for the three block fields, which the KV 
 writes. It refers to nothing that refers back to it, so a finished request is freed at once.
 """
 
+from dataclasses import InitVar, dataclass, field
 from enum import Enum
 
 from hotshoe.types.outputs import TokenLogprobs
@@ -18,95 +19,62 @@ class RequestStatus(Enum):
     FINISHED = "finished"
 
 
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Request:
-    """One sequence to be continued.
+    """One sequence to be continued. The caller gives the fields down to `eos_token_ids`.
 
-    Args:
+    Attributes:
         request_id: Unique among unfinished requests.
-        prompt_token_ids: The prompt; copied.
+        token_ids: The prompt, which is copied; generated tokens are appended as they become known.
         params: How to sample and when to end; `n` has been dealt with by the engine.
         seed: Seed of this request's random draws.
         priority: Lower is served first, under the priority policy.
         cache_salt: Only requests with equal salt share cached prefixes.
         eos_token_ids: The model's end-of-sequence ids; they end the request unless
             `params.ignore_eos`.
-
-    Attributes:
-        token_ids: Prompt, then the generated tokens that are known.
+        max_total_tokens: Length at which the request ends.
+        order: Sort key of service and, reversed, of preemption.
         num_computed_tokens: Leading tokens whose computation has been scheduled. While running it
             may pass `len(token_ids)`: then the tokens between are sampled but not yet known.
         fast_until: While `num_computed_tokens` is below this, a step simply computes one more
             token: the row decodes, its blocks suffice and its length limit is not reached.
         num_pending_tokens: Of a preempted request: sampled tokens that are still to be reported.
-        order: Sort key of service and, reversed, of preemption.
-        max_total_tokens: Length at which the request ends.
         num_cached_tokens: Prompt tokens found in the prefix cache at the first admission.
         prompt_logprobs: Those collected so far, position 0 being None; None when they were not
             asked for or have been delivered.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "block_hashes",
-        "block_ids",
-        "cache_salt",
-        "fast_until",
-        "max_total_tokens",
-        "num_cached_tokens",
-        "num_computed_tokens",
-        "num_pending_tokens",
-        "num_prompt_tokens",
-        "num_registered_blocks",
-        "order",
-        "params",
-        "priority",
-        "prompt_logprobs",
-        "request_id",
-        "row",
-        "seed",
-        "status",
-        "stop_token_ids",
-        "token_ids",
-        "was_preempted",
-    )
+    request_id: str
+    token_ids: list[int]
+    params: SamplingParams
+    seed: int = 0
+    priority: int = 0
+    cache_salt: str | None = None
+    eos_token_ids: InitVar[frozenset[int]] = frozenset()
+    stop_token_ids: frozenset[int] = field(init=False)
+    num_prompt_tokens: int = field(init=False)
+    max_total_tokens: int = field(init=False, default=0)
+    order: tuple[int, int] = field(init=False, default=(0, 0))
+    status: RequestStatus = field(init=False, default=RequestStatus.WAITING)
+    row: int | None = field(init=False, default=None)
+    num_computed_tokens: int = field(init=False, default=0)
+    fast_until: int = field(init=False, default=0)
+    num_pending_tokens: int = field(init=False, default=0)
+    num_cached_tokens: int = field(init=False, default=0)
+    was_preempted: bool = field(init=False, default=False)
+    block_ids: list[int] = field(init=False, default_factory=list)
+    block_hashes: list[bytes] = field(init=False, default_factory=list)
+    num_registered_blocks: int = field(init=False, default=0)
+    prompt_logprobs: list[TokenLogprobs | None] | None = field(init=False, default=None)
 
-    def __init__(
-        self,
-        request_id: str,
-        prompt_token_ids: list[int],
-        params: SamplingParams,
-        seed: int = 0,
-        *,
-        priority: int = 0,
-        cache_salt: str | None = None,
-        eos_token_ids: frozenset[int] = frozenset(),
-    ) -> None:
-        self.request_id = request_id
-        self.params = params
-        self.seed = seed
-        self.priority = priority
-        self.cache_salt = cache_salt
-        self.stop_token_ids = frozenset(params.stop_token_ids)
-        if not params.ignore_eos:
+    def __post_init__(self, eos_token_ids: frozenset[int]) -> None:
+        self.token_ids = list(self.token_ids)
+        self.num_prompt_tokens = len(self.token_ids)
+        self.stop_token_ids = frozenset(self.params.stop_token_ids)
+        if not self.params.ignore_eos:
             self.stop_token_ids |= eos_token_ids
-        self.token_ids = list(prompt_token_ids)
-        self.num_prompt_tokens = len(prompt_token_ids)
-        self.max_total_tokens = 0
-        self.order = (0, 0)
-        self.status = RequestStatus.WAITING
-        self.row: int | None = None
-        self.num_computed_tokens = 0
-        self.fast_until = 0
-        self.num_pending_tokens = 0
-        self.num_cached_tokens = 0
-        self.was_preempted = False
-        self.block_ids: list[int] = []
-        self.block_hashes: list[bytes] = []
-        self.num_registered_blocks = 0
-        wanted = params.prompt_logprobs is not None
-        self.prompt_logprobs: list[TokenLogprobs | None] | None = (
-            [None] if wanted else None
-        )
+        if self.params.prompt_logprobs is not None:
+            self.prompt_logprobs = [None]
 
     @property
     def num_tokens(self) -> int:

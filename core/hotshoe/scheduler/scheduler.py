@@ -94,47 +94,19 @@ class Scheduler:
     def stats(self) -> SchedulerStats:
         """Return the present counts."""
         return SchedulerStats(
-            self.num_running,
-            self.num_waiting,
-            self._num_preemptions,
-            self.cache.stats(),
+            self.num_running, self.num_waiting, self._num_preemptions, self.cache.stats()
         )
 
     def add(self, request: Request) -> None:
         """Queue a new request.
 
         Raises:
-            RequestError: It could not be served even if it were alone.
+            RequestError: It could not be served even if it were alone, or its id is in use.
         """
-        config, length = self.config, request.num_prompt_tokens
         if request.request_id in self._requests:
-            raise RequestError(
-                f"request id {request.request_id!r} is in use", "request_id"
-            )
-        if length == 0:
-            raise RequestError(
-                "the prompt is empty; it needs at least one token", "prompt"
-            )
-        if length >= config.max_model_len:
-            raise RequestError(
-                f"the prompt has {length} tokens, but the model takes at most "
-                f"{config.max_model_len} with at least one of them generated",
-                "prompt",
-            )
-        limit = config.max_model_len
-        if request.params.max_tokens is not None:
-            limit = min(limit, length + request.params.max_tokens)
-        # The last token is never computed, so it needs no place.
-        num_blocks = self.cache.num_blocks_for(limit - 1)
-        if num_blocks > config.num_blocks:
-            raise RequestError(
-                f"{length} prompt tokens and up to {limit - length} generated ones need "
-                f"{num_blocks} KV cache blocks of {config.block_size} tokens, but there are only "
-                f"{config.num_blocks}; shorten the prompt or lower max_tokens",
-                "max_tokens",
-            )
-        request.max_total_tokens = limit
-        priority = request.priority if config.policy == "priority" else 0
+            raise RequestError(f"request id {request.request_id!r} is in use", "request_id")
+        request.max_total_tokens = self._length_limit(request)
+        priority = request.priority if self.config.policy == "priority" else 0
         request.order = (priority, self._next_arrival)
         self._next_arrival += 1
         self._requests[request.request_id] = request
@@ -159,9 +131,7 @@ class Scheduler:
             None if nothing can be computed before a step in flight is updated or a request is
             added.
         """
-        assert len(self._in_flight) < self.config.max_in_flight_steps, (
-            "too many steps in flight"
-        )
+        assert len(self._in_flight) < self.config.max_in_flight_steps, "too many steps in flight"
         plan, record = StepPlan(self._next_step_id), _StepRecord()
         preemptions = self._num_preemptions
         budget = self._schedule_running(plan, record)
@@ -183,9 +153,7 @@ class Scheduler:
         Returns:
             One output for each request that got a token or ended.
         """
-        assert plan.step_id == result.step_id == next(iter(self._in_flight)), (
-            "steps out of order"
-        )
+        assert plan.step_id == result.step_id == next(iter(self._in_flight)), "steps out of order"
         record = self._in_flight.pop(plan.step_id)
         requests = record.requests
         outputs: list[TokenOutput] = []
@@ -199,20 +167,10 @@ class Scheduler:
             token_ids = request.token_ids
             token_ids.append(token)
             output = TokenOutput(
-                request.request_id,
-                [token],
-                None,
-                None,
-                None,
-                None,
-                None,
-                request.num_cached_tokens,
+                request.request_id, [token], None, None, None, None, None, request.num_cached_tokens
             )
             outputs.append(output)
-            if (
-                token in request.stop_token_ids
-                or len(token_ids) >= request.max_total_tokens
-            ):
+            if token in request.stop_token_ids or len(token_ids) >= request.max_total_tokens:
                 self._finish_if_ended(request, token, output)
         for row, error in result.failed.items():
             self._fail(requests[row], error, outputs)
@@ -240,14 +198,36 @@ class Scheduler:
         )
         held: dict[int, int] = {}
         for request in self._requests.values():
-            assert (request.status is RequestStatus.RUNNING) == (
-                request.row is not None
-            )
+            assert (request.status is RequestStatus.RUNNING) == (request.row is not None)
             assert request.row is not None or not request.block_ids
             for block in request.block_ids:
                 held[block] = held.get(block, 0) + 1
         for block in range(self.config.num_blocks):
             assert self.cache.pool.ref_count(block) == held.get(block, 0)
+
+    def _length_limit(self, request: Request) -> int:
+        """Return the length at which a request ends, or refuse it."""
+        config, length = self.config, request.num_prompt_tokens
+        if length == 0:
+            raise RequestError("the prompt is empty; it needs at least one token", "prompt")
+        if length >= config.max_model_len:
+            raise RequestError(
+                f"the prompt has {length} tokens, but with max_model_len {config.max_model_len} "
+                f"it may have {config.max_model_len - 1}, leaving one to generate",
+                "prompt",
+            )
+        max_tokens = request.params.max_tokens or config.max_model_len
+        limit = min(config.max_model_len, length + max_tokens)
+        # The last token is never computed, so it needs no place.
+        num_blocks = self.cache.num_blocks_for(limit - 1)
+        if num_blocks > config.num_blocks:
+            raise RequestError(
+                f"{length} prompt tokens and up to {limit - length} generated ones need "
+                f"{num_blocks} KV cache blocks of {config.block_size} tokens, but there are "
+                f"{config.num_blocks}; shorten the prompt or lower max_tokens",
+                "max_tokens",
+            )
+        return limit
 
     def _schedule_running(self, plan: StepPlan, record: _StepRecord) -> int:
         """Plan the running requests; return what is left of the budget."""
@@ -267,9 +247,7 @@ class Scheduler:
                 break
         return budget
 
-    def _continue(
-        self, request: Request, plan: StepPlan, record: _StepRecord, budget: int
-    ) -> int:
+    def _continue(self, request: Request, plan: StepPlan, record: _StepRecord, budget: int) -> int:
         """Plan a running request of which more is to be done than one more token in its block.
 
         Returns:
@@ -293,9 +271,7 @@ class Scheduler:
             plan.block_ids.append(request.block_ids[column])
         return self._book(request, row, stop, plan, record)
 
-    def _schedule_waiting(
-        self, plan: StepPlan, record: _StepRecord, budget: int
-    ) -> None:
+    def _schedule_waiting(self, plan: StepPlan, record: _StepRecord, budget: int) -> None:
         """Start waiting requests in strict order, as far as budget, rows and blocks go."""
         while budget and self._free_rows:
             request = self._waiting.first()
@@ -314,31 +290,18 @@ class Scheduler:
         another out.
         """
         margin = self.cache.pool.num_free - len(self._running)
-        if (
-            self._refused is not None
-            and self._refused[0] is request
-            and margin <= self._refused[1]
-        ):
+        if self._refused is not None and self._refused[0] is request and margin <= self._refused[1]:
             return None  # Nothing to its favour has changed: spare the lookup.
         # Cached blocks come without the logits that prompt log probabilities are read from.
-        hits = (
-            self.cache.find_prefix(request) if request.prompt_logprobs is None else []
-        )
-        if self.cache.fits(
-            hits, len(request.token_ids), spare_blocks=len(self._running)
-        ):
+        hits = self.cache.find_prefix(request) if request.prompt_logprobs is None else []
+        if self.cache.fits(hits, len(request.token_ids), spare_blocks=len(self._running)):
             self._refused = None
             return hits
         self._refused = (request, margin)
         return None
 
     def _start(
-        self,
-        request: Request,
-        hits: list[int],
-        plan: StepPlan,
-        record: _StepRecord,
-        budget: int,
+        self, request: Request, hits: list[int], plan: StepPlan, record: _StepRecord, budget: int
     ) -> int:
         """Give a waiting request a row and plan its first tokens; return their number."""
         start = len(hits) * self.config.block_size
@@ -353,17 +316,9 @@ class Scheduler:
         if not request.was_preempted:
             request.num_cached_tokens = start
         request.num_computed_tokens = start
-        plan.new_rows.append(
-            NewRow(
-                row,
-                request.token_ids.copy(),
-                request.num_prompt_tokens,
-                start,
-                request.block_ids.copy(),
-                request.params,
-                request.seed,
-            )
-        )
+        tokens, blocks = request.token_ids.copy(), request.block_ids.copy()
+        length, params = request.num_prompt_tokens, request.params
+        plan.new_rows.append(NewRow(row, tokens, length, start, blocks, params, request.seed))
         return self._book(request, row, stop, plan, record)
 
     def _book(
@@ -399,9 +354,7 @@ class Scheduler:
     def _release(self, request: Request) -> None:
         """Take back the row and the blocks of a request that is no longer in the running list."""
         assert request.row is not None
-        self.cache.register(
-            request, min(request.num_computed_tokens, len(request.token_ids))
-        )
+        self.cache.register(request, min(request.num_computed_tokens, len(request.token_ids)))
         self.cache.free(request)
         self._rows[request.row] = None
         heapq.heappush(self._free_rows, request.row)
@@ -419,15 +372,10 @@ class Scheduler:
         del self._requests[request.request_id]
         self._refused = None
 
-    def _finish_if_ended(
-        self, request: Request, token: int, output: TokenOutput
-    ) -> None:
+    def _finish_if_ended(self, request: Request, token: int, output: TokenOutput) -> None:
         """Finish a request whose new token is a stop token or reaches its length limit."""
         num_generated = len(request.token_ids) - request.num_prompt_tokens
-        if (
-            token in request.stop_token_ids
-            and num_generated > request.params.min_tokens
-        ):
+        if token in request.stop_token_ids and num_generated > request.params.min_tokens:
             output.finish_reason = FinishReason.STOP
             if token in request.params.stop_token_ids:
                 output.stop_token_id = token
@@ -437,29 +385,19 @@ class Scheduler:
             return
         self._finish(request)
 
-    def _fail(
-        self, request: Request | None, error: str, outputs: list[TokenOutput]
-    ) -> None:
+    def _fail(self, request: Request | None, error: str, outputs: list[TokenOutput]) -> None:
         """Finish a request that could not be computed, and trust none of its blocks."""
         assert request is not None
         if request.status is RequestStatus.FINISHED:
             return
         self._finish(request)
         self.cache.forget(request)
-        outputs.append(
-            TokenOutput(
-                request.request_id,
-                [],
-                finish_reason=FinishReason.ERROR,
-                error=error,
-                num_cached_tokens=request.num_cached_tokens,
-            )
-        )
+        output = TokenOutput(request.request_id, [], finish_reason=FinishReason.ERROR, error=error)
+        output.num_cached_tokens = request.num_cached_tokens
+        outputs.append(output)
 
 
-def _attach_logprobs(
-    record: _StepRecord, result: StepResult, outputs: list[TokenOutput]
-) -> None:
+def _attach_logprobs(record: _StepRecord, result: StepResult, outputs: list[TokenOutput]) -> None:
     """Put a step's log probabilities into its outputs; a prompt's only when they are complete."""
     output_of = {output.request_id: output for output in outputs}
     for row, logprobs in result.logprobs.items():

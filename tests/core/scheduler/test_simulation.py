@@ -1,0 +1,422 @@
+"""Scheduler and cache against a simulated worker that knows what every KV slot holds.
+
+The worker keeps its own rows and block tables, built from the plans alone. Instead of keys and
+values, a slot stores which token it belongs to, at which position, after which tokens; and every
+row checks in every step that its block table leads to exactly its own tokens. Sampling is a
+function of all tokens, so that any mistake anywhere changes the text.
+"""
+
+import zlib
+from array import array
+from collections import Counter, deque
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from hotshoe.scheduler import Request, Scheduler, SchedulerConfig
+from hotshoe.types import (
+    FinishReason,
+    NewRow,
+    SamplingParams,
+    StepPlan,
+    StepResult,
+    TokenLogprobs,
+    TokenOutput,
+)
+
+VOCABULARY = 11
+EOS = frozenset({0, 1})
+
+
+def digest(tenant: int, token_ids: list[int]) -> int:
+    """A number that stands for a tenant's token sequence."""
+    return zlib.crc32(array("q", [tenant, *token_ids]).tobytes())
+
+
+def reference_token(tenant: int, token_ids: list[int]) -> int | None:
+    """The token that follows, or None where the model fails."""
+    value = digest(tenant, token_ids)
+    return None if value % 61 == 0 else value // 61 % VOCABULARY
+
+
+def logprobs_of(token_ids: list[int], position: int) -> TokenLogprobs:
+    """Stands for the log probabilities of the token at a position."""
+    return TokenLogprobs((token_ids[position],), (-float(position),), rank=1)
+
+
+@dataclass
+class Row:
+    """What the worker knows of a row. The tenant travels as the seed."""
+
+    tenant: int
+    token_ids: list[int]
+    num_prompt_tokens: int
+    num_computed_tokens: int
+    block_table: list[int]
+    params: SamplingParams
+
+
+@dataclass
+class SimulatedWorker:
+    config: SchedulerConfig
+    rows: dict[int, Row] = field(default_factory=dict)
+    # (block, offset) -> (tenant, position, digest of the tokens up to it)
+    slots: dict[tuple[int, int], tuple[int, int, int]] = field(default_factory=dict)
+    num_steps: int = 0
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Compute a step as a device would: first all writes, then all reads, then sampling."""
+        assert plan.step_id == self.num_steps
+        self.num_steps += 1
+        self._check_plan(plan)
+        for new in plan.new_rows:
+            self._initialise(new)
+        for row, column, block in zip(
+            plan.block_rows, plan.block_cols, plan.block_ids, strict=True
+        ):
+            assert column == len(self.rows[row].block_table), "block tables grow one by one"
+            self.rows[row].block_table.append(block)
+        written: set[tuple[int, int]] = set()
+        for row, count in zip(plan.rows, plan.num_scheduled_tokens, strict=True):
+            self._write(self.rows[row], count, written)
+        result = StepResult(plan.step_id, [], [])
+        for row, count in zip(plan.rows, plan.num_scheduled_tokens, strict=True):
+            self._read(self.rows[row], count)
+            self._sample(row, self.rows[row], count, result)
+        return result
+
+    def _check_plan(self, plan: StepPlan) -> None:
+        assert len(set(plan.rows)) == len(plan.rows) <= self.config.max_num_seqs
+        assert all(0 <= row < self.config.max_num_seqs for row in plan.rows)
+        assert all(count > 0 for count in plan.num_scheduled_tokens)
+        assert 0 < plan.num_tokens <= self.config.max_num_batched_tokens
+        new = [row.row for row in plan.new_rows]
+        assert len(set(new)) == len(new) and set(new) <= set(plan.rows)
+        assert not set(new) & set(plan.block_rows), "a new row brings all its blocks"
+        assert set(plan.block_rows) <= set(plan.rows)
+
+    def _initialise(self, new: NewRow) -> None:
+        assert 0 <= new.num_computed_tokens < len(new.token_ids)
+        self.rows[new.row] = Row(
+            tenant=new.seed,
+            token_ids=new.token_ids,
+            num_prompt_tokens=new.num_prompt_tokens,
+            num_computed_tokens=new.num_computed_tokens,
+            block_table=new.block_ids,
+            params=new.params,
+        )
+
+    def _slot(self, row: Row, position: int) -> tuple[int, int]:
+        size = self.config.block_size
+        return row.block_table[position // size], position % size
+
+    def _write(self, row: Row, count: int, written: set[tuple[int, int]]) -> None:
+        start = row.num_computed_tokens
+        assert start + count <= len(row.token_ids), "a token is computed before it is known"
+        blocks = -(-(start + count) // self.config.block_size)
+        assert len(row.block_table) == blocks, "exactly the blocks needed"
+        assert len(set(row.block_table)) == blocks
+        for position in range(start, start + count):
+            slot = self._slot(row, position)
+            assert slot not in written, "two writers of one slot"
+            written.add(slot)
+            tokens = row.token_ids[: position + 1]
+            self.slots[slot] = (row.tenant, position, digest(row.tenant, tokens))
+
+    def _read(self, row: Row, count: int) -> None:
+        for position in range(row.num_computed_tokens + count):
+            expected = (row.tenant, position, digest(row.tenant, row.token_ids[: position + 1]))
+            assert self.slots[self._slot(row, position)] == expected, "wrong KV cache content"
+
+    def _sample(self, index: int, row: Row, count: int, result: StepResult) -> None:
+        start, stop = row.num_computed_tokens, row.num_computed_tokens + count
+        row.num_computed_tokens = stop
+        if row.params.prompt_logprobs is not None and start + 1 < row.num_prompt_tokens:
+            last = min(stop, row.num_prompt_tokens - 1)
+            result.prompt_logprobs[index] = [
+                logprobs_of(row.token_ids, position) for position in range(start + 1, last + 1)
+            ]
+        if stop < len(row.token_ids):
+            return
+        token = reference_token(row.tenant, row.token_ids)
+        if token is None:
+            result.failed[index] = "no finite logits"
+        else:
+            result.rows.append(index)
+            result.token_ids.append(token)
+        row.token_ids.append(0 if token is None else token)
+        if row.params.logprobs is not None and token is not None:
+            result.logprobs[index] = logprobs_of(row.token_ids, len(row.token_ids) - 1)
+
+
+@dataclass
+class Expected:
+    """What a request must yield, found without any scheduler."""
+
+    token_ids: list[int]
+    finish_reason: FinishReason
+    stop_token_id: int | None = None
+
+
+def expect(request: Request, prompt: list[int], max_model_len: int) -> Expected:
+    params, generated = request.params, []
+    limit = min(max_model_len - len(prompt), params.max_tokens or max_model_len)
+    while True:
+        token = reference_token(request.seed, prompt + generated)
+        if token is None:
+            return Expected(generated, FinishReason.ERROR)
+        generated.append(token)
+        if len(generated) > params.min_tokens:
+            if token in params.stop_token_ids:
+                return Expected(generated, FinishReason.STOP, token)
+            if token in EOS and not params.ignore_eos:
+                return Expected(generated, FinishReason.STOP)
+        if len(generated) == limit:
+            return Expected(generated, FinishReason.LENGTH)
+
+
+@dataclass
+class Received:
+    """What a request has yielded."""
+
+    request: Request
+    prompt: list[int]
+    outputs: list[TokenOutput] = field(default_factory=list)
+    aborted: bool = False
+
+    @property
+    def finished(self) -> bool:
+        return self.aborted or (bool(self.outputs) and self.outputs[-1].finish_reason is not None)
+
+    @property
+    def token_ids(self) -> list[int]:
+        return [token for output in self.outputs for token in output.token_ids]
+
+    def check(self, max_model_len: int) -> None:
+        expected = expect(self.request, self.prompt, max_model_len)
+        if self.aborted:
+            assert self.token_ids == expected.token_ids[: len(self.token_ids)]
+            return
+        last = self.outputs[-1]
+        assert self.token_ids == expected.token_ids
+        assert last.finish_reason is expected.finish_reason
+        assert last.stop_token_id == expected.stop_token_id
+        assert (last.error is not None) == (last.finish_reason is FinishReason.ERROR)
+        assert all(output.finish_reason is None for output in self.outputs[:-1])
+        self._check_logprobs()
+
+    def _check_logprobs(self) -> None:
+        params = self.request.params
+        everything = self.prompt + self.token_ids
+        position = len(self.prompt)
+        for output in self.outputs:
+            if output.token_ids and params.logprobs is not None:
+                assert output.logprobs == [logprobs_of(everything, position)]
+            else:
+                assert output.logprobs is None
+            position += len(output.token_ids)
+        delivered = [o.prompt_logprobs for o in self.outputs if o.prompt_logprobs is not None]
+        wanted = [None, *(logprobs_of(self.prompt, p) for p in range(1, len(self.prompt)))]
+        if params.prompt_logprobs is not None and self.token_ids:
+            assert self.outputs[0].prompt_logprobs is not None
+            assert delivered == [wanted]
+        else:
+            assert delivered == []
+
+
+class Simulation:
+    """A scheduler, its worker, and what every request has received."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self.config = config
+        self.scheduler = Scheduler(config)
+        self.worker = SimulatedWorker(config)
+        self.received: dict[str, Received] = {}
+        self.in_flight: deque[tuple[StepPlan, StepResult]] = deque()
+
+    def add(
+        self, prompt: list[int], params: SamplingParams, tenant: int = 0, priority: int = 0
+    ) -> str:
+        request = Request(
+            f"r{len(self.received)}",
+            prompt,
+            params,
+            seed=tenant,
+            priority=priority,
+            cache_salt=None if tenant == 0 else "x" * (tenant - 1),
+            eos_token_ids=EOS,
+        )
+        self.scheduler.add(request)
+        self.received[request.request_id] = Received(request, prompt)
+        return request.request_id
+
+    def abort(self, request_id: str) -> None:
+        received = self.received[request_id]
+        assert self.scheduler.abort(request_id) == (not received.finished)
+        assert not self.scheduler.abort(request_id)
+        received.aborted = received.aborted or not received.finished
+
+    def step(self) -> None:
+        """Plan a step if another may be in flight and there is something to do; else update."""
+        if len(self.in_flight) < self.config.max_in_flight_steps:
+            plan = self.scheduler.schedule()
+            if plan is not None:
+                self.in_flight.append((plan, self.worker.execute(plan)))
+                return
+            assert self.in_flight or not self.scheduler.has_work(), "stuck"
+        self.update()
+
+    def update(self) -> None:
+        if not self.in_flight:
+            return
+        outputs = self.scheduler.update(*self.in_flight.popleft())
+        assert max(Counter(o.request_id for o in outputs).values(), default=1) == 1
+        for output in outputs:
+            received = self.received[output.request_id]
+            assert not received.finished, "output after the end"
+            received.outputs.append(output)
+
+    def drain(self) -> None:
+        """Run to the end and check every request."""
+        longest = sum(len(r.prompt) + self.config.max_model_len for r in self.received.values())
+        for _ in range(10 * longest + 10):
+            if not self.scheduler.has_work():
+                break
+            self.step()
+            self.scheduler.check()
+        assert not self.scheduler.has_work(), "requests do not finish"
+        assert self.scheduler.num_running == self.scheduler.num_waiting == 0
+        assert self.scheduler.cache.stats().num_used_blocks == 0
+        for received in self.received.values():
+            assert received.finished
+            received.check(self.config.max_model_len)
+
+
+# Prompts share prefixes often: a few letters repeated, cut anywhere.
+PREFIXES = [[2, 3, 4, 5] * 5, [2, 3, 4, 5] * 2 + [6, 7] * 6, [7] * 20]
+PROMPTS = st.builds(
+    lambda prefix, length, tail: prefix[:length] + tail,
+    st.sampled_from(PREFIXES),
+    st.integers(0, 20),
+    st.lists(st.integers(2, 9), min_size=1, max_size=6),
+)
+PARAMS = st.builds(
+    lambda minimum, extra, **other: SamplingParams(
+        min_tokens=minimum, max_tokens=None if extra is None else minimum + extra, **other
+    ),
+    st.integers(0, 4),
+    st.none() | st.integers(1, 12),
+    ignore_eos=st.booleans(),
+    stop_token_ids=st.sampled_from([(), (1,), (5, 6)]),
+    logprobs=st.sampled_from([None, None, 0]),
+    prompt_logprobs=st.sampled_from([None, None, None, 0]),
+)
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> SchedulerConfig:
+    block_size = draw(st.sampled_from([1, 2, 3, 4]))
+    max_num_seqs = draw(st.integers(1, 5))
+    return SchedulerConfig(
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_seqs + draw(st.sampled_from([0, 1, 5, 30])),
+        max_model_len=40,
+        # Enough for one request of any length, hardly for two.
+        num_blocks=-(-39 // block_size) + draw(st.sampled_from([0, 1, 3, 30])),
+        block_size=block_size,
+        policy=draw(st.sampled_from(["fcfs", "priority"])),
+        enable_prefix_caching=draw(st.sampled_from([True, True, False])),
+        max_in_flight_steps=draw(st.sampled_from([1, 2, 2, 3])),
+    )
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Random arrivals, aborts, resets and steps."""
+
+    @initialize(config=configs())
+    def start(self, config: SchedulerConfig) -> None:
+        self.simulation = Simulation(config)
+
+    @rule(
+        prompt=PROMPTS,
+        params=PARAMS,
+        tenant=st.sampled_from([0, 0, 1, 2]),
+        priority=st.integers(-1, 1),
+    )
+    def add(self, prompt: list[int], params: SamplingParams, tenant: int, priority: int) -> None:
+        self.simulation.add(prompt, params, tenant, priority)
+
+    @rule(count=st.integers(1, 8))
+    def step(self, count: int) -> None:
+        for _ in range(count):
+            self.simulation.step()
+            self.simulation.scheduler.check()
+
+    @rule()
+    def update(self) -> None:
+        self.simulation.update()
+
+    @precondition(lambda self: self.simulation.received)
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        self.simulation.abort(data.draw(st.sampled_from(sorted(self.simulation.received))))
+
+    @precondition(lambda self: len(self.simulation.received) % 4 == 3)
+    @rule()
+    def reset_prefix_cache(self) -> None:
+        self.simulation.scheduler.reset_prefix_cache()
+        self.simulation.worker.slots.clear()  # Whatever is read from now on must be new.
+
+    @invariant()
+    def books_agree(self) -> None:
+        if hasattr(self, "simulation"):
+            self.simulation.scheduler.check()
+
+    def teardown(self) -> None:
+        if hasattr(self, "simulation"):
+            self.simulation.drain()
+
+
+def test_random_histories() -> None:
+    run_state_machine_as_test(
+        SchedulerMachine,
+        settings=settings(
+            max_examples=150,
+            stateful_step_count=30,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+@pytest.mark.parametrize("in_flight", [1, 2])
+@pytest.mark.parametrize("caching", [False, True])
+def test_preemption_changes_no_token(in_flight: int, caching: bool) -> None:
+    """Many requests through a cache that holds two of them."""
+    config = SchedulerConfig(
+        max_num_seqs=8,
+        max_num_batched_tokens=16,
+        max_model_len=48,
+        num_blocks=24,
+        block_size=4,
+        enable_prefix_caching=caching,
+        max_in_flight_steps=in_flight,
+    )
+    simulation = Simulation(config)
+    for i in range(40):
+        params = SamplingParams(max_tokens=30, min_tokens=25, ignore_eos=True)
+        simulation.add([2 + i % 7] * (i % 13 + 1), params, tenant=i % 2)
+    simulation.drain()
+    stats = simulation.scheduler.stats()
+    assert stats.num_preemptions > 0
+    assert (stats.cache.num_hit_tokens > 0) == caching
