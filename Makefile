@@ -1,0 +1,90 @@
+# Everyday commands; `make help` lists them. On a fresh machine python3 (3.11 or newer), make and a
+# C++ compiler are enough: every target makes the virtual environment that it needs.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= 2
+# Handed to pip, such as an index that has CPU builds of torch.
+PIP_FLAGS ?=
+
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/.stamps
+PIP_INSTALL := $(BIN)/python -m pip install $(PIP_FLAGS) -c constraints.txt
+# An environment made with DEV=1 stays editable.
+EDITABLE := $(or $(DEV),$(wildcard $(STAMPS)/editable))
+
+# "." is the native package; an editable one is rebuilt by `make native`.
+DISTRIBUTIONS := . core $(patsubst %/pyproject.toml,%,$(wildcard platforms/*/pyproject.toml plugins/*/pyproject.toml))
+files = $(shell find $(1) -type f -not -path '*/build/*' -not -path '*.egg-info/*' -not -name '*.py[co]' -not -name '*.so')
+sources = $(if $(EDITABLE),$(1)/pyproject.toml,$(if $(filter .,$(1)),setup.py $(call files,csrc),$(call files,$(1))))
+$(foreach d,$(DISTRIBUTIONS),$(eval sources-$(d) := constraints.txt $(call sources,$(d))))
+SOURCES := $(foreach d,$(DISTRIBUTIONS),$(sources-$(d)))
+changed = $(foreach d,$(DISTRIBUTIONS),$(if $(filter $(sources-$(d)),$(1)),$(if $(EDITABLE),-e )./$(d)))
+
+.PHONY: help venv native demo check test test-all bench reference docs clean
+
+help: ## list these targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
+
+venv: $(STAMPS)/distributions ## make .venv and install everything (DEV=1: editable)
+
+$(STAMPS)/build-tools: constraints.txt
+	@echo "== virtual environment in $(VENV)"
+	@$(PYTHON) -c 'import sys; sys.exit("Hotshoe needs Python 3.11 or newer; choose one with make PYTHON=..." if sys.version_info < (3, 11) else 0)'
+	@$(CXX) --version >/dev/null 2>&1 || { echo "Hotshoe needs a C++ compiler ($(CXX) is not there); choose one with make CXX=..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP_INSTALL) "setuptools>=77" "nanobind>=2.4" wheel
+	@mkdir -p $(STAMPS) && touch $@ $(if $(EDITABLE),$(STAMPS)/editable)
+
+$(STAMPS)/distributions: $(SOURCES) $(STAMPS)/build-tools
+	@echo "== building and installing: $(call changed,$?)"
+	@rm -rf $(DISTRIBUTIONS:%=%/build/lib*) # a module that is gone must not stay in a wheel
+	$(if $(call changed,$?),$(PIP_INSTALL) --no-build-isolation $(call changed,$?))
+	@touch $@
+
+$(STAMPS)/dev: requirements-dev.txt $(STAMPS)/build-tools
+	@echo "== tools for tests and checks"
+	$(PIP_INSTALL) -r requirements-dev.txt
+	@touch $@
+
+$(STAMPS)/docs: docs/requirements.txt $(STAMPS)/build-tools
+	$(PIP_INSTALL) -r docs/requirements.txt
+	@touch $@
+
+native: $(STAMPS)/build-tools ## rebuild the C++ kernels in place, for an editable environment
+	$(BIN)/python setup.py build_ext --inplace
+
+demo: venv ## let the bundled model write, chat, add, answer in JSON and call a tool
+	@BIN=$(BIN) bash tools/demo.sh
+
+check: venv $(STAMPS)/dev ## format, lint, types, import contracts, architecture
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest -q tests/architecture
+
+test: venv $(STAMPS)/dev ## all tests but the slow ones
+	$(BIN)/pytest -n $(JOBS) -m "not slow"
+
+test-all: venv $(STAMPS)/dev ## all tests
+	$(BIN)/pytest -n $(JOBS)
+
+bench: venv ## latency, throughput and start-up of the bundled model
+	$(BIN)/hotshoe bench latency demo --input-len 128 --output-len 128
+	$(BIN)/hotshoe bench throughput demo --input-len 256 --output-len 64 --num-prompts 32
+	$(BIN)/hotshoe bench startup demo
+
+reference: venv ## write the generated pages and the frozen surface anew
+	$(BIN)/python tools/make_reference.py
+
+docs: venv $(STAMPS)/docs ## build the site into site/
+	$(BIN)/mkdocs build --strict
+
+clean: ## remove what was built; the environment stays
+	rm -rf build */build */*/build site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
