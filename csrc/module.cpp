@@ -32,6 +32,10 @@ void set_threads(int n, const std::vector<int>& cores) {
 
 }  // namespace
 
+namespace hotshoe {
+void bind_attention(nb::module_&);
+}  // namespace hotshoe
+
 NB_MODULE(HOTSHOE_MODULE, m) {
   m.def("info", &info,
         "Say what is loaded: isa, float_lanes (floats in one vector), threads, cores.");
@@ -41,4 +45,5 @@ NB_MODULE(HOTSHOE_MODULE, m) {
         "thread i; empty leaves them unbound; the caller's own thread is never bound).\n"
         "One thread until called. Not to be called while a kernel runs.\n\n"
         "Raises:\n    ValueError: n < 1, or as many cores as threads were not given.");
+  hotshoe::bind_attention(m);
 }

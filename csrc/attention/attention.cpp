@@ -1,0 +1,347 @@
+// Paged causal attention of mixed prefill and decode batches.
+//
+// Per block and kv head the cache holds K as [head_dim / p][block_size][p] and V as
+// [block_size / p][head_dim][p], p = 2 for 16-bit types and 1 for float: the layout that pair
+// multiply-adds and tile multipliers read directly. A unit of the plan (plan.h) walks its keys in
+// chunks: scores (tiles.h), online softmax (softmax.h), weighted values.
+// Source: Dao et al. 2022, arXiv:2205.14135; Kwon et al. 2023, arXiv:2309.06180.
+
+#include <nanobind/nanobind.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+
+#include "attention/plan.h"
+#include "attention/softmax.h"
+#include "attention/tiles.h"
+#include "common/parallel.h"
+
+namespace nb = nanobind;
+
+namespace hotshoe {
+namespace {
+
+constexpr int kChunk = 256;                // keys between two updates of the row states
+constexpr int kScoreStride = kChunk + VL;  // not a power of two: rows would share cache sets
+
+constexpr int round_up(int n, int unit) { return (n + unit - 1) / unit * unit; }
+
+template <class From, class To>
+void convert_row(const From* from, To* to, int n) {
+  if constexpr (std::is_same_v<From, To>) {
+    std::memcpy(to, from, size_t(n) * sizeof(To));
+  } else {
+    int i = 0;
+    for (; i + VL <= n; i += VL) vstore(to + i, vload(from + i));
+    if (i < n) vstore_n(to + i, vload_n(from + i, n - i), n - i);
+  }
+}
+
+// Scratch memory of one thread, carved from thread_scratch.
+template <class T>
+struct Scratch {
+  using A = typename Dot<T>::A;
+
+  Scratch(int rows, int head_dim) : head_dim(head_dim), out_stride(round_up(head_dim, VL)) {
+    size_t bytes = 0;
+    const auto take = [&](size_t n) {
+      const size_t at = bytes;
+      bytes += (n + 63) / 64 * 64;
+      return at;
+    };
+    const size_t q_at = take(size_t(rows) * head_dim * sizeof(A));
+    const size_t scores_at = take(size_t(rows) * kScoreStride * 4);
+    const size_t weights_at = take(size_t(rows) * kScoreStride * sizeof(A));
+    const size_t out_at = take(size_t(rows) * out_stride * 4);
+    const size_t states_at = take(size_t(rows) * sizeof(RowState));
+    const size_t rescale_at = take(size_t(rows) * 4);
+    const size_t last_at = take(size_t(head_dim) * Dot<T>::pack * sizeof(T));
+    char* base = static_cast<char*>(thread_scratch(bytes));
+    q = reinterpret_cast<A*>(base + q_at);
+    scores = reinterpret_cast<float*>(base + scores_at);
+    weights = reinterpret_cast<A*>(base + weights_at);
+    out = reinterpret_cast<float*>(base + out_at);
+    states = reinterpret_cast<RowState*>(base + states_at);
+    rescale = reinterpret_cast<float*>(base + rescale_at);
+    last_values = reinterpret_cast<T*>(base + last_at);
+  }
+
+  int head_dim, out_stride;
+  A* q;
+  float* scores;
+  A* weights;
+  float* out;
+  RowState* states;
+  float* rescale;
+  T* last_values;  // the last group of keys when it is not full
+};
+
+// One unit on one kv head.
+template <class T>
+class UnitRun {
+  static constexpr int kPack = Dot<T>::pack;
+
+ public:
+  UnitRun(const AttentionArgs& args, const ScoreMap& map, const Unit& unit, int kv_head)
+      : args_(args),
+        map_(map),
+        unit_(unit),
+        kv_head_(kv_head),
+        group_size_(args.num_heads / args.num_kv_heads),
+        rows_(unit.num_tokens * group_size_),
+        block_shift_(std::countr_zero(unsigned(args.block_size))),
+        s_(rows_, args.head_dim) {}
+
+  void compute() {
+    start();
+    for (int key = unit_.key_begin; key < unit_.key_end; key += kChunk) {
+      const int n = std::min(kChunk, unit_.key_end - key);
+      scores(key, n);
+      weights(key, n);
+      values(key, n);
+    }
+  }
+
+  void store() {
+    for (int row = 0; row < rows_; ++row) {
+      const float sum = s_.states[row].sum;
+      store_row(row, s_.out + row * s_.out_stride, sum);
+    }
+  }
+
+  void store_partial(float* partial) {
+    for (int row = 0; row < rows_; ++row, partial += args_.head_dim + 2) {
+      std::memcpy(partial, &s_.states[row], sizeof(RowState));
+      std::memcpy(partial + 2, s_.out + row * s_.out_stride, size_t(args_.head_dim) * 4);
+    }
+  }
+
+  // Joins the partial results of all splits of this unit's query tile and stores them.
+  void merge(const float* partial, int num_splits) {
+    const int64_t row_floats = args_.head_dim + 2, split_floats = row_floats * rows_;
+    for (int row = 0; row < rows_; ++row, partial += row_floats) {
+      float max = kMinusInfinity, sum = 0;
+      for (int i = 0; i < num_splits; ++i) max = std::max(max, partial[i * split_floats]);
+      float* out = s_.out;
+      std::fill(out, out + s_.out_stride, 0.0f);
+      for (int i = 0; i < num_splits; ++i) {
+        const float* from = partial + i * split_floats;
+        const float factor = rescale_factor(from[0], max, map_.exponent());
+        sum += factor * from[1];
+        for (int d = 0; d < args_.head_dim; ++d) out[d] += factor * from[2 + d];
+      }
+      store_row(row, out, sum);
+    }
+  }
+
+ private:
+  int head_of(int row) const { return kv_head_ * group_size_ + row % group_size_; }
+
+  int64_t token_of(int row) const {
+    return args_.query_start_loc[unit_.request] + unit_.first_token + row / group_size_;
+  }
+
+  // Scales and rounds one row of the accumulator into the output.
+  void store_row(int row, float* out, float sum) {
+    const Vec factor = vset(sum == 0.0f ? 0.0f : 1.0f / sum);
+    for (int d = 0; d < args_.head_dim; d += VL) vstore(out + d, vload(out + d) * factor);
+    T* to = static_cast<T*>(args_.out) + token_of(row) * args_.out_stride;
+    convert_row(out, to + int64_t(head_of(row)) * args_.head_dim, args_.head_dim);
+  }
+
+  void start() {
+    for (int row = 0; row < rows_; ++row) {
+      const T* q = static_cast<const T*>(args_.q) + token_of(row) * args_.q_stride;
+      convert_row(q + int64_t(head_of(row)) * args_.head_dim, s_.q + row * args_.head_dim,
+                  args_.head_dim);
+      // A sink is a key of its own without a value; only the first split counts it.
+      const bool sink = args_.sinks && unit_.split == 0;
+      s_.states[row] = sink ? RowState{args_.sinks[head_of(row)] / map_.unit, 1.0f}
+                            : RowState{kMinusInfinity, 0.0f};
+    }
+    std::fill(s_.out, s_.out + int64_t(rows_) * s_.out_stride, 0.0f);
+  }
+
+  const T* block(const void* cache, int key) const {
+    const int32_t* table = args_.block_table + unit_.request * args_.table_stride;
+    return static_cast<const T*>(cache) + table[key >> block_shift_] * args_.block_stride +
+           kv_head_ * args_.head_stride;
+  }
+
+  void scores(int key, int n) {
+    const int width = std::min(VL, args_.block_size), columns = (n + width - 1) / width;
+    const T* keys[kChunk / 8 + 4];
+    const int padded = round_up(columns, 4);
+    for (int c = 0; c < padded + 4; ++c) {
+      const int at = key + std::min(c < padded ? c : c - padded, columns - 1) * width;
+      keys[c] = block(c < padded ? args_.k_cache : args_.v_cache, at) +
+                (at & (args_.block_size - 1)) * kPack;
+    }
+    const ScoreJob<T> job{s_.q,
+                          args_.head_dim,
+                          keys,
+                          int64_t(args_.block_size) * kPack,
+                          args_.head_dim / kPack,
+                          s_.scores,
+                          kScoreStride,
+                          width};
+    compute_scores(job, rows_, columns);
+  }
+
+  void weights(int key, int n) {
+    const int padded = round_up(n, VL);
+    const int first = args_.seq_lens[unit_.request] -
+                      (args_.query_start_loc[unit_.request + 1] -
+                       args_.query_start_loc[unit_.request]) +
+                      unit_.first_token - key;
+    for (int row = 0; row < rows_; ++row) {
+      const int position = first + row / group_size_;  // relative to the chunk
+      const int end = std::clamp(position + 1, 0, n);
+      const int begin = args_.window > 0 ? std::clamp(position - args_.window + 1, 0, end) : 0;
+      const int64_t at = int64_t(row) * kScoreStride;
+      s_.rescale[row] = softmax_row(s_.scores + at, begin, end, padded, map_, s_.states[row],
+                                    s_.weights + at);
+    }
+  }
+
+  void values(int key, int n) {
+    Segment<T> segments[kChunk / 8 + 3];
+    int count = 0;
+    const int end = key + n / kPack * kPack;
+    const int next = std::min(key + kChunk, unit_.key_end - 1);
+    while (key < end) {
+      const int offset = key & (args_.block_size - 1);
+      const int keys = std::min(args_.block_size - offset, end - key);
+      segments[count++] = {block(args_.v_cache, key) + int64_t(offset) * args_.head_dim,
+                           keys / kPack};
+      key += keys;
+    }
+    if (n % kPack) segments[count++] = {last_values(key), 1};
+    segments[count] = {block(args_.k_cache, next), 0};
+    const ValueJob<T> job{s_.weights, kScoreStride, segments,   count,
+                          int64_t(args_.head_dim) * kPack,      s_.out,
+                          s_.out_stride, s_.rescale, args_.head_dim};
+    accumulate_values(job, rows_);
+  }
+
+  // The group of keys that starts with the last one, zero where there is no key: what the cache
+  // holds there may be NaN, which a weight of 0 would not remove.
+  const T* last_values(int key) {
+    const T* from = block(args_.v_cache, key) +
+                    int64_t(key & (args_.block_size - 1)) * args_.head_dim;
+    for (int d = 0; d < args_.head_dim; ++d) {
+      s_.last_values[d * kPack] = from[d * kPack];
+      for (int i = 1; i < kPack; ++i) s_.last_values[d * kPack + i] = T{};
+    }
+    return s_.last_values;
+  }
+
+  const AttentionArgs& args_;
+  const ScoreMap& map_;
+  const Unit& unit_;
+  const int kv_head_, group_size_, rows_, block_shift_;
+  Scratch<T> s_;
+};
+
+// Memory that outlives a call, one set for each calling thread.
+struct Workspace {
+  Plan plan;
+  std::vector<float> partial;
+  std::vector<std::atomic<int>> unfinished;  // splits of (group, kv head)
+};
+
+void prepare_groups(const AttentionArgs& args, Workspace& work) {
+  if (work.plan.groups.empty()) return;
+  const size_t count = work.plan.groups.size() * args.num_kv_heads;
+  if (work.partial.size() < size_t(work.plan.partial_floats)) {
+    work.partial.resize(work.plan.partial_floats);
+  }
+  if (work.unfinished.size() < count) work.unfinished = std::vector<std::atomic<int>>(count);
+  for (size_t i = 0; i < count; ++i) {
+    work.unfinished[i] = work.plan.groups[i / args.num_kv_heads].num_splits;
+  }
+}
+
+template <class T>
+void run_unit(const AttentionArgs& args, const ScoreMap& map, Workspace& work, int64_t index) {
+  const Unit& unit = work.plan.units[index / args.num_kv_heads];
+  const int kv_head = int(index % args.num_kv_heads);
+  UnitRun<T> run(args, map, unit, kv_head);
+  run.compute();
+  if (unit.group < 0) return run.store();
+  const Group& group = work.plan.groups[unit.group];
+  const int64_t split_floats = int64_t(group.rows) * (args.head_dim + 2);
+  float* partial =
+      work.partial.data() + group.partial + kv_head * group.num_splits * split_floats;
+  run.store_partial(partial + unit.split * split_floats);
+  std::atomic<int>& unfinished = work.unfinished[unit.group * args.num_kv_heads + kv_head];
+  if (unfinished.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    run.merge(partial, group.num_splits);
+  }
+}
+
+void check(const AttentionArgs& args) {
+  const bool heads = args.num_kv_heads > 0 && args.num_heads % args.num_kv_heads == 0;
+  const bool dim = args.head_dim >= 8 && args.head_dim <= 256 && args.head_dim % 8 == 0;
+  const bool block = args.block_size >= 8 && std::has_single_bit(unsigned(args.block_size));
+  if (!heads) throw std::invalid_argument("num_heads must be a multiple of num_kv_heads");
+  if (!dim) throw std::invalid_argument("head_dim must be a multiple of 8 up to 256");
+  if (!block) throw std::invalid_argument("block_size must be a power of two from 8");
+  if (!(args.scale > 0)) throw std::invalid_argument("scale must be positive");
+}
+
+void attend(const AttentionArgs& args, int dtype) {
+  check(args);
+  thread_local Workspace work;
+  Workspace& shared = work;  // thread_local names would mean the workers' own
+  make_plan(args, num_threads(), shared.plan);
+  prepare_groups(args, shared);
+  const ScoreMap map(args.scale, args.softcap);
+  const int64_t tasks = int64_t(shared.plan.units.size()) * args.num_kv_heads;
+  visit_float(dtype, [&](auto tag) {
+    parallel_dynamic(tasks, 1, [&](int64_t begin, int64_t end, int) {
+      for (int64_t i = begin; i < end; ++i) run_unit<decltype(tag)>(args, map, shared, i);
+    });
+  });
+}
+
+}  // namespace
+
+void bind_attention(nb::module_& m) {
+  m.def(
+      "paged_attention",
+      [](uintptr_t out, uintptr_t q, uintptr_t k_cache, uintptr_t v_cache, uintptr_t block_table,
+         uintptr_t query_start_loc, uintptr_t seq_lens, uintptr_t sinks, int num_reqs,
+         int num_heads, int num_kv_heads, int head_dim, int block_size, int max_blocks,
+         int64_t out_stride, int64_t q_stride, int64_t block_stride, int64_t head_stride,
+         int64_t table_stride, float scale, int window, float softcap, int dtype) {
+        attend({reinterpret_cast<const void*>(q), reinterpret_cast<const void*>(k_cache),
+                reinterpret_cast<const void*>(v_cache), reinterpret_cast<void*>(out),
+                reinterpret_cast<const int32_t*>(block_table),
+                reinterpret_cast<const int32_t*>(query_start_loc),
+                reinterpret_cast<const int32_t*>(seq_lens),
+                reinterpret_cast<const float*>(sinks), num_reqs, num_heads, num_kv_heads,
+                head_dim, block_size, max_blocks, q_stride, out_stride, table_stride,
+                block_stride, head_stride, scale, window, softcap},
+               dtype);
+      },
+      nb::call_guard<nb::gil_scoped_release>(),
+      "paged_attention(out, q, k_cache, v_cache, block_table, query_start_loc, seq_lens, sinks,\n"
+      "    num_reqs, num_heads, num_kv_heads, head_dim, block_size, max_blocks, out_stride,\n"
+      "    q_stride, block_stride, head_stride, table_stride, scale, window, softcap, dtype)\n\n"
+      "Causal attention of every query token over its request's cached keys and values.\n\n"
+      "Addresses: out, q [num_tokens, num_heads, head_dim] with token strides; k_cache, v_cache\n"
+      "with strides per block and kv head, per head K [head_dim/p][block_size][p] and\n"
+      "V [block_size/p][head_dim][p] with p = 2 for 16-bit types, else 1; block_table\n"
+      "[num_reqs, max_blocks] int32 with a row stride; query_start_loc [num_reqs + 1] int32;\n"
+      "seq_lens [num_reqs] int32, this step's tokens included; sinks [num_heads] float32 or 0.\n"
+      "window 0 and softcap 0 mean none. Strides count elements. Requests without queries and\n"
+      "output rows of no request are left alone.\n\n"
+      "Raises:\n    ValueError: A size is out of range, or a request outgrows its block table.");
+}
+
+}  // namespace hotshoe

@@ -1,0 +1,98 @@
+// Multiplication of packed operands: how a vector of the KV cache meets one query value.
+//
+// The cache stores, for each lane (a key or a channel), `pack` neighbours along the contracted
+// axis together. `Dot<T>` loads VL lanes of such groups and adds their products with a broadcast
+// group of the other operand, kept as `A` elements, to float accumulators. Used by tiles.h.
+#pragma once
+
+#include "common/simd.h"
+
+namespace hotshoe {
+
+namespace detail {
+typedef float FloatLanes __attribute__((vector_size(VL * 4)));
+typedef int32_t IntLanes __attribute__((vector_size(VL * 4)));
+
+inline Vec from_bits(IntLanes bits) { return {(decltype(Vec::v))bits}; }
+
+inline IntLanes load_words(const void* p) {
+  IntLanes words;
+  std::memcpy(&words, p, sizeof words);
+  return words;
+}
+
+inline IntLanes load_words_n(const void* p, int n) {
+  IntLanes words{};
+  std::memcpy(&words, p, size_t(n) * 4);
+  return words;
+}
+
+inline Vec low_half(IntLanes words, bf16) { return from_bits(words << 16); }
+
+inline Vec low_half(IntLanes words, f16) {
+  const IntLanes magnitude = words & 0x7fff;
+  // The exponent bias differs by 112; multiplying by 2^112 also makes subnormals exact.
+  const IntLanes finite =
+      (IntLanes)((FloatLanes)(magnitude << 13) * bits_float(0x77800000u));
+  const IntLanes special = (magnitude << 13) | 0x7f800000;
+  const IntLanes is_special = magnitude >= 0x7c00;
+  return from_bits(((words & 0x8000) << 16) | (is_special & special) | (~is_special & finite));
+}
+
+inline Vec high_half(IntLanes words, bf16) { return from_bits(words & int32_t(0xffff0000)); }
+inline Vec high_half(IntLanes words, f16 tag) { return low_half(words >> 16, tag); }
+}  // namespace detail
+
+// 16-bit types where the processor cannot multiply them: pairs are widened to two floats.
+template <class T>
+struct Dot {
+  using A = float;
+  static constexpr int pack = 2;
+  struct Pair {
+    Vec even, odd;
+  };
+  using B = Pair;
+  static B load(const T* p) { return widen(detail::load_words(p)); }
+  static B load_n(const T* p, int lanes) { return widen(detail::load_words_n(p, lanes)); }
+  static Pair broadcast(const A* a) { return {vset(a[0]), vset(a[1])}; }
+  static Vec multiply_add(Pair a, B b, Vec sum) {
+    return vfma(a.odd, b.odd, vfma(a.even, b.even, sum));
+  }
+
+ private:
+  static B widen(detail::IntLanes words) {
+    return {detail::low_half(words, T{}), detail::high_half(words, T{})};
+  }
+};
+
+template <>
+struct Dot<float> {
+  using A = float;
+  static constexpr int pack = 1;
+  using B = Vec;
+  static B load(const float* p) { return vload(p); }
+  static B load_n(const float* p, int lanes) { return vload_n(p, lanes); }
+  static Vec broadcast(const A* a) { return vset(*a); }
+  static Vec multiply_add(Vec a, B b, Vec sum) { return vfma(a, b, sum); }
+};
+
+#ifdef __AVX512BF16__
+template <>
+struct Dot<bf16> {
+  using A = bf16;
+  static constexpr int pack = 2;
+  using B = __m512bh;
+  static B load(const bf16* p) { return (__m512bh)_mm512_loadu_si512(p); }
+  static B load_n(const bf16* p, int lanes) {
+    return (__m512bh)_mm512_maskz_loadu_epi32(first_lanes(lanes), p);
+  }
+  static B broadcast(const A* a) {
+    int32_t pair;
+    std::memcpy(&pair, a, 4);
+    return (__m512bh)_mm512_set1_epi32(pair);
+  }
+  static Vec multiply_add(B a, B b, Vec sum) { return {_mm512_dpbf16_ps(sum.v, a, b)}; }
+};
+#endif
+
+}  // namespace hotshoe

@@ -1,0 +1,86 @@
+// Online softmax over one chunk of scores: the row's maximum, sum and weights.
+//
+// Works on float scratch rows; tiles.h fills them and consumes the weights.
+// Source: Milakov and Gimelshein 2018, arXiv:1805.02867.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "common/simd.h"
+
+namespace hotshoe {
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+constexpr float kLog2E = 1.44269504088896341f;
+
+// 2^x, relative error below 2e-7, exactly 0 below -252; x at most 127, NaN stays NaN.
+inline Vec vexp2(Vec x) {
+  x = vmax(vset(-252.0f), x);
+  const Vec n = vround(x), r = x - n;
+  Vec p = vset(1.326472731e-3f);
+  p = vfma(p, r, vset(9.671512991e-3f));
+  p = vfma(p, r, vset(5.550733581e-2f));
+  p = vfma(p, r, vset(2.402224243e-1f));
+  p = vfma(p, r, vset(6.931470037e-1f));
+  p = vfma(p, r, vset(1.0f));
+  return vscale2(p, n);
+}
+
+// Factor that turns sums relative to `from` into sums relative to `to`, both times `exponent`.
+inline float rescale_factor(float from, float to, float exponent) {
+  return from == kMinusInfinity ? 0.0f : std::exp2((from - to) * exponent);
+}
+
+// How scores become exponents: 2^(exponent * score), after a soft cap when cap > 0.
+struct ScoreMap {
+  ScoreMap(float scale, float softcap)
+      : cap(softcap), inner(softcap > 0 ? scale / softcap : 0), unit(softcap > 0 ? 1 : scale) {}
+
+  // softcap * tanh(scale * s / softcap) in place; n a multiple of VL.
+  void soft_cap(float* s, int n) const {
+    const Vec two = vset(2.0f), one = vset(1.0f), twice = vset(2.0f * inner * kLog2E);
+    for (int i = 0; i < n; i += VL) {
+      // Beyond 64 the hyperbolic tangent is 1 in float.
+      const Vec x = vmin(vset(64.0f), vload(s + i) * twice);
+      vstore(s + i, vset(cap) * (one - two / (one + vexp2(x))));
+    }
+  }
+
+  float exponent() const { return unit * kLog2E; }
+
+  float cap, inner;
+  float unit;  // a score times this is a logit
+};
+
+// One row's state over the chunks so far; `max` in scores, sums relative to it.
+struct RowState {
+  float max, sum;
+};
+
+// Turns scores [begin, end) of a row into weights, 0 elsewhere up to `padded` (a multiple of VL).
+// Returns the factor on what was accumulated before.
+template <class A>
+float softmax_row(float* scores, int begin, int end, int padded, const ScoreMap& map,
+                  RowState& state, A* weights) {
+  if (map.cap > 0) map.soft_cap(scores, padded);
+  std::fill(scores, scores + begin, kMinusInfinity);
+  std::fill(scores + end, scores + padded, kMinusInfinity);
+  Vec largest = vset(state.max);
+  for (int i = 0; i < padded; i += VL) largest = vmax(largest, vload(scores + i));
+  const float max = vmax_lane(largest), exponent = map.exponent();
+  const float reference = max == kMinusInfinity ? 0.0f : max;
+  const Vec scale = vset(exponent), shift = vset(-reference * exponent);
+  Vec sum = vzero();
+  for (int i = 0; i < padded; i += VL) {
+    const Vec weight = vexp2(vfma(vload(scores + i), scale, shift));
+    sum += weight;
+    vstore(weights + i, weight);
+  }
+  const float rescale = rescale_factor(state.max, max, exponent);
+  state = {max, state.sum * rescale + vsum(sum)};
+  return rescale;
+}
+
+}  // namespace hotshoe

@@ -1,0 +1,166 @@
+// The two matrix products of attention over register tiles: scores = Q K^T, out = out + P V.
+//
+// R query rows meet C vectors at a time; everything a tile touches but the cache lies in the
+// caller's scratch memory. Nothing here knows requests, blocks or masks (attention.cpp does).
+#pragma once
+
+#include <type_traits>
+
+#include "attention/dot.h"
+
+namespace hotshoe {
+
+// Rows of the largest register tile: R x 4 sums, 4 operands and a broadcast fit the registers.
+constexpr int kTileRows = VL == 16 ? 6 : 3;
+
+template <class T>
+struct ScoreJob {
+  const typename Dot<T>::A* q;  // [rows, q_stride]
+  int64_t q_stride;
+  const T* const* keys;  // address per column vector, its first group of channels; then of what
+                         // to fetch meanwhile for the columns to come
+  int64_t key_step;      // elements from one group of channels to the next
+  int steps;             // groups of channels
+  float* scores;         // [rows, score_stride], column vectors `width` apart
+  int64_t score_stride;
+  int width;  // keys in a column vector: VL, or fewer when blocks are smaller
+};
+
+// A run of consecutive keys in one block.
+template <class T>
+struct Segment {
+  const T* values;  // its first group of keys, channel 0
+  int steps;        // groups of keys
+};
+
+template <class T>
+struct ValueJob {
+  const typename Dot<T>::A* p;  // [rows, p_stride], columns in the order of the segments' keys
+  int64_t p_stride;
+  const Segment<T>* segments;  // num_segments of them, then one to fetch meanwhile
+  int num_segments;
+  int64_t value_step;  // elements from one group of keys to the next
+  float* out;          // [rows, out_stride]
+  int64_t out_stride;
+  const float* rescale;  // [rows], factor on what out holds
+  int head_dim;
+};
+
+// Adds the products of R rows at `a` and the C vectors of each step. While step s of `b` is
+// multiplied, step s of `next` is fetched: blocks lie anywhere, and the processor foresees none.
+template <class T, int R, int C, bool Whole>
+inline __attribute__((always_inline)) void accumulate(
+    Vec (&sum)[R][C], const typename Dot<T>::A* a, int64_t a_stride, const T* const (&b)[C],
+    const T* const (&next)[C], int64_t b_step, int steps, int lanes) {
+  for (int s = 0; s < steps; ++s) {
+    typename Dot<T>::B operand[C];
+    for (int c = 0; c < C; ++c) {
+      const T* address = b[c] + s * b_step;
+      __builtin_prefetch(next[c] + s * b_step);
+      operand[c] = Whole ? Dot<T>::load(address) : Dot<T>::load_n(address, lanes);
+    }
+    for (int r = 0; r < R; ++r) {
+      const auto value = Dot<T>::broadcast(a + r * a_stride + s * Dot<T>::pack);
+      for (int c = 0; c < C; ++c) {
+        sum[r][c] = Dot<T>::multiply_add(value, operand[c], sum[r][c]);
+      }
+    }
+  }
+}
+
+template <class T, int R, int C, bool Whole>
+void score_tile(const ScoreJob<T>& job, int row, int column) {
+  Vec sum[R][C];
+  const T *keys[C], *next[C];
+  for (int c = 0; c < C; ++c) {
+    keys[c] = job.keys[column + c];
+    next[c] = job.keys[column + c + C];
+  }
+  for (auto& line : sum) {
+    for (Vec& v : line) v = vzero();
+  }
+  accumulate<T, R, C, Whole>(sum, job.q + row * job.q_stride, job.q_stride, keys, next,
+                             job.key_step, job.steps, job.width);
+  for (int r = 0; r < R; ++r) {
+    float* scores = job.scores + (row + r) * job.score_stride + column * job.width;
+    for (int c = 0; c < C; ++c) vstore(scores + c * job.width, sum[r][c]);
+  }
+}
+
+template <class T, int R, int C, bool Whole>
+void value_tile(const ValueJob<T>& job, int row, int dim) {
+  Vec sum[R][C];
+  for (int r = 0; r < R; ++r) {
+    const float* out = job.out + (row + r) * job.out_stride + dim;
+    const Vec factor = vset(job.rescale[row + r]);
+    for (int c = 0; c < C; ++c) sum[r][c] = vload(out + c * VL) * factor;
+  }
+  const auto* p = job.p + row * job.p_stride;
+  for (int i = 0; i < job.num_segments; ++i) {
+    const Segment<T>& segment = job.segments[i];
+    const T *values[C], *next[C];
+    for (int c = 0; c < C; ++c) {
+      const int64_t offset = (dim + c * VL) * Dot<T>::pack;
+      values[c] = segment.values + offset;
+      next[c] = job.segments[i + 1].values + offset;
+    }
+    accumulate<T, R, C, Whole>(sum, p, job.p_stride, values, next, job.value_step,
+                               segment.steps, job.head_dim - dim);
+    p += segment.steps * Dot<T>::pack;
+  }
+  for (int r = 0; r < R; ++r) {
+    float* out = job.out + (row + r) * job.out_stride + dim;
+    for (int c = 0; c < C; ++c) vstore(out + c * VL, sum[r][c]);
+  }
+}
+
+// Calls f(rows in the tile as a constant, first row) on tiles that cover [row, rows).
+template <int R, class F>
+void for_row_tiles(int row, int rows, const F& f) {
+  for (; rows - row >= R; row += R) f(std::integral_constant<int, R>{}, row);
+  if constexpr (R > 1) for_row_tiles<R == 6 ? 4 : R == 3 ? 2 : R / 2>(row, rows, f);
+}
+
+// Scores of all rows against `columns` column vectors; `keys` must hold addresses up to the next
+// multiple of 4 (repeats will do) and 4 more to fetch, and score rows the room.
+template <class T>
+void compute_scores(const ScoreJob<T>& job, int rows, int columns) {
+  if (job.width == VL) {
+    for (int column = 0; column < columns; column += 4) {
+      for_row_tiles<kTileRows>(0, rows, [&](auto tile_rows, int row) {
+        score_tile<T, tile_rows(), 4, true>(job, row, column);
+      });
+    }
+    return;
+  }
+  for (int column = 0; column < columns; ++column) {
+    for_row_tiles<kTileRows>(0, rows, [&](auto tile_rows, int row) {
+      score_tile<T, tile_rows(), 1, false>(job, row, column);
+    });
+  }
+}
+
+template <class T, int C, bool Whole>
+void value_columns(const ValueJob<T>& job, int rows, int dim) {
+  for_row_tiles<kTileRows>(0, rows, [&](auto tile_rows, int row) {
+    value_tile<T, tile_rows(), C, Whole>(job, row, dim);
+  });
+}
+
+// out = rescale * out + P V for all rows and channels.
+template <class T>
+void accumulate_values(const ValueJob<T>& job, int rows) {
+  int dim = 0;
+  for (; job.head_dim - dim >= 4 * VL; dim += 4 * VL) value_columns<T, 4, true>(job, rows, dim);
+  if (job.head_dim - dim >= 2 * VL) {
+    value_columns<T, 2, true>(job, rows, dim);
+    dim += 2 * VL;
+  }
+  if (job.head_dim - dim >= VL) {
+    value_columns<T, 1, true>(job, rows, dim);
+    dim += VL;
+  }
+  if (dim < job.head_dim) value_columns<T, 1, false>(job, rows, dim);
+}
+
+}  // namespace hotshoe

@@ -1,0 +1,267 @@
+"""Paged attention against a float64 reference: batches, layouts, masks, splits and poison.
+
+Everything that a kernel has no business reading (other requests' blocks, free slots, gaps
+between rows) holds NaN, and outputs start as NaN, so that a stray read or a forgotten write shows.
+"""
+
+from dataclasses import dataclass
+from types import ModuleType
+
+import pytest
+import torch
+
+CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+# Relative to the sum of |weight * value|: rounding of weights and outputs, float sums.
+TOLERANCE = {torch.float32: 4e-6, torch.bfloat16: 9e-3, torch.float16: 1.2e-3}
+
+
+@dataclass
+class Case:
+    """One batch: (queries, length) of each request, and the attention's parameters."""
+
+    requests: list[tuple[int, int]]
+    num_heads: int = 4
+    num_kv_heads: int = 2
+    head_dim: int = 64
+    block_size: int = 32
+    window: int = 0
+    softcap: float = 0.0
+    sinks: bool = False
+    value_scale: float = 1.0
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(queries for queries, _ in self.requests)
+
+
+def reference_request(
+    case: Case, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attend one request in float64: its output, and the sum of |weight * value|."""
+    group = case.num_heads // case.num_kv_heads
+    q, k, v = (
+        q.double(),
+        k.double().repeat_interleave(group, 1),
+        v.double().repeat_interleave(group, 1),
+    )
+    scores = torch.einsum("qhd,khd->hqk", q, k) * scale
+    if case.softcap:
+        scores = case.softcap * torch.tanh(scores / case.softcap)
+    positions = torch.arange(len(k) - len(q), len(k))[:, None]
+    keys = torch.arange(len(k))[None]
+    seen = keys <= positions
+    if case.window:
+        seen &= keys > positions - case.window
+    scores = scores.masked_fill(~seen, -torch.inf)
+    if case.sinks:
+        column = sinks.double()[:, None, None].expand(-1, len(q), 1)
+        scores = torch.cat([scores, column], dim=-1)
+    weights = torch.softmax(scores, dim=-1)[..., : len(k)]
+    return torch.einsum("hqk,khd->qhd", weights, v), torch.einsum("hqk,khd->qhd", weights, v.abs())
+
+
+class Batch:
+    """A case with data: NaN-filled caches in the kernel's layout, shuffled blocks, strided q."""
+
+    def __init__(self, case: Case, dtype: torch.dtype, rng: torch.Generator) -> None:
+        self.case, self.dtype = case, dtype
+        self.pack = 1 if dtype == torch.float32 else 2
+        self.scale = case.head_dim**-0.5
+        heads, kv_heads, dim = case.num_heads, case.num_kv_heads, case.head_dim
+        wide = torch.randn(case.num_tokens, heads + 2 * kv_heads, dim, generator=rng).to(dtype)
+        self.q = wide[:, :heads]
+        self.out = torch.full((case.num_tokens + 3, heads, dim), torch.nan, dtype=dtype)
+        self.sinks = torch.randn(heads, generator=rng) * 2
+        ends = [0, *(queries for queries, _ in case.requests)]
+        self.query_start_loc = torch.tensor(ends).cumsum(0).int()
+        self.seq_lens = torch.tensor([length for _, length in case.requests]).int()
+        self.keys = [
+            torch.randn(n, kv_heads, dim, generator=rng).to(dtype) for _, n in case.requests
+        ]
+        self.values = [
+            (torch.randn(n, kv_heads, dim, generator=rng) * case.value_scale).to(dtype)
+            for _, n in case.requests
+        ]
+        self._fill_cache(rng)
+
+    def _fill_cache(self, rng: torch.Generator) -> None:
+        case, size, p = self.case, self.case.block_size, self.pack
+        counts = [-(-length // size) for _, length in case.requests]
+        num_blocks = sum(counts) + 2
+        order = torch.randperm(num_blocks, generator=rng).tolist()
+        self.block_table = torch.full((len(counts), max([*counts, 1]) + 1), -(2**30)).int()
+        shape = (num_blocks, case.num_kv_heads)
+        k_cache = torch.full((*shape, case.head_dim // p, size, p), torch.nan, dtype=self.dtype)
+        v_cache = torch.full((*shape, size // p, case.head_dim, p), torch.nan, dtype=self.dtype)
+        for row, (keys, values) in enumerate(zip(self.keys, self.values, strict=True)):
+            for token in range(len(keys)):
+                if token % size == 0:
+                    self.block_table[row, token // size] = order.pop()
+                block, slot = int(self.block_table[row, token // size]), token % size
+                k_cache[block, :, :, slot] = keys[token].unflatten(-1, (-1, p))
+                v_cache[block, :, slot // p, :, slot % p] = values[token]
+        self.cache = torch.stack([k_cache.flatten(1), v_cache.flatten(1)])
+
+    def run(self, native: ModuleType) -> torch.Tensor:
+        case = self.case
+        native.paged_attention(
+            *(t.data_ptr() for t in (self.out, self.q, self.cache[0], self.cache[1])),
+            *(t.data_ptr() for t in (self.block_table, self.query_start_loc, self.seq_lens)),
+            self.sinks.data_ptr() if case.sinks else 0,
+            *(len(case.requests), case.num_heads, case.num_kv_heads, case.head_dim),
+            *(case.block_size, self.block_table.shape[1]),
+            *(self.out.stride(0), self.q.stride(0), self.cache.stride(1)),
+            *(case.block_size * case.head_dim, self.block_table.stride(0)),
+            *(self.scale, case.window, case.softcap, CODES[self.dtype]),
+        )
+        return self.out
+
+    def check(self) -> None:
+        """Compare with the reference; rows behind the last token must be untouched."""
+        assert self.out[self.case.num_tokens :].isnan().all()
+        start = 0
+        for (queries, _), keys, values in zip(
+            self.case.requests, self.keys, self.values, strict=True
+        ):
+            q = self.q[start : start + queries]
+            if queries:
+                expected, magnitude = reference_request(
+                    self.case, q, keys, values, self.sinks, self.scale
+                )
+                error = (self.out[start : start + queries].double() - expected).abs()
+                assert not error.isnan().any()
+                assert (error / (magnitude + 1e-3)).max() < TOLERANCE[self.dtype]
+            start += queries
+
+
+def check(native: ModuleType, case: Case, dtype: torch.dtype, rng: torch.Generator) -> None:
+    batch = Batch(case, dtype, rng)
+    batch.run(native)
+    batch.check()
+
+
+MIXED = [(1, 70), (37, 37), (1, 1), (5, 133), (0, 40), (1, 256), (64, 300), (2, 33)]
+CASES = {
+    "mixed": Case(MIXED),
+    "one-token": Case([(1, 1)]),
+    "no-requests": Case([]),
+    "no-queries": Case([(0, 7), (0, 0)]),
+    "prefill": Case([(257, 257)], num_heads=2, num_kv_heads=1),
+    "chunked": Case([(100, 611)], num_heads=2, num_kv_heads=2),
+    "long-decode-splits": Case([(1, 2100)], num_heads=2, num_kv_heads=1),
+    "one-long-among-short": Case([(1, 1537), (1, 5), (1, 64)], num_heads=3, num_kv_heads=1),
+    "window": Case(MIXED, window=17),
+    "window-1": Case([(40, 90), (1, 64)], window=1),
+    "window-splits": Case([(1, 1900)], num_heads=1, num_kv_heads=1, window=1024),
+    "softcap": Case(MIXED, softcap=5.0),
+    "sinks": Case([*MIXED, (1, 1300)], sinks=True),
+    "sinks-window-softcap": Case(MIXED, window=50, softcap=3.0, sinks=True),
+}
+
+
+@pytest.mark.parametrize("dtype", CODES)
+@pytest.mark.parametrize("name", CASES)
+def test_cases(native: ModuleType, name: str, dtype: torch.dtype, rng: torch.Generator) -> None:
+    check(native, CASES[name], dtype, rng)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("head_dim", [8, 16, 24, 32, 64, 80, 96, 104, 128, 256])
+def test_head_dims(
+    native: ModuleType, head_dim: int, dtype: torch.dtype, rng: torch.Generator
+) -> None:
+    check(native, Case([(13, 50), (1, 91)], head_dim=head_dim), dtype, rng)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("block_size", [8, 16, 64, 512])
+def test_block_sizes(
+    native: ModuleType, block_size: int, dtype: torch.dtype, rng: torch.Generator
+) -> None:
+    case = Case([(30, 77), (1, 700), (9, 9)], block_size=block_size)
+    check(native, case, dtype, rng)
+    check(native, Case([(3, 611)], block_size=block_size, window=300), dtype, rng)
+
+
+@pytest.mark.parametrize("group", [1, 2, 3, 4, 5, 6, 7, 8, 64])
+def test_heads_per_kv_head(native: ModuleType, group: int, rng: torch.Generator) -> None:
+    case = Case([(9, 40), (1, 30)], num_heads=2 * group, num_kv_heads=2, head_dim=16)
+    check(native, case, torch.bfloat16, rng)
+
+
+def test_random_batches(native: ModuleType, rng: torch.Generator) -> None:
+    def draw(low: int, high: int) -> int:
+        return int(torch.randint(low, high + 1, (), generator=rng))
+
+    for _ in range(12):
+        requests = []
+        for _ in range(draw(1, 6)):
+            length = draw(1, 400)
+            requests.append((draw(0, min(length, 90)), length))
+        kv_heads = draw(1, 3)
+        case = Case(
+            requests,
+            num_heads=kv_heads * draw(1, 5),
+            num_kv_heads=kv_heads,
+            head_dim=8 * draw(1, 9),
+            block_size=8 << draw(0, 3),
+            window=draw(0, 1) * draw(1, 200),
+            softcap=draw(0, 1) * 4.0,
+            sinks=bool(draw(0, 1)),
+        )
+        check(native, case, [torch.float32, torch.bfloat16][draw(0, 1)], rng)
+
+
+def test_large_scores_do_not_overflow(native: ModuleType, rng: torch.Generator) -> None:
+    batch = Batch(Case([(20, 60)]), torch.float32, rng)
+    batch.scale = 300.0
+    batch.run(native)
+    # Scores near 1e4 make the weights one-hot: only their float rounding remains.
+    TOLERANT = 2e-2
+    expected, magnitude = reference_request(
+        batch.case, batch.q, batch.keys[0], batch.values[0], batch.sinks, batch.scale
+    )
+    error = (batch.out[:20].double() - expected).abs() / (magnitude + 1)
+    assert error.max() < TOLERANT
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_result_does_not_depend_on_thread_timing(
+    native: ModuleType, threads: int, rng: torch.Generator
+) -> None:
+    native.set_threads(threads)
+    batch = Batch(Case([(1, 1500), (1, 40), (30, 900)]), torch.bfloat16, rng)
+    first = batch.run(native).clone()
+    batch.check()
+    for _ in range(3):
+        assert batch.out.fill_(torch.nan) is batch.run(native)
+        assert torch.equal(first.view(torch.int16), batch.out.view(torch.int16))
+
+
+def test_nan_of_one_request_stays_there(native: ModuleType, rng: torch.Generator) -> None:
+    batch = Batch(Case([(1, 40), (1, 50), (5, 50)]), torch.bfloat16, rng)
+    batch.q[1] = torch.nan
+    batch.run(native)
+    assert batch.out[1].isnan().all()
+    assert not batch.out[[0, 2, 3, 4, 5, 6]].isnan().any()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"requests": [(3, 2)]}, "request 0 has 3 queries, length 2"),
+        ({"num_heads": 5}, "multiple of num_kv_heads"),
+        ({"head_dim": 12}, "multiple of 8"),
+        ({"block_size": 24}, "power of two"),
+    ],
+)
+def test_impossible_sizes_are_refused(
+    native: ModuleType, change: dict[str, object], message: str, rng: torch.Generator
+) -> None:
+    batch = Batch(Case([(1, 2)]), torch.float32, rng)
+    for name, value in change.items():
+        setattr(batch.case, name, value)
+    if "requests" in change:
+        batch.query_start_loc[1] = 3
+    with pytest.raises(ValueError, match=message):
+        batch.run(native)
