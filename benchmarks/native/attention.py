@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable
 from types import ModuleType
 
-import hotshoe_native
 import torch
+
+import hotshoe_native
 
 HEADS, KV_HEADS, DIM, BLOCK = 16, 8, 128, 32
 # name: (requests, queries of each, length of each)
@@ -71,7 +72,7 @@ def main() -> None:
     native.set_threads(arguments.threads)
     torch.set_num_threads(arguments.threads)
     memory = torch.zeros(2**28)
-    rate = memory.nbytes / seconds(lambda: memory.sum()) / 1e9
+    rate = memory.nbytes / seconds(memory.sum) / 1e9
     print(f"{native.info()}; torch.sum reads {rate:.1f} GB/s")
     print(f"{'work':26}{'ms':>9}{'TFLOP/s':>9}{'GB/s':>7}")
     for name, (requests, queries, length) in WORK.items():

@@ -1,11 +1,12 @@
-"""Fixtures of the native kernels' tests: every build that this machine can run, fresh randomness."""
+"""Fixtures of the kernels' tests: every build that this machine can run, fresh randomness."""
 
 import secrets
 from types import ModuleType
 
-import hotshoe_native
 import pytest
 import torch
+
+import hotshoe_native
 
 USABLE = [status.isa for status in hotshoe_native.available() if status.usable]
 
