@@ -1,0 +1,70 @@
+"""Time the scheduler's and the cache's bookkeeping for steps in which every request decodes.
+
+Prints the median microseconds of `schedule` plus `update` by number of running requests. No model
+runs: the results of steps are made up. Uses one core:
+
+    python benchmarks/scheduler.py
+"""
+
+import argparse
+import statistics
+import time
+from collections import deque
+
+from hotshoe.scheduler import Request, Scheduler, SchedulerConfig
+from hotshoe.types import SamplingParams, StepPlan, StepResult
+
+PROMPT_TOKENS = 100
+BLOCK_SIZE = 16
+
+
+def measure(num_requests: int, num_steps: int, in_flight: int) -> tuple[float, float]:
+    """Return the median microseconds of `schedule` and of `update`."""
+    max_model_len = PROMPT_TOKENS + num_steps + 16
+    config = SchedulerConfig(
+        max_num_seqs=num_requests,
+        max_num_batched_tokens=num_requests * PROMPT_TOKENS,  # All prompts in the first step.
+        max_model_len=max_model_len,
+        num_blocks=num_requests * (max_model_len // BLOCK_SIZE + 2),
+        block_size=BLOCK_SIZE,
+        max_in_flight_steps=in_flight,
+    )
+    scheduler = Scheduler(config)
+    params = SamplingParams(max_tokens=None)
+    for i in range(num_requests):
+        # Lengths differ, so that block boundaries are spread evenly over the steps.
+        prompt = [i, *range(1, PROMPT_TOKENS - i % BLOCK_SIZE)]
+        scheduler.add(Request(f"request-{i}", prompt, params, eos_token_ids=frozenset({0})))
+    plans: deque[StepPlan] = deque()
+    schedule_ns, update_ns = [], []
+    for _ in range(num_steps):
+        started = time.perf_counter_ns()
+        plan = scheduler.schedule()
+        schedule_ns.append(time.perf_counter_ns() - started)
+        assert plan is not None and len(plan.rows) == num_requests
+        plans.append(plan)
+        if len(plans) == in_flight:
+            oldest = plans.popleft()
+            result = StepResult(oldest.step_id, list(oldest.rows), [7] * num_requests)
+            started = time.perf_counter_ns()
+            scheduler.update(oldest, result)
+            update_ns.append(time.perf_counter_ns() - started)
+    # The first steps compute the prompts.
+    return statistics.median(schedule_ns[4:]) / 1e3, statistics.median(update_ns[4:]) / 1e3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Time the scheduler's bookkeeping.")
+    parser.add_argument("--num-running", type=int, nargs="+", default=[1, 64, 256, 1024])
+    parser.add_argument("--num-steps", type=int, default=1000)
+    args = parser.parse_args()
+    print(f"{'running':>8}{'in flight':>11}{'schedule us':>13}{'update us':>11}{'total us':>10}")
+    for num_running in args.num_running:
+        for in_flight in (1, 2):
+            schedule, update = measure(num_running, args.num_steps, in_flight)
+            total = schedule + update
+            print(f"{num_running:8}{in_flight:11}{schedule:13.1f}{update:11.1f}{total:10.1f}")
+
+
+if __name__ == "__main__":
+    main()
