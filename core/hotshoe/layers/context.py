@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -41,7 +42,11 @@ class ForwardBatch:
 
 @dataclass(slots=True)
 class BuildContext:
-    """Handed to a model's builder. `attention_layers` collects the layers that need a KV cache."""
+    """Handed to a model's builder.
+
+    `attention_layers` collects the layers that need a KV cache, `weight_bytes` a way to ask each
+    layer for the size of its prepared weight.
+    """
 
     selector: Selector
     dtype: str
@@ -51,6 +56,7 @@ class BuildContext:
     quantization: Quantization | None = None
     weights: WeightTable = field(default_factory=WeightTable)
     attention_layers: list[Attention] = field(default_factory=list)
+    weight_bytes: list[Callable[[], int]] = field(default_factory=list)
 
     @property
     def device(self) -> str:

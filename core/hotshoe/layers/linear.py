@@ -48,6 +48,7 @@ class Linear:
             out_dtype=out_dtype,
         )
         self._op: LinearOp = ctx.selector.choose("linear", spec)
+        ctx.weight_bytes.append(self._op.nbytes)
         self._pending: dict[str, list[Tensor | None]] = {}
         for i, (name, size) in enumerate(parts):
             self._expect(ctx, "weight", i, len(parts), name, (size, in_features))
@@ -72,7 +73,3 @@ class Linear:
     def __call__(self, x: Tensor) -> Tensor:
         """Map [num_tokens, in_features] to [num_tokens, out_features]."""
         return self._op(x)
-
-    def nbytes(self) -> int:
-        """Return the bytes of the prepared weight."""
-        return self._op.nbytes()

@@ -1,9 +1,8 @@
-"""What a model is to the engine, and how a model directory's configuration is read.
+"""What a model is to the engine (`base`), and how a model directory's configuration is read.
 
-Architectures themselves are plugins (hook `hotshoe_models`).
+Architectures themselves are plugins (hook `hotshoe_models`). This module imports no torch.
 """
 
-from hotshoe.models.base import Model, ModelBuilder
 from hotshoe.models.config import ModelConfig
 
-__all__ = ["Model", "ModelBuilder", "ModelConfig"]
+__all__ = ["ModelConfig"]

@@ -45,6 +45,7 @@ _COUNT_CAPS: dict[str, int] = {
     "stop_token_ids": MAX_STOP_TOKEN_IDS,
     "logit_bias": MAX_LOGIT_BIAS,
     "bad_words": MAX_BAD_WORDS,
+    "bad_words_token_ids": MAX_BAD_WORDS * 4,
     "allowed_token_ids": MAX_ALLOWED_TOKEN_IDS,
 }
 
@@ -68,6 +69,8 @@ class SamplingParams:
         prompt_logprobs: The same for every prompt token but the first.
         logit_bias: Added to the logits of these token ids.
         bad_words: Strings whose token sequences are never completed.
+        bad_words_token_ids: The same as token ids; the engine adds those of `bad_words`.
+        allowed_token_ids: When given, no other token is sampled.
 
     Raises:
         RequestError: A value is out of range; `field` names it.
@@ -94,6 +97,7 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     bad_words: tuple[str, ...] = ()
+    bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
     allowed_token_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -121,6 +125,10 @@ class SamplingParams:
         for name in ("stop_token_ids", "allowed_token_ids"):
             for token_id in getattr(self, name):
                 _check_int(name, token_id, 0, MAX_LENGTH, False)
+        words = tuple(tuple(word) for word in self.bad_words_token_ids)
+        object.__setattr__(self, "bad_words_token_ids", words)
+        for token_id in (token_id for word in words for token_id in word):
+            _check_int("bad_words_token_ids", token_id, 0, MAX_LENGTH, False)
         for token_id, bias in self.logit_bias.items():
             _check_int("logit_bias", token_id, 0, MAX_LENGTH, False)
             _check_float("logit_bias", bias, -100.0, 100.0, True)

@@ -1,0 +1,1 @@
+"""What core itself plugs in, through the same hooks as everybody else."""

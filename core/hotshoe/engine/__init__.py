@@ -1,0 +1,1 @@
+"""The engine: where configuration, platform and model meet, and steps are driven."""

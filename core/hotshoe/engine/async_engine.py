@@ -1,0 +1,199 @@
+"""The engine behind asyncio: one thread steps it, any number of tasks stream from it.
+
+The engine thread owns the engine; tasks talk to it through a command queue, and it talks back by
+`call_soon_threadsafe`. A task that goes away aborts its request. A failed engine fails every
+request with `EngineDeadError`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from hotshoe.config import EngineConfig
+from hotshoe.engine.engine import Engine
+from hotshoe.errors import EngineDeadError
+from hotshoe.plugins import PluginManager
+from hotshoe.types import Prompt, RequestOutput, SamplingParams
+
+Command = Callable[[], None]
+
+
+@dataclass(slots=True)
+class _Stream:
+    """Where one request's news goes: the task's loop and its mailbox of at most one entry.
+
+    Outputs are cumulative, so a slow reader needs only the latest.
+    """
+
+    loop: asyncio.AbstractEventLoop
+    news: asyncio.Event
+    latest: RequestOutput | None = None
+    failure: Exception | None = None
+
+    def put(self, output: RequestOutput | None, failure: Exception | None = None) -> None:
+        """Called by the engine thread."""
+
+        def deliver() -> None:
+            self.latest = output if output is not None else self.latest
+            self.failure = failure
+            self.news.set()
+
+        try:
+            self.loop.call_soon_threadsafe(deliver)
+        except RuntimeError:  # the loop is closed: nobody listens any more
+            pass
+
+
+class AsyncEngine:
+    """An engine in a thread of its own.
+
+    Args:
+        config: The configuration; the model loads in the calling thread.
+        plugins: Default: those installed.
+
+    Raises:
+        UserError: The engine cannot be built as asked.
+    """
+
+    def __init__(self, config: EngineConfig, plugins: PluginManager | None = None) -> None:
+        self.engine = Engine(config, plugins)
+        self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._streams: dict[str, _Stream] = {}
+        self._failure: Exception | None = None
+        self._closed = False
+        self._count = 0
+        self._thread = threading.Thread(target=self._run, name="hotshoe-engine", daemon=True)
+        self._thread.start()
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        request_id: str | None = None,
+        priority: int = 0,
+    ) -> AsyncIterator[RequestOutput]:
+        """Stream one request's cumulative outputs; the last one is `finished`.
+
+        Leaving the iterator, or cancelling the task, aborts the request.
+
+        Raises:
+            RequestError: The request is malformed or could never be served.
+            EngineDeadError: The engine has stopped.
+        """
+        if request_id is None:
+            self._count += 1
+            request_id = f"async-{self._count}"
+        stream = _Stream(asyncio.get_running_loop(), asyncio.Event())
+        self._send(lambda: self._add(request_id, prompt, params or SamplingParams(), priority, stream))
+        finished = False
+        try:
+            while not finished:
+                await stream.news.wait()
+                stream.news.clear()
+                output, stream.latest = stream.latest, None
+                if output is not None:
+                    finished = output.finished
+                    yield output
+                if stream.failure is not None and not finished:
+                    finished = True
+                    raise stream.failure
+        finally:
+            if not finished:
+                self._send_if_open(lambda: self._abort(request_id, stream))
+
+    async def call(self, function: Callable[[Engine], Any]) -> Any:
+        """Run a function in the engine thread, between steps, and return its result."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        loop = future.get_loop()
+
+        def run() -> None:
+            try:
+                result = function(self.engine)
+            except Exception as error:
+                loop.call_soon_threadsafe(future.set_exception, error)
+            else:
+                loop.call_soon_threadsafe(future.set_result, result)
+
+        self._send(run)
+        return await future
+
+    def close(self) -> None:
+        """Stop the thread, fail what is still running, release the device."""
+        if not self._closed:
+            self._closed = True
+            self._commands.put(None)
+            self._thread.join()
+            self.engine.close()
+
+    def _send(self, command: Command) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._closed:
+            raise EngineDeadError("the engine was closed")
+        self._commands.put(command)
+
+    def _send_if_open(self, command: Command) -> None:
+        if self._failure is None and not self._closed:
+            self._commands.put(command)
+
+    # Everything below runs in the engine thread.
+
+    def _run(self) -> None:
+        try:
+            while self._take_commands():
+                if self.engine.has_work():
+                    self._deliver(self.engine.step())
+            raise EngineDeadError("the engine was closed")
+        except Exception as error:
+            self._fail(error)
+
+    def _take_commands(self) -> bool:
+        """Run what has been asked for; wait for something when there is no work."""
+        while True:
+            try:
+                command = self._commands.get(block=not self.engine.has_work())
+            except queue.Empty:
+                return True
+            if command is None:
+                return False
+            command()
+
+    def _add(
+        self, request_id: str, prompt: Prompt, params: SamplingParams, priority: int, stream: _Stream
+    ) -> None:
+        try:
+            self.engine.add(request_id, prompt, params, priority)
+        except Exception as error:  # this request's failure; the engine goes on
+            stream.put(None, error)
+        else:
+            self._streams[request_id] = stream
+
+    def _abort(self, request_id: str, stream: _Stream) -> None:
+        if self._streams.get(request_id) is stream:
+            del self._streams[request_id]
+            self.engine.abort(request_id)
+
+    def _deliver(self, outputs: list[RequestOutput]) -> None:
+        for output in outputs:
+            stream = self._streams.get(output.request_id)
+            if stream is not None:
+                stream.put(output)
+                if output.finished:
+                    del self._streams[output.request_id]
+
+    def _fail(self, error: Exception) -> None:
+        if not isinstance(error, EngineDeadError):
+            error = EngineDeadError(f"the engine has stopped: {type(error).__name__}: {error}")
+        self._failure = error
+        while not self._commands.empty():
+            command = self._commands.get()
+            if command is not None:
+                command()  # additions now fail by themselves, and say so to their streams
+        for stream in self._streams.values():
+            stream.put(None, error)
+        self._streams.clear()

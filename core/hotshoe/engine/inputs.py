@@ -1,0 +1,175 @@
+"""From a caller's prompt and parameters to scheduler requests; all bounds are checked here.
+
+What passes is safe for every later room: token ids lie within the vocabulary, counts below caps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hotshoe.config import EngineConfig
+from hotshoe.errors import RequestError
+from hotshoe.scheduler import Request
+from hotshoe.text.bad_words import bad_word_sequences
+from hotshoe.text.tokenizer import Tokenizer
+from hotshoe.types import Prompt, SamplingParams, TextPrompt, TokensPrompt
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRequest:
+    """A request and its `n` sequences, ready for the scheduler."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    sequences: list[Request]
+
+
+class InputProcessor:
+    """Tokenises, validates and fans out.
+
+    Args:
+        config: Resolved configuration.
+        vocab_size: Token ids must lie below it.
+        eos_token_ids: They end a request unless it ignores them.
+        tokenizer: None when the engine works on token ids only.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        vocab_size: int,
+        eos_token_ids: Sequence[int],
+        tokenizer: Tokenizer | None,
+    ) -> None:
+        self._config = config
+        self._vocab_size = vocab_size
+        self._eos = frozenset(eos_token_ids)
+        self._tokenizer = tokenizer
+        self._count = 0
+
+    def prepare(
+        self, request_id: str, prompt: Prompt, params: SamplingParams, priority: int = 0
+    ) -> PreparedRequest:
+        """Check one request.
+
+        Raises:
+            RequestError: `field` names what is wrong.
+        """
+        text, token_ids, salt = self._tokenise(prompt)
+        params = self._checked(params, len(token_ids))
+        base_seed = params.seed if params.seed is not None else self._fresh_seed()
+        sequences = [
+            Request(
+                request_id if params.n == 1 else f"{request_id}#{index}",
+                token_ids,
+                params,
+                derived_seed(base_seed, index),
+                priority=priority,
+                cache_salt=salt,
+                eos_token_ids=self._eos,
+            )
+            for index in range(params.n)
+        ]
+        return PreparedRequest(request_id, text, token_ids, params, sequences)
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> TokensPrompt:
+        """Turn a conversation into a prompt with the model's chat template.
+
+        Raises:
+            RequestError: No tokenizer, no template, or the template refuses the messages.
+        """
+        tokenizer = self._require_tokenizer()
+        text = tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=True)
+        return TokensPrompt(tokenizer.encode(text, add_special_tokens=False))
+
+    def _require_tokenizer(self) -> Tokenizer:
+        if self._tokenizer is None:
+            raise RequestError(
+                "this engine has no tokenizer (skip_tokenizer_init); give token ids", "prompt"
+            )
+        return self._tokenizer
+
+    def _tokenise(self, prompt: Prompt) -> tuple[str | None, list[int], str | None]:
+        if isinstance(prompt, str):
+            prompt = TextPrompt(prompt)
+        if isinstance(prompt, TextPrompt):
+            ids = self._require_tokenizer().encode(prompt.text, add_special_tokens=True)
+            return prompt.text, self._bounded(ids), prompt.cache_salt
+        if isinstance(prompt, TokensPrompt):
+            return None, self._bounded(list(prompt.token_ids)), prompt.cache_salt
+        raise RequestError(f"a prompt is text or token ids, not {type(prompt).__name__}", "prompt")
+
+    def _bounded(self, ids: list[int]) -> list[int]:
+        if not ids:
+            raise RequestError("the prompt is empty; give at least one token", "prompt")
+        for token_id in (min(ids, key=_as_int), max(ids, key=_as_int)):
+            if not 0 <= token_id < self._vocab_size:
+                raise RequestError(
+                    f"token id {token_id} is outside the vocabulary (0 to {self._vocab_size - 1})",
+                    "prompt",
+                )
+        assert self._config.max_model_len is not None
+        if len(ids) >= self._config.max_model_len:
+            raise RequestError(
+                f"the prompt has {len(ids)} tokens, but max_model_len is "
+                f"{self._config.max_model_len} and at least one must be generated; shorten it",
+                "prompt",
+            )
+        return ids
+
+    def _checked(self, params: SamplingParams, prompt_len: int) -> SamplingParams:
+        for name in ("logprobs", "prompt_logprobs"):
+            wanted = getattr(params, name)
+            if wanted is not None and wanted > self._config.max_logprobs:
+                raise RequestError(
+                    f"{name} is {wanted}, but this engine allows {self._config.max_logprobs} "
+                    "(--max-logprobs)",
+                    name,
+                )
+        words = (token_id for word in params.bad_words_token_ids for token_id in word)
+        for name, ids in (
+            ("logit_bias", params.logit_bias),
+            ("allowed_token_ids", params.allowed_token_ids),
+            ("stop_token_ids", params.stop_token_ids),
+            ("bad_words_token_ids", list(words)),
+        ):
+            if ids and max(ids) >= self._vocab_size:
+                raise RequestError(
+                    f"{name} names token id {max(ids)}, outside the vocabulary "
+                    f"(0 to {self._vocab_size - 1})",
+                    name,
+                )
+        if params.bad_words:
+            found = bad_word_sequences(self._require_tokenizer(), params.bad_words)
+            words_ids = (*params.bad_words_token_ids, *map(tuple, found))
+            params = replace(params, bad_words_token_ids=words_ids)
+        if (params.stop or params.detokenize) and self._tokenizer is None:
+            if params.stop:
+                self._require_tokenizer()
+            params = replace(params, detokenize=False)
+        return params
+
+    def _fresh_seed(self) -> int:
+        self._count += 1
+        return derived_seed(self._config.seed, self._count)
+
+
+def derived_seed(seed: int, index: int) -> int:
+    """Return an independent 63-bit seed for each index; index 0 keeps nothing of the seed's form."""
+    digest = hashlib.blake2b(f"{seed}/{index}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def _as_int(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise RequestError(f"token ids are integers, not {value!r}", "prompt")
+    return value

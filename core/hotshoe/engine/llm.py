@@ -1,0 +1,168 @@
+"""The offline API: `LLM("demo").generate(...)`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hotshoe.config import EngineConfig
+from hotshoe.engine.engine import Engine
+from hotshoe.errors import RequestError
+from hotshoe.platform import Change
+from hotshoe.plugins import PluginManager
+from hotshoe.slots import Decision
+from hotshoe.types import Prompt, RequestOutput, SamplingParams, TextPrompt, TokensPrompt
+
+Messages = Sequence[Mapping[str, Any]]
+Tools = Sequence[Mapping[str, Any]]
+
+
+class LLM:
+    """A loaded model in this process.
+
+    Args:
+        model: A model directory or name; or leave it out and give `config`.
+        config: A whole configuration; excludes `model` and options.
+        plugins: Default: those installed.
+        options: Fields of `EngineConfig`.
+
+    Raises:
+        UserError: The engine cannot be built as asked.
+    """
+
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        config: EngineConfig | None = None,
+        plugins: PluginManager | None = None,
+        **options: Any,
+    ) -> None:
+        if config is None:
+            named = options if model is None else {"model": model, **options}
+            config = EngineConfig.from_mapping(named)
+        else:
+            assert model is None and not options, "give either config or options"
+        self.engine = Engine(config, plugins)
+        self._count = 0
+
+    @property
+    def config(self) -> EngineConfig:
+        """The resolved configuration."""
+        return self.engine.setup.config
+
+    @property
+    def changes(self) -> Sequence[Change]:
+        """What was decided for the user."""
+        return self.engine.setup.changes
+
+    @property
+    def decisions(self) -> Sequence[Decision]:
+        """Which implementation serves each slot."""
+        return self.engine.core.info.decisions
+
+    @property
+    def startup(self) -> Mapping[str, float]:
+        """Start-up phases and their seconds."""
+        return self.engine.startup
+
+    @property
+    def memory(self) -> Mapping[str, int]:
+        """Bytes by purpose."""
+        return self.engine.core.memory
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer, None with `skip_tokenizer_init`."""
+        return self.engine.tokenizer
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[RequestOutput]:
+        """Complete prompts, batched. The order of results is that of the prompts.
+
+        Raises:
+            RequestError: A prompt or parameter is bad; then none of the prompts is run.
+        """
+        batch = [prompts] if isinstance(prompts, (str, TextPrompt, TokensPrompt)) else list(prompts)
+        each = self._params_for(batch, params)
+        ids = [self._next_id() for _ in batch]
+        added: list[str] = []
+        final: dict[str, RequestOutput] = {}
+        try:
+            for request_id, prompt, one in zip(ids, batch, each, strict=True):
+                self.engine.add(request_id, prompt, one)
+                added.append(request_id)
+            while self.engine.has_work():
+                for output in self.engine.step():
+                    if output.finished:
+                        final[output.request_id] = output
+        finally:
+            for request_id in added:
+                if request_id not in final:
+                    self.engine.abort(request_id)
+        return [final[request_id] for request_id in ids]
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[RequestOutput]:
+        """Complete one prompt, yielding after every step that brought news; text is cumulative.
+
+        Leaving the iterator early aborts the request.
+        """
+        request_id = self._next_id()
+        self.engine.add(request_id, prompt, params or SamplingParams())
+        finished = False
+        try:
+            while not finished:
+                for output in self.engine.step():
+                    if output.request_id == request_id:
+                        finished = output.finished
+                        yield output
+        finally:
+            if not finished:
+                self.engine.abort(request_id)
+
+    def chat(
+        self,
+        messages: Messages,
+        params: SamplingParams | None = None,
+        tools: Tools | None = None,
+    ) -> list[RequestOutput]:
+        """Answer a conversation, rendered by the model's chat template."""
+        return self.generate(self.engine.inputs.render_chat(messages, tools), params)
+
+    def stream_chat(
+        self,
+        messages: Messages,
+        params: SamplingParams | None = None,
+        tools: Tools | None = None,
+    ) -> Iterator[RequestOutput]:
+        """Answer a conversation, streaming."""
+        return self.stream(self.engine.inputs.render_chat(messages, tools), params)
+
+    def close(self) -> None:
+        """Release the device and its memory."""
+        self.engine.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _next_id(self) -> str:
+        self._count += 1
+        return f"req-{self._count}"
+
+    @staticmethod
+    def _params_for(
+        batch: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
+    ) -> list[SamplingParams]:
+        if params is None or isinstance(params, SamplingParams):
+            return [params or SamplingParams()] * len(batch)
+        if len(params) != len(batch):
+            raise RequestError(
+                f"{len(batch)} prompts, but {len(params)} sampling parameters", "params"
+            )
+        return list(params)

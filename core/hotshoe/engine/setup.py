@@ -1,0 +1,152 @@
+"""The one bootstrap: from a configuration to everything an engine is made of, before any memory
+is taken. Every incompatibility between configuration, platform and model is found here, by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hotshoe.config import EngineConfig
+from hotshoe.errors import ConfigError
+from hotshoe.executor import Worker
+from hotshoe.models import ModelConfig
+from hotshoe.platform import Change, Platform
+from hotshoe.plugins import PluginManager
+from hotshoe.plugins.manager import pick
+from hotshoe.plugins.platforms import choose_platform
+from hotshoe.slots import SLOTS, Selector
+from hotshoe.slots.base import resolve_lazy
+
+DEFAULT_BLOCK_SIZE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSetup:
+    """A configuration made concrete.
+
+    Attributes:
+        config: Resolved: what was None or "auto" has a value.
+        changes: What was decided for the user, and why.
+        selector: Over the platform's and the plugins' candidates; it keeps the decisions.
+    """
+
+    config: EngineConfig
+    changes: tuple[Change, ...]
+    plugins: PluginManager
+    platform: Platform
+    model_config: ModelConfig
+    selector: Selector
+
+    def create_worker(self) -> Worker:
+        """Make the worker: the platform's own, else core's.
+
+        Raises:
+            PluginError: No plugin knows the architecture or the quantisation method.
+        """
+        return self.platform.create_worker(self.config) or self.torch_worker()
+
+    def torch_worker(self) -> Any:
+        """Make core's own worker."""
+        from hotshoe.runner.worker import TorchWorker
+
+        name = self.model_config.architecture
+        builder = pick("architecture", name, self.plugins.mapping("hotshoe_models"))
+        quantization = None
+        if self.config.quantization is not None:
+            method = pick(
+                "quantization",
+                self.config.quantization,
+                self.plugins.mapping("hotshoe_quantizations"),
+            )
+            quantization = resolve_lazy(method)()
+        return TorchWorker(
+            self.config,
+            self.model_config,
+            self.platform,
+            self.selector,
+            resolve_lazy(builder),
+            quantization,
+        )
+
+
+def prepare(config: EngineConfig, plugins: PluginManager | None = None) -> EngineSetup:
+    """Resolve a configuration against what is installed.
+
+    Raises:
+        UserError: Anything that cannot work, named.
+    """
+    if plugins is None:
+        plugins = PluginManager(disabled=config.disable_plugins)
+    platform = choose_platform(plugins, config.platform)
+    model_config = ModelConfig.load(find_model(config.model, plugins), config.hf_overrides)
+    first = [Change("platform", platform.name, "the available platform with the highest score")]
+    changes = first if config.platform == "auto" else []
+    changes += _model_changes(config, model_config)
+    resolved = config.resolve_changes(changes)
+    by_platform = list(platform.resolve(resolved))
+    resolved = resolved.resolve_changes(by_platform)
+    by_core = _remaining_changes(resolved, platform)
+    resolved = resolved.resolve_changes(by_core)
+    selector = Selector(
+        SLOTS,
+        [
+            *platform.candidates(),
+            *plugins.sequence("hotshoe_candidates", platform=platform.name),
+        ],
+        platform.facts(),
+        forced=resolved.kernel,
+        require_native=resolved.require_native,
+    )
+    return EngineSetup(
+        resolved,
+        (*changes, *by_platform, *by_core),
+        plugins,
+        platform,
+        model_config,
+        selector,
+    )
+
+
+def find_model(name: str, plugins: PluginManager) -> Path:
+    """Return the directory of a model: a path, or a name that a plugin knows."""
+    named = plugins.mapping("hotshoe_named_models")
+    return Path(named.get(name, name)).expanduser()
+
+
+def _model_changes(config: EngineConfig, model: ModelConfig) -> list[Change]:
+    changes: list[Change] = []
+    if config.max_model_len is None:
+        changes.append(Change("max_model_len", model.max_model_len, "the model's positions"))
+    elif config.max_model_len > model.max_model_len:
+        raise ConfigError(
+            f"max_model_len {config.max_model_len} exceeds the model's {model.max_model_len} "
+            "positions; lower it, or change the model's rope scaling with --hf-overrides"
+        )
+    if config.dtype == "auto":
+        changes.append(Change("dtype", model.dtype, "the checkpoint's type"))
+    return changes
+
+
+def _remaining_changes(config: EngineConfig, platform: Platform) -> list[Change]:
+    """Decide what neither user, model nor platform has decided."""
+    changes: list[Change] = []
+    if config.kv_cache_dtype == "auto":
+        changes.append(Change("kv_cache_dtype", config.dtype, "the model's type"))
+    if config.block_size is None:
+        changes.append(Change("block_size", DEFAULT_BLOCK_SIZE, "the default"))
+    if config.async_scheduling is None:
+        kind = "asynchronous" if platform.asynchronous else "synchronous"
+        changes.append(
+            Change("async_scheduling", platform.asynchronous, f"the platform is {kind}")
+        )
+    if config.max_num_batched_tokens < config.max_num_seqs:
+        changes.append(
+            Change(
+                "max_num_seqs",
+                config.max_num_batched_tokens,
+                "no more rows than the token budget can advance",
+            )
+        )
+    return changes

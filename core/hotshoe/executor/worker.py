@@ -1,0 +1,59 @@
+"""The worker interface: what the engine needs of whatever computes steps.
+
+Core's own worker is `hotshoe.runner.worker.TorchWorker`; a platform without PyTorch may bring one.
+Free of torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from hotshoe.slots.base import Decision
+from hotshoe.types import StepHandle, StepPlan
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """What a worker found once its model is loaded.
+
+    Attributes:
+        vocab_size: Width of the logits and rows of the embedding; token ids lie below it.
+        block_bytes: Bytes of one KV-cache block over all layers.
+        cache_budget_bytes: Bytes that the platform still grants for the cache.
+        budget_note: How the budget was found.
+        weight_bytes: Bytes of the prepared weights.
+        decisions: Every slot decision of the model.
+        phases: Start-up phases and their seconds, in order.
+        report: What the platform says of itself, such as its thread count.
+    """
+
+    vocab_size: int
+    block_bytes: int
+    cache_budget_bytes: int
+    budget_note: str = ""
+    weight_bytes: int = 0
+    decisions: tuple[Decision, ...] = ()
+    phases: Mapping[str, float] = field(default_factory=dict)
+    report: Mapping[str, object] = field(default_factory=dict)
+
+
+class Worker(Protocol):
+    """Computes steps, one after the other, in the order they are given."""
+
+    def load(self) -> WorkerInfo:
+        """Build the model and load its weights."""
+        ...
+
+    def allocate_cache(self, num_blocks: int) -> None:
+        """Take memory for the KV cache. Called once, before the first step."""
+        ...
+
+    def execute(self, plan: StepPlan) -> StepHandle:
+        """Compute a step; an asynchronous worker returns before the device has finished."""
+        ...
+
+    def close(self) -> None:
+        """Release the device and all memory. May be called twice."""
+        ...

@@ -1,0 +1,104 @@
+"""Feeds a model's weight table from its directory. Decides which files there are, and checks them.
+
+Files are taken in natural order (model-2 before model-10), identical on every rank.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from hotshoe.errors import CheckpointError
+from hotshoe.layers import WeightTable
+from hotshoe.loader.safetensors import SafetensorsFile
+from hotshoe.models.config import read_json
+
+INDEX = "model.safetensors.index.json"
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+#: Random values are drawn once and repeated; long enough that layers differ.
+DUMMY_PERIOD = 1_000_003
+
+
+def load_weights(
+    table: WeightTable, path: Path, load_format: str, dtype: torch.dtype, seed: int
+) -> None:
+    """Fill the table.
+
+    Args:
+        table: What the model expects.
+        path: The model directory.
+        load_format: "safetensors" or "dummy".
+        dtype: Type of dummy weights.
+        seed: Seed of dummy weights.
+
+    Raises:
+        CheckpointError: Missing files or tensors, unexpected tensors, wrong shapes, pickles only.
+    """
+    if load_format == "dummy":
+        _feed_dummy(table, dtype, seed)
+    else:
+        for file_path in checkpoint_files(path):
+            _feed_file(table, SafetensorsFile(file_path))
+    table.check_complete()
+
+
+def _feed_file(table: WeightTable, file: SafetensorsFile) -> None:
+    """Feed one file; pages of tensors that a layer has copied are released in batches."""
+    for name in file.names():
+        if table.wants(name):
+            table.feed(name, file.tensor(name))
+            file.release(name)
+
+
+def checkpoint_files(path: Path) -> list[Path]:
+    """Return the safetensors files of a model directory in natural order.
+
+    Raises:
+        CheckpointError: None there, or one that the index names is missing.
+    """
+    if (path / INDEX).exists():
+        weight_map = read_json(path / INDEX).get("weight_map")
+        if not isinstance(weight_map, dict):
+            raise CheckpointError(f"{path / INDEX} has no weight_map")
+        names = {str(name) for name in weight_map.values()}
+        files = [path / name for name in names if Path(name).name == name]
+        missing = sorted(str(f.name) for f in files if not f.exists())
+        if missing or len(files) < len(names):
+            raise CheckpointError(f"{path} lacks shard {missing[0] if missing else 'in the index'}")
+    else:
+        files = list(path.glob("*.safetensors"))
+    if not files:
+        pickled = sorted(f.name for pattern in PICKLES for f in path.glob(pattern))
+        hint = (
+            f" ({pickled[0]} is a pickle, which could run code and is never loaded: convert it)"
+            if pickled
+            else ""
+        )
+        raise CheckpointError(f"{path} holds no *.safetensors file{hint}")
+    return sorted(files, key=natural_key)
+
+
+def natural_key(path: Path) -> list[tuple[int, str]]:
+    """Order names with numbers by their value."""
+    parts = re.split(r"(\d+)", path.name)
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
+
+
+def _feed_dummy(table: WeightTable, dtype: torch.dtype, seed: int) -> None:
+    """Feed small random values: the same name and seed give the same tensor."""
+    generator = torch.Generator().manual_seed(seed)
+    base = torch.empty(DUMMY_PERIOD).normal_(0.0, 0.02, generator=generator).to(dtype)
+    for name, expected in table.expected.items():
+        table.feed(name, _dummy_tensor(name, expected.shape, base))
+
+
+def _dummy_tensor(name: str, shape: tuple[int, ...], base: Tensor) -> Tensor:
+    count = int(torch.Size(shape).numel())
+    rolled = base.roll(zlib.crc32(name.encode()) % DUMMY_PERIOD)
+    repeats = -(-count // DUMMY_PERIOD)
+    values = rolled.repeat(repeats)[:count].view(shape)
+    return values + 1 if len(shape) == 1 and "norm" in name else values

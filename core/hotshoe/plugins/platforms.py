@@ -1,0 +1,78 @@
+"""Finds the platforms that plugins name, probes them, and chooses one.
+
+Detection has three outcomes. A broken platform is reported as such; it is never skipped in favour
+of another one without being asked.
+"""
+
+from __future__ import annotations
+
+from hotshoe.errors import PlatformError
+from hotshoe.platform import Absent, Available, Broken, Detection, Platform, PlatformStatus
+from hotshoe.plugins.manager import PluginManager, pick
+from hotshoe.slots.base import resolve_lazy
+
+HOOK = "hotshoe_platforms"
+
+
+def list_platforms(plugins: PluginManager) -> list[PlatformStatus]:
+    """Probe every platform that a plugin names."""
+    return [_status(plugins, name) for name in sorted(plugins.mapping(HOOK))]
+
+
+def choose_platform(plugins: PluginManager, name: str) -> Platform:
+    """Return the named platform, or for "auto" the available one with the highest score.
+
+    Only the named platform is imported. Scores below zero are chosen by name alone.
+
+    Raises:
+        PluginError: The name is unknown.
+        PlatformError: It is absent or broken; or automatic choice finds none, or a broken one.
+    """
+    if name != "auto":
+        return _named(plugins, name)
+    probed = {n: _probe(plugins, n) for n in sorted(plugins.mapping(HOOK))}
+    broken = {n: d.cause for n, (_, d) in probed.items() if isinstance(d, Broken)}
+    if broken:
+        causes = "; ".join(f"{n}: {cause}" for n, cause in broken.items())
+        raise PlatformError(f"{causes}. Mend it, or choose another with --platform NAME")
+    scores = [
+        (-d.score, n) for n, (_, d) in probed.items() if isinstance(d, Available) and d.score >= 0
+    ]
+    if not scores:
+        absent = "; ".join(f"{n}: {d.reason}" for n, (_, d) in probed.items() if isinstance(d, Absent))
+        raise PlatformError(
+            f"no platform is usable here ({absent or 'none is installed'}); "
+            "install one, such as hotshoe-platform-cpu"
+        )
+    platform = probed[min(scores)[1]][0]
+    assert platform is not None
+    return platform
+
+
+def _named(plugins: PluginManager, name: str) -> Platform:
+    pick("platform", name, plugins.mapping(HOOK))
+    platform, detection = _probe(plugins, name)
+    if isinstance(detection, Absent):
+        raise PlatformError(f"platform {name} is not usable here: {detection.reason}")
+    if isinstance(detection, Broken):
+        raise PlatformError(f"platform {name} is broken: {detection.cause}")
+    assert platform is not None
+    return platform
+
+
+def _probe(plugins: PluginManager, name: str) -> tuple[Platform | None, Detection]:
+    """Import and probe one platform; whatever goes wrong is that platform's defect."""
+    try:
+        platform: Platform = resolve_lazy(plugins.mapping(HOOK)[name])()
+        return platform, platform.probe()
+    except Exception as error:  # foreign code may raise anything; the cause is kept
+        return None, Broken(f"{type(error).__name__}: {error}")
+
+
+def _status(plugins: PluginManager, name: str) -> PlatformStatus:
+    platform, detection = _probe(plugins, name)
+    owner = plugins.owner(HOOK, name)
+    facts = None
+    if platform is not None and isinstance(detection, Available):
+        facts = platform.facts()
+    return PlatformStatus(name, owner, detection, facts)

@@ -1,0 +1,1 @@
+"""The one model runner: persistent request rows, step inputs, forward pass, sampling."""

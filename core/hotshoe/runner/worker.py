@@ -1,0 +1,128 @@
+"""Core's worker: builds a model on a platform's components and runs its steps in this process."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from hotshoe.config import EngineConfig
+from hotshoe.executor.worker import WorkerInfo
+from hotshoe.layers import BuildContext, Quantization
+from hotshoe.layers.weights import WeightTable
+from hotshoe.loader import load_weights
+from hotshoe.models import ModelConfig
+from hotshoe.models.base import Model, ModelBuilder
+from hotshoe.platform import Platform
+from hotshoe.runner.runner import Runner, RunnerLimits, RunningStep
+from hotshoe.slots import SampleOp, SampleSpec, Selector
+from hotshoe.types import StepPlan
+
+
+class TorchWorker:
+    """See `hotshoe.executor.Worker`.
+
+    Args:
+        config: Resolved: no None where a step needs a value.
+        model_config: The model directory.
+        platform: Chosen, not yet activated.
+        selector: Over the platform's candidates.
+        builder: The architecture's builder.
+        quantization: The quantisation method, or None.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        model_config: ModelConfig,
+        platform: Platform,
+        selector: Selector,
+        builder: ModelBuilder,
+        quantization: Quantization | None,
+    ) -> None:
+        self._config = config
+        self._model_config = model_config
+        self._platform = platform
+        self._selector = selector
+        self._builder = builder
+        self._quantization = quantization
+        self._phases: dict[str, float] = {}
+        self._context: BuildContext | None = None
+        self._model: Model | None = None
+        self._runner: Runner | None = None
+
+    def load(self) -> WorkerInfo:
+        with self._phase("activate platform"):
+            report = self._platform.activate(self._config)
+        with self._phase("build model"):
+            ctx, model = self.build()
+            self._sample_op: SampleOp = self._selector.choose("sample", SampleSpec(model.vocab_size))
+        with self._phase("load weights"), torch.inference_mode():
+            config = self._config
+            load_weights(
+                ctx.weights, self._model_config.path, config.load_format, ctx.torch_dtype, config.seed
+            )
+            weight_bytes = sum(nbytes() for nbytes in ctx.weight_bytes)
+            ctx.weights = WeightTable()
+            gc.collect()
+        self._context, self._model = ctx, model
+        budget = self._platform.memory_budget(self._config)
+        return WorkerInfo(
+            vocab_size=model.vocab_size,
+            block_bytes=sum(layer.block_bytes() for layer in ctx.attention_layers),
+            cache_budget_bytes=budget.available_bytes,
+            budget_note=budget.note,
+            weight_bytes=weight_bytes,
+            decisions=tuple(self._selector.decisions.values()),
+            phases=self._phases,
+            report=report,
+        )
+
+    @torch.inference_mode()
+    def build(self) -> tuple[BuildContext, Model]:
+        """Build the model's layers, which choose their operations; no weight is loaded."""
+        config = self._config
+        assert config.block_size is not None and config.max_model_len is not None
+        ctx = BuildContext(
+            selector=self._selector,
+            dtype=config.dtype,
+            kv_dtype=config.kv_cache_dtype,
+            block_size=config.block_size,
+            max_model_len=config.max_model_len,
+            quantization=self._quantization,
+        )
+        return ctx, self._builder(self._model_config, ctx)
+
+    def allocate_cache(self, num_blocks: int) -> None:
+        assert self._context is not None and self._model is not None
+        config = self._config
+        assert config.block_size is not None and config.max_model_len is not None
+        for layer in self._context.attention_layers:
+            layer.allocate_cache(num_blocks)
+        limits = RunnerLimits(
+            config.max_num_seqs, config.max_model_len, config.block_size, config.max_logprobs
+        )
+        self._runner = Runner(
+            self._model,
+            self._sample_op,
+            self._context.device,
+            limits,
+            self._model_config.eos_token_ids,
+        )
+
+    def execute(self, plan: StepPlan) -> RunningStep:
+        assert self._runner is not None, "allocate_cache comes before the first step"
+        return self._runner.execute(plan)
+
+    def close(self) -> None:
+        self._runner = self._model = self._context = None
+        gc.collect()
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        yield
+        self._phases[name] = time.perf_counter() - begin
