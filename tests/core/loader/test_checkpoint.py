@@ -1,0 +1,97 @@
+"""Which files make a checkpoint, in which order, and what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from hotshoe.errors import CheckpointError
+from hotshoe.layers.weights import WeightTable
+from hotshoe.loader import load_weights
+from hotshoe.loader.checkpoint import checkpoint_files
+
+
+class Collector:
+    """A weight table that remembers what it was fed."""
+
+    def __init__(self, **shapes: tuple[int, ...]) -> None:
+        self.table = WeightTable()
+        self.got: dict[str, torch.Tensor] = {}
+        for name, shape in shapes.items():
+            self.table.expect(name, shape, lambda t, n=name: self.got.__setitem__(n, t))
+
+    def load(self, path: Path, load_format: str = "safetensors") -> dict[str, torch.Tensor]:
+        load_weights(self.table, path, load_format, torch.float32, seed=3)
+        return self.got
+
+
+def shards(path: Path, numbers: list[int]) -> None:
+    files = {f"w{n}": f"model-{n}-of-{len(numbers)}.safetensors" for n in numbers}
+    for name, file in files.items():
+        save_file({name: torch.full((2,), float(name[1:]))}, path / file)
+    (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+
+
+def test_shards_are_taken_in_natural_order(tmp_path: Path) -> None:
+    shards(tmp_path, list(range(1, 12)))
+    order = [int(f.name.split("-")[1]) for f in checkpoint_files(tmp_path)]
+    assert order == list(range(1, 12))
+
+
+def test_sharded_weights_arrive(tmp_path: Path) -> None:
+    shards(tmp_path, [1, 2])
+    got = Collector(w1=(2,), w2=(2,)).load(tmp_path)
+    assert got["w1"].tolist() == [1, 1]
+    assert got["w2"].tolist() == [2, 2]
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    shards(tmp_path, [1, 2])
+    (tmp_path / "model-2-of-2.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="lacks shard model-2-of-2"):
+        checkpoint_files(tmp_path)
+
+
+def test_an_index_may_not_point_outside_its_directory(tmp_path: Path) -> None:
+    index = {"weight_map": {"w": "../other.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match="lacks shard"):
+        checkpoint_files(tmp_path)
+
+
+def test_pickles_are_never_loaded(tmp_path: Path) -> None:
+    (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x02")
+    with pytest.raises(CheckpointError, match="pickle"):
+        checkpoint_files(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("expected", "match"),
+    [
+        ({"w": (3,)}, r"shape \[2\]"),
+        ({"w": (2,), "more": (1,)}, "lacks more"),
+        ({}, "does not have"),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path: Path, expected, match: str) -> None:
+    save_file({"w": torch.zeros(2)}, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=match):
+        Collector(**expected).load(tmp_path)
+
+
+def test_ignored_tensors_are_skipped(tmp_path: Path) -> None:
+    save_file({"w": torch.zeros(2), "x.inv_freq": torch.zeros(9)}, tmp_path / "model.safetensors")
+    collector = Collector(w=(2,))
+    collector.table.ignore([r"inv_freq$"])
+    assert set(collector.load(tmp_path)) == {"w"}
+
+
+def test_dummy_weights_are_reproducible_and_differ(tmp_path: Path) -> None:
+    shapes = {"a": (70, 3), "b": (70, 3), "norm": (8,)}
+    first, again = (Collector(**shapes).load(tmp_path, "dummy") for _ in range(2))
+    assert all(torch.equal(first[name], again[name]) for name in shapes)
+    assert not torch.equal(first["a"], first["b"])
+    assert 0.01 < first["a"].std() < 0.03
+    assert abs(first["norm"].mean() - 1) < 0.1

@@ -1,0 +1,70 @@
+"""The memory-mapped reader: equal values, released pages, and every way a file can be broken."""
+
+import json
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from hotshoe.errors import CheckpointError
+from hotshoe.loader.safetensors import SafetensorsFile
+
+
+def write(path: Path, header: dict[str, object], data: bytes) -> Path:
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+    return path
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int8])
+def test_values_equal_what_was_saved(tmp_path: Path, dtype: torch.dtype) -> None:
+    tensors = {name: torch.randn(7, 5).mul(50).to(dtype) for name in "cab"}
+    tensors["empty"] = torch.zeros(0, 3, dtype=dtype)
+    save_file(tensors, tmp_path / "m.safetensors")
+    file = SafetensorsFile(tmp_path / "m.safetensors")
+    assert sorted(file.names()) == sorted(tensors)
+    for name, expected in tensors.items():
+        assert torch.equal(file.tensor(name), expected)
+
+
+def test_a_released_tensor_can_still_be_read(tmp_path: Path) -> None:
+    saved = torch.randn(300, 1000)
+    save_file({"w": saved}, tmp_path / "m.safetensors")
+    file = SafetensorsFile(tmp_path / "m.safetensors")
+    view = file.tensor("w")
+    file.release("w")
+    assert torch.equal(view, saved)
+
+
+def test_misaligned_data_is_read(tmp_path: Path) -> None:
+    values = torch.arange(4, dtype=torch.float32)
+    header = {"w": {"dtype": "F32", "shape": [4], "data_offsets": [1, 17]}}
+    path = write(tmp_path / "m.safetensors", header, b"x" + values.numpy().tobytes())
+    assert torch.equal(SafetensorsFile(path).tensor("w"), values)
+
+
+ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+BROKEN = {
+    "truncated": ({"w": ENTRY}, b"\0" * 4, "truncated"),
+    "shape": ({"w": {**ENTRY, "shape": [3]}}, b"\0" * 8, "do not match"),
+    "negative": ({"w": {**ENTRY, "shape": [-2]}}, b"\0" * 8, "do not match"),
+    "dtype": ({"w": {**ENTRY, "dtype": "F13"}}, b"\0" * 8, "unknown type"),
+    "offsets": ({"w": {"dtype": "F32", "shape": [2]}}, b"\0" * 8, "malformed"),
+}
+
+
+@pytest.mark.parametrize(("header", "data", "match"), BROKEN.values(), ids=BROKEN)
+def test_broken_entries_are_named(tmp_path: Path, header, data, match: str) -> None:
+    path = write(tmp_path / "m.safetensors", header, data)
+    with pytest.raises(CheckpointError, match=match):
+        SafetensorsFile(path).names()
+
+
+@pytest.mark.parametrize("content", [b"", b"abc", b"\xff" * 64, struct.pack("<Q", 4) + b"nope"])
+def test_garbage_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"m\.safetensors"):
+        SafetensorsFile(path)

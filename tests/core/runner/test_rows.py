@@ -1,0 +1,82 @@
+"""A step's arrays against a per-token loop, over random plans."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hotshoe.runner.rows import Rows, StepInputs
+from hotshoe.types import NewRow, SamplingParams, StepPlan
+
+BLOCK_SIZE, MAX_LEN, NUM_ROWS = 4, 40, 5
+
+
+def new_row(row: int, length: int, computed: int, blocks: list[int]) -> NewRow:
+    return NewRow(row, list(range(length)), length, computed, blocks, SamplingParams(), 0)
+
+
+def check(inputs: StepInputs, starts: list[int], counts: list[int], tables: list[list[int]]) -> None:
+    token = 0
+    for i, (start, count) in enumerate(zip(starts, counts, strict=True)):
+        assert inputs.query_start_loc[i] == token
+        assert inputs.seq_lens[i] == start + count
+        for position in range(start, start + count):
+            assert inputs.positions[token] == position
+            row, column = divmod(int(inputs.token_index[token]), MAX_LEN + 1)
+            assert (row, column) == (inputs.rows[i], position)
+            block = tables[i][position // BLOCK_SIZE]
+            assert inputs.slot_mapping[token] == block * BLOCK_SIZE + position % BLOCK_SIZE
+            assert inputs.block_table[i, position // BLOCK_SIZE] == block
+            token += 1
+    assert inputs.query_start_loc[-1] == token
+
+
+@given(
+    lengths=st.lists(st.integers(2, MAX_LEN - 4), min_size=1, max_size=NUM_ROWS),
+    fractions=st.lists(st.floats(0, 0.9), min_size=NUM_ROWS, max_size=NUM_ROWS),
+    seed=st.integers(0, 2**31),
+)
+def test_prompt_then_decode(lengths: list[int], fractions: list[float], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = Rows(NUM_ROWS, MAX_LEN, BLOCK_SIZE)
+    order = rng.permutation(NUM_ROWS)[: len(lengths)].tolist()
+    tables = [rng.permutation(100)[:12].tolist() for _ in lengths]
+    cached = [int(f * n) for f, n in zip(fractions, lengths, strict=False)]
+    plan = StepPlan(0)
+    plan.new_rows = [
+        new_row(r, n, c, t[: -(-n // BLOCK_SIZE)])
+        for r, n, c, t in zip(order, lengths, cached, tables, strict=True)
+    ]
+    plan.rows = order
+    plan.num_scheduled_tokens = [n - c for n, c in zip(lengths, cached, strict=True)]
+    inputs = rows.advance(plan)
+    check(inputs, cached, plan.num_scheduled_tokens, tables)
+    assert inputs.sample_rows.tolist() == order
+    assert inputs.sample_lens.tolist() == lengths
+
+    decode = StepPlan(1, rows=order, num_scheduled_tokens=[1] * len(order))
+    for row, length, table in zip(order, lengths, tables, strict=True):
+        if length % BLOCK_SIZE == 0:
+            decode.block_rows.append(row)
+            decode.block_cols.append(length // BLOCK_SIZE)
+            decode.block_ids.append(table[length // BLOCK_SIZE])
+    inputs = rows.advance(decode)
+    check(inputs, lengths, [1] * len(order), tables)
+    assert inputs.sample_at.tolist() == list(range(len(order)))
+    assert inputs.sample_lens.tolist() == [n + 1 for n in lengths]
+
+
+def test_a_chunk_inside_the_prompt_samples_nothing() -> None:
+    rows = Rows(NUM_ROWS, MAX_LEN, BLOCK_SIZE)
+    plan = StepPlan(0, [new_row(2, 10, 0, [7, 3, 9])], [2], [6])
+    assert rows.advance(plan).sample_rows.size == 0
+    inputs = rows.advance(StepPlan(1, [], [2], [4]))
+    assert inputs.sample_rows.tolist() == [2]
+    assert inputs.sample_at.tolist() == [3]
+
+
+def test_a_row_starts_anew() -> None:
+    rows = Rows(NUM_ROWS, MAX_LEN, BLOCK_SIZE)
+    rows.advance(StepPlan(0, [new_row(0, 9, 0, [1, 2, 3])], [0], [9]))
+    inputs = rows.advance(StepPlan(1, [new_row(0, 5, 4, [8, 6])], [0], [1]))
+    assert inputs.slot_mapping.tolist() == [6 * BLOCK_SIZE]
+    assert inputs.sample_lens.tolist() == [5]
