@@ -7,7 +7,6 @@ and model decided, and returns a copy. Standard library only.
 
 from __future__ import annotations
 
-import difflib
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -16,6 +15,7 @@ from typing import Any
 
 from hotshoe.errors import ConfigError
 from hotshoe.platform import Change
+from hotshoe.suggest import did_you_mean
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -100,9 +100,7 @@ class EngineConfig:
         normal = {name.replace("-", "_"): value for name, value in values.items()}
         for name in normal:
             if name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
-                hint = f"; did you mean {close[0]}?" if close else ""
-                raise ConfigError(f"unknown option {name}{hint}")
+                raise ConfigError(f"unknown option {name}{did_you_mean(name, known)}")
         return cls(**normal)
 
     def resolve_changes(self, changes: Iterable[Change]) -> EngineConfig:
@@ -116,7 +114,9 @@ def _check_type(name: str, value: Any, hint: Any) -> None:
         origin = typing.get_origin(candidate) or candidate
         if isinstance(value, origin) and not (origin is int and isinstance(value, bool)):
             return
-    wanted = " or ".join("null" if o is type(None) else getattr(o, "__name__", str(o)) for o in options)
+    wanted = " or ".join(
+        "null" if o is type(None) else getattr(o, "__name__", str(o)) for o in options
+    )
     raise ConfigError(f"{name} must be {wanted}, not {value!r}")
 
 

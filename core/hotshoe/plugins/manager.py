@@ -6,7 +6,6 @@ and left out; it is never mistaken for one that is not installed. Nothing here r
 
 from __future__ import annotations
 
-import difflib
 import importlib.metadata
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -17,6 +16,7 @@ import pluggy
 
 from hotshoe.errors import PluginError
 from hotshoe.plugins import hookspecs
+from hotshoe.suggest import did_you_mean
 
 GROUP = "hotshoe"
 _PREFIX = "hotshoe_"
@@ -63,10 +63,10 @@ class PluginManager:
             key=lambda point: (point.name, point.distribution),
         )
         skip = set(disabled)
-        unknown = skip - {point.name for point in found}
-        if unknown:
-            names = ", ".join(point.name for point in found)
-            raise PluginError(f"cannot disable unknown plugin {min(unknown)!r}; plugins: {names}")
+        names = [point.name for point in found]
+        for name in sorted(skip.difference(names)):
+            hint = did_you_mean(name, names)
+            raise PluginError(f"no plugin {name!r} to disable{hint} (plugins: {', '.join(names)})")
         for point in found:
             self.records.append(self._add(point, point.name in skip))
 
@@ -84,13 +84,13 @@ class PluginManager:
             return PluginRecord(*record, error=f"{type(error).__name__}: {error}")
         return PluginRecord(*record, hooks=hooks)
 
-    def mapping(self, hook: str) -> dict[str, str]:
+    def mapping(self, hook: str) -> dict[str, Any]:
         """Merge the mappings that a hook returns.
 
         Raises:
             PluginError: Two plugins give the same name, or a hook raises.
         """
-        merged: dict[str, str] = {}
+        merged: dict[str, Any] = {}
         owner: dict[str, str] = {}
         for plugin, values in self._results(hook):
             for name, value in values.items():
@@ -155,9 +155,7 @@ def _check_plugin(plugin: Any) -> tuple[str, ...]:
     hooks = tuple(sorted(name for name in dir(plugin) if name.startswith(_PREFIX)))
     for name in hooks:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise PluginError(f"unknown hook {name}{hint}")
+            raise PluginError(f"unknown hook {name}{did_you_mean(name, known)}")
     return hooks
 
 
@@ -168,8 +166,7 @@ def pick(kind: str, name: str, offered: Mapping[str, str]) -> str:
         PluginError: Unknown; the message lists the choices.
     """
     if name not in offered:
-        close = difflib.get_close_matches(name, offered, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
         choices = ", ".join(sorted(offered)) or "none installed"
+        hint = did_you_mean(name, offered)
         raise PluginError(f"unknown {kind} {name!r}{hint} (choices: {choices})")
     return offered[name]

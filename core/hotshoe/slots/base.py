@@ -14,6 +14,7 @@ from typing import Any
 
 from hotshoe.errors import SelectionError
 from hotshoe.platform import DeviceFacts
+from hotshoe.suggest import did_you_mean
 
 REFERENCE = "reference"
 
@@ -125,11 +126,16 @@ class Selector:
         for slot, name in self._forced.items():
             if name not in self._candidates_of(slot):
                 known = ", ".join(sorted(self._by_slot[slot]))
-                raise SelectionError(f"slot {slot} has no candidate {name!r}; there are: {known}")
+                hint = did_you_mean(name, self._by_slot[slot])
+                raise SelectionError(
+                    f"slot {slot} has no candidate {name!r}{hint} (candidates: {known})"
+                )
 
     def _candidates_of(self, slot: str) -> dict[str, Candidate]:
         if slot not in self._by_slot:
-            raise SelectionError(f"unknown slot {slot!r}; slots: {', '.join(sorted(self._slots))}")
+            hint = did_you_mean(slot, self._slots)
+            slots = ", ".join(sorted(self._slots))
+            raise SelectionError(f"unknown slot {slot!r}{hint} (slots: {slots})")
         return self._by_slot[slot]
 
     def _register(self, candidate: Candidate) -> None:
