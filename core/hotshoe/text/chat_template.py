@@ -1,0 +1,102 @@
+"""Chat templates of model directories, rendered in a sandbox.
+
+The Jinja dialect is that of the Hugging Face `transformers` library: the same whitespace rules,
+filters and globals. Templates come from the model directory only, never from a request. Used by
+`Tokenizer.apply_chat_template`; jinja2 is imported when a template is first rendered.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+
+from hotshoe.errors import CheckpointError, RequestError
+
+if TYPE_CHECKING:
+    from jinja2 import Environment, Template
+
+
+def render(source: str, variables: Mapping[str, Any]) -> str:
+    """Render a template.
+
+    Raises:
+        CheckpointError: The template itself is malformed.
+        RequestError: The template refuses these messages or cannot handle them.
+    """
+    template = _compile(source)
+    try:
+        return template.render(**variables)
+    except Exception as error:
+        # Templates compute with request data, so any exception may come out of one.
+        raise RequestError(
+            f"the chat template cannot render these messages: {error or type(error).__name__}",
+            "messages",
+        ) from error
+
+
+@lru_cache(maxsize=8)
+def _compile(source: str) -> Template:
+    from jinja2 import TemplateSyntaxError
+
+    try:
+        return _environment().from_string(source)
+    except TemplateSyntaxError as error:
+        raise CheckpointError(
+            f"the model's chat template is malformed in line {error.lineno}: {error.message}"
+        ) from error
+
+
+@lru_cache(maxsize=1)
+def _environment() -> Environment:
+    from jinja2 import nodes
+    from jinja2.ext import Extension
+    from jinja2.parser import Parser
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """`{% generation %}` marks what the assistant wrote, for training; here it is only text."""
+
+        tags: ClassVar[set[str]] = {"generation"}
+
+        def parse(self, parser: Parser) -> nodes.Node:
+            lineno = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.Scope(body, lineno=lineno)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Write JSON as it is; Jinja's own filter would escape it for HTML."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _raise_exception(message: str) -> NoReturn:
+    from jinja2 import TemplateError
+
+    raise TemplateError(message)
+
+
+def _strftime_now(format: str) -> str:
+    return datetime.now().strftime(format)

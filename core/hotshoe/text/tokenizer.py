@@ -1,0 +1,203 @@
+"""A model directory's tokenizer: text to ids and back, special tokens, chat template.
+
+Reads tokenizer.json with the `tokenizers` library and the small JSON files beside it directly, so
+that start-up does not pay for `transformers`; that library is asked only for directories without
+a tokenizer.json. Remote code is never run. Used by front ends, never by a worker.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hotshoe.errors import CheckpointError, RequestError
+from hotshoe.text.pieces import TokenPieces
+
+if TYPE_CHECKING:
+    import tokenizers
+
+_NAMED_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+
+
+class Tokenizer:
+    """A tokenizer and what its model directory says about it.
+
+    Attributes:
+        vocab_size: Number of tokens, added ones included; ids may have gaps.
+        special_tokens: Named tokens, such as {"bos_token": "<s>"}.
+        special_token_ids: Ids of all tokens that are not text.
+        bos_token_id, eos_token_id: None when the model has none.
+        eos_token_ids: Every token that ends a sequence: the tokenizer's, then those of
+            generation_config.json (or else config.json).
+        chat_templates: By name; a model's only template is "default".
+        pieces: What each token adds to a text.
+    """
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        special_tokens: Mapping[str, str],
+        chat_templates: Mapping[str, str],
+        generation_eos_ids: Sequence[int] = (),
+    ) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        self._backend = backend
+        self.special_tokens = dict(special_tokens)
+        self.chat_templates = dict(chat_templates)
+        self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
+        added = backend.get_added_tokens_decoder()
+        self.special_token_ids = frozenset(i for i, token in added.items() if token.special)
+        self.bos_token_id = self._named_id("bos_token")
+        self.eos_token_id = self._named_id("eos_token")
+        own = () if self.eos_token_id is None else (self.eos_token_id,)
+        self.eos_token_ids = tuple(dict.fromkeys((*own, *generation_eos_ids)))
+        self.pieces = TokenPieces(backend)
+
+    @classmethod
+    def load(cls, directory: str | Path) -> Tokenizer:
+        """Read a model directory.
+
+        Raises:
+            CheckpointError: No tokenizer is there, or it is malformed or of an unsupported kind.
+        """
+        directory = Path(directory)
+        config = _read_json(directory / "tokenizer_config.json")
+        backend = _load_backend(directory)
+        return cls(
+            backend,
+            _special_tokens(directory, config),
+            _chat_templates(directory, config),
+            _generation_eos_ids(directory),
+        )
+
+    def _named_id(self, name: str) -> int | None:
+        token = self.special_tokens.get(name)
+        found: int | None = None if token is None else self._backend.token_to_id(token)
+        return found
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Return token ids; special tokens spelt out in the text become those tokens."""
+        ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Return the text of a whole sequence."""
+        text: str = self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
+        return text
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> str:
+        """Render messages as the model's prompt text; encode it without adding special tokens.
+
+        Args:
+            messages: Such as {"role": "user", "content": "Hello"}.
+            tools: Function schemas offered to the model.
+            add_generation_prompt: End with the opening of an assistant message.
+            variables: Further variables that the template may know.
+
+        Raises:
+            RequestError: There is no template, or it refuses these messages.
+        """
+        from hotshoe.text.chat_template import render
+
+        name = "tool_use" if tools and "tool_use" in self.chat_templates else "default"
+        if name not in self.chat_templates:
+            raise RequestError("this model has no chat template; send a plain prompt", "messages")
+        if not messages:
+            raise RequestError("messages may not be empty", "messages")
+        known = {
+            "messages": messages,
+            "tools": tools,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        return render(self.chat_templates[name], self.special_tokens | known | variables)
+
+
+def _load_backend(directory: Path) -> tokenizers.Tokenizer:
+    import tokenizers
+
+    path = directory / "tokenizer.json"
+    if not path.is_file():
+        return _convert_backend(directory)
+    try:
+        return tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception for every malformed file
+        raise CheckpointError(f"{path} is malformed: {error}") from error
+
+
+def _convert_backend(directory: Path) -> tokenizers.Tokenizer:
+    """Let transformers read an older format, such as a SentencePiece model."""
+    try:
+        from transformers import AutoTokenizer
+    except ImportError:
+        raise CheckpointError(
+            f"{directory} has no tokenizer.json; to read other formats: "
+            "pip install transformers sentencepiece tiktoken"
+        ) from None
+    try:
+        converted = AutoTokenizer.from_pretrained(
+            str(directory), trust_remote_code=False, local_files_only=True
+        )
+    except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{directory} has no tokenizer.json and transformers finds no tokenizer either: {error}"
+        ) from error
+    backend: tokenizers.Tokenizer | None = getattr(converted, "backend_tokenizer", None)
+    if backend is None:
+        raise CheckpointError(
+            f"{directory}: tokenizer class {type(converted).__name__} cannot be converted; "
+            "supply a tokenizer.json"
+        )
+    return backend
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """Return a JSON object, empty when there is no such file."""
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{path} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} holds no JSON object")
+    return value
+
+
+def _special_tokens(directory: Path, config: Mapping[str, Any]) -> dict[str, str]:
+    if "added_tokens_decoder" not in config:  # an older checkpoint
+        config = {**config, **_read_json(directory / "special_tokens_map.json")}
+    tokens = {}
+    for name in _NAMED_TOKENS:
+        token = config.get(f"{name}_token")
+        token = token.get("content") if isinstance(token, dict) else token
+        if isinstance(token, str):
+            tokens[f"{name}_token"] = token
+    return tokens
+
+
+def _chat_templates(directory: Path, config: Mapping[str, Any]) -> dict[str, str]:
+    path = directory / "chat_template.jinja"
+    if path.is_file():
+        return {"default": path.read_text(encoding="utf-8")}
+    found = config.get("chat_template")
+    if isinstance(found, str):
+        return {"default": found}
+    return {entry["name"]: entry["template"] for entry in found or ()}
+
+
+def _generation_eos_ids(directory: Path) -> tuple[int, ...]:
+    for name in ("generation_config.json", "config.json"):
+        found = _read_json(directory / name).get("eos_token_id")
+        if found is not None:
+            return (found,) if isinstance(found, int) else tuple(found)
+    return ()
