@@ -105,7 +105,8 @@ class EngineConfig:
 
     def resolve_changes(self, changes: Iterable[Change]) -> EngineConfig:
         """Return a copy with the changes applied."""
-        return replace(self, **{change.field: change.value for change in changes})
+        values: dict[str, Any] = {change.field: change.value for change in changes}
+        return replace(self, **values)
 
 
 def _check_type(name: str, value: Any, hint: Any) -> None:

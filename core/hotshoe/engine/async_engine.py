@@ -8,45 +8,37 @@ request with `EngineDeadError`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import threading
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hotshoe.config import EngineConfig
 from hotshoe.engine.engine import Engine
 from hotshoe.errors import EngineDeadError
 from hotshoe.plugins import PluginManager
-from hotshoe.types import Prompt, RequestOutput, SamplingParams
+from hotshoe.text.output_processor import RequestUpdate
+from hotshoe.types import Prompt, SamplingParams
 
 Command = Callable[[], None]
 
 
 @dataclass(slots=True)
 class _Stream:
-    """Where one request's news goes: the task's loop and its mailbox of at most one entry.
+    """Where one request's news goes: a task's loop and its mailbox.
 
-    Outputs are cumulative, so a slow reader needs only the latest.
+    The mailbox is bounded by the request's own length.
     """
 
     loop: asyncio.AbstractEventLoop
-    news: asyncio.Event
-    latest: RequestOutput | None = None
-    failure: Exception | None = None
+    mailbox: asyncio.Queue[RequestUpdate | Exception] = field(default_factory=asyncio.Queue)
 
-    def put(self, output: RequestOutput | None, failure: Exception | None = None) -> None:
-        """Called by the engine thread."""
-
-        def deliver() -> None:
-            self.latest = output if output is not None else self.latest
-            self.failure = failure
-            self.news.set()
-
-        try:
-            self.loop.call_soon_threadsafe(deliver)
-        except RuntimeError:  # the loop is closed: nobody listens any more
-            pass
+    def put(self, news: RequestUpdate | Exception) -> None:
+        """Called by the engine thread. A closed loop has nobody who listens."""
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self.mailbox.put_nowait, news)
 
 
 class AsyncEngine:
@@ -76,8 +68,8 @@ class AsyncEngine:
         params: SamplingParams | None = None,
         request_id: str | None = None,
         priority: int = 0,
-    ) -> AsyncIterator[RequestOutput]:
-        """Stream one request's cumulative outputs; the last one is `finished`.
+    ) -> AsyncIterator[RequestUpdate]:
+        """Stream what one request gains; the last update is `finished`.
 
         Leaving the iterator, or cancelling the task, aborts the request.
 
@@ -88,20 +80,19 @@ class AsyncEngine:
         if request_id is None:
             self._count += 1
             request_id = f"async-{self._count}"
-        stream = _Stream(asyncio.get_running_loop(), asyncio.Event())
-        self._send(lambda: self._add(request_id, prompt, params or SamplingParams(), priority, stream))
+        stream = _Stream(asyncio.get_running_loop())
+        self._send(
+            lambda: self._add(request_id, prompt, params or SamplingParams(), priority, stream)
+        )
         finished = False
         try:
             while not finished:
-                await stream.news.wait()
-                stream.news.clear()
-                output, stream.latest = stream.latest, None
-                if output is not None:
-                    finished = output.finished
-                    yield output
-                if stream.failure is not None and not finished:
+                news = await stream.mailbox.get()
+                if isinstance(news, Exception):
                     finished = True
-                    raise stream.failure
+                    raise news
+                finished = news.finished
+                yield news
         finally:
             if not finished:
                 self._send_if_open(lambda: self._abort(request_id, stream))
@@ -164,12 +155,17 @@ class AsyncEngine:
             command()
 
     def _add(
-        self, request_id: str, prompt: Prompt, params: SamplingParams, priority: int, stream: _Stream
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams,
+        priority: int,
+        stream: _Stream,
     ) -> None:
         try:
             self.engine.add(request_id, prompt, params, priority)
         except Exception as error:  # this request's failure; the engine goes on
-            stream.put(None, error)
+            stream.put(error)
         else:
             self._streams[request_id] = stream
 
@@ -178,13 +174,13 @@ class AsyncEngine:
             del self._streams[request_id]
             self.engine.abort(request_id)
 
-    def _deliver(self, outputs: list[RequestOutput]) -> None:
-        for output in outputs:
-            stream = self._streams.get(output.request_id)
+    def _deliver(self, updates: list[RequestUpdate]) -> None:
+        for update in updates:
+            stream = self._streams.get(update.request_id)
             if stream is not None:
-                stream.put(output)
-                if output.finished:
-                    del self._streams[output.request_id]
+                stream.put(update)
+                if update.finished:
+                    del self._streams[update.request_id]
 
     def _fail(self, error: Exception) -> None:
         if not isinstance(error, EngineDeadError):
@@ -195,5 +191,5 @@ class AsyncEngine:
             if command is not None:
                 command()  # additions now fail by themselves, and say so to their streams
         for stream in self._streams.values():
-            stream.put(None, error)
+            stream.put(error)
         self._streams.clear()

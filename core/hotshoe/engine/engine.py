@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from hotshoe.config import EngineConfig
 from hotshoe.engine.core import EngineCore
 from hotshoe.engine.inputs import InputProcessor
-from hotshoe.engine.setup import prepare
+from hotshoe.engine.setup import EngineSetup, prepare
 from hotshoe.plugins import PluginManager
-from hotshoe.text.output_processor import OutputProcessor
+from hotshoe.text.output_processor import OutputProcessor, RequestUpdate
 from hotshoe.text.tokenizer import Tokenizer
-from hotshoe.types import Prompt, RequestOutput, SamplingParams
+from hotshoe.types import Prompt, SamplingParams
 
 
 class Engine:
@@ -29,10 +30,10 @@ class Engine:
     def __init__(self, config: EngineConfig, plugins: PluginManager | None = None) -> None:
         begin = time.perf_counter()
         setup = prepare(config, plugins)
-        self.setup = setup
         prepared = time.perf_counter()
         path = Path(config.tokenizer) if config.tokenizer else setup.model_config.path
         self.tokenizer = None if config.skip_tokenizer_init else Tokenizer.load(path)
+        self.setup = setup = _with_eos(setup, self.tokenizer)
         tokenised = time.perf_counter()
         self.core = EngineCore(setup)
         self.startup = {
@@ -40,14 +41,13 @@ class Engine:
             "load tokenizer": tokenised - prepared,
             **self.core.startup,
         }
-        eos = set(setup.model_config.eos_token_ids)
-        if self.tokenizer is not None and not eos and self.tokenizer.eos_token_id is not None:
-            eos.add(self.tokenizer.eos_token_id)
         self.inputs = InputProcessor(
-            setup.config, self.core.info.vocab_size, sorted(eos), self.tokenizer
+            setup.config,
+            self.core.info.vocab_size,
+            setup.model_config.eos_token_ids,
+            self.tokenizer,
         )
         self._outputs = OutputProcessor(self.tokenizer)
-        self._sequences: dict[str, list[str]] = {}
 
     def add(
         self, request_id: str, prompt: Prompt, params: SamplingParams, priority: int = 0
@@ -66,30 +66,32 @@ class Engine:
         except Exception:
             self.core.abort(added)
             raise
-        self._sequences[request_id] = added
         self._outputs.add(
             request_id, prepared.prompt, prepared.prompt_token_ids, prepared.params, added
         )
 
     def abort(self, request_id: str) -> None:
         """Drop a request at once; unknown ids are ignored."""
-        self.core.abort(self._sequences.pop(request_id, ()))
-        self._outputs.abort(request_id)
+        self.core.abort(self._outputs.abort(request_id))
 
     def has_work(self) -> bool:
         """Tell whether `step` has something to do."""
         return self.core.has_work()
 
-    def step(self) -> list[RequestOutput]:
-        """Run one step and return the requests that have news."""
-        outputs, stopped = self._outputs.process(self.core.step())
+    def step(self) -> list[RequestUpdate]:
+        """Run one step and return what the requests gained by it."""
+        updates, stopped = self._outputs.process(self.core.step())
         if stopped:
             self.core.abort(stopped)
-        for output in outputs:
-            if output.finished:
-                self._sequences.pop(output.request_id, None)
-        return outputs
+        return updates
 
     def close(self) -> None:
         """Release the device."""
         self.core.close()
+
+
+def _with_eos(setup: EngineSetup, tokenizer: Tokenizer | None) -> EngineSetup:
+    """Join the end-of-sequence ids of the tokenizer to those of the model."""
+    ids = (*setup.model_config.eos_token_ids, *(tokenizer.eos_token_ids if tokenizer else ()))
+    joined = tuple(dict.fromkeys(ids))
+    return replace(setup, model_config=replace(setup.model_config, eos_token_ids=joined))

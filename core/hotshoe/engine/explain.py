@@ -48,4 +48,3 @@ def explain(config: EngineConfig, plugins: PluginManager | None = None) -> Expla
     }
     decisions = tuple(setup.selector.decisions.values())
     return Explanation(setup.config, facts, setup.changes, decisions, memory)
-

@@ -13,7 +13,7 @@ from typing import Any
 from hotshoe.config import EngineConfig
 from hotshoe.errors import RequestError
 from hotshoe.scheduler import Request
-from hotshoe.text.bad_words import bad_word_sequences
+from hotshoe.text.bad_words import bad_word_token_ids
 from hotshoe.text.tokenizer import Tokenizer
 from hotshoe.types import Prompt, SamplingParams, TextPrompt, TokensPrompt
 
@@ -149,8 +149,8 @@ class InputProcessor:
                     name,
                 )
         if params.bad_words:
-            found = bad_word_sequences(self._require_tokenizer(), params.bad_words)
-            words_ids = (*params.bad_words_token_ids, *map(tuple, found))
+            found = bad_word_token_ids(self._require_tokenizer(), params.bad_words)
+            words_ids = (*params.bad_words_token_ids, *found)
             params = replace(params, bad_words_token_ids=words_ids)
         if (params.stop or params.detokenize) and self._tokenizer is None:
             if params.stop:
@@ -164,7 +164,7 @@ class InputProcessor:
 
 
 def derived_seed(seed: int, index: int) -> int:
-    """Return an independent 63-bit seed for each index; index 0 keeps nothing of the seed's form."""
+    """Return an independent 63-bit seed for each index."""
     digest = hashlib.blake2b(f"{seed}/{index}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from hotshoe.config import EngineConfig
 from hotshoe.engine.engine import Engine
@@ -11,6 +11,7 @@ from hotshoe.errors import RequestError
 from hotshoe.platform import Change
 from hotshoe.plugins import PluginManager
 from hotshoe.slots import Decision
+from hotshoe.text.output_processor import RequestUpdate
 from hotshoe.types import Prompt, RequestOutput, SamplingParams, TextPrompt, TokensPrompt
 
 Messages = Sequence[Mapping[str, Any]]
@@ -96,17 +97,19 @@ class LLM:
                 self.engine.add(request_id, prompt, one)
                 added.append(request_id)
             while self.engine.has_work():
-                for output in self.engine.step():
-                    if output.finished:
-                        final[output.request_id] = output
+                for update in self.engine.step():
+                    if update.finished:
+                        final[update.request_id] = update.output()
         finally:
             for request_id in added:
                 if request_id not in final:
                     self.engine.abort(request_id)
         return [final[request_id] for request_id in ids]
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[RequestOutput]:
-        """Complete one prompt, yielding after every step that brought news; text is cumulative.
+    def stream(
+        self, prompt: Prompt, params: SamplingParams | None = None
+    ) -> Iterator[RequestUpdate]:
+        """Complete one prompt, yielding what every step brought; `update.output()` is the whole.
 
         Leaving the iterator early aborts the request.
         """
@@ -115,10 +118,10 @@ class LLM:
         finished = False
         try:
             while not finished:
-                for output in self.engine.step():
-                    if output.request_id == request_id:
-                        finished = output.finished
-                        yield output
+                for update in self.engine.step():
+                    if update.request_id == request_id:
+                        finished = update.finished
+                        yield update
         finally:
             if not finished:
                 self.engine.abort(request_id)
@@ -137,7 +140,7 @@ class LLM:
         messages: Messages,
         params: SamplingParams | None = None,
         tools: Tools | None = None,
-    ) -> Iterator[RequestOutput]:
+    ) -> Iterator[RequestUpdate]:
         """Answer a conversation, streaming."""
         return self.stream(self.engine.inputs.render_chat(messages, tools), params)
 
@@ -145,7 +148,7 @@ class LLM:
         """Release the device and its memory."""
         self.engine.close()
 
-    def __enter__(self) -> LLM:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:

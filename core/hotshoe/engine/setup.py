@@ -138,9 +138,7 @@ def _remaining_changes(config: EngineConfig, platform: Platform) -> list[Change]
         changes.append(Change("block_size", DEFAULT_BLOCK_SIZE, "the default"))
     if config.async_scheduling is None:
         kind = "asynchronous" if platform.asynchronous else "synchronous"
-        changes.append(
-            Change("async_scheduling", platform.asynchronous, f"the platform is {kind}")
-        )
+        changes.append(Change("async_scheduling", platform.asynchronous, f"the platform is {kind}"))
     if config.max_num_batched_tokens < config.max_num_seqs:
         changes.append(
             Change(

@@ -6,7 +6,7 @@ from hotshoe.layers.context import BuildContext, ForwardBatch, Quantization
 from hotshoe.layers.embedding import Embedding
 from hotshoe.layers.linear import Linear
 from hotshoe.layers.norm import AddRMSNorm, RMSNorm
-from hotshoe.layers.rotary import Rotary
+from hotshoe.layers.rotary import Rotary, Rotation
 from hotshoe.layers.weights import WeightTable
 
 __all__ = [
@@ -20,5 +20,6 @@ __all__ = [
     "Quantization",
     "RMSNorm",
     "Rotary",
+    "Rotation",
     "WeightTable",
 ]

@@ -109,4 +109,3 @@ class SafetensorsFile:
         last = (self._data_start + end) // mmap.PAGESIZE * mmap.PAGESIZE
         if last > first and hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED, first, last - first)
-

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pluggy
 
 if TYPE_CHECKING:
+    from hotshoe.cli.command import CommandEntry
     from hotshoe.slots import Candidate
 
 PROJECT = "hotshoe"
@@ -35,7 +36,10 @@ def hotshoe_candidates(platform: str) -> Sequence[Candidate]:  # type: ignore[em
 
 @hookspec
 def hotshoe_models() -> Mapping[str, str]:  # type: ignore[empty-body]
-    """Name architectures: `{"LlamaForCausalLM": "module:build"}`; see `hotshoe.models.ModelBuilder`."""
+    """Name architectures: `{"LlamaForCausalLM": "module:build"}`.
+
+    See `hotshoe.models.base.ModelBuilder`.
+    """
 
 
 @hookspec
@@ -45,9 +49,9 @@ def hotshoe_named_models() -> Mapping[str, str]:  # type: ignore[empty-body]
 
 @hookspec
 def hotshoe_quantizations() -> Mapping[str, str]:  # type: ignore[empty-body]
-    """Name quantisation methods: `{"int8": "module:attribute"}`; see `hotshoe.layers.Quantization`."""
+    """Name quantisation methods: `{"int8": "module:Class"}`; see `hotshoe.layers.Quantization`."""
 
 
 @hookspec
-def hotshoe_commands() -> Mapping[str, str]:  # type: ignore[empty-body]
-    """Add subcommands: `{"name": "module:Command"}`; see `hotshoe.cli.command`."""
+def hotshoe_commands() -> Mapping[str, CommandEntry]:  # type: ignore[empty-body]
+    """Add subcommands: `{"name": CommandEntry("module:Command", "help")}`; see `hotshoe.cli.command`."""

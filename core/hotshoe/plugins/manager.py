@@ -24,7 +24,7 @@ _PREFIX = "hotshoe_"
 
 @dataclass(frozen=True, slots=True)
 class PluginRecord:
-    """One discovered plugin: `error` says why it is unusable; `disabled` that the user left it out."""
+    """One discovered plugin: `error` says why it is unusable, `disabled` that it was left out."""
 
     name: str
     distribution: str

@@ -39,7 +39,9 @@ def choose_platform(plugins: PluginManager, name: str) -> Platform:
         (-d.score, n) for n, (_, d) in probed.items() if isinstance(d, Available) and d.score >= 0
     ]
     if not scores:
-        absent = "; ".join(f"{n}: {d.reason}" for n, (_, d) in probed.items() if isinstance(d, Absent))
+        absent = "; ".join(
+            f"{n}: {d.reason}" for n, (_, d) in probed.items() if isinstance(d, Absent)
+        )
         raise PlatformError(
             f"no platform is usable here ({absent or 'none is installed'}); "
             "install one, such as hotshoe-platform-cpu"

@@ -110,7 +110,7 @@ class Runner:
             ),
         )
 
-    def _place(self, array: np.ndarray) -> Tensor:  # type: ignore[type-arg]
+    def _place(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self._device, non_blocking=True)
 
     def _sample(self, inputs: StepInputs, hidden: Tensor) -> SampledBatch | None:

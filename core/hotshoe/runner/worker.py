@@ -59,11 +59,17 @@ class TorchWorker:
             report = self._platform.activate(self._config)
         with self._phase("build model"):
             ctx, model = self.build()
-            self._sample_op: SampleOp = self._selector.choose("sample", SampleSpec(model.vocab_size))
+            self._sample_op: SampleOp = self._selector.choose(
+                "sample", SampleSpec(model.vocab_size)
+            )
         with self._phase("load weights"), torch.inference_mode():
             config = self._config
             load_weights(
-                ctx.weights, self._model_config.path, config.load_format, ctx.torch_dtype, config.seed
+                ctx.weights,
+                self._model_config.path,
+                config.load_format,
+                ctx.torch_dtype,
+                config.seed,
             )
             weight_bytes = sum(nbytes() for nbytes in ctx.weight_bytes)
             ctx.weights = WeightTable()

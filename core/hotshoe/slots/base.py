@@ -147,7 +147,7 @@ class Selector:
         offered[candidate.name] = candidate
 
     def decide(self, slot: str, spec: Any) -> Decision:
-        """Choose for a specification without building anything. Equal specifications are asked once.
+        """Choose for a specification, building nothing. Equal specifications are asked once.
 
         Raises:
             SelectionError: The forced candidate refuses, or native code is required and none fits.

@@ -21,7 +21,7 @@ class AttentionMetadata:
     """A step's shape, shared by all layers. Written by the runner, read by attention operations.
 
     Attributes:
-        query_start_loc: [num_reqs + 1] int32, first token of each request in the step, then the end.
+        query_start_loc: [num_reqs + 1] int32, first token of each request, then the end.
         seq_lens: [num_reqs] int32, tokens of each request including this step's.
         block_table: [num_reqs, max_blocks_per_req] int32, may have a row stride.
         slot_mapping: [num_tokens] int32, block_id * block_size + offset of every token.
@@ -114,7 +114,7 @@ class NormOp(Protocol):
     """RMS norm."""
 
     def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Normalise x [num_tokens, hidden_size] (float32 inside, rounded once) into a new tensor."""
+        """Normalise x [num_tokens, hidden_size] into a new tensor; float32 inside."""
         ...
 
 

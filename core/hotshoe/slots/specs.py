@@ -178,4 +178,3 @@ class SampleSpec:
 def kv_block_bytes(spec: AttentionSpec, dtype_bytes: int) -> int:
     """Return the bytes that one block of one layer takes, K and V together."""
     return 2 * spec.block_size * spec.num_kv_heads * spec.head_dim * dtype_bytes
-

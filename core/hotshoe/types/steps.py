@@ -55,7 +55,7 @@ class StepPlan:
 
 @dataclass(slots=True)
 class StepResult:
-    """What a step sampled. `rows` and `token_ids` are parallel; rows still in their prompt are absent.
+    """What a step sampled: `rows` and `token_ids` are parallel, rows inside their prompt absent.
 
     `failed` maps a row to the reason why no token could be sampled (such as non-finite logits);
     such a row is not in `rows`. Log-probability maps hold only rows that asked for them;

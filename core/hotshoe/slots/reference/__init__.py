@@ -1,1 +1,4 @@
-"""Plain-PyTorch implementations of every slot: the oracle, and the day-one path of a new platform."""
+"""Plain-PyTorch implementations of every slot.
+
+The oracle of all others, and what a new platform runs on at first.
+"""

@@ -56,4 +56,3 @@ class PagedKV:
             for part in (self._k, self._v)
         )
         return k, v
-

@@ -25,8 +25,8 @@ class RotaryAndCache:
         qk_norm: tuple[Tensor, Tensor] | None,
     ) -> Tensor:
         spec = self._spec
-        heads = (spec.num_heads, spec.num_kv_heads, spec.num_kv_heads)
-        q, k, v = qkv.view(qkv.shape[0], sum(heads), spec.head_dim).split(heads, dim=1)
+        heads = [spec.num_heads, spec.num_kv_heads, spec.num_kv_heads]
+        q, k, v = torch.split(qkv.view(qkv.shape[0], sum(heads), spec.head_dim), heads, dim=1)
         if qk_norm is not None:
             assert spec.qk_norm_eps is not None
             q = rms_norm(q, qk_norm[0], spec.qk_norm_eps, spec.qk_norm_offset)
