@@ -1,0 +1,77 @@
+"""The engine core's own duties: a failing worker, memory limits, overlap."""
+
+from pathlib import Path
+
+import pytest
+
+from hotshoe.builtin.null import NullWorker
+from hotshoe.config import EngineConfig
+from hotshoe.engine.core import EngineCore, plan_cache
+from hotshoe.engine.setup import prepare
+from hotshoe.errors import EngineDeadError, MemoryLimitError
+from hotshoe.executor import WorkerInfo
+from hotshoe.scheduler import Request
+from hotshoe.types import SamplingParams
+
+
+def core(model_dir: Path, plugins, **options: object) -> EngineCore:
+    config = EngineConfig(model=str(model_dir), platform="null", **options)
+    return EngineCore(prepare(config, plugins))
+
+
+def test_a_failing_worker_stops_the_engine_with_its_cause(
+    model_dir: Path, plugins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = core(model_dir, plugins)
+    engine.add(Request("a", [1], SamplingParams()))
+
+    def fail(self: NullWorker, plan: object) -> None:
+        raise RuntimeError("the device fell off")
+
+    monkeypatch.setattr(NullWorker, "execute", fail)
+    for _ in range(2):
+        with pytest.raises(EngineDeadError, match="RuntimeError: the device fell off"):
+            engine.step()
+    with pytest.raises(EngineDeadError):
+        engine.add(Request("b", [1], SamplingParams()))
+
+
+def test_overlap_keeps_two_steps_in_flight(
+    model_dir: Path, plugins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[int] = []
+    original = NullWorker.execute
+
+    def record(self: NullWorker, plan):
+        started.append(plan.step_id)
+        return original(self, plan)
+
+    monkeypatch.setattr(NullWorker, "execute", record)
+    engine = core(model_dir, plugins, async_scheduling=True)
+    engine.add(Request("a", [1], SamplingParams(max_tokens=5)))
+    assert [o.token_ids for o in engine.step()] == [[2]]
+    assert len(started) == 2
+    assert [o.token_ids for o in engine.step()] == [[3]]
+    assert len(started) == 3
+
+
+def test_abort_frees_everything(model_dir: Path, plugins) -> None:
+    engine = core(model_dir, plugins)
+    engine.add(Request("a", [1] * 40, SamplingParams(max_tokens=20)))
+    engine.step()
+    engine.abort(["a", "never-seen"])
+    assert not engine.has_work()
+    assert engine.step() == []
+
+
+CONFIG = EngineConfig(max_model_len=1000, block_size=16, max_num_seqs=2)
+
+
+def test_cache_is_planned_within_the_budget() -> None:
+    assert plan_cache(CONFIG, WorkerInfo(1, 100, 100 * 70)) == 70
+    assert plan_cache(CONFIG, WorkerInfo(1, 100, 10**9)) == 2 * 63
+
+
+def test_a_cache_too_small_for_one_request_is_refused_with_the_remedy() -> None:
+    with pytest.raises(MemoryLimitError, match=r"at most 992 fits"):
+        plan_cache(CONFIG, WorkerInfo(1, 100, 100 * 62, "half of what is free"))

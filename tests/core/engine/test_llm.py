@@ -1,0 +1,129 @@
+"""The offline API on the null platform, whose tokens count upwards."""
+
+from pathlib import Path
+
+import pytest
+
+from hotshoe import LLM, SamplingParams, TokensPrompt
+from hotshoe.errors import ConfigError, EngineDeadError, RequestError
+from hotshoe.types import FinishReason
+
+EOS = 255
+
+
+@pytest.fixture(params=[False, True], ids=["stepwise", "overlapped"])
+def llm(request: pytest.FixtureRequest, model_dir: Path, plugins) -> LLM:
+    return LLM(
+        str(model_dir),
+        platform="null",
+        plugins=plugins,
+        max_num_seqs=4,
+        max_num_batched_tokens=16,
+        async_scheduling=request.param,
+    )
+
+
+def tokens(llm: LLM, start: list[int], **params: object) -> list[int]:
+    [output] = llm.generate(TokensPrompt(start), SamplingParams(**params))
+    return output.outputs[0].token_ids
+
+
+def test_counts_upwards(llm: LLM) -> None:
+    assert tokens(llm, [7], max_tokens=4) == [8, 9, 10, 11]
+
+
+def test_a_batch_keeps_its_order(llm: LLM) -> None:
+    prompts = [TokensPrompt([i] * (1 + i)) for i in range(20)]
+    outputs = llm.generate(prompts, SamplingParams(max_tokens=3))
+    assert [o.outputs[0].token_ids for o in outputs] == [[i + 1, i + 2, i + 3] for i in range(20)]
+    assert all(o.finished for o in outputs)
+
+
+def test_end_of_sequence_stops(llm: LLM) -> None:
+    [output] = llm.generate(TokensPrompt([252]), SamplingParams(max_tokens=20))
+    assert output.outputs[0].token_ids == [253, 254, EOS]
+    assert output.outputs[0].finish_reason is FinishReason.STOP
+    assert tokens(llm, [252], max_tokens=5, ignore_eos=True) == [253, 254, 255, 256, 257]
+
+
+def test_length_of_the_model_ends_a_request(llm: LLM) -> None:
+    [output] = llm.generate(TokensPrompt([0] * 60), SamplingParams(max_tokens=None))
+    assert output.outputs[0].token_ids == [1, 2, 3, 4]
+    assert output.outputs[0].finish_reason is FinishReason.LENGTH
+
+
+def test_stop_string_cuts_the_text_and_frees_the_request(llm: LLM) -> None:
+    text = llm.generate("A", SamplingParams(max_tokens=10))[0].outputs[0].text
+    assert text == "BCDEFGHIJK"
+    [output] = llm.generate("A", SamplingParams(max_tokens=10, stop="EF"))
+    assert output.outputs[0].text == "BCD"
+    assert output.outputs[0].stop_reason == "EF"
+    assert not llm.engine.has_work() or llm.engine.step() == []
+
+
+def test_stream_yields_what_generate_returns(llm: LLM) -> None:
+    updates = list(llm.stream("A", SamplingParams(max_tokens=6)))
+    assert "".join(u.sequences[0].new_text for u in updates) == "BCDEFG"
+    assert updates[-1].finished
+    assert updates[-1].output().outputs[0].text == "BCDEFG"
+
+
+def test_leaving_a_stream_aborts(llm: LLM) -> None:
+    stream = llm.stream("A", SamplingParams(max_tokens=40))
+    next(stream)
+    stream.close()
+    while llm.engine.has_work():
+        llm.engine.step()
+    assert llm.engine.core.stats().num_running == 0
+
+
+def test_several_sequences(llm: LLM) -> None:
+    [output] = llm.generate("A", SamplingParams(max_tokens=2, n=6))
+    assert [o.text for o in output.outputs] == ["BC"] * 6
+
+
+def test_chat_uses_the_template(llm: LLM) -> None:
+    [output] = llm.chat([{"role": "user", "content": "hi"}], SamplingParams(max_tokens=1))
+    assert llm.tokenizer.decode(output.prompt_token_ids) == "user:hi\n"
+
+
+BAD = {
+    "empty": (TokensPrompt([]), {}, "empty"),
+    "too long": (TokensPrompt([1] * 64), {}, "max_model_len is 64"),
+    "negative": (TokensPrompt([-1]), {}, "outside the vocabulary"),
+    "beyond": (TokensPrompt([1 << 17]), {}, "outside the vocabulary"),
+    "not a number": (TokensPrompt([1.5]), {}, "integers"),
+    "no prompt": (17, {}, "text or token ids"),
+    "logprobs": ("A", {"logprobs": 21}, "allows 20"),
+    "bias": ("A", {"logit_bias": {1 << 20: 1.0}}, "logit_bias"),
+}
+
+
+@pytest.mark.parametrize(("prompt", "params", "match"), BAD.values(), ids=BAD)
+def test_bad_requests_are_refused_and_others_go_on(llm: LLM, prompt, params, match: str) -> None:
+    with pytest.raises(RequestError, match=match):
+        llm.generate([TokensPrompt([1]), prompt], SamplingParams(**params))
+    assert tokens(llm, [7], max_tokens=2) == [8, 9]
+
+
+def test_as_many_params_as_prompts(llm: LLM) -> None:
+    with pytest.raises(RequestError, match="2 prompts, but 1"):
+        llm.generate(["A", "B"], [SamplingParams()])
+
+
+def test_a_closed_engine_says_so(llm: LLM) -> None:
+    llm.close()
+    with pytest.raises(EngineDeadError, match="closed"):
+        llm.generate("A")
+
+
+def test_unknown_options_are_suggested(model_dir: Path, plugins) -> None:
+    with pytest.raises(ConfigError, match="did you mean max_num_seqs"):
+        LLM(str(model_dir), platform="null", plugins=plugins, max_num_seq=1)
+
+
+def test_without_tokenizer(model_dir: Path, plugins) -> None:
+    llm = LLM(str(model_dir), platform="null", plugins=plugins, skip_tokenizer_init=True)
+    assert tokens(llm, [7], max_tokens=1) == [8]
+    with pytest.raises(RequestError, match="no tokenizer"):
+        llm.generate("text")
