@@ -91,8 +91,7 @@ def test_close_fails_what_is_running(
         await anext(stream)
         engine.close()
         with pytest.raises(EngineDeadError):
-            while True:
-                await anext(stream)
+            [update async for update in stream]
         with pytest.raises(EngineDeadError, match="closed"):
             await collect(engine, 1)
 
