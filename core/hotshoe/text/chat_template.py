@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from hotshoe.errors import CheckpointError, RequestError
 
@@ -59,7 +59,7 @@ def _environment() -> Environment:
     class Generation(Extension):
         """`{% generation %}` marks what the assistant wrote, for training; here it is only text."""
 
-        tags: ClassVar[set[str]] = {"generation"}
+        tags = {"generation"}  # noqa: RUF012 (jinja2 declares it so)
 
         def parse(self, parser: Parser) -> nodes.Node:
             lineno = next(parser.stream).lineno

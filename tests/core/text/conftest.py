@@ -102,7 +102,7 @@ KINDS = {
 }
 CONFIG = {
     "bos_token": "<s>",
-    "eos_token": {"content": "<|im_end|>", "special": True},
+    "eos_token": {"__type": "AddedToken", "content": "<|im_end|>", "special": True},
     "pad_token": None,
     "tokenizer_class": "PreTrainedTokenizerFast",
 }

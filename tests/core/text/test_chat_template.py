@@ -1,0 +1,136 @@
+"""Chat templates render as transformers renders them."""
+
+import pytest
+from hotshoe.errors import CheckpointError, RequestError
+from hotshoe.text import Tokenizer
+
+CHATML = (
+    "{%- for message in messages %}\n"
+    "    {{- '<|im_start|>' + message['role'] + '\\n' + message['content'] | trim }}\n"
+    "    {{- '<|im_end|>\\n' -}}\n"
+    "{%- endfor %}\n"
+    "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}\n"
+)
+TOOLS = """{{ bos_token }}{% set ns = namespace(system='', index=0) %}
+{% if messages[0].role == 'system' %}
+    {% set ns.system = messages[0].content %}
+{% endif %}
+{% macro show(tool) %}
+* {{ tool.function.name }}: {{ tool | tojson }}
+{% endmacro %}
+{% if tools is not none and tools %}
+  # Tools of "{{ ns.system }}"
+  {% for tool in tools %}
+{{ show(tool) }}
+{{ tool | tojson(indent=2) }}{{ tool.function | tojson(sort_keys=true, separators=(',', ':')) }}
+  {% endfor %}
+{% else %}
+No tools.
+{% endif %}
+{% for message in messages if message.role != 'system' %}
+  {% if message.role == 'skip' %}{% continue %}{% endif %}
+  {% if loop.index0 > 8 %}{% break %}{% endif %}
+<{{ message.role }}>{{ message.get('content') or '' }}
+  {% for call in message.tool_calls or [] %}{{ call.function.arguments | tojson }}{% endfor %}
+  {# a comment #}
+{% endfor %}
+{{ eos_token }}{{ unk_token is defined }}{{ documents is none }}
+"""
+GENERATION = """{% for m in messages %}
+{% if m.role == 'assistant' %}
+{% generation %}{{ m.content }}{{ eos_token }}{% endgeneration %}
+{% else %}
+[{{ m.role | upper }}] {{ m.content }} {{ m.content | length }}
+{% endif %}
+{% endfor %}
+{{ strftime_now('%Y') | length }} {{ enable_thinking }} {{ 'yes' if add_generation_prompt }}"""
+STRICT = """{% for m in messages %}
+{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}
+{{ raise_exception('Roles must alternate') }}
+{% endif %}
+{{ m.role }}: {{ m.content }}
+{% endfor %}"""
+
+TOOL = {
+    "type": "function",
+    "function": {"name": "wetter", "description": "<b>größer</b> & 'so'", "parameters": {}},
+}
+CONVERSATIONS = [
+    [{"role": "user", "content": "  Hello <b>& ünïcode 🙂\n"}],
+    [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "What's the weather?"},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"function": {"name": "wetter", "arguments": {"Ort": "Köln"}}}],
+        },
+        {"role": "skip", "content": "never shown"},
+        {"role": "tool", "content": '{"t": 3}'},
+        {"role": "assistant", "content": "Cold."},
+        {"role": "user", "content": "Thanks"},
+    ],
+]
+TEMPLATES = {"chatml": CHATML, "tools": TOOLS, "generation": GENERATION}
+
+
+@pytest.mark.parametrize("place", ["config", "file", "list"])
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_same_text_as_transformers(make_directory, name, place):
+    transformers = pytest.importorskip("transformers")
+    template = TEMPLATES[name]
+    placed = {
+        "config": lambda: make_directory(config={"chat_template": template}),
+        "file": lambda: make_directory(
+            config={"chat_template": "wrong"}, **{"chat_template.jinja": template}
+        ),
+        "list": lambda: make_directory(
+            config={
+                "chat_template": [
+                    {"name": "default", "template": template},
+                    {"name": "tool_use", "template": "T" + template},
+                ]
+            }
+        ),
+    }
+    directory = placed[place]()
+    ours = Tokenizer.load(directory)
+    theirs = transformers.AutoTokenizer.from_pretrained(str(directory))
+    for messages in CONVERSATIONS:
+        for tools in (None, [TOOL]):
+            for prompt in (True, False):
+                expected = theirs.apply_chat_template(
+                    messages,
+                    tools=tools,
+                    add_generation_prompt=prompt,
+                    tokenize=False,
+                    enable_thinking=False,
+                )
+                got = ours.apply_chat_template(messages, tools, prompt, enable_thinking=False)
+                assert got == expected and expected
+
+
+def test_bad_messages_and_templates_are_refused_by_name(make_directory):
+    strict = Tokenizer.load(make_directory(config={"chat_template": STRICT}))
+    assert strict.apply_chat_template([{"role": "user", "content": "a"}]) == "user: a\n"
+    with pytest.raises(RequestError, match="Roles must alternate"):
+        strict.apply_chat_template([{"role": "tool", "content": "a"}])
+    chatml = Tokenizer.load(make_directory(config={"chat_template": CHATML}))
+    with pytest.raises(RequestError, match="cannot render these messages"):
+        chatml.apply_chat_template([{"role": None, "content": "a"}])
+    with pytest.raises(RequestError, match="empty"):
+        chatml.apply_chat_template([])
+    with pytest.raises(RequestError, match="no chat template"):
+        Tokenizer.load(make_directory()).apply_chat_template([{"role": "user", "content": "a"}])
+    broken = Tokenizer.load(make_directory(config={"chat_template": "{% for x in %}"}))
+    with pytest.raises(CheckpointError, match="malformed in line 1"):
+        broken.apply_chat_template([{"role": "user", "content": "a"}])
+
+
+def test_templates_run_in_a_sandbox(make_directory):
+    escape = "{{ messages.__class__.__mro__[1].__subclasses__() }}"
+    change = "{% set _ = messages.append({}) %}"
+    for template in (escape, change):
+        tokenizer = Tokenizer.load(make_directory(config={"chat_template": template}))
+        with pytest.raises(RequestError, match="unsafe|not safely"):
+            tokenizer.apply_chat_template([{"role": "user", "content": "a"}])

@@ -1,0 +1,125 @@
+"""Tokenizers as read from model directories."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from hotshoe.errors import CheckpointError
+from hotshoe.text import Tokenizer
+
+KINDS = ["byte_level", "byte_fallback", "metaspace", "unigram", "word_piece"]
+TEXT = "The quick  brown fox, naïve 🙂 <|im_start|>don't\n\nstop 日本語"
+
+
+def test_facts_of_a_directory(make_directory):
+    tokenizer = Tokenizer.load(make_directory())
+    assert (tokenizer.bos_token_id, tokenizer.eos_token_id) == (0, 3)
+    assert tokenizer.eos_token_ids == (3,)
+    assert tokenizer.special_token_ids == {0, 1, 2, 3}
+    assert tokenizer.special_tokens == {"bos_token": "<s>", "eos_token": "<|im_end|>"}
+    assert tokenizer.vocab_size == len(tokenizer._backend.get_vocab())
+    assert tokenizer.pieces[tokenizer.encode("hello world")[0]] == b"hello world"
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"generation_config.json": {"eos_token_id": [1, 3, 1]}}, (3, 1)),
+        ({"generation_config.json": {"eos_token_id": 1}}, (3, 1)),
+        ({"generation_config.json": {}, "config.json": {"eos_token_id": 2}}, (3, 2)),
+        (
+            {"generation_config.json": {"eos_token_id": 1}, "config.json": {"eos_token_id": 2}},
+            (3, 1),
+        ),
+    ],
+)
+def test_end_of_sequence_tokens_of_the_generation_config(make_directory, files, expected):
+    assert Tokenizer.load(make_directory(**files)).eos_token_ids == expected
+
+
+def test_special_tokens_map_of_older_checkpoints(make_directory):
+    special = {"special_tokens_map.json": {"eos_token": {"content": "</s>"}, "unk_token": "<s>"}}
+    assert Tokenizer.load(make_directory(**special)).eos_token_id == 1
+    newer = make_directory(config={"added_tokens_decoder": {}}, **special)
+    assert Tokenizer.load(newer).eos_token_id == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ids_and_text_as_in_transformers(make_directory, kind):
+    transformers = pytest.importorskip("transformers")
+    directory = make_directory(kind)
+    ours = Tokenizer.load(directory)
+    theirs = transformers.AutoTokenizer.from_pretrained(str(directory))
+    assert ours.encode(TEXT) == theirs.encode(TEXT)
+    assert ours.encode(TEXT, False) == theirs.encode(TEXT, add_special_tokens=False)
+    for skip in (True, False):
+        ids = ours.encode(TEXT)
+        assert ours.decode(ids, skip) == theirs.decode(
+            ids, skip_special_tokens=skip, clean_up_tokenization_spaces=False
+        )
+    assert ours.vocab_size == len(theirs) and ours.eos_token_id == theirs.eos_token_id
+
+
+def test_stored_truncation_and_padding_are_ignored(make_directory):
+    directory = make_directory()
+    data = json.loads((directory / "tokenizer.json").read_text())
+    data["truncation"] = {
+        "direction": "Right",
+        "max_length": 4,
+        "strategy": "LongestFirst",
+        "stride": 0,
+    }
+    (directory / "tokenizer.json").write_text(json.dumps(data))
+    assert len(Tokenizer.load(directory).encode(TEXT)) > 4
+
+
+def test_directory_without_tokenizer_json_goes_through_transformers(make_directory):
+    pytest.importorskip("transformers")
+    directory = make_directory()
+    original = Tokenizer.load(directory)
+    data = json.loads((directory / "tokenizer.json").read_text())["model"]
+    (directory / "tokenizer.json").unlink()
+    (directory / "vocab.json").write_text(json.dumps(data["vocab"]))
+    merges = "\n".join(" ".join(pair) for pair in data["merges"])
+    (directory / "merges.txt").write_text(f"#version: 0.2\n{merges}\n")
+    config = {"tokenizer_class": "GPT2Tokenizer", "eos_token": "</s>"}
+    (directory / "tokenizer_config.json").write_text(json.dumps(config))
+    converted = Tokenizer.load(directory)
+    assert converted.encode("naïve fox") == original.encode("naïve fox")
+    assert converted.eos_token_ids == (1,)
+
+
+def test_unusable_directories_are_named(make_directory, tmp_path, monkeypatch):
+    directory = make_directory()
+    (directory / "tokenizer_config.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"tokenizer_config\.json is not JSON"):
+        Tokenizer.load(directory)
+    (directory / "tokenizer_config.json").write_text("[]")
+    with pytest.raises(CheckpointError, match="holds no JSON object"):
+        Tokenizer.load(directory)
+    (directory / "tokenizer.json").write_text('{"model": 1}')
+    (directory / "tokenizer_config.json").unlink()
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json is malformed"):
+        Tokenizer.load(directory)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(CheckpointError, match="pip install transformers"):
+        Tokenizer.load(tmp_path)
+
+
+def test_empty_directory_with_transformers(tmp_path):
+    pytest.importorskip("transformers")
+    with pytest.raises(CheckpointError, match="no tokenizer"):
+        Tokenizer.load(tmp_path)
+
+
+def test_loading_imports_neither_torch_nor_transformers(make_directory):
+    directory = make_directory(config={"chat_template": "{{ messages[0].content }}"})
+    program = (
+        "import sys; from hotshoe.text import Tokenizer;"
+        f"t = Tokenizer.load({str(directory)!r});"
+        "t.apply_chat_template([{'role': 'user', 'content': 'x'}]);"
+        "print(sorted({'torch', 'transformers', 'numpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
