@@ -11,13 +11,13 @@ from typing import Any
 from hotshoe.config import EngineConfig
 from hotshoe.errors import ConfigError
 from hotshoe.executor import Worker
+from hotshoe.lazy import resolve_lazy
 from hotshoe.models import ModelConfig
 from hotshoe.platform import Change, Platform
 from hotshoe.plugins import PluginManager
 from hotshoe.plugins.manager import pick
 from hotshoe.plugins.platforms import choose_platform
 from hotshoe.slots import SLOTS, Selector
-from hotshoe.slots.base import resolve_lazy
 
 DEFAULT_BLOCK_SIZE = 16
 

@@ -54,4 +54,4 @@ def hotshoe_quantizations() -> Mapping[str, str]:  # type: ignore[empty-body]
 
 @hookspec
 def hotshoe_commands() -> Mapping[str, CommandEntry]:  # type: ignore[empty-body]
-    """Add subcommands: `{"name": CommandEntry("module:Command", "help")}`; see `hotshoe.cli.command`."""
+    """Add subcommands: `{"name": CommandEntry(...)}`; see `hotshoe.cli.command`."""

@@ -7,9 +7,9 @@ of another one without being asked.
 from __future__ import annotations
 
 from hotshoe.errors import PlatformError
+from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import Absent, Available, Broken, Detection, Platform, PlatformStatus
 from hotshoe.plugins.manager import PluginManager, pick
-from hotshoe.slots.base import resolve_lazy
 
 HOOK = "hotshoe_platforms"
 

@@ -7,12 +7,12 @@ so that it can be printed. Selection happens while a model is built; nothing her
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hotshoe.errors import SelectionError
+from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import DeviceFacts
 from hotshoe.suggest import did_you_mean
 
@@ -84,14 +84,6 @@ class Decision:
     def native(self) -> bool:
         """False when the plain reference implementation serves this specification."""
         return self.chosen != REFERENCE
-
-
-def resolve_lazy(target: Callable[..., Any] | str) -> Any:
-    """Import `"module:attribute"`; anything else is returned as it is."""
-    if not isinstance(target, str):
-        return target
-    module, _, attribute = target.partition(":")
-    return getattr(importlib.import_module(module), attribute)
 
 
 class Selector:

@@ -1,0 +1,1 @@
+"""`hotshoe bench`: latency, throughput and start-up, on random tokens, medians over iterations."""

@@ -1,0 +1,91 @@
+"""Entry point of `hotshoe`: finds the command among the plugins, runs it, turns errors into words.
+
+Exit codes: 0 done, 1 the engine failed, 2 the user's mistake, 130 interrupted. Only the named
+command's module is imported, and help never imports torch.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from hotshoe import __version__
+from hotshoe.cli.command import Command, CommandEntry
+from hotshoe.cli.parser import Parser
+from hotshoe.errors import ConfigError, HotshoeError, UserError
+from hotshoe.lazy import resolve_lazy
+from hotshoe.plugins import PluginManager
+from hotshoe.suggest import did_you_mean
+
+HOOK = "hotshoe_commands"
+_HELP = ("-h", "--help")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    show_traceback = "--traceback" in words
+    if show_traceback:
+        words.remove("--traceback")
+    try:
+        code = _run(words)
+        sys.stdout.flush()
+        return code
+    except HotshoeError as error:
+        if show_traceback:
+            raise
+        print(f"hotshoe: error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UserError) else 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader went away; keep the interpreter from complaining when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _run(words: list[str]) -> int:
+    if words[:1] == ["--version"]:
+        print(f"hotshoe {__version__}")
+        return 0
+    plugins = PluginManager()
+    commands = plugins.mapping(HOOK)
+    if not words or words[0] in _HELP:
+        print(_overview("hotshoe", commands))
+        return 0
+    name = next((n for n in (" ".join(words[:2]), words[0]) if n in commands), None)
+    if name is not None:
+        return _call(name, commands[name], words[len(name.split()) :])
+    group = {n: entry for n, entry in commands.items() if n.startswith(f"{words[0]} ")}
+    if group and (len(words) == 1 or words[1] in _HELP):
+        print(_overview(f"hotshoe {words[0]}", group))
+        return 0
+    raise ConfigError(_unknown(words, group or commands, plugins))
+
+
+def _call(name: str, entry: CommandEntry, words: Sequence[str]) -> int:
+    command: Command = resolve_lazy(entry.target)()
+    parser = Parser(f"hotshoe {name}", entry.help)
+    command.add_arguments(parser)
+    return command.run(parser.parse(words))
+
+
+def _overview(prog: str, commands: Mapping[str, CommandEntry]) -> str:
+    width = max(map(len, commands), default=0)
+    lines = [f"usage: {prog} COMMAND ...", ""]
+    if prog == "hotshoe":
+        lines = ["usage: hotshoe [--version] COMMAND ...", "", "LLM inference on any hardware", ""]
+    lines += [f"  {name:{width}}  {entry.help}" for name, entry in sorted(commands.items())]
+    return "\n".join([*lines, "", "`hotshoe COMMAND --help` explains each."])
+
+
+def _unknown(words: list[str], known: Mapping[str, CommandEntry], plugins: PluginManager) -> str:
+    grouped = all(n.startswith(f"{words[0]} ") for n in known)
+    word = " ".join(words[: 2 if grouped else 1])
+    kind = "flag" if word.startswith("-") else "command"
+    firsts = known if grouped else {n.partition(" ")[0] for n in known} | {"--version", "--help"}
+    broken = [f"; plugin {r.name} is unusable: {r.error}" for r in plugins.records if r.error]
+    names = ", ".join(sorted(n for n in firsts if not n.startswith("-")))
+    hint = did_you_mean(word, firsts)
+    return f"unknown {kind} {word!r}{hint} (commands: {names}){''.join(broken)}"

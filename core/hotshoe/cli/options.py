@@ -1,0 +1,155 @@
+"""Flags generated from EngineConfig and SamplingParams, and the way back from flags to these.
+
+A flag that was not given is absent from the namespace, so that a YAML file given by `--config`
+can fill it: what the command line says wins over the file, the file over the defaults. No engine
+or sampling option is written down twice; the tables below only sort and explain them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from typing import Any
+
+from hotshoe.cli.parser import EntryAction, json_or_text, merged
+from hotshoe.config import EngineConfig
+from hotshoe.errors import ConfigError
+from hotshoe.types import SamplingParams
+
+# Group title -> first field of the group; a group reaches to the next one's first field.
+ENGINE_GROUPS = {
+    "model": "model",
+    "platform": "platform",
+    "KV cache": "block_size",
+    "scheduling": "max_num_seqs",
+    "limits": "max_logprobs",
+}
+# Sampling fields that are flags. `seed` is missing as `--seed` is the engine's, which seeds
+# requests too; the others make sense only to programs.
+SAMPLING_HELP = {
+    "n": "sequences per prompt",
+    "temperature": "randomness; 0 always takes the most likely token",
+    "top_k": "keep the K most likely tokens; 0 keeps all",
+    "top_p": "keep the most likely tokens that reach this probability together",
+    "min_p": "drop tokens less likely than this times the most likely one",
+    "presence_penalty": "lowers the logits of tokens that were generated already",
+    "frequency_penalty": "lowers the logits of generated tokens, by their count",
+    "repetition_penalty": "divides the logits of tokens seen in prompt or output",
+    "max_tokens": "most tokens to generate",
+    "min_tokens": "generate at least this many before the text may end",
+    "stop": "string that ends the text",
+    "stop_token_ids": "token id that ends the text",
+    "include_stop_str_in_output": "keep the stop string in the text",
+    "ignore_eos": "go on after the end-of-sequence token",
+    "skip_special_tokens": "leave special tokens out of the text",
+    "logprobs": "report this many likely tokens per position, in JSON output",
+    "bad_words": "string that is never completed",
+}
+#: What the commands use where SamplingParams has another default.
+SAMPLING_DEFAULTS: dict[str, Any] = {"max_tokens": 128}
+
+_ABSENT = argparse.SUPPRESS
+
+
+def add_engine_flags(parser: argparse.ArgumentParser) -> None:
+    """Add MODEL, `--config` and every field of EngineConfig, in groups."""
+    own = {f.name: f for f in fields(EngineConfig)}
+    model = own.pop("model")
+    parser.add_argument("model", nargs="?", metavar="MODEL", default=_ABSENT, help=_help(model))
+    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file of engine options")
+    hints = typing.get_type_hints(EngineConfig)
+    starts = {first: title for title, first in ENGINE_GROUPS.items()}
+    group: argparse._ArgumentGroup = parser.add_argument_group("model")
+    for name, field in own.items():
+        if name in starts:
+            group = parser.add_argument_group(starts[name])
+        _add(group, name, hints[name], _help(field), field.metadata["choices"])
+
+
+def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the fields of SamplingParams that SAMPLING_HELP explains."""
+    group = parser.add_argument_group("sampling")
+    hints = typing.get_type_hints(SamplingParams)
+    known = {f.name: f for f in fields(SamplingParams)}
+    for name, text in SAMPLING_HELP.items():
+        default = SAMPLING_DEFAULTS.get(name, _default(known[name]))
+        _add(group, name, hints[name], text + _shown(default))
+
+
+def engine_config(args: argparse.Namespace, **overrides: Any) -> EngineConfig:
+    """Build the configuration from the file that `--config` names, the flags, and `overrides`.
+
+    Raises:
+        ConfigError: The file is unreadable or an option in it unknown; a value is bad.
+    """
+    values = _read_yaml(args.config) if getattr(args, "config", None) else {}
+    names = {f.name for f in fields(EngineConfig)}
+    flags = {name: value for name, value in vars(args).items() if name in names}
+    return EngineConfig.from_mapping(merged(merged(values, flags), overrides))
+
+
+def sampling_params(args: argparse.Namespace, **overrides: Any) -> SamplingParams:
+    """Build the sampling parameters from flags.
+
+    Raises:
+        RequestError: A value is out of range.
+    """
+    flags = {name: value for name, value in vars(args).items() if name in SAMPLING_HELP}
+    return SamplingParams(**{**SAMPLING_DEFAULTS, **flags, **overrides})
+
+
+def _add(
+    group: argparse._ArgumentGroup,
+    name: str,
+    hint: Any,
+    text: str,
+    choices: Iterable[str] | None = None,
+) -> None:
+    """Add one flag whose form follows from the field's type."""
+    types_of = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    kind = next(t for t in types_of if t is not types.NoneType)
+    origin = typing.get_origin(kind) or kind
+    arguments = typing.get_args(kind)
+    form: dict[str, Any]
+    if origin is bool:
+        form = {"action": argparse.BooleanOptionalAction}
+    elif origin is dict:
+        parse = str if arguments[1] is str else json_or_text
+        form = {"action": EntryAction, "parse": parse, "metavar": "KEY=VALUE"}
+    elif origin in (list, tuple):
+        form = {"action": "append", "type": arguments[0], "metavar": arguments[0].__name__.upper()}
+    else:
+        form = {"type": origin, "choices": choices}
+        form["metavar"] = None if choices else {int: "N", float: "X", str: "TEXT"}[origin]
+    flag = "--" + name.replace("_", "-")
+    group.add_argument(flag, default=_ABSENT, help=text, **form)
+
+
+def _help(field: Field[Any]) -> str:
+    return str(field.metadata["help"]).replace("%", "%%") + _shown(_default(field))
+
+
+def _default(field: Field[Any]) -> Any:
+    return None if field.default is MISSING else field.default
+
+
+def _shown(default: Any) -> str:
+    return "" if default in (None, ()) else f" (default: {default})"
+
+
+def _read_yaml(path: Path) -> Mapping[str, Any]:
+    import yaml
+
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"cannot read {path}: {' '.join(str(error).split())}") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+        raise ConfigError(f"{path} must hold `option: value` lines")
+    return {key.replace("-", "_"): value for key, value in values.items()}

@@ -1,0 +1,114 @@
+"""Argument parsing that says what a mistake might have meant.
+
+A thin layer over argparse: mistakes become ConfigError, unknown flags come with the nearest known
+one, and `--hf-overrides.a.b VALUE` is read as `--hf-overrides a.b=VALUE`. Called by `main`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from hotshoe.errors import ConfigError
+from hotshoe.suggest import did_you_mean
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser that raises instead of exiting, and takes no abbreviations."""
+
+    def __init__(self, prog: str, description: str) -> None:
+        super().__init__(prog=prog, description=description, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message} (see `{self.prog} --help`)")
+
+    def parse(self, words: Sequence[str]) -> argparse.Namespace:
+        """Parse the words after the command's name.
+
+        Raises:
+            ConfigError: A flag is unknown, or a value does not fit.
+        """
+        flags = self._option_string_actions
+        for word in words:
+            flag = word.partition("=")[0].partition(".")[0]
+            if flag == "--":
+                break
+            if flag.startswith("--") and " " not in flag and flag not in flags:
+                self.error(f"unknown flag {flag}{did_you_mean(flag, flags)}")
+        dotted = {flag for flag, action in flags.items() if isinstance(action, EntryAction)}
+        return self.parse_args(expand_dotted(words, dotted))
+
+
+class EntryAction(argparse.Action):
+    """Collects `KEY=VALUE` entries, or a whole JSON object, into one nested mapping.
+
+    Args:
+        parse: Turns the text of a value into the value.
+    """
+
+    def __init__(self, *args: Any, parse: Callable[[str], Any], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._parse = parse
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        try:
+            entries = self._entries(values)
+        except ValueError as error:
+            raise argparse.ArgumentError(
+                self, f"{error}; give KEY=VALUE or a JSON object"
+            ) from None
+        setattr(namespace, self.dest, merged(getattr(namespace, self.dest, {}), entries))
+
+    def _entries(self, text: str) -> dict[str, Any]:
+        if text.startswith("{"):
+            return dict(json.loads(text))
+        path, equals, value = text.partition("=")
+        keys = path.split(".")
+        if not equals or not all(keys):
+            raise ValueError(f"{text!r} has no key and value")
+        entries: Any = self._parse(value)
+        for key in reversed(keys):
+            entries = {key: entries}
+        return dict(entries)
+
+
+def expand_dotted(words: Sequence[str], flags: set[str]) -> list[str]:
+    """Rewrite `--flag.a.b value` and `--flag.a.b=value` as `--flag a.b=value`."""
+    expanded: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        name, equals, value = word.partition("=")
+        flag, dot, path = name.partition(".")
+        if not dot or flag not in flags:
+            expanded.append(word)
+            continue
+        if not equals:
+            following = next(rest, None)
+            if following is None:
+                raise ConfigError(f"{word} needs a value")
+            value = following
+        expanded += [flag, f"{path}={value}"]
+    return expanded
+
+
+def json_or_text(text: str) -> Any:
+    """Read a value as JSON where it is JSON (`2`, `true`, `[1]`), else as the text it is."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def merged(old: Any, new: Any) -> Any:
+    """Return `new` laid over `old`: mappings are merged key by key, all else is replaced."""
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return new
+    return {**old, **{key: merged(old.get(key), value) for key, value in new.items()}}

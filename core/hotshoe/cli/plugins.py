@@ -1,0 +1,51 @@
+"""`hotshoe plugins`: the plugins of this installation, their state, and every name they offer."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+from hotshoe.cli.table import table
+from hotshoe.plugins import PluginManager
+
+# What a hook's names are called here. Hooks that offer no names are missing.
+OFFERS = {
+    "platforms": "hotshoe_platforms",
+    "models": "hotshoe_named_models",
+    "architectures": "hotshoe_models",
+    "quantizations": "hotshoe_quantizations",
+    "commands": "hotshoe_commands",
+}
+
+
+class Plugins:
+    """See `hotshoe.cli.command.Command`."""
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--json", action="store_true", help="print JSON")
+
+    def run(self, args: Namespace) -> int:
+        manager = PluginManager()
+        plugins: list[dict[str, Any]] = [
+            {
+                "plugin": record.name,
+                "distribution": record.distribution,
+                "version": record.version,
+                "hooks": [hook.removeprefix("hotshoe_") for hook in record.hooks],
+                "error": record.error,
+            }
+            for record in manager.records
+        ]
+        offers = {kind: sorted(manager.mapping(hook)) for kind, hook in OFFERS.items()}
+        if args.json:
+            print(json.dumps({"plugins": plugins, "offers": offers}))
+            return 0
+        rows = [
+            (p["plugin"], p["distribution"], p["version"], p["error"] or ", ".join(p["hooks"]))
+            for p in plugins
+        ]
+        print(table(("plugin", "distribution", "version", "hooks, or what is wrong"), rows))
+        print()
+        print(table(("offered", "names"), [(kind, ", ".join(n)) for kind, n in offers.items()]))
+        return 0

@@ -1,0 +1,108 @@
+"""Opens the engine for a command, and says on stderr what start-up decided.
+
+Slots that run on their plain reference are always named, so that no fallback is silent. Used by
+`generate`, `chat` and `bench`.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from hotshoe.cli.options import engine_config
+
+if TYPE_CHECKING:
+    from hotshoe.engine.llm import LLM
+    from hotshoe.platform import DeviceFacts
+    from hotshoe.slots import Decision
+    from hotshoe.types import RequestOutput
+
+MIB = 2**20
+
+
+@contextmanager
+def open_llm(args: Namespace, quiet: bool = False, **overrides: Any) -> Iterator[LLM]:
+    """Build the engine that the flags describe, report on it, and close it in the end.
+
+    Raises:
+        UserError: The engine cannot be built as asked.
+    """
+    config = engine_config(args, **overrides)
+    from hotshoe.engine.llm import LLM
+
+    with LLM(config=config) as llm:
+        if not quiet:
+            for line in describe(llm):
+                say(line)
+        yield llm
+
+
+def say(line: str) -> None:
+    """Print a line for people; stdout stays free for what was asked for."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def describe(llm: LLM) -> list[str]:
+    """Return what start-up took, chose and could not serve natively, a line each."""
+    config = llm.config
+    sizes = ", ".join(f"{name} {size / MIB:,.0f} MiB" for name, size in llm.memory.items())
+    lines = [
+        f"{config.model} on {config.platform} ({config.dtype}): {sizes}",
+        f"ready in {sum(llm.startup.values()):.2f} s: {phases(llm.startup)}",
+    ]
+    return lines + reference_lines(llm.decisions)
+
+
+def phases(startup: Mapping[str, float]) -> str:
+    """Join start-up phases and their seconds."""
+    return ", ".join(f"{name} {seconds:.2f}" for name, seconds in startup.items())
+
+
+def reference_lines(decisions: Iterable[Decision]) -> list[str]:
+    """Name the specifications that no native candidate serves, one line for each slot."""
+    by_slot: dict[str, list[str]] = {}
+    for decision in decisions:
+        if not decision.native:
+            by_slot.setdefault(decision.slot, []).append(show_spec(decision.spec))
+    return [
+        f"slot {slot} runs on its plain reference for {'; '.join(specs)}"
+        for slot, specs in by_slot.items()
+    ]
+
+
+def show_spec(spec: Any) -> str:
+    """Print a specification without the fields that have their default."""
+    shown = (
+        f"{f.name}={getattr(spec, f.name)}"
+        for f in fields(spec)
+        if getattr(spec, f.name) != f.default
+    )
+    return " ".join(shown)
+
+
+def failures(outputs: Iterable[RequestOutput]) -> list[str]:
+    """Return the reasons of the sequences that ended in an error."""
+    return [
+        f"request {number}: {sequence.error}"
+        for number, output in enumerate(outputs, 1)
+        for sequence in output.outputs
+        if sequence.error is not None
+    ]
+
+
+def report_failures(reasons: Iterable[str]) -> int:
+    """Print why requests failed and return the exit code: 1 if any did."""
+    code = 0
+    for reason in reasons:
+        say(f"hotshoe: error: {reason}")
+        code = 1
+    return code
+
+
+def show_device(facts: DeviceFacts) -> str:
+    """Describe a device in one phrase."""
+    return f"{facts.name}, {facts.arch}, {facts.compute_units} compute units"

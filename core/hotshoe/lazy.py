@@ -1,0 +1,13 @@
+"""Lazy references: `"module:attribute"` text in place of an object that is costly to import."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+
+def resolve_lazy(target: Callable[..., Any] | str) -> Any:
+    """Import `"module:attribute"`; anything else is returned as it is."""
+    if not isinstance(target, str):
+        return target
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)
