@@ -1,0 +1,1 @@
+"""Model architectures, as data over one decoder; offered through `hotshoe_models.plugin`."""

@@ -1,0 +1,160 @@
+"""The one dense decoder: built from a `DecoderSpec`, asking slots for every operation.
+
+Knows no family and no hardware. A forward pass is a loop over layers of bound calls; residual
+additions are fused with the norm that follows them, across layers too.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from hotshoe.layers import (
+    AddRMSNorm,
+    Attention,
+    BuildContext,
+    Embedding,
+    ForwardBatch,
+    GatedActivation,
+    Linear,
+    RMSNorm,
+    Rotary,
+    Rotation,
+)
+from hotshoe_models.spec import DecoderSpec
+
+
+class DenseDecoder:
+    """See `hotshoe.models.base.Model`.
+
+    Args:
+        spec: The architecture.
+        ctx: The build context, which collects the wanted weights and the attention layers.
+    """
+
+    def __init__(self, spec: DecoderSpec, ctx: BuildContext) -> None:
+        names = spec.names
+        self.vocab_size = spec.vocab_size
+        self._embed = Embedding(
+            ctx, names.embedding, spec.vocab_size, spec.hidden_size, spec.embedding_scale
+        )
+        first = names.layer.format(0) + names.input_norm
+        self._first_norm = RMSNorm(ctx, first, spec.hidden_size, spec.norm_eps, spec.norm_offset)
+        rotaries = {
+            layer.rotation: Rotary.build(layer.rotation, ctx.max_model_len, ctx.device)
+            for layer in spec.layers
+            if layer.rotation is not None
+        }
+        self._layers = [_Layer(spec, ctx, i, rotaries) for i in range(len(spec.layers))]
+        self._lm_head = Linear(
+            ctx,
+            [(names.embedding if spec.tied else names.lm_head, spec.vocab_size)],
+            spec.hidden_size,
+            out_dtype="float32",
+            quantize="lm_head" not in spec.unquantized,
+        )
+        self._logits_divisor = spec.logits_divisor
+        self._softcap = spec.logits_softcap
+        ctx.weights.ignore(names.unused)
+        if spec.tied:  # some checkpoints store the tied matrix a second time
+            ctx.weights.ignore([rf"^{re.escape(names.lm_head)}\.weight$"])
+
+    def forward(self, batch: ForwardBatch) -> Tensor:
+        """Return the final normed hidden states [num_tokens, hidden_size]."""
+        residual = self._embed(batch.input_ids)
+        hidden = self._first_norm(residual)
+        for layer in self._layers:
+            hidden, residual = layer(hidden, residual, batch)
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return [n, vocab_size] float32."""
+        logits = self._lm_head(hidden)
+        if self._logits_divisor != 1.0:
+            logits.div_(self._logits_divisor)
+        if self._softcap is not None:
+            torch.tanh_(logits.div_(self._softcap)).mul_(self._softcap)
+        return logits
+
+
+class _Layer:
+    """Attention and MLP; ends with the norm that comes next, the next layer's or the final one."""
+
+    def __init__(
+        self, spec: DecoderSpec, ctx: BuildContext, i: int, rotaries: dict[Rotation, Rotary]
+    ) -> None:
+        names, size = spec.names, spec.hidden_size
+        prefix = names.layer.format(i)
+        heads = (spec.num_heads, spec.num_kv_heads, spec.num_kv_heads)
+        qkv = _parts(prefix, names.qkv, tuple(n * spec.head_dim for n in heads))
+        gate_up = _parts(prefix, names.gate_up, (spec.intermediate_size,) * 2)
+
+        def linear(role: str, parts: list[tuple[str, int]], width: int, bias: bool) -> Linear:
+            keep = role in spec.unquantized
+            return Linear(ctx, parts, width, bias=bias, quantize=not keep)
+
+        def norm(name: str | None) -> RMSNorm | None:
+            eps, offset = spec.norm_eps, spec.norm_offset
+            return None if name is None else RMSNorm(ctx, prefix + name, size, eps, offset)
+
+        def add_norm(name: str) -> AddRMSNorm:
+            eps, offset = spec.norm_eps, spec.norm_offset
+            return AddRMSNorm(ctx, name, size, eps, offset, spec.residual_scale)
+
+        last = i + 1 == len(spec.layers)
+        following = names.final_norm if last else names.layer.format(i + 1) + names.input_norm
+        self._qkv = linear("qkv", qkv, size, spec.qkv_bias)
+        self._attention = _attention(spec, ctx, i, rotaries)
+        self._o = linear("o", [(prefix + names.o, size)], heads[0] * spec.head_dim, spec.o_bias)
+        self._post_attention_norm = norm(names.post_attention_norm)
+        self._mlp_norm = add_norm(prefix + names.mlp_norm)
+        self._gate_up = linear("gate_up", gate_up, size, spec.mlp_bias)
+        self._activation = GatedActivation(ctx, spec.intermediate_size, spec.activation)
+        self._down = linear(
+            "down", [(prefix + names.down, size)], spec.intermediate_size, spec.mlp_bias
+        )
+        self._post_mlp_norm = norm(names.post_mlp_norm)
+        self._next_norm = add_norm(following)
+
+    def __call__(
+        self, hidden: Tensor, residual: Tensor, batch: ForwardBatch
+    ) -> tuple[Tensor, Tensor]:
+        """Map (normed, residual), each [num_tokens, hidden_size], to the next layer's."""
+        out = self._o(self._attention(self._qkv(hidden), batch))
+        if self._post_attention_norm is not None:
+            out = self._post_attention_norm(out)
+        hidden, residual = self._mlp_norm(out, residual)
+        out = self._down(self._activation(self._gate_up(hidden)))
+        if self._post_mlp_norm is not None:
+            out = self._post_mlp_norm(out)
+        return self._next_norm(out, residual)
+
+
+def _attention(
+    spec: DecoderSpec, ctx: BuildContext, i: int, rotaries: dict[Rotation, Rotary]
+) -> Attention:
+    layer, names = spec.layers[i], spec.names
+    prefix = names.layer.format(i)
+    plain = ctx.attention_spec(
+        spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.attention_scale
+    )
+    return Attention(
+        ctx,
+        replace(plain, window=layer.window, softcap=spec.attention_softcap),
+        rotaries[layer.rotation] if layer.rotation is not None else None,
+        qk_norm=(
+            (prefix + names.qk_norm[0], prefix + names.qk_norm[1], spec.norm_eps, spec.norm_offset)
+            if names.qk_norm is not None
+            else None
+        ),
+    )
+
+
+def _parts(prefix: str, names: tuple[str, ...], sizes: tuple[int, ...]) -> list[tuple[str, int]]:
+    """Pair names with row counts; a single name holds all rows stacked."""
+    if len(names) == 1:
+        return [(prefix + names[0], sum(sizes))]
+    return [(prefix + name, size) for name, size in zip(names, sizes, strict=True)]

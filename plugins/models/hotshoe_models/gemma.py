@@ -1,0 +1,132 @@
+"""Gemma 2 and the text model of Gemma 3: norms before and after each block, scaled embeddings.
+
+Gemma 2 caps scores and logits; Gemma 3 norms q and k and rotates its sliding layers with a base of
+their own. Defaults are those of transformers' Gemma2Config and Gemma3TextConfig.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from hotshoe.errors import CheckpointError
+from hotshoe.layers import BuildContext
+from hotshoe.models import ModelConfig
+from hotshoe_models.decoder import DenseDecoder
+from hotshoe_models.spec import DecoderSpec, WeightNames
+from hotshoe_models.values import (
+    FULL,
+    SLIDING,
+    activation,
+    decoder_spec,
+    flag,
+    layer_specs,
+    layer_types,
+    number,
+    optional_number,
+    optional_size,
+    refuse,
+    with_defaults,
+)
+
+GEMMA2_DEFAULTS = {
+    "vocab_size": 256000,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": True,
+    "rope_parameters": None,
+    "attention_bias": False,
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+    "layer_types": None,
+    "final_logit_softcapping": 30.0,
+    "attn_logit_softcapping": 50.0,
+    "use_bidirectional_attention": None,
+}
+GEMMA3_DEFAULTS = {
+    **GEMMA2_DEFAULTS,
+    "vocab_size": 262208,
+    "max_position_embeddings": 131072,
+    "final_logit_softcapping": None,
+    "attn_logit_softcapping": None,
+    "use_bidirectional_attention": False,
+}
+#: Rotary bases of Gemma 3's full and sliding layers.
+GLOBAL_THETA = 1_000_000.0
+LOCAL_THETA = 10_000.0
+#: In older files, every so-manieth layer of Gemma 3 attends to everything.
+GEMMA3_PATTERN = 6
+
+GEMMA2_NAMES = WeightNames(
+    post_attention_norm="post_attention_layernorm",
+    mlp_norm="pre_feedforward_layernorm",
+    post_mlp_norm="post_feedforward_layernorm",
+)
+GEMMA3_NAMES = replace(GEMMA2_NAMES, qk_norm=("self_attn.q_norm", "self_attn.k_norm"))
+
+
+def build_gemma2(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
+    """Build Gemma2ForCausalLM."""
+    config = with_defaults(config, GEMMA2_DEFAULTS)
+    types = layer_types(config, lambda i: FULL if i % 2 else SLIDING)
+    return DenseDecoder(_spec(config, ctx, types, GEMMA2_NAMES), ctx)
+
+
+def build_gemma3(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
+    """Build Gemma3ForCausalLM."""
+    config = with_defaults(config, GEMMA3_DEFAULTS)
+    if config.get("attn_logit_softcapping") is not None:
+        raise refuse(config, "attn_logit_softcapping", "has no soft cap on attention scores")
+    every = config.size("sliding_window_pattern", GEMMA3_PATTERN)
+    types = layer_types(config, lambda i: SLIDING if (i + 1) % every else FULL)
+    config = replace(config, values={**config.values, **_gemma3_rope(config.values)})
+    return DenseDecoder(_spec(config, ctx, types, GEMMA3_NAMES), ctx)
+
+
+def _spec(
+    config: ModelConfig, ctx: BuildContext, types: list[str], names: WeightNames
+) -> DecoderSpec:
+    if config.get("use_bidirectional_attention"):
+        raise refuse(config, "use_bidirectional_attention", "attends to earlier tokens only")
+    bias = flag(config, "attention_bias")
+    # The factor is rounded to the model's type before it multiplies, as in training.
+    scale = torch.tensor(config.size("hidden_size") ** 0.5, dtype=ctx.torch_dtype).item()
+    return decoder_spec(
+        config,
+        layer_specs(config, ctx, types, optional_size(config, "sliding_window")),
+        activation=activation(config, "hidden_activation"),
+        norm_offset=1.0,
+        qkv_bias=bias,
+        o_bias=bias,
+        attention_scale=number(config, "query_pre_attn_scalar") ** -0.5,
+        attention_softcap=optional_number(config, "attn_logit_softcapping"),
+        logits_softcap=optional_number(config, "final_logit_softcapping"),
+        embedding_scale=scale,
+        names=names,
+    )
+
+
+def _gemma3_rope(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Bring both spellings to one entry per layer type."""
+    given = values.get("rope_parameters") or {}
+    if given and not {FULL, SLIDING} & set(given):
+        raise CheckpointError(
+            f"config.json: rope_parameters must have entries {FULL} and {SLIDING}, not {given!r}"
+        )
+    full = {"rope_theta": values.get("rope_theta") or GLOBAL_THETA, **(given.get(FULL) or {})}
+    sliding = {
+        "rope_theta": values.get("rope_local_base_freq") or LOCAL_THETA,
+        **(given.get(SLIDING) or {}),
+    }
+    scaled = {**full, **(values.get("rope_scaling") or {})}
+    return {"rope_parameters": {FULL: scaled, SLIDING: sliding}, "rope_scaling": None}

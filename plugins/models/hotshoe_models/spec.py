@@ -1,0 +1,96 @@
+"""What a dense decoder is, as data: sizes, options, and where its weights lie in a checkpoint.
+
+Families fill these records from config.json; `hotshoe_models.decoder` builds from them. Nothing
+here knows any family.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hotshoe.layers import Rotation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightNames:
+    """Checkpoint prefixes. Those after `layer` are relative to a layer's own prefix.
+
+    Attributes:
+        layer: Prefix of a layer, with {} for its index.
+        qkv: One name per matrix, or one for the three stacked.
+        gate_up: Likewise.
+        qk_norm: Norms of each head's q and k before rotation; None for none.
+        mlp_norm: The norm after attention's residual addition.
+        post_attention_norm, post_mlp_norm: Norms of a block's output before it joins the residual
+            (Gemma 2 and 3); None for none.
+        unused: Regular expressions of tensors that some checkpoints hold and nobody needs.
+    """
+
+    embedding: str = "model.embed_tokens"
+    final_norm: str = "model.norm"
+    lm_head: str = "lm_head"
+    layer: str = "model.layers.{}."
+    qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    qk_norm: tuple[str, str] | None = None
+    o: str = "self_attn.o_proj"
+    gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
+    down: str = "mlp.down_proj"
+    input_norm: str = "input_layernorm"
+    mlp_norm: str = "post_attention_layernorm"
+    post_attention_norm: str | None = None
+    post_mlp_norm: str | None = None
+    unused: tuple[str, ...] = (r"\.rotary_emb\.inv_freq$",)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """In what layers differ from each other.
+
+    Attributes:
+        rotation: None leaves q and k as they are.
+        window: A query sees this many tokens, itself included; None sees all.
+    """
+
+    rotation: Rotation | None
+    window: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderSpec:
+    """A decoder of attention and gated MLP blocks.
+
+    Attributes:
+        activation: "silu", "gelu" or "gelu_tanh".
+        norm_offset: The norms' effective weight is offset + weight (Gemma uses 1).
+        attention_scale: Factor on q·k.
+        attention_softcap, logits_softcap: cap * tanh(x / cap) on scores or logits; None for none.
+        embedding_scale: Factor on embeddings.
+        residual_scale: Factor on a block's output where it joins the residual.
+        logits_divisor: Logits are divided by it.
+        tied: The embedding is the output matrix too.
+        unquantized: Linear layers that stay in the model's type, of "qkv", "o", "gate_up",
+            "down", "lm_head".
+    """
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    layers: tuple[LayerSpec, ...]
+    activation: str
+    norm_eps: float
+    attention_scale: float
+    tied: bool
+    norm_offset: float = 0.0
+    qkv_bias: bool = False
+    o_bias: bool = False
+    mlp_bias: bool = False
+    attention_softcap: float | None = None
+    logits_softcap: float | None = None
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    logits_divisor: float = 1.0
+    unquantized: frozenset[str] = frozenset({"lm_head"})
+    names: WeightNames = WeightNames()

@@ -1,0 +1,167 @@
+"""Reads config.json over a family's defaults into a `DecoderSpec`; every complaint names its key.
+
+A configuration file may leave out whatever equals its class's default, so each family lists the
+defaults of the class it was written by. null is a value of its own: it is not replaced.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hotshoe.errors import CheckpointError
+from hotshoe.layers import BuildContext, Rotation
+from hotshoe.models import ModelConfig
+from hotshoe_models.spec import DecoderSpec, LayerSpec
+
+FULL = "full_attention"
+SLIDING = "sliding_attention"
+
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "silu": "silu",
+    "swish": "silu",
+}
+
+
+def with_defaults(config: ModelConfig, defaults: Mapping[str, Any]) -> ModelConfig:
+    """Return the configuration with absent keys filled in."""
+    return replace(config, values={**defaults, **config.values})
+
+
+def refuse(config: ModelConfig, name: str, why: str) -> CheckpointError:
+    """Return the error for a value that cannot be served."""
+    return CheckpointError(
+        f"config.json: {name} is {config.values.get(name)!r}, but {config.architecture} {why}"
+    )
+
+
+def flag(config: ModelConfig, name: str) -> bool:
+    """Return a boolean; null is false."""
+    value = config.get(name, False)
+    if not isinstance(value, bool):
+        raise refuse(config, name, "needs true or false")
+    return value
+
+
+def number(config: ModelConfig, name: str) -> float:
+    """Return a positive number."""
+    value = config.require(name)
+    valid = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not valid or not math.isfinite(value) or value <= 0:
+        raise refuse(config, name, "needs a positive number")
+    return float(value)
+
+
+def optional_number(config: ModelConfig, name: str) -> float | None:
+    """Return a positive number, or None for null."""
+    return None if config.get(name) is None else number(config, name)
+
+
+def optional_size(config: ModelConfig, name: str) -> int | None:
+    """Return a positive integer, or None for null."""
+    return None if config.get(name) is None else config.size(name)
+
+
+def count(config: ModelConfig, name: str) -> int:
+    """Return an integer of at least 0."""
+    value = config.require(name)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise refuse(config, name, "needs an integer of at least 0")
+    return value
+
+
+def activation(config: ModelConfig, name: str) -> str:
+    """Return the activation's name in slot specifications."""
+    value = config.require(name)
+    if value not in ACTIVATIONS:
+        raise refuse(config, name, f"knows only {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[value]
+
+
+def head_dim(config: ModelConfig) -> int:
+    """Return channels per head: said, or the hidden size divided among the heads."""
+    return config.size("head_dim", config.size("hidden_size") // config.size("num_attention_heads"))
+
+
+def layer_types(config: ModelConfig, default: Callable[[int], str]) -> list[str]:
+    """Return `layer_types`, or the family's rule by layer index where it is absent."""
+    count = config.size("num_hidden_layers")
+    types = config.get("layer_types") or [default(i) for i in range(count)]
+    if not isinstance(types, list) or len(types) != count:
+        raise refuse(config, "layer_types", f"needs one entry for each of {count} layers")
+    if not set(types) <= {FULL, SLIDING}:
+        raise refuse(config, "layer_types", f"knows only {FULL} and {SLIDING}")
+    return types
+
+
+def layer_specs(
+    config: ModelConfig,
+    ctx: BuildContext,
+    types: Sequence[str] | None = None,
+    window: int | None = None,
+    *,
+    partial_rotary: bool = False,
+    **rotation_options: Any,
+) -> tuple[LayerSpec, ...]:
+    """Describe the layers.
+
+    Args:
+        types: Type of each layer; default: all of full attention.
+        window: Window of the sliding layers.
+        partial_rotary: The family may rotate fewer channels than a head has.
+        rotation_options: See `Rotation.from_config`.
+    """
+    types = types if types is not None else layer_types(config, lambda i: FULL)
+    if SLIDING in types and window is None:
+        raise refuse(config, "sliding_window", f"has layers of type {SLIDING}")
+    dim = head_dim(config)
+    rotations = {
+        kind: Rotation.from_config(
+            config.values, dim, ctx.max_model_len, layer_type=kind, **rotation_options
+        )
+        for kind in sorted(set(types))
+    }
+    if not partial_rotary and any(r.rotary_dim != dim for r in rotations.values()):
+        raise refuse(config, "partial_rotary_factor", "rotates whole heads only")
+    return tuple(LayerSpec(rotations[t], window if t == SLIDING else None) for t in types)
+
+
+def decoder_spec(
+    config: ModelConfig, layers: tuple[LayerSpec, ...], **differences: Any
+) -> DecoderSpec:
+    """Describe a decoder of Llama's shape, changed by a family's differences.
+
+    Raises:
+        CheckpointError: A value is missing, malformed or not supported.
+    """
+    quantized = config.get("quantization_config")
+    if quantized is not None:
+        method = quantized.get("quant_method") if isinstance(quantized, Mapping) else quantized
+        raise CheckpointError(
+            f"config.json: quantization_config.quant_method is {method!r}, which no installed "
+            "plugin reads; use the unquantised checkpoint, with --quantization if wanted"
+        )
+    num_heads = config.size("num_attention_heads")
+    num_kv_heads = config.size("num_key_value_heads", num_heads)
+    if num_heads % num_kv_heads:
+        raise refuse(config, "num_key_value_heads", f"has {num_heads} query heads to share them")
+    common: dict[str, Any] = {
+        "vocab_size": config.size("vocab_size"),
+        "hidden_size": config.size("hidden_size"),
+        "intermediate_size": config.size("intermediate_size"),
+        "num_heads": num_heads,
+        "num_kv_heads": num_kv_heads,
+        "head_dim": head_dim(config),
+        "layers": layers,
+        "norm_eps": number(config, "rms_norm_eps"),
+        "attention_scale": head_dim(config) ** -0.5,
+        "tied": flag(config, "tie_word_embeddings"),
+    }
+    if "activation" not in differences:
+        common["activation"] = activation(config, "hidden_act")
+    return DecoderSpec(**{**common, **differences})
