@@ -1,0 +1,15 @@
+"""The plugin: which quantisation methods this distribution offers. Imports none of them."""
+
+from collections.abc import Mapping
+
+from hotshoe.plugins import hookimpl
+
+HOTSHOE_HOOK_API = 1
+
+METHODS = {"int8": "hotshoe_quantization.int8:Int8"}
+
+
+@hookimpl
+def hotshoe_quantizations() -> Mapping[str, str]:
+    """Name the methods as `--quantization` spells them."""
+    return METHODS
