@@ -1,0 +1,357 @@
+"""Tiny random checkpoints of every family, made by transformers itself, and ways to run them.
+
+`variant` parametrises a test over all of VARIANTS. `checkpoints.get(variant)` is a saved model
+directory with its transformers model; `Stepper` runs Hotshoe's model on it by hand-made batches.
+"""
+
+import random
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+from hotshoe.layers import BuildContext, ForwardBatch
+from hotshoe.loader import load_weights
+from hotshoe.models import ModelConfig
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import SLOTS, AttentionMetadata, Selector
+from hotshoe.slots.base import resolve_lazy
+from hotshoe_models.plugin import ARCHITECTURES
+
+VOCAB = 256
+LENGTH = 64
+CPU = DeviceFacts("plain", "cpu", "a test's device", "any", 1 << 30, 1)
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+YARN_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 200.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+SIZES = {
+    "vocab_size": VOCAB,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": LENGTH,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": None,
+}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One configuration. `end_to_end` runs it through the whole engine too."""
+
+    name: str
+    family: str
+    values: dict[str, Any] = field(default_factory=dict)
+    max_model_len: int = LENGTH
+    end_to_end: bool = False
+
+
+def longrope(pairs: int) -> dict[str, Any]:
+    """Make factors that differ from pair to pair."""
+    return {
+        "rope_type": "longrope",
+        "short_factor": [1.0 + 0.1 * i for i in range(pairs)],
+        "long_factor": [2.0 + 0.7 * i for i in range(pairs)],
+        "original_max_position_embeddings": 32,
+    }
+
+
+TIED = {"tie_word_embeddings": True}
+UNTIED = {"tie_word_embeddings": False}
+GEMMA3_ROPE = {
+    "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+    "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 10_000.0},
+}
+VARIANTS = [
+    Variant("llama", "Llama", {"num_key_value_heads": 4}, end_to_end=True),
+    Variant("llama-tied-gqa", "Llama", {"num_key_value_heads": 1, **TIED}, end_to_end=True),
+    Variant(
+        "llama-biases-head-dim",
+        "Llama",
+        {"attention_bias": True, "mlp_bias": True, "head_dim": 24, "hidden_act": "gelu"},
+    ),
+    Variant("llama-linear", "Llama", {"rope_parameters": {"rope_type": "linear", "factor": 3.0}}),
+    Variant(
+        "llama-dynamic",
+        "Llama",
+        {
+            "rope_parameters": {"rope_type": "dynamic", "factor": 2.0},
+            "max_position_embeddings": 16,
+        },
+    ),
+    Variant("llama-llama3", "Llama", {"rope_parameters": LLAMA3_ROPE}, end_to_end=True),
+    Variant("mistral", "Mistral", {"sliding_window": 7}, end_to_end=True),
+    Variant("mistral-full", "Mistral", {"sliding_window": None, "head_dim": 32}),
+    Variant("qwen2", "Qwen2", {"rope_parameters": YARN_ROPE}, end_to_end=True),
+    Variant(
+        "qwen2-windows",
+        "Qwen2",
+        {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1, **TIED},
+    ),
+    Variant("qwen3", "Qwen3", {"head_dim": 32, **TIED}, end_to_end=True),
+    Variant(
+        "qwen3-biases-windows",
+        "Qwen3",
+        {
+            "head_dim": 16,
+            "attention_bias": True,
+            "use_sliding_window": True,
+            "sliding_window": 6,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "rope_parameters": {**YARN_ROPE, "mscale": 1.0, "mscale_all_dim": 0.5},
+        },
+    ),
+    Variant(
+        "gemma2",
+        "Gemma2",
+        {"head_dim": 16, "sliding_window": 6, "query_pre_attn_scalar": 20},
+        end_to_end=True,
+    ),
+    Variant(
+        "gemma2-uncapped",
+        "Gemma2",
+        {
+            "head_dim": 24,
+            "sliding_window": 9,
+            "attn_logit_softcapping": None,
+            "final_logit_softcapping": None,
+            "attention_bias": True,
+            **UNTIED,
+        },
+    ),
+    Variant(
+        "gemma3",
+        "Gemma3",
+        {
+            "head_dim": 16,
+            "sliding_window": 6,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+            "rope_parameters": GEMMA3_ROPE,
+            "final_logit_softcapping": 5.0,
+        },
+        end_to_end=True,
+    ),
+    Variant("gemma3-plain", "Gemma3", {"head_dim": 32, "sliding_window": 8, **UNTIED}),
+    Variant("phi3", "Phi3", end_to_end=True),
+    Variant(
+        "phi3-partial-window",
+        "Phi3",
+        {"rope_parameters": {"partial_rotary_factor": 0.5}, "sliding_window": 7, **TIED},
+    ),
+    Variant("phi3-longrope-short", "Phi3", {"rope_parameters": longrope(8)}, 32, end_to_end=True),
+    Variant(
+        "phi3-longrope-long",
+        "Phi3",
+        {"rope_parameters": {**longrope(6), "partial_rotary_factor": 0.75}},
+    ),
+    Variant(
+        "granite",
+        "Granite",
+        {
+            "embedding_multiplier": 3.0,
+            "attention_multiplier": 0.2,
+            "residual_multiplier": 0.4,
+            "logits_scaling": 2.5,
+        },
+        end_to_end=True,
+    ),
+    Variant("granite-biases", "Granite", {"attention_bias": True, "mlp_bias": True, **TIED}),
+    Variant(
+        "smollm3", "SmolLM3", {"num_hidden_layers": 4, "no_rope_layer_interval": 2}, end_to_end=True
+    ),
+    Variant(
+        "smollm3-windows",
+        "SmolLM3",
+        {
+            "no_rope_layers": [1, 0, 1],
+            "use_sliding_window": True,
+            "sliding_window": 6,
+            "attention_bias": True,
+            "mlp_bias": True,
+            **UNTIED,
+        },
+    ),
+]
+#: Phi-3 keeps the trained length outside the rope parameters, where it overrules them.
+OUTSIDE = {"Phi3": {"original_max_position_embeddings": 32}}
+CONFIG_CLASSES = {"Gemma3": "Gemma3TextConfig"}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A saved model directory, and the transformers model that was saved."""
+
+    path: Path
+    model: transformers.PreTrainedModel
+
+    def logits(self, tokens: Sequence[int], length: int = 0) -> Tensor:
+        """Return transformers' logits [len(tokens), vocab], as part of a text of this length."""
+        padded = [*tokens, *([3] * (length - len(tokens)))]
+        with torch.inference_mode():
+            out = self.model(torch.tensor([padded]), use_cache=False).logits
+        return out[0, : len(tokens)].float()
+
+    def greedy(self, tokens: Sequence[int], count: int) -> list[int]:
+        """Return what transformers generates."""
+        ids = torch.tensor([tokens])
+        with torch.inference_mode():
+            out = self.model.generate(
+                ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False
+            )
+        return out[0, len(tokens) :].tolist()
+
+
+def save_tiny(variant: Variant, path: Path, seed: int) -> Checkpoint:
+    """Make a random model whose attention and logits are far from uniform, and save it."""
+    config_class = getattr(
+        transformers, CONFIG_CLASSES.get(variant.family, f"{variant.family}Config")
+    )
+    values = {**SIZES, **OUTSIDE.get(variant.family, {}), **variant.values}
+    config = config_class(**values, attn_implementation="eager")
+    torch.manual_seed(seed)
+    model = getattr(transformers, f"{variant.family}ForCausalLM")(config).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() == 1:
+                centre = 0.0 if "bias" in name or "Gemma" in variant.family else 1.0
+                weight.normal_(centre, 0.3)
+            else:
+                weight.normal_(0.0, 1.5 * weight.shape[1] ** -0.5)
+    model.save_pretrained(path)
+    return Checkpoint(path, model)
+
+
+class Checkpoints:
+    """Checkpoints by variant, each made once a session from a fresh seed."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._made: dict[str, Checkpoint] = {}
+        self.seed = secrets.randbits(32)
+
+    def get(self, variant: Variant) -> Checkpoint:
+        print(f"checkpoints are drawn from seed {self.seed}")
+        if variant.name not in self._made:
+            path = self._root / variant.name
+            self._made[variant.name] = save_tiny(variant, path, self.seed)
+        return self._made[variant.name]
+
+
+class Stepper:
+    """Hotshoe's model on plain references, fed token by token as a scheduler would.
+
+    Blocks are handed out in random order and the cache starts as NaN, so that a read of a wrong
+    block or of an unwritten slot shows.
+    """
+
+    def __init__(self, path: Path, max_model_len: int, block_size: int = 4) -> None:
+        config = ModelConfig.load(path)
+        self.ctx = BuildContext(
+            Selector(SLOTS, [], CPU), "float32", "float32", block_size, max_model_len
+        )
+        build = resolve_lazy(ARCHITECTURES[config.architecture])
+        self.model = build(config, self.ctx)
+        load_weights(self.ctx.weights, path, "safetensors", torch.float32, 0)
+        self._free = random.sample(range(64), 64)
+        for layer in self.ctx.attention_layers:
+            layer.allocate_cache(64)
+            layer.cache.fill_(float("nan"))
+        self._blocks: dict[int, list[int]] = {}
+        self._lengths: dict[int, int] = {}
+
+    @torch.inference_mode()
+    def step(self, scheduled: dict[int, Sequence[int]]) -> dict[int, Tensor]:
+        """Feed each sequence its next tokens; return the logits of every one of them."""
+        size = self.ctx.block_size
+        ids, positions, slots, starts = [], [], [], [0]
+        for sequence, tokens in scheduled.items():
+            blocks = self._blocks.setdefault(sequence, [])
+            begin = self._lengths.get(sequence, 0)
+            end = self._lengths[sequence] = begin + len(tokens)
+            while len(blocks) * size < end:
+                blocks.append(self._free.pop())
+            ids += tokens
+            positions += range(begin, end)
+            slots += [blocks[p // size] * size + p % size for p in range(begin, end)]
+            starts.append(len(ids))
+        lengths = [self._lengths[sequence] for sequence in scheduled]
+        hidden = self.model.forward(
+            ForwardBatch(
+                _ints(ids),
+                _ints(positions),
+                AttentionMetadata(
+                    num_reqs=len(scheduled),
+                    query_start_loc=_ints(starts),
+                    seq_lens=_ints(lengths),
+                    block_table=self._block_table(list(scheduled)),
+                    slot_mapping=_ints(slots),
+                    max_query_len=max(len(tokens) for tokens in scheduled.values()),
+                    max_seq_len=max(lengths),
+                ),
+            )
+        )
+        logits = self.model.logits(hidden)
+        parts = logits.split([len(tokens) for tokens in scheduled.values()])
+        return dict(zip(scheduled, parts, strict=True))
+
+    def _block_table(self, sequences: list[int]) -> Tensor:
+        """Return the table as a view with a row stride, its unused entries out of range."""
+        width = max(len(self._blocks[s]) for s in sequences)
+        table = torch.full((len(sequences), width + 3), 1 << 20, dtype=torch.int32)
+        for row, sequence in enumerate(sequences):
+            blocks = self._blocks[sequence]
+            table[row, : len(blocks)] = _ints(blocks)
+        return table[:, :width]
+
+
+def _ints(values: Sequence[int]) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run tests that take `variant` for all of them, `end_to_end_variant` for the chosen ones."""
+    for name, wanted in (
+        ("variant", VARIANTS),
+        ("end_to_end_variant", [v for v in VARIANTS if v.end_to_end]),
+    ):
+        if name in metafunc.fixturenames:
+            metafunc.parametrize(name, wanted, ids=lambda v: v.name)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Matrices this small run faster on one thread, by much where other work shares the cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
+    return Checkpoints(tmp_path_factory.mktemp("checkpoints"))
+
+
+@pytest.fixture(scope="session")
+def stepper_class() -> type[Stepper]:
+    return Stepper
