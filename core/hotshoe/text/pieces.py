@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, AnyStr
 
 from hotshoe.errors import CheckpointError
 
@@ -130,17 +130,22 @@ def _word_piece(spec: dict[str, Any]) -> PieceStep:
 
 
 def _strip(spec: dict[str, Any]) -> PieceStep:
-    content, start, stop = spec["content"].encode(), spec["start"], spec["stop"]
+    content, ends = spec["content"], (spec["start"], spec["stop"])
 
     def change(piece: Text, first: bool) -> Text:
-        data = piece.encode() if isinstance(piece, str) else piece
-        for _ in range(start):
-            data = data.removeprefix(content)
-        for _ in range(stop):
-            data = data.removesuffix(content)
-        return data
+        if isinstance(piece, bytes):
+            return _strip_ends(piece, content.encode(), *ends)
+        return _strip_ends(piece, content, *ends)
 
     return change
+
+
+def _strip_ends(piece: AnyStr, content: AnyStr, start: int, stop: int) -> AnyStr:
+    for _ in range(start):
+        piece = piece.removeprefix(content)
+    for _ in range(stop):
+        piece = piece.removesuffix(content)
+    return piece
 
 
 def _join(spec: dict[str, Any]) -> PieceStep:

@@ -1,6 +1,7 @@
 """Log probabilities of prompts and of chosen tokens against float64."""
 
 import torch
+
 from hotshoe.sampling import prompt_logprobs
 from hotshoe.sampling.logprobs import compute_logprobs
 

@@ -6,6 +6,7 @@ import random
 import numpy as np
 import pytest
 import torch
+
 from hotshoe.sampling import Sampler
 from hotshoe.sampling.uniform import uniforms
 from hotshoe.slots.reference.sampling import build

@@ -1,6 +1,7 @@
 """Uniform numbers: known stream values, range, independence of seeds and positions."""
 
 import numpy as np
+
 from hotshoe.sampling.uniform import mix, uniforms
 
 

@@ -3,13 +3,15 @@
 import json
 
 import pytest
-from hotshoe.text import Tokenizer
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
+from hotshoe.text import Tokenizer
+
 CORPUS = [
     "The quick brown fox jumps over the lazy dog, doesn't it? I'm sure they've seen it.",
-    "Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich. 素早い茶色の狐が怠け者の犬を飛び越える",
+    "Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich.",
+    "素早い茶色の狐が怠け者の犬を飛び越える",
     "def add(a, b):\n    return a + b\n\n\nprint(add(1, 2))  # 12345 🙂👩‍👩‍👧 naïve café",
 ] * 3
 SPECIAL = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"]

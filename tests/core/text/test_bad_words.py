@@ -1,6 +1,7 @@
 """Bad words as token sequences, whatever precedes them."""
 
 import pytest
+
 from hotshoe.text import bad_word_token_ids
 
 

@@ -1,6 +1,7 @@
 """Chat templates render as transformers renders them."""
 
 import pytest
+
 from hotshoe.errors import CheckpointError, RequestError
 from hotshoe.text import Tokenizer
 
@@ -132,5 +133,5 @@ def test_templates_run_in_a_sandbox(make_directory):
     change = "{% set _ = messages.append({}) %}"
     for template in (escape, change):
         tokenizer = Tokenizer.load(make_directory(config={"chat_template": template}))
-        with pytest.raises(RequestError, match="unsafe|not safely"):
+        with pytest.raises(RequestError, match=r"unsafe|not safely"):
             tokenizer.apply_chat_template([{"role": "user", "content": "a"}])

@@ -1,15 +1,14 @@
 """Incremental detokenisation equals the tokenizer's decoding of the whole, however it is cut."""
 
+import itertools
 import random
 
 import pytest
-from hotshoe.errors import CheckpointError
-from hotshoe.text.detokenizer import Detokenizer
-from hotshoe.text.pieces import TokenPieces
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models
+
+from hotshoe.text.detokenizer import Detokenizer
+from hotshoe.text.pieces import TokenPieces
 
 KINDS = ["byte_level", "byte_fallback", "metaspace", "unigram", "word_piece", "no_decoder"]
 EXACT = ["byte_level", "unigram", "word_piece", "no_decoder"]
@@ -20,7 +19,7 @@ def stream(tokenizer, token_ids, cuts=(), skip_special_tokens=True, prompt=()):
     skipped = tokenizer.special_token_ids if skip_special_tokens else frozenset()
     detokenizer = Detokenizer(tokenizer.pieces, skipped, prompt)
     bounds = [0, *sorted(cuts), len(token_ids)]
-    parts = [detokenizer.push(token_ids[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+    parts = [detokenizer.push(token_ids[a:b]) for a, b in itertools.pairwise(bounds)]
     return [*parts, detokenizer.finish()]
 
 
@@ -132,19 +131,3 @@ def test_long_texts_take_constant_work_per_token(byte_level_tokenizer, monkeypat
     for token_id in prompt:
         detokenizer.push((token_id,))
     assert len(looked_up) <= byte_level_tokenizer.vocab_size + 8
-
-
-@pytest.mark.parametrize(
-    "decoder",
-    [
-        decoders.CTC(),
-        decoders.BPEDecoder(),
-        decoders.Sequence([decoders.Fuse(), decoders.Replace("a", "b")]),
-        decoders.Sequence([decoders.Fuse(), decoders.Strip(" ", 0, 1)]),
-    ],
-)
-def test_decoders_that_look_at_neighbours_are_refused(decoder):
-    backend = Backend(models.BPE())
-    backend.decoder = decoder
-    with pytest.raises(CheckpointError, match="token by token"):
-        TokenPieces(backend)

@@ -1,13 +1,15 @@
 """Requests' outputs: text, tokens, log probabilities, reasons, n sequences, linear work."""
 
+import itertools
 import random
 import time
 
 import pytest
-from hotshoe.text import OutputProcessor
-from hotshoe.types import FinishReason, SamplingParams, TokenLogprobs, TokenOutput
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from hotshoe.text import OutputProcessor
+from hotshoe.types import FinishReason, SamplingParams, TokenLogprobs, TokenOutput
 
 
 class Driver:
@@ -115,7 +117,7 @@ def test_any_grouping_of_tokens_gives_the_same_result(byte_level_tokenizer, data
         driver = Driver(byte_level_tokenizer)
         driver.add(sampling)
         bounds = [0, *sorted(bounds), len(ids)]
-        for a, b in zip(bounds, bounds[1:], strict=False):
+        for a, b in itertools.pairwise(bounds):
             driver.feed(ids[a:b])
         stopped = driver.aborted == ["r"]
         if not stopped:

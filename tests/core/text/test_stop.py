@@ -1,9 +1,12 @@
 """Stop strings: the streamed result equals that of the whole text, however it is cut."""
 
+import itertools
+
 import pytest
-from hotshoe.text.stop import StopAutomaton, StopMatcher
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from hotshoe.text.stop import StopAutomaton, StopMatcher
 
 LETTERS = st.text(alphabet="ab\n", max_size=40)
 STOPS = st.lists(st.text(alphabet="ab\n", min_size=1, max_size=5), min_size=1, max_size=5)
@@ -37,7 +40,7 @@ def stream(chunks, stops, include):
 
 def cut(text, bounds):
     bounds = [0, *sorted(bounds), len(text)]
-    return [text[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [text[a:b] for a, b in itertools.pairwise(bounds)]
 
 
 @settings(max_examples=400, deadline=None)

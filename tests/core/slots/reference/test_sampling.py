@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+
 from hotshoe.slots.reference.sampling import build
 from hotshoe.slots.specs import SampleSpec
 
