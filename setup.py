@@ -47,6 +47,7 @@ COMPILE_FLAGS = [
         "-fdata-sections",
     ),
     *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-Wno-psabi"),
+    *("-Wno-uninitialized", "-Wno-maybe-uninitialized"),  # false alarms of GCC's intrinsics
 ]
 LINK_FLAGS = ["-pthread"] + ["-Wl,--gc-sections", "-Wl,-s"] * (sys.platform == "linux")
 

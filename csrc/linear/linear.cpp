@@ -1,0 +1,244 @@
+// The driver of a linear operation: brings x into the kernel's form, cuts the product into tiles
+// for the threads, and turns sums into y.
+
+#include "linear/linear.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "common/parallel.h"
+#include "common/simd.h"
+#include "linear/quantize.h"
+#include "linear/tile.h"
+
+namespace hotshoe::linear {
+namespace {
+
+// Up to here a row of x costs next to nothing beside reading W, which plain vectors do best.
+constexpr int64_t kMaxStreamingRows = 4;
+// Rows of x that are worked on together stay in the second-level cache, with room for W.
+constexpr int64_t kXCacheBytes = 512 * 1024;
+// Waking another thread pays from about so many bytes read or multiply-adds made by it.
+constexpr int64_t kMinThreadBytes = 64 * 1024;
+constexpr int64_t kMinThreadProducts = 512 * 1024;
+constexpr int kMinTasksPerThread = 4;
+
+const Kernel& choose_kernel(const Call& call) {
+  const DType weights = call.layout.dtype;
+  const Kernel* amx = amx_kernel(weights);
+  if (amx && call.m > kMaxStreamingRows) return *amx;
+  return weights == DType::i8 ? int8_kernel() : float_kernel(weights);
+}
+
+int form_bytes(Form form) {
+  switch (form) {
+    case Form::f32: return 4;
+    case Form::bf16:
+    case Form::s16_pairs: return 2;
+    default: return 1;
+  }
+}
+
+// Where the kernel reads x: the caller's tensor, or a converted copy of some rows.
+struct XRows {
+  const char* data;
+  int64_t stride_bytes;
+  const float* scales;  // one for each row; quantised forms only
+};
+
+// Writes one row in the given form, zero up to padded_k; returns the quantisation scale.
+template <class T>
+float convert_row(const T* row, int64_t k, int64_t padded_k, Form form, char* out) {
+  std::memset(out, 0, size_t(padded_k * form_bytes(form)));
+  if (form == Form::bf16) {
+    for (int64_t i = 0; i < k; ++i) ((bf16*)out)[i] = from_float<bf16>(to_float(row[i]));
+    return 1.0f;
+  }
+  if (form == Form::f32) {
+    int64_t i = 0;
+    for (; i + VL <= k; i += VL) vstore((float*)out + i, vload(row + i));
+    vstore_n((float*)out + i, vload_n(row + i, int(k - i)), int(k - i));
+    return 1.0f;
+  }
+  const float scale = row_scale(row, k);
+  if (form == Form::s8) {
+    quantize_row(row, k, scale, [&](int64_t i, int8_t q) { ((int8_t*)out)[i] = q; });
+  } else if (form == Form::u8) {
+    quantize_row(row, k, scale, [&](int64_t i, int8_t q) { ((uint8_t*)out)[i] = uint8_t(q + 128); });
+  } else {
+    quantize_row(row, k, scale, [&](int64_t i, int8_t q) {
+      const int64_t swapped = (i & ~int64_t(3)) | ((i & 1) << 1) | ((i & 2) >> 1);
+      ((int16_t*)out)[swapped] = q;
+    });
+  }
+  return scale;
+}
+
+// Memory of the calling thread for converted rows, kept between calls.
+char* conversion_buffer(size_t bytes) {
+  thread_local size_t capacity = 0;
+  thread_local std::unique_ptr<char[]> memory;
+  if (bytes > capacity) {
+    memory.reset(new char[bytes]);
+    capacity = bytes;
+  }
+  return memory.get();
+}
+
+XRows convert_rows(const Call& call, const Kernel& kernel, int64_t m_begin, int64_t rows) {
+  const int64_t k = call.layout.k, padded_k = round_up(k, kernel.k_unit);
+  const int64_t stride = round_up(padded_k * form_bytes(kernel.form), kLineBytes);
+  char* data = conversion_buffer(size_t(rows * (stride + 4) + kLineBytes));
+  data += kLineBytes - intptr_t(data) % kLineBytes;
+  auto* scales = (float*)(data + rows * stride);
+  visit_float(int(call.x_dtype), [&](auto type) {
+    const auto* x = (const decltype(type)*)call.x + m_begin * call.x_stride;
+    parallel_for(
+        rows,
+        [&](int64_t begin, int64_t end, int) {
+          for (int64_t i = begin; i < end; ++i) {
+            scales[i] =
+                convert_row(x + i * call.x_stride, k, padded_k, kernel.form, data + i * stride);
+          }
+        },
+        divide_up(kMinThreadBytes, k));
+  });
+  return {data, stride, scales};
+}
+
+XRows prepare_rows(const Call& call, const Kernel& kernel, int64_t m_begin, int64_t rows) {
+  const bool as_it_is = (kernel.form == Form::bf16 && call.layout.k % kernel.k_unit == 0) ||
+                        (kernel.form == Form::f32 && call.x_dtype == DType::f32);
+  if (!as_it_is) return convert_rows(call, kernel, m_begin, rows);
+  const int64_t stride = call.x_stride * element_bytes(call.x_dtype);
+  return {(const char*)call.x + m_begin * stride, stride, nullptr};
+}
+
+// Integer sums of one tile row to floats, in place: takes the offset of unsigned x off again.
+void dequantize(float* sums, const int32_t* w_sums, const float* w_scales, float x_scale,
+                int32_t offset) {
+  int32_t integers[kTileCols];
+  std::memcpy(integers, sums, sizeof integers);
+  for (int c = 0; c < kTileCols; ++c) {
+    sums[c] = float(integers[c] - offset * w_sums[c]) * (x_scale * w_scales[c]);
+  }
+}
+
+template <class T>
+void write_row(T* y, const float* sums, const float* bias, int64_t n) {
+  for (int64_t c = 0; c < n; c += VL) {
+    const int lanes = int(std::min<int64_t>(VL, n - c));
+    Vec value = vload(sums + c);
+    if (bias) value += vload_n(bias + c, lanes);
+    vstore_n(y + c, value, lanes);
+  }
+}
+
+// One super-block of rows: the product's tiles and their epilogue.
+class Block {
+ public:
+  Block(const Call& call, const Kernel& kernel, const XRows& x, int64_t m_begin, int64_t rows)
+      : call_(call), kernel_(kernel), x_(x), m_begin_(m_begin), rows_(rows) {
+    panels_ = divide_up(call.layout.blocks, kernel.max_blocks);
+    tiles_ = divide_up(rows, kernel.max_rows);
+    groups_ = round_up(call.layout.k, kernel.k_unit) / call.layout.group;
+    // Columns are shared out; rows too where there are too few columns for all threads.
+    parts_ = std::clamp<int64_t>(divide_up(num_threads() * kMinTasksPerThread, panels_), 1, tiles_);
+  }
+
+  void run() const {
+    const int64_t tasks = panels_ * parts_;
+    const int64_t bytes = call_.layout.block_bytes * kernel_.max_blocks;
+    const int64_t products = bytes / kGroupBytes * call_.layout.group * rows_ / parts_;
+    const int64_t least = std::min(divide_up(kMinThreadBytes, bytes),
+                                   divide_up(kMinThreadProducts, products));
+    parallel_for(
+        tasks,
+        [&](int64_t begin, int64_t end, int) {
+          for (int64_t task = begin; task < end; ++task) run_task(task, end);
+          if (kernel_.finish) kernel_.finish();
+        },
+        least);
+  }
+
+ private:
+  const char* panel_address(int64_t panel) const {
+    return (const char*)call_.weights + panel * kernel_.max_blocks * call_.layout.block_bytes;
+  }
+
+  int64_t tile_begin(int64_t tile) const { return rows_ * tile / tiles_; }
+
+  void run_task(int64_t task, int64_t end) const {
+    const int64_t panel = task / parts_, part = task % parts_;
+    const int64_t first = tiles_ * part / parts_, last = tiles_ * (part + 1) / parts_;
+    const int64_t next = std::min((task + parts_) / parts_, (end - 1) / parts_);
+    // Each tile of this panel fetches its share of the next panel's lines.
+    const int64_t step = divide_up(kLineBytes, last - first);
+    alignas(64) float sums[kMaxRows * kTileCols];
+    Tile t;
+    t.x_stride = x_.stride_bytes;
+    t.w = panel_address(panel);
+    t.block_bytes = call_.layout.block_bytes;
+    t.blocks = int(std::min<int64_t>(kernel_.max_blocks,
+                                     call_.layout.blocks - panel * kernel_.max_blocks));
+    t.groups = groups_;
+    t.prefetch_step = step;
+    t.sums = sums;
+    for (int64_t tile = first; tile < last; ++tile) {
+      const int64_t row = tile_begin(tile);
+      t.x = x_.data + row * x_.stride_bytes;
+      t.rows = int(tile_begin(tile + 1) - row);
+      t.prefetch = panel_address(next) + (tile - first) * groups_ * step;
+      kernel_.run(t);
+      write(sums, row, t.rows, panel * kernel_.max_blocks * kBlockRows);
+    }
+  }
+
+  void write(float* sums, int64_t row, int rows, int64_t column) const {
+    const Layout& layout = call_.layout;
+    const int64_t n = std::min<int64_t>(kernel_.max_blocks * kBlockRows, layout.n - column);
+    const float* bias = call_.bias ? call_.bias + column : nullptr;
+    visit_float(int(call_.y_dtype), [&](auto type) {
+      auto* y = (decltype(type)*)call_.y + (m_begin_ + row) * call_.y_stride + column;
+      for (int r = 0; r < rows; ++r, y += call_.y_stride, sums += kTileCols) {
+        if (!kernel_.float_sums) {
+          dequantize(sums, layout.sums(call_.weights) + column,
+                     layout.scales(call_.weights) + column, x_.scales[row + r],
+                     kernel_.form == Form::u8 ? 128 : 0);
+        }
+        write_row(y, sums, bias, n);
+      }
+    });
+  }
+
+  const Call& call_;
+  const Kernel& kernel_;
+  const XRows& x_;
+  int64_t m_begin_, rows_, panels_, tiles_, groups_, parts_;
+};
+
+void check(const Call& call) {
+  const DType weights = call.layout.dtype;
+  if (weights != DType::i8 && call.x_dtype != weights) {
+    throw std::invalid_argument("x must have the dtype of the weights");
+  }
+  visit_float(int(call.x_dtype), [](auto) {});
+  visit_float(int(call.y_dtype), [](auto) {});
+}
+
+}  // namespace
+
+void linear(const Call& call) {
+  check(call);
+  const Kernel& kernel = choose_kernel(call);
+  const int64_t row_bytes = round_up(call.layout.k, kernel.k_unit) * form_bytes(kernel.form);
+  const int64_t most = std::max<int64_t>(kXCacheBytes / row_bytes / kernel.max_rows, 4);
+  const int64_t super_blocks = divide_up(call.m, most * kernel.max_rows);
+  for (int64_t s = 0; s < super_blocks; ++s) {
+    const int64_t begin = call.m * s / super_blocks, end = call.m * (s + 1) / super_blocks;
+    const XRows x = prepare_rows(call, kernel, begin, end - begin);
+    Block(call, kernel, x, begin, end - begin).run();
+  }
+}
+
+}  // namespace hotshoe::linear

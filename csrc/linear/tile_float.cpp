@@ -1,0 +1,102 @@
+// Kernels of bfloat16 and float32 weights for every instruction set but AMX.
+
+#include "common/simd.h"
+#include "linear/tile_template.h"
+
+namespace hotshoe::linear {
+namespace {
+
+constexpr int kVectors = kBlockRows / VL;  // Vecs that hold one value of each of a block's rows
+
+// float32 weights: one k per group.
+struct FloatMath {
+  using Scalar = float;
+  using Sum = Vec;
+  using X = Vec;
+  using W = Vec;
+  static constexpr int kSums = kVectors;
+  static constexpr int kXBytes = 4;
+  static Vec zero() { return vzero(); }
+  static Vec load_x(const char* p) { return vset(*(const float*)p); }
+  static Vec load_w(const char* p, int j) { return vload((const float*)p + j * VL); }
+  static Vec dot(Vec sum, Vec x, Vec w) { return vfma(x, w, sum); }
+  static void store(float* p, Vec sum) { vstore(p, sum); }
+};
+
+#ifdef __AVX512BF16__
+
+// Two k per group, in the processor's own dot product.
+struct Bf16Math {
+  using Scalar = float;
+  using Sum = __m512;
+  using X = __m512bh;
+  using W = __m512bh;
+  static constexpr int kSums = 1;
+  static constexpr int kXBytes = 4;
+  static __m512 zero() { return _mm512_setzero_ps(); }
+  static __m512bh load_x(const char* p) { return (__m512bh)_mm512_set1_epi32(*(const int*)p); }
+  static __m512bh load_w(const char* p, int) { return (__m512bh)_mm512_loadu_si512(p); }
+  static __m512 dot(__m512 sum, __m512bh x, __m512bh w) { return _mm512_dpbf16_ps(sum, x, w); }
+  static void store(float* p, __m512 sum) { _mm512_storeu_ps(p, sum); }
+};
+constexpr Form kBf16Form = Form::bf16;
+
+#else
+
+// Two k per group: bfloat16 is the upper half of a float, so a shift and a mask widen it.
+struct Pair {
+  Vec even, odd;
+};
+
+inline Pair widen_pairs(const char* p) {
+#if defined(__AVX512F__)
+  const __m512i both = _mm512_loadu_si512(p);
+  return {{_mm512_castsi512_ps(_mm512_slli_epi32(both, 16))},
+          {_mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(int(0xffff0000u))))}};
+#elif defined(__AVX2__)
+  const __m256i both = _mm256_loadu_si256((const __m256i*)p);
+  return {{_mm256_castsi256_ps(_mm256_slli_epi32(both, 16))},
+          {_mm256_castsi256_ps(_mm256_and_si256(both, _mm256_set1_epi32(int(0xffff0000u))))}};
+#else
+  Ints both;
+  std::memcpy(&both, p, sizeof both);
+  return {{(Floats)(both << 16)}, {(Floats)(both & int32_t(0xffff0000u))}};
+#endif
+}
+
+struct Bf16Math {
+  using Scalar = float;
+  using Sum = Vec;
+  using X = Pair;
+  using W = Pair;
+  static constexpr int kSums = kVectors;
+  static constexpr int kXBytes = 8;
+  static Vec zero() { return vzero(); }
+  static Pair load_x(const char* p) {
+    return {vset(((const float*)p)[0]), vset(((const float*)p)[1])};
+  }
+  static Pair load_w(const char* p, int j) { return widen_pairs(p + j * VL * 4); }
+  static Vec dot(Vec sum, const Pair& x, const Pair& w) {
+    return vfma(x.odd, w.odd, vfma(x.even, w.even, sum));
+  }
+  static void store(float* p, Vec sum) { vstore(p, sum); }
+};
+constexpr Form kBf16Form = Form::f32;
+
+#endif
+
+// Tiles that just fit the registers: 32 of 16 floats, or 16 of 8.
+template <class Math>
+constexpr Kernel kernel(Form form, int64_t k_unit) {
+  constexpr int kWide = VL == kBlockRows, kRows = kWide ? 14 : 5, kBlocks = kWide ? 2 : 1;
+  return {form, kRows, kBlocks, true, k_unit, dispatch_tile<Math, kRows, kBlocks>, nullptr};
+}
+
+constexpr Kernel kBf16 = kernel<Bf16Math>(kBf16Form, 2);
+constexpr Kernel kFloat = kernel<FloatMath>(Form::f32, 1);
+
+}  // namespace
+
+const Kernel& float_kernel(DType weights) { return weights == DType::bf16 ? kBf16 : kFloat; }
+
+}  // namespace hotshoe::linear
