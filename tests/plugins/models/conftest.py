@@ -353,5 +353,10 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
 
 
 @pytest.fixture(scope="session")
+def variants() -> dict[str, Variant]:
+    return {variant.name: variant for variant in VARIANTS}
+
+
+@pytest.fixture(scope="session")
 def stepper_class() -> type[Stepper]:
     return Stepper

@@ -1,0 +1,133 @@
+"""The whole engine writes transformers' greedy tokens: chunks, prefix hits, preemption, platforms."""
+
+import importlib
+import importlib.util
+import random
+from dataclasses import replace
+
+import pytest
+
+from hotshoe import LLM, EngineConfig, SamplingParams, TokensPrompt
+from hotshoe.engine.explain import explain
+from hotshoe.platform import Available, DeviceFacts, Platform
+from hotshoe.plugins import PluginManager, hookimpl
+from hotshoe.plugins.manager import EntryPoint
+
+PLATFORMS = ["reference", "cpu"]
+PACKAGES = ["hotshoe_models", "hotshoe_quantization", "hotshoe_cpu"]
+#: Logits may differ by so much of the largest one, so that nearer tokens may change places.
+TIE = 2e-5
+
+
+class ReferencePlatform(Platform):
+    """Plain references for every slot."""
+
+    name = "reference"
+
+    def probe(self):
+        return Available(score=0)
+
+    def facts(self):
+        return DeviceFacts("reference", "cpu", "any", "any", 1 << 30, 1)
+
+
+class ReferencePlugin:
+    HOTSHOE_HOOK_API = 1
+
+    @hookimpl
+    def hotshoe_platforms(self):
+        return {"reference": ReferencePlatform}
+
+
+@pytest.fixture(scope="module")
+def plugins():
+    points = [EntryPoint("reference", "tests", "0", ReferencePlugin)]
+    for package in PACKAGES:
+        if importlib.util.find_spec(f"{package}.plugin") is not None:
+            module = importlib.import_module(f"{package}.plugin")
+            points.append(EntryPoint(package, package, "0", lambda m=module: m))
+    return PluginManager(points)
+
+
+@pytest.fixture(params=PLATFORMS)
+def make_llm(request, plugins):
+    """Make engines whose cache holds one request of full length and a little more."""
+    if request.param not in plugins.mapping("hotshoe_platforms"):
+        pytest.skip(f"platform {request.param} is not installed")
+    made = []
+
+    def make(checkpoint, max_model_len, **options):
+        config = EngineConfig(
+            model=str(checkpoint.path),
+            platform=request.param,
+            dtype="float32",
+            max_model_len=max_model_len,
+            skip_tokenizer_init=True,
+            block_size=4 if request.param == "reference" else None,
+            **options,
+        )
+        plan = explain(config, plugins)
+        blocks = -(-max_model_len // plan.config.block_size) + 1
+        config = replace(config, kv_cache_memory_bytes=blocks * plan.memory["kv_block"])
+        made.append(LLM(config=config, plugins=plugins))
+        return made[-1]
+
+    yield make
+    for llm in made:
+        llm.close()
+
+
+def draw(count):
+    return [random.randrange(256) for _ in range(count)]
+
+
+def assert_greedy(llm, checkpoint, prompts, count):
+    """Generate for all prompts at once; every token must be transformers' own."""
+    params = SamplingParams(temperature=0.0, max_tokens=count)
+    results = llm.generate([TokensPrompt(p) for p in prompts], params)
+    for prompt, result in zip(prompts, results, strict=True):
+        ours, theirs = result.outputs[0].token_ids, checkpoint.greedy(prompt, count)
+        assert len(ours) == len(theirs) == count
+        different = [i for i in range(count) if ours[i] != theirs[i]]
+        if different:
+            first = different[0]
+            logits = checkpoint.logits([*prompt, *theirs[:first]])[-1]
+            gap = logits[theirs[first]] - logits[ours[first]]
+            assert gap <= TIE * logits.abs().max(), f"token {first} of {prompt}: {ours} {theirs}"
+    return results
+
+
+def test_greedy_tokens(end_to_end_variant, checkpoints, make_llm):
+    """Small token budget: prompts come in chunks beside decoding requests. Small cache: some are
+    preempted and computed again. Then prompts that share a prefix."""
+    variant = end_to_end_variant
+    checkpoint = checkpoints.get(variant)
+    llm = make_llm(checkpoint, variant.max_model_len, max_num_batched_tokens=7, max_num_seqs=5)
+    assert_greedy(llm, checkpoint, [draw(n) for n in (3, 17, 1, 12, 9)], 14)
+    assert llm.engine.core.stats().num_preemptions > 0
+
+    shared = draw(17)
+    assert_greedy(llm, checkpoint, [shared], 1)
+    hits = assert_greedy(llm, checkpoint, [shared + draw(2), shared, shared + draw(5)], 8)
+    assert all(hit.num_cached_tokens >= 16 for hit in hits)
+
+
+def test_longrope_beyond_the_original_length(variants, checkpoints, make_llm):
+    """With room for long texts all are rotated as long ones, as transformers rotates long ones."""
+    variant = variants["phi3-longrope-long"]
+    checkpoint = checkpoints.get(variant)
+    llm = make_llm(checkpoint, variant.max_model_len, max_num_batched_tokens=16, max_num_seqs=4)
+    assert_greedy(llm, checkpoint, [draw(33), draw(50)], 12)
+
+
+def test_int8_runs_every_family(end_to_end_variant, checkpoints, make_llm):
+    """Quantised logits stay near enough that the likeliest tokens are mostly the same ones."""
+    checkpoint = checkpoints.get(end_to_end_variant)
+    llm = make_llm(checkpoint, end_to_end_variant.max_model_len, quantization="int8")
+    prompts = [draw(n) for n in (12, 17, 5)]
+    params = SamplingParams(temperature=0.0, max_tokens=1, logprobs=1)
+    results = llm.generate([TokensPrompt(p) for p in prompts], params)
+    for prompt, result in zip(prompts, results, strict=True):
+        theirs = checkpoint.logits(prompt)[-1].log_softmax(-1)
+        chosen = result.outputs[0].logprobs[0]
+        assert abs(chosen.logprobs[0] - theirs[chosen.token_ids[0]]) < 0.5
