@@ -52,6 +52,8 @@ SAMPLING_HELP = {
 #: What the commands use where SamplingParams has another default.
 SAMPLING_DEFAULTS: dict[str, Any] = {"max_tokens": 128}
 
+METAVARS = {int: "N", float: "X", str: "TEXT"}
+
 _ABSENT = argparse.SUPPRESS
 
 
@@ -120,11 +122,13 @@ def _add(
     elif origin is dict:
         parse = str if arguments[1] is str else json_or_text
         form = {"action": EntryAction, "parse": parse, "metavar": "KEY=VALUE"}
+        text += "; may be repeated"
     elif origin in (list, tuple):
-        form = {"action": "append", "type": arguments[0], "metavar": arguments[0].__name__.upper()}
+        form = {"action": "append", "type": arguments[0], "metavar": METAVARS[arguments[0]]}
+        text += "; may be repeated"
     else:
         form = {"type": origin, "choices": choices}
-        form["metavar"] = None if choices else {int: "N", float: "X", str: "TEXT"}[origin]
+        form["metavar"] = None if choices else METAVARS[origin]
     flag = "--" + name.replace("_", "-")
     group.add_argument(flag, default=_ABSENT, help=text, **form)
 

@@ -21,6 +21,12 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, prog: str, description: str) -> None:
         super().__init__(prog=prog, description=description, allow_abbrev=False)
 
+    def format_help(self) -> str:
+        """Return the help under a usage line that leaves the flags to their groups."""
+        words = [action.metavar or action.dest for action in self._get_positional_actions()]
+        self.usage = " ".join(["%(prog)s", *(f"[{word}]" for word in words), "[flags]"])
+        return super().format_help()
+
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message} (see `{self.prog} --help`)")
 

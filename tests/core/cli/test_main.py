@@ -1,0 +1,166 @@
+"""Dispatch, exit codes and one-line errors; and that help loads nothing heavy."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hotshoe import __version__
+from hotshoe.cli import main as module
+from hotshoe.cli.command import CommandEntry
+from hotshoe.cli.main import main
+from hotshoe.errors import ConfigError, EngineError
+
+HEAVY = ("torch", "numpy", "yaml", "tokenizers", "transformers", "jinja2", "asyncio", "msgspec")
+
+
+class Raising:
+    """A command that does nothing but raise."""
+
+    error: BaseException = RuntimeError()
+
+    def add_arguments(self, parser) -> None:
+        pass
+
+    def run(self, args) -> int:
+        raise type(self).error
+
+
+@pytest.fixture
+def raising(monkeypatch: pytest.MonkeyPatch):
+    """Let `hotshoe raise` raise a given exception."""
+
+    class Plugins:
+        records = ()
+
+        def mapping(self, hook: str) -> dict[str, CommandEntry]:
+            return {"raise": CommandEntry(Raising, "raise")}
+
+    def arm(error: BaseException) -> None:
+        monkeypatch.setattr(Raising, "error", error)
+
+    monkeypatch.setattr(module, "PluginManager", Plugins)
+    return arm
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
+def test_help_lists_every_command(hotshoe, words: list[str]) -> None:
+    ran = hotshoe(*words)
+    assert ran.code == 0
+    for name in ("generate", "chat", "platforms", "plugins", "explain", "bench latency"):
+        assert f"  {name} " in ran.out
+
+
+def test_version(hotshoe) -> None:
+    assert hotshoe("--version") == (0, f"hotshoe {__version__}\n", "")
+
+
+@pytest.mark.parametrize("words", [["bench"], ["bench", "--help"]])
+def test_a_group_lists_its_commands(hotshoe, words: list[str]) -> None:
+    ran = hotshoe(*words)
+    assert ran.code == 0
+    assert "bench latency" in ran.out
+    assert "platforms" not in ran.out
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["generat"], "generate"),
+        (["bench", "latensy"], "bench latency"),
+        (["--versoin"], "--version"),
+        (["generate", "--max-num-seq", "3"], "--max-num-seqs"),
+        (["generate", "--kernal=attention=x"], "--kernel"),
+        (["generate", "--hf-override.a", "1"], "--hf-overrides"),
+        (["bench", "latency", "--input-length", "3"], "--input-len"),
+    ],
+)
+def test_a_misspelt_word_is_an_error_with_a_suggestion(hotshoe, words, meant: str) -> None:
+    ran = hotshoe(*words)
+    assert ran.code == 2
+    assert ran.out == ""
+    assert f"did you mean {meant}?" in ran.err
+    assert ran.err.startswith("hotshoe: error: ")
+    assert ran.err.count("\n") == 1
+
+
+def test_a_far_off_command_lists_the_choices(hotshoe) -> None:
+    ran = hotshoe("xyzzy")
+    assert ran.code == 2
+    assert "did you mean" not in ran.err
+    assert "commands: bench, chat, explain, generate, platforms, plugins" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (ConfigError("bad option"), 2, "hotshoe: error: bad option\n"),
+        (EngineError("it broke"), 1, "hotshoe: error: it broke\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_exit_codes(hotshoe, raising, error, code: int, line: str) -> None:
+    raising(error)
+    assert hotshoe("raise") == (code, "", line)
+
+
+def test_a_defect_is_not_hidden(raising) -> None:
+    raising(ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):
+        main(["raise"])
+
+
+def test_traceback_on_request(raising) -> None:
+    raising(ConfigError("bad option"))
+    with pytest.raises(ConfigError):
+        main(["raise", "--traceback"])
+
+
+def test_a_broken_plugin_is_named_beside_an_unknown_command(hotshoe, monkeypatch) -> None:
+    from hotshoe.plugins.manager import EntryPoint, PluginManager
+
+    def load() -> object:
+        raise ImportError("no such library")
+
+    points = [EntryPoint("serving", "hotshoe-serving", "1", load)]
+    monkeypatch.setattr(module, "PluginManager", lambda: PluginManager(points))
+    ran = hotshoe("serve")
+    assert ran.code == 2
+    assert "plugin serving is unusable: ImportError: no such library" in ran.err
+
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["generate", "--help"],
+        ["chat", "--help"],
+        ["bench", "latency", "--help"],
+        ["no"],
+    ],
+    ids=" ".join,
+)
+def test_help_and_mistakes_import_nothing_heavy(words: list[str]) -> None:
+    code = f"""
+import sys
+from hotshoe.cli.main import main
+try:
+    main({words})
+except SystemExit:
+    pass
+print("LOADED", [name for name in {HEAVY} if name in sys.modules])
+"""
+    assert "LOADED []" in run_python(code).stdout
+
+
+def test_a_reader_that_goes_away_is_no_error(model_dir: Path) -> None:
+    command = f"{sys.executable} -m hotshoe.cli generate {model_dir} --platform null -q -p"
+    shell = f"set -o pipefail; {command} {'A ' * 3000} --max-tokens 40 | head -c 1 >/dev/null"
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert done.returncode == 141

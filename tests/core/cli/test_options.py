@@ -1,0 +1,169 @@
+"""Flags are generated from the configuration, and every field comes back from its flag."""
+
+import argparse
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from hotshoe.cli.options import (
+    ENGINE_GROUPS,
+    SAMPLING_DEFAULTS,
+    SAMPLING_HELP,
+    add_engine_flags,
+    add_sampling_flags,
+    engine_config,
+    sampling_params,
+)
+from hotshoe.cli.parser import Parser
+from hotshoe.config import EngineConfig
+from hotshoe.errors import ConfigError, RequestError
+from hotshoe.types import SamplingParams
+
+# Sampling fields without a flag: the engine's --seed serves, or they make sense to programs only.
+NO_FLAG = {
+    "allowed_token_ids",
+    "bad_words_token_ids",
+    "detokenize",
+    "logit_bias",
+    "prompt_logprobs",
+    "seed",
+}
+# One value that is not the default, as words and as the field then holds it.
+SAMPLES = {
+    "model": (["tiny"], "tiny"),
+    "tokenizer": (["--tokenizer", "dir"], "dir"),
+    "dtype": (["--dtype", "bfloat16"], "bfloat16"),
+    "quantization": (["--quantization", "int8"], "int8"),
+    "load_format": (["--load-format", "dummy"], "dummy"),
+    "hf_overrides": (
+        ["--hf-overrides.rope_scaling.factor", "2", "--hf-overrides", '{"a": 1}'],
+        {"rope_scaling": {"factor": 2}, "a": 1},
+    ),
+    "max_model_len": (["--max-model-len", "77"], 77),
+    "seed": (["--seed", "5"], 5),
+    "platform": (["--platform", "null"], "null"),
+    "platform_options": (["--platform-options.threads=2"], {"threads": 2}),
+    "kernel": (
+        ["--kernel", "attention=native", "--kernel", '{"linear": "reference"}'],
+        {"attention": "native", "linear": "reference"},
+    ),
+    "require_native": (["--require-native"], True),
+    "disable_plugins": (["--disable-plugins", "a", "--disable-plugins", "b"], ["a", "b"]),
+    "block_size": (["--block-size", "32"], 32),
+    "kv_cache_dtype": (["--kv-cache-dtype", "float32"], "float32"),
+    "kv_cache_memory_bytes": (["--kv-cache-memory-bytes", "1000"], 1000),
+    "enable_prefix_caching": (["--no-enable-prefix-caching"], False),
+    "max_num_seqs": (["--max-num-seqs=3"], 3),
+    "max_num_batched_tokens": (["--max-num-batched-tokens", "64"], 64),
+    "scheduling_policy": (["--scheduling-policy", "priority"], "priority"),
+    "async_scheduling": (["--no-async-scheduling"], False),
+    "max_logprobs": (["--max-logprobs", "1"], 1),
+    "skip_tokenizer_init": (["--skip-tokenizer-init"], True),
+}
+
+
+def parse(*words: str) -> argparse.Namespace:
+    parser = Parser("test", "test")
+    add_engine_flags(parser)
+    add_sampling_flags(parser)
+    return parser.parse(words)
+
+
+def test_every_field_has_a_sample() -> None:
+    assert list(SAMPLES) == [f.name for f in fields(EngineConfig)]
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_every_field_comes_back_from_its_flag(name: str) -> None:
+    words, value = SAMPLES[name]
+    config = engine_config(parse(*words))
+    assert getattr(config, name) == value
+    assert getattr(EngineConfig(), name) != value
+    changed = {
+        f.name for f in fields(config) if getattr(config, f.name) != getattr(EngineConfig(), f.name)
+    }
+    assert changed == {name}
+
+
+def test_no_flag_means_defaults() -> None:
+    assert engine_config(parse()) == EngineConfig()
+    assert sampling_params(parse()) == SamplingParams(**SAMPLING_DEFAULTS)
+
+
+def test_groups_start_at_fields() -> None:
+    names = [f.name for f in fields(EngineConfig)]
+    starts = [names.index(first) for first in ENGINE_GROUPS.values()]
+    assert starts == sorted(starts)
+    assert starts[0] == 0
+
+
+def test_every_sampling_field_is_a_flag_or_known_not_to_be() -> None:
+    assert set(SAMPLING_HELP) | NO_FLAG == {f.name for f in fields(SamplingParams)}
+    assert not set(SAMPLING_HELP) & NO_FLAG
+
+
+def test_sampling_flags() -> None:
+    args = parse(
+        "--temperature", "0", "--top-k", "5", "--stop", "a,b", "--stop", "c", "--ignore-eos"
+    )
+    params = sampling_params(args, max_tokens=9)
+    expected = SamplingParams(
+        temperature=0, top_k=5, stop=("a,b", "c"), ignore_eos=True, max_tokens=9
+    )
+    assert params == expected
+
+
+def test_bad_sampling_values_name_the_field() -> None:
+    with pytest.raises(RequestError, match="top_p must be in"):
+        sampling_params(parse("--top-p", "nan"))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "engine.yaml"
+    path.write_text(
+        "model: from-file\nmax-num-seqs: 7\nkernel:\n  attention: a\n  linear: b\nseed: 3\n"
+    )
+    return path
+
+
+def test_flags_win_over_the_file_and_the_file_over_defaults(file: Path) -> None:
+    config = engine_config(parse("--config", str(file), "--seed", "4", "--kernel", "linear=c"))
+    assert (config.model, config.max_num_seqs, config.seed) == ("from-file", 7, 4)
+    assert config.kernel == {"attention": "a", "linear": "c"}
+
+
+def test_overrides_win_over_all(file: Path) -> None:
+    args = parse("--config", str(file), "--seed", "4")
+    assert engine_config(args, seed=5).seed == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("max_num_seq: 3", r"unknown option max_num_seq; did you mean max_num_seqs\?"),
+        ("- a", "must hold `option: value` lines"),
+        ("1: 2", "must hold `option: value` lines"),
+        ("a: [", "cannot read"),
+        ("max_num_seqs: many", "max_num_seqs must be int"),
+        ("max_num_seqs: 0", "max_num_seqs must be between 1 and"),
+        ("model: !!python/object/apply:os.getcwd []", "cannot read"),
+    ],
+)
+def test_a_bad_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        engine_config(parse("--config", str(path)))
+
+
+def test_an_empty_file_means_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "empty.yaml"
+    path.write_text("# nothing\n")
+    assert engine_config(parse("--config", str(path))) == EngineConfig()
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read .*nowhere\.yaml"):
+        engine_config(parse("--config", str(tmp_path / "nowhere.yaml")))
