@@ -328,7 +328,7 @@ class Scheduler:
         start, known = request.num_computed_tokens, len(request.token_ids)
         plan.rows.append(row)
         plan.num_scheduled_tokens.append(stop - start)
-        if request.prompt_logprobs is not None:
+        if request.prompt_logprobs is not None and start < request.num_prompt_tokens:
             record.prompt_starts[row] = start + 1
         request.num_computed_tokens = stop
         self.cache.register(request, min(stop, known))
