@@ -4,6 +4,8 @@
 directory with its transformers model; `Stepper` runs Hotshoe's model on it by hand-made batches.
 """
 
+import copy
+import json
 import random
 import secrets
 from collections.abc import Iterator, Sequence
@@ -57,25 +59,38 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Variant:
-    """One configuration. `end_to_end` runs it through the whole engine too."""
+    """One configuration.
+
+    Attributes:
+        values: What differs from SIZES.
+        raw: config.json holds just these values, older spellings and all, instead of what
+            transformers writes.
+        end_to_end: Run it through the whole engine too.
+    """
 
     name: str
     family: str
     values: dict[str, Any] = field(default_factory=dict)
     max_model_len: int = LENGTH
+    raw: bool = False
     end_to_end: bool = False
 
 
 def longrope(pairs: int) -> dict[str, Any]:
     """Make factors that differ from pair to pair."""
     return {
-        "rope_type": "longrope",
         "short_factor": [1.0 + 0.1 * i for i in range(pairs)],
         "long_factor": [2.0 + 0.7 * i for i in range(pairs)],
         "original_max_position_embeddings": 32,
     }
 
 
+def without(values: dict[str, Any], key: str) -> dict[str, Any]:
+    """Copy all entries but one."""
+    return {k: v for k, v in values.items() if k != key}
+
+
+LONGROPE = {"rope_type": "longrope"}
 TIED = {"tie_word_embeddings": True}
 UNTIED = {"tie_word_embeddings": False}
 GEMMA3_ROPE = {
@@ -158,11 +173,17 @@ VARIANTS = [
         "Phi3",
         {"rope_parameters": {"partial_rotary_factor": 0.5}, "sliding_window": 7, **TIED},
     ),
-    Variant("phi3-longrope-short", "Phi3", {"rope_parameters": longrope(8)}, 32, end_to_end=True),
+    Variant(
+        "phi3-longrope-short",
+        "Phi3",
+        {"rope_parameters": {**longrope(8), **LONGROPE}},
+        32,
+        end_to_end=True,
+    ),
     Variant(
         "phi3-longrope-long",
         "Phi3",
-        {"rope_parameters": {**longrope(6), "partial_rotary_factor": 0.75}},
+        {"rope_parameters": {**longrope(6), **LONGROPE, "partial_rotary_factor": 0.75}},
     ),
     Variant(
         "granite",
@@ -191,6 +212,47 @@ VARIANTS = [
             **UNTIED,
         },
     ),
+    Variant(
+        "llama-older-linear",
+        "Llama",
+        {"rope_theta": 300.0, "rope_scaling": {"type": "linear", "factor": 2.5}},
+        raw=True,
+    ),
+    Variant(
+        "llama-older-llama3",
+        "Llama",
+        {"rope_theta": 300.0, "rope_scaling": without(LLAMA3_ROPE, "rope_theta")},
+        raw=True,
+    ),
+    Variant(
+        "qwen2-older-yarn",
+        "Qwen2",
+        {
+            "rope_scaling": {
+                "type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 16,
+                "beta_fast": 16,
+                "truncate": False,
+            }
+        },
+        raw=True,
+    ),
+    Variant("mistral-older", "Mistral", {"rope_theta": 50.0, "sliding_window": 9}, raw=True),
+    Variant(
+        "gemma3-older",
+        "Gemma3",
+        {
+            "head_dim": 16,
+            "rope_theta": 9000.0,
+            "rope_local_base_freq": 90.0,
+            "rope_scaling": {"rope_type": "linear", "factor": 4.0},
+            "sliding_window_pattern": 2,
+            "sliding_window": 6,
+        },
+        raw=True,
+    ),
+    Variant("phi3-older", "Phi3", {"rope_scaling": {**longrope(8), "type": "su"}}, raw=True),
 ]
 #: Phi-3 keeps the trained length outside the rope parameters, where it overrules them.
 OUTSIDE = {"Phi3": {"original_max_position_embeddings": 32}}
@@ -227,7 +289,7 @@ def save_tiny(variant: Variant, path: Path, seed: int) -> Checkpoint:
         transformers, CONFIG_CLASSES.get(variant.family, f"{variant.family}Config")
     )
     values = {**SIZES, **OUTSIDE.get(variant.family, {}), **variant.values}
-    config = config_class(**values, attn_implementation="eager")
+    config = config_class(**copy.deepcopy(values), attn_implementation="eager")
     torch.manual_seed(seed)
     model = getattr(transformers, f"{variant.family}ForCausalLM")(config).eval()
     with torch.no_grad():
@@ -238,6 +300,9 @@ def save_tiny(variant: Variant, path: Path, seed: int) -> Checkpoint:
             else:
                 weight.normal_(0.0, 1.5 * weight.shape[1] ** -0.5)
     model.save_pretrained(path)
+    if variant.raw:
+        values["architectures"] = [f"{variant.family}ForCausalLM"]
+        (path / "config.json").write_text(json.dumps(values))
     return Checkpoint(path, model)
 
 

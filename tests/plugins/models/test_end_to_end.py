@@ -1,4 +1,4 @@
-"""The whole engine writes transformers' greedy tokens: chunks, prefix hits, preemption, platforms."""
+"""The engine writes transformers' greedy tokens: with chunks, prefix hits, preemption."""
 
 import importlib
 import importlib.util
