@@ -17,7 +17,7 @@ from dataclasses import asdict
 
 from hotshoe.cli.bench.workload import add_iteration_flags, check_counts, iterate, report
 from hotshoe.cli.options import add_engine_flags, engine_config
-from hotshoe.errors import EngineError
+from hotshoe.errors import ConfigError, EngineError
 
 
 class Startup:
@@ -48,7 +48,8 @@ def measure(command: Sequence[str]) -> Mapping[str, float]:
     """Run one process; its clock stops at the line that holds the first token.
 
     Raises:
-        EngineError: The process failed; its own message is passed on.
+        ConfigError: It refused its options; its own message is passed on.
+        EngineError: It failed in another way.
     """
     begin = time.perf_counter()
     with subprocess.Popen(
@@ -62,7 +63,8 @@ def measure(command: Sequence[str]) -> Mapping[str, float]:
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
-        raise EngineError(message.strip().removeprefix("hotshoe: error: ") or "no message")
+        kind = ConfigError if process.returncode == 2 else EngineError
+        raise kind(message.strip().removeprefix("hotshoe: error: ") or "no message")
     document = json.loads(line)
     phases = {f"{name} (s)": value for name, value in document["startup_s"].items()}
     inside = sum(phases.values()) + document["generate_s"]

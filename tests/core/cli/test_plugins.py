@@ -1,0 +1,54 @@
+"""`hotshoe plugins`: plugins, their state, and the names they offer."""
+
+import json
+
+import pytest
+
+from hotshoe.cli import plugins as module
+from hotshoe.plugins.hookspecs import HOOK_API, hookimpl
+from hotshoe.plugins.manager import EntryPoint, PluginManager
+
+
+class Good:
+    HOTSHOE_HOOK_API = HOOK_API
+
+    @hookimpl
+    def hotshoe_named_models(self) -> dict[str, str]:
+        return {"tiny": "/models/tiny"}
+
+
+def broken() -> object:
+    raise ImportError("no such library")
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = [
+        EntryPoint("good", "hotshoe-good", "1.0", Good),
+        EntryPoint("bad", "hotshoe-bad", "2.0", broken),
+    ]
+    monkeypatch.setattr(module, "PluginManager", lambda: PluginManager(points))
+
+
+@pytest.mark.usefixtures("installed")
+def test_table(hotshoe) -> None:
+    lines = hotshoe("plugins").out.splitlines()
+    assert any(line.split() == ["good", "hotshoe-good", "1.0", "named_models"] for line in lines)
+    assert any("ImportError: no such library" in line for line in lines if "hotshoe-bad" in line)
+    assert any(line.split() == ["models", "tiny"] for line in lines)
+
+
+@pytest.mark.usefixtures("installed")
+def test_json(hotshoe) -> None:
+    document = json.loads(hotshoe("plugins", "--json").out)
+    assert [plugin["error"] for plugin in document["plugins"]] == [
+        "ImportError: no such library",
+        None,
+    ]
+    assert document["offers"]["models"] == ["tiny"]
+
+
+def test_the_real_installation_lists_core(hotshoe) -> None:
+    document = json.loads(hotshoe("plugins", "--json").out)
+    assert "core" in [plugin["plugin"] for plugin in document["plugins"] if not plugin["error"]]
+    assert "generate" in document["offers"]["commands"]

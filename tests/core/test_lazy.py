@@ -1,0 +1,24 @@
+"""Lazy references."""
+
+import sys
+
+import pytest
+
+from hotshoe.lazy import resolve_lazy
+
+
+def test_imports_only_when_resolved() -> None:
+    sys.modules.pop("this_is_not_a_module", None)
+    reference = "this_is_not_a_module:thing"
+    with pytest.raises(ModuleNotFoundError, match="this_is_not_a_module"):
+        resolve_lazy(reference)
+
+
+def test_finds_the_attribute() -> None:
+    assert resolve_lazy("hotshoe.lazy:resolve_lazy") is resolve_lazy
+    with pytest.raises(AttributeError):
+        resolve_lazy("hotshoe.lazy:nothing")
+
+
+def test_objects_pass_through() -> None:
+    assert resolve_lazy(len) is len
