@@ -116,12 +116,12 @@ class SamplingParams:
         self._check_contents()
 
     def _check_contents(self) -> None:
-        for text in (*self.stop, *self.bad_words):
-            if not isinstance(text, str) or not 0 < len(text) <= MAX_STOP_STRING_CHARS:
-                raise RequestError(
-                    f"stop and bad_words take strings of 1 to {MAX_STOP_STRING_CHARS} characters",
-                    "stop",
-                )
+        for name in ("stop", "bad_words"):
+            for text in getattr(self, name):
+                if not isinstance(text, str) or not 0 < len(text) <= MAX_STOP_STRING_CHARS:
+                    raise RequestError(
+                        f"{name} takes strings of 1 to {MAX_STOP_STRING_CHARS} characters", name
+                    )
         for name in ("stop_token_ids", "allowed_token_ids"):
             for token_id in getattr(self, name):
                 _check_int(name, token_id, 0, MAX_LENGTH, False)

@@ -1,0 +1,110 @@
+"""Choice of a platform: available, absent and broken are three different things."""
+
+import pytest
+
+from hotshoe.errors import PlatformError, PluginError
+from hotshoe.platform import Absent, Available, Broken, DeviceFacts, Platform
+from hotshoe.plugins import PluginManager, hookimpl, platforms
+from hotshoe.plugins.hookspecs import HOOK_API
+from hotshoe.plugins.manager import EntryPoint
+from hotshoe.plugins.platforms import choose_platform, list_platforms
+
+
+class Simulated(Platform):
+    """A platform whose finding the test decides."""
+
+    name = "simulated"
+    finding: object = None
+
+    def probe(self):
+        if isinstance(self.finding, Exception):
+            raise self.finding
+        return self.finding
+
+    def facts(self) -> DeviceFacts:
+        assert isinstance(self.finding, Available), "asked for facts of a device that is not there"
+        return DeviceFacts(self.name, "cpu", "Chip", "v1", 1 << 30, 1)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch):
+    """Build a plugin manager whose platforms find what the test says."""
+
+    def build(**findings: object) -> PluginManager:
+        classes = {n: type(n, (Simulated,), {"name": n, "finding": f}) for n, f in findings.items()}
+        monkeypatch.setattr(platforms, "resolve_lazy", classes.__getitem__)
+
+        class Plugin:
+            HOTSHOE_HOOK_API = HOOK_API
+
+            @hookimpl
+            def hotshoe_platforms(self) -> dict[str, str]:
+                return {name: name for name in classes}
+
+        return PluginManager([EntryPoint("plugin", "dist", "1", Plugin)])
+
+    return build
+
+
+def test_the_highest_score_wins_then_the_name(machine) -> None:
+    found = machine(b=Available(5), a=Available(5), c=Available(4), d=Absent("no device"))
+    assert choose_platform(found, "auto").name == "a"
+    assert choose_platform(machine(a=Available(1), b=Available(2)), "auto").name == "b"
+
+
+def test_negative_scores_are_chosen_by_name_alone(machine) -> None:
+    found = machine(a=Available(-1))
+    with pytest.raises(PlatformError, match="no platform is usable here"):
+        choose_platform(found, "auto")
+    assert choose_platform(found, "a").name == "a"
+
+
+def test_a_broken_platform_is_never_silently_replaced(machine) -> None:
+    found = machine(a=Available(5), b=Broken("driver too old"), c=OSError("no library"))
+    with pytest.raises(PlatformError, match=r"b: driver too old; c: OSError: no library\. Mend it"):
+        choose_platform(found, "auto")
+    assert choose_platform(found, "a").name == "a"
+
+
+@pytest.mark.parametrize(
+    ("finding", "message"),
+    [
+        (Absent("no device"), "platform a is not usable here: no device"),
+        (Broken("driver too old"), "platform a is broken: driver too old"),
+        (OSError("no library"), "platform a is broken: OSError: no library"),
+    ],
+)
+def test_a_named_platform_says_why_it_does_not_work(machine, finding, message: str) -> None:
+    with pytest.raises(PlatformError, match=message):
+        choose_platform(machine(a=finding, b=Available(5)), "a")
+
+
+def test_nothing_usable_lists_the_reasons(machine) -> None:
+    with pytest.raises(PlatformError, match="a: no device; b: wrong system"):
+        choose_platform(machine(a=Absent("no device"), b=Absent("wrong system")), "auto")
+
+
+def test_an_unknown_name(machine) -> None:
+    with pytest.raises(PluginError, match=r"unknown platform 'alpa'; did you mean alpha\?"):
+        choose_platform(machine(alpha=Available(1)), "alpa")
+
+
+def test_naming_one_platform_imports_no_other(machine, monkeypatch) -> None:
+    found = machine(a=Available(1), b=Available(2))
+    asked: list[str] = []
+    plain = platforms.resolve_lazy
+    monkeypatch.setattr(
+        platforms, "resolve_lazy", lambda name: (asked.append(name), plain(name))[1]
+    )
+    choose_platform(found, "a")
+    assert asked == ["a"]
+
+
+def test_list(machine) -> None:
+    found = list_platforms(machine(b=Broken("x"), a=Available(1), c=Absent("y")))
+    assert [(s.name, s.distribution, s.detection) for s in found] == [
+        ("a", "dist", Available(1)),
+        ("b", "dist", Broken("x")),
+        ("c", "dist", Absent("y")),
+    ]
+    assert [s.facts is not None for s in found] == [True, False, False]
