@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from hotshoe.errors import CheckpointError
 from hotshoe.layers import BuildContext
 from hotshoe.models import ModelConfig
 from hotshoe_models.decoder import DenseDecoder
@@ -25,6 +24,7 @@ from hotshoe_models.values import (
     flag,
     layer_specs,
     layer_types,
+    mapping,
     number,
     optional_number,
     optional_size,
@@ -89,7 +89,7 @@ def build_gemma3(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
         raise refuse(config, "attn_logit_softcapping", "has no soft cap on attention scores")
     every = config.size("sliding_window_pattern", GEMMA3_PATTERN)
     types = layer_types(config, lambda i: SLIDING if (i + 1) % every else FULL)
-    config = replace(config, values={**config.values, **_gemma3_rope(config.values)})
+    config = replace(config, values={**config.values, **_gemma3_rope(config)})
     return DenseDecoder(_spec(config, ctx, types, GEMMA3_NAMES), ctx)
 
 
@@ -116,17 +116,20 @@ def _spec(
     )
 
 
-def _gemma3_rope(values: Mapping[str, Any]) -> dict[str, Any]:
+def _gemma3_rope(config: ModelConfig) -> dict[str, Any]:
     """Bring both spellings to one entry per layer type."""
-    given = values.get("rope_parameters") or {}
-    if given and not {FULL, SLIDING} & set(given):
-        raise CheckpointError(
-            f"config.json: rope_parameters must have entries {FULL} and {SLIDING}, not {given!r}"
-        )
-    full = {"rope_theta": values.get("rope_theta") or GLOBAL_THETA, **(given.get(FULL) or {})}
+    given = mapping(config, "rope_parameters")
+    if not set(given) <= {FULL, SLIDING} or not all(
+        entry is None or isinstance(entry, Mapping) for entry in given.values()
+    ):
+        raise refuse(config, "rope_parameters", f"needs objects {FULL} and {SLIDING}")
+    full = {
+        "rope_theta": config.get("rope_theta", GLOBAL_THETA),
+        **(given.get(FULL) or {}),
+        **mapping(config, "rope_scaling"),
+    }
     sliding = {
-        "rope_theta": values.get("rope_local_base_freq") or LOCAL_THETA,
+        "rope_theta": config.get("rope_local_base_freq", LOCAL_THETA),
         **(given.get(SLIDING) or {}),
     }
-    scaled = {**full, **(values.get("rope_scaling") or {})}
-    return {"rope_parameters": {FULL: scaled, SLIDING: sliding}, "rope_scaling": None}
+    return {"rope_parameters": {FULL: full, SLIDING: sliding}, "rope_scaling": None}

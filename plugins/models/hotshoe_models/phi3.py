@@ -15,6 +15,7 @@ from hotshoe_models.values import (
     decoder_spec,
     layer_specs,
     layer_types,
+    mapping,
     optional_size,
     refuse,
     with_defaults,
@@ -52,7 +53,7 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
 def _with_rope(config: ModelConfig) -> ModelConfig:
     """Settle the type of rotation, of which this family has two."""
     key = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
-    rope = config.get(key, {})
+    rope = mapping(config, key)
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind != "default" and kind not in LONGROPE:
         raise refuse(config, key, f"knows only default and {', '.join(LONGROPE)}")

@@ -67,6 +67,14 @@ def optional_size(config: ModelConfig, name: str) -> int | None:
     return None if config.get(name) is None else config.size(name)
 
 
+def mapping(config: ModelConfig, name: str) -> Mapping[str, Any]:
+    """Return an object, empty for null."""
+    value = config.get(name, {})
+    if not isinstance(value, Mapping):
+        raise refuse(config, name, "needs an object")
+    return value
+
+
 def count(config: ModelConfig, name: str) -> int:
     """Return an integer of at least 0."""
     value = config.require(name)

@@ -1,0 +1,69 @@
+"""The plugin offers builders that exist, at no cost; docs and defaults keep up with the code."""
+
+import dataclasses
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import transformers
+
+from hotshoe.plugins import PluginManager
+from hotshoe.plugins.manager import EntryPoint
+from hotshoe.slots.base import resolve_lazy
+from hotshoe_models import gemma, granite, llama, mistral, phi3, plugin, qwen, smollm3
+
+DEFAULTS = {
+    "LlamaConfig": llama.DEFAULTS,
+    "MistralConfig": mistral.DEFAULTS,
+    "Qwen2Config": qwen.QWEN2_DEFAULTS,
+    "Qwen3Config": qwen.QWEN3_DEFAULTS,
+    "Gemma2Config": gemma.GEMMA2_DEFAULTS,
+    "Gemma3TextConfig": gemma.GEMMA3_DEFAULTS,
+    "Phi3Config": phi3.DEFAULTS,
+    "GraniteConfig": granite.DEFAULTS,
+    "SmolLM3Config": smollm3.DEFAULTS,
+}
+#: Fields that say nothing about inference, or that core reads (token ids).
+IRRELEVANT = re.compile(r"_token_id$|dropout$|_pdrop$|^initializer_range$|^use_cache$|^pretraining")
+DOCS = Path(__file__).parents[3] / "docs/reference/models.md"
+
+
+def test_loads_as_a_plugin_and_every_builder_exists():
+    manager = PluginManager([EntryPoint("models", "hotshoe-models", "0", lambda: plugin)])
+    assert manager.records[0].error is None
+    offered = manager.mapping("hotshoe_models")
+    assert offered == plugin.ARCHITECTURES
+    assert all(callable(resolve_lazy(target)) for target in offered.values())
+
+
+def test_naming_the_architectures_imports_no_torch():
+    code = (
+        "import sys, hotshoe_models.plugin as p; p.hotshoe_models(); print('torch' in sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_defaults_are_those_of_the_configuration_class(name):
+    config_class = getattr(transformers, name)
+    own = {
+        f.name: f.default
+        for f in dataclasses.fields(config_class)
+        if f.name in config_class.__annotations__ and not IRRELEVANT.search(f.name)
+    }
+    assert DEFAULTS[name] == own
+    thetas = {"SmolLM3Config": smollm3.DEFAULT_THETA}
+    if name == "Gemma3TextConfig":
+        expected = {"global": gemma.GLOBAL_THETA, "local": gemma.LOCAL_THETA}
+    else:
+        expected = thetas.get(name, 10_000.0)
+    assert config_class.default_theta == expected
+
+
+def test_every_architecture_is_documented():
+    text = DOCS.read_text()
+    documented = set(re.findall(r"`(\w+ForCausalLM)`", text))
+    assert documented == set(plugin.ARCHITECTURES)
