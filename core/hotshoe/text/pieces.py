@@ -130,7 +130,8 @@ def _word_piece(spec: dict[str, Any]) -> PieceStep:
 
 
 def _strip(spec: dict[str, Any]) -> PieceStep:
-    content, ends = spec["content"], (spec["start"], spec["stop"])
+    content: str = spec["content"]
+    ends: tuple[int, int] = spec["start"], spec["stop"]
 
     def change(piece: Text, first: bool) -> Text:
         if isinstance(piece, bytes):

@@ -40,6 +40,15 @@ def test_output_penalties_without_output_change_nothing():
     expected = torch.ones(2, VOCAB)
     expected[1, 5], expected[1, 6] = 1 - 1.0 - 0.5, 1 - 1.0 - 1.0
     assert torch.equal(logits, expected)
+    alone = torch.ones(1, VOCAB)
+    change({0: (3, 3, sampling)}, alone, table)
+    assert torch.equal(alone, torch.ones(1, VOCAB))
+
+
+def test_bad_words_longer_than_the_row_never_match():
+    logits = torch.ones(1, VOCAB)
+    change({0: (1, 1, SamplingParams())}, logits, torch.tensor([[1, 1, 1]]), [(1, 1, 5), (1, 6)])
+    assert logits[0].isinf().nonzero().flatten().tolist() == [6]
 
 
 @pytest.mark.parametrize("garbage", [-1, 2**31 - 1])

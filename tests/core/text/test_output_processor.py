@@ -151,6 +151,17 @@ def test_stop_string_cuts_text_and_keeps_tokens(driver, byte_level_tokenizer):
     assert driver.feed(ids) == []  # the engine had one more step under way
 
 
+def test_stop_strings_count_from_min_tokens_on(driver, byte_level_tokenizer):
+    ids = byte_level_tokenizer.encode("foxfoxfox")
+    assert len(ids) == 3
+    for min_tokens, kept in ((0, 1), (1, 1), (2, 2), (3, 3)):
+        name = f"r{min_tokens}"
+        driver.add(params(stop=("fox",), min_tokens=min_tokens), name)
+        driver.feed(ids, name)
+        assert len(driver.completion(name).token_ids) == kept
+        assert driver.completion(name).text == "fox" * (kept - 1)
+
+
 def test_a_stop_string_in_the_engines_last_output_needs_no_abort(driver, byte_level_tokenizer):
     driver.add(params(stop=("fox",)))
     ids = byte_level_tokenizer.encode("a fox")

@@ -95,9 +95,17 @@ def test_each_filter_alone_and_none():
 
 
 def test_extreme_uniforms_hit_first_and_last_possible_token():
-    logits = torch.tensor([[-math.inf, 0.0, 0.0, -math.inf]]).repeat(2, 1)
+    # Three equal weights: the largest uniform times 3 rounds to 3 itself.
+    logits = torch.tensor([[-math.inf, 0.0, 0.0, 0.0, -math.inf]]).repeat(2, 1)
     ones, zeros = torch.ones(2), torch.zeros(2)
-    assert run(logits, ones, zeros, ones, zeros, [0.0, 1 - 2**-53]).tolist() == [1, 2]
+    assert run(logits, ones, zeros, ones, zeros, [0.0, 1 - 2**-53]).tolist() == [1, 3]
+
+
+def test_a_set_that_reaches_top_p_exactly_is_enough():
+    logits = torch.tensor([[-1e-30, 0.0]]).repeat(2, 1)  # two weights of exactly 1, no tie
+    ones, zeros = torch.ones(2), torch.zeros(2)
+    assert run(logits, ones, zeros, ones * 0.5, zeros, [0.1, 0.9]).tolist() == [1, 1]
+    assert run(logits, ones, zeros, ones * 0.51, zeros, [0.1, 0.9]).tolist() == [0, 1]
 
 
 def test_ties_at_the_boundaries_are_kept_and_one_token_always_is():
