@@ -4,6 +4,7 @@
 
 #include "linear/linear.h"
 #include "linear/pack.h"
+#include "linear/tile.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -33,6 +34,7 @@ void linear_(int dtype, uintptr_t packed, int64_t n, int64_t k, int64_t m, int x
 }  // namespace
 
 void bind_linear(nb::module_& m) {
+  linear::prepare_process();
   using Unlocked = nb::call_guard<nb::gil_scoped_release>;
   m.def("linear_packed_nbytes", &packed_nbytes, "dtype"_a, "n"_a, "k"_a,
         "Bytes of a packed [n, k] weight of dtype 0 float32, 1 bfloat16 or 3 int8.");

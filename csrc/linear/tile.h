@@ -45,6 +45,10 @@ struct Kernel {
   void (*finish)();  // called by each thread after its last tile; may be null
 };
 
+// Asks the system for what the kernels need (AMX tiles); once, before any runs.
+// Throws std::system_error when it refuses.
+void prepare_process();
+
 // The best kernels of this build: for bfloat16 or float32 weights, for int8 weights, and on
 // AMX tiles (null where the build has none, or for float32).
 const Kernel& float_kernel(DType weights);

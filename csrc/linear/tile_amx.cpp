@@ -4,7 +4,17 @@
 // the two blocks of W. One step over k takes 64 bytes of every row of x and 1 KiB of each block.
 
 #include "linear/amx.h"
+
+#include <cerrno>
+#include <stdexcept>
+#include <system_error>
+
 #include "linear/tile.h"
+
+#if defined(HOTSHOE_AMX) && !defined(HOTSHOE_AMX_EMULATED) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace hotshoe::linear {
 
@@ -92,6 +102,15 @@ constexpr Kernel kInt8 = {Form::s8, 32, 2, false, kLineBytes, run_int8, finish};
 
 }  // namespace
 
+void prepare_process() {
+#if !defined(HOTSHOE_AMX_EMULATED) && defined(__linux__)
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
+  if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) != 0) {
+    throw std::system_error(errno, std::generic_category(), "the system refuses AMX tiles");
+  }
+#endif
+}
+
 const Kernel* amx_kernel(DType weights) {
   if (weights == DType::f32) return nullptr;
   return weights == DType::bf16 ? &kBf16 : &kInt8;
@@ -99,6 +118,7 @@ const Kernel* amx_kernel(DType weights) {
 
 #else
 
+void prepare_process() {}
 const Kernel* amx_kernel(DType) { return nullptr; }
 
 #endif

@@ -1,7 +1,8 @@
 """Choice of the instruction set: what can run is reported with reasons, misuse is refused."""
 
-import hotshoe_native
 import pytest
+
+import hotshoe_native
 from hotshoe_native._isa import ISAS
 
 
@@ -14,15 +15,11 @@ def test_every_instruction_set_is_listed_with_a_reason() -> None:
 
 def test_load_takes_the_best_usable_default() -> None:
     defaults = {isa.name for isa in ISAS if isa.default}
-    best = [
-        s.isa for s in hotshoe_native.available() if s.usable and s.isa in defaults
-    ][-1]
+    best = [s.isa for s in hotshoe_native.available() if s.usable and s.isa in defaults][-1]
     assert hotshoe_native.load().info()["isa"] == best
 
 
-@pytest.mark.parametrize(
-    "name", [s.isa for s in hotshoe_native.available() if s.usable]
-)
+@pytest.mark.parametrize("name", [s.isa for s in hotshoe_native.available() if s.usable])
 def test_load_by_name(name: str) -> None:
     assert hotshoe_native.load(name).info()["isa"] == name
 
@@ -30,9 +27,7 @@ def test_load_by_name(name: str) -> None:
 def test_unknown_and_unusable_names_list_the_choices(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(
-        ValueError, match=r"unknown instruction set 'avx9'.*generic \(ready\)"
-    ):
+    with pytest.raises(ValueError, match=r"unknown instruction set 'avx9'.*generic \(ready\)"):
         hotshoe_native.load("avx9")
     monkeypatch.setattr(hotshoe_native, "_cpu_features", lambda: frozenset({"avx2"}))
     with pytest.raises(ValueError, match=r"'avx2'.*lacks.*fma.*generic \(ready\)"):
@@ -42,6 +37,4 @@ def test_unknown_and_unusable_names_list_the_choices(
 def test_compile_flags_spell_features_as_compilers_do() -> None:
     flags = {isa.name: isa.compile_flags for isa in ISAS}
     assert flags["generic"] == []
-    assert {"-mavx512bw", "-mavx512vnni", "-mavx512bf16", "-mamx-int8"} <= set(
-        flags["amx"]
-    )
+    assert {"-mavx512bw", "-mavx512vnni", "-mavx512bf16", "-mamx-int8"} <= set(flags["amx"])

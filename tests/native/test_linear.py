@@ -1,0 +1,253 @@
+"""Packed linear kernels of every build against float64, on awkward shapes and hostile memory."""
+
+import importlib.util
+import itertools
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor
+
+import hotshoe_native
+
+ROOT = Path(__file__).parents[2]
+CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3}
+USABLE = [status.isa for status in hotshoe_native.available() if status.usable]
+EMULATED = "amx_emulated"
+BUILDS = [*USABLE, *([] if EMULATED in USABLE else [EMULATED])]
+SHAPES = [(1, 1, 2), (3, 17, 3), (5, 100, 64), (14, 33, 100), (16, 48, 1000), (37, 64, 65)]
+NAN = float("nan")
+FLOAT16_TINY = 2.0**-25  # half of float16's smallest step
+
+
+@pytest.fixture(scope="module")
+def emulated() -> ModuleType:
+    """The AMX kernels on emulated tiles, built (again) from the sources."""
+    if shutil.which("g++") is None:
+        pytest.skip("needs a C++ compiler")
+    folder = ROOT / "build" / EMULATED
+    command = [sys.executable, "setup.py", "-q", "build_ext", f"--isa={EMULATED}"]
+    command += [f"--build-lib={folder}", f"--build-temp={folder}"]
+    subprocess.run(command, cwd=ROOT, check=True)
+    (built,) = (folder / "hotshoe_native").glob(f"_{EMULATED}.*")
+    spec = importlib.util.spec_from_file_location(f"hotshoe_native._{EMULATED}", built)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(params=BUILDS)
+def native(request: pytest.FixtureRequest) -> ModuleType:
+    """The kernels of one build, on two threads."""
+    name = request.param
+    known = name in USABLE
+    module = hotshoe_native.load(name) if known else request.getfixturevalue("emulated")
+    module.set_threads(2)
+    return module
+
+
+class Packed:
+    """A weight packed in one piece, or as `cuts` say, in any order."""
+
+    def __init__(self, native: ModuleType, w: Tensor, dtype: torch.dtype | None = None) -> None:
+        self.native, self.dtype, (self.n, self.k) = native, dtype or w.dtype, w.shape
+        nbytes = native.linear_packed_nbytes(CODES[self.dtype], self.n, self.k)
+        self.memory = torch.full((nbytes + 64,), 0x7F, dtype=torch.uint8)
+        self.offset = -self.memory.data_ptr() % 64
+        self.bytes = self.memory[self.offset : self.offset + nbytes]
+
+    def put(self, begin: int, rows: Tensor, scales: Tensor | None = None) -> "Packed":
+        self.native.linear_pack_rows(
+            *(CODES[self.dtype], self.bytes.data_ptr(), self.n, self.k, begin, len(rows)),
+            *(CODES[rows.dtype], rows.data_ptr(), rows.stride(0)),
+            scales.data_ptr() if scales is not None else 0,
+        )
+        return self
+
+    def __call__(
+        self, x: Tensor, bias: Tensor | None = None, y_dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """Run the kernel into a poisoned tensor with margins; nothing beside y may be written."""
+        m, margin = len(x), 5
+        room = torch.full((m + 2, self.n + 2 * margin), NAN, dtype=y_dtype or x.dtype)
+        y = room[1:-1, margin:-margin]
+        self.native.linear(
+            *(CODES[self.dtype], self.bytes.data_ptr(), self.n, self.k, m),
+            *(
+                CODES[x.dtype],
+                x.data_ptr(),
+                x.stride(0),
+                bias.data_ptr() if bias is not None else 0,
+            ),
+            *(CODES[y.dtype], y.data_ptr(), y.stride(0)),
+        )
+        assert int(room.isnan().sum() - y.isnan().sum()) == room.numel() - y.numel()
+        return y
+
+
+def pack(native: ModuleType, w: Tensor, dtype: torch.dtype | None = None) -> Packed:
+    return Packed(native, w, dtype).put(0, w)
+
+
+def strided(rng: torch.Generator, m: int, k: int, dtype: torch.dtype) -> Tensor:
+    """Random rows whose surroundings are NaN: reading beyond a row shows."""
+    room = torch.full((m + 2, k + 9), NAN, dtype=dtype)
+    x = room[1:-1, 4 : 4 + k]
+    x.copy_(torch.randn(m, k, generator=rng))
+    return x
+
+
+def quantized(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Symmetric int8 rows as float64 and their float32 scales."""
+    wide = rows.float()
+    scale = wide.abs().amax(1) / 127
+    inverse = torch.where(scale > 0, 1 / scale, 0.0)
+    return (wide * inverse[:, None]).round().double(), scale
+
+
+def assert_close(y: Tensor, want: Tensor, magnitude: Tensor) -> None:
+    """Within the rounding of float32 sums, whose terms add up to `magnitude`, and of y itself."""
+    unit = {torch.float32: 0.0, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}[y.dtype]
+    error = (y.double() - want).abs()
+    assert bool((error <= 1e-6 * magnitude + unit * want.abs() + FLOAT16_TINY).all()), float(
+        error.max()
+    )
+
+
+@pytest.mark.parametrize(("m", "n", "k"), SHAPES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_float_weights(
+    native: ModuleType, rng: torch.Generator, dtype: torch.dtype, m: int, n: int, k: int
+) -> None:
+    w, x = strided(rng, n, k, dtype), strided(rng, m, k, dtype)
+    bias = torch.randn(n, generator=rng)
+    want = x.double() @ w.double().T
+    magnitude = x.double().abs() @ w.double().abs().T
+    linear = pack(native, w)
+    for y_dtype in (dtype, torch.float32, torch.float16):
+        assert_close(linear(x, y_dtype=y_dtype), want, magnitude)
+        assert_close(linear(x, bias, y_dtype), want + bias, magnitude + bias.abs())
+
+
+@pytest.mark.parametrize(("m", "n", "k"), SHAPES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float16])
+def test_int8_weights(
+    native: ModuleType, rng: torch.Generator, dtype: torch.dtype, m: int, n: int, k: int
+) -> None:
+    w, x = strided(rng, n, k, dtype), strided(rng, m, k, dtype)
+    x *= torch.logspace(-2, 2, m)[:, None].to(dtype)
+    x[m // 2] = 0
+    bias = torch.randn(n, generator=rng)
+    (qw, w_scale), (qx, x_scale) = quantized(w), quantized(x)
+    want = qx @ qw.T * x_scale.double()[:, None] * w_scale.double()
+    linear = pack(native, w, torch.int8)
+    for y_dtype in (dtype, torch.float32):
+        assert_close(linear(x, y_dtype=y_dtype), want, want.abs())
+        assert_close(linear(x, bias, y_dtype), want + bias, want.abs() + bias.abs())
+
+
+def test_int8_extremes_do_not_saturate(native: ModuleType, rng: torch.Generator) -> None:
+    signs = torch.randint(0, 2, (20, 512), generator=rng) * 2.0 - 1
+    w, x = torch.cat([torch.ones(2, 512), signs]), torch.cat([-torch.ones(1, 512), signs])
+    assert torch.equal(pack(native, 127 * w, torch.int8)(127 * x), 127 * 127 * (x @ w.T))
+
+
+def test_rows_beyond_one_cache_block(native: ModuleType, rng: torch.Generator) -> None:
+    m, n, k = 150, 40, 4096
+    for dtype in (torch.bfloat16, torch.float32):
+        w, x = strided(rng, n, k, dtype), strided(rng, m, k, dtype)
+        magnitude = x.double().abs() @ w.double().abs().T
+        assert_close(pack(native, w)(x), x.double() @ w.double().T, magnitude)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.int8])
+def test_layout_is_the_same_for_all_builds(
+    native: ModuleType, rng: torch.Generator, dtype: torch.dtype
+) -> None:
+    n, k, group = 19, 70, 4 // torch.empty((), dtype=dtype).element_size()
+    w = torch.randn(n, k, generator=rng).to(torch.float32 if dtype == torch.int8 else dtype)
+    stored, scale = quantized(w)
+    values = stored.to(torch.int8) if dtype == torch.int8 else w
+    padded = torch.zeros(32, -(-k // (16 * group)) * 16 * group, dtype=dtype)
+    padded[:n, :k] = values
+    blocks = padded.view(2, 16, -1, group).transpose(1, 2).contiguous()
+    want = [blocks.view(torch.uint8).flatten()]
+    if dtype == torch.int8:
+        tail = torch.zeros(32)
+        tail[:n] = scale
+        want += [tail.view(torch.uint8), padded.sum(1, dtype=torch.int32).view(torch.uint8)]
+    assert torch.equal(pack(native, w, dtype).bytes, torch.cat(want))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8])
+def test_parts_in_any_order_make_the_same_weight(
+    native: ModuleType, rng: torch.Generator, dtype: torch.dtype
+) -> None:
+    w = strided(rng, 77, 50, torch.bfloat16)
+    cuts = [0, 5, 32, 33, 70, 77]
+    for order in itertools.islice(itertools.permutations(range(5)), 0, 120, 17):
+        parts = Packed(native, w, dtype)
+        for i in order:
+            parts.put(cuts[i], w[cuts[i] : cuts[i + 1]])
+        assert torch.equal(parts.bytes, pack(native, w, dtype).bytes)
+
+
+def test_int8_checkpoint_rows_keep_their_values(native: ModuleType, rng: torch.Generator) -> None:
+    w = torch.randn(24, 40, generator=rng)
+    values, scale = quantized(w)
+    given = Packed(native, w, torch.int8).put(0, values.to(torch.int8), scale)
+    assert torch.equal(given.bytes, pack(native, w, torch.int8).bytes)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.int8])
+def test_result_depends_on_neither_threads_nor_other_rows(
+    native: ModuleType, rng: torch.Generator, dtype: torch.dtype
+) -> None:
+    x_dtype = torch.float32 if dtype == torch.int8 else dtype
+    w, x = strided(rng, 200, 512, x_dtype), strided(rng, 70, 512, x_dtype)
+    linear = pack(native, w, dtype)
+    want = linear(x)
+    for threads in (1, 3):
+        native.set_threads(threads)
+        assert torch.equal(linear(x), want)
+    few = 5 if "amx" in native.info()["isa"] and dtype == torch.bfloat16 else 1
+    for rows in (few, 15, 16, 17, 33, 69):
+        assert torch.equal(linear(x[:rows]), want[:rows])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.int8])
+@pytest.mark.parametrize("poison", [NAN, float("inf")])
+def test_poisoned_row_spoils_only_itself(
+    native: ModuleType, rng: torch.Generator, dtype: torch.dtype, poison: float
+) -> None:
+    x_dtype = torch.float32 if dtype == torch.int8 else dtype
+    w, x = strided(rng, 40, 100, x_dtype), strided(rng, 9, 100, x_dtype)
+    linear = pack(native, w, dtype)
+    clean = linear(x)
+    x[4, 37] = poison
+    y = linear(x)
+    assert not bool(y[4].isfinite().any())
+    assert torch.equal(y[torch.arange(9) != 4], clean[torch.arange(9) != 4])
+
+
+def test_misuse_is_refused(native: ModuleType) -> None:
+    w = torch.zeros(16, 8)
+    with pytest.raises(ValueError, match="no packed weights of dtype code 2"):
+        native.linear_packed_nbytes(2, 16, 8)
+    with pytest.raises(ValueError, match="N and K must be at least 1"):
+        native.linear_packed_nbytes(0, 16, 0)
+    with pytest.raises(ValueError, match="rows 9 to 25 are not within the 16 rows"):
+        Packed(native, w).put(9, w)
+    with pytest.raises(ValueError, match="only int8 weights are packed from another dtype"):
+        Packed(native, w, torch.bfloat16).put(0, w)
+    with pytest.raises(ValueError, match="int8 rows need their scales"):
+        Packed(native, w, torch.int8).put(0, w.to(torch.int8))
+    with pytest.raises(ValueError, match="x must have the dtype of the weights"):
+        pack(native, w)(w.bfloat16(), y_dtype=torch.float32)
+    with pytest.raises(ValueError, match="dtype code 3 is not a float"):
+        pack(native, w, torch.int8)(w.to(torch.int8), y_dtype=torch.float32)
