@@ -128,8 +128,8 @@ class _Rope:
             if parameters.get(key) is None:
                 parameters[key] = values.get(key)
         kind = parameters.get("rope_type") or parameters.get("type") or "default"
-        kind = ALIASES.get(kind, kind) if isinstance(kind, str) else kind
-        if kind not in VARIANTS:
+        known = isinstance(kind, str) and (kind in VARIANTS or kind in ALIASES)
+        if not known:
             raise CheckpointError(
                 f"config.json: rope_type {kind!r} is unknown; known: {', '.join(sorted(VARIANTS))}"
             )
@@ -145,6 +145,7 @@ class _Rope:
                 f"config.json: partial_rotary_factor {factor} rotates {dim} of {head_dim} channels"
             )
         theta = _number(parameters, "rope_theta", default_theta)
+        kind = ALIASES.get(kind, kind)
         return cls(kind, parameters, theta, dim, int(trained_len), max_model_len)
 
     def number(self, key: str, default: float | None = None) -> float:

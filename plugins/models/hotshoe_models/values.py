@@ -86,7 +86,7 @@ def count(config: ModelConfig, name: str) -> int:
 def activation(config: ModelConfig, name: str) -> str:
     """Return the activation's name in slot specifications."""
     value = config.require(name)
-    if value not in ACTIVATIONS:
+    if not isinstance(value, str) or value not in ACTIVATIONS:
         raise refuse(config, name, f"knows only {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[value]
 
@@ -102,7 +102,7 @@ def layer_types(config: ModelConfig, default: Callable[[int], str]) -> list[str]
     types = config.get("layer_types") or [default(i) for i in range(count)]
     if not isinstance(types, list) or len(types) != count:
         raise refuse(config, "layer_types", f"needs one entry for each of {count} layers")
-    if not set(types) <= {FULL, SLIDING}:
+    if not all(kind in (FULL, SLIDING) for kind in types):
         raise refuse(config, "layer_types", f"knows only {FULL} and {SLIDING}")
     return types
 

@@ -31,6 +31,7 @@ def build(architecture, max_model_len=16, **values):
 
 BAD = [
     ("Llama", {"hidden_act": "relu2"}, "hidden_act.*relu2"),
+    ("Llama", {"hidden_act": ["silu"]}, "hidden_act.*silu"),
     ("Llama", {"hidden_size": 0}, "hidden_size.*0"),
     ("Llama", {"hidden_size": None}, "hidden_size"),
     ("Llama", {"num_hidden_layers": 2.5}, "num_hidden_layers.*2.5"),
@@ -46,6 +47,7 @@ BAD = [
     ("Llama", {"quantization_config": "awq"}, "quant_method.*awq"),
     ("Qwen2", {"layer_types": ["full_attention"]}, "layer_types.*each of 2"),
     ("Qwen2", {"layer_types": ["full_attention", "chunked_attention"]}, "layer_types.*chunked"),
+    ("Qwen2", {"layer_types": [{}, {}]}, "layer_types"),
     ("Qwen2", {"layer_types": ["sliding_attention"] * 2}, "sliding_window"),
     ("Qwen2", {"use_sliding_window": True, "max_window_layers": -1}, "max_window_layers.*-1"),
     ("Gemma2", {"hidden_activation": "tanh"}, "hidden_activation.*tanh"),
