@@ -4,15 +4,6 @@ Only numbers live here; the memory that the block ids stand for belongs to the r
 the scheduler. Standard library only.
 """
 
-from hotshoe.kv.blocks import BlockPool
-from hotshoe.kv.manager import CachedSequence, CacheStats, KVCacheManager
-from hotshoe.kv.prefix import BlockHasher, PrefixIndex
+from hotshoe.kv.manager import CacheStats, KVCacheManager
 
-__all__ = [
-    "BlockHasher",
-    "BlockPool",
-    "CacheStats",
-    "CachedSequence",
-    "KVCacheManager",
-    "PrefixIndex",
-]
+__all__ = ["CacheStats", "KVCacheManager"]

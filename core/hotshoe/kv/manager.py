@@ -68,7 +68,7 @@ class KVCacheManager:
         self.pool = BlockPool(num_blocks)
         self.index = PrefixIndex(num_blocks)
         self._caching = enable_prefix_caching
-        self._hasher = BlockHasher(hash_key)
+        self._hasher = BlockHasher(block_size, hash_key)
         self._num_queried_tokens = 0
         self._num_hit_tokens = 0
 
@@ -83,9 +83,8 @@ class KVCacheManager:
         are not held until `admit`.
         """
         hits: list[int] = []
-        if not self._caching:
-            return hits
-        for i in range((len(sequence.token_ids) - 1) // self.block_size):
+        most = (len(sequence.token_ids) - 1) // self.block_size if self._caching else 0
+        for i in range(most):
             self._extend_hashes(sequence, i + 1)
             block = self.index.find(sequence.block_hashes[i])
             if block is None:

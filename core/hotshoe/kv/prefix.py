@@ -10,7 +10,7 @@ Source: BLAKE2, RFC 7693, keyed mode.
 
 import hashlib
 import secrets
-from array import array
+import struct
 from collections.abc import Mapping
 
 _HASH_BYTES = 32
@@ -20,16 +20,18 @@ class BlockHasher:
     """Computes block hashes under one key.
 
     Args:
+        block_size: Tokens per block.
         key: 1 to 64 secret bytes; None draws a random key, so that hashes of two engines differ.
     """
 
-    def __init__(self, key: bytes | None = None) -> None:
+    def __init__(self, block_size: int, key: bytes | None = None) -> None:
         key = secrets.token_bytes(_HASH_BYTES) if key is None else key
         assert 0 < len(key) <= hashlib.blake2b.MAX_KEY_SIZE
         # Copying a keyed state is cheaper than keying anew. `person` separates the two uses, so
         # that no choice of fields can equal a block's bytes.
         self._root = hashlib.blake2b(key=key, digest_size=_HASH_BYTES, person=b"root")
         self._block = hashlib.blake2b(key=key, digest_size=_HASH_BYTES, person=b"block")
+        self._pack = struct.Struct(f"<{block_size}q").pack
 
     def root(self, fields: Mapping[str, str]) -> bytes:
         """Return the parent of a first block.
@@ -51,7 +53,7 @@ class BlockHasher:
         """Return the hash of a full block that follows `parent` (a block's hash or a root)."""
         state = self._block.copy()
         state.update(parent)
-        state.update(array("q", token_ids).tobytes())
+        state.update(self._pack(*token_ids))
         return state.digest()
 
 

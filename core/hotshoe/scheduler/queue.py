@@ -8,8 +8,6 @@ import heapq
 
 from hotshoe.scheduler.request import Request
 
-_SLACK = 16
-
 
 class WaitingQueue:
     """A priority queue by `Request.order` with removal from the middle.
@@ -44,5 +42,5 @@ class WaitingQueue:
     def remove(self, request: Request) -> None:
         """Take out a request, be it first or not."""
         del self._requests[request.order]
-        if len(self._heap) > 2 * len(self._requests) + _SLACK:
+        if len(self._heap) > 2 * len(self._requests) + 16:
             self._heap = sorted(self._requests)

@@ -16,6 +16,7 @@ What holds throughout:
 
 import heapq
 from bisect import bisect_left, insort
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -41,15 +42,17 @@ class SchedulerStats:
 
 
 @dataclass(slots=True)
-class _StepRecord:
-    """What `update` must know of a planned step.
+class _Step:
+    """A planned step, and what `update` must know of it beside the plan.
 
     Attributes:
+        plan: What the worker gets.
         requests: Request by row, as of this step.
         prompt_starts: By row that computes prompt tokens whose log probabilities are wanted: the
             position of the first of these tokens.
     """
 
+    plan: StepPlan
     requests: list[Request | None] = field(default_factory=list)
     prompt_starts: dict[int, int] = field(default_factory=dict)
 
@@ -72,7 +75,7 @@ class Scheduler:
         self._running: list[Request] = []
         self._rows: list[Request | None] = [None] * config.max_num_seqs
         self._free_rows = list(range(config.max_num_seqs))
-        self._in_flight: dict[int, _StepRecord] = {}
+        self._in_flight: deque[_Step] = deque()
         self._next_step_id = 0
         self._next_arrival = 0
         self._num_preemptions = 0
@@ -132,17 +135,17 @@ class Scheduler:
             added.
         """
         assert len(self._in_flight) < self.config.max_in_flight_steps, "too many steps in flight"
-        plan, record = StepPlan(self._next_step_id), _StepRecord()
+        step = _Step(StepPlan(self._next_step_id))
         preemptions = self._num_preemptions
-        budget = self._schedule_running(plan, record)
+        budget = self._schedule_running(step)
         if self._num_preemptions == preemptions:
-            self._schedule_waiting(plan, record, budget)
-        if not plan.rows:
+            self._schedule_waiting(step, budget)
+        if not step.plan.rows:
             return None
-        record.requests = self._rows.copy()
-        self._in_flight[plan.step_id] = record
+        step.requests = self._rows.copy()
+        self._in_flight.append(step)
         self._next_step_id += 1
-        return plan
+        return step.plan
 
     def update(self, plan: StepPlan, result: StepResult) -> list[TokenOutput]:
         """Book the oldest step in flight.
@@ -153,9 +156,9 @@ class Scheduler:
         Returns:
             One output for each request that got a token or ended.
         """
-        assert plan.step_id == result.step_id == next(iter(self._in_flight)), "steps out of order"
-        record = self._in_flight.pop(plan.step_id)
-        requests = record.requests
+        step = self._in_flight.popleft()
+        assert plan is step.plan and plan.step_id == result.step_id, "steps out of order"
+        requests = step.requests
         outputs: list[TokenOutput] = []
         for row, token in zip(result.rows, result.token_ids, strict=True):
             request = requests[row]
@@ -174,8 +177,8 @@ class Scheduler:
                 self._finish_if_ended(request, token, output)
         for row, error in result.failed.items():
             self._fail(requests[row], error, outputs)
-        if result.logprobs or record.prompt_starts:
-            _attach_logprobs(record, result, outputs)
+        if result.logprobs or step.prompt_starts:
+            _attach_logprobs(step, result, outputs)
         return outputs
 
     def reset_prefix_cache(self) -> None:
@@ -184,7 +187,7 @@ class Scheduler:
         Running requests are preempted and computed anew from their tokens.
         """
         while self._running:
-            self._preempt(self._running[-1])
+            self._preempt_last()
         self.cache.reset_prefix_cache()
 
     def check(self) -> None:
@@ -192,18 +195,16 @@ class Scheduler:
         self.cache.check()
         assert self._running == sorted(self._running, key=_ORDER)
         assert len(self._running) + len(self._waiting) == len(self._requests)
-        assert [r.row for r in self._running if self._rows[r.row or 0] is not r] == []
-        assert sorted([*self._free_rows, *(r.row or 0 for r in self._running)]) == list(
-            range(self.config.max_num_seqs)
-        )
-        held: dict[int, int] = {}
+        in_rows = {row: request for row, request in enumerate(self._rows) if request is not None}
+        assert in_rows == {request.row: request for request in self._running}
+        assert sorted([*in_rows, *self._free_rows]) == list(range(len(self._rows)))
+        held: Counter[int] = Counter()
         for request in self._requests.values():
             assert (request.status is RequestStatus.RUNNING) == (request.row is not None)
             assert request.row is not None or not request.block_ids
-            for block in request.block_ids:
-                held[block] = held.get(block, 0) + 1
+            held.update(request.block_ids)
         for block in range(self.config.num_blocks):
-            assert self.cache.pool.ref_count(block) == held.get(block, 0)
+            assert self.cache.pool.ref_count(block) == held[block]
 
     def _length_limit(self, request: Request) -> int:
         """Return the length at which a request ends, or refuse it."""
@@ -229,9 +230,10 @@ class Scheduler:
             )
         return limit
 
-    def _schedule_running(self, plan: StepPlan, record: _StepRecord) -> int:
+    def _schedule_running(self, step: _Step) -> int:
         """Plan the running requests; return what is left of the budget."""
         budget = self.config.max_num_batched_tokens
+        plan = step.plan
         add_row, add_count = plan.rows.append, plan.num_scheduled_tokens.append
         # Preemption shortens the list behind the request at hand, which the loop tolerates.
         for request in self._running:
@@ -242,12 +244,12 @@ class Scheduler:
                 add_count(1)
                 budget -= 1
             else:
-                budget -= self._continue(request, plan, record, budget)
+                budget -= self._continue(request, step, budget)
             if not budget:
                 break
         return budget
 
-    def _continue(self, request: Request, plan: StepPlan, record: _StepRecord, budget: int) -> int:
+    def _continue(self, request: Request, step: _Step, budget: int) -> int:
         """Plan a running request of which more is to be done than one more token in its block.
 
         Returns:
@@ -261,17 +263,15 @@ class Scheduler:
         row, num_blocks = request.row, len(request.block_ids)
         assert row is not None
         while not self.cache.grow(request, stop):
-            victim = self._running[-1]
-            self._preempt(victim)
-            if victim is request:
+            if self._preempt_last() is request:
                 return 0
-        for column in range(num_blocks, len(request.block_ids)):
-            plan.block_rows.append(row)
-            plan.block_cols.append(column)
-            plan.block_ids.append(request.block_ids[column])
-        return self._book(request, row, stop, plan, record)
+        columns = range(num_blocks, len(request.block_ids))
+        step.plan.block_rows.extend([row] * len(columns))
+        step.plan.block_cols.extend(columns)
+        step.plan.block_ids.extend(request.block_ids[num_blocks:])
+        return self._book(request, row, stop, step)
 
-    def _schedule_waiting(self, plan: StepPlan, record: _StepRecord, budget: int) -> None:
+    def _schedule_waiting(self, step: _Step, budget: int) -> None:
         """Start waiting requests in strict order, as far as budget, rows and blocks go."""
         while budget and self._free_rows:
             request = self._waiting.first()
@@ -280,7 +280,7 @@ class Scheduler:
             hits = self._find_room(request)
             if hits is None:
                 return
-            budget -= self._start(request, hits, plan, record, budget)
+            budget -= self._start(request, hits, step, budget)
 
     def _find_room(self, request: Request) -> list[int] | None:
         """Return the cached prefix of a waiting request, or None if it must wait for blocks.
@@ -300,9 +300,7 @@ class Scheduler:
         self._refused = (request, margin)
         return None
 
-    def _start(
-        self, request: Request, hits: list[int], plan: StepPlan, record: _StepRecord, budget: int
-    ) -> int:
+    def _start(self, request: Request, hits: list[int], step: _Step, budget: int) -> int:
         """Give a waiting request a row and plan its first tokens; return their number."""
         start = len(hits) * self.config.block_size
         stop = min(len(request.token_ids), start + budget)
@@ -318,18 +316,16 @@ class Scheduler:
         request.num_computed_tokens = start
         tokens, blocks = request.token_ids.copy(), request.block_ids.copy()
         length, params = request.num_prompt_tokens, request.params
-        plan.new_rows.append(NewRow(row, tokens, length, start, blocks, params, request.seed))
-        return self._book(request, row, stop, plan, record)
+        step.plan.new_rows.append(NewRow(row, tokens, length, start, blocks, params, request.seed))
+        return self._book(request, row, stop, step)
 
-    def _book(
-        self, request: Request, row: int, stop: int, plan: StepPlan, record: _StepRecord
-    ) -> int:
+    def _book(self, request: Request, row: int, stop: int, step: _Step) -> int:
         """Plan a running request's tokens up to `stop`, whose blocks it has; return their number."""
         start, known = request.num_computed_tokens, len(request.token_ids)
-        plan.rows.append(row)
-        plan.num_scheduled_tokens.append(stop - start)
+        step.plan.rows.append(row)
+        step.plan.num_scheduled_tokens.append(stop - start)
         if request.prompt_logprobs is not None and start < request.num_prompt_tokens:
-            record.prompt_starts[row] = start + 1
+            step.prompt_starts[row] = start + 1
         request.num_computed_tokens = stop
         self.cache.register(request, min(stop, known))
         if stop >= known:  # It samples in this step: from now on it decodes.
@@ -337,19 +333,20 @@ class Scheduler:
             request.fast_until = min(capacity, request.max_total_tokens - 1)
         return stop - start
 
-    def _preempt(self, request: Request) -> None:
+    def _preempt_last(self) -> Request:
         """Take everything but its tokens from the last running request and let it wait again.
 
         Its full blocks stay in the prefix cache until they are reused, so that it may find them.
         """
+        request = self._running.pop()
         request.num_pending_tokens = request.num_tokens - len(request.token_ids)
-        assert self._running.pop() is request
         self._release(request)
         request.num_computed_tokens = 0
         request.was_preempted = True
         request.status = RequestStatus.WAITING
         self._waiting.push(request)
         self._num_preemptions += 1
+        return request
 
     def _release(self, request: Request) -> None:
         """Take back the row and the blocks of a request that is no longer in the running list."""
@@ -397,15 +394,15 @@ class Scheduler:
         outputs.append(output)
 
 
-def _attach_logprobs(record: _StepRecord, result: StepResult, outputs: list[TokenOutput]) -> None:
+def _attach_logprobs(step: _Step, result: StepResult, outputs: list[TokenOutput]) -> None:
     """Put a step's log probabilities into its outputs; a prompt's only when they are complete."""
     output_of = {output.request_id: output for output in outputs}
     for row, logprobs in result.logprobs.items():
-        request = record.requests[row]
+        request = step.requests[row]
         if request is not None and request.request_id in output_of:
             output_of[request.request_id].logprobs = [logprobs]
-    for row, first in record.prompt_starts.items():
-        request = record.requests[row]
+    for row, first in step.prompt_starts.items():
+        request = step.requests[row]
         assert request is not None
         request.add_prompt_logprobs(first, result.prompt_logprobs.get(row, []))
         output = output_of.get(request.request_id)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from hotshoe.kv import BlockPool
+from hotshoe.kv.blocks import BlockPool
 
 
 def test_blocks_are_reused_oldest_first() -> None:

@@ -6,31 +6,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotshoe.kv import BlockHasher, PrefixIndex
+from hotshoe.kv.prefix import BlockHasher, PrefixIndex
 
 FIELDS = st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=3)
 
 
 def test_hashes_are_256_bit_and_repeatable() -> None:
-    one, two = BlockHasher(b"key"), BlockHasher(b"key")
+    one, two = BlockHasher(2, b"key"), BlockHasher(2, b"key")
     assert one.root({}) == two.root({})
     assert one.block(one.root({}), [1, 2]) == two.block(two.root({}), [1, 2])
     assert len(one.block(one.root({}), [1, 2])) * 8 == 256
 
 
 def test_hashing_is_keyed() -> None:
-    one, two = BlockHasher(b"key 1"), BlockHasher(b"key 2")
+    one, two = BlockHasher(2, b"key 1"), BlockHasher(2, b"key 2")
     assert one.root({}) != two.root({})
     # Under the same parent too: each link of the chain is keyed, not only its start.
-    assert one.block(b"parent", [1]) != two.block(b"parent", [1])
+    assert one.block(b"parent", [1, 2]) != two.block(b"parent", [1, 2])
 
 
 def test_each_hasher_draws_its_own_key() -> None:
-    assert BlockHasher().root({}) != BlockHasher().root({})
+    assert BlockHasher(2).root({}) != BlockHasher(2).root({})
 
 
 def test_a_hash_covers_parent_and_tokens() -> None:
-    hasher = BlockHasher()
+    hasher = BlockHasher(2)
     root = hasher.root({})
     first, other = hasher.block(root, [1, 2]), hasher.block(root, [2, 1])
     hashes = {root, first, other, hasher.block(first, [1, 2]), hasher.block(other, [1, 2])}
@@ -38,8 +38,10 @@ def test_a_hash_covers_parent_and_tokens() -> None:
 
 
 def test_token_ids_of_any_size_hash() -> None:
-    hasher = BlockHasher()
-    assert len({hasher.block(b"", [token]) for token in (0, 1, 2**31 - 1, 2**32, 2**32 + 1)}) == 5
+    hasher = BlockHasher(2)
+    assert (
+        len({hasher.block(b"", [token, 5]) for token in (0, 1, 2**31 - 1, 2**32, 2**32 + 1)}) == 5
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,25 +59,24 @@ def test_token_ids_of_any_size_hash() -> None:
 def test_different_fields_have_different_roots(
     one: Mapping[str, str], two: Mapping[str, str]
 ) -> None:
-    hasher = BlockHasher()
+    hasher = BlockHasher(2)
     assert hasher.root(one) != hasher.root(two)
 
 
 @given(one=FIELDS, two=FIELDS)
 def test_roots_are_equal_exactly_if_fields_are(one: dict[str, str], two: dict[str, str]) -> None:
-    hasher = BlockHasher()
+    hasher = BlockHasher(2)
     assert (hasher.root(one) == hasher.root(two)) == (one == two)
     assert hasher.root(one) == hasher.root(dict(reversed(one.items())))
 
 
 def test_a_root_can_never_be_a_block() -> None:
     """No text makes a root that equals the hash of some parent and tokens."""
-    hasher = BlockHasher()
-    assert hasher.root({}) != hasher.block(b"", [])
+    assert BlockHasher(0, b"key").root({}) != BlockHasher(0, b"key").block(b"", [])
 
 
 def test_text_that_is_not_valid_unicode_hashes() -> None:
-    assert BlockHasher().root({"tenant": "\ud800"})
+    assert BlockHasher(2).root({"tenant": "\ud800"})
 
 
 def test_index_is_one_to_one() -> None:
