@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hotshoe.sampling.logprobs import LogprobTensors, compute_logprobs
 from hotshoe.sampling.rows import Ints, RowParameters
-from hotshoe.sampling.stages import Stage, Step, plan_stages
+from hotshoe.sampling.stages import Stage, Step, place, plan_stages
 from hotshoe.sampling.uniform import uniforms
 from hotshoe.slots import SampleOp
 from hotshoe.types import NewRow, StepResult
@@ -136,7 +136,7 @@ class Sampler:
         if plan.greedy:
             return plan.zeros
         values = uniforms(self._params.seed[plan.rows], num_tokens)
-        return torch.from_numpy(values).to(self._token_table.device, non_blocking=True)
+        return place(values, self._token_table.device)
 
     def _planned(self, rows: Ints) -> BatchPlan:
         if self._plan is None or not np.array_equal(self._plan.rows, rows):
@@ -146,7 +146,7 @@ class Sampler:
     def _make_plan(self, rows: Ints) -> BatchPlan:
         params, device = self._params, self._token_table.device
         scalars = (params.temperature, params.top_k, params.top_p, params.min_p)
-        temperature, top_k, top_p, min_p = (torch.from_numpy(x[rows]).to(device) for x in scalars)
+        temperature, top_k, top_p, min_p = (place(x[rows], device) for x in scalars)
         widths = np.minimum(params.num_logprobs[rows], self._max_logprobs)
         reporting = np.flatnonzero(widths >= 0)
         return BatchPlan(
@@ -155,7 +155,7 @@ class Sampler:
             greedy=not params.temperature[rows].any(),
             zeros=torch.zeros(len(rows), dtype=torch.float64, device=device),
             stages=plan_stages(params, rows, device),
-            logprobs_at=torch.from_numpy(reporting).to(device),
+            logprobs_at=place(reporting, device),
             logprobs_rows=rows[reporting].tolist(),
             logprobs_widths=widths[reporting].tolist(),
         )

@@ -21,6 +21,11 @@ from hotshoe.sampling.rows import Ints, RowParameters
 NEVER = float("-inf")
 
 
+def place(array: npt.NDArray[np.generic], device: torch.device) -> Tensor:
+    """Copy an array to the device without waiting for what the device is doing."""
+    return torch.from_numpy(array).to(device, non_blocking=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One step of a batch. `at` indexes a batch: 0 <= at < n; `rows` the token table.
@@ -77,7 +82,7 @@ class Penalties:
         picked = rows[at]
 
         def column(values: npt.NDArray[np.generic]) -> Tensor:
-            return torch.from_numpy(values).to(device)[:, None]
+            return place(values, device)[:, None]
 
         return cls(
             at,
@@ -95,7 +100,7 @@ class Penalties:
         begin = 0 if self.repetition is not None else int(self.num_prompt_tokens.min())
         begin = min(begin, int(ends.min()) - 1)
         bounds = np.stack([self.num_prompt_tokens, ends]) - begin
-        prompt_end, end = torch.from_numpy(bounds).to(logits.device)[:, :, None]
+        prompt_end, end = place(bounds, logits.device)[:, :, None]
         tokens = step.token_table[self.rows, _span(begin, int(ends.max()), logits.device)].long()
         columns = _span(0, tokens.shape[1], logits.device)
         last = tokens.gather(1, end - 1)
@@ -131,7 +136,7 @@ class Entries:
         """Join the token ids lists[i] of the batch positions at[i]."""
         repeated = np.repeat(at, [len(ids) for ids in lists])
         joined = np.concatenate(lists)
-        return cls(torch.from_numpy(repeated).to(device), torch.from_numpy(joined).to(device))
+        return cls(place(repeated, device), place(joined, device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +154,7 @@ class LogitBias:
         lists = [params.lists[row] for row in rows[at]]
         values = np.concatenate([x.bias_values for x in lists])
         entries = Entries.of(at, [x.bias_ids for x in lists], device)
-        return cls(entries, torch.from_numpy(values).to(device))
+        return cls(entries, place(values, device))
 
     def apply(self, logits: Tensor, step: Step) -> None:
         logits[self.entries.at, self.entries.token_ids] += self.values
@@ -168,7 +173,7 @@ class AllowedTokens:
         if not at.size:
             return None
         entries = Entries.of(at, [params.lists[row].allowed_ids for row in rows[at]], device)
-        return cls(entries, torch.from_numpy(at).to(device))
+        return cls(entries, place(at, device))
 
     def apply(self, logits: Tensor, step: Step) -> None:
         coordinates = (self.entries.at, self.entries.token_ids)
@@ -181,16 +186,21 @@ class AllowedTokens:
 class BadWords:
     """Forbids the last token of each sequence wherever the others come just before it.
 
+    The t tokens that must come before are flat, so that one long sequence costs only itself.
+
     Attributes:
         at: [k] batch position of each sequence, on the host; `entries` its last token.
-        rows: [k, 1], on the device.
-        heads: [k, width] tokens before the last, right-aligned, -1 before them; on the device.
+        heads: [t] tokens before the last ones, `owners` [t] the sequences they belong to.
+        offsets: [t] where a head lies, counted from the end of the known tokens; negative.
+        rows: [t] in the token table.
     """
 
     at: Ints
     entries: Entries
-    rows: Tensor
     heads: Tensor
+    owners: Tensor
+    offsets: Tensor
+    rows: Tensor
 
     @classmethod
     def plan(cls, params: RowParameters, rows: Ints, device: torch.device) -> BadWords | None:
@@ -200,20 +210,21 @@ class BadWords:
         words = [(at, word) for at in users for word in params.lists[rows[at]].bad_words]
         at = np.array([at for at, _ in words])
         entries = Entries.of(at, [np.array(word[-1:]) for _, word in words], device)
-        width = max(len(word) for _, word in words) - 1
-        heads = np.array([(-1,) * (width + 1 - len(word)) + word[:-1] for _, word in words])
-        on_device = torch.from_numpy(rows[at]).to(device)[:, None]
-        heads = heads.reshape(len(words), width).astype(np.int64)
-        return cls(at, entries, on_device, torch.from_numpy(heads).to(device))
+        lengths = [len(word) - 1 for _, word in words]
+        owners = np.repeat(np.arange(len(words)), lengths)
+        heads = np.array([token for _, word in words for token in word[:-1]], np.int64)
+        offsets = np.concatenate([np.arange(-length, 0) for length in lengths])
+        flat = (place(x, device) for x in (heads, owners, offsets, rows[at[owners]]))
+        return cls(at, entries, *flat)
 
     def apply(self, logits: Tensor, step: Step) -> None:
-        width = self.heads.shape[1]
-        columns = step.num_tokens[self.at][:, None] + np.arange(-width, 0)
-        known = torch.from_numpy(columns).to(logits.device)
-        tokens = step.token_table[self.rows, known.clamp(min=0)]
-        matches = (self.heads < 0) | ((tokens == self.heads) & (known >= 0))
+        ends = place(step.num_tokens[self.at], logits.device)
+        places = ends[self.owners] + self.offsets
+        tokens = step.token_table[self.rows, places.clamp(min=0)]
+        missed = ((tokens != self.heads) | (places < 0)).int()
+        num_missed = torch.zeros_like(ends).int().index_add_(0, self.owners, missed)
         # Adding keeps a token forbidden that ends two sequences of which one matches.
-        amounts = torch.where(matches.all(dim=1), NEVER, 0.0)
+        amounts = torch.where(num_missed == 0, NEVER, 0.0)
         logits.index_put_((self.entries.at, self.entries.token_ids), amounts, accumulate=True)
 
 
@@ -248,7 +259,9 @@ class MinTokens:
             lists = [ids for ids, is_short in zip(self.ending_ids, short, strict=True) if is_short]
             self.entries = Entries.of(self.at[short], lists, self.device) if lists else None
         if self.entries is not None:
-            logits[self.entries.at, self.entries.token_ids] = NEVER
+            # A Python number would be copied to the device, and the host would wait for that.
+            never = logits.new_full((), NEVER)
+            logits.index_put_((self.entries.at, self.entries.token_ids), never)
 
 
 #: In order of application: values change first, then whatever is forbidden stays so.

@@ -79,8 +79,17 @@ class Tokenizer:
         return found
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Return token ids; special tokens spelt out in the text become those tokens."""
-        ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        """Return token ids; special tokens spelt out in the text become those tokens.
+
+        Raises:
+            RequestError: The text is not Unicode: it holds half a surrogate pair.
+        """
+        try:
+            ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        except TypeError as error:
+            raise RequestError(
+                "the text is not valid Unicode: it holds an unpaired surrogate", "prompt"
+            ) from error
         return ids
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from hotshoe.errors import CheckpointError
+from hotshoe.errors import CheckpointError, RequestError
 from hotshoe.text import Tokenizer
 
 KINDS = ["byte_level", "byte_fallback", "metaspace", "unigram", "word_piece"]
@@ -60,6 +60,11 @@ def test_ids_and_text_as_in_transformers(make_directory, kind):
             ids, skip_special_tokens=skip, clean_up_tokenization_spaces=False
         )
     assert ours.vocab_size == len(theirs) and ours.eos_token_id == theirs.eos_token_id
+
+
+def test_text_that_is_not_unicode_is_refused(byte_level_tokenizer):
+    with pytest.raises(RequestError, match="surrogate"):
+        byte_level_tokenizer.encode("a\ud800b")
 
 
 def test_stored_truncation_and_padding_are_ignored(make_directory):
