@@ -19,6 +19,7 @@
 #include "attention/softmax.h"
 #include "attention/tiles.h"
 #include "common/parallel.h"
+#include "common/rows.h"
 
 namespace nb = nanobind;
 
@@ -29,17 +30,6 @@ constexpr int kChunk = 256;                // keys between two updates of the ro
 constexpr int kScoreStride = kChunk + VL;  // not a power of two: rows would share cache sets
 
 constexpr int round_up(int n, int unit) { return (n + unit - 1) / unit * unit; }
-
-template <class From, class To>
-void convert_row(const From* from, To* to, int n) {
-  if constexpr (std::is_same_v<From, To>) {
-    std::memcpy(to, from, size_t(n) * sizeof(To));
-  } else {
-    int i = 0;
-    for (; i + VL <= n; i += VL) vstore(to + i, vload(from + i));
-    if (i < n) vstore_n(to + i, vload_n(from + i, n - i), n - i);
-  }
-}
 
 // Scratch memory of one thread, carved from thread_scratch.
 template <class T>

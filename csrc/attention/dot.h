@@ -5,29 +5,12 @@
 // group of the other operand, kept as `A` elements, to float accumulators. Used by tiles.h.
 #pragma once
 
-#include "common/simd.h"
+#include "common/words.h"
 
 namespace hotshoe {
 
 namespace detail {
-typedef float FloatLanes __attribute__((vector_size(VL * 4)));
-typedef int32_t IntLanes __attribute__((vector_size(VL * 4)));
-
-inline Vec from_bits(IntLanes bits) { return {(decltype(Vec::v))bits}; }
-
-inline IntLanes load_words(const void* p) {
-  IntLanes words;
-  std::memcpy(&words, p, sizeof words);
-  return words;
-}
-
-inline IntLanes load_words_n(const void* p, int n) {
-  IntLanes words{};
-  std::memcpy(&words, p, size_t(n) * 4);
-  return words;
-}
-
-inline Vec low_half(IntLanes words, bf16) { return from_bits(words << 16); }
+inline Vec low_half(IntLanes words, bf16) { return from_words(words << 16); }
 
 inline Vec low_half(IntLanes words, f16) {
   const IntLanes magnitude = words & 0x7fff;
@@ -36,10 +19,10 @@ inline Vec low_half(IntLanes words, f16) {
       (IntLanes)((FloatLanes)(magnitude << 13) * bits_float(0x77800000u));
   const IntLanes special = (magnitude << 13) | 0x7f800000;
   const IntLanes is_special = magnitude >= 0x7c00;
-  return from_bits(((words & 0x8000) << 16) | (is_special & special) | (~is_special & finite));
+  return from_words(((words & 0x8000) << 16) | (is_special & special) | (~is_special & finite));
 }
 
-inline Vec high_half(IntLanes words, bf16) { return from_bits(words & int32_t(0xffff0000)); }
+inline Vec high_half(IntLanes words, bf16) { return from_words(words & int32_t(0xffff0000)); }
 inline Vec high_half(IntLanes words, f16 tag) { return low_half(words >> 16, tag); }
 }  // namespace detail
 
@@ -52,15 +35,15 @@ struct Dot {
     Vec even, odd;
   };
   using B = Pair;
-  static B load(const T* p) { return widen(detail::load_words(p)); }
-  static B load_n(const T* p, int lanes) { return widen(detail::load_words_n(p, lanes)); }
+  static B load(const T* p) { return widen(load_words(p)); }
+  static B load_n(const T* p, int lanes) { return widen(load_words_n(p, lanes)); }
   static Pair broadcast(const A* a) { return {vset(a[0]), vset(a[1])}; }
   static Vec multiply_add(Pair a, B b, Vec sum) {
     return vfma(a.odd, b.odd, vfma(a.even, b.even, sum));
   }
 
  private:
-  static B widen(detail::IntLanes words) {
+  static B widen(IntLanes words) {
     return {detail::low_half(words, T{}), detail::high_half(words, T{})};
   }
 };
