@@ -36,6 +36,11 @@ namespace hotshoe {
 void bind_attention(nb::module_&);
 void bind_linear(nb::module_&);
 void bind_memory(nb::module_&);
+void bind_activation(nb::module_&);
+void bind_embedding(nb::module_&);
+void bind_norm(nb::module_&);
+void bind_rotary(nb::module_&);
+void bind_sampling(nb::module_&);
 }  // namespace hotshoe
 
 NB_MODULE(HOTSHOE_MODULE, m) {
@@ -50,4 +55,9 @@ NB_MODULE(HOTSHOE_MODULE, m) {
   hotshoe::bind_attention(m);
   hotshoe::bind_linear(m);
   hotshoe::bind_memory(m);
+  hotshoe::bind_activation(m);
+  hotshoe::bind_embedding(m);
+  hotshoe::bind_norm(m);
+  hotshoe::bind_rotary(m);
+  hotshoe::bind_sampling(m);
 }

@@ -1,0 +1,101 @@
+// RMS norm, alone and after a residual addition. Float inside, rounded once.
+//
+// Source: Zhang and Sennrich 2019, arXiv:1910.07467.
+
+#include <nanobind/nanobind.h>
+
+#include <algorithm>
+
+#include "common/parallel.h"
+#include "common/rows.h"
+
+namespace nb = nanobind;
+
+namespace hotshoe {
+namespace {
+
+constexpr int64_t kMinElementsPerThread = 8192;  // below, waking a thread costs more
+
+struct NormArgs {
+  void *out, *residual;
+  const void *x, *weight;
+  int64_t rows, size, out_stride, x_stride, residual_stride;
+  float eps, weight_offset, residual_scale;
+};
+
+template <class T>
+void norm_row(T* out, const T* x, const NormArgs& args) {
+  const T* weight = static_cast<const T*>(args.weight);
+  const Vec scale = vset(inverse_rms(x, args.size, args.eps)), shift = vset(args.weight_offset);
+  for_vectors(args.size, [&](int64_t i, auto lanes) {
+    store(out + i, load(x + i, lanes) * scale * (load(weight + i, lanes) + shift), lanes);
+  });
+}
+
+// residual = residual + scale * x, rounded: later layers and the norm see the same value.
+template <class T>
+void add_row(T* residual, const T* x, const NormArgs& args) {
+  const Vec scale = vset(args.residual_scale);
+  for_vectors(args.size, [&](int64_t i, auto lanes) {
+    store(residual + i, vfma(load(x + i, lanes), scale, load(residual + i, lanes)), lanes);
+  });
+}
+
+void rms_norm(const NormArgs& args, int dtype) {
+  const int64_t min_rows =
+      std::max<int64_t>(1, kMinElementsPerThread / std::max<int64_t>(1, args.size));
+  visit_float(dtype, [&](auto tag) {
+    using T = decltype(tag);
+    parallel_for(
+        args.rows,
+        [&](int64_t begin, int64_t end, int) {
+          for (int64_t row = begin; row < end; ++row) {
+            T* out = static_cast<T*>(args.out) + row * args.out_stride;
+            const T* x = static_cast<const T*>(args.x) + row * args.x_stride;
+            if (args.residual) {
+              T* residual = static_cast<T*>(args.residual) + row * args.residual_stride;
+              add_row(residual, x, args);
+              x = residual;
+            }
+            norm_row(out, x, args);
+          }
+        },
+        min_rows);
+  });
+}
+
+}  // namespace
+
+void bind_norm(nb::module_& m) {
+  m.def(
+      "rms_norm",
+      [](uintptr_t out, uintptr_t x, uintptr_t weight, int64_t rows, int64_t size,
+         int64_t out_stride, int64_t x_stride, float eps, float weight_offset, int dtype) {
+        rms_norm({reinterpret_cast<void*>(out), nullptr, reinterpret_cast<const void*>(x),
+                  reinterpret_cast<const void*>(weight), rows, size, out_stride, x_stride, 0, eps,
+                  weight_offset, 1.0f},
+                 dtype);
+      },
+      nb::call_guard<nb::gil_scoped_release>(),
+      "rms_norm(out, x, weight, rows, size, out_stride, x_stride, eps, weight_offset, dtype)\n\n"
+      "out = x / rms(x) * (weight_offset + weight) for each row of `size` elements. Addresses;\n"
+      "out may be x. weight is [size] of the same dtype.");
+  m.def(
+      "add_rms_norm",
+      [](uintptr_t out, uintptr_t x, uintptr_t residual, uintptr_t weight, int64_t rows,
+         int64_t size, int64_t out_stride, int64_t x_stride, int64_t residual_stride, float eps,
+         float weight_offset, float residual_scale, int dtype) {
+        rms_norm({reinterpret_cast<void*>(out), reinterpret_cast<void*>(residual),
+                  reinterpret_cast<const void*>(x), reinterpret_cast<const void*>(weight), rows,
+                  size, out_stride, x_stride, residual_stride, eps, weight_offset,
+                  residual_scale},
+                 dtype);
+      },
+      nb::call_guard<nb::gil_scoped_release>(),
+      "add_rms_norm(out, x, residual, weight, rows, size, out_stride, x_stride,\n"
+      "    residual_stride, eps, weight_offset, residual_scale, dtype)\n\n"
+      "residual += residual_scale * x, rounded to the dtype; out = rms_norm(residual).\n"
+      "out may be x.");
+}
+
+}  // namespace hotshoe

@@ -1,0 +1,55 @@
+// Writes keys and values of consecutive tokens into a block of the paged cache.
+//
+// The layout is the one that attention.cpp reads: K [head_dim / p][block_size][p] and
+// V [block_size / p][head_dim][p] for one block and kv head, p = 2 for 16-bit types, else 1.
+// Only the elements of the given tokens are stored to, because another thread may be writing
+// the other token of a group.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+namespace hotshoe {
+
+// Channels of a 16-bit key as the pairs that the cache keeps together.
+template <class T>
+using KeyGroup = std::conditional_t<sizeof(T) == 2, uint32_t, T>;
+
+template <class T>
+constexpr int kCachePack = sizeof(T) == 2 ? 2 : 1;
+
+// rows: [count][head_dim]; block: the K of one block and head; slot: the first token's in it.
+template <class T>
+void write_keys(const T* rows, int count, int head_dim, int block_size, int slot, T* block) {
+  const auto* from = reinterpret_cast<const KeyGroup<T>*>(rows);
+  auto* to = reinterpret_cast<KeyGroup<T>*>(block) + slot;
+  const int groups = head_dim / kCachePack<T>;
+  for (int g = 0; g < groups; ++g) {
+    for (int t = 0; t < count; ++t) to[int64_t(g) * block_size + t] = from[t * groups + g];
+  }
+}
+
+// rows: `count` tokens `row_stride` apart; block: the V of one block and head.
+template <class T>
+void write_values(const T* rows, int64_t row_stride, int count, int head_dim, int slot,
+                  T* block) {
+  constexpr int p = kCachePack<T>;
+  for (int t = 0; t < count;) {
+    const T* row = rows + t * row_stride;
+    const int inner = (slot + t) % p;
+    T* to = block + int64_t(slot + t) / p * p * head_dim;
+    if (p == 2 && inner == 0 && t + 1 < count) {
+      const T* next = row + row_stride;
+      for (int d = 0; d < head_dim; ++d) {
+        to[2 * d] = row[d];
+        to[2 * d + 1] = next[d];
+      }
+      t += 2;
+    } else {
+      for (int d = 0; d < head_dim; ++d) to[d * p + inner] = row[d];
+      ++t;
+    }
+  }
+}
+
+}  // namespace hotshoe

@@ -1,0 +1,190 @@
+// Norm of q and k per head, rotary embedding, and the write of k and v into the paged cache.
+//
+// One pass over the rows of the fused projection: q is rewritten in place, k goes to the cache
+// rotated, v as it is. All arithmetic is in float and rounded once.
+// Source: Su et al. 2021, arXiv:2104.09864; Zhang and Sennrich 2019, arXiv:1910.07467.
+
+#include <nanobind/nanobind.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "common/parallel.h"
+#include "common/rows.h"
+#include "rotary/cache_write.h"
+
+namespace nb = nanobind;
+
+namespace hotshoe {
+namespace {
+
+constexpr int kMaxHeadDim = 256;
+constexpr int kTokensAtOnce = 16;      // whose keys are written together
+constexpr int kMinTokensPerThread = 4;  // below, waking a thread costs more
+
+struct RotaryArgs {
+  void* qkv;
+  const int32_t* positions;
+  const float* cos_sin;  // [max_position, rotary_dim] or null
+  void *k_cache, *v_cache;
+  const int32_t* slot_mapping;
+  const void *q_weight, *k_weight;  // [head_dim] or null: no norm
+  int num_tokens, num_heads, num_kv_heads, head_dim, rotary_dim, block_size;
+  int64_t qkv_stride, block_stride, head_stride;
+  float eps, weight_offset;
+  bool interleaved;
+};
+
+template <class T>
+void normalise(float* x, int n, const T* weight, float eps, float offset) {
+  const Vec scale = vset(inverse_rms(x, n, eps)), shift = vset(offset);
+  for_vectors(n, [&](int64_t i, auto lanes) {
+    store(x + i, load(x + i, lanes) * scale * (load(weight + i, lanes) + shift), lanes);
+  });
+}
+
+// Rotates (x[i], x[i + half]) by the angles whose cosines and sines are given.
+void rotate_halves(float* x, const float* cos, const float* sin, int half) {
+  for_vectors(half, [&](int64_t i, auto lanes) {
+    const Vec a = load(x + i, lanes), b = load(x + half + i, lanes);
+    const Vec c = load(cos + i, lanes), s = load(sin + i, lanes);
+    store(x + i, a * c - b * s, lanes);
+    store(x + half + i, b * c + a * s, lanes);
+  });
+}
+
+void rotate_pairs(float* x, const float* cos, const float* sin, int half) {
+  for (int i = 0; i < half; ++i) {
+    const float a = x[2 * i], b = x[2 * i + 1];
+    x[2 * i] = a * cos[i] - b * sin[i];
+    x[2 * i + 1] = b * cos[i] + a * sin[i];
+  }
+}
+
+// Norm and rotation of one head of one token.
+template <class T>
+void prepare_head(const RotaryArgs& args, const T* from, T* to, const void* weight, int token) {
+  alignas(64) float x[kMaxHeadDim];
+  const int dim = args.head_dim;
+  convert_row(from, x, dim);
+  if (weight) {
+    normalise(x, dim, static_cast<const T*>(weight), args.eps, args.weight_offset);
+  }
+  if (args.cos_sin) {
+    const int half = args.rotary_dim / 2;
+    const float* cos = args.cos_sin + int64_t(args.positions[token]) * args.rotary_dim;
+    (args.interleaved ? rotate_pairs : rotate_halves)(x, cos, cos + half, half);
+  }
+  convert_row(x, to, dim);
+}
+
+// Tokens [begin, begin + count) whose slots follow each other within one block.
+struct Run {
+  int begin, count;
+};
+
+Run next_run(const RotaryArgs& args, int token, int end) {
+  const int slot = args.slot_mapping[token];
+  int count = 1;
+  while (token + count < end && count < kTokensAtOnce &&
+         args.slot_mapping[token + count] == slot + count &&
+         (slot + count) % args.block_size != 0) {
+    ++count;
+  }
+  return {token, count};
+}
+
+template <class T>
+void write_run(const RotaryArgs& args, const Run& run) {
+  alignas(64) T keys[kTokensAtOnce * kMaxHeadDim];
+  const int slot = args.slot_mapping[run.begin];
+  if (slot < 0) return;
+  const int dim = args.head_dim, offset = slot % args.block_size;
+  const int64_t block = slot / args.block_size * args.block_stride;
+  const T* row = static_cast<const T*>(args.qkv) + run.begin * args.qkv_stride;
+  const T* k = row + int64_t(args.num_heads) * dim;
+  const T* v = k + int64_t(args.num_kv_heads) * dim;
+  for (int head = 0; head < args.num_kv_heads; ++head, k += dim, v += dim) {
+    for (int t = 0; t < run.count; ++t) {
+      prepare_head(args, k + t * args.qkv_stride, keys + t * dim, args.k_weight, run.begin + t);
+    }
+    const int64_t at = block + head * args.head_stride;
+    write_keys(keys, run.count, dim, args.block_size, offset, static_cast<T*>(args.k_cache) + at);
+    write_values(v, args.qkv_stride, run.count, dim, offset, static_cast<T*>(args.v_cache) + at);
+  }
+}
+
+template <class T>
+void process_tokens(const RotaryArgs& args, int begin, int end) {
+  const bool q_changes = args.q_weight || args.cos_sin;
+  for (int token = begin; token < end && q_changes; ++token) {
+    T* q = static_cast<T*>(args.qkv) + token * args.qkv_stride;
+    for (int head = 0; head < args.num_heads; ++head, q += args.head_dim) {
+      prepare_head(args, q, q, args.q_weight, token);
+    }
+  }
+  for (int token = begin; token < end;) {
+    const Run run = next_run(args, token, end);
+    write_run<T>(args, run);
+    token += run.count;
+  }
+}
+
+void check(const RotaryArgs& args) {
+  const bool dim = args.head_dim > 0 && args.head_dim <= kMaxHeadDim && args.head_dim % 2 == 0;
+  if (!dim) throw std::invalid_argument("head_dim must be even and at most 256");
+  if (args.rotary_dim < 0 || args.rotary_dim > args.head_dim || args.rotary_dim % 2) {
+    throw std::invalid_argument("rotary_dim must be even and at most head_dim");
+  }
+  if (args.block_size < 2 || args.block_size % 2) {
+    throw std::invalid_argument("block_size must be even");
+  }
+}
+
+void rotary_and_cache(const RotaryArgs& args, int dtype) {
+  check(args);
+  visit_float(dtype, [&](auto tag) {
+    parallel_for(
+        args.num_tokens,
+        [&](int64_t begin, int64_t end, int) {
+          process_tokens<decltype(tag)>(args, int(begin), int(end));
+        },
+        kMinTokensPerThread);
+  });
+}
+
+}  // namespace
+
+void bind_rotary(nb::module_& m) {
+  m.def(
+      "rotary_and_cache",
+      [](uintptr_t qkv, uintptr_t positions, uintptr_t cos_sin, uintptr_t k_cache,
+         uintptr_t v_cache, uintptr_t slot_mapping, uintptr_t q_weight, uintptr_t k_weight,
+         int num_tokens, int num_heads, int num_kv_heads, int head_dim, int rotary_dim,
+         int block_size, int64_t qkv_stride, int64_t block_stride, int64_t head_stride,
+         float eps, float weight_offset, bool interleaved, int dtype) {
+        rotary_and_cache(
+            {reinterpret_cast<void*>(qkv), reinterpret_cast<const int32_t*>(positions),
+             reinterpret_cast<const float*>(cos_sin), reinterpret_cast<void*>(k_cache),
+             reinterpret_cast<void*>(v_cache), reinterpret_cast<const int32_t*>(slot_mapping),
+             reinterpret_cast<const void*>(q_weight), reinterpret_cast<const void*>(k_weight),
+             num_tokens, num_heads, num_kv_heads, head_dim, rotary_dim, block_size, qkv_stride,
+             block_stride, head_stride, eps, weight_offset, interleaved},
+            dtype);
+      },
+      nb::call_guard<nb::gil_scoped_release>(),
+      "rotary_and_cache(qkv, positions, cos_sin, k_cache, v_cache, slot_mapping, q_weight,\n"
+      "    k_weight, num_tokens, num_heads, num_kv_heads, head_dim, rotary_dim, block_size,\n"
+      "    qkv_stride, block_stride, head_stride, eps, weight_offset, interleaved, dtype)\n\n"
+      "Normalise and rotate q in place, and write k (likewise prepared) and v to the cache.\n\n"
+      "Addresses: qkv [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim] with a row stride;\n"
+      "positions and slot_mapping [num_tokens] int32, slot = block * block_size + offset, -1\n"
+      "writes nothing; cos_sin [max_position, rotary_dim] float32, cosines then sines, or 0 for\n"
+      "no rotation; q_weight, k_weight [head_dim] or 0 for no norm, effective weight\n"
+      "weight_offset + weight; caches as paged_attention reads them. The rotation acts on the\n"
+      "first rotary_dim channels, as pairs (2i, 2i+1) when interleaved, else (i, i +\n"
+      "rotary_dim/2). The k part of qkv is left as it was.\n\n"
+      "Raises:\n    ValueError: A size is out of range.");
+}
+
+}  // namespace hotshoe
