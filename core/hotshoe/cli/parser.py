@@ -28,6 +28,11 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
+        """Turn what argparse found into an exception.
+
+        Raises:
+            ConfigError: Always.
+        """
         raise ConfigError(f"{message} (see `{self.prog} --help`)")
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
@@ -87,7 +92,11 @@ class EntryAction(argparse.Action):
 
 
 def expand_dotted(words: Sequence[str], flags: set[str]) -> list[str]:
-    """Rewrite `--flag.a.b value` and `--flag.a.b=value` as `--flag a.b=value`."""
+    """Rewrite `--flag.a.b value` and `--flag.a.b=value` as `--flag a.b=value`.
+
+    Raises:
+        ConfigError: The value is missing.
+    """
     expanded: list[str] = []
     rest = iter(words)
     for word in rest:

@@ -108,7 +108,11 @@ class PluginManager:
         return [item for _, items in self._results(hook, **arguments) for item in items]
 
     def owner(self, hook: str, name: str) -> str:
-        """Return the distribution that offers a name through a mapping hook."""
+        """Return the distribution that offers a name through a mapping hook.
+
+        Raises:
+            PluginError: None does.
+        """
         for plugin, values in self._results(hook):
             if name in values:
                 return next(r.distribution for r in self.records if r.name == plugin)

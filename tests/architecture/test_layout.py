@@ -1,0 +1,35 @@
+"""Tests lie where their subjects lie."""
+
+from pathlib import Path
+
+MIRRORED_SHARE = 0.8
+FOLDERS = {
+    "core/hotshoe": "tests/core",
+    "platforms/cpu/hotshoe_cpu": "tests/platforms/cpu",
+    "plugins/models/hotshoe_models": "tests/plugins/models",
+    "plugins/quantization/hotshoe_quantization": "tests/plugins/quantization",
+}
+
+
+def subjects(root: Path) -> dict[Path, Path]:
+    """Return every module that has something to test, with the place of its tests."""
+    found = {}
+    for folder, tests in FOLDERS.items():
+        for path in sorted((root / folder).rglob("*.py")):
+            inner = path.relative_to(root / folder)
+            if not path.name.startswith("__"):
+                found[path] = root / tests / inner.parent / f"test_{inner.name}"
+    return found
+
+
+def test_modules_have_tests_of_the_same_name(root: Path) -> None:
+    found = subjects(root)
+    assert len(found) > 80
+    missing = [str(p.relative_to(root)) for p, test in found.items() if not test.exists()]
+    share = 1 - len(missing) / len(found)
+    assert share >= MIRRORED_SHARE, (f"{share:.2f}", missing)
+
+
+def test_there_are_as_many_lines_of_tests_as_of_code(root: Path, sources) -> None:
+    tests = sum(p.read_text().count("\n") for p in (root / "tests").rglob("*.py"))
+    assert tests >= sum(source.text.count("\n") for source in sources)
