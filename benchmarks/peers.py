@@ -1,0 +1,142 @@
+"""Hotshoe and its peers through the same cases, one after the other on one machine, as one table.
+
+    python benchmarks/peers.py CASES_DIR PEERS_DIR [--engines hotshoe vllm openvino ...]
+
+CASES_DIR holds the peers' drivers (`common.py`, `run_vllm_offline.sh`, `run_py.sh`, `membw.c`),
+PEERS_DIR their environments and models. Ratios hold only between rows of one run: the table names
+the machine, and the read bandwidth measured beside it. Quote medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+TIMEOUT_S = 900
+
+#: engine -> (command with {cases}, environment); run from CASES_DIR.
+ENGINES: dict[str, tuple[str, dict[str, str]]] = {
+    "hotshoe": ("{python} {here}/offline.py . qwen {cases}", {}),
+    "hotshoe-int8": ("{python} {here}/offline.py . qwen {cases} quantization=int8", {}),
+    "vllm": ("bash run_vllm_offline.sh vllm qwen {cases} default peers", {}),
+    "vllm-int8": ("bash run_vllm_offline.sh vllm-int8 qwen-w8a8 {cases} default peers", {}),
+    "openvino": ("bash run_py.sh ov ov_offline.py openvino qwen {cases} cb peers", {}),
+    "transformers": (
+        "bash run_py.sh hf hf_offline.py transformers qwen {cases} generate peers",
+        {},
+    ),
+}
+#: case in the results -> (column, value in a row)
+COLUMNS = {
+    "a_decode": ("a: ms per token", lambda row: row["ms_per_tok"]["median"]),
+    "b_prefill1024": ("b: prefill 1,024, s", lambda row: row["ttft_s"]["median"]),
+    "c_batch32": ("c: tokens/s", lambda row: row["total_tok_s"]),
+    "d_prefix16": ("d: shared prefix, s", lambda row: row["wall_s"]["median"]),
+    "e_start": ("start → token, s", lambda row: row["first_token_from_process_start_s"]),
+    "rss": ("peak RSS, GB", lambda row: row["tree_rss_mb"] / 1024),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where drivers and environments are, and which interpreter runs Hotshoe."""
+
+    cases_dir: Path
+    peers_dir: Path
+    python: str
+
+    def run(self, engine: str, cases: str) -> dict[str, float]:
+        """Run one engine through the cases and return its columns."""
+        command, extra = ENGINES[engine]
+        words = command.format(python=self.python, here=HERE, cases=cases)
+        results = self.peers_dir / "results.jsonl"
+        known = results.stat().st_size if results.exists() else 0
+        env = {**os.environ, "PEERS": str(self.peers_dir), "HF_HUB_OFFLINE": "1", **extra}  # noqa: TID251 (passed on to the peers)
+        print(f"== {engine}: {words}", file=sys.stderr, flush=True)
+        done = subprocess.run(
+            words.split(),
+            cwd=self.cases_dir,
+            env=env,
+            timeout=TIMEOUT_S,
+            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        if done.returncode or not results.exists():
+            print(done.stdout[-2000:], file=sys.stderr)
+            return {}
+        with results.open(encoding="utf-8") as file:
+            file.seek(known)
+            rows = [json.loads(line) for line in file]
+        return {column: read(row) for row in rows for column, read in _columns(row)}
+
+
+def _columns(row: dict[str, Any]) -> list[tuple[str, Any]]:
+    return [COLUMNS[row["case"]]] if row["case"] in COLUMNS else []
+
+
+def read_bandwidth(cases_dir: Path) -> float:
+    """Compile and run the bandwidth probe; return the best GB/s it reads with all threads."""
+    with tempfile.TemporaryDirectory() as folder:
+        binary = Path(folder) / "membw"
+        source = cases_dir / "membw.c"
+        subprocess.run(
+            ["cc", "-O3", "-march=native", "-pthread", str(source), "-o", str(binary)], check=True
+        )
+        text = subprocess.run([str(binary)], check=True, capture_output=True, text=True).stdout
+    return max(float(x) for x in re.findall(r"threads=2 .*median ([\d.]+)", text))
+
+
+def print_table(found: dict[str, dict[str, float]]) -> None:
+    """Print values, then each value's ratio to Hotshoe's."""
+    columns = [column for column, _ in COLUMNS.values()]
+    print("| engine | " + " | ".join(columns) + " |")
+    print("|---" * (len(columns) + 1) + "|")
+    for engine, values in found.items():
+        cells = [f"{values[c]:.3g}" if c in values else "–" for c in columns]
+        print(f"| {engine} | " + " | ".join(cells) + " |")
+    for ours, theirs in (
+        (ours, theirs)
+        for ours in ("hotshoe", "hotshoe-int8")
+        for theirs in found
+        if ours in found
+        and not theirs.startswith("hotshoe")
+        and ours.endswith("int8") == theirs.endswith("int8")
+    ):
+        ratios = [
+            f"{found[ours][c] / found[theirs][c]:.2f}"
+            if c in found[ours] and c in found[theirs]
+            else "–"
+            for c in columns
+        ]
+        print(f"| {ours} ÷ {theirs} | " + " | ".join(ratios) + " |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("cases_dir", type=Path)
+    parser.add_argument("peers_dir", type=Path)
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=["hotshoe", "vllm"])
+    parser.add_argument("--cases", default="abcd")
+    args = parser.parse_args()
+    place = Place(args.cases_dir.resolve(), args.peers_dir.resolve(), sys.executable)
+    bandwidth = read_bandwidth(place.cases_dir)
+    found = {engine: place.run(engine, args.cases) for engine in args.engines}
+    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, ", end="")
+    print(f"read bandwidth {bandwidth:.1f} GB/s (2 threads, median of the best pattern)\n")
+    print_table(found)
+
+
+if __name__ == "__main__":
+    main()
