@@ -48,19 +48,17 @@ class SampledBatch:
     """Sampled tokens, still on the device.
 
     Attributes:
-        tokens: [n] int64; -1 where no token could be sampled.
-        rows: [n], on the host.
+        tokens: [n] int64, one for each of plan.rows; -1 where no token could be sampled.
     """
 
     tokens: Tensor
-    rows: Ints
     logprobs: LogprobTensors | None
     plan: BatchPlan
 
     def step_result(self, step_id: int) -> StepResult:
         """Wait for the device and return everything on the host."""
         result = StepResult(step_id, [], [])
-        for row, token in zip(self.rows.tolist(), self.tokens.tolist(), strict=True):
+        for row, token in zip(self.plan.rows.tolist(), self.tokens.tolist(), strict=True):
             if token < 0:
                 result.failed[row] = NO_TOKEN
             else:
@@ -130,7 +128,7 @@ class Sampler:
         logprobs = None
         if raw is not None:
             logprobs = compute_logprobs(raw, tokens[plan.logprobs_at], max(plan.logprobs_widths))
-        return SampledBatch(tokens, plan.rows, logprobs, plan)
+        return SampledBatch(tokens, logprobs, plan)
 
     def _uniforms(self, plan: BatchPlan, num_tokens: Ints) -> Tensor:
         if plan.greedy:
