@@ -10,6 +10,7 @@ from hotshoe.config import EngineConfig
 from hotshoe.engine.core import EngineCore
 from hotshoe.engine.inputs import InputProcessor
 from hotshoe.engine.setup import EngineSetup, prepare
+from hotshoe.errors import RequestError
 from hotshoe.plugins import PluginManager
 from hotshoe.text.output_processor import OutputProcessor, RequestUpdate
 from hotshoe.text.tokenizer import Tokenizer
@@ -57,6 +58,8 @@ class Engine:
         Raises:
             RequestError: It is malformed or could never be served; nothing was queued.
         """
+        if request_id in self._outputs:
+            raise RequestError(f"request id {request_id!r} is in use", "request_id")
         prepared = self.inputs.prepare(request_id, prompt, params, priority)
         added: list[str] = []
         try:

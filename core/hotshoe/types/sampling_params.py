@@ -16,6 +16,7 @@ MAX_STOP_STRING_CHARS = 256
 MAX_STOP_TOKEN_IDS = 256
 MAX_LOGIT_BIAS = 1024
 MAX_BAD_WORDS = 256
+MAX_BAD_WORD_TOKENS = 1024
 MAX_ALLOWED_TOKEN_IDS = 65536
 MAX_SEED = 2**63 - 1
 MAX_LENGTH = 2**31 - 1
@@ -127,6 +128,11 @@ class SamplingParams:
                 _check_int(name, token_id, 0, MAX_LENGTH, False)
         words = tuple(tuple(word) for word in self.bad_words_token_ids)
         object.__setattr__(self, "bad_words_token_ids", words)
+        if any(not 0 < len(word) <= MAX_BAD_WORD_TOKENS for word in words):
+            raise RequestError(
+                f"bad_words_token_ids takes sequences of 1 to {MAX_BAD_WORD_TOKENS} tokens",
+                "bad_words_token_ids",
+            )
         for token_id in (token_id for word in words for token_id in word):
             _check_int("bad_words_token_ids", token_id, 0, MAX_LENGTH, False)
         for token_id, bias in self.logit_bias.items():

@@ -106,6 +106,18 @@ def test_bad_requests_are_refused_and_others_go_on(llm: LLM, prompt, params, mat
     assert tokens(llm, [7], max_tokens=2) == [8, 9]
 
 
+def test_an_id_in_use_is_refused_whatever_n(llm: LLM) -> None:
+    engine = llm.engine
+    engine.add("a", "A", SamplingParams(n=2, max_tokens=3))
+    for n in (1, 2):
+        with pytest.raises(RequestError, match="in use"):
+            engine.add("a", "A", SamplingParams(n=n))
+    finished = []
+    while engine.has_work():
+        finished += [update.request_id for update in engine.step() if update.finished]
+    assert finished == ["a"]
+
+
 def test_as_many_params_as_prompts(llm: LLM) -> None:
     with pytest.raises(RequestError, match="2 prompts, but 1"):
         llm.generate(["A", "B"], [SamplingParams()])
