@@ -1,0 +1,100 @@
+"""The attention reference against attention written out in float64, query by query."""
+
+import random
+
+import pytest
+import torch
+
+from hotshoe.slots import AttentionMetadata, AttentionSpec
+from hotshoe.slots.reference.attention import Attention
+from hotshoe.slots.reference.kv import PagedKV
+
+OPTIONS = [
+    {},
+    {"num_kv_heads": 1},
+    {"num_kv_heads": 6},
+    {"window": 1},
+    {"window": 5},
+    {"window": 1000},
+    {"softcap": 2.5},
+    {"sinks": True},
+    {"num_kv_heads": 2, "window": 7, "softcap": 4.0, "sinks": True},
+]
+
+
+def oracle(spec, q, k, v, position, sinks):
+    """Attend with one query [heads, dim] at a position, over k and v [tokens, kv_heads, dim]."""
+    rows = []
+    for head in range(spec.num_heads):
+        kv_head = head * spec.num_kv_heads // spec.num_heads
+        first = 0 if spec.window is None else max(0, position - spec.window + 1)
+        keys, values = k[first : position + 1, kv_head], v[first : position + 1, kv_head]
+        scores = keys.double() @ q[head].double() * spec.scale
+        if spec.softcap is not None:
+            scores = spec.softcap * torch.tanh(scores / spec.softcap)
+        weights = scores.exp()
+        total = weights.sum() + (sinks[head].double().exp() if sinks is not None else 0.0)
+        rows.append((weights / total) @ values.double())
+    return torch.stack(rows)
+
+
+def make_step(spec, queries, lengths):
+    """Lay random sequences out in shuffled blocks of a poisoned cache."""
+    num_blocks = 2 * sum(-(-n // spec.block_size) for n in lengths)
+    free = random.sample(range(num_blocks), num_blocks)
+    numel = spec.block_size * spec.num_kv_heads * spec.head_dim
+    cache = torch.full((2, num_blocks, numel), float("nan"))
+    paged = PagedKV(cache, Attention.layout, spec.block_size, spec.num_kv_heads, spec.head_dim)
+    width = max(-(-n // spec.block_size) for n in lengths)
+    table = torch.full((len(lengths), width + 2), -1, dtype=torch.int32)
+    sequences = []
+    for row, length in enumerate(lengths):
+        count = -(-length // spec.block_size)
+        blocks = [free.pop() for _ in range(count)]
+        table[row, :count] = torch.tensor(blocks)
+        k, v = torch.randn(2, length, spec.num_kv_heads, spec.head_dim)
+        slots = [
+            blocks[i // spec.block_size] * spec.block_size + i % spec.block_size
+            for i in range(length)
+        ]
+        paged.write(k, v, torch.tensor(slots))
+        sequences.append((k, v))
+    starts = torch.tensor([0, *queries]).cumsum(0).int()
+    metadata = AttentionMetadata(
+        num_reqs=len(lengths),
+        query_start_loc=starts,
+        seq_lens=torch.tensor(lengths, dtype=torch.int32),
+        block_table=table[:, :width],
+        slot_mapping=torch.empty(0, dtype=torch.int32),
+        max_query_len=max(queries),
+        max_seq_len=max(lengths),
+    )
+    return cache, metadata, sequences
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_against_float64(options):
+    values = {"num_heads": 6, "num_kv_heads": 3, "head_dim": 10, "block_size": 4, **options}
+    spec = AttentionSpec(**values, dtype="float32", kv_dtype="float32", scale=0.37)
+    queries = [1, 5, 13, 1, 7]
+    lengths = [1, 5, 21, 18, 8]
+    cache, metadata, sequences = make_step(spec, queries, lengths)
+    q = torch.randn(sum(queries), spec.num_heads, spec.head_dim)
+    sinks = torch.randn(spec.num_heads) if spec.sinks else None
+    strided = torch.cat((q, q.new_full((len(q), 2, spec.head_dim), float("nan"))), 1)[:, :-2]
+    out = Attention(spec, None)(strided, cache, metadata, sinks)
+    assert out.shape == (len(q), spec.num_heads * spec.head_dim) and out.is_contiguous()
+    for row, (count, length) in enumerate(zip(queries, lengths, strict=True)):
+        k, v = sequences[row]
+        begin = int(metadata.query_start_loc[row])
+        for i in range(count):
+            expected = oracle(spec, q[begin + i], k, v, length - count + i, sinks)
+            got = out[begin + i].view(spec.num_heads, spec.head_dim).double()
+            torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_result_has_the_models_type():
+    spec = AttentionSpec(2, 1, 8, "bfloat16", "float32", 4, 1.0)
+    cache, metadata, _ = make_step(spec, [3], [6])
+    q = torch.randn(3, 2, 8, dtype=torch.bfloat16)
+    assert Attention(spec, None)(q, cache, metadata, None).dtype == torch.bfloat16

@@ -1,0 +1,83 @@
+"""The linear reference: plain against float64, int8 against integers counted out."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import LinearSpec, QuantSpec
+from hotshoe.slots.reference.linear import Linear, quantize_rows
+
+FACTS = DeviceFacts("test", "cpu", "", "", 1 << 30, 1)
+INT8 = {
+    "weight": QuantSpec("int8", "channel", online=True),
+    "activation": QuantSpec("int8", "token", dynamic=True),
+}
+
+
+def load(spec, weight, bias, parts):
+    op = Linear(spec, FACTS)
+    tensors = {"weight": weight.split(parts)}
+    if bias is not None:
+        tensors["bias"] = bias.split(parts)
+    op.load(tensors)
+    return op
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("parts", [[40], [24, 8, 8]])
+def test_plain(bias, parts):
+    weight, x = torch.randn(40, 56), torch.randn(9, 60)[:, :56]
+    offset = torch.randn(40) if bias else None
+    op = load(LinearSpec(56, 40, "float32", bias=bias), weight, offset, parts)
+    expected = x.double() @ weight.double().T + (offset.double() if bias else 0.0)
+    torch.testing.assert_close(op(x).double(), expected, rtol=1e-5, atol=1e-5)
+    assert op.nbytes() == 4 * (40 * 56 + (40 if bias else 0))
+
+
+def test_the_checkpoints_type_gives_way_to_the_models():
+    weight, x = torch.randn(8, 16).bfloat16(), torch.randn(3, 16)
+    op = load(LinearSpec(16, 8, "float32"), weight, None, [8])
+    torch.testing.assert_close(op(x), x @ weight.float().T)
+
+
+def test_out_dtype():
+    spec = LinearSpec(16, 8, "bfloat16", out_dtype="float32")
+    op = load(spec, torch.randn(8, 16), None, [8])
+    assert op(torch.randn(3, 16).bfloat16()).dtype == torch.float32
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_int8_is_the_product_of_the_integers(bias):
+    weight, x = torch.randn(24, 33) * torch.rand(24, 1) * 9, torch.randn(5, 33) * 3
+    offset = torch.randn(24) if bias else None
+    op = load(LinearSpec(33, 24, "float32", bias=bias, **INT8), weight, offset, [16, 8])
+    (wq, ws), (xq, xs) = quantize_rows(weight), quantize_rows(x)
+    exact = (xq.long() @ wq.long().T).double() * xs.double()[:, None] * ws.double()
+    exact = exact + (offset.double() if bias else 0.0)
+    torch.testing.assert_close(op(x).double(), exact, rtol=1e-6, atol=1e-5)
+    assert op.nbytes() == 24 * 33 + 4 * 24 + (4 * 24 if bias else 0)
+
+
+def test_int8_is_near_the_unquantised_product():
+    weight, x = torch.randn(64, 256), torch.randn(16, 256)
+    out = load(LinearSpec(256, 64, "float32", **INT8), weight, None, [64])(x)
+    exact = x @ weight.T
+    assert (out - exact).norm() < 0.02 * exact.norm()
+
+
+@given(st.integers(1, 6), st.integers(1, 40), st.floats(-30, 30), st.randoms())
+def test_rows_are_quantised_to_the_nearest_step(rows, columns, exponent, rng):
+    generator = torch.Generator().manual_seed(rng.randrange(1 << 30))
+    x = torch.randn(rows, columns, generator=generator) * 10.0**exponent
+    values, scale = quantize_rows(x)
+    assert values.dtype == torch.int8 and scale.shape == (rows,)
+    assert values.abs().amax(1).eq(127).all()
+    steps = x.double() / scale.double()[:, None]
+    assert (values.double() - steps).abs().max() <= 0.5 + 1e-4
+
+
+def test_a_row_of_zeros_is_quantised_to_zeros():
+    values, scale = quantize_rows(torch.zeros(2, 8))
+    assert not values.any() and scale.isfinite().all() and (scale > 0).all()

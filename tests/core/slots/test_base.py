@@ -1,0 +1,160 @@
+"""The selector: who is chosen, who is refused, and what is said about it."""
+
+import random
+
+import pytest
+
+from hotshoe.errors import SelectionError
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import REFERENCE, SLOTS, Candidate, NormSpec, Selector, accept, refuse
+from hotshoe.slots.base import resolve_lazy
+
+FACTS = DeviceFacts("test", "cpu", "a device", "arch", 1 << 30, 1)
+SPEC = NormSpec(64, 1e-6, "float32")
+OTHER = NormSpec(128, 1e-6, "float32")
+
+
+def candidate(name, verdict, slot="rms_norm"):
+    """Offer an operation that is just its own name."""
+    return Candidate(slot, name, lambda spec, facts: verdict, lambda spec, facts: name)
+
+
+def selector(*candidates, **options):
+    return Selector(SLOTS, candidates, FACTS, **options)
+
+
+def test_the_highest_score_wins_whatever_the_order():
+    offered = [candidate(name, accept(score)) for name, score in [("a", 1), ("b", 9), ("c", 5)]]
+    random.shuffle(offered)
+    assert selector(*offered).choose("rms_norm", SPEC) == "b"
+
+
+def test_ties_break_by_name_whatever_the_order():
+    offered = [candidate(name, accept(7)) for name in "dbca"]
+    random.shuffle(offered)
+    assert selector(*offered).choose("rms_norm", SPEC) == "a"
+
+
+def test_the_reference_serves_when_all_refuse():
+    chosen = selector(candidate("fast", refuse("too wide"))).decide("rms_norm", SPEC)
+    assert chosen.chosen == REFERENCE and not chosen.native
+    (other,) = chosen.others
+    assert other[0] == "fast" and other[1].reason == "too wide" and not other[1].accepted
+
+
+def test_the_decision_tells_score_reason_and_the_others():
+    chosen = selector(
+        candidate("good", accept(5, "fits")),
+        candidate("better", accept(8, "fits well")),
+        candidate("none", refuse("no such device")),
+    ).decide("rms_norm", SPEC)
+    assert (chosen.slot, chosen.spec, chosen.chosen) == ("rms_norm", SPEC, "better")
+    assert (chosen.score, chosen.reason, chosen.native) == (8, "fits well", True)
+    assert [name for name, _ in chosen.others] == ["good", "none", REFERENCE]
+
+
+def test_a_score_below_zero_loses_to_the_reference():
+    assert selector(candidate("slow", accept(-1))).decide("rms_norm", SPEC).chosen == REFERENCE
+
+
+def test_candidates_see_the_specification_and_the_device():
+    seen = []
+
+    def supports(spec, facts):
+        seen.append((spec, facts))
+        return accept(1) if spec.hidden_size == 64 else refuse("only 64")
+
+    chooser = selector(Candidate("rms_norm", "c", supports, lambda spec, facts: (spec, facts)))
+    assert chooser.choose("rms_norm", SPEC) == (SPEC, FACTS)
+    assert chooser.decide("rms_norm", OTHER).chosen == REFERENCE
+    assert seen == [(SPEC, FACTS), (OTHER, FACTS)]
+
+
+def test_equal_specifications_are_asked_once_and_built_anew():
+    asked, built = [], []
+
+    def supports(spec, facts):
+        asked.append(spec)
+        return accept(1)
+
+    def build(spec, facts):
+        built.append(spec)
+        return object()
+
+    chooser = selector(Candidate("rms_norm", "c", supports, build))
+    first, second = (chooser.choose("rms_norm", NormSpec(64, 1e-6, "float32")) for _ in range(2))
+    assert first is not second
+    assert len(asked) == 1 and len(built) == 2
+    assert list(chooser.decisions) == [("rms_norm", SPEC)]
+
+
+def test_a_decision_builds_nothing():
+    broken = Candidate("rms_norm", "c", lambda spec, facts: accept(1), "no_such_module:build")
+    chooser = selector(broken)
+    assert chooser.decide("rms_norm", SPEC).chosen == "c"
+    with pytest.raises(ModuleNotFoundError):
+        chooser.choose("rms_norm", SPEC)
+
+
+def test_a_forced_candidate_wins_over_better_ones():
+    offered = candidate("good", accept(1)), candidate("better", accept(9))
+    forced = selector(*offered, forced={"rms_norm": "good"})
+    assert forced.choose("rms_norm", SPEC) == "good"
+    assert selector(*offered, forced={"rms_norm": REFERENCE}).decide("rms_norm", SPEC).score == 0
+
+
+def test_a_forced_candidate_that_refuses_is_an_error_with_its_reason():
+    offered = candidate("good", refuse("needs 128")), candidate("other", accept(9))
+    forced = selector(*offered, forced={"rms_norm": "good"})
+    with pytest.raises(SelectionError, match=r"rms_norm=good.*hidden_size=64.*needs 128"):
+        forced.choose("rms_norm", SPEC)
+
+
+def test_forcing_one_slot_leaves_the_others():
+    add = candidate("quick", accept(3), slot="embedding")
+    chooser = selector(candidate("a", accept(1)), add, forced={"rms_norm": REFERENCE})
+    assert chooser.decide("embedding", SPEC).chosen == "quick"
+
+
+def test_forcing_an_unknown_name_lists_the_choices():
+    with pytest.raises(SelectionError, match=r"'fats'.*fast.*candidates: fast, reference"):
+        selector(candidate("fast", accept(1)), forced={"rms_norm": "fats"})
+
+
+def test_forcing_an_unknown_slot_lists_the_slots():
+    with pytest.raises(SelectionError, match=r"'rms_nrom'.*rms_norm"):
+        selector(forced={"rms_nrom": "fast"})
+
+
+def test_an_unknown_slot_is_an_error():
+    with pytest.raises(SelectionError, match="rotary_and_cache"):
+        selector().decide("flux", SPEC)
+    with pytest.raises(SelectionError, match="unknown slot 'flux'"):
+        selector(candidate("x", accept(1), slot="flux"))
+
+
+def test_two_candidates_of_one_name_are_an_error():
+    with pytest.raises(SelectionError, match=r"two candidates.*'same'.*rms_norm"):
+        selector(candidate("same", accept(1)), candidate("same", accept(2)))
+    with pytest.raises(SelectionError, match="two candidates"):
+        selector(candidate(REFERENCE, accept(2)))
+
+
+def test_require_native_refuses_the_reference_and_lists_every_refusal():
+    offered = candidate("a", refuse("too wide")), candidate("b", refuse("too narrow"))
+    chooser = selector(*offered, require_native=True)
+    with pytest.raises(SelectionError, match=r"require-native.*a: too wide; b: too narrow"):
+        chooser.choose("rms_norm", SPEC)
+    with pytest.raises(SelectionError, match="platform offers none"):
+        chooser.choose("embedding", SPEC)
+
+
+def test_require_native_takes_a_native_candidate_of_low_score():
+    chooser = selector(candidate("slow", accept(-1)), require_native=True)
+    assert chooser.decide("rms_norm", SPEC).native
+
+
+def test_every_slot_has_a_reference_that_builds():
+    for slot in SLOTS.values():
+        assert callable(resolve_lazy(slot.reference)), slot.name
+        assert slot.doc
