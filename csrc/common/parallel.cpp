@@ -1,9 +1,10 @@
 // The thread pool behind parallel.h.
 //
-// Every worker has its own ticket: the caller bumps the tickets of the workers that take part,
-// they run their range of the shared job, and count `pending` down. Pool objects are never
-// freed: workers may still look at them while the process ends, and a forked child abandons
-// its parent's.
+// Every worker has its own ticket. Odd means that a range of the shared job is on offer to it;
+// whoever makes it even again runs that range: the worker, or the caller once it has done its
+// own. So a worker that sleeps, or whose core is taken by another program, delays nobody.
+// Pool objects are never freed: workers may still look at them while the process ends, and a
+// forked child abandons its parent's.
 
 #include "common/parallel.h"
 
@@ -93,9 +94,14 @@ class Pool {
     std::lock_guard<std::mutex> one_job_at_a_time(mutex_);
     job_ = job;
     pending_.store(job.threads - 1, std::memory_order_relaxed);
-    for (int i = 0; i < job.threads - 1; ++i) bump(workers_[i]);
+    for (int i = 0; i < job.threads - 1; ++i) offer(workers_[i]);
     inside_job = true;
     job.run(0);
+    for (int i = 0; i < job.threads - 1; ++i) {
+      if (!take(workers_[i])) continue;
+      job.run(i + 1);
+      pending_.fetch_sub(1, std::memory_order_relaxed);
+    }
     inside_job = false;
     for (int left; (left = pending_.load(std::memory_order_acquire)) != 0;) {
       await_change(pending_, left);
@@ -104,7 +110,7 @@ class Pool {
 
   void stop() {
     stopping_ = true;
-    for (Worker& worker : workers_) bump(worker);
+    for (Worker& worker : workers_) offer(worker);
     for (Worker& worker : workers_) worker.thread.join();
   }
 
@@ -114,16 +120,26 @@ class Pool {
     std::thread thread;
   };
 
-  static void bump(Worker& worker) {
+  static void offer(Worker& worker) {
     worker.ticket.fetch_add(1, std::memory_order_seq_cst);
     worker.ticket.notify_one();
+  }
+
+  static bool take(Worker& worker) {
+    uint32_t ticket = worker.ticket.load(std::memory_order_relaxed);
+    return ticket % 2 == 1 && worker.ticket.compare_exchange_strong(ticket, ticket + 1);
   }
 
   void work(int index, int core) {
     if (core >= 0) bind_to_core(core);
     inside_job = true;
-    for (uint32_t seen = 0;; ++seen) {
-      await_change(workers_[index].ticket, seen);
+    Worker& self = workers_[index];
+    for (;;) {
+      const uint32_t ticket = self.ticket.load(std::memory_order_relaxed);
+      if (!take(self)) {
+        if (ticket % 2 == 0) await_change(self.ticket, ticket);
+        continue;
+      }
       if (stopping_) return;
       job_.run(index + 1);
       if (pending_.fetch_sub(1, std::memory_order_seq_cst) == 1) pending_.notify_one();

@@ -21,7 +21,8 @@ constexpr int64_t kXCacheBytes = 512 * 1024;
 // Waking another thread pays from about so many bytes read or multiply-adds made by it.
 constexpr int64_t kMinThreadBytes = 64 * 1024;
 constexpr int64_t kMinThreadProducts = 512 * 1024;
-constexpr int kMinTasksPerThread = 4;
+// A thread that falls behind leaves chunks to the others.
+constexpr int kChunksPerThread = 4;
 
 const Kernel& choose_kernel(const Call& call) {
   const DType weights = call.layout.dtype;
@@ -143,7 +144,7 @@ class Block {
     tiles_ = divide_up(rows, kernel.max_rows);
     groups_ = round_up(call.layout.k, kernel.k_unit) / call.layout.group;
     // Columns are shared out; rows too where there are too few columns for all threads.
-    parts_ = std::clamp<int64_t>(divide_up(num_threads() * kMinTasksPerThread, panels_), 1, tiles_);
+    parts_ = std::clamp<int64_t>(divide_up(num_threads() * kChunksPerThread, panels_), 1, tiles_);
   }
 
   void run() const {
@@ -152,13 +153,11 @@ class Block {
     const int64_t products = bytes / kGroupBytes * call_.layout.group * rows_ / parts_;
     const int64_t least = std::min(divide_up(kMinThreadBytes, bytes),
                                    divide_up(kMinThreadProducts, products));
-    parallel_for(
-        tasks,
-        [&](int64_t begin, int64_t end, int) {
-          for (int64_t task = begin; task < end; ++task) run_task(task, end);
-          if (kernel_.finish) kernel_.finish();
-        },
-        least);
+    const int64_t chunk = std::max(least, divide_up(tasks, num_threads() * kChunksPerThread));
+    parallel_dynamic(tasks, chunk, [&](int64_t begin, int64_t end, int) {
+      for (int64_t task = begin; task < end; ++task) run_task(task, end);
+      if (kernel_.finish) kernel_.finish();
+    });
   }
 
  private:
