@@ -5,7 +5,7 @@ by the engine core. Standard library only.
 """
 
 from hotshoe.scheduler.config import SchedulerConfig
-from hotshoe.scheduler.request import Request, RequestStatus
+from hotshoe.scheduler.request import Request
 from hotshoe.scheduler.scheduler import Scheduler, SchedulerStats
 
-__all__ = ["Request", "RequestStatus", "Scheduler", "SchedulerConfig", "SchedulerStats"]
+__all__ = ["Request", "Scheduler", "SchedulerConfig", "SchedulerStats"]

@@ -5,18 +5,9 @@ writes. It refers to nothing that refers back to it, so a finished request is fr
 """
 
 from dataclasses import InitVar, dataclass, field
-from enum import Enum
 
 from hotshoe.types.outputs import TokenLogprobs
 from hotshoe.types.sampling_params import SamplingParams
-
-
-class RequestStatus(Enum):
-    """Where a request is. A preempted request waits again."""
-
-    WAITING = "waiting"
-    RUNNING = "running"
-    FINISHED = "finished"
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -34,6 +25,7 @@ class Request:
             `params.ignore_eos`.
         max_total_tokens: Length at which the request ends.
         order: Sort key of service and, reversed, of preemption.
+        row: Its row while it runs; None while it waits, be it anew or again.
         num_computed_tokens: Leading tokens whose computation has been scheduled. While running it
             may pass `len(token_ids)`: then the tokens between are sampled but not yet known.
         fast_until: While `num_computed_tokens` is below this, a step simply computes one more
@@ -55,13 +47,13 @@ class Request:
     num_prompt_tokens: int = field(init=False)
     max_total_tokens: int = field(init=False, default=0)
     order: tuple[int, int] = field(init=False, default=(0, 0))
-    status: RequestStatus = field(init=False, default=RequestStatus.WAITING)
     row: int | None = field(init=False, default=None)
     num_computed_tokens: int = field(init=False, default=0)
     fast_until: int = field(init=False, default=0)
     num_pending_tokens: int = field(init=False, default=0)
     num_cached_tokens: int = field(init=False, default=0)
     was_preempted: bool = field(init=False, default=False)
+    finished: bool = field(init=False, default=False)
     block_ids: list[int] = field(init=False, default_factory=list)
     block_hashes: list[bytes] = field(init=False, default_factory=list)
     num_registered_blocks: int = field(init=False, default=0)

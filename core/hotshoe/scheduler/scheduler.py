@@ -24,7 +24,7 @@ from hotshoe.errors import RequestError
 from hotshoe.kv import CacheStats, KVCacheManager
 from hotshoe.scheduler.config import SchedulerConfig
 from hotshoe.scheduler.queue import WaitingQueue
-from hotshoe.scheduler.request import Request, RequestStatus
+from hotshoe.scheduler.request import Request
 from hotshoe.types.outputs import FinishReason, TokenOutput
 from hotshoe.types.steps import NewRow, StepPlan, StepResult
 
@@ -79,8 +79,8 @@ class Scheduler:
         self._next_step_id = 0
         self._next_arrival = 0
         self._num_preemptions = 0
-        # The waiting request that was last refused for lack of blocks, and the margin it found.
-        self._refused: tuple[Request, int] | None = None
+        # The first waiting request, if no block was released since it found too few of them.
+        self._refused: Request | None = None
 
     @property
     def num_running(self) -> int:
@@ -122,10 +122,9 @@ class Scheduler:
             False if there is no such unfinished request.
         """
         request = self._requests.get(request_id)
-        if request is None:
-            return False
-        self._finish(request)
-        return True
+        if request is not None:
+            self._finish(request)
+        return request is not None
 
     def schedule(self) -> StepPlan | None:
         """Plan the next step.
@@ -136,10 +135,7 @@ class Scheduler:
         """
         assert len(self._in_flight) < self.config.max_in_flight_steps, "too many steps in flight"
         step = _Step(StepPlan(self._next_step_id))
-        preemptions = self._num_preemptions
-        budget = self._schedule_running(step)
-        if self._num_preemptions == preemptions:
-            self._schedule_waiting(step, budget)
+        self._schedule_waiting(step, budget=self._schedule_running(step))
         if not step.plan.rows:
             return None
         step.requests = self._rows.copy()
@@ -164,7 +160,7 @@ class Scheduler:
             request = requests[row]
             assert request is not None
             if request.row != row:  # No longer running there.
-                if request.status is RequestStatus.FINISHED:
+                if request.finished:
                     continue
                 request.num_pending_tokens -= 1
             token_ids = request.token_ids
@@ -200,7 +196,6 @@ class Scheduler:
         assert sorted([*in_rows, *self._free_rows]) == list(range(len(self._rows)))
         held: Counter[int] = Counter()
         for request in self._requests.values():
-            assert (request.status is RequestStatus.RUNNING) == (request.row is not None)
             assert request.row is not None or not request.block_ids
             held.update(request.block_ids)
         for block in range(self.config.num_blocks):
@@ -289,15 +284,13 @@ class Scheduler:
         and one more block for each running request, so that letting it in does not soon push
         another out.
         """
-        margin = self.cache.pool.num_free - len(self._running)
-        if self._refused is not None and self._refused[0] is request and margin <= self._refused[1]:
-            return None  # Nothing to its favour has changed: spare the lookup.
+        if request is self._refused:
+            return None
         # Cached blocks come without the logits that prompt log probabilities are read from.
         hits = self.cache.find_prefix(request) if request.prompt_logprobs is None else []
         if self.cache.fits(hits, len(request.token_ids), spare_blocks=len(self._running)):
-            self._refused = None
             return hits
-        self._refused = (request, margin)
+        self._refused = request
         return None
 
     def _start(self, request: Request, hits: list[int], step: _Step, budget: int) -> int:
@@ -309,7 +302,6 @@ class Scheduler:
         row = heapq.heappop(self._free_rows)
         self._rows[row] = request
         request.row = row
-        request.status = RequestStatus.RUNNING
         insort(self._running, request, key=_ORDER)
         if not request.was_preempted:
             request.num_cached_tokens = start
@@ -343,7 +335,7 @@ class Scheduler:
         self._release(request)
         request.num_computed_tokens = 0
         request.was_preempted = True
-        request.status = RequestStatus.WAITING
+        self._refused = None
         self._waiting.push(request)
         self._num_preemptions += 1
         return request
@@ -365,7 +357,7 @@ class Scheduler:
         else:
             del self._running[bisect_left(self._running, request.order, key=_ORDER)]
             self._release(request)
-        request.status = RequestStatus.FINISHED
+        request.finished = True
         del self._requests[request.request_id]
         self._refused = None
 
@@ -385,7 +377,7 @@ class Scheduler:
     def _fail(self, request: Request | None, error: str, outputs: list[TokenOutput]) -> None:
         """Finish a request that could not be computed, and trust none of its blocks."""
         assert request is not None
-        if request.status is RequestStatus.FINISHED:
+        if request.finished:
             return
         self._finish(request)
         self.cache.forget(request)

@@ -97,6 +97,20 @@ def test_a_freed_prefix_is_found_until_its_blocks_are_reused() -> None:
         manager.check()
 
 
+def test_unfinished_blocks_are_reused_before_older_prefixes() -> None:
+    manager = make_manager(num_blocks=4)
+    one, two = Sequence(list(range(9))), Sequence([50])
+    compute(manager, one)
+    compute(manager, two)
+    unfinished = [one.block_ids[2], two.block_ids[0]]
+    manager.free(one)
+    manager.free(two)
+    three = Sequence([60] * 5)
+    manager.admit(three, [], 5)
+    assert sorted(three.block_ids) == sorted(unfinished)
+    assert len(manager.find_prefix(Sequence(list(range(9))))) == 2
+
+
 def test_hits_that_are_free_count_as_needed() -> None:
     manager = make_manager(num_blocks=3)
     prompt = list(range(9))
@@ -170,7 +184,7 @@ def test_forgotten_content_is_never_hit() -> None:
     manager = make_manager()
     sequence, sharer = Sequence(list(range(10))), Sequence(list(range(10)))
     compute(manager, sequence)
-    compute(manager, sharer)
+    manager.admit(sharer, manager.find_prefix(sharer), 10)
     manager.free(sequence)
     manager.forget(sequence)
     manager.register(sharer, 10)  # Nor does its other holder bring it back.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hotshoe.scheduler import Request, RequestStatus
+from hotshoe.scheduler import Request
 from hotshoe.types import SamplingParams, TokenLogprobs
 
 EOS = frozenset({1, 2})
@@ -13,7 +13,7 @@ def test_the_prompt_is_copied() -> None:
     request = Request("a", prompt, SamplingParams())
     request.token_ids.append(7)
     assert prompt == [5, 6] and request.num_prompt_tokens == 2
-    assert request.status is RequestStatus.WAITING
+    assert request.row is None and not request.finished
 
 
 def test_requests_are_compared_by_identity() -> None:

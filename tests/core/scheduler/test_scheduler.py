@@ -6,7 +6,7 @@ import weakref
 import pytest
 
 from hotshoe.errors import RequestError
-from hotshoe.scheduler import Request, RequestStatus, Scheduler, SchedulerConfig
+from hotshoe.scheduler import Request, Scheduler, SchedulerConfig
 from hotshoe.types import (
     FinishReason,
     SamplingParams,
@@ -119,6 +119,7 @@ def test_blocks_are_given_exactly_when_needed(length: int) -> None:
     for computed in range(length, length + 10):
         plan = plan_step(scheduler)
         assert len(request.block_ids) == -(-computed // 4)
+        assert request.fast_until == 4 * len(request.block_ids)
         finish_step(scheduler, plan, {0: 5})
 
 
@@ -318,7 +319,7 @@ def test_abort_is_silent_and_works_once() -> None:
     for name in "ab":
         assert scheduler.abort(name)
         assert not scheduler.abort(name)
-    assert running.status is waiting.status is RequestStatus.FINISHED
+    assert running.finished and waiting.finished
     assert scheduler.has_work()  # The step in flight is still to be booked.
     assert finish_step(scheduler, plan, {0: 5}) == []
     assert not scheduler.has_work() and scheduler.schedule() is None
@@ -354,6 +355,33 @@ def test_the_latest_request_is_preempted_and_finds_its_blocks_again() -> None:
     assert output.num_cached_tokens == 0  # As reported before; a resumption is not a hit.
 
 
+def test_a_request_is_let_in_only_if_others_can_go_on() -> None:
+    """One block must be left for each running request."""
+    for num_blocks, num_new in ((5, 0), (6, 1)):
+        scheduler = make_scheduler(num_blocks=num_blocks, max_model_len=20)
+        add(scheduler, "a", [2] * 8)
+        finish_step(scheduler, plan_step(scheduler), {0: 5})
+        add(scheduler, "b", [3] * 8)
+        # "a" takes a third block now and may want a fourth one later; "b" needs two.
+        assert len(plan_step(scheduler).new_rows) == num_new
+
+
+def test_a_preemption_lets_a_more_urgent_request_in() -> None:
+    scheduler = make_scheduler(num_blocks=5, max_model_len=20, policy="priority")
+    add(scheduler, "last", [2] * 8, priority=2)
+    finish_step(scheduler, plan_step(scheduler), {0: 5})
+    add(scheduler, "first", [3] * 4, priority=0)
+    plan = plan_step(scheduler)
+    assert len(plan.new_rows) == 1
+    add(scheduler, "second", [4] * 5, priority=1)
+    while scheduler.stats().num_preemptions == 0:
+        assert scheduler.num_running == 2
+        finish_step(scheduler, plan, {0: 5, 1: 5})
+        plan = plan_step(scheduler)
+    # "last" found no further block; what it gave up is enough for "second" in the same step.
+    assert [new.token_ids for new in plan.new_rows] == [[4] * 5]
+
+
 def test_priority_decides_who_is_preempted() -> None:
     scheduler = make_scheduler(num_blocks=8, max_model_len=20, policy="priority")
     add(scheduler, "a", [2] * 8, priority=1)
@@ -369,9 +397,9 @@ def test_priority_decides_who_is_preempted() -> None:
 
 def test_a_step_is_planned_before_the_one_before_it_is_known() -> None:
     scheduler = make_scheduler(max_in_flight_steps=2)
-    request = add(scheduler, "a", [2, 3], SamplingParams(max_tokens=3))
+    request = add(scheduler, "a", [2], SamplingParams(max_tokens=3))
     first, second = plan_step(scheduler), plan_step(scheduler)
-    assert work(second) == {0: 1} and request.num_tokens == 4
+    assert work(second) == {0: 1} and request.num_tokens == 3
     finish_step(scheduler, first, {0: 5})
     third = plan_step(scheduler)
     finish_step(scheduler, second, {0: 6})

@@ -123,6 +123,8 @@ class SimulatedWorker:
     def _write(self, row: Row, count: int, written: set[tuple[int, int]]) -> None:
         start = row.num_computed_tokens
         assert start + count <= len(row.token_ids), "a token is computed before it is known"
+        most = row.num_prompt_tokens + (row.params.max_tokens or self.config.max_model_len)
+        assert start + count < min(most, self.config.max_model_len), "more than can be wanted"
         blocks = -(-(start + count) // self.config.block_size)
         assert len(row.block_table) == blocks, "exactly the blocks needed"
         assert len(set(row.block_table)) == blocks
