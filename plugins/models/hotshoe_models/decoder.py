@@ -44,9 +44,9 @@ class DenseDecoder:
         first = names.layer.format(0) + names.input_norm
         self._first_norm = RMSNorm(ctx, first, spec.hidden_size, spec.norm_eps, spec.norm_offset)
         rotaries = {
-            layer.rotation: Rotary.build(layer.rotation, ctx.max_model_len, ctx.device)
-            for layer in spec.layers
-            if layer.rotation is not None
+            rotation: Rotary.build(rotation, ctx.max_model_len, ctx.device)
+            for rotation in {layer.rotation for layer in spec.layers}
+            if rotation is not None
         }
         self._layers = [_Layer(spec, ctx, i, rotaries) for i in range(len(spec.layers))]
         self._lm_head = Linear(

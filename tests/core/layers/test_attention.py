@@ -1,0 +1,116 @@
+"""The attention layer: what it asks of slots and cache; its writer follows its reader's layout."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from hotshoe.layers import Attention, BuildContext, ForwardBatch, Rotary
+from hotshoe.layers.rotary import Rotation
+from hotshoe.slots import (
+    SLOTS,
+    AttentionMetadata,
+    Candidate,
+    KVLayout,
+    RotaryAndCacheSpec,
+    Selector,
+    accept,
+)
+from hotshoe.slots.reference.attention import Attention as Reference
+
+HEADS, KV_HEADS, DIM = 4, 2, 8
+LAYOUT = KVLayout("pairs", "hDtd", "hTdt", 2)
+
+
+class PairsAttention(Reference):
+    """The reference on another layout."""
+
+    layout = LAYOUT
+
+
+def with_pairs(ctx):
+    offered = Candidate("attention", "pairs", lambda spec, facts: accept(5), PairsAttention)
+    return replace(ctx, selector=Selector(SLOTS, [offered], ctx.selector.facts))
+
+
+def make(ctx, **options):
+    spec = ctx.attention_spec(HEADS, KV_HEADS, DIM, 0.3)
+    rotation = Rotation((1.0, 0.5, 0.2))
+    layer = Attention(ctx, spec, Rotary.build(rotation, 32, "cpu"), **options)
+    layer.allocate_cache(6)
+    layer.cache.fill_(float("nan"))
+    return layer
+
+
+def run(layer, qkv, block=3):
+    """Feed one request of up to a block's length."""
+    count = len(qkv)
+    positions = torch.arange(count, dtype=torch.int32)
+    meta = AttentionMetadata(
+        num_reqs=1,
+        query_start_loc=torch.tensor([0, count], dtype=torch.int32),
+        seq_lens=torch.tensor([count], dtype=torch.int32),
+        block_table=torch.tensor([[block]], dtype=torch.int32),
+        slot_mapping=positions + block * 4,
+        max_query_len=count,
+        max_seq_len=count,
+    )
+    return layer(qkv.clone(), ForwardBatch(positions, positions, meta))
+
+
+def test_any_layout_gives_the_same_result(ctx):
+    qkv = torch.randn(4, (HEADS + 2 * KV_HEADS) * DIM)
+    plain, pairs = make(ctx), make(with_pairs(ctx))
+    torch.testing.assert_close(run(pairs, qkv), run(plain, qkv))
+    assert pairs.cache[:, 3].isfinite().all() and pairs.cache[:, :3].isnan().all()
+    assert not torch.equal(pairs.cache[:, 3], plain.cache[:, 3])
+
+
+def test_the_writer_is_asked_for_the_readers_layout(ctx):
+    ctx = with_pairs(ctx)
+    make(ctx)
+    (spec,) = [spec for slot, spec in ctx.selector.decisions if slot == "rotary_and_cache"]
+    assert spec == RotaryAndCacheSpec(HEADS, KV_HEADS, DIM, 6, "float32", "float32", 4, LAYOUT)
+
+
+def test_norms_of_q_and_k(ctx):
+    layer = make(ctx, qk_norm=("q_norm", "k_norm", 0.1, 1.0))
+    plain = make(ctx)
+    q_weight, k_weight = torch.randn(2, DIM)
+    ctx.weights.feed("k_norm.weight", k_weight)
+    ctx.weights.feed("q_norm.weight", q_weight)
+    qkv = torch.randn(3, HEADS + 2 * KV_HEADS, DIM)
+    normed = qkv.clone()
+    for part, weight in ((slice(0, HEADS), q_weight), (slice(HEADS, HEADS + KV_HEADS), k_weight)):
+        x = qkv[:, part]
+        normed[:, part] = x * (x.square().mean(-1, keepdim=True) + 0.1).rsqrt() * (1 + weight)
+    torch.testing.assert_close(run(layer, qkv.flatten(1)), run(plain, normed.flatten(1)))
+
+
+def test_sinks_weaken_what_is_seen(ctx):
+    layer = make(ctx, sinks="sinks")
+    plain = make(ctx)
+    ctx.weights.feed("sinks", torch.tensor([-100.0, 0.0, 100.0, -100.0]))
+    qkv = torch.randn(1, (HEADS + 2 * KV_HEADS) * DIM)
+    got, without = run(layer, qkv).view(HEADS, DIM), run(plain, qkv).view(HEADS, DIM)
+    torch.testing.assert_close(got[[0, 3]], without[[0, 3]])
+    assert (got[1].abs() < without[1].abs()).all()
+    torch.testing.assert_close(got[2], torch.zeros(DIM))
+    assert layer.spec.sinks and not plain.spec.sinks
+
+
+def test_without_rotation(ctx):
+    layer = Attention(ctx, ctx.attention_spec(HEADS, KV_HEADS, DIM, 0.3), None)
+    layer.allocate_cache(6)
+    qkv = torch.randn(1, (HEADS + 2 * KV_HEADS) * DIM)
+    v = qkv[0, -KV_HEADS * DIM :].view(KV_HEADS, DIM).repeat_interleave(HEADS // KV_HEADS, 0)
+    torch.testing.assert_close(run(layer, qkv)[0], v.flatten())
+
+
+@pytest.mark.parametrize(("kv_dtype", "size"), [("float32", 4), ("bfloat16", 2)])
+def test_cache_memory(ctx, kv_dtype, size):
+    ctx = BuildContext(ctx.selector, "float32", kv_dtype, 4, 32)
+    layer = make(ctx)
+    assert layer.block_bytes() == 2 * 4 * KV_HEADS * DIM * size
+    assert layer.cache.nbytes == 6 * layer.block_bytes()
+    assert ctx.attention_layers == [layer]

@@ -1,0 +1,65 @@
+"""The weight table: names, shapes, sharing, and what it says of checkpoints that do not fit."""
+
+import pytest
+import torch
+
+from hotshoe.errors import CheckpointError
+from hotshoe.layers import WeightTable
+
+
+def collecting(table, name, shape):
+    taken = []
+    table.expect(name, shape, taken.append)
+    return taken
+
+
+def test_a_tensor_reaches_every_layer_that_wants_it():
+    table = WeightTable()
+    first, second = (collecting(table, "w", (2, 3)) for _ in range(2))
+    tensor = torch.randn(2, 3)
+    table.feed("w", tensor)
+    assert first[0] is tensor and second[0] is tensor
+    table.check_complete()
+
+
+def test_a_wrong_shape_names_both():
+    table = WeightTable()
+    taken = collecting(table, "layer.weight", (2, 3))
+    with pytest.raises(CheckpointError, match=r"layer.weight.*\[3, 2\].*\[2, 3\]"):
+        table.feed("layer.weight", torch.zeros(3, 2))
+    assert not taken
+    with pytest.raises(CheckpointError, match=r"layer\.weight"):
+        table.check_complete()
+
+
+def test_unknown_tensors_are_refused_unless_declared_unused():
+    table = WeightTable()
+    collecting(table, "w", (1,))
+    table.ignore([r"\.inv_freq$"])
+    assert table.wants("w")
+    assert not table.wants("layers.3.inv_freq")
+    with pytest.raises(CheckpointError, match=r"layers\.3\.extra"):
+        table.wants("layers.3.extra")
+
+
+def test_an_expected_tensor_is_wanted_even_if_a_pattern_matches():
+    table = WeightTable()
+    collecting(table, "norm.weight", (1,))
+    table.ignore(["norm"])
+    assert table.wants("norm.weight") and not table.wants("norm.bias")
+
+
+def test_missing_tensors_are_counted_and_named():
+    table = WeightTable()
+    for name in "edcba":
+        collecting(table, name, (1,))
+    table.feed("b", torch.zeros(1))
+    with pytest.raises(CheckpointError, match=r"lacks a, c, d and 1 more"):
+        table.check_complete()
+
+
+def test_two_shapes_for_one_name_are_a_programmers_error():
+    table = WeightTable()
+    collecting(table, "w", (1,))
+    with pytest.raises(AssertionError):
+        collecting(table, "w", (2,))
