@@ -26,8 +26,8 @@ class Request:
         max_total_tokens: Length at which the request ends.
         order: Sort key of service and, reversed, of preemption.
         row: Its row while it runs; None while it waits, be it anew or again.
-        num_computed_tokens: Leading tokens whose computation has been scheduled. While running it
-            may pass `len(token_ids)`: then the tokens between are sampled but not yet known.
+        num_computed_tokens: Of a running request: leading tokens whose computation has been
+            scheduled. Where it passes `len(token_ids)`, tokens are sampled but not yet known.
         fast_until: While `num_computed_tokens` is below this, a step simply computes one more
             token: the row decodes, its blocks suffice and its length limit is not reached.
         num_pending_tokens: Of a preempted request: sampled tokens that are still to be reported.

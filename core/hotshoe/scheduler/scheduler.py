@@ -333,7 +333,6 @@ class Scheduler:
         request = self._running.pop()
         request.num_pending_tokens = request.num_tokens - len(request.token_ids)
         self._release(request)
-        request.num_computed_tokens = 0
         request.was_preempted = True
         self._refused = None
         self._waiting.push(request)

@@ -366,6 +366,24 @@ def test_a_request_is_let_in_only_if_others_can_go_on() -> None:
         assert len(plan_step(scheduler).new_rows) == num_new
 
 
+def test_a_request_without_room_is_looked_up_again_only_after_a_release(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scheduler = make_scheduler(num_blocks=5, max_model_len=20)
+    looked_up = []
+    find = scheduler.cache.find_prefix
+    monkeypatch.setattr(
+        scheduler.cache, "find_prefix", lambda r: looked_up.append(r.request_id) or find(r)
+    )
+    add(scheduler, "a", [2] * 8, SamplingParams(max_tokens=4))
+    add(scheduler, "b", [3] * 13)
+    for _ in range(4):
+        finish_step(scheduler, plan_step(scheduler), {0: 5})
+    assert looked_up == ["a", "b"]
+    assert len(plan_step(scheduler).new_rows) == 1
+    assert looked_up == ["a", "b", "b"]
+
+
 def test_a_preemption_lets_a_more_urgent_request_in() -> None:
     scheduler = make_scheduler(num_blocks=5, max_model_len=20, policy="priority")
     add(scheduler, "last", [2] * 8, priority=2)
