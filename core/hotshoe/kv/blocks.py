@@ -7,7 +7,7 @@ hashes: KVCacheManager, its only caller, does.
 
 
 class BlockPool:
-    """Reference counts of `num_blocks` blocks, and a list of the free ones, next to be reused first.
+    """Reference counts of `num_blocks` blocks, and the order in which the free ones are reused.
 
     The free list is doubly linked through two integer lists (no object per block), with the
     index `num_blocks` as its sentinel, so that taking a block out of its middle costs O(1).

@@ -312,7 +312,7 @@ class Scheduler:
         return self._book(request, row, stop, step)
 
     def _book(self, request: Request, row: int, stop: int, step: _Step) -> int:
-        """Plan a running request's tokens up to `stop`, whose blocks it has; return their number."""
+        """Plan a running request's tokens up to `stop`, for which it has blocks; count them."""
         start, known = request.num_computed_tokens, len(request.token_ids)
         step.plan.rows.append(row)
         step.plan.num_scheduled_tokens.append(stop - start)
