@@ -1,0 +1,1 @@
+"""The CPU platform: native kernels behind the slots; offered through `hotshoe_cpu.plugin`."""

@@ -1,0 +1,92 @@
+"""Candidate `native` of slot `attention`: paged attention in C++.
+
+Declares the cache layout that the kernels multiply directly; `rotary.py` writes it.
+"""
+
+import torch
+from torch import Tensor
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import AttentionMetadata, AttentionSpec, KVLayout, Verdict
+from hotshoe_cpu.native import DTYPE_CODES, judge, kernels
+
+MAX_HEAD_DIM = 256
+MIN_BLOCK_SIZE = 8
+
+
+def layout(kv_dtype: str) -> KVLayout:
+    """Return the layout for a cache type: pairs of 16-bit elements stay together."""
+    if kv_dtype == "float32":
+        return KVLayout("cpu-float", "hdt", "htd")
+    return KVLayout("cpu-pairs", "hDtd", "hTdt", pack=2)
+
+
+def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
+    """Judge sizes and types."""
+    size = spec.block_size
+    return judge(
+        facts,
+        spec.dtype,
+        {
+            f"kv_dtype {spec.kv_dtype} differs from dtype {spec.dtype}": spec.kv_dtype
+            != spec.dtype,
+            f"head_dim {spec.head_dim} is not a multiple of 8 up to {MAX_HEAD_DIM}": bool(
+                spec.head_dim % 8 or spec.head_dim > MAX_HEAD_DIM
+            ),
+            f"block_size {size} is not a power of two from {MIN_BLOCK_SIZE}": bool(
+                size < MIN_BLOCK_SIZE or size & (size - 1)
+            ),
+            f"scale {spec.scale} is not positive": not spec.scale > 0,
+        },
+    )
+
+
+class Attention:
+    """See `hotshoe.slots.AttentionOp`."""
+
+    def __init__(self, spec: AttentionSpec, facts: DeviceFacts) -> None:
+        self.layout = layout(spec.kv_dtype)
+        self._kernel = kernels(facts).paged_attention
+        self._width = spec.num_heads * spec.head_dim
+        self._heads = (spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.block_size)
+        self._head_stride = spec.block_size * spec.head_dim
+        code = DTYPE_CODES[spec.dtype]
+        self._numbers = (spec.scale, spec.window or 0, spec.softcap or 0.0, code)
+        self._sinks = spec.sinks
+        self._cache: Tensor | None = None
+
+    def _bind(self, cache: Tensor) -> None:
+        self._cache = cache
+        self._k = cache.data_ptr()
+        self._v = self._k + cache.stride(0) * cache.itemsize
+        self._block_stride = cache.stride(1)
+
+    def __call__(
+        self, q: Tensor, cache: Tensor, metadata: AttentionMetadata, sinks: Tensor | None
+    ) -> Tensor:
+        if cache is not self._cache:
+            self._bind(cache)
+        assert (sinks is not None) == self._sinks
+        table = metadata.block_table
+        # Rows behind the last request's are padding of the batch, if anything.
+        out = torch.empty((q.size(0), self._width), dtype=q.dtype)
+        self._kernel(
+            out.data_ptr(),
+            q.data_ptr(),
+            self._k,
+            self._v,
+            table.data_ptr(),
+            metadata.query_start_loc.data_ptr(),
+            metadata.seq_lens.data_ptr(),
+            0 if sinks is None else sinks.data_ptr(),
+            metadata.num_reqs,
+            *self._heads,
+            table.size(1),
+            self._width,
+            q.stride(0),
+            self._block_stride,
+            self._head_stride,
+            table.stride(0),
+            *self._numbers,
+        )
+        return out

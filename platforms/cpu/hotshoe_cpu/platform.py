@@ -1,0 +1,125 @@
+"""The CPU platform: what this machine is, which kernels serve it, how many threads they use.
+
+Everything is decided once, before a model is built. Kernels live in the native package and the
+candidates' modules; this one only puts them together.
+"""
+
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import hotshoe_native
+from hotshoe.config import EngineConfig
+from hotshoe.errors import ConfigError
+from hotshoe.platform import (
+    Available,
+    Broken,
+    Change,
+    Detection,
+    DeviceFacts,
+    MemoryBudget,
+    Platform,
+)
+from hotshoe.slots import Candidate
+from hotshoe_cpu.cores import CorePlan, plan_cores
+from hotshoe_cpu.limits import free_memory_bytes, memory_bytes
+from hotshoe_cpu.native import FEATURE
+from hotshoe_cpu.options import CpuOptions
+
+SCORE = 10
+BLOCK_SIZE = 32
+#: Of the memory that is free once weights are loaded; the rest is for activations and the system.
+CACHE_SHARE = 0.5
+
+
+class CpuPlatform(Platform):
+    """x86 and Arm processors, through `hotshoe-native`."""
+
+    name = "cpu"
+
+    def __init__(self) -> None:
+        self._options = CpuOptions()
+
+    def probe(self) -> Detection:
+        try:
+            hotshoe_native.load()
+        except ImportError as error:
+            return Broken(f"{error}; reinstall hotshoe-native for this machine")
+        return Available(SCORE)
+
+    def facts(self) -> DeviceFacts:
+        """Describe the processor. Features name every usable build of the kernels (`avx2`), and
+        the one that serves this engine (`native:avx2`)."""
+        usable = [status.isa for status in hotshoe_native.available() if status.usable]
+        chosen = self._options.isa or hotshoe_native.load().info()["isa"]
+        return DeviceFacts(
+            platform=self.name,
+            device="cpu",
+            name=processor_name(),
+            arch=platform.machine(),
+            memory_bytes=memory_bytes(),
+            compute_units=self._core_plan().threads,
+            features=frozenset([*usable, FEATURE + chosen]),
+        )
+
+    def candidates(self) -> Sequence[Candidate]:
+        from hotshoe_cpu import activation, attention, embedding, norm, rotary, sampling
+
+        return (
+            Candidate("attention", "native", attention.supports, attention.Attention),
+            Candidate("rotary_and_cache", "native", rotary.supports, rotary.RotaryAndCache),
+            Candidate("rms_norm", "native", norm.supports, norm.Norm),
+            Candidate("add_rms_norm", "native", norm.supports, norm.AddNorm),
+            Candidate(
+                "gated_activation", "native", activation.supports, activation.GatedActivation
+            ),
+            Candidate("embedding", "native", embedding.supports, embedding.Embedding),
+            Candidate("sample", "native", sampling.supports, sampling.Sample),
+        )
+
+    def resolve(self, config: EngineConfig) -> Sequence[Change]:
+        self._options = CpuOptions.from_mapping(config.platform_options)
+        try:
+            hotshoe_native.load(self._options.isa)
+        except ValueError as error:
+            raise ConfigError(f"platform_options.isa: {error}") from None
+        self._core_plan()
+        if config.block_size is None:
+            return (Change("block_size", BLOCK_SIZE, "the CPU kernels' vectors and cache lines"),)
+        return ()
+
+    def activate(self, config: EngineConfig) -> Mapping[str, object]:
+        import torch
+
+        plan = self._core_plan()
+        native = hotshoe_native.load(self._options.isa)
+        native.set_threads(plan.threads, list(plan.cores))
+        # PyTorch does no heavy work here, and its own threads would take the kernels' cores.
+        torch.set_num_threads(1)
+        return {
+            "isa": native.info()["isa"],
+            "threads": plan.threads,
+            "cores": plan.cores,
+            "threads_reason": plan.reason,
+        }
+
+    def memory_budget(self, config: EngineConfig) -> MemoryBudget:
+        free = free_memory_bytes()
+        note = f"{CACHE_SHARE:.0%} of the {free / 2**30:.1f} GiB that are free"
+        return MemoryBudget(int(free * CACHE_SHARE), note)
+
+    def _core_plan(self) -> CorePlan:
+        try:
+            return plan_cores(self._options.threads, self._options.cores)
+        except ValueError as error:
+            raise ConfigError(f"platform_options: {error}") from None
+
+
+def processor_name(root: Path = Path("/")) -> str:
+    """Return the processor's name as Linux gives it, else its architecture."""
+    try:
+        lines = (root / "proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())

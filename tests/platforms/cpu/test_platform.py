@@ -1,0 +1,102 @@
+"""The platform's answers on this machine, and its refusals."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import hotshoe_native
+from hotshoe.config import EngineConfig
+from hotshoe.errors import ConfigError
+from hotshoe.platform import Available, Broken, Change
+from hotshoe.slots import SLOTS, Selector
+from hotshoe_cpu.native import isa_name
+from hotshoe_cpu.platform import CpuPlatform, processor_name
+
+
+@pytest.fixture
+def torch_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def test_detection() -> None:
+    assert CpuPlatform().probe() == Available(10)
+
+
+def test_missing_kernels_are_broken_not_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(isa: str | None = None) -> object:
+        raise ImportError("no build can run here: generic (not built)")
+
+    monkeypatch.setattr(hotshoe_native, "load", load)
+    detection = CpuPlatform().probe()
+    assert isinstance(detection, Broken)
+    assert "generic (not built); reinstall" in detection.cause
+
+
+def test_facts() -> None:
+    facts = CpuPlatform().facts()
+    assert (facts.platform, facts.device) == ("cpu", "cpu")
+    assert facts.memory_bytes > 2**28
+    assert facts.compute_units >= 1
+    assert isa_name(facts) == hotshoe_native.load().info()["isa"]
+    assert "generic" in facts.features
+
+
+def test_candidates_cover_every_slot() -> None:
+    platform = CpuPlatform()
+    assert {c.slot for c in platform.candidates()} == set(SLOTS)
+    Selector(SLOTS, platform.candidates(), platform.facts())  # names are unique
+
+
+def test_resolve_chooses_the_block_size() -> None:
+    platform = CpuPlatform()
+    changes = platform.resolve(EngineConfig())
+    assert [(c.field, c.value) for c in changes] == [("block_size", 32)]
+    assert all(isinstance(c, Change) and c.reason for c in changes)
+    assert not platform.resolve(EngineConfig(block_size=64))
+
+
+def test_isa_option_reaches_the_facts() -> None:
+    platform = CpuPlatform()
+    platform.resolve(EngineConfig(platform_options={"isa": "generic"}))
+    assert isa_name(platform.facts()) == "generic"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"isa": "avx9"}, r"platform_options.isa: unknown instruction set 'avx9'.*generic"),
+        ({"threads": 10**6}, "platform_options: 1000000 threads exceed"),
+        ({"speed": 3}, "no option 'speed'"),
+    ],
+)
+def test_resolve_refuses(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        CpuPlatform().resolve(EngineConfig(platform_options=options))
+
+
+@pytest.mark.usefixtures("torch_threads")
+def test_activation_sets_and_reports_threads() -> None:
+    platform = CpuPlatform()
+    config = EngineConfig(platform_options={"threads": 1, "isa": "generic"})
+    platform.resolve(config)
+    report = platform.activate(config)
+    assert (report["isa"], report["threads"]) == ("generic", 1)
+    assert hotshoe_native.load("generic").info()["threads"] == 1
+    assert torch.get_num_threads() == 1
+
+
+def test_memory_budget_is_a_share_of_what_is_free() -> None:
+    budget = CpuPlatform().memory_budget(EngineConfig())
+    assert 0 < budget.available_bytes < CpuPlatform().facts().memory_bytes
+    assert "free" in budget.note
+
+
+def test_processor_name(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/cpuinfo").write_text("processor\t: 0\nmodel name\t: Fast One\n")
+    assert processor_name(tmp_path) == "Fast One"
+    assert processor_name(tmp_path / "nothing")
