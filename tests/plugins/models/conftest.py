@@ -76,12 +76,12 @@ class Variant:
     end_to_end: bool = False
 
 
-def longrope(pairs: int) -> dict[str, Any]:
+def longrope(pairs: int, original: int = 32) -> dict[str, Any]:
     """Make factors that differ from pair to pair."""
     return {
         "short_factor": [1.0 + 0.1 * i for i in range(pairs)],
         "long_factor": [2.0 + 0.7 * i for i in range(pairs)],
-        "original_max_position_embeddings": 32,
+        "original_max_position_embeddings": original,
     }
 
 
@@ -122,6 +122,7 @@ VARIANTS = [
         "qwen2-windows",
         "Qwen2",
         {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1, **TIED},
+        raw=True,
     ),
     Variant("qwen3", "Qwen3", {"head_dim": 32, **TIED}, end_to_end=True),
     Variant(
@@ -140,6 +141,7 @@ VARIANTS = [
         "gemma2",
         "Gemma2",
         {"head_dim": 16, "sliding_window": 6, "query_pre_attn_scalar": 20},
+        raw=True,
         end_to_end=True,
     ),
     Variant(
@@ -166,7 +168,7 @@ VARIANTS = [
         },
         end_to_end=True,
     ),
-    Variant("gemma3-plain", "Gemma3", {"head_dim": 32, "sliding_window": 8, **UNTIED}),
+    Variant("gemma3-plain", "Gemma3", {"head_dim": 32, "sliding_window": 8, **UNTIED}, raw=True),
     Variant("phi3", "Phi3", end_to_end=True),
     Variant(
         "phi3-partial-window",
@@ -196,9 +198,17 @@ VARIANTS = [
         },
         end_to_end=True,
     ),
-    Variant("granite-biases", "Granite", {"attention_bias": True, "mlp_bias": True, **TIED}),
     Variant(
-        "smollm3", "SmolLM3", {"num_hidden_layers": 4, "no_rope_layer_interval": 2}, end_to_end=True
+        "granite-biases",
+        "Granite",
+        {"attention_bias": True, "mlp_bias": True, "attention_multiplier": 0.3, **TIED},
+    ),
+    Variant(
+        "smollm3",
+        "SmolLM3",
+        {"num_hidden_layers": 4, "no_rope_layer_interval": 2},
+        raw=True,
+        end_to_end=True,
     ),
     Variant(
         "smollm3-windows",
@@ -252,7 +262,7 @@ VARIANTS = [
         },
         raw=True,
     ),
-    Variant("phi3-older", "Phi3", {"rope_scaling": {**longrope(8), "type": "su"}}, raw=True),
+    Variant("phi3-older", "Phi3", {"rope_scaling": {**longrope(8, 16), "type": "su"}}, raw=True),
 ]
 #: Phi-3 keeps the trained length outside the rope parameters, where it overrules them.
 OUTSIDE = {"Phi3": {"original_max_position_embeddings": 32}}

@@ -16,7 +16,7 @@ from hotshoe.plugins.manager import EntryPoint
 PLATFORMS = ["reference", "cpu"]
 PACKAGES = ["hotshoe_models", "hotshoe_quantization", "hotshoe_cpu"]
 #: Logits may differ by so much of the largest one, so that nearer tokens may change places.
-TIE = 2e-5
+TIE = 1e-4
 
 
 class ReferencePlatform(Platform):
