@@ -1,0 +1,61 @@
+"""What README.md shows is true."""
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from hotshoe.cli.main import main
+from hotshoe.platform import Available
+from hotshoe.plugins import PluginManager
+from hotshoe.plugins.manager import EntryPoint
+from hotshoe.plugins.platforms import choose_platform, list_platforms
+from hotshoe.slots import SLOTS, NormSpec, Selector
+
+
+@pytest.fixture(scope="module")
+def readme() -> str:
+    return (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+@pytest.fixture
+def toaster(readme: str, monkeypatch: pytest.MonkeyPatch) -> PluginManager:
+    """The platform example, as if it were installed."""
+    [source] = [block for block in blocks(readme, "python") if "Platform" in block]
+    plugin = ModuleType("toaster.plugin")
+    exec(source, plugin.__dict__)
+    monkeypatch.setitem(sys.modules, "toaster", ModuleType("toaster"))
+    monkeypatch.setitem(sys.modules, "toaster.plugin", plugin)
+    return PluginManager([EntryPoint("toaster", "toaster", "1", lambda: plugin)])
+
+
+def test_the_platform_example_is_a_platform(toaster: PluginManager) -> None:
+    assert [record.error for record in toaster.records] == [None]
+    [status] = list_platforms(toaster)
+    assert (status.name, status.detection) == ("toaster", Available(10))
+    platform = choose_platform(toaster, "auto")
+    selector = Selector(SLOTS, platform.candidates(), platform.facts())
+    decision = selector.decide("rms_norm", NormSpec(64, 1e-6, "float32"))
+    assert decision.chosen == "toasted"
+    refused = selector.decide("rms_norm", NormSpec(65, 1e-6, "float32"))
+    assert refused.chosen == "reference"
+    assert dict(refused.others)["toasted"].reason == "wants multiples of 16"
+
+
+def test_every_command_line_parses(readme: str, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = re.findall(r"^\$ hotshoe (.*?)(?:\s+#.*)?$", readme, re.MULTILINE)
+    assert len(lines) >= 5
+    for line in lines:
+        words = [word.strip('"') for word in re.findall(r'"[^"]*"|\S+', line)]
+        with pytest.raises(SystemExit, match="0"):
+            main([*words, "--help"])
+        flags = [word for word in words if word.startswith("-")]
+        help_text = capsys.readouterr().out
+        for flag in flags:
+            assert flag in help_text
