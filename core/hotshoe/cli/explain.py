@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hotshoe.cli.options import add_engine_flags, engine_config
 from hotshoe.cli.session import MIB, reference_lines, show_device, show_spec
 from hotshoe.cli.table import table
+from hotshoe.slots import REFERENCE
 
 if TYPE_CHECKING:
     from hotshoe.engine.explain import Explanation
@@ -76,7 +77,9 @@ def _rows(decision: Decision) -> list[tuple[str, str, str, str]]:
         decision.chosen,
         f"chosen, score {decision.score}{why}",
     )
-    return [first, *(("", "", name, _verdict(verdict)) for name, verdict in decision.others)]
+    # The reference always accepts; that it lost is no news.
+    others = ((name, verdict) for name, verdict in decision.others if name != REFERENCE)
+    return [first, *(("", "", name, _verdict(verdict)) for name, verdict in others)]
 
 
 def _verdict(verdict: Verdict) -> str:

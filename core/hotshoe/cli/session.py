@@ -10,7 +10,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.cli.options import engine_config
@@ -50,10 +50,14 @@ def describe(llm: LLM) -> list[str]:
     """Return what start-up took, chose and could not serve natively, a line each."""
     config = llm.config
     sizes = ", ".join(f"{name} {size / MIB:,.0f} MiB" for name, size in llm.memory.items())
+    report = llm.engine.core.info.report
+    told = ", ".join(f"{name} {value}" for name, value in report.items())
     lines = [
         f"{config.model} on {config.platform} ({config.dtype}): {sizes}",
         f"ready in {sum(llm.startup.values()):.2f} s: {phases(llm.startup)}",
     ]
+    if told:
+        lines.insert(1, f"platform: {told}")
     return lines + reference_lines(llm.decisions)
 
 
@@ -76,12 +80,15 @@ def reference_lines(decisions: Iterable[Decision]) -> list[str]:
 
 def show_spec(spec: Any) -> str:
     """Print a specification without the fields that have their default."""
-    shown = (
-        f"{f.name}={getattr(spec, f.name)}"
-        for f in fields(spec)
-        if getattr(spec, f.name) != f.default
-    )
-    return " ".join(shown)
+    values = ((f.name, getattr(spec, f.name), f.default) for f in fields(spec))
+    return " ".join(f"{name}={_show(value)}" for name, value, default in values if value != default)
+
+
+def _show(value: Any) -> str:
+    """Print a field; one that is a record itself by its name, if it has one."""
+    if not is_dataclass(value):
+        return str(value)
+    return str(getattr(value, "name", f"({show_spec(value)})"))
 
 
 def failures(outputs: Iterable[RequestOutput]) -> list[str]:

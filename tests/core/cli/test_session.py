@@ -1,8 +1,17 @@
 """What start-up says: nothing that runs on a reference stays unsaid."""
 
-from hotshoe.cli.session import describe, failures, phases, reference_lines, report_failures
+from types import SimpleNamespace
+
+from hotshoe.cli.session import (
+    describe,
+    failures,
+    phases,
+    reference_lines,
+    report_failures,
+    show_spec,
+)
 from hotshoe.config import EngineConfig
-from hotshoe.slots import REFERENCE, Decision, NormSpec, SampleSpec
+from hotshoe.slots import REFERENCE, Decision, LinearSpec, NormSpec, QuantSpec, SampleSpec
 from hotshoe.types import CompletionOutput, RequestOutput
 
 DECISIONS = [
@@ -18,6 +27,7 @@ class Loaded:
     memory = {"weights": 3 << 20, "kv_cache": 2000 << 20}
     startup = {"one": 1.0, "two": 0.25}
     decisions = DECISIONS
+    engine = SimpleNamespace(core=SimpleNamespace(info=SimpleNamespace(report={"threads": 2})))
 
 
 def test_references_are_named_with_their_shapes() -> None:
@@ -32,6 +42,7 @@ def test_references_are_named_with_their_shapes() -> None:
 def test_describe() -> None:
     assert describe(Loaded()) == [
         "demo on null (float32): weights 3 MiB, kv_cache 2,000 MiB",
+        "platform: threads 2",
         "ready in 1.25 s: one 1.00, two 0.25",
         *reference_lines(DECISIONS),
     ]
@@ -46,3 +57,11 @@ def test_failures(capsys) -> None:
     assert report_failures([]) == 0
     assert report_failures(failures(outputs)) == 1
     assert capsys.readouterr().err == "hotshoe: error: request 2: bad numbers\n"
+
+
+def test_records_within_specifications() -> None:
+    spec = LinearSpec(8, 4, "float32", weight=QuantSpec("int8", "channel", online=True))
+    assert show_spec(spec) == (
+        "in_features=8 out_features=4 dtype=float32 "
+        "weight=(format=int8 granularity=channel online=True)"
+    )
