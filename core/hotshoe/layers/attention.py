@@ -86,11 +86,15 @@ class Attention:
         return 2 * numel * torch_dtype(spec.kv_dtype).itemsize
 
     def allocate_cache(self, num_blocks: int) -> None:
-        """Take memory for the cache: [2, num_blocks, block_numel]."""
+        """Take memory for the cache: [2, num_blocks, block_numel].
+
+        Left as it comes: attention reads no slot before it is written, so memory that no request
+        has used yet need not become resident.
+        """
         spec = self.spec
         numel = spec.block_size * spec.num_kv_heads * spec.head_dim
         dtype = torch_dtype(spec.kv_dtype)
-        self.cache = torch.zeros((2, num_blocks, numel), dtype=dtype, device=self._place[0])
+        self.cache = torch.empty((2, num_blocks, numel), dtype=dtype, device=self._place[0])
 
     def __call__(self, qkv: Tensor, batch: ForwardBatch) -> Tensor:
         """Map qkv [num_tokens, (num_heads + 2 num_kv_heads) head_dim], overwritten, to

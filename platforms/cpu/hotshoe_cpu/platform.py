@@ -63,11 +63,12 @@ class CpuPlatform(Platform):
         )
 
     def candidates(self) -> Sequence[Candidate]:
-        from hotshoe_cpu import activation, attention, embedding, norm, rotary, sampling
+        from hotshoe_cpu import activation, attention, embedding, linear, norm, rotary, sampling
 
         return (
             Candidate("attention", "native", attention.supports, attention.Attention),
             Candidate("rotary_and_cache", "native", rotary.supports, rotary.RotaryAndCache),
+            Candidate("linear", "native", linear.supports, linear.Linear),
             Candidate("rms_norm", "native", norm.supports, norm.Norm),
             Candidate("add_rms_norm", "native", norm.supports, norm.AddNorm),
             Candidate(
