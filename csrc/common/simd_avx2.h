@@ -11,6 +11,7 @@ struct Vec {
   __m256 v;
 };
 constexpr int VL = 8;
+constexpr int kVectorRegisters = 16;
 
 inline __m256i first_lanes(int n) {
   const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);

@@ -11,6 +11,7 @@ struct Vec {
   __m512 v;
 };
 constexpr int VL = 16;
+constexpr int kVectorRegisters = 32;
 
 inline __mmask16 first_lanes(int n) { return __mmask16((1u << n) - 1u); }
 

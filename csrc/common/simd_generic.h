@@ -1,5 +1,5 @@
-// Vec over the compiler's own vector extension (GCC, Clang): 8 lanes on any processor, which
-// become SSE or NEON registers. Included by simd.h only; no intrinsics.
+// Vec over the compiler's own vector extension (GCC, Clang): 4 lanes on any processor, which
+// become an SSE or NEON register. Included by simd.h only; no intrinsics.
 #pragma once
 
 #include <algorithm>
@@ -9,13 +9,21 @@
 
 namespace hotshoe {
 
-constexpr int VL = 8;
-typedef float Floats __attribute__((vector_size(VL * sizeof(float))));
-typedef int32_t Ints __attribute__((vector_size(VL * sizeof(float))));
+constexpr int VL = 4;
+typedef float Floats __attribute__((vector_size(VL * 4)));
+typedef int32_t Ints __attribute__((vector_size(VL * 4)));
+typedef uint32_t Words __attribute__((vector_size(VL * 4)));
+typedef uint16_t Halves __attribute__((vector_size(VL * 2)));
 
 struct Vec {
   Floats v;
 };
+
+#ifdef __aarch64__
+constexpr int kVectorRegisters = 32;
+#else
+constexpr int kVectorRegisters = 16;
+#endif
 
 inline Vec vset(float x) { return {Floats{} + x}; }
 
@@ -42,39 +50,48 @@ inline Vec vscale2(Vec a, Vec n) {
   return {a.v * (Floats)((half + 127) << 23) * (Floats)((all - half + 127) << 23)};
 }
 
-inline float vsum(Vec a) {
-  const Floats x = a.v;
-  return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
-}
+inline float vsum(Vec a) { return (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]); }
 inline float vmax_lane(Vec a) {
-  float largest = a.v[0];
-  for (int i = 1; i < VL; ++i) largest = std::max(largest, a.v[i]);
-  return largest;
+  return std::max(std::max(a.v[0], a.v[2]), std::max(a.v[1], a.v[3]));
+}
+
+inline Vec vload(const float* p) {
+  Vec a;
+  std::memcpy(&a, p, sizeof a);
+  return a;
+}
+inline Vec vload(const bf16* p) {
+  Halves halves;
+  std::memcpy(&halves, p, sizeof halves);
+  return {(Floats)(__builtin_convertvector(halves, Words) << 16)};
+}
+inline Vec vload(const f16* p) {
+  return {Floats{to_float(p[0]), to_float(p[1]), to_float(p[2]), to_float(p[3])}};
+}
+
+inline void vstore(float* p, Vec a) { std::memcpy(p, &a, sizeof a); }
+inline void vstore(bf16* p, Vec a) {
+  const Words u = (Words)a.v;
+  const Words rounded = u + 0x7fffu + ((u >> 16) & 1u);
+  const Halves halves =
+      __builtin_convertvector((a.v == a.v ? rounded : (u | 0x400000u)) >> 16, Halves);
+  std::memcpy(p, &halves, sizeof halves);
+}
+inline void vstore(f16* p, Vec a) {
+  for (int i = 0; i < VL; ++i) p[i] = from_float<f16>(a.v[i]);
 }
 
 template <class T>
 Vec vload_n(const T* p, int n) {
-  float lanes[VL] = {};
-  for (int i = 0; i < n; ++i) lanes[i] = to_float(p[i]);
-  Vec a;
-  std::memcpy(&a, lanes, sizeof lanes);
-  return a;
+  T lanes[VL] = {};
+  for (int i = 0; i < n; ++i) lanes[i] = p[i];
+  return vload(lanes);
 }
-
 template <class T>
 void vstore_n(T* p, Vec a, int n) {
-  float lanes[VL];
-  std::memcpy(lanes, &a, sizeof lanes);
-  for (int i = 0; i < n; ++i) p[i] = from_float<T>(lanes[i]);
-}
-
-template <class T>
-Vec vload(const T* p) {
-  return vload_n(p, VL);
-}
-template <class T>
-void vstore(T* p, Vec a) {
-  vstore_n(p, a, VL);
+  T lanes[VL];
+  vstore(lanes, a);
+  for (int i = 0; i < n; ++i) p[i] = lanes[i];
 }
 
 }  // namespace hotshoe

@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "common/parallel.h"
-#include "common/simd.h"
+#include "common/rows.h"
 #include "linear/quantize.h"
 #include "linear/tile.h"
 
@@ -49,16 +49,14 @@ struct XRows {
 
 // Writes one row in the given form, zero up to padded_k; returns the quantisation scale.
 template <class T>
-float convert_row(const T* row, int64_t k, int64_t padded_k, Form form, char* out) {
+float bring_into_form(const T* row, int64_t k, int64_t padded_k, Form form, char* out) {
   std::memset(out, 0, size_t(padded_k * form_bytes(form)));
   if (form == Form::bf16) {
-    for (int64_t i = 0; i < k; ++i) ((bf16*)out)[i] = from_float<bf16>(to_float(row[i]));
+    convert_row(row, (bf16*)out, k);
     return 1.0f;
   }
   if (form == Form::f32) {
-    int64_t i = 0;
-    for (; i + VL <= k; i += VL) vstore((float*)out + i, vload(row + i));
-    vstore_n((float*)out + i, vload_n(row + i, int(k - i)), int(k - i));
+    convert_row(row, (float*)out, k);
     return 1.0f;
   }
   const float scale = row_scale(row, k);
@@ -98,8 +96,8 @@ XRows convert_rows(const Call& call, const Kernel& kernel, int64_t m_begin, int6
         rows,
         [&](int64_t begin, int64_t end, int) {
           for (int64_t i = begin; i < end; ++i) {
-            scales[i] =
-                convert_row(x + i * call.x_stride, k, padded_k, kernel.form, data + i * stride);
+            const auto* row = x + i * call.x_stride;
+            scales[i] = bring_into_form(row, k, padded_k, kernel.form, data + i * stride);
           }
         },
         divide_up(kMinThreadBytes, k));
@@ -127,12 +125,10 @@ void dequantize(float* sums, const int32_t* w_sums, const float* w_scales, float
 
 template <class T>
 void write_row(T* y, const float* sums, const float* bias, int64_t n) {
-  for (int64_t c = 0; c < n; c += VL) {
-    const int lanes = int(std::min<int64_t>(VL, n - c));
-    Vec value = vload(sums + c);
-    if (bias) value += vload_n(bias + c, lanes);
-    vstore_n(y + c, value, lanes);
-  }
+  for_vectors(n, [&](int64_t c, auto lanes) {
+    const Vec sum = load(sums + c, lanes);
+    store(y + c, bias ? sum + load(bias + c, lanes) : sum, lanes);
+  });
 }
 
 // One super-block of rows: the product's tiles and their epilogue.

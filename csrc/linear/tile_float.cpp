@@ -1,6 +1,5 @@
 // Kernels of bfloat16 and float32 weights for every instruction set but AMX.
 
-#include "common/simd.h"
 #include "linear/tile_template.h"
 
 namespace hotshoe::linear {
@@ -85,15 +84,8 @@ constexpr Form kBf16Form = Form::f32;
 
 #endif
 
-// Tiles that just fit the registers: 32 of 16 floats, or 16 of 8.
-template <class Math>
-constexpr Kernel kernel(Form form, int64_t k_unit) {
-  constexpr int kWide = VL == kBlockRows, kRows = kWide ? 14 : 5, kBlocks = kWide ? 2 : 1;
-  return {form, kRows, kBlocks, true, k_unit, dispatch_tile<Math, kRows, kBlocks>, nullptr};
-}
-
-constexpr Kernel kBf16 = kernel<Bf16Math>(kBf16Form, 2);
-constexpr Kernel kFloat = kernel<FloatMath>(Form::f32, 1);
+constexpr Kernel kBf16 = register_kernel<Bf16Math>(kBf16Form, true, 2);
+constexpr Kernel kFloat = register_kernel<FloatMath>(Form::f32, true, 1);
 
 }  // namespace
 

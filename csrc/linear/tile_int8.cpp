@@ -1,6 +1,5 @@
 // Kernels of int8 weights for every instruction set but AMX. Sums are exact: none saturates.
 
-#include "common/simd.h"
 #include "linear/tile_template.h"
 
 namespace hotshoe::linear {
@@ -23,7 +22,7 @@ struct Int8Math {
   static __m512i dot(__m512i sum, __m512i x, __m512i w) { return _mm512_dpbusd_epi32(sum, x, w); }
   static void store(int32_t* p, __m512i sum) { _mm512_storeu_si512(p, sum); }
 };
-constexpr Kernel kInt8 = {Form::u8, 14, 2, false, 4, dispatch_tile<Int8Math, 14, 2>, nullptr};
+constexpr Form kForm = Form::u8;
 
 #elif defined(__AVX2__)
 
@@ -52,40 +51,44 @@ struct Int8Math {
   }
   static void store(int32_t* p, __m256i sum) { _mm256_storeu_si256((__m256i*)p, sum); }
 };
-constexpr Kernel kInt8 = {Form::s16_pairs, 5, 1, false, 4, dispatch_tile<Int8Math, 5, 1>, nullptr};
+constexpr Form kForm = Form::s16_pairs;
 
 #else
 
-struct Four {
-  Ints k[4];
+typedef int16_t Shorts __attribute__((vector_size(VL * 4)));
+
+struct Pair {
+  Shorts even, odd;
 };
 
 struct Int8Math {
   using Scalar = int32_t;
   using Sum = Ints;
-  using X = Four;
-  using W = Four;
+  using X = Pair;
+  using W = Pair;
   static constexpr int kSums = kBlockRows / VL;
   static constexpr int kXBytes = 8;
   static Ints zero() { return Ints{}; }
-  static Four load_x(const char* p) {
-    const auto* x = (const int16_t*)p;
-    return {{Ints{} + x[0], Ints{} + x[2], Ints{} + x[1], Ints{} + x[3]}};
+  static Pair load_x(const char* p) {
+    return {(Shorts)(Ints{} + ((const int32_t*)p)[0]), (Shorts)(Ints{} + ((const int32_t*)p)[1])};
   }
-  static Four load_w(const char* p, int j) {
-    Ints four;
-    std::memcpy(&four, p + j * int(sizeof four), sizeof four);
-    return {{(four << 24) >> 24, (four << 16) >> 24, (four << 8) >> 24, four >> 24}};
+  static Pair load_w(const char* p, int j) {
+    Ints fours;
+    std::memcpy(&fours, p + j * int(sizeof fours), sizeof fours);
+    return {((Shorts)fours << 8) >> 8, (Shorts)fours >> 8};
   }
-  static Ints dot(Ints sum, const Four& x, const Four& w) {
-    for (int i = 0; i < 4; ++i) sum += x.k[i] * w.k[i];
-    return sum;
+  // Two products of x in [-127, 127] with int8 fit 16 bits.
+  static Ints dot(Ints sum, const Pair& x, const Pair& w) {
+    const Ints products = (Ints)(x.even * w.even + x.odd * w.odd);
+    return sum + ((products << 16) >> 16) + (products >> 16);
   }
   static void store(int32_t* p, Ints sum) { std::memcpy(p, &sum, sizeof sum); }
 };
-constexpr Kernel kInt8 = {Form::s16_pairs, 4, 1, false, 4, dispatch_tile<Int8Math, 4, 1>, nullptr};
+constexpr Form kForm = Form::s16_pairs;
 
 #endif
+
+constexpr Kernel kInt8 = register_kernel<Int8Math>(kForm, false, 4);
 
 }  // namespace
 

@@ -5,9 +5,11 @@
 // store(p, sum). Both loops over registers unroll completely.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
+#include "common/simd.h"
 #include "linear/tile.h"
 
 namespace hotshoe::linear {
@@ -54,6 +56,15 @@ void run_tile(const Tile& t) {
   }
 }
 
+// Rows of the tile whose sums fill the registers that W and one x leave free.
+template <class Math>
+constexpr int tile_rows(int blocks) {
+  constexpr int kRegister = VL * 4;
+  const int w = blocks * Math::kSums * int(sizeof(typename Math::W)) / kRegister;
+  const int x = int(sizeof(typename Math::X)) / kRegister;
+  return std::max(2, (kVectorRegisters - w - x) / (blocks * Math::kSums));
+}
+
 // Calls the instantiation for t.rows (1 .. kTileRows) and t.blocks (1 .. kTileBlocks).
 template <class Math, int kTileRows, int kTileBlocks>
 void dispatch_tile(const Tile& t) {
@@ -62,6 +73,13 @@ void dispatch_tile(const Tile& t) {
     return std::array<Fn, sizeof...(i)>{run_tile<Math, i % kTileRows + 1, i / kTileRows + 1>...};
   }(std::make_integer_sequence<int, kTileRows * kTileBlocks>{});
   table[size_t((t.blocks - 1) * kTileRows + t.rows - 1)](t);
+}
+
+template <class Math>
+constexpr Kernel register_kernel(Form form, bool float_sums, int64_t k_unit) {
+  // Two blocks share each value of x, but need twice the registers.
+  constexpr int kBlocks = VL == kBlockRows ? 2 : 1, kRows = tile_rows<Math>(kBlocks);
+  return {form, kRows, kBlocks, float_sums, k_unit, dispatch_tile<Math, kRows, kBlocks>, nullptr};
 }
 
 }  // namespace hotshoe::linear
