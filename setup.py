@@ -103,19 +103,13 @@ class BuildNative(build_ext):
         if self.isa:
             names = self.isa.split(",")
             if unknown := [name for name in names if name not in ISAS]:
-                raise SystemExit(
-                    f"unknown instruction set {unknown}; choices: {list(ISAS)}"
-                )
+                raise SystemExit(f"unknown instruction set {unknown}; choices: {list(ISAS)}")
             self.extensions = [native_extension(name) for name in names]
 
     def build_extensions(self) -> None:
-        self.extensions = [
-            ext for ext in self.extensions if self._accepts(ext.extra_compile_args)
-        ]
+        self.extensions = [ext for ext in self.extensions if self._accepts(ext.extra_compile_args)]
         # GNU_UNIQUE symbols would be shared between the builds that live in one process.
-        self.flags = COMPILE_FLAGS + ["-fno-gnu-unique"] * self._accepts(
-            ["-fno-gnu-unique"]
-        )
+        self.flags = COMPILE_FLAGS + ["-fno-gnu-unique"] * self._accepts(["-fno-gnu-unique"])
         temp = Path(self.build_temp)
         nanobind_job = Job(NANOBIND / "src/nb_combined.cpp", temp / "nanobind.o", [])
         jobs = {
@@ -140,9 +134,7 @@ class BuildNative(build_ext):
             )
 
     def _command(self, flags: list[str], source: Path, target: Path) -> list[str]:
-        includes = [
-            f"-I{folder}" for folder in [*INCLUDES, *self.compiler.include_dirs]
-        ]
+        includes = [f"-I{folder}" for folder in [*INCLUDES, *self.compiler.include_dirs]]
         compiler = self.compiler.compiler_so_cxx
         return [*compiler, *flags, *includes, "-c", str(source), "-o", str(target)]
 

@@ -26,7 +26,10 @@ from hotshoe.platform import Change
         ({"kernel": ["attention"]}, "kernel must be dict"),
         ({"disable_plugins": "demo"}, "disable_plugins must be list"),
         ({"model": 7}, "model must be str, not 7"),
-        ({"max_num_sequences": 3}, r"unknown option max_num_sequences; did you mean max_num_seqs\?"),
+        (
+            {"max_num_sequences": 3},
+            r"unknown option max_num_sequences; did you mean max_num_seqs\?",
+        ),
         ({"xyzzy": 3}, "unknown option xyzzy$"),
     ],
 )

@@ -81,9 +81,7 @@ def load(isa: str | None = None) -> ModuleType:
     if isa is None:
         best = next((s for s in map(_status, _defaults_best_first()) if s.usable), None)
         if best is None:
-            raise ImportError(
-                f"no build of the native kernels can run here: {_listing()}"
-            )
+            raise ImportError(f"no build of the native kernels can run here: {_listing()}")
         return importlib.import_module(f"hotshoe_native._{best.isa}")
     entry = next((entry for entry in ISAS if entry.name == isa), None)
     if entry is None:
