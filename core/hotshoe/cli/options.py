@@ -15,9 +15,10 @@ from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
 
-from hotshoe.cli.parser import EntryAction, json_or_text, merged
+from hotshoe.cli.parser import EntryAction, json_or_text
 from hotshoe.config import EngineConfig
 from hotshoe.errors import ConfigError
+from hotshoe.models.config import merged
 from hotshoe.types import SamplingParams
 
 # Group title -> first field of the group; a group reaches to the next one's first field.

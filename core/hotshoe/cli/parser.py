@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from hotshoe.errors import ConfigError
+from hotshoe.models.config import merged
 from hotshoe.suggest import did_you_mean
 
 
@@ -120,10 +121,3 @@ def json_or_text(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
-
-
-def merged(old: Any, new: Any) -> Any:
-    """Return `new` laid over `old`: mappings are merged key by key, all else is replaced."""
-    if not isinstance(old, dict) or not isinstance(new, dict):
-        return new
-    return {**old, **{key: merged(old.get(key), value) for key, value in new.items()}}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotshoe.cli.parser import EntryAction, Parser, expand_dotted, json_or_text, merged
+from hotshoe.cli.parser import EntryAction, Parser, expand_dotted, json_or_text
 from hotshoe.errors import ConfigError
 
 
@@ -15,7 +15,9 @@ def parser() -> Parser:
     parser = Parser("hotshoe test", "a test")
     parser.add_argument("word", nargs="?")
     parser.add_argument("--number", type=int)
-    parser.add_argument("--entries", action=EntryAction, parse=json_or_text, default=None)
+    parser.add_argument(
+        "--entries", action=EntryAction, parse=json_or_text, default=argparse.SUPPRESS
+    )
     parser.add_argument("--texts", action=EntryAction, parse=str, default=argparse.SUPPRESS)
     return parser
 
@@ -77,28 +79,6 @@ def test_only_entry_flags_are_dotted() -> None:
         "2",
         "e.f",
     ]
-
-
-KEYS = st.text(st.characters(categories=["Ll"]), min_size=1, max_size=3)
-TREES = st.recursive(st.integers(), lambda inner: st.dictionaries(KEYS, inner, max_size=3))
-
-
-def flatten(tree: object, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], object]:
-    if not isinstance(tree, dict):
-        return {path: tree}
-    return {k: v for key, value in tree.items() for k, v in flatten(value, (*path, key)).items()}
-
-
-@given(st.dictionaries(KEYS, TREES, max_size=3), st.dictionaries(KEYS, TREES, max_size=3))
-def test_merging_keeps_the_new_and_what_it_does_not_touch(old: dict, new: dict) -> None:
-    before = (flatten(old), flatten(new))
-    result = flatten(merged(old, new))
-    assert (flatten(old), flatten(new)) == before
-    assert before[1].items() <= result.items()
-    for path, value in before[0].items():
-        prefixes = {path[:i] for i in range(len(path) + 1)}
-        replaced = any(p in prefixes or p[: len(path)] == path for p in before[1])
-        assert replaced or result[path] == value
 
 
 @given(st.one_of(st.integers(), st.booleans(), st.floats(allow_nan=False, allow_infinity=False)))

@@ -1,0 +1,133 @@
+"""The bootstrap: what it decides for the user, and what it refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hotshoe.builtin.null import NullPlatform
+from hotshoe.config import EngineConfig
+from hotshoe.engine.setup import find_model, prepare
+from hotshoe.errors import CheckpointError, ConfigError, PluginError, SelectionError
+from hotshoe.platform import Available, Change, DeviceFacts, Platform
+from hotshoe.plugins import PluginManager, hookimpl
+from hotshoe.plugins.hookspecs import HOOK_API
+from hotshoe.plugins.manager import EntryPoint
+
+
+class Opinionated(Platform):
+    """A platform that decides the block size and is asynchronous."""
+
+    name = "opinionated"
+    asynchronous = True
+
+    def probe(self) -> Available:
+        return Available(9)
+
+    def facts(self) -> DeviceFacts:
+        return DeviceFacts("opinionated", "cpu", "device", "any", 1 << 30, 1)
+
+    def resolve(self, config: EngineConfig) -> list[Change]:
+        return [] if config.block_size else [Change("block_size", 48, "it likes 48")]
+
+
+class Plugin:
+    HOTSHOE_HOOK_API = HOOK_API
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @hookimpl
+    def hotshoe_platforms(self) -> dict[str, object]:
+        return {"opinionated": Opinionated, "null": NullPlatform}
+
+    @hookimpl
+    def hotshoe_named_models(self) -> dict[str, str]:
+        return {"tiny": str(self.path)}
+
+
+@pytest.fixture
+def installed(model_dir: Path) -> PluginManager:
+    return PluginManager([EntryPoint("plugin", "dist", "1", lambda: Plugin(model_dir))])
+
+
+def changes(setup) -> dict[str, object]:
+    return {change.field: change.value for change in setup.changes}
+
+
+def test_what_is_open_is_decided_with_reasons(installed: PluginManager) -> None:
+    setup = prepare(EngineConfig(model="tiny"), installed)
+    assert changes(setup) == {
+        "platform": "opinionated",
+        "max_model_len": 64,
+        "dtype": "float32",
+        "block_size": 48,
+        "kv_cache_dtype": "float32",
+        "async_scheduling": True,
+    }
+    assert all(change.reason for change in setup.changes)
+    for field, value in changes(setup).items():
+        assert getattr(setup.config, field) == value
+
+
+def test_what_the_user_said_stays(installed: PluginManager) -> None:
+    said = {
+        "platform": "opinionated",
+        "max_model_len": 32,
+        "dtype": "bfloat16",
+        "block_size": 8,
+        "kv_cache_dtype": "float32",
+        "async_scheduling": False,
+    }
+    setup = prepare(EngineConfig(model="tiny", **said), installed)
+    assert setup.changes == ()
+    assert setup.config == EngineConfig(model="tiny", **said)
+
+
+def test_core_decides_what_the_platform_leaves_open(installed: PluginManager) -> None:
+    setup = prepare(EngineConfig(model="tiny", platform="null"), installed)
+    assert changes(setup)["block_size"] == 16
+    assert changes(setup)["async_scheduling"] is False
+
+
+def test_no_more_rows_than_the_budget_can_advance(installed: PluginManager) -> None:
+    config = EngineConfig(model="tiny", max_num_batched_tokens=32, max_num_seqs=100)
+    assert changes(prepare(config, installed))["max_num_seqs"] == 32
+
+
+def test_overrides_reach_the_model(installed: PluginManager) -> None:
+    config = EngineConfig(model="tiny", hf_overrides={"max_position_embeddings": 7})
+    assert prepare(config, installed).config.max_model_len == 7
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"max_model_len": 65}, ConfigError, "exceeds the model's 64 positions"),
+        ({"model": "tyny"}, CheckpointError, "no model at tyny"),
+        ({"platform": "nul"}, PluginError, "did you mean null"),
+        ({"kernel": {"atention": "x"}}, SelectionError, "did you mean attention"),
+        ({"kernel": {"attention": "x"}}, SelectionError, "no candidate 'x'"),
+        ({"hf_overrides": {"architectures": []}}, CheckpointError, "names no architecture"),
+    ],
+)
+def test_refusals(installed: PluginManager, options: dict, error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        prepare(EngineConfig(**{"model": "tiny", **options}), installed)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({}, "unknown architecture 'Any'"), ({"quantization": "int7"}, "unknown architecture")],
+)
+def test_unknown_architectures_are_refused_by_name(installed, options: dict, message: str) -> None:
+    setup = prepare(EngineConfig(model="tiny", platform="opinionated", **options), installed)
+    with pytest.raises(PluginError, match=message):
+        setup.create_worker()
+
+
+def test_a_name_or_a_path(installed: PluginManager, model_dir: Path, tmp_path: Path) -> None:
+    assert find_model("tiny", installed) == model_dir
+    assert find_model(str(tmp_path), installed) == tmp_path
+    assert find_model("~/model", installed) == Path.home() / "model"
+    assert json.loads((find_model("tiny", installed) / "config.json").read_text())

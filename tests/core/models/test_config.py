@@ -1,0 +1,129 @@
+"""A model directory's configuration: what is read, and what is said of what cannot be."""
+
+import json
+
+import pytest
+
+from hotshoe.errors import CheckpointError
+from hotshoe.models import ModelConfig
+
+BASE = {"architectures": ["SomeForCausalLM"], "max_position_embeddings": 4096}
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(values, name="config.json"):
+        text = values if isinstance(values, str) else json.dumps(values)
+        (tmp_path / name).write_text(text)
+        return tmp_path
+
+    return write
+
+
+def test_the_facts_that_the_engine_needs(write):
+    path = write({**BASE, "torch_dtype": "bfloat16", "eos_token_id": [7, 9]})
+    config = ModelConfig.load(path)
+    assert (config.architecture, config.dtype) == ("SomeForCausalLM", "bfloat16")
+    assert (config.max_model_len, config.eos_token_ids) == (4096, (7, 9))
+
+
+def test_both_spellings_of_the_type(write):
+    assert ModelConfig.load(write({**BASE, "dtype": "float16"})).dtype == "float16"
+    assert ModelConfig.load(write({**BASE, "torch_dtype": "torch.float16"})).dtype == "float16"
+    assert ModelConfig.load(write(BASE)).dtype == "float32"
+
+
+def test_the_generation_config_has_the_say_on_ends(write):
+    write({"eos_token_id": 3}, "generation_config.json")
+    assert ModelConfig.load(write({**BASE, "eos_token_id": 5})).eos_token_ids == (3,)
+    write({"temperature": 0.7}, "generation_config.json")
+    assert ModelConfig.load(write({**BASE, "eos_token_id": 5})).eos_token_ids == (5,)
+    assert ModelConfig.load(write(BASE)).eos_token_ids == ()
+
+
+def test_overrides_replace_and_nested_ones_merge(write):
+    path = write({**BASE, "rope_scaling": {"type": "linear", "factor": 2.0}})
+    overrides = {"max_position_embeddings": 99, "rope_scaling": {"factor": 4.0}}
+    config = ModelConfig.load(path, overrides)
+    assert config.max_model_len == 99
+    assert config.get("rope_scaling") == {"type": "linear", "factor": 4.0}
+
+
+def test_null_counts_as_absent(write):
+    config = ModelConfig.load(write({**BASE, "head_dim": None}))
+    assert config.get("head_dim", 5) == 5 and config.size("head_dim", 6) == 6
+    with pytest.raises(CheckpointError, match="head_dim"):
+        config.require("head_dim")
+    with pytest.raises(CheckpointError, match="head_dim"):
+        config.size("head_dim")
+
+
+@pytest.mark.parametrize("value", [0, -1, 2.0, True, "8"])
+def test_sizes_are_positive_integers(write, value):
+    config = ModelConfig.load(write({**BASE, "hidden_size": value}))
+    with pytest.raises(CheckpointError, match=r"hidden_size.*positive integer"):
+        config.size("hidden_size")
+
+
+@pytest.mark.parametrize(
+    ("rope", "longest"),
+    [
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, 8192),
+        ({"rope_parameters": {"rope_type": "linear", "factor": 4}}, 16384),
+        (
+            {
+                "rope_scaling": {
+                    "type": "yarn",
+                    "factor": 4.0,
+                    "original_max_position_embeddings": 2048,
+                }
+            },
+            8192,
+        ),
+        (
+            {
+                "rope_scaling": {
+                    "type": "yarn",
+                    "factor": 4.0,
+                    "original_max_position_embeddings": 512,
+                }
+            },
+            4096,
+        ),
+        ({"rope_scaling": {"type": "llama3", "factor": 8.0}}, 4096),
+        ({"rope_scaling": {"type": "linear", "factor": "many"}}, 4096),
+        ({"rope_scaling": {"type": ["linear"], "factor": 2.0}}, 4096),
+        ({"rope_scaling": None, "rope_parameters": None}, 4096),
+        ({"rope_scaling": "linear"}, 4096),
+    ],
+)
+def test_scaled_rotations_reach_further(write, rope, longest):
+    config = ModelConfig.load(write({**BASE, **rope}))
+    assert (config.max_model_len, config.longest_len) == (4096, longest)
+
+
+def test_a_missing_directory_says_what_to_give(tmp_path):
+    with pytest.raises(CheckpointError, match=r"no model at .*nowhere.*local directory"):
+        ModelConfig.load(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "cannot be read"),
+        ("[1]", "must hold a JSON object"),
+        ("{}", "names no architecture"),
+        ('{"architectures": []}', "names no architecture"),
+        ('{"architectures": "Llama"}', "names no architecture"),
+        ('{"architectures": ["A"], "max_position_embeddings": -4}', "max_position_embeddings"),
+        ('{"architectures": ["A"], "eos_token_id": "end"}', "eos_token_id.*'end'"),
+    ],
+)
+def test_malformed_files_are_named(write, text, message):
+    with pytest.raises(CheckpointError, match=message):
+        ModelConfig.load(write(text))
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(CheckpointError, match=r"config\.json is missing"):
+        ModelConfig.load(tmp_path)

@@ -1,0 +1,43 @@
+"""The platform contract: what a platform gets for free."""
+
+import pytest
+
+from hotshoe.config import EngineConfig
+from hotshoe.platform import Available, DeviceFacts, Platform
+
+
+class Least(Platform):
+    """The least that a platform must say."""
+
+    name = "least"
+
+    def probe(self) -> Available:
+        return Available(1)
+
+    def facts(self) -> DeviceFacts:
+        return DeviceFacts("least", "cpu", "device", "any", 1000, 1)
+
+
+def test_two_methods_make_a_platform() -> None:
+    platform, config = Least(), EngineConfig()
+    assert not platform.asynchronous
+    assert platform.candidates() == ()
+    assert platform.resolve(config) == ()
+    assert platform.activate(config) == {}
+    assert platform.create_worker(config) is None
+    assert platform.memory_budget(config).available_bytes == 500
+
+
+@pytest.mark.parametrize("missing", ["probe", "facts"])
+def test_both_are_needed(missing: str) -> None:
+    body = {name: getattr(Least, name) for name in ("name", "probe", "facts") if name != missing}
+    with pytest.raises(TypeError, match=missing):
+        type("Less", (Platform,), body)()
+
+
+def test_facts_are_frozen_and_comparable() -> None:
+    facts = Least().facts()
+    assert facts == Least().facts()
+    assert hash(facts) == hash(Least().facts())
+    with pytest.raises(AttributeError):
+        facts.arch = "other"
