@@ -119,9 +119,9 @@ def _model_changes(config: EngineConfig, model: ModelConfig) -> list[Change]:
     changes: list[Change] = []
     if config.max_model_len is None:
         changes.append(Change("max_model_len", model.max_model_len, "the model's positions"))
-    elif config.max_model_len > model.max_model_len:
+    elif config.max_model_len > model.longest_len:
         raise ConfigError(
-            f"max_model_len {config.max_model_len} exceeds the model's {model.max_model_len} "
+            f"max_model_len {config.max_model_len} exceeds the model's {model.longest_len} "
             "positions; lower it, or change the model's rope scaling with --hf-overrides"
         )
     if config.dtype == "auto":

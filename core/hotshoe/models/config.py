@@ -14,6 +14,12 @@ from typing import Any
 from hotshoe.errors import CheckpointError
 
 DEFAULT_MAX_LEN = 2048
+#: Types of rotary scaling that reach `factor` times beyond a length, and the key of that length.
+STRETCHED = {
+    "dynamic": "max_position_embeddings",
+    "linear": "max_position_embeddings",
+    "yarn": "original_max_position_embeddings",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +29,7 @@ class ModelConfig:
     architecture: First of `architectures`.
     values: All of config.json, overrides applied; nested `text_config` not merged.
     dtype: The checkpoint's element type, "float32" when it does not say.
-    max_model_len: Longest sequence that the positions allow.
+    max_model_len: Longest sequence unless a longer one is asked for: `max_position_embeddings`.
     eos_token_ids: From generation_config.json, else config.json.
     """
 
@@ -60,6 +66,21 @@ class ModelConfig:
             _positive(values, "max_position_embeddings", DEFAULT_MAX_LEN),
             _token_ids(eos if eos is not None else values.get("eos_token_id")),
         )
+
+    @property
+    def longest_len(self) -> int:
+        """The longest sequence that may be asked for.
+
+        Files with scaled rotary embeddings often name the length before scaling.
+        """
+        rope = self.get("rope_scaling") or self.get("rope_parameters")
+        if not isinstance(rope, Mapping):
+            return self.max_model_len
+        key = STRETCHED.get(str(rope.get("rope_type") or rope.get("type")), "")
+        factor, length = rope.get("factor"), rope.get(key) or self.get(key)
+        if not isinstance(factor, (int, float)) or not isinstance(length, int):
+            return self.max_model_len
+        return max(self.max_model_len, int(factor * length))
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return a value of config.json; null counts as absent."""

@@ -10,6 +10,7 @@ import torch
 
 from hotshoe import LLM, EngineConfig, SamplingParams, TokensPrompt
 from hotshoe.engine.explain import explain
+from hotshoe.errors import ConfigError
 from hotshoe.platform import Available, DeviceFacts, Platform
 from hotshoe.plugins import PluginManager, hookimpl
 from hotshoe.plugins.manager import EntryPoint
@@ -126,6 +127,21 @@ def test_longrope_beyond_the_original_length(variants, checkpoints, make_llm):
     checkpoint = checkpoints.get(variant)
     llm = make_llm(checkpoint, variant.max_model_len, max_num_batched_tokens=16, max_num_seqs=4)
     assert_greedy(llm, checkpoint, [draw(33), draw(50)], 12)
+
+
+def test_dynamic_beyond_the_trained_length(variants, checkpoints, make_llm):
+    """Asked for longer texts, the base is that of the longest; see `hotshoe.layers.Rotation`."""
+    checkpoint = checkpoints.get(variants["llama-dynamic"])
+    llm = make_llm(checkpoint, 32)
+    tokens = draw(14)
+    params = SamplingParams(temperature=0.0, max_tokens=18)
+    (result,) = llm.generate([TokensPrompt(list(tokens))], params)
+    for token in result.outputs[0].token_ids:
+        logits = checkpoint.logits(tokens, length=32)[-1]
+        assert logits.max() - logits[token] <= TIE * logits.abs().max()
+        tokens.append(token)
+    with pytest.raises(ConfigError, match=r"max_model_len 33 exceeds the model's 32"):
+        make_llm(checkpoint, 33)
 
 
 def test_int8_stays_near(end_to_end_variant, checkpoints, make_llm):
