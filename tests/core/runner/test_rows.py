@@ -14,7 +14,9 @@ def new_row(row: int, length: int, computed: int, blocks: list[int]) -> NewRow:
     return NewRow(row, list(range(length)), length, computed, blocks, SamplingParams(), 0)
 
 
-def check(inputs: StepInputs, starts: list[int], counts: list[int], tables: list[list[int]]) -> None:
+def check(
+    inputs: StepInputs, starts: list[int], counts: list[int], tables: list[list[int]]
+) -> None:
     token = 0
     for i, (start, count) in enumerate(zip(starts, counts, strict=True)):
         assert inputs.query_start_loc[i] == token

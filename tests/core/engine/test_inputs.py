@@ -1,0 +1,97 @@
+"""What the input processor lets through, and with which seeds."""
+
+from pathlib import Path
+
+import pytest
+
+from hotshoe.config import EngineConfig
+from hotshoe.engine.inputs import InputProcessor, derived_seed
+from hotshoe.errors import RequestError
+from hotshoe.text.tokenizer import Tokenizer
+from hotshoe.types import SamplingParams, TextPrompt, TokensPrompt
+
+EOS = 255
+
+
+@pytest.fixture
+def inputs(model_dir: Path) -> InputProcessor:
+    config = EngineConfig(max_model_len=64, max_logprobs=3)
+    return InputProcessor(config, 256, [EOS], Tokenizer.load(model_dir))
+
+
+def test_text_and_its_tokens_give_the_same_request(inputs: InputProcessor) -> None:
+    text = inputs.prepare("a", TextPrompt("hey", cache_salt="t"), SamplingParams())
+    ids = inputs.prepare("b", TokensPrompt(text.prompt_token_ids), SamplingParams())
+    assert text.prompt == "hey"
+    assert ids.prompt is None
+    assert text.prompt_token_ids == ids.prompt_token_ids
+    assert text.sequences[0].cache_salt == "t"
+    assert ids.sequences[0].cache_salt is None
+
+
+def test_sequences_have_ids_and_seeds_of_their_own(inputs: InputProcessor) -> None:
+    found = inputs.prepare("a", "x", SamplingParams(n=3, seed=5)).sequences
+    assert [s.request_id for s in found] == ["a#0", "a#1", "a#2"]
+    assert len({s.seed for s in found}) == 3
+    again = inputs.prepare("b", "x", SamplingParams(n=3, seed=5)).sequences
+    assert [s.seed for s in again] == [s.seed for s in found]
+
+
+def test_unseeded_requests_differ_but_repeat_with_the_engine(model_dir: Path) -> None:
+    def seeds(engine_seed: int) -> list[int]:
+        config = EngineConfig(max_model_len=64, seed=engine_seed)
+        inputs = InputProcessor(config, 256, [EOS], None)
+        prompt = TokensPrompt([1])
+        return [inputs.prepare("r", prompt, SamplingParams()).sequences[0].seed for _ in range(9)]
+
+    assert seeds(1) == seeds(1)
+    assert seeds(1) != seeds(2)
+    assert len(set(seeds(1))) == 9
+
+
+def test_derived_seeds_fit_63_bits() -> None:
+    seeds = {derived_seed(s, i) for s in range(20) for i in range(20)}
+    assert len(seeds) == 400
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_bad_words_become_tokens(inputs: InputProcessor, model_dir: Path) -> None:
+    params = inputs.prepare("a", "x", SamplingParams(bad_words=("no",))).params
+    plain = tuple(Tokenizer.load(model_dir).encode("no", add_special_tokens=False))
+    assert plain in params.bad_words_token_ids
+
+
+@pytest.mark.parametrize(
+    ("params", "field"),
+    [
+        ({"logprobs": 4}, "logprobs"),
+        ({"prompt_logprobs": 4}, "prompt_logprobs"),
+        ({"logit_bias": {256: 1.0}}, "logit_bias"),
+        ({"allowed_token_ids": (1, 256)}, "allowed_token_ids"),
+        ({"stop_token_ids": (256,)}, "stop_token_ids"),
+        ({"bad_words_token_ids": ((1, 256),)}, "bad_words_token_ids"),
+    ],
+)
+def test_values_beyond_the_engine_are_refused_by_name(
+    inputs: InputProcessor, params: dict[str, object], field: str
+) -> None:
+    with pytest.raises(RequestError) as caught:
+        inputs.prepare("a", "x", SamplingParams(**params))
+    assert caught.value.field == field
+
+
+def test_a_conversation_is_rendered_by_the_template(inputs: InputProcessor) -> None:
+    rendered = inputs.render_chat([{"role": "user", "content": "hi"}])
+    assert len(rendered.token_ids) == len("user:hi\n")
+
+
+def test_without_a_tokenizer_text_is_refused() -> None:
+    inputs = InputProcessor(EngineConfig(max_model_len=64), 256, [EOS], None)
+    for call in (
+        lambda: inputs.prepare("a", "text", SamplingParams()),
+        lambda: inputs.prepare("a", TokensPrompt([1]), SamplingParams(stop="x")),
+        lambda: inputs.render_chat([{"role": "user", "content": "hi"}]),
+    ):
+        with pytest.raises(RequestError, match="no tokenizer"):
+            call()
+    assert not inputs.prepare("a", TokensPrompt([1]), SamplingParams()).params.detokenize

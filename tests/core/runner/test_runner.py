@@ -1,0 +1,148 @@
+"""The runner over a model whose logits are a table: token t is followed by row t's distribution."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from hotshoe.layers import ForwardBatch
+from hotshoe.platform import DeviceFacts
+from hotshoe.runner.runner import Runner, RunnerLimits
+from hotshoe.slots import SampleSpec
+from hotshoe.slots.reference.sampling import build
+from hotshoe.types import NewRow, SamplingParams, StepPlan, StepResult
+
+VOCAB, ROWS, LENGTH, BLOCK = 50, 4, 32, 4
+FACTS = DeviceFacts("plain", "cpu", "a test's device", "any", 1 << 30, 1)
+GREEDY = SamplingParams(temperature=0)
+
+
+class TableModel:
+    """Logits by last token; remembers the batches it saw."""
+
+    vocab_size = VOCAB
+
+    def __init__(self) -> None:
+        self.table = torch.randn(VOCAB, VOCAB)
+        self.batches: list[ForwardBatch] = []
+
+    def forward(self, batch: ForwardBatch) -> torch.Tensor:
+        self.batches.append(batch)
+        return self.table[batch.input_ids.long()]
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden.clone()
+
+
+@pytest.fixture
+def model() -> TableModel:
+    return TableModel()
+
+
+@pytest.fixture
+def runner(model: TableModel) -> Runner:
+    limits = RunnerLimits(ROWS, LENGTH, BLOCK, max_logprobs=5)
+    return Runner(model, build(SampleSpec(VOCAB), FACTS), "cpu", limits, (7,))
+
+
+def new(row: int, ids: list[int], params: SamplingParams = GREEDY, computed: int = 0) -> NewRow:
+    return NewRow(row, ids, len(ids), computed, list(range(8 * row, 8 * row + 8)), params, row)
+
+
+def step(runner: Runner, number: int, rows: dict[int, int], *fresh: NewRow) -> StepResult:
+    plan = StepPlan(number, list(fresh), list(rows), list(rows.values()))
+    return runner.execute(plan).result()
+
+
+def test_greedy_tokens_follow_the_table(model: TableModel, runner: Runner) -> None:
+    result = step(runner, 0, {2: 3, 0: 1}, new(2, [5, 6, 9]), new(0, [11]))
+    assert result.rows == [2, 0]
+    expected = model.table.argmax(1)
+    assert result.token_ids == [expected[9], expected[11]]
+    following = step(runner, 1, {0: 1, 2: 1})
+    assert following.token_ids == [expected[expected[11]], expected[expected[9]]]
+
+
+def test_a_step_can_be_started_before_the_last_ones_tokens_are_known(
+    model: TableModel, runner: Runner
+) -> None:
+    first = runner.execute(StepPlan(0, [new(1, [3])], [1], [1]))
+    second = runner.execute(StepPlan(1, [], [1], [1]))
+    token = int(model.table[3].argmax())
+    assert second.result().token_ids == [int(model.table[token].argmax())]
+    assert first.result().token_ids == [token]
+
+
+def test_positions_and_lengths_reach_the_model(model: TableModel, runner: Runner) -> None:
+    step(runner, 0, {1: 2, 3: 5}, new(1, [1, 2, 3, 4], computed=2), new(3, [9] * 9))
+    [batch] = model.batches
+    assert batch.input_ids.tolist() == [3, 4, 9, 9, 9, 9, 9]
+    assert batch.positions.tolist() == [2, 3, 0, 1, 2, 3, 4]
+    assert batch.attention.seq_lens.tolist() == [4, 5]
+    assert batch.attention.query_start_loc.tolist() == [0, 2, 7]
+    assert (batch.attention.max_query_len, batch.attention.max_seq_len) == (5, 5)
+
+
+def test_a_row_with_nan_fails_alone(model: TableModel, runner: Runner) -> None:
+    model.table[13] = math.nan
+    result = step(runner, 0, {0: 1, 1: 1}, new(0, [13]), new(1, [12]))
+    assert list(result.failed) == [0]
+    assert "NaN" in result.failed[0]
+    assert (result.rows, result.token_ids) == ([1], [int(model.table[12].argmax())])
+    assert step(runner, 1, {1: 1}).rows == [1]
+
+
+def test_logprobs_are_those_of_the_model(model: TableModel, runner: Runner) -> None:
+    params = SamplingParams(temperature=0.7, logprobs=3, repetition_penalty=1.5)
+    result = step(runner, 0, {0: 1}, new(0, [4], params))
+    found = result.logprobs[0]
+    expected = model.table[4].double().log_softmax(0)
+    assert found.token_ids[0] == result.token_ids[0]
+    assert found.token_ids[1:] == tuple(expected.topk(3).indices.tolist())
+    for token_id, value in zip(found.token_ids, found.logprobs, strict=True):
+        assert value == pytest.approx(float(expected[token_id]), abs=1e-5)
+
+
+@pytest.mark.parametrize("chunks", [[6], [1, 5], [2, 2, 2], [5, 1]])
+def test_prompt_logprobs_over_chunks(model: TableModel, runner: Runner, chunks: list[int]) -> None:
+    prompt = [3, 1, 4, 1, 5, 9]
+    params = SamplingParams(temperature=0, prompt_logprobs=2)
+    fresh = [new(2, prompt, params)]
+    found = []
+    for number, count in enumerate(chunks):
+        result = step(runner, number, {2: count}, *fresh)
+        found += result.prompt_logprobs.get(2, [])
+        fresh = []
+    expected = model.table.double().log_softmax(1)
+    assert len(found) == len(prompt) - 1
+    for before, after, entry in zip(prompt, prompt[1:], found, strict=False):
+        assert entry.token_ids[0] == after
+        assert entry.logprobs[0] == pytest.approx(float(expected[before, after]), abs=1e-5)
+        assert entry.rank == int((expected[before] > expected[before, after]).sum()) + 1
+    assert step(runner, 9, {2: 1}).prompt_logprobs == {}
+
+
+def test_a_reused_row_forgets_its_predecessor(model: TableModel, runner: Runner) -> None:
+    step(runner, 0, {0: 2}, new(0, [8, 9], SamplingParams(prompt_logprobs=1, logprobs=1)))
+    result = step(runner, 1, {0: 1}, new(0, [21]))
+    assert result.token_ids == [int(model.table[21].argmax())]
+    assert result.logprobs == {}
+    assert result.prompt_logprobs == {}
+
+
+def test_a_seed_gives_the_same_tokens_in_any_company(model: TableModel, runner: Runner) -> None:
+    params = SamplingParams(temperature=1.0)
+
+    def tokens(row: int, company: list[int]) -> list[int]:
+        seeded = NewRow(row, [17], 1, 0, [8 * row], params, seed=1234)
+        others = [NewRow(r, [r], 1, 0, [8 * r], params, seed=r) for r in company]
+        found = []
+        for number in range(6):
+            order = np.random.permutation([row, *company]).tolist()
+            rows = dict.fromkeys(order, 1)
+            result = step(runner, number, rows, *([seeded, *others] if number == 0 else []))
+            found.append(result.token_ids[result.rows.index(row)])
+        return found
+
+    assert tokens(0, []) == tokens(3, [1, 2]) == tokens(1, [0, 2, 3])
