@@ -8,7 +8,7 @@ import copy
 import json
 import random
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,14 @@ SIZES = {
     "pad_token_id": 0,
     "bos_token_id": 1,
     "eos_token_id": None,
+}
+BARE = {
+    "vocab_size": 64,
+    "hidden_size": 128,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
 }
 
 
@@ -425,6 +433,24 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
     return Checkpoints(tmp_path_factory.mktemp("checkpoints"))
+
+
+@pytest.fixture
+def build_family() -> Callable[..., BuildContext]:
+    """Build an architecture from bare configuration values; no weight is made.
+
+    Sizes are small ones, or those of the family's defaults with `sized=False`.
+    """
+
+    def build(family: str, *, dtype: str = "float32", sized: bool = True, **values: Any):
+        given = {**BARE, **values} if sized else values
+        architecture = f"{family}ForCausalLM"
+        config = ModelConfig(Path("model"), architecture, given, dtype, 16, ())
+        ctx = BuildContext(Selector(SLOTS, [], CPU), dtype, dtype, 4, 16)
+        resolve_lazy(ARCHITECTURES[architecture])(config, ctx)
+        return ctx
+
+    return build
 
 
 @pytest.fixture(scope="session")

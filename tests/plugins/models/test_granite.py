@@ -1,0 +1,38 @@
+"""Granite: where its four factors go."""
+
+import pytest
+
+from hotshoe.errors import CheckpointError
+
+
+def specs(ctx, wanted):
+    return [spec for slot, spec in ctx.selector.decisions if slot == wanted]
+
+
+def test_factors(build_family):
+    ctx = build_family(
+        "Granite", embedding_multiplier=12, attention_multiplier=0.015625, residual_multiplier=0.22
+    )
+    assert [spec.scale for spec in specs(ctx, "embedding")] == [12.0]
+    assert [spec.residual_scale for spec in specs(ctx, "add_rms_norm")] == [0.22]
+    assert {layer.spec.scale for layer in ctx.attention_layers} == {0.015625}
+
+
+def test_absent_factors_are_one(build_family):
+    ctx = build_family("Granite")
+    assert [spec.scale for spec in specs(ctx, "embedding")] == [1.0]
+    assert {layer.spec.scale for layer in ctx.attention_layers} == {1.0}
+
+
+BAD = [
+    ({"logits_scaling": 0}, "logits_scaling.*0"),
+    ({"residual_multiplier": None}, "residual_multiplier"),
+    ({"embedding_multiplier": "12"}, "embedding_multiplier.*'12'"),
+    ({"attention_multiplier": float("inf")}, "attention_multiplier.*inf"),
+]
+
+
+@pytest.mark.parametrize(("values", "message"), BAD)
+def test_bad_values_are_named(build_family, values, message):
+    with pytest.raises(CheckpointError, match=message):
+        build_family("Granite", **values)
