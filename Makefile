@@ -36,12 +36,12 @@ venv: $(STAMPS)/distributions ## make .venv and install everything (DEV=1: edita
 $(STAMPS)/build-tools: constraints.txt
 	@echo "== virtual environment in $(VENV)"
 	@$(PYTHON) -c 'import sys; sys.exit("Hotshoe needs Python 3.11 or newer; choose one with make PYTHON=..." if sys.version_info < (3, 11) else 0)'
-	@$(CXX) --version >/dev/null 2>&1 || { echo "Hotshoe needs a C++ compiler ($(CXX) is not there); choose one with make CXX=..." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(PIP_INSTALL) "setuptools>=77" "nanobind>=2.4" wheel
 	@mkdir -p $(STAMPS) && touch $@ $(if $(EDITABLE),$(STAMPS)/editable)
 
 $(STAMPS)/distributions: $(SOURCES) $(STAMPS)/build-tools
+	@$(CXX) --version >/dev/null 2>&1 || { echo "Hotshoe needs a C++ compiler ($(CXX) is not there); choose one with make CXX=..." >&2; exit 1; }
 	@echo "== building and installing: $(call changed,$?)"
 	@rm -rf $(DISTRIBUTIONS:%=%/build/lib*) # a module that is gone must not stay in a wheel
 	$(if $(call changed,$?),$(PIP_INSTALL) --no-build-isolation $(call changed,$?))
@@ -83,7 +83,7 @@ bench: venv ## latency, throughput and start-up of the bundled model
 reference: venv ## write the generated pages and the frozen surface anew
 	$(BIN)/python tools/make_reference.py
 
-docs: venv $(STAMPS)/docs ## build the site into site/
+docs: $(STAMPS)/docs ## build the site into site/
 	$(BIN)/mkdocs build --strict
 
 clean: ## remove what was built; the environment stays
