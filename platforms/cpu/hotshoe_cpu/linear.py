@@ -7,33 +7,33 @@ token inside the kernel. Weights are packed part by part, so that no second copy
 from collections.abc import Mapping, Sequence
 
 import torch
-from hotshoe_cpu.native import DTYPE_CODES, judge, kernels
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec, QuantSpec, Verdict
 from hotshoe.slots.reference.dtypes import torch_dtype
+from hotshoe_cpu.native import DTYPE_CODES, judge, kernels
 
-INT8_CODE = 3
-#: What the int8 kernel computes, whatever the weight's origin.
-INT8_WEIGHT = QuantSpec("int8", "channel", online=True)
-INT8_ACTIVATION = QuantSpec("int8", "token", dynamic=True)
 PACKED = ("float32", "bfloat16")
+CODES = {torch_dtype(name): code for name, code in DTYPE_CODES.items()} | {torch.int8: 3}
+#: What the int8 kernel computes; weights are quantised while they load, or by the checkpoint.
+INT8_WEIGHTS = (QuantSpec("int8", "channel", online=True), QuantSpec("int8", "channel"))
+INT8_ACTIVATION = QuantSpec("int8", "token", dynamic=True)
 
 
 def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
     """Judge types and quantisation."""
-    quantised = (spec.weight, spec.activation)
-    return judge(
-        facts,
-        spec.dtype,
-        {
-            f"weights of type {spec.dtype} are not packed": spec.weight is None
-            and spec.dtype not in PACKED,
-            f"operands {quantised} are not online int8 by channel and token": quantised
-            not in ((None, None), (INT8_WEIGHT, INT8_ACTIVATION)),
-        },
-    )
+    plain = spec.weight is None and spec.activation is None
+    int8 = spec.weight in INT8_WEIGHTS and spec.activation == INT8_ACTIVATION
+    refusals = {
+        f"operands {spec.weight} and {spec.activation} are neither plain nor int8 by channel "
+        "and, dynamically, by token": not (plain or int8),
+        f"weights of type {spec.dtype} are not packed, only {' and '.join(PACKED)}": plain
+        and spec.dtype not in PACKED,
+        f"results of type {spec.out_dtype} are not written": (spec.out_dtype or spec.dtype)
+        not in DTYPE_CODES,
+    }
+    return judge(facts, spec.dtype, refusals)
 
 
 class Linear:
@@ -43,68 +43,62 @@ class Linear:
         self._native = kernels(facts)
         self._kernel = self._native.linear
         self._n, self._k = spec.out_features, spec.in_features
-        self._code = DTYPE_CODES[spec.dtype] if spec.weight is None else INT8_CODE
-        self._x_code = DTYPE_CODES[spec.dtype]
+        self._dtype = torch.int8 if spec.weight is not None else torch_dtype(spec.dtype)
         self._y_dtype = torch_dtype(spec.out_dtype or spec.dtype)
-        self._y_code = DTYPE_CODES[spec.out_dtype or spec.dtype]
+        self._x_code, self._y_code = CODES[torch_dtype(spec.dtype)], CODES[self._y_dtype]
         self._packed = torch.empty(0, dtype=torch.uint8)
         self._bias: Tensor | None = None
+        self._weight: tuple[int, ...] = ()
+        self._bias_address = 0
 
     def load(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
-        size = self._native.linear_packed_nbytes(self._code, self._n, self._k)
-        self._packed = torch.empty(size, dtype=torch.uint8)
+        code = CODES[self._dtype]
+        nbytes = self._native.linear_packed_nbytes(code, self._n, self._k)
+        self._packed = torch.empty(nbytes, dtype=torch.uint8)
+        self._native.advise_huge_pages(self._packed.data_ptr(), nbytes)
+        self._weight = (code, self._packed.data_ptr(), self._n, self._k)
+        parts = tensors["weight"]
+        scales = tensors.get("weight_scale", [None] * len(parts))
         row = 0
-        for part in tensors["weight"]:
-            self._pack(row, part)
+        for part, scale in zip(parts, scales, strict=True):
+            self._pack(row, part, scale)
             row += part.shape[0]
-        self._address = self._packed.data_ptr()
         if "bias" in tensors:
             self._bias = torch.cat([part.float() for part in tensors["bias"]])
-        self._bias_address = 0 if self._bias is None else self._bias.data_ptr()
+            self._bias_address = self._bias.data_ptr()
 
-    def _pack(self, row: int, part: Tensor) -> None:
-        if self._code != INT8_CODE and part.dtype != torch_dtype_of(self._code):
-            part = part.to(torch_dtype_of(self._code))
-        part = part if part.stride(1) == 1 else part.contiguous()
-        source = SOURCE_CODES[part.dtype]
+    def _pack(self, row: int, part: Tensor, scale: Tensor | None) -> None:
+        """Pack rows of the weight from `row` on; `scale` [rows] comes with int8 rows."""
+        if self._dtype != torch.int8:
+            part = part.to(self._dtype)
+        if part.stride(1) != 1:
+            part = part.contiguous()
+        flat = None if scale is None else scale.float().reshape(-1).contiguous()
         self._native.linear_pack_rows(
-            self._code,
-            self._packed.data_ptr(),
-            self._n,
-            self._k,
+            *self._weight,
             row,
             part.shape[0],
-            source,
+            CODES[part.dtype],
             part.data_ptr(),
             part.stride(0),
+            0 if flat is None else flat.data_ptr(),
         )
 
     def __call__(self, x: Tensor) -> Tensor:
-        m = x.size(0)
-        y = torch.empty((m, self._n), dtype=self._y_dtype)
+        rows, n = x.size(0), self._n
+        y = torch.empty((rows, n), dtype=self._y_dtype)
         self._kernel(
-            self._code,
-            self._address,
-            self._n,
-            self._k,
-            m,
+            *self._weight,
+            rows,
             self._x_code,
             x.data_ptr(),
             x.stride(0),
             self._bias_address,
             self._y_code,
             y.data_ptr(),
-            self._n,
+            n,
         )
         return y
 
     def nbytes(self) -> int:
         return self._packed.nbytes + (0 if self._bias is None else self._bias.nbytes)
-
-
-SOURCE_CODES = {torch_dtype(name): code for name, code in DTYPE_CODES.items()}
-
-
-def torch_dtype_of(code: int) -> torch.dtype:
-    """Return the element type of a kernel's code."""
-    return next(dtype for dtype, c in SOURCE_CODES.items() if c == code)
