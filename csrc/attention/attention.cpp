@@ -15,6 +15,7 @@
 #include <memory>
 #include <stdexcept>
 
+#include "attention/amx_tiles.h"
 #include "attention/plan.h"
 #include "attention/softmax.h"
 #include "attention/tiles.h"
@@ -29,6 +30,8 @@ namespace {
 constexpr int kChunk = 256;                // keys between two updates of the row states
 constexpr int kScoreStride = kChunk + VL;  // not a power of two: rows would share cache sets
 
+constexpr int kMaxColumns = kChunk / std::min(VL, 8);
+
 constexpr int round_up(int n, int unit) { return (n + unit - 1) / unit * unit; }
 
 // Scratch memory of one thread, carved from thread_scratch.
@@ -36,7 +39,9 @@ template <class T>
 struct Scratch {
   using A = typename Dot<T>::A;
 
-  Scratch(int rows, int head_dim) : head_dim(head_dim), out_stride(round_up(head_dim, VL)) {
+  Scratch(int wanted_rows, int head_dim)
+      : head_dim(head_dim), out_stride(round_up(head_dim, VL)) {
+    const int rows = round_up(wanted_rows, 16);
     size_t bytes = 0;
     const auto take = [&](size_t n) {
       const size_t at = bytes;
@@ -49,7 +54,7 @@ struct Scratch {
     const size_t out_at = take(size_t(rows) * out_stride * 4);
     const size_t states_at = take(size_t(rows) * sizeof(RowState));
     const size_t rescale_at = take(size_t(rows) * 4);
-    const size_t last_at = take(size_t(head_dim) * Dot<T>::pack * sizeof(T));
+    const size_t last_at = take(size_t(head_dim) * kTileKeys * sizeof(T));
     char* base = static_cast<char*>(thread_scratch(bytes));
     q = reinterpret_cast<A*>(base + q_at);
     scores = reinterpret_cast<float*>(base + scores_at);
@@ -84,7 +89,15 @@ class UnitRun {
         group_size_(args.num_heads / args.num_kv_heads),
         rows_(unit.num_tokens * group_size_),
         block_shift_(std::countr_zero(unsigned(args.block_size))),
-        s_(rows_, args.head_dim) {}
+        tiled_(kHasTiles && std::is_same_v<T, bf16> && rows_ >= kMinTiledRows &&
+               args.head_dim % (2 * kTileWidth) == 0 && args.block_size % kTileKeys == 0),
+        s_(rows_, args.head_dim) {
+    if (tiled_) configure_tiles();
+  }
+
+  ~UnitRun() {
+    if (tiled_) release_tiles();
+  }
 
   void compute() {
     start();
@@ -163,8 +176,9 @@ class UnitRun {
   }
 
   void scores(int key, int n) {
-    const int width = std::min(VL, args_.block_size), columns = (n + width - 1) / width;
-    const T* keys[kChunk / 8 + 4];
+    const int width = tiled_ ? kTileWidth : std::min(VL, args_.block_size);
+    const int columns = (n + width - 1) / width;
+    const T* keys[kMaxColumns + 4];
     const int padded = round_up(columns, 4);
     for (int c = 0; c < padded + 4; ++c) {
       const int at = key + std::min(c < padded ? c : c - padded, columns - 1) * width;
@@ -179,11 +193,14 @@ class UnitRun {
                           s_.scores,
                           kScoreStride,
                           width};
+    if constexpr (kHasTiles && std::is_same_v<T, bf16>) {
+      if (tiled_) return compute_scores_tiled(job, rows_, columns);
+    }
     compute_scores(job, rows_, columns);
   }
 
   void weights(int key, int n) {
-    const int padded = round_up(n, VL);
+    const int padded = round_up(n, std::max(VL, group_keys()));
     const int first = args_.seq_lens[unit_.request] -
                       (args_.query_start_loc[unit_.request + 1] -
                        args_.query_start_loc[unit_.request]) +
@@ -201,7 +218,7 @@ class UnitRun {
   void values(int key, int n) {
     Segment<T> segments[kChunk / 8 + 3];
     int count = 0;
-    const int end = key + n / kPack * kPack;
+    const int rest = n % group_keys(), end = key + n - rest;
     const int next = std::min(key + kChunk, unit_.key_end - 1);
     while (key < end) {
       const int offset = key & (args_.block_size - 1);
@@ -210,30 +227,40 @@ class UnitRun {
                            keys / kPack};
       key += keys;
     }
-    if (n % kPack) segments[count++] = {last_values(key), 1};
+    if (rest) segments[count++] = {last_values(key, rest), group_keys() / kPack};
     segments[count] = {block(args_.k_cache, next), 0};
     const ValueJob<T> job{s_.weights, kScoreStride, segments,   count,
                           int64_t(args_.head_dim) * kPack,      s_.out,
                           s_.out_stride, s_.rescale, args_.head_dim};
+    if constexpr (kHasTiles && std::is_same_v<T, bf16>) {
+      if (tiled_) return accumulate_values_tiled(job, rows_);
+    }
     accumulate_values(job, rows_);
   }
 
-  // The group of keys that starts with the last one, zero where there is no key: what the cache
-  // holds there may be NaN, which a weight of 0 would not remove.
-  const T* last_values(int key) {
+  // Keys that are multiplied together; the weights of the last ones are 0 where there is no key.
+  int group_keys() const { return tiled_ ? kTileKeys : kPack; }
+
+  // The values of the last `count` keys, filled up to a group with zeros: what the cache holds
+  // there may be NaN, which a weight of 0 would not remove.
+  const T* last_values(int key, int count) {
     const T* from = block(args_.v_cache, key) +
                     int64_t(key & (args_.block_size - 1)) * args_.head_dim;
-    for (int d = 0; d < args_.head_dim; ++d) {
-      s_.last_values[d * kPack] = from[d * kPack];
-      for (int i = 1; i < kPack; ++i) s_.last_values[d * kPack + i] = T{};
+    T* to = s_.last_values;
+    const int whole = count / kPack * kPack * args_.head_dim;
+    std::copy(from, from + whole, to);
+    std::fill(to + whole, to + group_keys() * args_.head_dim, T{});
+    for (int d = 0; d < args_.head_dim && count % kPack; ++d) {
+      to[whole + d * kPack] = from[whole + d * kPack];
     }
-    return s_.last_values;
+    return to;
   }
 
   const AttentionArgs& args_;
   const ScoreMap& map_;
   const Unit& unit_;
   const int kv_head_, group_size_, rows_, block_shift_;
+  const bool tiled_;
   Scratch<T> s_;
 };
 

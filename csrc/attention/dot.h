@@ -5,7 +5,10 @@
 // group of the other operand, kept as `A` elements, to float accumulators. Used by tiles.h.
 #pragma once
 
+#include <type_traits>
+
 #include "common/words.h"
+#include "linear/amx.h"
 
 namespace hotshoe {
 
@@ -26,10 +29,16 @@ inline Vec high_half(IntLanes words, bf16) { return from_words(words & int32_t(0
 inline Vec high_half(IntLanes words, f16 tag) { return low_half(words >> 16, tag); }
 }  // namespace detail
 
-// 16-bit types where the processor cannot multiply them: pairs are widened to two floats.
+#ifdef HOTSHOE_AMX
+constexpr bool kTilesWantBf16 = true;
+#else
+constexpr bool kTilesWantBf16 = false;
+#endif
+
+// 16-bit types where vectors cannot multiply them: pairs are widened to two floats.
 template <class T>
 struct Dot {
-  using A = float;
+  using A = std::conditional_t<kTilesWantBf16 && std::is_same_v<T, bf16>, bf16, float>;
   static constexpr int pack = 2;
   struct Pair {
     Vec even, odd;
@@ -37,7 +46,7 @@ struct Dot {
   using B = Pair;
   static B load(const T* p) { return widen(load_words(p)); }
   static B load_n(const T* p, int lanes) { return widen(load_words_n(p, lanes)); }
-  static Pair broadcast(const A* a) { return {vset(a[0]), vset(a[1])}; }
+  static Pair broadcast(const A* a) { return {vset(to_float(a[0])), vset(to_float(a[1]))}; }
   static Vec multiply_add(Pair a, B b, Vec sum) {
     return vfma(a.odd, b.odd, vfma(a.even, b.even, sum));
   }

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "linear/amx.h"
+
 namespace hotshoe {
 
 struct AttentionArgs {
@@ -42,7 +44,11 @@ struct Plan {
 };
 
 // Query rows (tokens times heads per kv head) that share one pass over the keys.
+#ifdef HOTSHOE_AMX
+constexpr int kQueryRows = 64;
+#else
 constexpr int kQueryRows = 48;
+#endif
 
 // Fills `plan`, reusing its memory.
 //

@@ -11,7 +11,7 @@
 namespace hotshoe {
 
 // Rows of the largest register tile: R x 4 sums, 4 operands and a broadcast fit the registers.
-constexpr int kTileRows = VL == 16 ? 6 : 3;
+constexpr int kTileRows = kVectorRegisters == 32 ? 6 : 3;
 
 template <class T>
 struct ScoreJob {

@@ -15,6 +15,11 @@ CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 TOLERANCE = {torch.float32: 4e-6, torch.bfloat16: 9e-3, torch.float16: 1.2e-3}
 
 
+@pytest.fixture
+def native(native_or_emulated: ModuleType) -> ModuleType:
+    return native_or_emulated
+
+
 @dataclass
 class Case:
     """One batch: (queries, length) of each request, and the attention's parameters."""
@@ -155,6 +160,7 @@ CASES = {
     "window-splits": Case([(1, 1900)], num_heads=1, num_kv_heads=1, window=1024),
     "softcap": Case(MIXED, softcap=5.0),
     "sinks": Case([*MIXED, (1, 1300)], sinks=True),
+    "sinks-splits": Case([(1, 2100)], num_heads=2, num_kv_heads=1, sinks=True),
     "sinks-window-softcap": Case(MIXED, window=50, softcap=3.0, sinks=True),
 }
 

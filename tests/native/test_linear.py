@@ -1,54 +1,21 @@
 """Packed linear kernels of every build against float64, on awkward shapes and hostile memory."""
 
-import importlib.util
 import itertools
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 from torch import Tensor
 
-import hotshoe_native
-
-ROOT = Path(__file__).parents[2]
 CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3}
-USABLE = [status.isa for status in hotshoe_native.available() if status.usable]
-EMULATED = "amx_emulated"
-BUILDS = [*USABLE, *([] if EMULATED in USABLE else [EMULATED])]
 SHAPES = [(1, 1, 2), (3, 17, 3), (5, 100, 64), (14, 33, 100), (16, 48, 1000), (37, 64, 65)]
 NAN = float("nan")
 FLOAT16_TINY = 2.0**-25  # half of float16's smallest step
 
 
-@pytest.fixture(scope="module")
-def emulated() -> ModuleType:
-    """The AMX kernels on emulated tiles, built (again) from the sources."""
-    if shutil.which("g++") is None:
-        pytest.skip("needs a C++ compiler")
-    folder = ROOT / "build" / EMULATED
-    command = [sys.executable, "setup.py", "-q", "build_ext", f"--isa={EMULATED}"]
-    command += [f"--build-lib={folder}", f"--build-temp={folder}"]
-    subprocess.run(command, cwd=ROOT, check=True)
-    (built,) = (folder / "hotshoe_native").glob(f"_{EMULATED}.*")
-    spec = importlib.util.spec_from_file_location(f"hotshoe_native._{EMULATED}", built)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(params=BUILDS)
-def native(request: pytest.FixtureRequest) -> ModuleType:
-    """The kernels of one build, on two threads."""
-    name = request.param
-    known = name in USABLE
-    module = hotshoe_native.load(name) if known else request.getfixturevalue("emulated")
-    module.set_threads(2)
-    return module
+@pytest.fixture
+def native(native_or_emulated: ModuleType) -> ModuleType:
+    return native_or_emulated
 
 
 class Packed:
