@@ -147,6 +147,12 @@ def test_ends_of_the_cdf(native: ModuleType, rng: torch.Generator) -> None:
     assert sample(native, logits, uniform) == [300, 3999]
 
 
+def test_an_exactly_reached_sum_belongs_to_the_next_token(native: ModuleType) -> None:
+    uniform = torch.tensor([0.0, 0.25, 0.5, 0.75], dtype=torch.float64)
+    assert sample(native, torch.zeros(4, 4), uniform) == [0, 1, 2, 3]
+    assert sample(native, torch.zeros(4, 512), uniform) == [0, 128, 256, 384]
+
+
 def test_masked_logits_are_never_taken(native: ModuleType, rng: torch.Generator) -> None:
     logits = torch.full((300, 2000), -torch.inf)
     allowed = torch.randperm(2000, generator=rng)[:3]
