@@ -85,7 +85,6 @@ def _unknown(words: list[str], known: Mapping[str, CommandEntry], plugins: Plugi
     word = " ".join(words[: 2 if grouped else 1])
     kind = "flag" if word.startswith("-") else "command"
     firsts = known if grouped else {n.partition(" ")[0] for n in known} | {"--version", "--help"}
-    broken = [f"; plugin {r.name} is unusable: {r.error}" for r in plugins.records if r.error]
     names = ", ".join(sorted(n for n in firsts if not n.startswith("-")))
     hint = did_you_mean(word, firsts)
-    return f"unknown {kind} {word!r}{hint} (commands: {names}){''.join(broken)}"
+    return f"unknown {kind} {word!r}{hint} (commands: {names}){plugins.broken_note()}"

@@ -58,6 +58,8 @@ def describe(llm: LLM) -> list[str]:
     ]
     if told:
         lines.insert(1, f"platform: {told}")
+    broken = (r for r in llm.engine.setup.plugins.records if r.error)
+    lines += [f"plugin {record.name} is broken: {record.error}" for record in broken]
     return lines + reference_lines(llm.decisions)
 
 

@@ -15,7 +15,6 @@ from hotshoe.lazy import resolve_lazy
 from hotshoe.models import ModelConfig
 from hotshoe.platform import Change, Platform
 from hotshoe.plugins import PluginManager
-from hotshoe.plugins.manager import pick
 from hotshoe.plugins.platforms import choose_platform
 from hotshoe.slots import SLOTS, Selector
 
@@ -52,13 +51,11 @@ class EngineSetup:
         from hotshoe.runner.worker import TorchWorker
 
         name = self.model_config.architecture
-        builder = pick("architecture", name, self.plugins.mapping("hotshoe_models"))
+        builder = self.plugins.pick("architecture", name, "hotshoe_models")
         quantization = None
         if self.config.quantization is not None:
-            method = pick(
-                "quantization",
-                self.config.quantization,
-                self.plugins.mapping("hotshoe_quantizations"),
+            method = self.plugins.pick(
+                "quantization", self.config.quantization, "hotshoe_quantizations"
             )
             quantization = resolve_lazy(method)()
         return TorchWorker(

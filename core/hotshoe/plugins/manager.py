@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,6 +103,25 @@ class PluginManager:
                 owner[name] = plugin
         return merged
 
+    def pick(self, kind: str, name: str, hook: str) -> Any:
+        """Return what is offered under a name.
+
+        Raises:
+            PluginError: The name is unknown; the message lists the choices and broken plugins.
+        """
+        offered = self.mapping(hook)
+        if name not in offered:
+            choices = ", ".join(sorted(offered)) or "none installed"
+            hint = did_you_mean(name, offered)
+            raise PluginError(
+                f"unknown {kind} {name!r}{hint} (choices: {choices}){self.broken_note()}"
+            )
+        return offered[name]
+
+    def broken_note(self) -> str:
+        """Return a remark on the plugins that cannot be used, for a message that misses them."""
+        return "".join(f"; plugin {r.name} is broken: {r.error}" for r in self.records if r.error)
+
     def sequence(self, hook: str, **arguments: Any) -> list[Any]:
         """Concatenate the sequences that a hook returns, in the order of plugin names."""
         return [item for _, items in self._results(hook, **arguments) for item in items]
@@ -161,16 +180,3 @@ def _check_plugin(plugin: Any) -> tuple[str, ...]:
         if name not in known:
             raise PluginError(f"unknown hook {name}{did_you_mean(name, known)}")
     return hooks
-
-
-def pick(kind: str, name: str, offered: Mapping[str, str]) -> str:
-    """Look a name up among what plugins offer.
-
-    Raises:
-        PluginError: Unknown; the message lists the choices.
-    """
-    if name not in offered:
-        choices = ", ".join(sorted(offered)) or "none installed"
-        hint = did_you_mean(name, offered)
-        raise PluginError(f"unknown {kind} {name!r}{hint} (choices: {choices})")
-    return offered[name]

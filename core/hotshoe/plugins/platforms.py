@@ -9,7 +9,7 @@ from __future__ import annotations
 from hotshoe.errors import PlatformError
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import Absent, Available, Broken, Detection, Platform, PlatformStatus
-from hotshoe.plugins.manager import PluginManager, pick
+from hotshoe.plugins.manager import PluginManager
 
 HOOK = "hotshoe_platforms"
 
@@ -44,7 +44,7 @@ def choose_platform(plugins: PluginManager, name: str) -> Platform:
         )
         raise PlatformError(
             f"no platform is usable here ({absent or 'none is installed'}); "
-            "install one, such as hotshoe-platform-cpu"
+            f"install one, such as hotshoe-platform-cpu{plugins.broken_note()}"
         )
     platform = probed[min(scores)[1]][0]
     assert platform is not None
@@ -52,7 +52,7 @@ def choose_platform(plugins: PluginManager, name: str) -> Platform:
 
 
 def _named(plugins: PluginManager, name: str) -> Platform:
-    pick("platform", name, plugins.mapping(HOOK))
+    plugins.pick("platform", name, HOOK)
     platform, detection = _probe(plugins, name)
     if isinstance(detection, Absent):
         raise PlatformError(f"platform {name} is not usable here: {detection.reason}")

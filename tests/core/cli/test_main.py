@@ -1,5 +1,6 @@
 """Dispatch, exit codes and one-line errors; and that help loads nothing heavy."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -127,7 +128,7 @@ def test_a_broken_plugin_is_named_beside_an_unknown_command(hotshoe, monkeypatch
     monkeypatch.setattr(module, "PluginManager", lambda: PluginManager(points))
     ran = hotshoe("serve")
     assert ran.code == 2
-    assert "plugin serving is unusable: ImportError: no such library" in ran.err
+    assert "plugin serving is broken: ImportError: no such library" in ran.err
 
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:
@@ -164,3 +165,15 @@ def test_a_reader_that_goes_away_is_no_error(model_dir: Path) -> None:
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False)
     assert done.stderr == ""
     assert done.returncode == 141
+
+
+def test_control_c_ends_quietly(model_dir: Path) -> None:
+    words = [sys.executable, "-m", "hotshoe.cli", "chat", str(model_dir), "--platform", "null"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        report = [process.stderr.readline() for _ in range(2)]
+        assert report[1].startswith("ready in")
+        process.send_signal(signal.SIGINT)
+        _, rest = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in rest

@@ -11,6 +11,7 @@ from hotshoe.cli.session import (
     show_spec,
 )
 from hotshoe.config import EngineConfig
+from hotshoe.plugins import PluginRecord
 from hotshoe.slots import REFERENCE, Decision, LinearSpec, NormSpec, QuantSpec, SampleSpec
 from hotshoe.types import CompletionOutput, RequestOutput
 
@@ -27,7 +28,13 @@ class Loaded:
     memory = {"weights": 3 << 20, "kv_cache": 2000 << 20}
     startup = {"one": 1.0, "two": 0.25}
     decisions = DECISIONS
-    engine = SimpleNamespace(core=SimpleNamespace(info=SimpleNamespace(report={"threads": 2})))
+    plugins = SimpleNamespace(
+        records=[PluginRecord("a", "", ""), PluginRecord("b", "", "", error="no library")]
+    )
+    engine = SimpleNamespace(
+        core=SimpleNamespace(info=SimpleNamespace(report={"threads": 2})),
+        setup=SimpleNamespace(plugins=plugins),
+    )
 
 
 def test_references_are_named_with_their_shapes() -> None:
@@ -44,6 +51,7 @@ def test_describe() -> None:
         "demo on null (float32): weights 3 MiB, kv_cache 2,000 MiB",
         "platform: threads 2",
         "ready in 1.25 s: one 1.00, two 0.25",
+        "plugin b is broken: no library",
         *reference_lines(DECISIONS),
     ]
     assert phases({}) == ""

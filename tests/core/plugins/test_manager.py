@@ -5,7 +5,7 @@ import pytest
 from hotshoe.errors import PluginError
 from hotshoe.plugins import PluginManager, hookimpl
 from hotshoe.plugins.hookspecs import HOOK_API
-from hotshoe.plugins.manager import EntryPoint, installed_entry_points, pick
+from hotshoe.plugins.manager import EntryPoint, installed_entry_points
 
 
 class Plugin:
@@ -136,13 +136,21 @@ def test_disabled_plugins_are_not_even_loaded() -> None:
 
 
 def test_pick() -> None:
-    assert pick("model", "one", {"one": "1"}) == "1"
+    hook = "hotshoe_named_models"
+    found = manager(a=Plugin(one="1"))
+    assert found.pick("model", "one", hook) == "1"
     with pytest.raises(
         PluginError, match=r"unknown model 'onne'; did you mean one\?.*choices: one"
     ):
-        pick("model", "onne", {"one": "1"})
+        found.pick("model", "onne", hook)
     with pytest.raises(PluginError, match="choices: none installed"):
-        pick("model", "one", {})
+        manager(a=Plugin()).pick("model", "one", hook)
+
+
+def test_what_is_missing_may_be_in_a_broken_plugin() -> None:
+    found = manager(a=Plugin(one="1"), bad=missing)
+    with pytest.raises(PluginError, match=r"plugin bad is broken: ImportError: no such library"):
+        found.pick("model", "two", "hotshoe_named_models")
 
 
 def test_core_is_installed_like_any_other() -> None:

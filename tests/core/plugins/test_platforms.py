@@ -84,6 +84,16 @@ def test_nothing_usable_lists_the_reasons(machine) -> None:
         choose_platform(machine(a=Absent("no device"), b=Absent("wrong system")), "auto")
 
 
+def test_a_plugin_that_cannot_be_imported_is_not_taken_for_absent() -> None:
+    def load() -> object:
+        raise ImportError("no such library")
+
+    found = PluginManager([EntryPoint("cpu", "dist", "1", load)])
+    for name in ("auto", "cpu"):
+        with pytest.raises((PlatformError, PluginError), match=r"cpu is broken: ImportError: no"):
+            choose_platform(found, name)
+
+
 def test_an_unknown_name(machine) -> None:
     with pytest.raises(PluginError, match=r"unknown platform 'alpa'; did you mean alpha\?"):
         choose_platform(machine(alpha=Available(1)), "alpa")
