@@ -116,6 +116,8 @@ class Selector:
         for candidate in candidates:
             self._register(candidate)
         for slot, name in self._forced.items():
+            if require_native and name == REFERENCE:
+                raise SelectionError(f"--kernel {slot}={name} contradicts --require-native")
             if name not in self._candidates_of(slot):
                 known = ", ".join(sorted(self._by_slot[slot]))
                 hint = did_you_mean(name, self._by_slot[slot])

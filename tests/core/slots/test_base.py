@@ -158,3 +158,8 @@ def test_every_slot_has_a_reference_that_builds():
     for slot in SLOTS.values():
         assert callable(resolve_lazy(slot.reference)), slot.name
         assert slot.doc
+
+
+def test_forcing_the_reference_contradicts_require_native():
+    with pytest.raises(SelectionError, match="contradicts --require-native"):
+        selector(forced={"rms_norm": "reference"}, require_native=True)
