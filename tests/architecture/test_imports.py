@@ -53,7 +53,7 @@ def test_every_distribution_is_under_contract(root: Path) -> None:
     assert set(config["importlinter"]["root_packages"].split()) == packages
     others = packages - {"hotshoe"} | {"hotshoe_native"}
     outwards = config["importlinter:contract:outwards"]["forbidden_modules"].split()
-    assert set(outwards) == others
+    assert set(outwards) >= others
     plugins = {package(p).name for p in projects(root) if p.parent.name == "plugins"}
     assert set(config["importlinter:contract:plugins"]["source_modules"].split()) == plugins
 
