@@ -44,13 +44,17 @@ def answers(llm: LLM) -> list[list[int]]:
     return [output.outputs[0].token_ids for output in outputs]
 
 
+def answers_alone(llm: LLM) -> list[list[int]]:
+    outputs = [llm.generate(prompt, params)[0] for prompt, params in workload()]
+    assert len({tuple(output.outputs[0].token_ids) for output in outputs}) == len(outputs)
+    return [output.outputs[0].token_ids for output in outputs]
+
+
 @pytest.fixture
 def expected(open_llm) -> list[list[int]]:
     """Each request alone, without a prefix cache."""
     with open_llm(enable_prefix_caching=False) as llm:
-        alone = [llm.generate(prompt, params)[0] for prompt, params in workload()]
-        assert len({tuple(output.outputs[0].token_ids) for output in alone}) == len(alone)
-        return [output.outputs[0].token_ids for output in alone]
+        return answers_alone(llm)
 
 
 # Blocks of 16 tokens take 16 * 2 layers * 2 heads * 16 channels * 2 (K and V) * 4 bytes = 8 KiB;
@@ -73,6 +77,13 @@ def test_the_answer_does_not_depend_on_the_settings(open_llm, expected, settings
     with open_llm(**settings) as llm:
         assert answers(llm) == expected
         assert answers(llm) == expected  # now with a warm cache
+
+
+def test_quantised_answers_do_not_depend_on_the_batch(open_llm, expected) -> None:
+    with open_llm(quantization="int8") as llm:
+        alone = answers_alone(llm)
+        assert alone != expected, "nothing was quantised"
+        assert answers(llm) == alone
 
 
 def test_shortage_preempts(open_llm) -> None:
