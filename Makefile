@@ -44,7 +44,7 @@ $(STAMPS)/distributions: $(SOURCES) $(STAMPS)/build-tools
 	@$(CXX) --version >/dev/null 2>&1 || { echo "Hotshoe needs a C++ compiler ($(CXX) is not there); choose one with make CXX=..." >&2; exit 1; }
 	@echo "== building and installing: $(call changed,$?)"
 	@rm -rf $(DISTRIBUTIONS:%=%/build/lib*) # a module that is gone must not stay in a wheel
-	$(if $(call changed,$?),$(PIP_INSTALL) --no-build-isolation $(call changed,$?))
+	$(if $(call changed,$?),$(PIP_INSTALL) --no-build-isolation $(if $(EDITABLE),--config-settings editable_mode=compat )$(call changed,$?))
 	@touch $@
 
 $(STAMPS)/dev: requirements-dev.txt $(STAMPS)/build-tools
