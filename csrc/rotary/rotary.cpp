@@ -35,47 +35,62 @@ struct RotaryArgs {
   bool interleaved;
 };
 
+// One head of one token as floats, normalised while it is read when there is a norm.
 template <class T>
-void normalise(float* x, int n, const T* weight, float eps, float offset) {
-  const Vec scale = vset(inverse_rms(x, n, eps)), shift = vset(offset);
-  for_vectors(n, [&](int64_t i, auto lanes) {
-    store(x + i, load(x + i, lanes) * scale * (load(weight + i, lanes) + shift), lanes);
-  });
-}
+struct Head {
+  const T* x;
+  const T* weight;  // null: no norm
+  Vec scale, offset;
+
+  Head(const RotaryArgs& args, const T* x, const void* weight)
+      : x(x),
+        weight(static_cast<const T*>(weight)),
+        scale(vset(weight ? inverse_rms(x, args.head_dim, args.eps) : 1.0f)),
+        offset(vset(args.weight_offset)) {}
+
+  template <class Lanes>
+  Vec read(int64_t i, Lanes lanes) const {
+    const Vec value = load(x + i, lanes);
+    return weight ? value * scale * (load(weight + i, lanes) + offset) : value;
+  }
+};
 
 // Rotates (x[i], x[i + half]) by the angles whose cosines and sines are given.
-void rotate_halves(float* x, const float* cos, const float* sin, int half) {
+template <class T>
+void rotate_halves(const Head<T>& head, T* to, const float* cos, const float* sin, int half) {
   for_vectors(half, [&](int64_t i, auto lanes) {
-    const Vec a = load(x + i, lanes), b = load(x + half + i, lanes);
+    const Vec a = head.read(i, lanes), b = head.read(i + half, lanes);
     const Vec c = load(cos + i, lanes), s = load(sin + i, lanes);
-    store(x + i, a * c - b * s, lanes);
-    store(x + half + i, b * c + a * s, lanes);
+    store(to + i, a * c - b * s, lanes);
+    store(to + i + half, b * c + a * s, lanes);
   });
 }
 
-void rotate_pairs(float* x, const float* cos, const float* sin, int half) {
+// Rotates (x[2i], x[2i + 1]).
+template <class T>
+void rotate_pairs(const Head<T>& head, T* to, const float* cos, const float* sin, int half) {
+  alignas(64) float x[kMaxHeadDim];
+  for_vectors(2 * half, [&](int64_t i, auto lanes) { store(x + i, head.read(i, lanes), lanes); });
   for (int i = 0; i < half; ++i) {
     const float a = x[2 * i], b = x[2 * i + 1];
     x[2 * i] = a * cos[i] - b * sin[i];
     x[2 * i + 1] = b * cos[i] + a * sin[i];
   }
+  convert_row(x, to, 2 * half);
 }
 
-// Norm and rotation of one head of one token.
+// Norm and rotation of one head of one token; `to` may be `from`.
 template <class T>
 void prepare_head(const RotaryArgs& args, const T* from, T* to, const void* weight, int token) {
-  alignas(64) float x[kMaxHeadDim];
-  const int dim = args.head_dim;
-  convert_row(from, x, dim);
-  if (weight) {
-    normalise(x, dim, static_cast<const T*>(weight), args.eps, args.weight_offset);
+  const Head<T> head(args, from, weight);
+  const int rotated = args.cos_sin ? args.rotary_dim : 0, half = rotated / 2;
+  if (rotated) {
+    const float* cos = args.cos_sin + int64_t(args.positions[token]) * rotated;
+    (args.interleaved ? rotate_pairs<T> : rotate_halves<T>)(head, to, cos, cos + half, half);
   }
-  if (args.cos_sin) {
-    const int half = args.rotary_dim / 2;
-    const float* cos = args.cos_sin + int64_t(args.positions[token]) * args.rotary_dim;
-    (args.interleaved ? rotate_pairs : rotate_halves)(x, cos, cos + half, half);
-  }
-  convert_row(x, to, dim);
+  for_vectors(args.head_dim - rotated, [&](int64_t i, auto lanes) {
+    store(to + rotated + i, head.read(rotated + i, lanes), lanes);
+  });
 }
 
 // Tokens [begin, begin + count) whose slots follow each other within one block.
