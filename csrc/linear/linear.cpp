@@ -19,7 +19,7 @@ constexpr int64_t kMaxStreamingRows = 4;
 // Rows of x that are worked on together stay in the second-level cache, with room for W.
 constexpr int64_t kXCacheBytes = 512 * 1024;
 // Waking another thread pays from about so many bytes read or multiply-adds made by it.
-constexpr int64_t kMinThreadBytes = 64 * 1024;
+constexpr int64_t kMinThreadBytes = 128 * 1024;
 constexpr int64_t kMinThreadProducts = 512 * 1024;
 // A thread that falls behind leaves chunks to the others.
 constexpr int kChunksPerThread = 4;
