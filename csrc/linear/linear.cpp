@@ -113,12 +113,12 @@ XRows prepare_rows(const Call& call, const Kernel& kernel, int64_t m_begin, int6
   return {(const char*)call.x + m_begin * stride, stride, nullptr};
 }
 
-// Integer sums of one tile row to floats, in place: takes the offset of unsigned x off again.
+// Integer sums of one row and block to floats, in place: takes the offset of unsigned x off again.
 void dequantize(float* sums, const int32_t* w_sums, const float* w_scales, float x_scale,
                 int32_t offset) {
-  int32_t integers[kTileCols];
+  int32_t integers[kBlockRows];
   std::memcpy(integers, sums, sizeof integers);
-  for (int c = 0; c < kTileCols; ++c) {
+  for (int c = 0; c < kBlockRows; ++c) {
     sums[c] = float(integers[c] - offset * w_sums[c]) * (x_scale * w_scales[c]);
   }
 }
@@ -196,9 +196,9 @@ class Block {
     visit_float(int(call_.y_dtype), [&](auto type) {
       auto* y = (decltype(type)*)call_.y + (m_begin_ + row) * call_.y_stride + column;
       for (int r = 0; r < rows; ++r, y += call_.y_stride, sums += kTileCols) {
-        if (!kernel_.float_sums) {
-          dequantize(sums, layout.sums(call_.weights) + column,
-                     layout.scales(call_.weights) + column, x_.scales[row + r],
+        for (int64_t c = 0; !kernel_.float_sums && c < n; c += kBlockRows) {
+          dequantize(sums + c, layout.sums(call_.weights) + column + c,
+                     layout.scales(call_.weights) + column + c, x_.scales[row + r],
                      kernel_.form == Form::u8 ? 128 : 0);
         }
         write_row(y, sums, bias, n);

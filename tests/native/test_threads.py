@@ -2,8 +2,10 @@
 
 import subprocess
 import sys
+import time
 
 import pytest
+import torch
 
 import hotshoe_native
 
@@ -57,3 +59,14 @@ def test_pool_survives_change_fork_and_exit() -> None:
         [sys.executable, "-c", SCRIPT, isa], capture_output=True, text=True, timeout=60, check=False
     )
     assert (result.returncode, result.stdout) == (0, "done\n"), result.stderr
+
+
+def test_idle_workers_burn_no_processor_time() -> None:
+    native = hotshoe_native.load()
+    native.set_threads(4)
+    memory = torch.ones(1 << 20)
+    native.read_memory(memory.data_ptr(), memory.nbytes)
+    time.sleep(0.01)
+    before = time.process_time()
+    time.sleep(0.3)
+    assert time.process_time() - before < 0.03
