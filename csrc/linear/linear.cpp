@@ -8,6 +8,7 @@
 
 #include "common/parallel.h"
 #include "common/rows.h"
+#include "linear/epilogue.h"
 #include "linear/quantize.h"
 #include "linear/tile.h"
 
@@ -102,7 +103,7 @@ XRows convert_rows(const Call& call, const Kernel& kernel, int64_t m_begin, int6
         },
         divide_up(kMinThreadBytes, k));
   });
-  return {data, stride, scales};
+  return {data, stride, kernel.float_sums ? nullptr : scales};
 }
 
 XRows prepare_rows(const Call& call, const Kernel& kernel, int64_t m_begin, int64_t rows) {
@@ -111,24 +112,6 @@ XRows prepare_rows(const Call& call, const Kernel& kernel, int64_t m_begin, int6
   if (!as_it_is) return convert_rows(call, kernel, m_begin, rows);
   const int64_t stride = call.x_stride * element_bytes(call.x_dtype);
   return {(const char*)call.x + m_begin * stride, stride, nullptr};
-}
-
-// Integer sums of one row and block to floats, in place: takes the offset of unsigned x off again.
-void dequantize(float* sums, const int32_t* w_sums, const float* w_scales, float x_scale,
-                int32_t offset) {
-  int32_t integers[kBlockRows];
-  std::memcpy(integers, sums, sizeof integers);
-  for (int c = 0; c < kBlockRows; ++c) {
-    sums[c] = float(integers[c] - offset * w_sums[c]) * (x_scale * w_scales[c]);
-  }
-}
-
-template <class T>
-void write_row(T* y, const float* sums, const float* bias, int64_t n) {
-  for_vectors(n, [&](int64_t c, auto lanes) {
-    const Vec sum = load(sums + c, lanes);
-    store(y + c, bias ? sum + load(bias + c, lanes) : sum, lanes);
-  });
 }
 
 // One super-block of rows: the product's tiles and their epilogue.
@@ -169,7 +152,7 @@ class Block {
     const int64_t next = std::min((task + parts_) / parts_, (end - 1) / parts_);
     // Each tile of this panel fetches its share of the next panel's lines.
     const int64_t step = divide_up(kLineBytes, last - first);
-    alignas(64) float sums[kMaxRows * kTileCols];
+    alignas(64) float sums[kMaxRows * kTileCols];  // or int32_t
     Tile t;
     t.x_stride = x_.stride_bytes;
     t.w = panel_address(panel);
@@ -185,24 +168,25 @@ class Block {
       t.rows = int(tile_begin(tile + 1) - row);
       t.prefetch = panel_address(next) + (tile - first) * groups_ * step;
       kernel_.run(t);
-      write(sums, row, t.rows, panel * kernel_.max_blocks * kBlockRows);
+      write(t, row, panel * kernel_.max_blocks * kBlockRows);
     }
   }
 
-  void write(float* sums, int64_t row, int rows, int64_t column) const {
+  Columns columns(int64_t first) const {
     const Layout& layout = call_.layout;
-    const int64_t n = std::min<int64_t>(kernel_.max_blocks * kBlockRows, layout.n - column);
-    const float* bias = call_.bias ? call_.bias + column : nullptr;
+    const int64_t n = std::min<int64_t>(kernel_.max_blocks * kBlockRows, layout.n - first);
+    const float* bias = call_.bias ? call_.bias + first : nullptr;
+    if (kernel_.float_sums) return {n, bias, nullptr, nullptr, 0};
+    constexpr int kShiftOf128 = 7;
+    return {n, bias, layout.scales(call_.weights) + first, layout.sums(call_.weights) + first,
+            kernel_.form == Form::u8 ? kShiftOf128 : 0};
+  }
+
+  void write(const Tile& t, int64_t row, int64_t column) const {
+    const float* x_scales = x_.scales ? x_.scales + row : nullptr;
     visit_float(int(call_.y_dtype), [&](auto type) {
       auto* y = (decltype(type)*)call_.y + (m_begin_ + row) * call_.y_stride + column;
-      for (int r = 0; r < rows; ++r, y += call_.y_stride, sums += kTileCols) {
-        for (int64_t c = 0; !kernel_.float_sums && c < n; c += kBlockRows) {
-          dequantize(sums + c, layout.sums(call_.weights) + column + c,
-                     layout.scales(call_.weights) + column + c, x_.scales[row + r],
-                     kernel_.form == Form::u8 ? 128 : 0);
-        }
-        write_row(y, sums, bias, n);
-      }
+      write_rows(y, call_.y_stride, t.rows, t.sums, columns(column), x_scales);
     });
   }
 
