@@ -9,6 +9,9 @@
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -22,6 +25,18 @@ bool advise_huge_pages(uintptr_t address, uint64_t nbytes) {
   const uintptr_t begin = (address + kPage - 1) / kPage * kPage;
   const uintptr_t end = (address + nbytes) / kPage * kPage;
   return begin < end && madvise((void*)begin, end - begin, MADV_HUGEPAGE) == 0;
+#else
+  return false;
+#endif
+}
+
+// Results of every operation are allocated and freed in turn. By default the C library hands large
+// ones back to the system each time, and every step would fault their pages in anew.
+bool keep_freed_memory(int64_t nbytes) {
+#if defined(__GLIBC__)
+  constexpr int kLargestThreshold = 32 << 20;  // above it glibc refuses
+  return mallopt(M_MMAP_THRESHOLD, kLargestThreshold) == 1 &&
+         mallopt(M_TRIM_THRESHOLD, int(nbytes)) == 1;
 #else
   return false;
 #endif
@@ -59,6 +74,9 @@ void bind_memory(nb::module_& m) {
   m.def("advise_huge_pages", &advise_huge_pages, "address"_a, "nbytes"_a,
         "Ask for large pages in a range, best before it is first written. True if it was heard;\n"
         "page faults and address translation get cheaper, nothing else changes.");
+  m.def("keep_freed_memory", &keep_freed_memory, "nbytes"_a,
+        "Let the process keep up to this much freed heap memory (below 2 GiB) for its next\n"
+        "allocations. True if the C library heard it.");
   m.def("read_memory", &read_memory, "address"_a, "nbytes"_a,
         nb::call_guard<nb::gil_scoped_release>(),
         "Read a range once with all threads and return the exclusive or of its 64-bit words:\n"

@@ -1,5 +1,6 @@
 """Memory functions: every word of a range is read once, and advice is safe on any range."""
 
+import platform
 from types import ModuleType
 
 import numpy as np
@@ -20,3 +21,7 @@ def test_huge_pages_keep_contents(native: ModuleType, rng: torch.Generator) -> N
     assert isinstance(native.advise_huge_pages(data.data_ptr() + 1, 5_000_000), bool)
     assert native.advise_huge_pages(data.data_ptr(), 1) is False
     assert torch.equal(data, copy)
+
+
+def test_freed_memory_is_kept(native: ModuleType) -> None:
+    assert native.keep_freed_memory(64 << 20) is (platform.libc_ver()[0] == "glibc")

@@ -30,6 +30,8 @@ SCORE = 10
 BLOCK_SIZE = 32
 #: Of the memory that is free once weights are loaded; the rest is for activations and the system.
 CACHE_SHARE = 0.5
+#: Freed memory that stays with the process, for the results of the next step's operations.
+KEPT_MEMORY_BYTES = 256 << 20
 
 
 class CpuPlatform(Platform):
@@ -95,6 +97,7 @@ class CpuPlatform(Platform):
         plan = self._core_plan()
         native = hotshoe_native.load(self._options.isa)
         native.set_threads(plan.threads, list(plan.cores))
+        native.keep_freed_memory(KEPT_MEMORY_BYTES)
         # PyTorch does no heavy work here, and its own threads would take the kernels' cores.
         torch.set_num_threads(1)
         return {

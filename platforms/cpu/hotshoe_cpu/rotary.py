@@ -29,7 +29,8 @@ class RotaryAndCache:
     """See `hotshoe.slots.RotaryAndCacheOp`."""
 
     def __init__(self, spec: RotaryAndCacheSpec, facts: DeviceFacts) -> None:
-        self._kernel = kernels(facts).rotary_and_cache
+        self._native = kernels(facts)
+        self._kernel = self._native.rotary_and_cache
         self._q_shape = (spec.num_heads, spec.head_dim)
         self._sizes = (
             spec.num_heads,
@@ -46,6 +47,8 @@ class RotaryAndCache:
         self._cache: Tensor | None = None
 
     def _bind(self, cache: Tensor) -> None:
+        """Remember a cache's addresses; the first writer also asks for large pages for it."""
+        self._native.advise_huge_pages(cache.data_ptr(), cache.nbytes)
         self._cache = cache
         self._k = cache.data_ptr()
         self._v = self._k + cache.stride(0) * cache.itemsize
