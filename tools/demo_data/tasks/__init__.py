@@ -1,0 +1,1 @@
+"""The kinds of exchange that the demo model learns; each module offers functions of a `World`."""
