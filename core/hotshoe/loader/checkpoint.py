@@ -47,11 +47,11 @@ def load_weights(
 
 
 def _feed_file(table: WeightTable, file: SafetensorsFile) -> None:
-    """Feed one file; pages of tensors that a layer has copied are released in batches."""
+    """Feed one file, letting go of its pages as layers take what they need."""
     for name in file.names():
         if table.wants(name):
             table.feed(name, file.tensor(name))
-            file.release(name)
+            file.release_through(name)
 
 
 def checkpoint_files(path: Path) -> list[Path]:

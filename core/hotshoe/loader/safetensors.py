@@ -102,10 +102,13 @@ class SafetensorsFile:
         )
         return flat.view(entry["shape"])
 
-    def release(self, name: str) -> None:
-        """Let go of a tensor's resident pages; a later read fetches them from the file again."""
-        begin, end = self._span(name)
-        first = -(-(self._data_start + begin) // mmap.PAGESIZE) * mmap.PAGESIZE
-        last = (self._data_start + end) // mmap.PAGESIZE * mmap.PAGESIZE
+    def release_through(self, name: str) -> None:
+        """Let go of all resident pages up to the end of a tensor.
+
+        A layer may take several tensors together once the last has come, so earlier ones are
+        let go of again. A later read fetches pages from the file anew.
+        """
+        first = -(-self._data_start // mmap.PAGESIZE) * mmap.PAGESIZE
+        last = (self._data_start + self._span(name)[1]) // mmap.PAGESIZE * mmap.PAGESIZE
         if last > first and hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED, first, last - first)

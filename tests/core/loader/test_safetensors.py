@@ -18,6 +18,17 @@ def write(path: Path, header: dict[str, object], data: bytes) -> Path:
     return path
 
 
+def resident_kib(path: Path) -> int:
+    """Return how much of a mapped file is in this process's memory."""
+    total, inside = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split()[0]:
+            inside = line.endswith(str(path))
+        elif inside and line.startswith("Rss:"):
+            total += int(line.split()[1])
+    return total
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int8])
 def test_values_equal_what_was_saved(tmp_path: Path, dtype: torch.dtype) -> None:
     tensors = {name: torch.randn(7, 5).mul(50).to(dtype) for name in "cab"}
@@ -31,11 +42,29 @@ def test_values_equal_what_was_saved(tmp_path: Path, dtype: torch.dtype) -> None
 
 def test_a_released_tensor_can_still_be_read(tmp_path: Path) -> None:
     saved = torch.randn(300, 1000)
-    save_file({"w": saved}, tmp_path / "m.safetensors")
+    save_file({"v": saved + 1, "w": saved}, tmp_path / "m.safetensors")
     file = SafetensorsFile(tmp_path / "m.safetensors")
-    view = file.tensor("w")
-    file.release("w")
+    first, view = file.tensor("v"), file.tensor("w")
+    file.release_through("w")
     assert torch.equal(view, saved)
+    assert torch.equal(first, saved + 1)
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="resident pages are read there")
+def test_released_pages_are_not_resident(tmp_path: Path) -> None:
+    tensors = {name: torch.ones(1 << 20) for name in "abc"}
+    path = tmp_path / "m.safetensors"
+    save_file(tensors, path)
+    file = SafetensorsFile(path)
+    for name in file.names():
+        file.tensor(name).sum()
+    before = resident_kib(path)
+    file.release_through("b")
+    middle = resident_kib(path)
+    file.release_through("c")
+    assert before > 11 << 10
+    assert 3 << 10 < middle < 5 << 10
+    assert resident_kib(path) < 64
 
 
 def test_misaligned_data_is_read(tmp_path: Path) -> None:
