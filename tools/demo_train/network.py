@@ -5,7 +5,9 @@ transformers on the exported checkpoint, which also proves that the export is ri
 Shape letters: B rows, T tokens, H heads, K key/value heads, D head size, E hidden size.
 """
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -184,9 +186,13 @@ def document_mask(documents: Tensor, compiled: bool) -> Mask:
 
     rows, length = documents.shape
     if compiled:
-        return _block_mask(visible, rows, None, length, length, device=documents.device.type)
+        build = _compiled_block_mask()
+        return build(visible, rows, None, length, length, device=documents.device.type)
     same = documents[:, None, :, None] == documents[:, None, None, :]
     return same & torch.ones(length, length, dtype=torch.bool).tril()
 
 
-_block_mask = torch.compile(create_block_mask)
+@cache
+def _compiled_block_mask() -> Callable[..., BlockMask]:
+    """Compile once, and only where it is used: importing the compiler takes long."""
+    return torch.compile(create_block_mask)
