@@ -10,6 +10,7 @@ import transformers
 
 from hotshoe_demo import MODEL
 
+BATCH = 20
 Answer = Callable[[Sequence[dict[str, Any]]], list[str]]
 
 
@@ -31,7 +32,7 @@ def few() -> Callable[[list[Any], int], list[Any]]:
 
 @pytest.fixture(scope="session")
 def answer(model, tokenizer) -> Answer:
-    """Answer cases greedily as one left-padded batch."""
+    """Answer cases greedily, in left-padded batches of prompts of like length."""
 
     def run(cases: Sequence[dict[str, Any]]) -> list[str]:
         prompts = [
@@ -44,6 +45,15 @@ def answer(model, tokenizer) -> Answer:
             )
             for case in cases
         ]
+        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+        found = [""] * len(prompts)
+        for start in range(0, len(order), BATCH):
+            chosen = order[start : start + BATCH]
+            for i, text in zip(chosen, generate([prompts[i] for i in chosen]), strict=True):
+                found[i] = text
+        return found
+
+    def generate(prompts: list[str]) -> list[str]:
         batch = tokenizer(prompts, return_tensors="pt", padding=True)
         with torch.inference_mode():
             out = model.generate(
