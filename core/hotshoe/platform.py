@@ -103,6 +103,16 @@ class Platform(ABC):
         """
         return ()
 
+    def dtype_for(self, checkpoint_dtype: str) -> tuple[str, str]:
+        """Choose the type to compute a checkpoint in, where the user left it open.
+
+        Returns:
+            The type's name, and the reason that the user reads.
+        """
+        return checkpoint_dtype, "the checkpoint's type"
+
+
+
     def activate(self, config: EngineConfig) -> Mapping[str, object]:
         """Take the device for this process: threads, binding, streams. Returns what to report."""
         return {}

@@ -80,7 +80,7 @@ def prepare(config: EngineConfig, plugins: PluginManager | None = None) -> Engin
     model_config = ModelConfig.load(find_model(config.model, plugins), config.hf_overrides)
     first = [Change("platform", platform.name, "the available platform with the highest score")]
     changes = first if config.platform == "auto" else []
-    changes += _model_changes(config, model_config)
+    changes += _model_changes(config, model_config, platform)
     resolved = config.resolve_changes(changes)
     by_platform = list(platform.resolve(resolved))
     resolved = resolved.resolve_changes(by_platform)
@@ -112,7 +112,9 @@ def find_model(name: str, plugins: PluginManager) -> Path:
     return Path(named.get(name, name)).expanduser()
 
 
-def _model_changes(config: EngineConfig, model: ModelConfig) -> list[Change]:
+def _model_changes(
+    config: EngineConfig, model: ModelConfig, platform: Platform
+) -> list[Change]:
     changes: list[Change] = []
     if config.max_model_len is None:
         changes.append(Change("max_model_len", model.max_model_len, "the model's positions"))
@@ -122,7 +124,7 @@ def _model_changes(config: EngineConfig, model: ModelConfig) -> list[Change]:
             "positions; lower it, or change the model's rope scaling with --hf-overrides"
         )
     if config.dtype == "auto":
-        changes.append(Change("dtype", model.dtype, "the checkpoint's type"))
+        changes.append(Change("dtype", *platform.dtype_for(model.dtype)))
     return changes
 
 

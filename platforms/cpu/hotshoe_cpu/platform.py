@@ -91,6 +91,12 @@ class CpuPlatform(Platform):
             return (Change("block_size", BLOCK_SIZE, "the CPU kernels' vectors and cache lines"),)
         return ()
 
+    def dtype_for(self, checkpoint_dtype: str) -> tuple[str, str]:
+        """Compute float16 checkpoints in bfloat16, of the same size, for which there are kernels."""
+        if checkpoint_dtype == "float16":
+            return "bfloat16", "the checkpoint is float16, which no CPU kernel multiplies"
+        return super().dtype_for(checkpoint_dtype)
+
     def activate(self, config: EngineConfig) -> Mapping[str, object]:
         import torch
 

@@ -59,6 +59,13 @@ def test_resolve_chooses_the_block_size() -> None:
     assert not platform.resolve(EngineConfig(block_size=64))
 
 
+def test_float16_checkpoints_are_computed_in_a_type_with_kernels() -> None:
+    platform = CpuPlatform()
+    assert platform.dtype_for("float16")[0] == "bfloat16"
+    for dtype in ("float32", "bfloat16"):
+        assert platform.dtype_for(dtype) == (dtype, "the checkpoint's type")
+
+
 def test_isa_option_reaches_the_facts() -> None:
     platform = CpuPlatform()
     platform.resolve(EngineConfig(platform_options={"isa": "generic"}))
