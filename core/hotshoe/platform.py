@@ -111,8 +111,6 @@ class Platform(ABC):
         """
         return checkpoint_dtype, "the checkpoint's type"
 
-
-
     def activate(self, config: EngineConfig) -> Mapping[str, object]:
         """Take the device for this process: threads, binding, streams. Returns what to report."""
         return {}

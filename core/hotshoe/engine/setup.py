@@ -112,9 +112,7 @@ def find_model(name: str, plugins: PluginManager) -> Path:
     return Path(named.get(name, name)).expanduser()
 
 
-def _model_changes(
-    config: EngineConfig, model: ModelConfig, platform: Platform
-) -> list[Change]:
+def _model_changes(config: EngineConfig, model: ModelConfig, platform: Platform) -> list[Change]:
     changes: list[Change] = []
     if config.max_model_len is None:
         changes.append(Change("max_model_len", model.max_model_len, "the model's positions"))

@@ -92,7 +92,7 @@ class CpuPlatform(Platform):
         return ()
 
     def dtype_for(self, checkpoint_dtype: str) -> tuple[str, str]:
-        """Compute float16 checkpoints in bfloat16, of the same size, for which there are kernels."""
+        """Compute float16 checkpoints in bfloat16, which has kernels and the same size."""
         if checkpoint_dtype == "float16":
             return "bfloat16", "the checkpoint is float16, which no CPU kernel multiplies"
         return super().dtype_for(checkpoint_dtype)
