@@ -17,6 +17,9 @@ struct FirstLanes {
   int count;
 };
 
+inline int count(WholeVector) { return VL; }
+inline int count(FirstLanes lanes) { return lanes.count; }
+
 template <class T>
 Vec load(const T* p, WholeVector) {
   return vload(p);

@@ -44,14 +44,14 @@ int form_bytes(Form form) {
 // Where the kernel reads x: the caller's tensor, or a converted copy of some rows.
 struct XRows {
   const char* data;
-  int64_t stride_bytes;
+  int64_t strip_bytes;
   const float* scales;  // one for each row; quantised forms only
 };
 
-// Writes one row in the given form, zero up to padded_k; returns the quantisation scale.
+// Writes one row in the given form, whose padding is zero already; returns the quantisation
+// scale. `bytes` is room for k int8.
 template <class T>
-float bring_into_form(const T* row, int64_t k, int64_t padded_k, Form form, char* out) {
-  std::memset(out, 0, size_t(padded_k * form_bytes(form)));
+float bring_into_form(const T* row, int64_t k, Form form, char* out, int8_t* bytes) {
   if (form == Form::bf16) {
     convert_row(row, (bf16*)out, k);
     return 1.0f;
@@ -61,15 +61,14 @@ float bring_into_form(const T* row, int64_t k, int64_t padded_k, Form form, char
     return 1.0f;
   }
   const float scale = row_scale(row, k);
-  if (form == Form::s8) {
-    quantize_row(row, k, scale, [&](int64_t i, int8_t q) { ((int8_t*)out)[i] = q; });
-  } else if (form == Form::u8) {
-    quantize_row(row, k, scale, [&](int64_t i, int8_t q) { ((uint8_t*)out)[i] = uint8_t(q + 128); });
-  } else {
-    quantize_row(row, k, scale, [&](int64_t i, int8_t q) {
+  quantize_row(row, k, scale, form == Form::s8 ? (int8_t*)out : bytes);
+  if (form == Form::u8) {
+    for (int64_t i = 0; i < k; ++i) ((uint8_t*)out)[i] = uint8_t(bytes[i] + 128);
+  } else if (form == Form::s16_pairs) {
+    for (int64_t i = 0; i < k; ++i) {
       const int64_t swapped = (i & ~int64_t(3)) | ((i & 1) << 1) | ((i & 2) >> 1);
-      ((int16_t*)out)[swapped] = q;
-    });
+      ((int16_t*)out)[swapped] = bytes[i];
+    }
   }
   return scale;
 }
@@ -86,29 +85,36 @@ char* conversion_buffer(size_t bytes) {
 }
 
 XRows convert_rows(const Call& call, const Kernel& kernel, int64_t m_begin, int64_t rows) {
-  const int64_t k = call.layout.k, padded_k = round_up(k, kernel.k_unit);
-  const int64_t stride = round_up(padded_k * form_bytes(kernel.form), kLineBytes);
-  char* data = conversion_buffer(size_t(rows * (stride + 4) + kLineBytes));
+  const int64_t k = call.layout.k, strip = kernel.strip_rows;
+  const int64_t row_bytes =
+      round_up(round_up(k, kernel.k_unit) * form_bytes(kernel.form), kLineBytes);
+  const int64_t room = round_up(rows, strip);
+  char* data = conversion_buffer(size_t(room * (row_bytes + 4) + kLineBytes));
   data += kLineBytes - intptr_t(data) % kLineBytes;
-  auto* scales = (float*)(data + rows * stride);
+  auto* scales = (float*)(data + room * row_bytes);
   visit_float(int(call.x_dtype), [&](auto type) {
     const auto* x = (const decltype(type)*)call.x + m_begin * call.x_stride;
-    parallel_for(
-        rows,
-        [&](int64_t begin, int64_t end, int) {
-          for (int64_t i = begin; i < end; ++i) {
-            const auto* row = x + i * call.x_stride;
-            scales[i] = bring_into_form(row, k, padded_k, kernel.form, data + i * stride);
-          }
-        },
-        divide_up(kMinThreadBytes, k));
+    const auto convert = [&](int64_t begin, int64_t end, int) {
+      char* row = (char*)thread_scratch(size_t(row_bytes + k));
+      std::memset(row, 0, size_t(row_bytes));
+      for (int64_t i = begin; i < end; ++i) {
+        scales[i] = bring_into_form(x + i * call.x_stride, k, kernel.form, row,
+                                    (int8_t*)row + row_bytes);
+        char* to = data + i / strip * strip * row_bytes + i % strip * kLineBytes;
+        for (int64_t at = 0; at < row_bytes; at += kLineBytes) {
+          std::memcpy(to + at * strip, row + at, kLineBytes);
+        }
+      }
+    };
+    parallel_for(rows, convert, divide_up(kMinThreadBytes, k));
   });
-  return {data, stride, kernel.float_sums ? nullptr : scales};
+  return {data, strip * row_bytes, kernel.float_sums ? nullptr : scales};
 }
 
 XRows prepare_rows(const Call& call, const Kernel& kernel, int64_t m_begin, int64_t rows) {
-  const bool as_it_is = (kernel.form == Form::bf16 && call.layout.k % kernel.k_unit == 0) ||
-                        (kernel.form == Form::f32 && call.x_dtype == DType::f32);
+  const bool as_it_is = kernel.strip_rows == 1 &&
+                        ((kernel.form == Form::bf16 && call.layout.k % kernel.k_unit == 0) ||
+                         (kernel.form == Form::f32 && call.x_dtype == DType::f32));
   if (!as_it_is) return convert_rows(call, kernel, m_begin, rows);
   const int64_t stride = call.x_stride * element_bytes(call.x_dtype);
   return {(const char*)call.x + m_begin * stride, stride, nullptr};
@@ -144,7 +150,10 @@ class Block {
     return (const char*)call_.weights + panel * kernel_.max_blocks * call_.layout.block_bytes;
   }
 
-  int64_t tile_begin(int64_t tile) const { return rows_ * tile / tiles_; }
+  int64_t tile_begin(int64_t tile) const {
+    const int64_t strips = divide_up(rows_, kernel_.strip_rows);
+    return std::min(rows_, strips * tile / tiles_ * kernel_.strip_rows);
+  }
 
   void run_task(int64_t task, int64_t end) const {
     const int64_t panel = task / parts_, part = task % parts_;
@@ -152,24 +161,27 @@ class Block {
     const int64_t next = std::min((task + parts_) / parts_, (end - 1) / parts_);
     // Each tile of this panel fetches its share of the next panel's lines.
     const int64_t step = divide_up(kLineBytes, last - first);
-    alignas(64) float sums[kMaxRows * kTileCols];  // or int32_t
+    // All tiles first, then all of y: tile units that idle between wake up slowly.
+    const int64_t row_begin = tile_begin(first), rows = tile_begin(last) - row_begin;
+    const int64_t room = round_up(rows, kernel_.strip_rows) * kTileCols * 4;
+    char* sums = (char*)thread_scratch(size_t(room));
     Tile t;
-    t.x_stride = x_.stride_bytes;
+    t.x_stride = x_.strip_bytes;
     t.w = panel_address(panel);
     t.block_bytes = call_.layout.block_bytes;
     t.blocks = int(std::min<int64_t>(kernel_.max_blocks,
                                      call_.layout.blocks - panel * kernel_.max_blocks));
     t.groups = groups_;
     t.prefetch_step = step;
-    t.sums = sums;
     for (int64_t tile = first; tile < last; ++tile) {
       const int64_t row = tile_begin(tile);
-      t.x = x_.data + row * x_.stride_bytes;
+      t.x = x_.data + row / kernel_.strip_rows * x_.strip_bytes;
       t.rows = int(tile_begin(tile + 1) - row);
       t.prefetch = panel_address(next) + (tile - first) * groups_ * step;
+      t.sums = sums + (row - row_begin) * kTileCols * 4;
       kernel_.run(t);
-      write(t, row, panel * kernel_.max_blocks * kBlockRows);
     }
+    write(sums, row_begin, int(rows), panel * kernel_.max_blocks * kBlockRows);
   }
 
   Columns columns(int64_t first) const {
@@ -182,11 +194,11 @@ class Block {
             kernel_.form == Form::u8 ? kShiftOf128 : 0};
   }
 
-  void write(const Tile& t, int64_t row, int64_t column) const {
+  void write(const void* sums, int64_t row, int rows, int64_t column) const {
     const float* x_scales = x_.scales ? x_.scales + row : nullptr;
     visit_float(int(call_.y_dtype), [&](auto type) {
       auto* y = (decltype(type)*)call_.y + (m_begin_ + row) * call_.y_stride + column;
-      write_rows(y, call_.y_stride, t.rows, t.sums, columns(column), x_scales);
+      write_rows(y, call_.y_stride, rows, sums, columns(column), x_scales);
     });
   }
 

@@ -43,7 +43,7 @@ void pack_row(const Layout& layout, void* packed, const Rows& rows, int64_t i, c
             : visit_float(int(rows.dtype), [&](auto type) {
                 const auto* from = (const decltype(type)*)rows.data + offset;
                 const float found = row_scale(from, layout.k);
-                quantize_row(from, layout.k, found, [&](int64_t j, int8_t q) { values[j] = q; });
+                quantize_row(from, layout.k, found, values);
                 return found;
               });
     put_scale_and_sum(layout, packed, row, scale, values);

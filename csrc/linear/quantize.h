@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 
-#include "common/simd.h"
+#include "common/rows.h"
+#include "common/words.h"
 
 namespace hotshoe::linear {
 
@@ -24,18 +26,19 @@ float row_scale(const T* row, int64_t k) {
   return (vmax_lane(largest) + vsum(poison)) / 127.0f;
 }
 
-// Calls put(i, v) for i in [0, k): the values divided by `scale`, rounded to nearest even.
-template <class T, class Put>
-void quantize_row(const T* row, int64_t k, float scale, Put put) {
+// Writes the values divided by `scale`, rounded to nearest even.
+template <class T>
+void quantize_row(const T* row, int64_t k, float scale, int8_t* to) {
+  typedef int8_t Bytes __attribute__((vector_size(VL)));
   const Vec inverse = vset(scale > 0.0f ? 1.0f / scale : 0.0f);
   const Vec low = vset(-127.0f), high = vset(127.0f);
-  float rounded[VL];
-  for (int64_t i = 0; i < k; i += VL) {
-    const int n = int(std::min<int64_t>(VL, k - i));
-    const Vec x = (n == VL ? vload(row + i) : vload_n(row + i, n)) * inverse;
-    vstore(rounded, vround(vmin(high, vmax(x, low))));
-    for (int j = 0; j < n; ++j) put(i + j, int8_t(rounded[j]));
-  }
+  for_vectors(k, [&](int64_t i, auto lanes) {
+    // In this order a NaN becomes `low`.
+    const Vec rounded = vround(vmin(high, vmax(load(row + i, lanes) * inverse, low)));
+    const auto words = __builtin_convertvector((FloatLanes)rounded.v, IntLanes);
+    const Bytes bytes = __builtin_convertvector(words, Bytes);
+    std::memcpy(to + i, &bytes, size_t(count(lanes)));
+  });
 }
 
 }  // namespace hotshoe::linear

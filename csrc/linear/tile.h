@@ -13,18 +13,17 @@ namespace hotshoe::linear {
 
 constexpr int kMaxBlocks = 2;                           // blocks of W per tile
 constexpr int kTileCols = kMaxBlocks * kBlockRows;      // row length of `sums`
-constexpr int kMaxRows = 32;                            // of any kernel
 
 struct Tile {
   const void* x;          // first row, in the kernel's form
-  int64_t x_stride;       // bytes between rows
+  int64_t x_stride;       // bytes between rows, or between strips of rows
   int rows, blocks;
   const char* w;          // first block
   int64_t block_bytes;    // between blocks
   int64_t groups;         // of k
   const char* prefetch;   // blocks that will be needed next, fetched while this tile is computed
   int64_t prefetch_step;  // bytes of each of them per group
-  void* sums;             // [rows][kTileCols] float or int32
+  void* sums;             // [rows][kTileCols] float or int32; rows of whole strips
 };
 
 // What a kernel wants x to be.
@@ -41,6 +40,7 @@ struct Kernel {
   int max_rows, max_blocks;  // per tile
   bool float_sums;
   int64_t k_unit;  // x is padded with zeros to a multiple of this
+  int strip_rows;  // above 1, x lies in strips of so many rows: [k / line][row][line]
   void (*run)(const Tile&);
   void (*finish)();  // called by each thread after its last tile; may be null
 };

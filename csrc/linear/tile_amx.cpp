@@ -1,10 +1,12 @@
 // Kernels of bfloat16 and int8 weights on AMX tiles: up to 32 rows of x by 32 columns.
 //
 // Tiles 0 1 / 2 3 hold the sums of the first / second 16 rows, 4 and 5 those rows of x, 6 and 7
-// the two blocks of W. One step over k takes 64 bytes of every row of x and 1 KiB of each block.
+// the two blocks of W. One step over k takes 1 KiB of each strip of x and of each block. Rows of a
+// strip that do not exist are multiplied too; their sums mean nothing.
 
 #include "linear/amx.h"
 
+#include <atomic>
 #include <cerrno>
 #include <stdexcept>
 #include <system_error>
@@ -25,80 +27,86 @@ constexpr int kTileRows = 16;
 constexpr int64_t kSumStride = kTileCols * 4;
 constexpr int64_t kStepBytes = kTileRows * kLineBytes;  // of one block of W
 
-thread_local int configured_rows = 0;
 
-// Shapes the tiles for so many rows of x. Configuring is slow, so only upon a change.
-void configure(int rows) {
-  if (rows == configured_rows) return;
-  const int first = rows < kTileRows ? rows : kTileRows, second = rows - first;
-  const int tile_rows[8] = {first, first, second, second, first, second, kTileRows, kTileRows};
+thread_local bool configured = false;
+
+// Whole tiles always: a few rows of x cost as much as sixteen, which is little beside reading W.
+void configure() {
+  if (configured) return;
   TileConfig config;
   for (int i = 0; i < 8; ++i) {
-    config.rows[i] = uint8_t(tile_rows[i]);
-    config.row_bytes[i] = tile_rows[i] ? kLineBytes : 0;
+    config.rows[i] = kTileRows;
+    config.row_bytes[i] = kLineBytes;
   }
   TILE_CONFIGURE(config);
-  configured_rows = rows;
+  configured = true;
 }
 
 void finish() {
-  TILE_RELEASE();
-  configured_rows = 0;
+  if (configured) TILE_RELEASE();
+  configured = false;
 }
 
-void prefetch_step(const Tile& t, int64_t step) {
-  const char* ahead = t.prefetch + step * kTileRows * t.prefetch_step;
-  for (int b = 0; b < t.blocks; ++b) {
-    for (int i = 0; i < kTileRows; ++i) {
-      __builtin_prefetch(ahead + b * t.block_bytes + i * t.prefetch_step, 0, 2);
-    }
+inline void prefetch_w(const Tile& t, int64_t step) {
+  const int64_t bytes = kTileRows * t.prefetch_step;
+  const char* ahead = t.prefetch + step * bytes;
+  for (int64_t i = 0; i < bytes; i += kLineBytes) {
+    __builtin_prefetch(ahead + i, 0, 2);
+    __builtin_prefetch(ahead + i + t.block_bytes, 0, 2);
   }
 }
 
-// The tile instructions name their registers, hence a macro for the two kinds of product.
-#define DEFINE_RUN(NAME, TILE_DOT)                                         \
-  void NAME(const Tile& t) {                                               \
-    configure(t.rows);                                                     \
-    const bool tall = t.rows > kTileRows, wide = t.blocks > 1;             \
-    const char* x = (const char*)t.x;                                      \
-    const char* w = t.w;                                                   \
-    TILE_ZERO(0);                                                          \
-    TILE_ZERO(1);                                                          \
-    if (tall) {                                                            \
-      TILE_ZERO(2);                                                        \
-      TILE_ZERO(3);                                                        \
-    }                                                                      \
-    for (int64_t step = 0; step * kTileRows < t.groups; ++step) {          \
-      prefetch_step(t, step);                                              \
-      TILE_LOAD(6, w, kLineBytes);                                         \
-      TILE_LOAD(4, x, t.x_stride);                                         \
-      TILE_DOT(0, 4, 6);                                                   \
-      if (wide) {                                                          \
-        TILE_LOAD(7, w + t.block_bytes, kLineBytes);                       \
-        TILE_DOT(1, 4, 7);                                                 \
-      }                                                                    \
-      if (tall) {                                                          \
-        TILE_LOAD(5, x + kTileRows * t.x_stride, t.x_stride);              \
-        TILE_DOT(2, 5, 6);                                                 \
-        if (wide) TILE_DOT(3, 5, 7);                                       \
-      }                                                                    \
-      x += kLineBytes;                                                     \
-      w += kStepBytes;                                                     \
-    }                                                                      \
-    char* sums = (char*)t.sums;                                            \
-    TILE_STORE(0, sums, kSumStride);                                       \
-    if (wide) TILE_STORE(1, sums + kLineBytes, kSumStride);                \
-    if (tall) {                                                            \
-      TILE_STORE(2, sums + kTileRows * kSumStride, kSumStride);            \
-      if (wide) TILE_STORE(3, sums + kTileRows * kSumStride + kLineBytes, kSumStride); \
-    }                                                                      \
+// The tile instructions name their registers, hence a macro for the two kinds of product. The
+// fences tell the compiler that they access memory.
+#define DEFINE_RUN(NAME, TILE_DOT)                                                  \
+  template <bool kTall, bool kWide>                                                 \
+  void NAME(const Tile& t) {                                                        \
+    constexpr int64_t kHalf = kTileRows * kSumStride;                               \
+    const char *x = (const char*)t.x, *w = t.w;                                     \
+    char* sums = (char*)t.sums;                                                     \
+    std::atomic_signal_fence(std::memory_order_seq_cst);                            \
+    TILE_ZERO(0);                                                                   \
+    TILE_ZERO(1);                                                                   \
+    TILE_ZERO(2);                                                                   \
+    TILE_ZERO(3);                                                                   \
+    for (int64_t step = 0; step * kTileRows < t.groups; ++step) {                   \
+      TILE_LOAD(4, x, kLineBytes);                                                  \
+      TILE_LOAD(6, w, kLineBytes);                                                  \
+      TILE_DOT(0, 4, 6);                                                            \
+      if (kTall) {                                                                  \
+        TILE_LOAD(5, x + t.x_stride, kLineBytes);                                   \
+        TILE_DOT(2, 5, 6);                                                          \
+      }                                                                             \
+      if (kWide) {                                                                  \
+        TILE_LOAD(7, w + t.block_bytes, kLineBytes);                                \
+        TILE_DOT(1, 4, 7);                                                          \
+        if (kTall) TILE_DOT(3, 5, 7);                                               \
+      }                                                                             \
+      prefetch_w(t, step);                                                          \
+      x += kStepBytes;                                                              \
+      w += kStepBytes;                                                              \
+    }                                                                               \
+    TILE_STORE(0, sums, kSumStride);                                                \
+    if (kWide) TILE_STORE(1, sums + kLineBytes, kSumStride);                        \
+    if (kTall) TILE_STORE(2, sums + kHalf, kSumStride);                             \
+    if (kTall && kWide) TILE_STORE(3, sums + kHalf + kLineBytes, kSumStride);       \
+    std::atomic_signal_fence(std::memory_order_seq_cst);                            \
+  }                                                                                 \
+  void NAME(const Tile& t) {                                                        \
+    configure();                                                                    \
+    const bool tall = t.rows > kTileRows;                                           \
+    if (t.blocks > 1) return tall ? NAME<true, true>(t) : NAME<false, true>(t);     \
+    tall ? NAME<true, false>(t) : NAME<false, false>(t);                            \
   }
 
 DEFINE_RUN(run_bf16, TILE_DOT_BF16)
 DEFINE_RUN(run_int8, TILE_DOT_INT8)
 
-constexpr Kernel kBf16 = {Form::bf16, 32, 2, true, kLineBytes / 2, run_bf16, finish};
-constexpr Kernel kInt8 = {Form::s8, 32, 2, false, kLineBytes, run_int8, finish};
+constexpr Kernel kernel(Form form, bool float_sums, int64_t k_unit, void (*run)(const Tile&)) {
+  return {form, 2 * kTileRows, 2, float_sums, k_unit, kTileRows, run, finish};
+}
+constexpr Kernel kBf16 = kernel(Form::bf16, true, kLineBytes / 2, run_bf16);
+constexpr Kernel kInt8 = kernel(Form::s8, false, kLineBytes, run_int8);
 
 }  // namespace
 
