@@ -38,6 +38,7 @@ constexpr int round_up(int n, int unit) { return (n + unit - 1) / unit * unit; }
 template <class T>
 struct Scratch {
   using A = typename Dot<T>::A;
+  static constexpr int kWeightStride = kChunk + 64 / int(sizeof(A));  // likewise, whole lines
 
   Scratch(int wanted_rows, int head_dim)
       : head_dim(head_dim), out_stride(round_up(head_dim, VL)) {
@@ -50,7 +51,7 @@ struct Scratch {
     };
     const size_t q_at = take(size_t(rows) * head_dim * sizeof(A));
     const size_t scores_at = take(size_t(rows) * kScoreStride * 4);
-    const size_t weights_at = take(size_t(rows) * kScoreStride * sizeof(A));
+    const size_t weights_at = take(size_t(rows) * kWeightStride * sizeof(A));
     const size_t out_at = take(size_t(rows) * out_stride * 4);
     const size_t states_at = take(size_t(rows) * sizeof(RowState));
     const size_t rescale_at = take(size_t(rows) * 4);
@@ -209,9 +210,9 @@ class UnitRun {
       const int position = first + row / group_size_;  // relative to the chunk
       const int end = std::clamp(position + 1, 0, n);
       const int begin = args_.window > 0 ? std::clamp(position - args_.window + 1, 0, end) : 0;
-      const int64_t at = int64_t(row) * kScoreStride;
-      s_.rescale[row] = softmax_row(s_.scores + at, begin, end, padded, map_, s_.states[row],
-                                    s_.weights + at);
+      s_.rescale[row] = softmax_row(s_.scores + int64_t(row) * kScoreStride, begin, end, padded,
+                                    map_, s_.states[row],
+                                    s_.weights + int64_t(row) * Scratch<T>::kWeightStride);
     }
   }
 
@@ -229,7 +230,7 @@ class UnitRun {
     }
     if (rest) segments[count++] = {last_values(key, rest), group_keys() / kPack};
     segments[count] = {block(args_.k_cache, next), 0};
-    const ValueJob<T> job{s_.weights, kScoreStride, segments,   count,
+    const ValueJob<T> job{s_.weights, Scratch<T>::kWeightStride, segments, count,
                           int64_t(args_.head_dim) * kPack,      s_.out,
                           s_.out_stride, s_.rescale, args_.head_dim};
     if constexpr (kHasTiles && std::is_same_v<T, bf16>) {
