@@ -99,12 +99,12 @@ class BuildNative(build_ext):
         self.isa: str | None = None
 
     def finalize_options(self) -> None:
-        super().finalize_options()
         if self.isa:
             names = self.isa.split(",")
             if unknown := [name for name in names if name not in ISAS]:
                 raise SystemExit(f"unknown instruction set {unknown}; choices: {list(ISAS)}")
-            self.extensions = [native_extension(name) for name in names]
+            self.distribution.ext_modules = [native_extension(name) for name in names]
+        super().finalize_options()
 
     def build_extensions(self) -> None:
         self.extensions = [ext for ext in self.extensions if self._accepts(ext.extra_compile_args)]
