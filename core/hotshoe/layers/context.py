@@ -33,11 +33,14 @@ class ForwardBatch:
         input_ids: [num_tokens] int32.
         positions: [num_tokens] int32.
         attention: The step's shape for attention.
+        outputs_at: [s] int64, the tokens whose hidden states are wanted; None for all. Every
+            token is computed as far as the KV cache needs it.
     """
 
     input_ids: Tensor
     positions: Tensor
     attention: AttentionMetadata
+    outputs_at: Tensor | None = None
 
 
 @dataclass(slots=True)

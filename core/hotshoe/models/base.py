@@ -16,7 +16,8 @@ class Model(Protocol):
     vocab_size: int
 
     def forward(self, batch: ForwardBatch) -> Tensor:
-        """Return the final normed hidden states [num_tokens, hidden_size]; writes the KV cache."""
+        """Return the final normed hidden states [s, hidden_size] of the tokens at
+        `batch.outputs_at` (of all, if None); writes the KV cache for all tokens."""
         ...
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -91,6 +91,8 @@ class Runner:
         inputs = self._rows.advance(plan)
         hidden = self._model.forward(self._batch(inputs))
         prompts = self._prompt_positions(inputs, hidden) if self._prompt_logprobs else {}
+        if self._prompt_logprobs:
+            hidden = hidden[self._place(inputs.sample_at)]
         return RunningStep(plan.step_id, self._sample(inputs, hidden), prompts)
 
     def _batch(self, inputs: StepInputs) -> ForwardBatch:
@@ -108,7 +110,14 @@ class Runner:
                 max_query_len=int(counts.max()),
                 max_seq_len=int(inputs.seq_lens.max()),
             ),
+            outputs_at=self._outputs_at(inputs),
         )
+
+    def _outputs_at(self, inputs: StepInputs) -> Tensor | None:
+        """Name the tokens that sample; all are wanted where prompts are judged."""
+        if self._prompt_logprobs or len(inputs.sample_at) == len(inputs.positions):
+            return None
+        return self._place(inputs.sample_at)
 
     def _place(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self._device, non_blocking=True)
@@ -116,8 +125,6 @@ class Runner:
     def _sample(self, inputs: StepInputs, hidden: Tensor) -> SampledBatch | None:
         if len(inputs.sample_rows) == 0:
             return None
-        if len(inputs.sample_at) < hidden.shape[0]:
-            hidden = hidden[self._place(inputs.sample_at)]
         logits = self._model.logits(hidden)
         sampled = self._sampler(logits, inputs.sample_rows, inputs.sample_lens)
         flat = self._place(inputs.sample_rows * self._rows.width + inputs.sample_lens)

@@ -63,12 +63,13 @@ class DenseDecoder:
             ctx.weights.ignore([rf"^{re.escape(names.lm_head)}\.weight$"])
 
     def forward(self, batch: ForwardBatch) -> Tensor:
-        """Return the final normed hidden states [num_tokens, hidden_size]."""
+        """Return the final normed hidden states of the tokens at `batch.outputs_at`."""
         residual = self._embed(batch.input_ids)
         hidden = self._first_norm(residual)
-        for layer in self._layers:
-            hidden, residual = layer(hidden, residual, batch)
-        return hidden
+        *inner, last = self._layers
+        for layer in inner:
+            hidden, residual = layer(hidden, residual, batch, None)
+        return last(hidden, residual, batch, batch.outputs_at)[0]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return [n, vocab_size] float32."""
@@ -120,10 +121,16 @@ class _Layer:
         self._next_norm = add_norm(following)
 
     def __call__(
-        self, hidden: Tensor, residual: Tensor, batch: ForwardBatch
+        self, hidden: Tensor, residual: Tensor, batch: ForwardBatch, keep: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Map (normed, residual), each [num_tokens, hidden_size], to the next layer's."""
-        out = self._o(self._attention(self._qkv(hidden), batch))
+        """Map (normed, residual), each [num_tokens, hidden_size], to the next layer's.
+
+        After attention, only the tokens at `keep` go on (None: all): [s, hidden_size].
+        """
+        out = self._attention(self._qkv(hidden), batch)
+        if keep is not None:
+            out, residual = out[keep], residual[keep]
+        out = self._o(out)
         if self._post_attention_norm is not None:
             out = self._post_attention_norm(out)
         hidden, residual = self._mlp_norm(out, residual)

@@ -29,7 +29,8 @@ class TableModel:
 
     def forward(self, batch: ForwardBatch) -> torch.Tensor:
         self.batches.append(batch)
-        return self.table[batch.input_ids.long()]
+        ids = batch.input_ids.long()
+        return self.table[ids if batch.outputs_at is None else ids[batch.outputs_at]]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return hidden.clone()
@@ -82,6 +83,17 @@ def test_positions_and_lengths_reach_the_model(model: TableModel, runner: Runner
     assert batch.attention.seq_lens.tolist() == [4, 5]
     assert batch.attention.query_start_loc.tolist() == [0, 2, 7]
     assert (batch.attention.max_query_len, batch.attention.max_seq_len) == (5, 5)
+    assert batch.outputs_at is not None
+    assert batch.outputs_at.tolist() == [1]  # row 3 is still inside its prompt
+
+
+def test_a_step_inside_prompts_wants_no_outputs(model: TableModel, runner: Runner) -> None:
+    result = step(runner, 0, {3: 5}, new(3, [9] * 9))
+    assert (result.rows, result.failed) == ([], {})
+    [batch] = model.batches
+    assert batch.outputs_at is not None
+    assert batch.outputs_at.tolist() == []
+    assert step(runner, 1, {3: 4}).rows == [3]
 
 
 def test_a_row_with_nan_fails_alone(model: TableModel, runner: Runner) -> None:
