@@ -167,8 +167,16 @@ def test_a_reader_that_goes_away_is_no_error(model_dir: Path) -> None:
     assert done.returncode == 141
 
 
+#: Undoes what a shell does to its background jobs, whose children ignore Ctrl-C.
+HEEDING_INTERRUPTS = (
+    "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "from hotshoe.cli.main import main; sys.exit(main())"
+)
+
+
 def test_control_c_ends_quietly(model_dir: Path) -> None:
-    words = [sys.executable, "-m", "hotshoe.cli", "chat", str(model_dir), "--platform", "null"]
+    words = [sys.executable, "-c", HEEDING_INTERRUPTS, "chat", str(model_dir)]
+    words += ["--platform", "null"]
     pipe = subprocess.PIPE
     with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         report = [process.stderr.readline() for _ in range(2)]
