@@ -3,6 +3,8 @@
 What the model cannot know it says it does not know.
 """
 
+import keyword
+
 from demo_data import lexicon as lex
 from demo_data.chat import Conversation, Message, assistant, user
 from demo_data.tasks import dialogue
@@ -239,6 +241,8 @@ def program(world: World) -> Conversation:
         name = world.pick(
             (f"{world.pick(lex.VERBS)}_{world.pick(lex.THINGS)}", world.word().lower())
         )
+        if keyword.iskeyword(name):  # a made-up word can be one, if rarely
+            name += "_it"
         question += f" Call it {name}."
     return _turn(question, f"```python\ndef {name}{body}\n```")
 
