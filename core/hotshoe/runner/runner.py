@@ -93,6 +93,7 @@ class Runner:
         prompts = self._prompt_positions(inputs, hidden) if self._prompt_logprobs else {}
         if self._prompt_logprobs:
             hidden = hidden[self._place(inputs.sample_at)]
+            self._forget_judged_prompts(inputs)
         return RunningStep(plan.step_id, self._sample(inputs, hidden), prompts)
 
     def _batch(self, inputs: StepInputs) -> ForwardBatch:
@@ -112,6 +113,12 @@ class Runner:
             ),
             outputs_at=self._outputs_at(inputs),
         )
+
+    def _forget_judged_prompts(self, inputs: StepInputs) -> None:
+        """Let later steps be cheap again once a row's last prompt token has been judged."""
+        for row, computed in zip(inputs.rows.tolist(), inputs.seq_lens.tolist(), strict=True):
+            if computed >= self._rows.num_prompt[row] - 1:
+                self._prompt_logprobs.pop(row, None)
 
     def _outputs_at(self, inputs: StepInputs) -> Tensor | None:
         """Name the tokens that sample; all are wanted where prompts are judged."""

@@ -133,6 +133,8 @@ def test_prompt_logprobs_over_chunks(model: TableModel, runner: Runner, chunks: 
         assert entry.logprobs[0] == pytest.approx(float(expected[before, after]), abs=1e-5)
         assert entry.rank == int((expected[before] > expected[before, after]).sum()) + 1
     assert step(runner, 9, {2: 1}).prompt_logprobs == {}
+    step(runner, 10, {2: 1, 0: 3}, new(0, [6] * 4))
+    assert model.batches[-1].outputs_at is not None  # no prompt is judged any more
 
 
 def test_a_reused_row_forgets_its_predecessor(model: TableModel, runner: Runner) -> None:
