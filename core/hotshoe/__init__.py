@@ -10,13 +10,14 @@ if TYPE_CHECKING:
     from hotshoe.config import EngineConfig
     from hotshoe.engine.async_engine import AsyncEngine
     from hotshoe.engine.llm import LLM
-    from hotshoe.types import RequestOutput, SamplingParams, TextPrompt, TokensPrompt
+    from hotshoe.types import GrammarSpec, RequestOutput, SamplingParams, TextPrompt, TokensPrompt
 
 __version__ = "0.1.0"
 
 _LAZY = {
     "AsyncEngine": "hotshoe.engine.async_engine",
     "EngineConfig": "hotshoe.config",
+    "GrammarSpec": "hotshoe.types",
     "LLM": "hotshoe.engine.llm",
     "RequestOutput": "hotshoe.types",
     "SamplingParams": "hotshoe.types",
@@ -28,6 +29,7 @@ __all__ = [
     "LLM",
     "AsyncEngine",
     "EngineConfig",
+    "GrammarSpec",
     "RequestOutput",
     "SamplingParams",
     "TextPrompt",

@@ -4,6 +4,7 @@ Standard library only, so that the scheduler, a front end or a test can import t
 milliseconds. No behaviour beyond validation lives here.
 """
 
+from hotshoe.types.grammar import GrammarSpec
 from hotshoe.types.outputs import (
     CompletionOutput,
     FinishReason,
@@ -19,6 +20,7 @@ __all__ = [
     "CompletionOutput",
     "FinishReason",
     "FinishedStep",
+    "GrammarSpec",
     "NewRow",
     "Prompt",
     "RequestOutput",

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hotshoe.errors import RequestError
+from hotshoe.types.grammar import GrammarSpec
 
 MAX_N = 64
 MAX_STOP_STRINGS = 16
@@ -72,6 +73,7 @@ class SamplingParams:
         bad_words: Strings whose token sequences are never completed.
         bad_words_token_ids: The same as token ids; the engine adds those of `bad_words`.
         allowed_token_ids: When given, no other token is sampled.
+        grammar: What the text must conform to.
 
     Raises:
         RequestError: A value is out of range; `field` names it.
@@ -100,6 +102,7 @@ class SamplingParams:
     bad_words: tuple[str, ...] = ()
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
     allowed_token_ids: tuple[int, ...] = ()
+    grammar: GrammarSpec | None = None
 
     def __post_init__(self) -> None:
         for name in ("stop", "bad_words"):
@@ -145,6 +148,8 @@ class SamplingParams:
             )
         if self.stop and not self.detokenize:
             raise RequestError("stop strings need detokenize=True", "stop")
+        if self.grammar is not None and not isinstance(self.grammar, GrammarSpec):
+            raise RequestError(f"grammar must be a GrammarSpec, not {self.grammar!r}", "grammar")
 
     @property
     def greedy(self) -> bool:
