@@ -55,3 +55,16 @@ def hotshoe_quantizations() -> Mapping[str, str]:  # type: ignore[empty-body]
 @hookspec
 def hotshoe_commands() -> Mapping[str, CommandEntry]:  # type: ignore[empty-body]
     """Add subcommands: `{"name": CommandEntry(...)}`; see `hotshoe.cli.command`."""
+
+
+@hookspec
+def hotshoe_tool_parsers() -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Name formats of tool calls: `{"hermes": "module:FORMAT"}`.
+
+    See `hotshoe.text.parsing.ParserFormat`. Only a chosen one is imported, or all for "auto".
+    """
+
+
+@hookspec
+def hotshoe_reasoning_parsers() -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Name formats of reasoning sections: `{"qwen3": "module:FORMAT"}`, as for tool calls."""
