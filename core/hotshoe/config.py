@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any
 
@@ -70,9 +70,10 @@ class EngineConfig:
     enable_prefix_caching: bool = option(True, "reuse the KV cache of equal prefixes")
 
     max_num_seqs: int = option(256, "most requests running at once", low=1, high=65536)
-    max_num_batched_tokens: int = option(
-        2048, "token budget of one step, prefill and decode together", low=1, high=2**22
+    max_num_batched_tokens: int | None = option(
+        None, "token budget of one step, prefill and decode together", low=1, high=2**22
     )
+    enforce_eager: bool = option(False, "record no graphs and compile nothing")
     scheduling_policy: str = option(
         "fcfs", "order of waiting requests", choices=("fcfs", "priority")
     )
@@ -83,11 +84,21 @@ class EngineConfig:
     max_logprobs: int = option(20, "most log probabilities a request may ask for", low=0, high=1000)
     skip_tokenizer_init: bool = option(False, "work on token ids only")
 
+    max_num_queued_reqs: int | None = option(
+        None, "most sequences waiting to be run; more are refused; default: unbounded", low=1
+    )
+    max_queued_tokens: int | None = option(
+        None, "most tokens of waiting sequences; more are refused; default: unbounded", low=1
+    )
+    engine_stall_timeout_s: float = option(
+        120.0, "seconds without the end of a step after which an engine counts as dead", low=0.1
+    )
+    engine_restarts: int = option(
+        0, "how many times an engine process that died is started again", low=0
+    )
+
     def __post_init__(self) -> None:
-        hints = typing.get_type_hints(type(self))
-        for f in fields(self):
-            _check_type(f.name, getattr(self, f.name), hints[f.name])
-            _check_bounds(f, getattr(self, f.name))
+        check_options(self)
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> EngineConfig:
@@ -96,12 +107,8 @@ class EngineConfig:
         Raises:
             ConfigError: A name is unknown (close names are suggested) or a value is bad.
         """
-        known = {f.name for f in fields(cls)}
-        normal = {name.replace("-", "_"): value for name, value in values.items()}
-        for name in normal:
-            if name not in known:
-                raise ConfigError(f"unknown option {name}{did_you_mean(name, known)}")
-        return cls(**normal)
+        [own] = split_options(values, (cls,))
+        return cls(**own)
 
     def resolve_changes(self, changes: Iterable[Change]) -> EngineConfig:
         """Return a copy with the changes applied."""
@@ -109,11 +116,41 @@ class EngineConfig:
         return replace(self, **values)
 
 
+def check_options(config: Any) -> None:
+    """Check a dataclass whose fields are declared with `option`; for its `__post_init__`.
+
+    Raises:
+        ConfigError: A value has the wrong type or lies outside its bounds.
+    """
+    hints = typing.get_type_hints(type(config))
+    for f in fields(config):
+        _check_type(f.name, getattr(config, f.name), hints[f.name])
+        _check_bounds(f, getattr(config, f.name))
+
+
+def split_options(values: Mapping[str, Any], configs: Sequence[type[Any]]) -> list[dict[str, Any]]:
+    """Sort names and values by the configuration class that knows the name.
+
+    Raises:
+        ConfigError: No class knows a name; close names are suggested.
+    """
+    owners = {f.name: i for i, config in enumerate(configs) for f in fields(config)}
+    parts: list[dict[str, Any]] = [{} for _ in configs]
+    for name, value in values.items():
+        name = name.replace("-", "_")
+        if name not in owners:
+            raise ConfigError(f"unknown option {name}{did_you_mean(name, owners)}")
+        parts[owners[name]][name] = value
+    return parts
+
+
 def _check_type(name: str, value: Any, hint: Any) -> None:
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     for candidate in options:
         origin = typing.get_origin(candidate) or candidate
-        if isinstance(value, origin) and not (origin is int and isinstance(value, bool)):
+        if origin is float:
+            origin = (int, float)
+        if isinstance(value, origin) and not (isinstance(value, bool) and origin is not bool):
             return
     wanted = " or ".join(
         "null" if o is type(None) else getattr(o, "__name__", str(o)) for o in options

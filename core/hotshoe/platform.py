@@ -82,6 +82,8 @@ class Platform(ABC):
     name: str
     #: True when `Worker.execute` returns before the device has finished; enables overlap.
     asynchronous: bool = False
+    #: True when `memory_budget` is to be asked after a step of the largest size has run.
+    measures_memory: bool = False
 
     @abstractmethod
     def probe(self) -> Detection:

@@ -43,6 +43,7 @@ class EngineCore:
         }
         self._depth = 2 if config.async_scheduling else 1
         assert config.max_model_len is not None and config.block_size is not None
+        assert config.max_num_batched_tokens is not None
         self._scheduler = Scheduler(
             SchedulerConfig(
                 max_num_seqs=config.max_num_seqs,

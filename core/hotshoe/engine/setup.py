@@ -19,6 +19,7 @@ from hotshoe.plugins.platforms import choose_platform
 from hotshoe.slots import SLOTS, Selector
 
 DEFAULT_BLOCK_SIZE = 16
+DEFAULT_TOKEN_BUDGET = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +137,15 @@ def _remaining_changes(config: EngineConfig, platform: Platform) -> list[Change]
     if config.async_scheduling is None:
         kind = "asynchronous" if platform.asynchronous else "synchronous"
         changes.append(Change("async_scheduling", platform.asynchronous, f"the platform is {kind}"))
-    if config.max_num_batched_tokens < config.max_num_seqs:
+    budget = config.max_num_batched_tokens
+    if budget is None:
+        budget = DEFAULT_TOKEN_BUDGET
+        changes.append(Change("max_num_batched_tokens", budget, "the default"))
+    if budget < config.max_num_seqs:
         changes.append(
             Change(
                 "max_num_seqs",
-                config.max_num_batched_tokens,
+                budget,
                 "no more rows than the token budget can advance",
             )
         )

@@ -96,6 +96,10 @@ class Attention:
         dtype = torch_dtype(spec.kv_dtype)
         self.cache = torch.empty((2, num_blocks, numel), dtype=dtype, device=self._place[0])
 
+    def free_cache(self) -> None:
+        """Give the cache's memory back."""
+        del self.cache
+
     def __call__(self, qkv: Tensor, batch: ForwardBatch) -> Tensor:
         """Map qkv [num_tokens, (num_heads + 2 num_kv_heads) head_dim], overwritten, to
         [num_tokens, num_heads * head_dim]."""

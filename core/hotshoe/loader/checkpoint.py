@@ -24,7 +24,12 @@ DUMMY_PERIOD = 1_000_003
 
 
 def load_weights(
-    table: WeightTable, path: Path, load_format: str, dtype: torch.dtype, seed: int
+    table: WeightTable,
+    path: Path,
+    load_format: str,
+    dtype: torch.dtype,
+    seed: int,
+    device: str = "cpu",
 ) -> None:
     """Fill the table.
 
@@ -34,12 +39,13 @@ def load_weights(
         load_format: "safetensors" or "dummy".
         dtype: Type of dummy weights.
         seed: Seed of dummy weights.
+        device: Where dummy weights are made.
 
     Raises:
         CheckpointError: Missing files or tensors, unexpected tensors, wrong shapes, pickles only.
     """
     if load_format == "dummy":
-        _feed_dummy(table, dtype, seed)
+        _feed_dummy(table, dtype, seed, device)
     else:
         for file_path in checkpoint_files(path):
             _feed_file(table, SafetensorsFile(file_path))
@@ -88,10 +94,10 @@ def natural_key(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
 
 
-def _feed_dummy(table: WeightTable, dtype: torch.dtype, seed: int) -> None:
+def _feed_dummy(table: WeightTable, dtype: torch.dtype, seed: int, device: str) -> None:
     """Feed small random values: the same name and seed give the same tensor."""
     generator = torch.Generator().manual_seed(seed)
-    base = torch.empty(DUMMY_PERIOD).normal_(0.0, 0.02, generator=generator).to(dtype)
+    base = torch.empty(DUMMY_PERIOD).normal_(0.0, 0.02, generator=generator).to(device, dtype)
     for name, expected in table.expected.items():
         table.feed(name, _dummy_tensor(name, expected.shape, base))
 

@@ -5,7 +5,7 @@ All per-step work is vectorised over tokens or rows on the host; nothing here wa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,15 @@ import numpy.typing as npt
 from hotshoe.types import StepPlan
 
 Ints = npt.NDArray[np.int32]
+Indexes = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Puts:
+    """Entries of a flat table that change: `table[index] = values`."""
+
+    index: Indexes
+    values: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,22 +35,53 @@ class StepInputs:
         positions: [t].
         token_index: [t] flat index of each input token into the token table.
         slot_mapping: [t] block_id * block_size + offset.
-        block_table: [n, blocks] of the widest request.
         sample_at: [s] token index of each row that samples, in step order.
         sample_rows: [s] those rows.
         sample_lens: [s] tokens known of them, also the position of the sampled token.
+        blocks: What changes in the block table [rows, max_blocks_per_req].
+        tokens: What the host adds to the token table.
     """
 
     rows: Ints
     query_start_loc: Ints
     seq_lens: Ints
     positions: Ints
-    token_index: npt.NDArray[np.int64]
+    token_index: Indexes
     slot_mapping: Ints
-    block_table: Ints
-    sample_at: npt.NDArray[np.int64]
-    sample_rows: npt.NDArray[np.int64]
-    sample_lens: npt.NDArray[np.int64]
+    sample_at: Indexes
+    sample_rows: Indexes
+    sample_lens: Indexes
+    blocks: Puts
+    tokens: Puts
+
+    @property
+    def decodes_only(self) -> bool:
+        """True when every request computes one token and samples after it."""
+        return len(self.rows) == len(self.positions) == len(self.sample_at)
+
+    def padded(self, size: int, row: int, slot: int) -> StepInputs:
+        """Add rows of one token until there are `size`. They sample nothing.
+
+        Args:
+            size: At least n.
+            row: The row whose block table they read.
+            slot: Where they all write.
+        """
+        extra = size - len(self.rows)
+
+        def grown(array: Ints, value: int) -> Ints:
+            return np.concatenate([array, np.full(extra, value, np.int32)])
+
+        ends = np.arange(1, extra + 1, dtype=np.int32) + self.query_start_loc[-1]
+        return replace(
+            self,
+            rows=grown(self.rows, row),
+            query_start_loc=np.concatenate([self.query_start_loc, ends]),
+            seq_lens=grown(self.seq_lens, 1),
+            positions=grown(self.positions, 0),
+            token_index=np.concatenate([self.token_index, np.zeros(extra, np.int64)]),
+            slot_mapping=grown(self.slot_mapping, slot),
+        )
 
 
 class Rows:
@@ -56,8 +96,8 @@ class Rows:
     def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int) -> None:
         self.width = max_model_len + 1
         self._block_size = block_size
-        max_blocks = -(-self.width // block_size)
-        self.block_table: Ints = np.zeros((max_num_seqs, max_blocks), np.int32)
+        self.max_blocks = -(-self.width // block_size)
+        self.block_table: Ints = np.zeros((max_num_seqs, self.max_blocks), np.int32)
         self.num_tokens: Ints = np.zeros(max_num_seqs, np.int32)
         self.num_computed: Ints = np.zeros(max_num_seqs, np.int32)
         self.num_prompt: Ints = np.zeros(max_num_seqs, np.int32)
@@ -66,28 +106,37 @@ class Rows:
         """Take in a plan and return its inputs; counters then stand after the step."""
         for new in plan.new_rows:
             row = new.row
-            self.block_table[row, : len(new.block_ids)] = new.block_ids
             self.num_tokens[row] = len(new.token_ids)
             self.num_computed[row] = new.num_computed_tokens
             self.num_prompt[row] = new.num_prompt_tokens
-        if plan.block_rows:
-            self.block_table[plan.block_rows, plan.block_cols] = plan.block_ids
+        blocks = self._block_puts(plan)
+        self.block_table.reshape(-1)[blocks.index] = blocks.values
         rows = np.array(plan.rows, np.int32)
         counts = np.array(plan.num_scheduled_tokens, np.int32)
-        return self._inputs(rows, counts)
+        return self._inputs(rows, counts, blocks, self._token_puts(plan))
 
-    def _inputs(self, rows: Ints, counts: Ints) -> StepInputs:
+    def _block_puts(self, plan: StepPlan) -> Puts:
+        width = self.max_blocks
+        grown = np.array(plan.block_rows, np.int64) * width + np.array(plan.block_cols, np.int64)
+        index = [new.row * width + np.arange(len(new.block_ids)) for new in plan.new_rows]
+        values = [np.array(new.block_ids, np.int32) for new in plan.new_rows]
+        # A row that starts in this step does not grow in it, so no entry is put twice.
+        return _join([*index, grown], [*values, np.array(plan.block_ids, np.int32)])
+
+    def _token_puts(self, plan: StepPlan) -> Puts:
+        index = [new.row * self.width + np.arange(len(new.token_ids)) for new in plan.new_rows]
+        values = [np.array(new.token_ids, np.int32) for new in plan.new_rows]
+        return _join(index, values)
+
+    def _inputs(self, rows: Ints, counts: Ints, blocks: Puts, tokens: Puts) -> StepInputs:
         block_size = self._block_size
         starts = self.num_computed[rows]
         seq_lens = starts + counts
         query_start_loc = np.zeros(len(rows) + 1, np.int32)
         np.cumsum(counts, out=query_start_loc[1:])
-        request = np.repeat(np.arange(len(rows)), counts)
-        offset = starts - query_start_loc[:-1]
-        positions = np.arange(query_start_loc[-1], dtype=np.int32) + offset[request]
-        num_blocks = -(-int(seq_lens.max()) // block_size)
-        block_table = self.block_table[rows, :num_blocks]
-        blocks = block_table[request, positions // block_size]
+        request = np.repeat(rows, counts)
+        positions = np.arange(query_start_loc[-1], dtype=np.int32)
+        positions += np.repeat(starts - query_start_loc[:-1], counts)
         self.num_computed[rows] = seq_lens
         sampling = np.nonzero(seq_lens == self.num_tokens[rows])[0]
         sample_rows = rows[sampling].astype(np.int64)
@@ -97,10 +146,48 @@ class Rows:
             query_start_loc=query_start_loc,
             seq_lens=seq_lens,
             positions=positions,
-            token_index=rows.astype(np.int64)[request] * self.width + positions,
-            slot_mapping=blocks * block_size + positions % block_size,
-            block_table=block_table,
+            token_index=request.astype(np.int64) * self.width + positions,
+            slot_mapping=self.block_table[request, positions // block_size] * block_size
+            + positions % block_size,
             sample_at=query_start_loc[1:][sampling].astype(np.int64) - 1,
             sample_rows=sample_rows,
             sample_lens=seq_lens[sampling].astype(np.int64),
+            blocks=blocks,
+            tokens=tokens,
         )
+
+
+def padding_inputs(lengths: Ints, row: int, first_slot: int, block_size: int) -> StepInputs:
+    """Return a step of requests that nobody sent, all of it in one block.
+
+    Args:
+        lengths: [n] tokens of each.
+        row: The row whose block table they read.
+        first_slot: Where the block begins.
+    """
+    query_start_loc = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(lengths, out=query_start_loc[1:])
+    positions = np.arange(query_start_loc[-1], dtype=np.int32)
+    positions -= np.repeat(query_start_loc[:-1], lengths)
+    nothing = Puts(np.zeros(0, np.int64), np.zeros(0, np.int32))
+    return StepInputs(
+        rows=np.full(len(lengths), row, np.int32),
+        query_start_loc=query_start_loc,
+        seq_lens=lengths,
+        positions=positions,
+        token_index=np.zeros(len(positions), np.int64),
+        slot_mapping=first_slot + positions % block_size,
+        sample_at=nothing.index,
+        sample_rows=nothing.index,
+        sample_lens=nothing.index,
+        blocks=nothing,
+        tokens=nothing,
+    )
+
+
+def _join(index: list[npt.NDArray[np.int64]], values: list[Ints]) -> Puts:
+    if len(index) == 1:
+        return Puts(index[0], values[0])
+    if not index:
+        return Puts(np.zeros(0, np.int64), np.zeros(0, np.int32))
+    return Puts(np.concatenate(index), np.concatenate(values))

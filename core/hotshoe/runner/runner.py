@@ -1,12 +1,15 @@
 """Runs one step: inputs, model, sampling. The only model runner; it knows no device by name.
 
 Sampled tokens are written to a token table on the device, from which the next step gathers its
-inputs, so a following step can be started before this one's tokens have reached the host.
+inputs, so a following step can be started before this one's tokens have reached the host. Nothing
+here waits for the device; `RunningStep.result` does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -14,37 +17,91 @@ from torch import Tensor
 
 from hotshoe.layers import ForwardBatch
 from hotshoe.models.base import Model
-from hotshoe.runner.rows import Rows, StepInputs
-from hotshoe.sampling import SampledBatch, Sampler, prompt_logprobs
-from hotshoe.slots import AttentionMetadata, SampleOp
-from hotshoe.types import StepPlan, StepResult, TokenLogprobs
+from hotshoe.runner.graphs import DecodeGraphs
+from hotshoe.runner.inbox import Inbox
+from hotshoe.runner.rows import Ints, Rows, StepInputs, padding_inputs
+from hotshoe.sampling import LogprobTensors, SampledBatch, Sampler, compute_logprobs
+from hotshoe.slots import AttentionMetadata, GraphOp, SampleOp, TransferOp
+from hotshoe.types import StepPlan, StepResult
+
+#: Device memory for a step's arrays, at a fixed address; steps that bring more get their own.
+INBOX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerLimits:
-    """Sizes that the runner's persistent state is made for."""
+    """Sizes that the runner's persistent state is made for.
+
+    Attributes:
+        padding_block: A KV block that no request owns.
+        max_steps_in_flight: Steps started and not finished.
+        graph_sizes: Padded batch sizes to record, ascending; empty for none.
+    """
 
     max_num_seqs: int
     max_model_len: int
     block_size: int
     max_logprobs: int
+    padding_block: int
+    max_steps_in_flight: int = 1
+    graph_sizes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """The chosen candidates that the runner itself calls."""
+
+    sample: SampleOp
+    transfer: TransferOp
+    graph: GraphOp
+
+
+@dataclass(frozen=True, slots=True)
+class StagedInputs:
+    """Fields of `StepInputs` on the device. Those that a recorded step reads come first, so that
+    their place depends on the batch size alone."""
+
+    token_index: Tensor
+    rows: Tensor
+    query_start_loc: Tensor
+    seq_lens: Tensor
+    positions: Tensor
+    slot_mapping: Tensor
+    sample_at: Tensor
+    sampled_index: Tensor
+    block_index: Tensor
+    block_values: Tensor
+    token_put_index: Tensor
+    token_put_values: Tensor
 
 
 @dataclass(slots=True)
 class RunningStep:
-    """A step whose sampled tokens are still on the device."""
+    """A step whose results are still on their way.
+
+    Attributes:
+        prompts: Log probabilities of prompt tokens: row, tensors, and how many tokens to report.
+        arrived: Waits, and gives what `tensors` of sampled batch and prompts became on the host.
+    """
 
     step_id: int
     sampled: SampledBatch | None
-    prompt_logprobs: dict[int, list[TokenLogprobs]]
+    prompts: list[tuple[int, LogprobTensors, int]]
+    arrived: Callable[[], Sequence[Tensor]]
 
     def result(self) -> StepResult:
-        """Wait for the tokens."""
-        if self.sampled is None:
-            result = StepResult(self.step_id, [], [])
-        else:
-            result = self.sampled.step_result(self.step_id)
-        result.prompt_logprobs = self.prompt_logprobs
+        """Wait for the step."""
+        tensors = list(self.arrived())
+        result = StepResult(self.step_id, [], [])
+        if self.sampled is not None:
+            taken = len(self.sampled.tensors)
+            result = self.sampled.step_result(self.step_id, tensors[:taken])
+            del tensors[:taken]
+        for row, device_form, width in self.prompts:
+            taken = len(device_form.tensors)
+            found = LogprobTensors(*tensors[:taken])
+            result.prompt_logprobs[row] = found.to_host([width] * len(found.ranks))
+            del tensors[:taken]
         return result
 
 
@@ -53,7 +110,7 @@ class Runner:
 
     Args:
         model: Built, loaded, with a KV cache.
-        sample_op: The chosen sampling operation.
+        ops: Chosen operations.
         device: Where tensors go.
         limits: Sizes.
         eos_token_ids: Forbidden until a request's min_tokens.
@@ -62,19 +119,25 @@ class Runner:
     def __init__(
         self,
         model: Model,
-        sample_op: SampleOp,
+        ops: Operations,
         device: str,
         limits: RunnerLimits,
         eos_token_ids: tuple[int, ...],
     ) -> None:
         self._model = model
-        self._device = device
+        self._transfer = ops.transfer
+        self._limits = limits
         self._rows = Rows(limits.max_num_seqs, limits.max_model_len, limits.block_size)
+        self._inbox = Inbox(ops.transfer, device, INBOX_BYTES, limits.max_steps_in_flight)
+        self._graphs = DecodeGraphs(ops.graph, limits.graph_sizes)
         shape = (limits.max_num_seqs, self._rows.width)
         self._tokens = torch.zeros(shape, dtype=torch.int32, device=device)
         self._flat_tokens = self._tokens.view(-1)
+        # One row more than requests: padding rows read it, and it names the padding block alone.
+        shape = (limits.max_num_seqs + 1, self._rows.max_blocks)
+        self._blocks = torch.full(shape, limits.padding_block, dtype=torch.int32, device=device)
         self._sampler = Sampler(
-            model.vocab_size, sample_op, eos_token_ids, self._tokens, limits.max_logprobs
+            model.vocab_size, ops.sample, eos_token_ids, self._tokens, limits.max_logprobs
         )
         self._prompt_logprobs: dict[int, int] = {}
 
@@ -82,36 +145,117 @@ class Runner:
     def execute(self, plan: StepPlan) -> RunningStep:
         """Start a step; its `result()` waits for the device."""
         for new in plan.new_rows:
-            ids = torch.tensor(new.token_ids, dtype=torch.int32)
-            self._tokens[new.row, : len(new.token_ids)] = ids.to(self._device)
             self._sampler.set_row(new, new.params.bad_words_token_ids)
             self._prompt_logprobs.pop(new.row, None)
             if new.params.prompt_logprobs is not None:
                 self._prompt_logprobs[new.row] = new.params.prompt_logprobs
-        inputs = self._rows.advance(plan)
-        hidden = self._model.forward(self._batch(inputs))
-        prompts = self._prompt_positions(inputs, hidden) if self._prompt_logprobs else {}
-        if self._prompt_logprobs:
-            hidden = hidden[self._place(inputs.sample_at)]
-            self._forget_judged_prompts(inputs)
-        return RunningStep(plan.step_id, self._sample(inputs, hidden), prompts)
+        return self._run(plan.step_id, self._rows.advance(plan))
 
-    def _batch(self, inputs: StepInputs) -> ForwardBatch:
-        place = self._place
-        counts = np.diff(inputs.query_start_loc)
+    @torch.inference_mode()
+    def warm_up(self, lengths: Sequence[int]) -> None:
+        """Run prompts of these lengths, sampling after none, and wait."""
+        inputs = self._padding_inputs(np.array(lengths, np.int32))
+        staged, _ = self._stage(inputs)
+        hidden = self._model.forward(self._batch(inputs, staged))
+        self._model.logits(hidden[-self._limits.max_num_seqs :])
+        self._transfer.download([])()
+
+    @torch.inference_mode()
+    def record_graphs(self) -> None:
+        """Record decode steps of all sizes, largest first, so that they share memory."""
+        for size in reversed(self._graphs.sizes):
+            staged, in_place = self._stage(self._padding_inputs(np.ones(size, np.int32)))
+            assert in_place, "the inbox holds every decode step"
+            self._graphs.record(size, partial(self._decode, staged))
+
+    def _decode(self, staged: StagedInputs) -> Tensor:
+        """Return logits of one token of each request, whatever lengths they have."""
+        return self._model.logits(
+            self._model.forward(self._forward_batch(staged, 1, self._limits.max_model_len, None))
+        )
+
+    def _padding_inputs(self, lengths: Ints) -> StepInputs:
+        limits = self._limits
+        first_slot = limits.padding_block * limits.block_size
+        return padding_inputs(lengths, limits.max_num_seqs, first_slot, limits.block_size)
+
+    def _run(self, step_id: int, inputs: StepInputs) -> RunningStep:
+        size = None
+        if inputs.decodes_only and not self._prompt_logprobs:
+            size = self._graphs.size_for(len(inputs.rows))
+        if size is not None:
+            limits = self._limits
+            slot = limits.padding_block * limits.block_size
+            inputs = inputs.padded(size, limits.max_num_seqs, slot)
+        staged, in_place = self._stage(inputs)
+        prompts: list[tuple[int, LogprobTensors, int]] = []
+        if size is not None and in_place:
+            logits = self._graphs.replay(size)[: len(inputs.sample_rows)]
+        else:
+            hidden = self._model.forward(self._batch(inputs, staged))
+            if self._prompt_logprobs:
+                prompts = self._prompt_positions(inputs, hidden)
+                hidden = hidden[staged.sample_at]
+                self._forget_judged_prompts(inputs)
+            logits = self._model.logits(hidden) if len(inputs.sample_rows) else hidden
+        sampled = self._sample(inputs, logits, staged)
+        tensors = [*sampled.tensors] if sampled is not None else []
+        for _, found, _ in prompts:
+            tensors += found.tensors
+        return RunningStep(step_id, sampled, prompts, self._transfer.download(tensors))
+
+    def _stage(self, inputs: StepInputs) -> tuple[StagedInputs, bool]:
+        """Bring a step's arrays to the device and the tables there up to date."""
+        views, in_place = self._inbox.stage(
+            [
+                inputs.token_index,
+                inputs.rows,
+                inputs.query_start_loc,
+                inputs.seq_lens,
+                inputs.positions,
+                inputs.slot_mapping,
+                inputs.sample_at,
+                inputs.sample_rows * self._rows.width + inputs.sample_lens,
+                inputs.blocks.index,
+                inputs.blocks.values,
+                inputs.tokens.index,
+                inputs.tokens.values,
+            ]
+        )
+        staged = StagedInputs(*views)
+        if len(inputs.blocks.index):
+            self._blocks.view(-1).index_copy_(0, staged.block_index, staged.block_values)
+        if len(inputs.tokens.index):
+            self._flat_tokens.index_copy_(0, staged.token_put_index, staged.token_put_values)
+        return staged, in_place
+
+    def _batch(self, inputs: StepInputs, staged: StagedInputs) -> ForwardBatch:
+        # All tokens are wanted where prompts are judged; else those that sample.
+        every = self._prompt_logprobs or len(inputs.sample_at) == len(inputs.positions)
+        return self._forward_batch(
+            staged,
+            int(np.diff(inputs.query_start_loc).max()),
+            int(inputs.seq_lens.max()),
+            None if every else staged.sample_at,
+        )
+
+    def _forward_batch(
+        self, staged: StagedInputs, max_query_len: int, max_seq_len: int, outputs_at: Tensor | None
+    ) -> ForwardBatch:
+        num_blocks = -(-max_seq_len // self._limits.block_size)
         return ForwardBatch(
-            input_ids=self._flat_tokens[place(inputs.token_index)],
-            positions=place(inputs.positions),
+            input_ids=self._flat_tokens[staged.token_index],
+            positions=staged.positions,
             attention=AttentionMetadata(
-                num_reqs=len(inputs.rows),
-                query_start_loc=place(inputs.query_start_loc),
-                seq_lens=place(inputs.seq_lens),
-                block_table=place(inputs.block_table),
-                slot_mapping=place(inputs.slot_mapping),
-                max_query_len=int(counts.max()),
-                max_seq_len=int(inputs.seq_lens.max()),
+                num_reqs=len(staged.rows),
+                query_start_loc=staged.query_start_loc,
+                seq_lens=staged.seq_lens,
+                block_table=self._blocks[:, :num_blocks].index_select(0, staged.rows),
+                slot_mapping=staged.slot_mapping,
+                max_query_len=max_query_len,
+                max_seq_len=max_seq_len,
             ),
-            outputs_at=self._outputs_at(inputs),
+            outputs_at=outputs_at,
         )
 
     def _forget_judged_prompts(self, inputs: StepInputs) -> None:
@@ -120,30 +264,22 @@ class Runner:
             if computed >= self._rows.num_prompt[row] - 1:
                 self._prompt_logprobs.pop(row, None)
 
-    def _outputs_at(self, inputs: StepInputs) -> Tensor | None:
-        """Name the tokens that sample; all are wanted where prompts are judged."""
-        if self._prompt_logprobs or len(inputs.sample_at) == len(inputs.positions):
-            return None
-        return self._place(inputs.sample_at)
-
-    def _place(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self._device, non_blocking=True)
-
-    def _sample(self, inputs: StepInputs, hidden: Tensor) -> SampledBatch | None:
+    def _sample(
+        self, inputs: StepInputs, logits: Tensor, staged: StagedInputs
+    ) -> SampledBatch | None:
         if len(inputs.sample_rows) == 0:
             return None
-        logits = self._model.logits(hidden)
         sampled = self._sampler(logits, inputs.sample_rows, inputs.sample_lens)
-        flat = self._place(inputs.sample_rows * self._rows.width + inputs.sample_lens)
         # A failed row's -1 must not become an index before the engine hears of it.
-        self._flat_tokens[flat] = sampled.tokens.clamp(min=0).to(torch.int32)
+        tokens = sampled.tokens.clamp(min=0).to(torch.int32)
+        self._flat_tokens.index_copy_(0, staged.sampled_index, tokens)
         return sampled
 
     def _prompt_positions(
         self, inputs: StepInputs, hidden: Tensor
-    ) -> dict[int, list[TokenLogprobs]]:
+    ) -> list[tuple[int, LogprobTensors, int]]:
         """Judge the prompt tokens that this step's positions predict, row by asking row."""
-        found: dict[int, list[TokenLogprobs]] = {}
+        found = []
         for i, row in enumerate(inputs.rows.tolist()):
             first = int(inputs.query_start_loc[i])
             count = int(inputs.query_start_loc[i + 1]) - first
@@ -152,6 +288,7 @@ class Runner:
             if row not in self._prompt_logprobs or count <= 0:
                 continue
             logits = self._model.logits(hidden[first : first + count])
-            targets = self._tokens[row, start + 1 : start + 1 + count]
-            found[row] = prompt_logprobs(logits, targets, self._prompt_logprobs[row])
+            targets = self._tokens[row, start + 1 : start + 1 + count].long()
+            width = self._prompt_logprobs[row]
+            found.append((row, compute_logprobs(logits, targets, width), width))
         return found

@@ -17,9 +17,15 @@ from hotshoe.loader import load_weights
 from hotshoe.models import ModelConfig
 from hotshoe.models.base import Model, ModelBuilder
 from hotshoe.platform import Platform
-from hotshoe.runner.runner import Runner, RunnerLimits, RunningStep
-from hotshoe.slots import SampleOp, SampleSpec, Selector
+from hotshoe.runner.graphs import graph_sizes
+from hotshoe.runner.runner import Operations, Runner, RunnerLimits, RunningStep
+from hotshoe.slots import GraphSpec, SampleSpec, Selector, TransferSpec
+from hotshoe.slots.reference.graph import Graph
+from hotshoe.slots.reference.transfer import Transfer
 from hotshoe.types import StepPlan
+
+#: The engine starts a step before it has read the last one's result, never more.
+STEPS_IN_FLIGHT = 2
 
 
 class TorchWorker:
@@ -59,9 +65,7 @@ class TorchWorker:
             report = self._platform.activate(self._config)
         with self._phase("build model"):
             ctx, model = self.build()
-            self._sample_op: SampleOp = self._selector.choose(
-                "sample", SampleSpec(model.vocab_size)
-            )
+            self._ops = self._operations(model.vocab_size)
         with self._phase("load weights"), torch.inference_mode():
             config = self._config
             load_weights(
@@ -70,11 +74,15 @@ class TorchWorker:
                 config.load_format,
                 ctx.torch_dtype,
                 config.seed,
+                ctx.device,
             )
             weight_bytes = sum(nbytes() for nbytes in ctx.weight_bytes)
             ctx.weights = WeightTable()
             gc.collect()
         self._context, self._model = ctx, model
+        if self._platform.measures_memory:
+            with self._phase("measure memory"):
+                self._measure()
         budget = self._platform.memory_budget(self._config)
         return WorkerInfo(
             vocab_size=model.vocab_size,
@@ -102,22 +110,63 @@ class TorchWorker:
         )
         return ctx, self._builder(self._model_config, ctx)
 
+    def _operations(self, vocab_size: int) -> Operations:
+        """Choose what the runner itself calls. A synchronous device needs no help with overlap."""
+        choose, facts = self._selector.choose, self._selector.facts
+        sample = choose("sample", SampleSpec(vocab_size))
+        transfer, graph = TransferSpec(STEPS_IN_FLIGHT), GraphSpec(self._config.max_num_seqs)
+        if not self._platform.asynchronous:
+            return Operations(sample, Transfer(transfer, facts), Graph(graph, facts))
+        if self._config.enforce_eager:
+            return Operations(sample, choose("transfer", transfer), Graph(graph, facts))
+        return Operations(sample, choose("transfer", transfer), choose("graph", graph))
+
+    def _measure(self) -> None:
+        """Run the largest step over a cache of one block, so that the platform sees its peak."""
+        assert self._context is not None
+        runner = self._make_runner(0)
+        config = self._config
+        assert config.max_num_batched_tokens is not None and config.max_model_len is not None
+        full, rest = divmod(config.max_num_batched_tokens, config.max_model_len)
+        lengths = [config.max_model_len] * full + [rest] * (rest > 0)
+        runner.warm_up(lengths[: config.max_num_seqs])
+        self._free_cache()
+
     def allocate_cache(self, num_blocks: int) -> None:
+        runner = self._make_runner(num_blocks)
+        with self._phase("record graphs"):
+            runner.record_graphs()
+        self._runner = runner
+
+    def _make_runner(self, num_blocks: int) -> Runner:
+        """Allocate caches, with one block more for padding, and a runner over them."""
         assert self._context is not None and self._model is not None
         config = self._config
         assert config.block_size is not None and config.max_model_len is not None
         for layer in self._context.attention_layers:
-            layer.allocate_cache(num_blocks)
+            layer.allocate_cache(num_blocks + 1)
+        graphs = self._platform.asynchronous and not config.enforce_eager
         limits = RunnerLimits(
-            config.max_num_seqs, config.max_model_len, config.block_size, config.max_logprobs
+            max_num_seqs=config.max_num_seqs,
+            max_model_len=config.max_model_len,
+            block_size=config.block_size,
+            max_logprobs=config.max_logprobs,
+            padding_block=num_blocks,
+            max_steps_in_flight=STEPS_IN_FLIGHT,
+            graph_sizes=graph_sizes(config.max_num_seqs) if graphs else (),
         )
-        self._runner = Runner(
+        return Runner(
             self._model,
-            self._sample_op,
+            self._ops,
             self._context.device,
             limits,
             self._model_config.eos_token_ids,
         )
+
+    def _free_cache(self) -> None:
+        assert self._context is not None
+        for layer in self._context.attention_layers:
+            layer.free_cache()
 
     def execute(self, plan: StepPlan) -> RunningStep:
         assert self._runner is not None, "allocate_cache comes before the first step"

@@ -29,6 +29,11 @@ class LogprobTensors:
     logprobs: Tensor
     ranks: Tensor
 
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The fields in order."""
+        return self.token_ids, self.logprobs, self.ranks
+
     def to_host(self, widths: Sequence[int]) -> list[TokenLogprobs]:
         """Fetch all positions; position i keeps widths[i] <= k of the most likely tokens."""
         ids, logprobs, ranks = (x.tolist() for x in (self.token_ids, self.logprobs, self.ranks))
@@ -56,15 +61,3 @@ def compute_logprobs(logits: Tensor, chosen: Tensor, k: int) -> LogprobTensors:
         torch.cat([value, best.values], dim=1) - normaliser,
         (logits > value).sum(dim=1) + 1,
     )
-
-
-def prompt_logprobs(logits: Tensor, targets: Tensor, num_logprobs: int) -> list[TokenLogprobs]:
-    """Return what the model thought of prompt tokens.
-
-    Args:
-        logits: [t, vocab_size] raw, at the positions before the targets.
-        targets: [t] integer, the prompt tokens that followed.
-        num_logprobs: How many of the most likely tokens to report beside each.
-    """
-    tensors = compute_logprobs(logits, targets.long(), num_logprobs)
-    return tensors.to_host([num_logprobs] * len(targets))

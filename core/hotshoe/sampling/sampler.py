@@ -1,8 +1,7 @@
 """From logits to tokens: plans a batch of rows once, then applies it at every step.
 
 Knows no scheduler and no model. The runner calls `set_row` when a row starts or resumes, then the
-sampler itself with the logits of the rows that sample in a step. Nothing waits for the device
-before `SampledBatch.step_result`.
+sampler itself with the logits of the rows that sample in a step. Nothing waits for the device.
 """
 
 from collections.abc import Iterable, Sequence
@@ -55,17 +54,23 @@ class SampledBatch:
     logprobs: LogprobTensors | None
     plan: BatchPlan
 
-    def step_result(self, step_id: int) -> StepResult:
-        """Wait for the device and return everything on the host."""
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What `step_result` needs on the host."""
+        return (self.tokens, *(self.logprobs.tensors if self.logprobs is not None else ()))
+
+    def step_result(self, step_id: int, tensors: Sequence[Tensor]) -> StepResult:
+        """Return the step's result from the host form of `tensors`."""
+        tokens, *logprobs = tensors
         result = StepResult(step_id, [], [])
-        for row, token in zip(self.plan.rows.tolist(), self.tokens.tolist(), strict=True):
+        for row, token in zip(self.plan.rows.tolist(), tokens.tolist(), strict=True):
             if token < 0:
                 result.failed[row] = NO_TOKEN
             else:
                 result.rows.append(row)
                 result.token_ids.append(token)
-        if self.logprobs is not None:
-            found = self.logprobs.to_host(self.plan.logprobs_widths)
+        if logprobs:
+            found = LogprobTensors(*logprobs).to_host(self.plan.logprobs_widths)
             by_row = zip(self.plan.logprobs_rows, found, strict=True)
             result.logprobs = {row: x for row, x in by_row if row not in result.failed}
         return result

@@ -16,10 +16,12 @@ from hotshoe.slots.operations import (
     AttentionOp,
     EmbeddingOp,
     GatedActivationOp,
+    GraphOp,
     LinearOp,
     NormOp,
     RotaryAndCacheOp,
     SampleOp,
+    TransferOp,
 )
 from hotshoe.slots.specs import (
     PLAIN_LAYOUT,
@@ -27,12 +29,14 @@ from hotshoe.slots.specs import (
     AttentionSpec,
     EmbeddingSpec,
     GatedActivationSpec,
+    GraphSpec,
     KVLayout,
     LinearSpec,
     NormSpec,
     QuantSpec,
     RotaryAndCacheSpec,
     SampleSpec,
+    TransferSpec,
 )
 
 _REFERENCE = "hotshoe.slots.reference"
@@ -73,6 +77,18 @@ SLOTS: dict[str, Slot] = {
         ),
         Slot("embedding", EmbeddingSpec, f"{_REFERENCE}.embedding:build", "embedding gather"),
         Slot("sample", SampleSpec, f"{_REFERENCE}.sampling:build", "choice of the next token"),
+        Slot(
+            "transfer",
+            TransferSpec,
+            f"{_REFERENCE}.transfer:Transfer",
+            "copies between host and an asynchronous device",
+        ),
+        Slot(
+            "graph",
+            GraphSpec,
+            f"{_REFERENCE}.graph:Graph",
+            "recording and replay of a decode step on an asynchronous device",
+        ),
     )
 }
 
@@ -91,6 +107,8 @@ __all__ = [
     "EmbeddingSpec",
     "GatedActivationOp",
     "GatedActivationSpec",
+    "GraphOp",
+    "GraphSpec",
     "KVLayout",
     "LinearOp",
     "LinearSpec",
@@ -103,6 +121,8 @@ __all__ = [
     "SampleSpec",
     "Selector",
     "Slot",
+    "TransferOp",
+    "TransferSpec",
     "Verdict",
     "accept",
     "refuse",

@@ -6,7 +6,7 @@ synchronise with the host nor allocate more than their outputs. Outputs may alia
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -166,5 +166,36 @@ class SampleOp(Protocol):
 
         Returns:
             [n] int64; -1 where the row holds NaN or no finite maximum.
+        """
+        ...
+
+
+class TransferOp(Protocol):
+    """Copies between host and device in the order of the device's work, without waiting for it."""
+
+    def host_buffer(self, nbytes: int) -> Tensor:
+        """Return [nbytes] uint8 host memory from which uploads are fast."""
+        ...
+
+    def upload(self, source: Tensor, target: Tensor) -> None:
+        """Copy a host buffer's part into device memory of the same size.
+
+        The source may be rewritten once a download that was started later has arrived.
+        """
+        ...
+
+    def download(self, tensors: Sequence[Tensor]) -> Callable[[], Sequence[Tensor]]:
+        """Start copying to the host; the function returned waits and gives the copies."""
+        ...
+
+
+class GraphOp(Protocol):
+    """Records work on the device once, so that it can be repeated with one launch."""
+
+    def record(self, function: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """Run `function` as often as needed and return what repeats its device work.
+
+        Its inputs are tensors whose addresses stay; every repetition reads their content then, and
+        returns the same output tensor, valid until the next repetition of any recording.
         """
         ...

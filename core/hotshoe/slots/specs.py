@@ -175,6 +175,20 @@ class SampleSpec:
     vocab_size: int
 
 
+@dataclass(frozen=True, slots=True)
+class TransferSpec:
+    """Movement of a step's small data between the host and an asynchronous device."""
+
+    max_steps_in_flight: int
+
+
+@dataclass(frozen=True, slots=True)
+class GraphSpec:
+    """Recording of whole decode steps of up to `max_num_seqs` requests, to be replayed."""
+
+    max_num_seqs: int
+
+
 def kv_block_bytes(spec: AttentionSpec, dtype_bytes: int) -> int:
     """Return the bytes that one block of one layer takes, K and V together."""
     return 2 * spec.block_size * spec.num_kv_heads * spec.head_dim * dtype_bytes

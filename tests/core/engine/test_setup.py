@@ -64,6 +64,7 @@ def test_what_is_open_is_decided_with_reasons(installed: PluginManager) -> None:
         "block_size": 48,
         "kv_cache_dtype": "float32",
         "async_scheduling": True,
+        "max_num_batched_tokens": 2048,
     }
     assert all(change.reason for change in setup.changes)
     for field, value in changes(setup).items():
@@ -78,6 +79,7 @@ def test_what_the_user_said_stays(installed: PluginManager) -> None:
         "block_size": 8,
         "kv_cache_dtype": "float32",
         "async_scheduling": False,
+        "max_num_batched_tokens": 512,
     }
     setup = prepare(EngineConfig(model="tiny", **said), installed)
     assert setup.changes == ()

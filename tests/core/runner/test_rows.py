@@ -4,10 +4,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotshoe.runner.rows import Rows, StepInputs
+from hotshoe.runner.rows import Rows, StepInputs, padding_inputs
 from hotshoe.types import NewRow, SamplingParams, StepPlan
 
 BLOCK_SIZE, MAX_LEN, NUM_ROWS = 4, 40, 5
+#: The block table as a device keeps it, from what each step changes.
+DEVICE_TABLE = np.zeros((NUM_ROWS, -(-(MAX_LEN + 1) // BLOCK_SIZE)), np.int32)
 
 
 def new_row(row: int, length: int, computed: int, blocks: list[int]) -> NewRow:
@@ -17,6 +19,8 @@ def new_row(row: int, length: int, computed: int, blocks: list[int]) -> NewRow:
 def check(
     inputs: StepInputs, starts: list[int], counts: list[int], tables: list[list[int]]
 ) -> None:
+    table = DEVICE_TABLE
+    table.reshape(-1)[inputs.blocks.index] = inputs.blocks.values
     token = 0
     for i, (start, count) in enumerate(zip(starts, counts, strict=True)):
         assert inputs.query_start_loc[i] == token
@@ -27,7 +31,7 @@ def check(
             assert (row, column) == (inputs.rows[i], position)
             block = tables[i][position // BLOCK_SIZE]
             assert inputs.slot_mapping[token] == block * BLOCK_SIZE + position % BLOCK_SIZE
-            assert inputs.block_table[i, position // BLOCK_SIZE] == block
+            assert table[inputs.rows[i], position // BLOCK_SIZE] == block
             token += 1
     assert inputs.query_start_loc[-1] == token
 
@@ -54,6 +58,11 @@ def test_prompt_then_decode(lengths: list[int], fractions: list[float], seed: in
     check(inputs, cached, plan.num_scheduled_tokens, tables)
     assert inputs.sample_rows.tolist() == order
     assert inputs.sample_lens.tolist() == lengths
+    expected = [
+        r * (MAX_LEN + 1) + i for r, n in zip(order, lengths, strict=True) for i in range(n)
+    ]
+    assert inputs.tokens.index.tolist() == expected
+    assert inputs.tokens.values.tolist() == [i for n in lengths for i in range(n)]
 
     decode = StepPlan(1, rows=order, num_scheduled_tokens=[1] * len(order))
     for row, length, table in zip(order, lengths, tables, strict=True):
@@ -82,3 +91,24 @@ def test_a_row_starts_anew() -> None:
     inputs = rows.advance(StepPlan(1, [new_row(0, 5, 4, [8, 6])], [0], [1]))
     assert inputs.slot_mapping.tolist() == [6 * BLOCK_SIZE]
     assert inputs.sample_lens.tolist() == [5]
+
+
+def test_padding_adds_rows_that_sample_nothing() -> None:
+    rows = Rows(NUM_ROWS, MAX_LEN, BLOCK_SIZE)
+    inputs = rows.advance(StepPlan(0, [new_row(2, 3, 2, [7])], [2], [1]))
+    assert inputs.decodes_only
+    padded = inputs.padded(4, NUM_ROWS, 88)
+    assert padded.rows.tolist() == [2, NUM_ROWS, NUM_ROWS, NUM_ROWS]
+    assert padded.query_start_loc.tolist() == [0, 1, 2, 3, 4]
+    assert padded.seq_lens.tolist() == [3, 1, 1, 1]
+    assert padded.slot_mapping.tolist() == [7 * BLOCK_SIZE + 2, 88, 88, 88]
+    assert padded.sample_at.tolist() == [0]
+    assert not padded.decodes_only
+
+
+def test_padding_inputs_stay_in_one_block() -> None:
+    inputs = padding_inputs(np.array([5, 1], np.int32), 9, 8 * BLOCK_SIZE, BLOCK_SIZE)
+    assert inputs.positions.tolist() == [0, 1, 2, 3, 4, 0]
+    assert set((inputs.slot_mapping // BLOCK_SIZE).tolist()) == {8}
+    assert inputs.rows.tolist() == [9, 9]
+    assert inputs.sample_rows.size == 0

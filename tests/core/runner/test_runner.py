@@ -8,9 +8,12 @@ import torch
 
 from hotshoe.layers import ForwardBatch
 from hotshoe.platform import DeviceFacts
-from hotshoe.runner.runner import Runner, RunnerLimits
-from hotshoe.slots import SampleSpec
+from hotshoe.runner.graphs import graph_sizes
+from hotshoe.runner.runner import Operations, Runner, RunnerLimits
+from hotshoe.slots import GraphSpec, SampleSpec, TransferSpec
+from hotshoe.slots.reference.graph import Graph
 from hotshoe.slots.reference.sampling import build
+from hotshoe.slots.reference.transfer import Transfer
 from hotshoe.types import NewRow, SamplingParams, StepPlan, StepResult
 
 VOCAB, ROWS, LENGTH, BLOCK = 50, 4, 32, 4
@@ -41,10 +44,19 @@ def model() -> TableModel:
     return TableModel()
 
 
+def make_runner(model: TableModel, sizes: tuple[int, ...] = ()) -> Runner:
+    limits = RunnerLimits(ROWS, LENGTH, BLOCK, max_logprobs=5, padding_block=99, graph_sizes=sizes)
+    ops = Operations(
+        build(SampleSpec(VOCAB), FACTS),
+        Transfer(TransferSpec(2), FACTS),
+        Graph(GraphSpec(ROWS), FACTS),
+    )
+    return Runner(model, ops, "cpu", limits, (7,))
+
+
 @pytest.fixture
 def runner(model: TableModel) -> Runner:
-    limits = RunnerLimits(ROWS, LENGTH, BLOCK, max_logprobs=5)
-    return Runner(model, build(SampleSpec(VOCAB), FACTS), "cpu", limits, (7,))
+    return make_runner(model)
 
 
 def new(row: int, ids: list[int], params: SamplingParams = GREEDY, computed: int = 0) -> NewRow:
@@ -160,3 +172,50 @@ def test_a_seed_gives_the_same_tokens_in_any_company(model: TableModel, runner: 
         return found
 
     assert tokens(0, []) == tokens(3, [1, 2]) == tokens(1, [0, 2, 3])
+
+
+def test_a_recorded_step_pads_with_rows_that_own_nothing(model: TableModel) -> None:
+    runner = make_runner(model, graph_sizes(ROWS))
+    runner.record_graphs()
+    assert [b.attention.num_reqs for b in model.batches] == []  # the reference records nothing
+    first = step(runner, 0, {2: 1, 0: 1, 1: 1}, new(2, [5]), new(0, [9]), new(1, [7]))
+    [batch] = model.batches
+    assert first.rows == [2, 0, 1]
+    assert first.token_ids == [int(model.table[t].argmax()) for t in (5, 9, 7)]
+    assert batch.attention.num_reqs == 4
+    assert batch.attention.seq_lens.tolist() == [1, 1, 1, 1]
+    assert batch.attention.query_start_loc.tolist() == [0, 1, 2, 3, 4]
+    assert batch.attention.slot_mapping.tolist()[3] == 99 * BLOCK
+    assert set(batch.attention.block_table[3].tolist()) == {99}
+    assert batch.attention.block_table[0, :8].tolist() == list(range(16, 24))
+
+
+def test_a_step_with_a_prompt_runs_as_it_is(model: TableModel) -> None:
+    runner = make_runner(model, graph_sizes(ROWS))
+    runner.record_graphs()
+    step(runner, 0, {2: 2, 0: 1}, new(2, [5, 6]), new(0, [9]))
+    assert model.batches[-1].attention.num_reqs == 2
+    assert model.batches[-1].attention.max_query_len == 2
+
+
+def test_more_new_tokens_than_the_inbox_holds(model: TableModel, monkeypatch) -> None:
+    monkeypatch.setattr("hotshoe.runner.runner.INBOX_BYTES", 100)
+    runner = make_runner(model, graph_sizes(ROWS))
+    with pytest.raises(AssertionError, match="inbox"):
+        runner.record_graphs()
+    monkeypatch.setattr("hotshoe.runner.runner.INBOX_BYTES", 300)
+    runner = make_runner(model, graph_sizes(ROWS))
+    runner.record_graphs()
+    long = new(0, [3] * 30, computed=29)
+    result = step(runner, 0, {0: 1, 1: 1, 3: 1}, long, new(1, [4]), new(3, [6]))
+    assert result.token_ids == [int(model.table[t].argmax()) for t in (3, 4, 6)]
+
+
+def test_warming_up_touches_no_request(model: TableModel, runner: Runner) -> None:
+    step(runner, 0, {1: 1}, new(1, [3]))
+    runner.warm_up([7, 3])
+    batch = model.batches[-1]
+    assert batch.attention.seq_lens.tolist() == [7, 3]
+    assert set((batch.attention.slot_mapping // BLOCK).tolist()) == {99}
+    expected = model.table.argmax(1)
+    assert step(runner, 1, {1: 1}).token_ids == [int(expected[expected[3]])]

@@ -2,8 +2,12 @@
 
 import torch
 
-from hotshoe.sampling import prompt_logprobs
-from hotshoe.sampling.logprobs import compute_logprobs
+from hotshoe.sampling import compute_logprobs
+from hotshoe.types import TokenLogprobs
+
+
+def prompt_logprobs(logits: torch.Tensor, targets: torch.Tensor, k: int) -> list[TokenLogprobs]:
+    return compute_logprobs(logits, targets.long(), k).to_host([k] * len(targets))
 
 
 def test_prompt_logprobs_agree_with_float64():

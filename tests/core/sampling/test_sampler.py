@@ -18,6 +18,10 @@ EOS = (3, 4)
 REFERENCE = build(SampleSpec(VOCAB), None)
 
 
+def host_result(batch):
+    return batch.step_result(0, batch.tensors)
+
+
 class Rig:
     """A sampler over a poisoned token table, with an op that keeps what it was given."""
 
@@ -125,7 +129,7 @@ def check_row(row, seed, modified, token):
 
 
 def check_logprobs(batch, raw, params):
-    result = batch.step_result(7)
+    result = batch.step_result(7, batch.tensors)
     assert result.step_id == 7 and result.rows == list(params)
     assert set(result.logprobs) == {r for r, p in params.items() if p.logprobs is not None}
     exact = raw.double().log_softmax(1)
@@ -172,7 +176,7 @@ def test_failed_rows_are_named_and_others_go_on():
     logits = torch.randn(4, VOCAB)
     alone = rig(logits[2:3], [2], n[2:3]).tokens.item()
     logits[0, 9], logits[1] = math.nan, math.inf
-    result = rig(logits, range(4), n).step_result(0)
+    result = host_result(rig(logits, range(4), n))
     assert result.rows == [2] and result.token_ids == [alone]
     assert set(result.failed) == {0, 1, 3} and "NaN" in result.failed[0]
     assert set(result.logprobs) == {2}
@@ -234,5 +238,5 @@ def test_logprobs_are_capped_and_ids_beyond_the_vocabulary_ignored():
         min_tokens=1,
     )
     n = rig.add(0, [1], 1, params, bad_words=[(far, 1), (1, far), ()])
-    result = rig(torch.randn(1, VOCAB), [0], [n]).step_result(0)
+    result = host_result(rig(torch.randn(1, VOCAB), [0], [n]))
     assert result.token_ids == [1] and len(result.logprobs[0].token_ids) == 3
