@@ -10,13 +10,13 @@ from __future__ import annotations
 import argparse
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
 
 from hotshoe.cli.parser import EntryAction, json_or_text
-from hotshoe.config import EngineConfig
+from hotshoe.config import EngineConfig, split_options
 from hotshoe.errors import ConfigError
 from hotshoe.models.config import merged
 from hotshoe.types import SamplingParams
@@ -28,6 +28,7 @@ ENGINE_GROUPS = {
     "KV cache": "block_size",
     "scheduling": "max_num_seqs",
     "limits": "max_logprobs",
+    "load and faults": "max_num_queued_reqs",
 }
 # Sampling fields that are flags. `seed` is missing as `--seed` is the engine's, which seeds
 # requests too; the others make sense only to programs.
@@ -60,17 +61,27 @@ _ABSENT = argparse.SUPPRESS
 
 def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     """Add MODEL, `--config` and every field of EngineConfig, in groups."""
-    own = {f.name: f for f in fields(EngineConfig)}
-    model = own.pop("model")
+    model = next(f for f in fields(EngineConfig) if f.name == "model")
     parser.add_argument("model", nargs="?", metavar="MODEL", default=_ABSENT, help=_help(model))
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file of engine options")
-    hints = typing.get_type_hints(EngineConfig)
-    starts = {first: title for title, first in ENGINE_GROUPS.items()}
-    group: argparse._ArgumentGroup = parser.add_argument_group("model")
-    for name, field in own.items():
-        if name in starts:
-            group = parser.add_argument_group(starts[name])
-        _add(group, name, hints[name], _help(field), field.metadata["choices"])
+    add_option_flags(parser, EngineConfig, ENGINE_GROUPS, skip=("model",))
+
+
+def add_option_flags(
+    parser: argparse.ArgumentParser,
+    config: type[Any],
+    groups: Mapping[str, str],
+    skip: Iterable[str] = (),
+) -> None:
+    """Add a flag for every field of a configuration class; `groups` are as ENGINE_GROUPS."""
+    hints = typing.get_type_hints(config)
+    starts = {first: title for title, first in groups.items()}
+    group: Any = parser
+    for f in fields(config):
+        if f.name in starts:
+            group = parser.add_argument_group(starts[f.name])
+        if f.name not in skip:
+            _add(group, f.name, hints[f.name], _help(f), f.metadata["choices"])
 
 
 def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
@@ -89,10 +100,24 @@ def engine_config(args: argparse.Namespace, **overrides: Any) -> EngineConfig:
     Raises:
         ConfigError: The file is unreadable or an option in it unknown; a value is bad.
     """
+    [config] = read_configs(args, (EngineConfig,), **overrides)
+    assert isinstance(config, EngineConfig)
+    return config
+
+
+def read_configs(
+    args: argparse.Namespace, configs: Sequence[type[Any]], **overrides: Any
+) -> list[Any]:
+    """Build several configurations, whose options share one file and one command line.
+
+    Raises:
+        ConfigError: As for `engine_config`.
+    """
     values = _read_yaml(args.config) if getattr(args, "config", None) else {}
-    names = {f.name for f in fields(EngineConfig)}
+    names = {f.name for config in configs for f in fields(config)}
     flags = {name: value for name, value in vars(args).items() if name in names}
-    return EngineConfig.from_mapping(merged(merged(values, flags), overrides))
+    parts = split_options(merged(merged(values, flags), overrides), configs)
+    return [config(**part) for config, part in zip(configs, parts, strict=True)]
 
 
 def sampling_params(args: argparse.Namespace, **overrides: Any) -> SamplingParams:
