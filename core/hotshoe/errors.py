@@ -4,6 +4,7 @@
     ├── UserError                 the caller can mend it: command line exit code 2, HTTP 4xx
     │   ├── ConfigError           an option or a combination of options
     │   ├── RequestError          one request's prompt or parameters; other requests go on
+    │   ├── QueueFullError        too many requests wait; come back later (HTTP 429)
     │   ├── CheckpointError       a model directory: missing, truncated, mis-shaped, unknown
     │   ├── PluginError           a plugin: unknown, broken, duplicate, wrong API version
     │   ├── PlatformError         a platform: unknown, absent, broken
@@ -34,6 +35,14 @@ class RequestError(UserError, ValueError):
     def __init__(self, message: str, field: str | None = None) -> None:
         super().__init__(message)
         self.field = field
+
+
+class QueueFullError(UserError):
+    """Too many requests wait. `retry_after_s` estimates when there will be room."""
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class CheckpointError(UserError):

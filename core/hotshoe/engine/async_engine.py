@@ -68,21 +68,18 @@ class AsyncEngine:
         params: SamplingParams | None = None,
         request_id: str | None = None,
         priority: int = 0,
+        tenant: str | None = None,
+        timeout_s: float | None = None,
     ) -> AsyncIterator[RequestUpdate]:
-        """Stream what one request gains; the last update is `finished`.
-
-        Leaving the iterator, or cancelling the task, aborts the request.
-
-        Raises:
-            RequestError: The request is malformed or could never be served.
-            EngineDeadError: The engine has stopped.
-        """
+        """See `EngineClient.generate`."""
         if request_id is None:
             self._count += 1
             request_id = f"async-{self._count}"
         stream = _Stream(asyncio.get_running_loop())
         self._send(
-            lambda: self._add(request_id, prompt, params or SamplingParams(), priority, stream)
+            lambda: self._add(
+                stream, request_id, prompt, params or SamplingParams(), priority, tenant
+            )
         )
         finished = False
         try:
@@ -156,14 +153,15 @@ class AsyncEngine:
 
     def _add(
         self,
+        stream: _Stream,
         request_id: str,
         prompt: Prompt,
         params: SamplingParams,
         priority: int,
-        stream: _Stream,
+        tenant: str | None,
     ) -> None:
         try:
-            self.engine.add(request_id, prompt, params, priority)
+            self.engine.add(request_id, prompt, params, priority, tenant)
         except Exception as error:  # this request's failure; the engine goes on
             stream.put(error)
         else:

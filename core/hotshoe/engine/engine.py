@@ -51,7 +51,12 @@ class Engine:
         self._outputs = OutputProcessor(self.tokenizer)
 
     def add(
-        self, request_id: str, prompt: Prompt, params: SamplingParams, priority: int = 0
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams,
+        priority: int = 0,
+        tenant: str | None = None,
     ) -> None:
         """Take in a request.
 
@@ -60,7 +65,7 @@ class Engine:
         """
         if request_id in self._outputs:
             raise RequestError(f"request id {request_id!r} is in use", "request_id")
-        prepared = self.inputs.prepare(request_id, prompt, params, priority)
+        prepared = self.inputs.prepare(request_id, prompt, params, priority, tenant)
         added: list[str] = []
         try:
             for sequence in prepared.sequences:

@@ -53,7 +53,12 @@ class InputProcessor:
         self._count = 0
 
     def prepare(
-        self, request_id: str, prompt: Prompt, params: SamplingParams, priority: int = 0
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams,
+        priority: int = 0,
+        tenant: str | None = None,
     ) -> PreparedRequest:
         """Check one request.
 
@@ -71,6 +76,7 @@ class InputProcessor:
                 derived_seed(base_seed, index),
                 priority=priority,
                 cache_salt=salt,
+                tenant=tenant,
                 eos_token_ids=self._eos,
             )
             for index in range(params.n)

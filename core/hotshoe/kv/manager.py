@@ -23,7 +23,7 @@ class CachedSequence(Protocol):
 
     Attributes:
         token_ids: All known tokens.
-        cache_salt: Only sequences with equal salt share blocks.
+        cache_salt, tenant: Only sequences with both equal share blocks.
         block_ids: Blocks held, in order; the first `block_size` tokens are in the first one.
         block_hashes: Hashes of the leading full blocks, as far as they were needed yet.
         num_registered_blocks: Leading blocks already offered to the prefix index.
@@ -31,6 +31,7 @@ class CachedSequence(Protocol):
 
     token_ids: list[int]
     cache_salt: str | None
+    tenant: str | None
     block_ids: list[int]
     block_hashes: list[bytes]
     num_registered_blocks: int
@@ -189,8 +190,9 @@ class KVCacheManager:
     def _extend_hashes(self, sequence: CachedSequence, num_blocks: int) -> None:
         hashes, size = sequence.block_hashes, self.block_size
         for i in range(len(hashes), num_blocks):
-            parent = hashes[-1] if hashes else self._root(sequence.cache_salt)
+            parent = hashes[-1] if hashes else self._root(sequence)
             hashes.append(self._hasher.block(parent, sequence.token_ids[i * size : (i + 1) * size]))
 
-    def _root(self, cache_salt: str | None) -> bytes:
-        return self._hasher.root({} if cache_salt is None else {"tenant": cache_salt})
+    def _root(self, sequence: CachedSequence) -> bytes:
+        fields = {"salt": sequence.cache_salt, "tenant": sequence.tenant}
+        return self._hasher.root({k: v for k, v in fields.items() if v is not None})

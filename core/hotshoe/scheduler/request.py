@@ -20,7 +20,8 @@ class Request:
         params: How to sample and when to end; `n` has been dealt with by the engine.
         seed: Seed of this request's random draws.
         priority: Lower is served first, under the priority policy.
-        cache_salt: Only requests with equal salt share cached prefixes.
+        cache_salt: Only requests with equal salt and tenant share cached prefixes.
+        tenant: Whose request this is.
         eos_token_ids: The model's end-of-sequence ids; they end the request unless
             `params.ignore_eos`.
         max_total_tokens: Length at which the request ends.
@@ -31,6 +32,7 @@ class Request:
         fast_until: While `num_computed_tokens` is below this, a step simply computes one more
             token: the row decodes, its blocks suffice and its length limit is not reached.
         num_pending_tokens: Of a preempted request: sampled tokens that are still to be reported.
+        scheduled_s: When it first got a row, in `time.monotonic()` seconds; 0 before.
         num_cached_tokens: Prompt tokens found in the prefix cache at the first admission.
         prompt_logprobs: Those collected so far, position 0 being None; None when they were not
             asked for or have been delivered.
@@ -42,6 +44,7 @@ class Request:
     seed: int = 0
     priority: int = 0
     cache_salt: str | None = None
+    tenant: str | None = None
     eos_token_ids: InitVar[frozenset[int]] = frozenset()
     stop_token_ids: frozenset[int] = field(init=False)
     num_prompt_tokens: int = field(init=False)
@@ -51,6 +54,7 @@ class Request:
     num_computed_tokens: int = field(init=False, default=0)
     fast_until: int = field(init=False, default=0)
     num_pending_tokens: int = field(init=False, default=0)
+    scheduled_s: float = field(init=False, default=0.0)
     num_cached_tokens: int = field(init=False, default=0)
     was_preempted: bool = field(init=False, default=False)
     finished: bool = field(init=False, default=False)

@@ -15,6 +15,7 @@ What holds throughout:
 """
 
 import heapq
+import time
 from bisect import bisect_left, insort
 from collections import Counter, deque
 from dataclasses import dataclass, field
@@ -166,7 +167,10 @@ class Scheduler:
             token_ids = request.token_ids
             token_ids.append(token)
             output = TokenOutput(
-                request.request_id, [token], None, None, None, None, None, request.num_cached_tokens
+                request.request_id,
+                [token],
+                num_cached_tokens=request.num_cached_tokens,
+                scheduled_s=request.scheduled_s,
             )
             outputs.append(output)
             if token in request.stop_token_ids or len(token_ids) >= request.max_total_tokens:
@@ -305,6 +309,7 @@ class Scheduler:
         insort(self._running, request, key=_ORDER)
         if not request.was_preempted:
             request.num_cached_tokens = start
+            request.scheduled_s = time.monotonic()
         request.num_computed_tokens = start
         tokens, blocks = request.token_ids.copy(), request.block_ids.copy()
         length, params = request.num_prompt_tokens, request.params

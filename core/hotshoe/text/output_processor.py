@@ -7,8 +7,9 @@ abort are handed back. One per front end, called from one thread.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hotshoe.text.detokenizer import Detokenizer
 from hotshoe.text.stop import StopAutomaton, StopMatcher
@@ -17,6 +18,7 @@ from hotshoe.types import (
     CompletionOutput,
     FinishReason,
     RequestOutput,
+    RequestTiming,
     SamplingParams,
     TokenLogprobs,
     TokenOutput,
@@ -53,6 +55,7 @@ class _Request:
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     num_cached_tokens: int = 0
     num_finished: int = 0
+    timing: RequestTiming = field(default_factory=RequestTiming)
 
 
 @dataclass(slots=True)
@@ -99,6 +102,11 @@ class RequestUpdate:
     sequences: list[SequenceUpdate]
     _request: _Request
 
+    @property
+    def timing(self) -> RequestTiming:
+        """When things happened to the request so far; the object is shared by its updates."""
+        return self._request.timing
+
     def output(self) -> RequestOutput:
         """Return everything known of the request at this update. Copies: linear in its length."""
         request = self._request
@@ -110,6 +118,7 @@ class RequestUpdate:
             prompt_logprobs=request.prompt_logprobs,
             num_cached_tokens=request.num_cached_tokens,
             finished=self.finished,
+            timing=replace(request.timing),
         )
 
 
@@ -139,6 +148,7 @@ class OutputProcessor:
         prompt_token_ids: list[int],
         params: SamplingParams,
         child_ids: Sequence[str] = (),
+        arrival_s: float | None = None,
     ) -> None:
         """Expect a request's tokens.
 
@@ -149,6 +159,7 @@ class OutputProcessor:
             params: The request's parameters.
             child_ids: When params.n > 1, the ids under which the engine runs the n sequences, in
                 order of index; updates of them are gathered under `request_id`.
+            arrival_s: When it arrived; default: now.
         """
         assert request_id not in self._requests, f"request {request_id} exists already"
         child_ids = list(child_ids) or [request_id]
@@ -156,6 +167,7 @@ class OutputProcessor:
         automaton = StopAutomaton(params.stop) if params.stop else None
         request = _Request(request_id, prompt, prompt_token_ids, params, automaton)
         request.child_ids = child_ids
+        request.timing.arrival_s = time.monotonic() if arrival_s is None else arrival_s
         for index, child_id in enumerate(child_ids):
             assert child_id not in self._children, f"request {child_id} exists already"
             sequence = self._make_sequence(request, index)
@@ -168,11 +180,13 @@ class OutputProcessor:
         request = self._requests.get(request_id)
         return [] if request is None else self._forget(request)
 
-    def process(self, outputs: Sequence[TokenOutput]) -> tuple[list[RequestUpdate], list[str]]:
+    def process(
+        self, outputs: Sequence[TokenOutput], now_s: float | None = None
+    ) -> tuple[list[RequestUpdate], list[str]]:
         """Take one step's tokens.
 
         Outputs of requests that are unknown (finished by a stop string or aborted since) are
-        passed over.
+        passed over. `now_s` is when the step ended; default: now.
 
         Returns:
             Updates of the requests that moved, and the engine's ids of sequences that hit a stop
@@ -180,13 +194,15 @@ class OutputProcessor:
         """
         updates: dict[str, RequestUpdate] = {}
         to_abort: list[str] = []
+        now_s = time.monotonic() if now_s is None else now_s
         for output in outputs:
             found = self._children.get(output.request_id)
             if found is None:
                 continue
             request, sequence = found
             gained = _advance(request.params, sequence, output)
-            _note_prompt(request, output)
+            _note_first(request, output)
+            _note_time(request.timing, output, now_s)
             if sequence.finish_reason is not None:
                 del self._children[output.request_id]
                 request.num_finished += 1
@@ -228,11 +244,19 @@ class OutputProcessor:
         return [child for child in request.child_ids if self._children.pop(child, None)]
 
 
-def _note_prompt(request: _Request, output: TokenOutput) -> None:
+def _note_first(request: _Request, output: TokenOutput) -> None:
     if output.num_cached_tokens:
         request.num_cached_tokens = output.num_cached_tokens
     if output.prompt_logprobs is not None and request.prompt_logprobs is None:
         request.prompt_logprobs = output.prompt_logprobs
+
+
+def _note_time(timing: RequestTiming, output: TokenOutput, now_s: float) -> None:
+    if not timing.scheduled_s:
+        timing.scheduled_s = output.scheduled_s
+    if output.token_ids:
+        timing.first_token_s = timing.first_token_s or now_s
+        timing.last_token_s = now_s
 
 
 def _mark(

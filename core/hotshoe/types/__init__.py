@@ -9,6 +9,7 @@ from hotshoe.types.outputs import (
     CompletionOutput,
     FinishReason,
     RequestOutput,
+    RequestTiming,
     TokenLogprobs,
     TokenOutput,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "NewRow",
     "Prompt",
     "RequestOutput",
+    "RequestTiming",
     "SamplingParams",
     "StepHandle",
     "StepPlan",

@@ -27,8 +27,28 @@ class TokenLogprobs:
 
 
 @dataclass(slots=True)
+class RequestTiming:
+    """When things happened to a request, in `time.monotonic()` seconds; 0 means not yet.
+
+    Attributes:
+        arrival_s: The front end took it in.
+        scheduled_s: Its first sequence got a row, after waiting in the queue.
+        first_token_s: A step brought its first token.
+        last_token_s: The last step that brought one, so far.
+    """
+
+    arrival_s: float = 0.0
+    scheduled_s: float = 0.0
+    first_token_s: float = 0.0
+    last_token_s: float = 0.0
+
+
+@dataclass(slots=True)
 class TokenOutput:
-    """New tokens of one request from one step, as the engine core emits them."""
+    """New tokens of one request from one step, as the engine core emits them.
+
+    `scheduled_s` is when it first got a row, in `time.monotonic()` seconds.
+    """
 
     request_id: str
     token_ids: list[int]
@@ -38,6 +58,7 @@ class TokenOutput:
     stop_token_id: int | None = None
     error: str | None = None
     num_cached_tokens: int = 0
+    scheduled_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -65,3 +86,4 @@ class RequestOutput:
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     num_cached_tokens: int = 0
     finished: bool = False
+    timing: RequestTiming = field(default_factory=RequestTiming)

@@ -1,0 +1,258 @@
+"""What a front end sees of an engine, be it in this process or in another one.
+
+`AsyncEngine` is the implementation; a server needs nothing beyond this page. All times are
+`time.monotonic()` seconds, which processes of one machine share. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from hotshoe.config import EngineConfig
+from hotshoe.platform import Change, DeviceFacts
+from hotshoe.text.output_processor import RequestUpdate
+from hotshoe.text.tokenizer import Tokenizer
+from hotshoe.types import Prompt, SamplingParams
+
+PauseMode = Literal["abort", "wait", "keep"]
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionInfo:
+    """Which candidate serves a specification of a slot, as text; `others` maps names to reasons."""
+
+    slot: str
+    spec: str
+    chosen: str
+    native: bool
+    reason: str = ""
+    others: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What an engine is made of, fixed when it started.
+
+    Attributes:
+        config: Resolved: nothing is undecided.
+        model_path: The model directory.
+        vocab_size: Width of the logits; token ids lie below it.
+        num_blocks: Blocks of the KV cache, of `config.block_size` tokens each.
+        eos_token_ids: Of model and tokenizer together.
+        facts: The device.
+        changes: What was decided for the user, and why.
+        startup: Phases and their seconds, in order.
+        memory: Bytes by purpose.
+        report: What the platform says of itself, such as its thread count.
+        broken_plugins: Cause by name.
+    """
+
+    config: EngineConfig
+    model_path: str
+    vocab_size: int
+    num_blocks: int
+    eos_token_ids: tuple[int, ...]
+    facts: DeviceFacts
+    changes: tuple[Change, ...] = ()
+    decisions: tuple[DecisionInfo, ...] = ()
+    startup: Mapping[str, float] = field(default_factory=dict)
+    memory: Mapping[str, int] = field(default_factory=dict)
+    report: Mapping[str, Any] = field(default_factory=dict)
+    broken_plugins: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def model(self) -> str:
+        """The model as the user named it."""
+        return self.config.model
+
+    @property
+    def max_model_len(self) -> int:
+        """The longest sequence, prompt and output."""
+        assert self.config.max_model_len is not None
+        return self.config.max_model_len
+
+    @property
+    def block_size(self) -> int:
+        """Tokens per block."""
+        assert self.config.block_size is not None
+        return self.config.block_size
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """Counts at one moment, over all front ends of an engine.
+
+    Attributes:
+        num_running: Sequences that have a row.
+        num_waiting: Sequences that wait for one, those preempted or held by a pause included.
+        num_waiting_tokens: Known tokens of these.
+        num_used_blocks: Blocks held by running sequences.
+        num_queried_tokens: Total of tokens looked up in the prefix cache.
+        num_hit_tokens: Total of these that were found.
+        num_preemptions: Total.
+        num_prompt_tokens: Total of prompt tokens of sequences that were started.
+        num_generated_tokens: Total.
+        num_steps: Total.
+        last_step_s: Duration of the last step.
+        last_step_tokens: Tokens that it computed.
+        num_finished: Total of ended sequences by finish reason.
+        num_refused: Total of requests refused because the queue was full.
+    """
+
+    num_running: int = 0
+    num_waiting: int = 0
+    num_waiting_tokens: int = 0
+    num_blocks: int = 0
+    num_used_blocks: int = 0
+    num_queried_tokens: int = 0
+    num_hit_tokens: int = 0
+    num_preemptions: int = 0
+    num_prompt_tokens: int = 0
+    num_generated_tokens: int = 0
+    num_steps: int = 0
+    last_step_s: float = 0.0
+    last_step_tokens: int = 0
+    num_finished: Mapping[str, int] = field(default_factory=dict)
+    num_refused: int = 0
+    is_paused: bool = False
+    is_sleeping: bool = False
+
+    @property
+    def kv_cache_usage(self) -> float:
+        """Share of blocks held by running sequences, 0 to 1."""
+        return self.num_used_blocks / max(self.num_blocks, 1)
+
+
+class EngineClient(Protocol):
+    """An engine as a front end uses it, from one event loop.
+
+    Attributes:
+        config: The engine's resolved configuration.
+        info: What the engine is made of.
+        tokenizer: None with `skip_tokenizer_init`.
+        is_paused: `pause` was called, and no `resume` since.
+        is_sleeping: `sleep` was called, and no full `wake_up` since.
+        num_restarts: How many times the engine died and a new one took over.
+    """
+
+    @property
+    def config(self) -> EngineConfig: ...
+    @property
+    def info(self) -> EngineInfo: ...
+    @property
+    def tokenizer(self) -> Tokenizer | None: ...
+    @property
+    def is_paused(self) -> bool: ...
+    @property
+    def is_sleeping(self) -> bool: ...
+    @property
+    def num_restarts(self) -> int: ...
+
+    def generate(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        request_id: str | None = None,
+        priority: int = 0,
+        tenant: str | None = None,
+        timeout_s: float | None = None,
+    ) -> AsyncIterator[RequestUpdate]:
+        """Stream what one request gains; the last update is `finished`.
+
+        Leaving the iterator, or cancelling the task, aborts the request. `update.timing` says when
+        it arrived, was scheduled, and got its tokens.
+
+        Args:
+            prompt: Text or token ids.
+            params: Default: those of `SamplingParams()`.
+            request_id: Unique among this client's unfinished requests; default: a fresh one.
+            priority: Lower is served first, with `scheduling_policy` "priority".
+            tenant: Only requests of equal tenant share cached prefixes. Comes from the credentials
+                of a caller, never from the request itself.
+            timeout_s: After so long, every unfinished sequence ends with finish reason ABORT and
+                error "deadline".
+
+        Raises:
+            RequestError: The request is malformed or could never be served.
+            QueueFullError: Too many requests wait; `retry_after_s` estimates when to come back.
+            EngineDeadError: The engine has stopped, or does not answer.
+        """
+        ...
+
+    async def abort(self, request_ids: Iterable[str]) -> None:
+        """End requests of this client with finish reason ABORT; unknown ids are ignored."""
+        ...
+
+    async def stats(self) -> EngineStats:
+        """Return the present counts.
+
+        Raises:
+            EngineDeadError: The engine has stopped, or does not answer.
+        """
+        ...
+
+    async def pause(self, mode: PauseMode = "abort", clear_cache: bool = True) -> None:
+        """Stop generating; return when it has. New requests are queued until `resume`.
+
+        Args:
+            mode: What becomes of unfinished requests: "abort" ends them, "wait" lets them finish
+                first, "keep" freezes them.
+            clear_cache: Forget all cached keys and values. Frozen requests are then computed anew.
+
+        Raises:
+            RequestError: The mode is unknown.
+        """
+        ...
+
+    async def resume(self) -> None:
+        """Go on after `pause`; harmless otherwise."""
+        ...
+
+    async def sleep(self, level: int = 0) -> None:
+        """Freeze all requests and give memory back until `wake_up`.
+
+        Args:
+            level: 0 keeps everything; 1 moves the weights to host memory and drops the KV cache;
+                2 drops both, and waking reads the checkpoint again.
+
+        Raises:
+            RequestError: The level is unknown, or the worker cannot do it.
+        """
+        ...
+
+    async def wake_up(self, tags: Iterable[str] | None = None) -> None:
+        """Take back what `sleep` gave away; when all is back, go on.
+
+        Args:
+            tags: Some of "weights" and "kv_cache"; default: all.
+
+        Raises:
+            RequestError: A tag is unknown.
+        """
+        ...
+
+    async def reset_prefix_cache(self, reset_running: bool = False) -> bool:
+        """Forget cached prefixes, as after a change of weights.
+
+        Args:
+            reset_running: Compute running requests anew, too.
+
+        Returns:
+            False if requests are running and `reset_running` is not set; nothing was done then.
+        """
+        ...
+
+    async def check_health(self) -> None:
+        """Return if the engine works.
+
+        Raises:
+            EngineDeadError: It has stopped, or no step has come to an end for longer than
+                `config.engine_stall_timeout_s`.
+        """
+        ...
+
+    def close(self) -> None:
+        """Fail what is running, stop the engine if this client started it. May be called twice."""
+        ...
