@@ -6,6 +6,7 @@ MIRRORED_SHARE = 0.8
 FOLDERS = {
     "core/hotshoe": "tests/core",
     "platforms/cpu/hotshoe_cpu": "tests/platforms/cpu",
+    "plugins/bench/hotshoe_bench": "tests/plugins/bench",
     "plugins/demo/hotshoe_demo": "tests/plugins/demo",
     "plugins/models/hotshoe_models": "tests/plugins/models",
     "plugins/quantization/hotshoe_quantization": "tests/plugins/quantization",

@@ -1,0 +1,80 @@
+"""`hotshoe bench compare`: two results of one benchmark side by side, as ratios."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hotshoe.cli.session import say
+from hotshoe.cli.table import table
+from hotshoe.errors import ConfigError
+
+#: Where the benchmarks keep their numbers.
+_NUMBERS = ("summary", "median")
+_SETTINGS = ("workload", "engine", "server")
+
+
+class Compare:
+    """See `hotshoe.cli.command.Command`."""
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        for name, text in (("before", "file to divide by"), ("after", "file to be divided")):
+            parser.add_argument(name, type=Path, metavar=name.upper(), help=text)
+
+    def run(self, args: Namespace) -> int:
+        before, after = read(args.before), read(args.after)
+        if before["benchmark"] != after["benchmark"]:
+            raise ConfigError(
+                f"{args.before} is of bench {before['benchmark']}, "
+                f"{args.after} of bench {after['benchmark']}"
+            )
+        for line in differences(before, after):
+            say(line)
+        header = ("", args.before.stem, args.after.stem, "ratio")
+        print(table(header, ratios(numbers(before), numbers(after))))
+        return 0
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read a file that `--output-json` wrote.
+
+    Raises:
+        ConfigError: It is unreadable, or no benchmark's result.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from None
+    if not isinstance(value, dict) or "benchmark" not in value or not numbers(value):
+        raise ConfigError(f"{path} is no result of `hotshoe bench`; write one with --output-json")
+    return value
+
+
+def numbers(result: Mapping[str, Any]) -> dict[str, float]:
+    """Return what was measured, by name."""
+    return next((dict(result[key]) for key in _NUMBERS if key in result), {})
+
+
+def ratios(before: Mapping[str, float], after: Mapping[str, float]) -> list[tuple[object, ...]]:
+    """Return rows of name, both values and their ratio, for what both measured."""
+    return [
+        (name, value, after[name], f"{after[name] / value:.3f}" if value else "-")
+        for name, value in before.items()
+        if name in after
+    ]
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Name the settings that differ, but for the seed."""
+    lines = []
+    for part in _SETTINGS:
+        old, new = before.get(part, {}), after.get(part, {})
+        lines += [
+            f"{part}: {name} is {old.get(name)} and {new.get(name)}"
+            for name in sorted({*old, *new})
+            if old.get(name) != new.get(name) and name != "seed"
+        ]
+    return lines

@@ -1,0 +1,21 @@
+"""The plugin: adds `hotshoe bench serve` and `hotshoe bench compare`. Imports no HTTP library."""
+
+from collections.abc import Mapping
+
+from hotshoe.cli.command import CommandEntry
+from hotshoe.plugins import hookimpl
+
+HOTSHOE_HOOK_API = 1
+
+
+@hookimpl
+def hotshoe_commands() -> Mapping[str, CommandEntry]:
+    """Name the commands."""
+    return {
+        "bench serve": CommandEntry(
+            "hotshoe_bench.serve:Serve", "measure a running server: latencies, throughput, goodput"
+        ),
+        "bench compare": CommandEntry(
+            "hotshoe_bench.compare:Compare", "print two benchmark results side by side"
+        ),
+    }
