@@ -27,13 +27,16 @@ class Serve:
         add_flags(parser)
 
     def run(self, args: Namespace) -> int:
+        import uvloop
+
         from hotshoe_bench import options, report
         from hotshoe_bench.summary import failures, parse_objectives, summarise
 
         options.check(args)
         objectives = parse_objectives(args.goodput)
         args.seed = options.choose_seed(args)
-        records = asyncio.run(measure(args))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            records = runner.run(measure(args))
         numbers, failed = summarise(records, objectives), failures(records)
         print(report.render(numbers, failed))
         if args.output_json is not None:
