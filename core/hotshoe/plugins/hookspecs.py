@@ -68,3 +68,8 @@ def hotshoe_tool_parsers() -> Mapping[str, str]:  # type: ignore[empty-body]
 @hookspec
 def hotshoe_reasoning_parsers() -> Mapping[str, str]:  # type: ignore[empty-body]
     """Name formats of reasoning sections: `{"qwen3": "module:FORMAT"}`, as for tool calls."""
+
+
+@hookspec
+def hotshoe_server_extensions() -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Add to the HTTP server: `{"name": "module:EXTENSION"}`; see `hotshoe_server.extensions`."""

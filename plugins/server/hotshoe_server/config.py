@@ -1,0 +1,86 @@
+"""The server's configuration: one frozen record, flags and YAML names as for `EngineConfig`.
+
+What concerns the engine (its queue, its process, its restarts) is `EngineConfig`'s; what an
+extension needs is declared by the extension. Standard library only.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+
+from hotshoe.config import check_options, option
+from hotshoe.errors import ConfigError
+
+#: Group title -> first field of the group, as `hotshoe.cli.options` wants it.
+SERVER_GROUPS = {"server": "host", "access": "api_key", "parsing": "tool_call_parser"} | {
+    "request limits": "max_body_bytes"
+}
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """Everything that defines a server beside its engine. Never edited in place.
+
+    Raises:
+        ConfigError: A value has the wrong type or lies outside its bounds.
+    """
+
+    host: str = option("127.0.0.1", "address to listen on")
+    port: int = option(8000, "port to listen on; 0 takes a free one", low=0, high=65535)
+    served_model_name: list[str] = option([], "name that requests use for the model")
+    admin_socket: str | None = option(None, "unix socket for admin verbs, readable by its owner")
+    api_processes: int = option(1, "processes that answer HTTP", low=1, high=64)
+    shutdown_timeout_s: float = option(
+        30.0, "seconds that running requests get to end after SIGTERM", low=0, high=86400
+    )
+    ssl_certfile: str | None = option(None, "certificate chain, to speak TLS")
+    ssl_keyfile: str | None = option(None, "private key of the certificate")
+    access_log: bool = option(False, "print a line for each request")
+
+    api_key: list[str] = option([], "key that requests must bear; prefer --api-key-file")
+    api_key_file: str | None = option(None, "file of such keys, one a line")
+    admin_key_file: str | None = option(None, "file of keys that allow admin verbs over HTTP")
+    allowed_hosts: list[str] = option(
+        [], "value of the Host header to accept; on loopback its own names always are"
+    )
+    allowed_origins: list[str] = option([], "origin of web pages that may send requests (CORS)")
+
+    tool_call_parser: str = option("auto", "format of tool calls; auto reads the chat template")
+    reasoning_parser: str = option("auto", "format of reasoning sections, likewise")
+    enable_auto_tool_choice: bool = option(True, "let the model call tools of its own accord")
+    response_store_bytes: int = option(
+        64 * MIB, "memory for stored responses; 0 stores none", low=0, high=2**40
+    )
+
+    max_body_bytes: int = option(16 * MIB, "longest request body", low=1024, high=2**32)
+    max_header_bytes: int = option(64 * 1024, "longest request head", low=1024, high=2**24)
+    read_timeout_s: float = option(
+        60.0, "seconds that a client may take to send a request", low=0.1, high=86400
+    )
+    request_timeout_s: float | None = option(
+        None, "seconds after which a request ends, finished or not", low=0.001, high=86400
+    )
+    max_sequences: int = option(
+        128, "most sequences of one HTTP request: prompts times n", low=1, high=65536
+    )
+    max_schema_bytes: int = option(
+        65536, "longest JSON schema, regular expression or grammar", low=64, high=2**18
+    )
+    max_tools: int = option(128, "most tools of one request", low=0, high=4096)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
+            raise ConfigError("TLS needs both ssl_certfile and ssl_keyfile")
+
+    @property
+    def loopback(self) -> bool:
+        """True when only this machine can connect."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False

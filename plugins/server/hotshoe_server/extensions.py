@@ -1,0 +1,142 @@
+"""The seam for what others add to the server: routes, middleware, observers, background work.
+
+An extension is offered through hook `hotshoe_server_extensions` as `{"name": "module:EXTENSION"}`,
+where EXTENSION is a `ServerExtension`. Its module is imported for every `hotshoe serve`, be it
+only for `--help`: keep it light, and let `build` name the heavy part as `"module:function"`.
+
+    @dataclass(frozen=True, slots=True)
+    class PageOptions:
+        ui: bool = option(True, "serve a page at /")
+
+    def build(server: ServerState, options: PageOptions) -> Parts:
+        return Parts(endpoints=[Endpoint("GET", "/", page, "A page for people")])
+
+    EXTENSION = ServerExtension(build="my_package.page:build", options=PageOptions)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hotshoe.types import RequestTiming, SamplingParams
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from hotshoe_server.state import ServerState
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """What is known of one engine request. The server writes it, observers read it.
+
+    Attributes:
+        request_id: As the engine knows it.
+        endpoint: The route's path, such as `/v1/chat/completions`: a closed set.
+        model: Name of the model, as served.
+        headers: The HTTP request's headers, lower-case names; for trace contexts.
+        stream: Whether the answer is streamed.
+        params: What was asked of the engine.
+        arrival_s: When the HTTP request was read, in `time.monotonic()` seconds, as all times.
+        num_prompt_tokens: After rendering.
+        num_cached_tokens: Of these, found in the prefix cache.
+        num_generated_tokens: So far, over all sequences.
+        timing: The engine's times; the object grows while the request runs.
+        finish_reasons: One of "stop", "length", "abort", "error" for each ended sequence.
+        error: A key of `hotshoe_server.errors.CATALOGUE` when the request failed or was cut off;
+            "client_gone" when nobody waited for the end.
+        end_s: When it ended; 0 while it runs.
+    """
+
+    request_id: str
+    endpoint: str
+    model: str
+    headers: Mapping[str, str]
+    stream: bool
+    params: SamplingParams
+    arrival_s: float
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_generated_tokens: int = 0
+    timing: RequestTiming = field(default_factory=RequestTiming)
+    finish_reasons: list[str] = field(default_factory=list)
+    error: str | None = None
+    end_s: float = 0.0
+
+
+class RequestObserver(Protocol):
+    """Hears of every engine request. Called on the event loop: be quick, and never raise."""
+
+    def begin(self, record: RequestRecord) -> None:
+        """A request goes to the engine."""
+        ...
+
+    def advance(self, record: RequestRecord, num_tokens: int, now_s: float) -> None:
+        """The engine gave `num_tokens` new tokens, counted in the record already."""
+        ...
+
+    def end(self, record: RequestRecord) -> None:
+        """The request has ended, one way or another. Called exactly once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One route.
+
+    Attributes:
+        method: "GET" or "POST".
+        path: Such as "/metrics".
+        handler: `async def handler(call: Call) -> Response`. With a `body` annotation of a
+            pydantic model as second parameter, the body is read, bounded and validated first.
+            Values that are no `Response` are written as JSON.
+        summary: One line, for /openapi.json.
+        admin: Only on the admin socket, or with an admin key.
+        public: Outside the guard: needs no key. For liveness only.
+        answer: Type of the JSON answer, for /openapi.json.
+    """
+
+    method: str
+    path: str
+    handler: Callable[..., Awaitable[Any]]
+    summary: str
+    admin: bool = False
+    public: bool = False
+    answer: type[Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What an extension adds to one server.
+
+    Attributes:
+        endpoints: Routes; all but public ones are behind the guard.
+        middleware: Each wraps the application in an ASGI application; the first is outermost. They
+            run behind the guard and see only requests that passed it.
+        observers: Hear of every engine request.
+        lifespan: Entered when the engine is ready, left when the server has drained.
+    """
+
+    endpoints: Sequence[Endpoint] = ()
+    middleware: Sequence[Callable[[ASGIApp], ASGIApp]] = ()
+    observers: Sequence[RequestObserver] = ()
+    lifespan: Callable[[], AbstractAsyncContextManager[None]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerExtension:
+    """What hook `hotshoe_server_extensions` names.
+
+    Attributes:
+        build: `build(server, options) -> Parts`, or `"module:function"` of it. Called once, when
+            the engine is ready. `server.client`, `server.config` and `server.in_flight` are what
+            a page or a metric needs.
+        options: A frozen dataclass of `hotshoe.config.option` fields, which become flags of
+            `hotshoe serve` and names in its YAML file; None when there are none.
+    """
+
+    build: Callable[[ServerState, Any], Parts] | str
+    options: type[Any] | None = None
