@@ -1,0 +1,219 @@
+"""Candidate of slot `attention`: one launch for decode rows, one for requests with more queries.
+
+Keys and values are head-major inside a block, so a tile of one head is one contiguous stretch.
+`rotary.py` writes that layout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import AttentionMetadata, AttentionSpec, KVLayout, Verdict
+from hotshoe_triton.device import Arch, arch_of, judge, next_power_of_2
+
+LAYOUT = KVLayout("head-major", "htd", "htd")
+MAX_HEAD_DIM = 256
+MIN_BLOCK_SIZE = 16
+MIN_ROWS = 16
+#: Requests whose lengths the decode kernel keeps in registers; one kernel is compiled for each.
+REQUEST_BLOCKS = (64, 256, 1024, 4096)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """Shape of one kernel's work.
+
+    Attributes:
+        rows: Query rows of a tile (tokens times heads of one KV head); prefill only.
+        keys: Keys of a tile.
+        warps, stages: Triton's num_warps and num_stages.
+        programs_per_unit: Decode programs per compute unit, over all KV heads.
+    """
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+    programs_per_unit: int = 2
+
+
+#: By family; the rows that apply to 16-bit elements and head_dim up to 128, then up to 256.
+PREFILL: dict[str, tuple[Tiling, Tiling]] = {
+    "ampere": (Tiling(128, 64, 8, 3), Tiling(64, 64, 8, 2)),
+    "hopper": (Tiling(128, 128, 8, 2), Tiling(128, 64, 8, 2)),
+    "blackwell": (Tiling(128, 128, 8, 2), Tiling(128, 64, 8, 2)),
+    "small": (Tiling(128, 32, 4, 2), Tiling(64, 32, 4, 2)),
+    "cdna": (Tiling(128, 64, 4, 1), Tiling(64, 32, 4, 1)),
+    "rdna": (Tiling(64, 32, 4, 1), Tiling(32, 32, 4, 1)),
+}
+DECODE: dict[str, tuple[Tiling, Tiling]] = {
+    "ampere": (Tiling(16, 64, 4, 3), Tiling(16, 32, 4, 3)),
+    "hopper": (Tiling(16, 64, 4, 3), Tiling(16, 64, 4, 3, 1)),
+    "blackwell": (Tiling(16, 64, 4, 3), Tiling(16, 64, 4, 3, 1)),
+    "small": (Tiling(16, 32, 4, 3), Tiling(16, 32, 4, 2, 1)),
+    "cdna": (Tiling(16, 64, 4, 1, 4), Tiling(16, 32, 4, 1, 2)),
+    "rdna": (Tiling(16, 32, 4, 1, 4), Tiling(16, 32, 4, 1, 2)),
+}
+
+
+def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
+    """Judge sizes and types."""
+    size = spec.block_size
+    return judge(
+        facts,
+        spec.dtype,
+        {
+            f"kv_dtype {spec.kv_dtype} differs from dtype {spec.dtype}": spec.kv_dtype
+            != spec.dtype,
+            f"head_dim {spec.head_dim} is not a multiple of 8 up to {MAX_HEAD_DIM}": bool(
+                spec.head_dim % 8 or spec.head_dim > MAX_HEAD_DIM
+            ),
+            f"block_size {size} is not a power of two from {MIN_BLOCK_SIZE}": bool(
+                size < MIN_BLOCK_SIZE or size & (size - 1)
+            ),
+            f"{spec.num_heads} heads are not a multiple of {spec.num_kv_heads} KV heads": bool(
+                spec.num_heads % spec.num_kv_heads
+            ),
+            f"more than 64 heads share a KV head ({spec.num_heads} / {spec.num_kv_heads})": (
+                spec.num_heads > 64 * spec.num_kv_heads
+            ),
+            f"scale {spec.scale} is not positive": not spec.scale > 0,
+        },
+    )
+
+
+def tiling(table: dict[str, tuple[Tiling, Tiling]], spec: AttentionSpec, arch: Arch) -> Tiling:
+    """Choose a tiling; float32 halves the keys, since its elements take twice the room."""
+    chosen = table[arch.family][spec.head_dim > 128]
+    if spec.dtype != "float32":
+        return chosen
+    rows = max(MIN_ROWS, chosen.rows // 2)
+    return Tiling(rows, max(16, chosen.keys // 2), chosen.warps, 1, chosen.programs_per_unit)
+
+
+class Attention:
+    """See `hotshoe.slots.AttentionOp`.
+
+    Args:
+        spec: The slot's specification.
+        facts: The device.
+        alone: Compute each decode row in one program, so that its result is the same in every
+            batch; slower where few long requests run.
+        decode, prefill: Tilings to use instead of the shipped ones.
+    """
+
+    layout = LAYOUT
+
+    def __init__(
+        self,
+        spec: AttentionSpec,
+        facts: DeviceFacts,
+        alone: bool = False,
+        decode: Tiling | None = None,
+        prefill: Tiling | None = None,
+    ) -> None:
+        from hotshoe_triton.kernels.decode import decode_attention
+        from hotshoe_triton.kernels.prefill import prefill_attention
+
+        arch = arch_of(facts)
+        decode = decode or tiling(DECODE, spec, arch)
+        prefill = prefill or tiling(PREFILL, spec, arch)
+        group = spec.num_heads // spec.num_kv_heads
+        self._width = spec.num_heads * spec.head_dim
+        self._kv_heads, self._group, self._dim = spec.num_kv_heads, group, spec.head_dim
+        self._decode_kernel, self._prefill_kernel = decode_attention, prefill_attention
+        shared = {
+            "NUM_HEADS": spec.num_heads,
+            "GROUP": group,
+            "HEAD_DIM": spec.head_dim,
+            "BLOCK_SIZE": spec.block_size,
+            "SCALE": spec.scale,
+            "WINDOW": spec.window or 0,
+            "SOFTCAP": spec.softcap or 0.0,
+            "SINKS": spec.sinks,
+            "BLOCK_D": next_power_of_2(spec.head_dim),
+        }
+        self._sinks = spec.sinks
+        self._alone = alone
+        self._programs = max(
+            1, -(-facts.compute_units * decode.programs_per_unit // spec.num_kv_heads)
+        )
+        block_g = next_power_of_2(group)
+        self._decode = shared | {
+            "ALONE": alone,
+            "BLOCK_M": max(MIN_ROWS, block_g),
+            "BLOCK_N": decode.keys,
+            "BLOCK_G": block_g,
+            "BLOCK_P": max(1, min(16, 4096 // (block_g * next_power_of_2(spec.head_dim)))),
+            "num_warps": decode.warps,
+            "num_stages": decode.stages,
+        }
+        rows = max(prefill.rows, block_g)
+        self._block_q = rows // group
+        self._prefill = shared | {
+            "BLOCK_M": rows,
+            "BLOCK_N": prefill.keys,
+            "BLOCK_R": 256,
+            "num_warps": prefill.warps,
+            "num_stages": prefill.stages,
+        }
+        self._cache: Tensor | None = None
+        self._counters: list[Tensor] = []
+
+    def _bind(self, cache: Tensor) -> None:
+        self._cache = cache
+        self._k, self._v = cache[0], cache[1]
+        self._block_stride = cache.stride(1)
+
+    def _counter(self, num_reqs: int, device: torch.device) -> Tensor:
+        """Return zeroed counters. Earlier, smaller ones stay alive: captured graphs use them."""
+        needed = max(num_reqs, REQUEST_BLOCKS[1]) * self._kv_heads
+        if not self._counters or self._counters[-1].numel() < needed:
+            self._counters.append(torch.zeros(2 * needed, dtype=torch.int32, device=device))
+        return self._counters[-1]
+
+    def __call__(
+        self, q: Tensor, cache: Tensor, metadata: AttentionMetadata, sinks: Tensor | None
+    ) -> Tensor:
+        if cache is not self._cache:
+            self._bind(cache)
+        assert (sinks is not None) == self._sinks
+        tokens, reqs = q.size(0), metadata.num_reqs
+        out = torch.empty((tokens, self._width), dtype=q.dtype, device=q.device)
+        if reqs == 0:
+            return out
+        single = metadata.max_query_len == 1
+        table = metadata.block_table
+        tensors = (out, q, self._k, self._v, table, metadata.query_start_loc, metadata.seq_lens)
+        tensors += (q if sinks is None else sinks,)
+        sizes = (reqs, q.stride(0), table.stride(0), self._block_stride)
+        if single or reqs > 1:
+            self._run_decode(tensors, sizes, single and tokens == reqs)
+        if not single:
+            grid = (self._kv_heads, tokens // self._block_q + reqs)
+            self._prefill_kernel[grid](*tensors, *sizes, **self._prefill)
+        return out
+
+    def _run_decode(
+        self, tensors: tuple[Tensor, ...], sizes: tuple[int, ...], uniform: bool
+    ) -> None:
+        reqs, device = sizes[0], tensors[0].device
+        programs = reqs if self._alone else self._programs
+        pieces = programs * 2 * self._kv_heads * self._group
+        scratch = torch.empty(pieces * (self._dim + 2), dtype=torch.float32, device=device)
+        stats = scratch[pieces * self._dim :]
+        block_r = next(size for size in REQUEST_BLOCKS if size >= reqs)
+        self._decode_kernel[(self._kv_heads, programs)](
+            *tensors,
+            scratch,
+            stats,
+            self._counter(reqs, device),
+            *sizes,
+            UNIFORM=uniform,
+            BLOCK_R=block_r,
+            **self._decode,
+        )

@@ -1,0 +1,1 @@
+"""The kernels themselves; importing one of these modules imports Triton."""

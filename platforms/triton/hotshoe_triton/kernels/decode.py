@@ -1,0 +1,184 @@
+"""Paged attention for requests with one query in a step: every program reads an equal share.
+
+The tiles of all requests, in order, are one list, and each of a fixed number of programs takes an
+equal stretch of it. So the grid is the same for every batch (a captured graph stays valid), and one
+long request among short ones keeps no program waiting. A stretch may begin or end inside a request:
+such a piece goes to a scratch slot, and the program that delivers a request's last piece joins them
+in order of the keys, so results do not depend on timing. With ALONE each request has one program
+and its result does not depend on the batch either.
+
+Shape suffixes: R requests, P pieces of a request, G heads of one KV head; others as in attention.
+"""
+
+import triton
+import triton.language as tl
+
+from hotshoe_triton.kernels.attention import BOTTOM, LOG2E, absorb
+
+
+@triton.jit
+def first_tile(seq_len, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Return the first tile that the query at seq_len - 1 sees."""
+    if WINDOW > 0:
+        first = tl.maximum(seq_len - WINDOW, 0) // BLOCK_N
+    else:
+        first = seq_len * 0
+    return first
+
+
+@triton.jit
+def tile_ends(
+    starts_ptr, seq_lens_ptr, num_reqs, UNIFORM: tl.constexpr, WINDOW: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr,
+):  # fmt: skip
+    """Return for each request [R] the end of its tiles in the list of all tiles, int32.
+
+    A request without keys has one tile, which gives it zeros. Without UNIFORM, requests with
+    another number of queries than one have none.
+    """
+    index_R = tl.arange(0, BLOCK_R)
+    there_R = index_R < num_reqs
+    seq_len_R = tl.load(seq_lens_ptr + index_R, mask=there_R, other=0)
+    tiles_R = tl.cdiv(seq_len_R, BLOCK_N) - first_tile(seq_len_R, WINDOW, BLOCK_N)
+    tiles_R = tl.maximum(tiles_R, 1)
+    if not UNIFORM:
+        start_R = tl.load(starts_ptr + index_R, mask=there_R, other=0)
+        end_R = tl.load(starts_ptr + 1 + index_R, mask=there_R, other=0)
+        there_R &= end_R - start_R == 1
+    return tl.cumsum(tl.where(there_R, tiles_R, 0), 0)
+
+
+@triton.jit
+def join_pieces(
+    partial_ptr, stats_ptr, kv_head, first, last, total, num_programs,
+    NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
+    BLOCK_G: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Return a request's result [G, D] from the pieces of programs first..last."""
+    group_G = tl.arange(0, BLOCK_G)
+    channel_D = tl.arange(0, BLOCK_D)
+    here_GD = (group_G < GROUP)[:, None] & (channel_D < HEAD_DIM)[None, :]
+    acc_GD = tl.zeros([BLOCK_G, BLOCK_D], tl.float32)
+    top_G = tl.full([BLOCK_G], BOTTOM, tl.float32)
+    sum_G = tl.zeros([BLOCK_G], tl.float32)
+    for base in range(first, last + 1, BLOCK_P):
+        program_P = base + tl.arange(0, BLOCK_P)
+        # With fewer tiles than programs, some programs between have none.
+        wide_P = program_P.to(tl.int64)
+        busy_P = wide_P * total // num_programs < (wide_P + 1) * total // num_programs
+        busy_P &= program_P <= last
+        slot_P = program_P * 2 + (program_P == first).to(tl.int32)
+        row_GP = (slot_P[None, :] * NUM_KV_HEADS + kv_head) * GROUP + group_G[:, None]
+        there_GP = busy_P[None, :] & (group_G < GROUP)[:, None]
+        stats_ptrs_GP = stats_ptr + row_GP * 2
+        top_GP = tl.load(stats_ptrs_GP, mask=there_GP, other=BOTTOM, cache_modifier=".cg")
+        sum_GP = tl.load(stats_ptrs_GP + 1, mask=there_GP, other=0.0, cache_modifier=".cg")
+        new_top_G = tl.maximum(top_G, tl.max(top_GP, 1))
+        factor_GP = tl.where(there_GP, tl.exp2(top_GP - new_top_G[:, None]), 0.0)
+        shrink_G = tl.exp2(top_G - new_top_G)
+        piece_GPD = tl.load(
+            partial_ptr + row_GP[:, :, None] * HEAD_DIM + channel_D[None, None, :],
+            mask=busy_P[None, :, None] & here_GD[:, None, :],
+            other=0.0,
+            cache_modifier=".cg",
+        )
+        acc_GD = acc_GD * shrink_G[:, None] + tl.sum(piece_GPD * factor_GP[:, :, None], 1)
+        sum_G = sum_G * shrink_G + tl.sum(sum_GP * factor_GP, 1)
+        top_G = new_top_G
+    return acc_GD / tl.where(sum_G > 0, sum_G, 1.0)[:, None]
+
+
+@triton.jit
+def decode_attention(
+    out_ptr, q_ptr, k_ptr, v_ptr, table_ptr, starts_ptr, seq_lens_ptr, sinks_ptr,
+    partial_ptr, stats_ptr, counter_ptr, num_reqs, q_stride, table_stride, block_stride,
+    NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, SCALE: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr,
+    SINKS: tl.constexpr, UNIFORM: tl.constexpr, ALONE: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_G: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+):  # fmt: skip
+    """Grid: (num_kv_heads, programs); programs = num_reqs with ALONE.
+
+    Args:
+        partial_ptr: [programs * 2, num_kv_heads, GROUP, HEAD_DIM] float32, scratch.
+        stats_ptr: [programs * 2, num_kv_heads, GROUP, 2] float32, scratch.
+        counter_ptr: [num_reqs, num_kv_heads] int32, zero before and after.
+    """
+    NUM_KV_HEADS: tl.constexpr = NUM_HEADS // GROUP
+    kv_head = tl.program_id(0)
+    program = tl.program_id(1)
+    programs = tl.num_programs(1)
+    end_R = tile_ends(starts_ptr, seq_lens_ptr, num_reqs, UNIFORM, WINDOW, BLOCK_N, BLOCK_R)
+    total = tl.max(end_R, 0)
+    if ALONE:
+        index_R = tl.arange(0, BLOCK_R)
+        end = tl.max(tl.where(index_R <= program, end_R, 0), 0)
+        at = tl.max(tl.where(index_R < program, end_R, 0), 0)
+    else:
+        at = (program.to(tl.int64) * total // programs).to(tl.int32)
+        end = ((program + 1).to(tl.int64) * total // programs).to(tl.int32)
+    row_M = tl.arange(0, BLOCK_M)
+    head_M = kv_head * GROUP + row_M
+    channel_D = tl.arange(0, BLOCK_D)
+    there_MD = (row_M < GROUP)[:, None] & (channel_D < HEAD_DIM)[None, :]
+    plane = kv_head.to(tl.int64) * (BLOCK_SIZE * HEAD_DIM)
+    k_ptr += plane
+    v_ptr += plane
+
+    while at < end:
+        request = tl.sum((end_R <= at).to(tl.int32), 0)
+        request_end = tl.min(tl.where(end_R > at, end_R, 2147483647), 0)
+        seq_len = tl.load(seq_lens_ptr + request)
+        low = first_tile(seq_len, WINDOW, BLOCK_N)
+        num_tiles = tl.maximum(tl.cdiv(seq_len, BLOCK_N) - low, 1)
+        request_begin = request_end - num_tiles
+        until = tl.minimum(request_end, end)
+        token = request.to(tl.int64)
+        if not UNIFORM:
+            token = tl.load(starts_ptr + request).to(tl.int64)
+        q_offsets_MD = token * q_stride + head_M[:, None] * HEAD_DIM + channel_D[None, :]
+        q_MD = tl.load(q_ptr + q_offsets_MD, mask=there_MD, other=0.0)
+        acc_MD = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        top_M = tl.full([BLOCK_M], BOTTOM, tl.float32)
+        sum_M = tl.zeros([BLOCK_M], tl.float32)
+        if SINKS:
+            if at == request_begin:
+                top_M = tl.load(sinks_ptr + head_M, mask=row_M < GROUP, other=0.0) * LOG2E
+                sum_M += 1.0
+        position_M = tl.full([BLOCK_M], 0, tl.int32) + (seq_len - 1)
+        row_table_ptr = table_ptr + request.to(tl.int64) * table_stride
+        for n in range(at - request_begin + low, until - request_begin + low):
+            acc_MD, top_M, sum_M = absorb(
+                acc_MD, top_M, sum_M, q_MD, position_M, k_ptr, v_ptr, row_table_ptr, n, seq_len,
+                block_stride, True, HEAD_DIM, BLOCK_SIZE, SCALE, WINDOW, SOFTCAP, BLOCK_N, BLOCK_D,
+            )  # fmt: skip
+        out_offset = (token * NUM_HEADS + kv_head * GROUP) * HEAD_DIM
+        if (at == request_begin) & (until == request_end):
+            out_MD = acc_MD / tl.where(sum_M > 0, sum_M, 1.0)[:, None]
+            offsets_MD = out_offset + row_M[:, None] * HEAD_DIM + channel_D[None, :]
+            tl.store(out_ptr + offsets_MD, out_MD.to(out_ptr.dtype.element_ty), mask=there_MD)
+        else:
+            slot = program * 2 + (at == request_begin).to(tl.int32)
+            piece_M = (slot * NUM_KV_HEADS + kv_head) * GROUP + row_M
+            tl.store(
+                partial_ptr + piece_M[:, None] * HEAD_DIM + channel_D[None, :], acc_MD, there_MD
+            )
+            tl.store(stats_ptr + piece_M * 2, top_M, row_M < GROUP)
+            tl.store(stats_ptr + piece_M * 2 + 1, sum_M, row_M < GROUP)
+            tl.debug_barrier()
+            first = (((request_begin + 1).to(tl.int64) * programs - 1) // total).to(tl.int32)
+            last = ((request_end.to(tl.int64) * programs - 1) // total).to(tl.int32)
+            pieces = tl.minimum(last - first + 1, num_tiles)
+            cell_ptr = counter_ptr + request * NUM_KV_HEADS + kv_head
+            if tl.atomic_add(cell_ptr, 1, sem="acq_rel", scope="gpu") == pieces - 1:
+                tl.store(cell_ptr, 0)
+                out_GD = join_pieces(
+                    partial_ptr, stats_ptr, kv_head, first, last, total, programs,
+                    NUM_KV_HEADS, GROUP, HEAD_DIM, BLOCK_G, BLOCK_P, BLOCK_D,
+                )  # fmt: skip
+                group_G = tl.arange(0, BLOCK_G)
+                here_GD = (group_G < GROUP)[:, None] & (channel_D < HEAD_DIM)[None, :]
+                offsets_GD = out_offset + group_G[:, None] * HEAD_DIM + channel_D[None, :]
+                tl.store(out_ptr + offsets_GD, out_GD.to(out_ptr.dtype.element_ty), mask=here_GD)
+        at = until

@@ -1,0 +1,99 @@
+"""Paged causal attention for requests with several queries in a step.
+
+One program computes a tile of BLOCK_M rows: the query heads of one KV head, for as many neighbouring
+tokens as fit. Which request a tile belongs to is found on the device, so the host needs no lengths:
+request i owns tiles from query_start[i] // BLOCK_Q + i on, which always suffices for its queries.
+"""
+
+import triton
+import triton.language as tl
+
+from hotshoe_triton.kernels.attention import BOTTOM, LOG2E, absorb
+
+
+@triton.jit
+def request_of_tile(tile, starts_ptr, num_reqs, BLOCK_Q: tl.constexpr, BLOCK_R: tl.constexpr):
+    """Return the last request whose first tile is at or before this one."""
+    count = tl.zeros((), tl.int32)
+    for first in range(0, num_reqs, BLOCK_R):
+        index_R = first + tl.arange(0, BLOCK_R)
+        there_R = index_R < num_reqs
+        start_R = tl.load(starts_ptr + index_R, mask=there_R, other=0)
+        count += tl.sum((there_R & (start_R // BLOCK_Q + index_R <= tile)).to(tl.int32), 0)
+    return count - 1
+
+
+@triton.jit
+def prefill_attention(
+    out_ptr, q_ptr, k_ptr, v_ptr, table_ptr, starts_ptr, seq_lens_ptr, sinks_ptr,
+    num_reqs, q_stride, table_stride, block_stride,
+    NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, SCALE: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr,
+    SINKS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+):  # fmt: skip
+    """Grid: (num_kv_heads, num_tokens // BLOCK_Q + num_reqs). Requests with one query are left to
+    the decode kernel. Tiles with most keys start first."""
+    BLOCK_Q: tl.constexpr = BLOCK_M // GROUP
+    kv_head = tl.program_id(0)
+    tile = tl.num_programs(1) - 1 - tl.program_id(1)
+    request = request_of_tile(tile, starts_ptr, num_reqs, BLOCK_Q, BLOCK_R)
+    start = tl.load(starts_ptr + request)
+    num_queries = tl.load(starts_ptr + request + 1) - start
+    first_query = (tile - start // BLOCK_Q - request) * BLOCK_Q
+    if (num_queries <= 1) | (first_query >= num_queries):
+        return
+    seq_len = tl.load(seq_lens_ptr + request)
+    first_pos = seq_len - num_queries + first_query
+
+    row_M = tl.arange(0, BLOCK_M)
+    query_M = row_M // GROUP
+    head_M = kv_head * GROUP + row_M % GROUP
+    there_M = (query_M < BLOCK_Q) & (first_query + query_M < num_queries)
+    position_M = tl.where(there_M, first_pos + query_M, -1)
+    channel_D = tl.arange(0, BLOCK_D)
+    there_MD = there_M[:, None] & (channel_D < HEAD_DIM)[None, :]
+    token_M = (start + first_query + query_M).to(tl.int64)
+    q_offsets_M = token_M * q_stride + head_M * HEAD_DIM
+    q_MD = tl.load(q_ptr + q_offsets_M[:, None] + channel_D[None, :], mask=there_MD, other=0.0)
+
+    acc_MD = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    top_M = tl.full([BLOCK_M], BOTTOM, tl.float32)
+    sum_M = tl.zeros([BLOCK_M], tl.float32)
+    if SINKS:
+        top_M = tl.load(sinks_ptr + head_M) * LOG2E
+        sum_M += 1.0
+    table_ptr += request.to(tl.int64) * table_stride
+    plane = kv_head.to(tl.int64) * (BLOCK_SIZE * HEAD_DIM)
+    k_ptr += plane
+    v_ptr += plane
+
+    # Tiles of keys: [low, full_low) and [full_high, high) need a mask, those between need none.
+    last_pos = tl.minimum(first_pos + BLOCK_Q, seq_len) - 1
+    high = last_pos // BLOCK_N + 1
+    low = tl.zeros((), tl.int32)
+    full_low = low
+    if WINDOW > 0:
+        low = tl.maximum(first_pos - WINDOW + 1, 0) // BLOCK_N
+        full_low = tl.minimum(tl.cdiv(tl.maximum(last_pos - WINDOW + 1, 0), BLOCK_N), high)
+        for n in range(low, full_low):
+            acc_MD, top_M, sum_M = absorb(
+                acc_MD, top_M, sum_M, q_MD, position_M, k_ptr, v_ptr, table_ptr, n, seq_len,
+                block_stride, True, HEAD_DIM, BLOCK_SIZE, SCALE, WINDOW, SOFTCAP, BLOCK_N, BLOCK_D,
+            )  # fmt: skip
+    full_high = tl.maximum((first_pos + 1) // BLOCK_N, full_low)
+    for n in range(full_low, full_high):
+        acc_MD, top_M, sum_M = absorb(
+            acc_MD, top_M, sum_M, q_MD, position_M, k_ptr, v_ptr, table_ptr, n, seq_len,
+            block_stride, False, HEAD_DIM, BLOCK_SIZE, SCALE, WINDOW, SOFTCAP, BLOCK_N, BLOCK_D,
+        )  # fmt: skip
+    for n in range(full_high, high):
+        acc_MD, top_M, sum_M = absorb(
+            acc_MD, top_M, sum_M, q_MD, position_M, k_ptr, v_ptr, table_ptr, n, seq_len,
+            block_stride, True, HEAD_DIM, BLOCK_SIZE, SCALE, WINDOW, SOFTCAP, BLOCK_N, BLOCK_D,
+        )  # fmt: skip
+
+    out_MD = acc_MD / tl.where(sum_M > 0, sum_M, 1.0)[:, None]
+    out_offsets_M = (token_M * NUM_HEADS + head_M) * HEAD_DIM
+    out_ptrs_MD = out_ptr + out_offsets_M[:, None] + channel_D[None, :]
+    tl.store(out_ptrs_MD, out_MD.to(out_ptr.dtype.element_ty), mask=there_MD)

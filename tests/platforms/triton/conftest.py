@@ -1,0 +1,73 @@
+"""One device for every kernel test: the accelerator where there is one, else Triton's interpreter.
+
+The interpreter must be chosen before Triton is imported; `tests/conftest.py` does that.
+"""
+
+import secrets
+
+import numpy
+import pytest
+import torch
+import triton.language as tl
+from triton.runtime import interpreter
+
+from hotshoe.platform import DeviceFacts
+
+ON_DEVICE = torch.cuda.is_available()
+
+
+def repair_interpreter() -> None:
+    """Mend two gaps of Triton 3.6's interpreter: loop bounds with NumPy 2.4, bfloat16 products."""
+    patch_tensor, dot = interpreter._patch_lang_tensor, interpreter.InterpreterBuilder.create_dot
+
+    def patch(tensor: type, scope: object) -> None:
+        patch_tensor(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    def widen(operand: interpreter.TensorHandle) -> interpreter.TensorHandle:
+        if operand.dtype.scalar != tl.bfloat16:
+            return operand
+        bits = operand.data.astype(numpy.uint32) << 16
+        return interpreter.TensorHandle(bits.view(numpy.float32), tl.float32)
+
+    def create_dot(self: object, a: object, b: object, *rest: object) -> object:
+        return dot(self, widen(a), widen(b), *rest)
+
+    interpreter._patch_lang_tensor = patch
+    interpreter.InterpreterBuilder.create_dot = create_dot
+
+
+if not ON_DEVICE:
+    repair_interpreter()
+
+
+def device_facts(arch: str, device: str = "cpu", units: int = 4) -> DeviceFacts:
+    """Return facts of a device of some architecture."""
+    return DeviceFacts("test", device, f"a {arch}", arch, 1 << 36, units)
+
+
+def arch_here() -> str:
+    """Return the architecture under test; the interpreter's is that of common accelerators."""
+    if not ON_DEVICE:
+        return "sm_90"
+    if torch.version.hip:
+        return torch.cuda.get_device_properties(0).gcnArchName.split(":")[0]
+    major, minor = torch.cuda.get_device_capability()
+    return f"sm_{major}{minor}"
+
+
+@pytest.fixture
+def facts() -> DeviceFacts:
+    """Facts of the device under test."""
+    if not ON_DEVICE:
+        return device_facts("sm_90")
+    units = torch.cuda.get_device_properties(0).multi_processor_count
+    return device_facts(arch_here(), "cuda", units)
+
+
+@pytest.fixture
+def rng(facts: DeviceFacts) -> torch.Generator:
+    """A generator with a new seed in each run; pytest shows the seed when the test fails."""
+    seed = secrets.randbits(32)
+    print(f"seed {seed}")
+    return torch.Generator(facts.device).manual_seed(seed)
