@@ -11,13 +11,14 @@ import torch
 from hotshoe import LLM, EngineConfig, SamplingParams, TokensPrompt
 from hotshoe.engine.explain import explain
 from hotshoe.errors import ConfigError
+from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import Available, DeviceFacts, Platform
 from hotshoe.plugins import PluginManager, hookimpl
 from hotshoe.plugins.manager import EntryPoint
 
 #: Platforms, each with a small block size that it takes.
-BLOCK_SIZES = {"reference": 4, "cpu": 8}
-PACKAGES = ["hotshoe_models", "hotshoe_quantization", "hotshoe_cpu"]
+BLOCK_SIZES = {"reference": 4, "cpu": 8, "cuda": 16}
+PACKAGES = ["hotshoe_models", "hotshoe_quantization", "hotshoe_cpu", "hotshoe_cuda"]
 #: Logits may differ by so much of the largest one, so that nearer tokens may change places.
 TIE = 1e-4
 
@@ -55,8 +56,12 @@ def plugins():
 @pytest.fixture(params=BLOCK_SIZES)
 def make_llm(request, plugins):
     """Make engines whose cache holds one request of full length and a little more."""
-    if request.param not in plugins.mapping("hotshoe_platforms"):
+    platforms = plugins.mapping("hotshoe_platforms")
+    if request.param not in platforms:
         pytest.skip(f"platform {request.param} is not installed")
+    finding = resolve_lazy(platforms[request.param])().probe()
+    if not isinstance(finding, Available):
+        pytest.skip(f"needs hardware of platform {request.param}: {finding}")
     made = []
 
     def make(checkpoint, max_model_len, **options):

@@ -1,0 +1,214 @@
+"""Times one GPU on Llama-3.1-8B dimensions with dummy weights, and prints a table.
+
+    python benchmarks/gpu.py [--cases e,a,b,d,c] [--repeats 3] [--json FILE] [FIELD=VALUE ...]
+
+a: one stream, 128 in and 256 out; b: prefill of 8,192 tokens; d: decode steps of 32, 128 and 256
+sequences around a context of 1,024; c: throughput of 512 x (1,024/128) and 256 x (128/512); e: from
+process start to the first token. Medians; random token ids, fixed seed, prefix caching off, up to
+256 sequences. FIELD=VALUE are fields of `EngineConfig`. Limits are the device's measured read
+bandwidth and matrix rate, taken in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+MODEL = Path(__file__).parent / "models" / "llama-3.1-8b"
+VOCAB, LAYERS, HIDDEN, INTERMEDIATE, KV = 128_256, 32, 4096, 14_336, 1024
+#: Bytes of keys and values per token, and parameters that a step reads.
+KV_BYTES = 2 * LAYERS * KV * 2
+LAYER_PARAMETERS = HIDDEN * (2 * HIDDEN + 2 * KV + 3 * INTERMEDIATE)
+DEFAULTS = {"load_format": "dummy", "dtype": "bfloat16", "max_model_len": 10_240}
+
+
+class Bench:
+    """An engine and what was measured of it.
+
+    Args:
+        options: Fields of `EngineConfig`.
+        repeats: Runs of each case; the median counts.
+    """
+
+    def __init__(self, options: dict[str, Any], repeats: int) -> None:
+        from hotshoe import LLM
+
+        self.results: dict[str, Any] = {}
+        self._repeats = repeats
+        fixed = {"enable_prefix_caching": False, "skip_tokenizer_init": True, "max_num_seqs": 256}
+        self.llm = LLM(str(MODEL), **{**DEFAULTS, **fixed, **options})
+        self._random = random.Random(1234)
+
+    def prompts(self, count: int, length: int) -> list[Any]:
+        """Draw prompts of random token ids."""
+        from hotshoe import TokensPrompt
+
+        draw = self._random.randrange
+        return [TokensPrompt([draw(10, VOCAB - 2000) for _ in range(length)]) for _ in range(count)]
+
+    def generate(self, prompts: list[Any], num_tokens: int) -> float:
+        """Return the seconds that a batch takes."""
+        begin = time.perf_counter()
+        outputs = self.llm.generate(prompts, greedy(num_tokens))
+        seconds = time.perf_counter() - begin
+        assert all(len(o.outputs[0].token_ids) == num_tokens for o in outputs)
+        return seconds
+
+    def median(self, name: str, unit: str, run: Callable[[], float]) -> None:
+        """Repeat a measurement and keep its median."""
+        values = [run() for _ in range(self._repeats)]
+        self.results[name] = {"median": statistics.median(values), "unit": unit, "all": values}
+        print(f"{name:34} {statistics.median(values):12.3f} {unit}", flush=True)
+
+    def one_stream(self) -> None:
+        prompt = self.prompts(1, 128)
+
+        def run() -> float:
+            first, whole = self.generate(prompt, 1), self.generate(prompt, 256)
+            return 1e3 * (whole - first) / 255
+
+        self.median("a one stream 128/256", "ms/token", run)
+
+    def prefill(self) -> None:
+        self.median("b prefill 8192", "ms", lambda: 1e3 * self.generate(self.prompts(1, 8192), 1))
+
+    def throughput(self) -> None:
+        for count, length, out in ((512, 1024, 128), (256, 128, 512)):
+            prompts = self.prompts(count, length)
+            self.median(
+                f"c {count} x ({length}/{out})",
+                "tokens/s",
+                lambda p=prompts, n=out, t=count * (length + out): t / self.generate(p, n),
+            )
+
+    def decode(self) -> None:
+        for batch in (32, 128, 256):
+            out = 256 + 2 * -(-batch * 896 // 8192)
+            prompts = self.prompts(batch, 1024 - out // 2)
+            self.median(
+                f"d decode {batch} x 1024",
+                "ms/step",
+                lambda p=prompts, n=out: self._steady(p, n),
+            )
+
+    def _steady(self, prompts: list[Any], num_tokens: int) -> float:
+        """Return the median time between steps in which every sequence gains a token."""
+        engine = self.llm.engine
+        for i, prompt in enumerate(prompts):
+            engine.add(f"steady-{i}", prompt, greedy(num_tokens))
+        stamps = []
+        while engine.has_work():
+            if len(engine.step()) == len(prompts):
+                stamps.append(time.perf_counter())
+        gaps = [b - a for a, b in itertools.pairwise(stamps)]
+        assert len(gaps) > 200, "no steady stretch"
+        return 1e3 * statistics.median(gaps)
+
+
+def greedy(num_tokens: int) -> Any:
+    """Return parameters for exactly so many greedy tokens."""
+    from hotshoe import SamplingParams
+
+    return SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True, detokenize=False)
+
+
+def limits(weight_bytes: int) -> dict[str, float]:
+    """Measure what the device can do at most, and what that makes of each case."""
+    import torch
+
+    big = torch.randn(1 << 31, dtype=torch.bfloat16, device="cuda")
+    square = torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda")
+    read = big.nbytes / timed(lambda: big.view(torch.int32).sum(dtype=torch.int64))
+    flops = 2 * 8192**3 / timed(lambda: square @ square)
+    found = {"read_TB_s": read / 1e12, "matmul_TFLOP_s": flops / 1e12}
+    for batch, context in ((1, 256), (32, 1024), (128, 1024), (256, 1024)):
+        nbytes = LAYERS * LAYER_PARAMETERS * weight_bytes + VOCAB * HIDDEN * 2
+        found[f"step_{batch}_ms"] = 1e3 * (nbytes + batch * context * KV_BYTES) / read
+    return found
+
+
+def timed(run: Callable[[], object]) -> float:
+    """Return the median seconds of one call on the device."""
+    import torch
+
+    for _ in range(3):
+        run()
+    seconds = []
+    for _ in range(10):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        run()
+        end.record()
+        end.synchronize()
+        seconds.append(begin.elapsed_time(end) / 1e3)
+    return statistics.median(seconds)
+
+
+def startup(settings: list[str]) -> dict[str, Any]:
+    """Return the phases of a new process, and its first token's age."""
+    begin = time.time()
+    command = [sys.executable, __file__, "--first-token", *settings]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr[-3000:])
+    line = json.loads(done.stdout.splitlines()[-1])
+    line["total_s"] = line.pop("first_token_at") - begin
+    print(f"{'e start to first token':34} {line['total_s']:12.3f} s", json.dumps(line["phases"]))
+    return line
+
+
+def first_token(options: dict[str, Any]) -> None:
+    begin = time.time()
+    bench = Bench(options, 1)
+    bench.generate(bench.prompts(1, 16), 1)
+    phases = {name: round(seconds, 2) for name, seconds in bench.llm.startup.items()}
+    phases["python and imports before"] = round(begin - PROCESS_START, 2)
+    print(json.dumps({"first_token_at": time.time(), "phases": phases}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("settings", nargs="*", metavar="FIELD=VALUE")
+    parser.add_argument("--cases", default="e,a,b,d,c")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--first-token", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    options = {k: yaml.safe_load(v) for k, v in (s.split("=", 1) for s in args.settings)}
+    if args.first_token:
+        first_token(options)
+        return
+    cases = args.cases.split(",")
+    results: dict[str, Any] = {"options": options}
+    if "e" in cases:
+        results["e"] = startup(args.settings)
+    bench = Bench(options, args.repeats)
+    print({name: round(s, 2) for name, s in bench.llm.startup.items()})
+    bench.generate(bench.prompts(256, 32), 16)  # every kernel has run once
+    runs = {"a": bench.one_stream, "b": bench.prefill, "c": bench.throughput, "d": bench.decode}
+    for case in cases:
+        if case in runs:
+            runs[case]()
+    results |= bench.results
+    bench.llm.close()
+    results["limits"] = limits(1 if options.get("quantization") else 2)
+    print({name: round(value, 3) for name, value in results["limits"].items()})
+    if args.json:
+        args.json.write_text(json.dumps(results, indent=1))
+
+
+PROCESS_START = time.time()
+
+if __name__ == "__main__":
+    main()

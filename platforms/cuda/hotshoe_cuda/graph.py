@@ -1,0 +1,37 @@
+"""Candidate `cuda_graph` of slot `graph`: CUDA graphs that share one memory pool."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import GraphSpec, Verdict, accept
+
+SCORE = 100
+
+
+def supports(spec: GraphSpec, facts: DeviceFacts) -> Verdict:
+    """Serve every device that this platform drives."""
+    return accept(SCORE)
+
+
+class Graph:
+    """See `hotshoe.slots.GraphOp`."""
+
+    def __init__(self, spec: GraphSpec, facts: DeviceFacts) -> None:
+        self._pool: tuple[int, int] | None = None
+
+    def record(self, function: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        # Once as it is: kernels are compiled and libraries take their workspaces outside the graph.
+        function()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            output = function()
+        self._pool = graph.pool()
+
+        def replay() -> Tensor:
+            graph.replay()
+            return output
+
+        return replay

@@ -1,0 +1,101 @@
+"""What NVML, the driver's management library, says of the GPUs. CUDA is not initialised.
+
+Read by the platform's `probe` and `facts`; needs no torch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+#: FP32 cores per multiprocessor by compute capability; NVML counts cores.
+#: Source: CUDA C++ Programming Guide, table of compute capabilities.
+CORES_PER_UNIT = {(7, 0): 64, (7, 5): 64, (8, 0): 64}
+NEWER_CORES_PER_UNIT = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU. `capability` is (major, minor)."""
+
+    name: str
+    uuid: str
+    capability: tuple[int, int]
+    memory_bytes: int
+    compute_units: int
+    driver: str
+
+
+class NoDriverError(Exception):
+    """There is no NVIDIA driver on this machine: an ordinary finding."""
+
+
+class DriverFailureError(Exception):
+    """There is a driver, or its library, and it does not answer."""
+
+
+def gpus() -> list[Gpu]:
+    """List the GPUs that this process may use, in CUDA's order.
+
+    Raises:
+        NoDriverError: No driver.
+        DriverFailureError: It does not work.
+    """
+    with _library() as nvml:
+        driver = nvml.nvmlSystemGetDriverVersion()
+        count = nvml.nvmlDeviceGetCount()
+        every = [_describe(nvml, nvml.nvmlDeviceGetHandleByIndex(i), driver) for i in range(count)]
+    return visible(every, os.environ.get(VISIBLE))
+
+
+def visible(every: list[Gpu], setting: str | None) -> list[Gpu]:
+    """Apply `CUDA_VISIBLE_DEVICES` as CUDA does: up to the first bad index or UUID prefix."""
+    if setting is None:
+        return every
+    chosen: list[Gpu] = []
+    for word in filter(None, (part.strip() for part in setting.split(","))):
+        if word.isdecimal():
+            found = every[int(word) : int(word) + 1]
+        else:
+            found = [gpu for gpu in every if gpu.uuid.startswith(word)][:1]
+        if not found:
+            break
+        chosen += found
+    return chosen
+
+
+@contextmanager
+def _library() -> Iterator[Any]:
+    try:
+        import pynvml
+    except ImportError as error:
+        raise DriverFailureError(f"{error}; install nvidia-ml-py") from None
+    try:
+        pynvml.nvmlInit()
+    except (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded) as error:
+        raise NoDriverError(f"no NVIDIA driver ({error})") from None
+    except pynvml.NVMLError as error:
+        raise DriverFailureError(f"the NVIDIA driver does not answer: {error}") from None
+    try:
+        yield pynvml
+    except pynvml.NVMLError as error:
+        raise DriverFailureError(f"the NVIDIA driver does not describe its GPUs: {error}") from None
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _describe(nvml: Any, handle: Any, driver: str) -> Gpu:
+    capability = tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle))
+    per_unit = CORES_PER_UNIT.get(capability, NEWER_CORES_PER_UNIT)
+    return Gpu(
+        name=nvml.nvmlDeviceGetName(handle),
+        uuid=nvml.nvmlDeviceGetUUID(handle),
+        capability=capability,
+        memory_bytes=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
+        compute_units=nvml.nvmlDeviceGetNumGpuCores(handle) // per_unit,
+        driver=driver,
+    )

@@ -1,0 +1,125 @@
+"""The CUDA platform: which GPU this is, how much of its memory is free, which kernels serve it.
+
+Detection goes through NVML; CUDA itself is first touched in `activate`.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Mapping, Sequence
+
+from hotshoe.config import EngineConfig
+from hotshoe.errors import ConfigError
+from hotshoe.platform import (
+    Absent,
+    Available,
+    Broken,
+    Change,
+    Detection,
+    DeviceFacts,
+    MemoryBudget,
+    Platform,
+)
+from hotshoe.slots import Candidate
+from hotshoe_cuda import candidates, nvml
+from hotshoe_cuda.options import CudaOptions
+
+SCORE = 100
+BLOCK_SIZE = 32
+TOKEN_BUDGET = 8192
+#: The oldest generation that the kernels are compiled for.
+OLDEST = (8, 0)
+#: Features by the compute capability that brought them.
+FEATURES = {"bfloat16": (8, 0), "fp8": (8, 9), "wgmma": (9, 0), "tma": (9, 0)}
+
+
+class CudaPlatform(Platform):
+    """NVIDIA GPUs of compute capability 8.0 and newer."""
+
+    name = "cuda"
+    asynchronous = True
+    measures_memory = True
+
+    def __init__(self) -> None:
+        self._options = CudaOptions()
+
+    def probe(self) -> Detection:
+        try:
+            gpus = nvml.gpus()
+        except nvml.NoDriverError as error:
+            return Absent(str(error))
+        except nvml.DriverFailureError as error:
+            return Broken(str(error))
+        if not gpus:
+            return Absent(f"no GPU is visible ({nvml.VISIBLE} hides all, or there is none)")
+        if gpus[0].capability < OLDEST:
+            return Absent(f"{gpus[0].name} is older than compute capability 8.0")
+        version = importlib.metadata.version("torch")
+        if "+cpu" in version:
+            return Broken(
+                f"{gpus[0].name} is here, but torch {version} was built without CUDA; "
+                "install the CUDA build of torch"
+            )
+        return Available(SCORE)
+
+    def facts(self) -> DeviceFacts:
+        gpus = nvml.gpus()
+        index = self._options.device
+        if index >= len(gpus):
+            raise ConfigError(
+                f"platform_options.device is {index}, but {len(gpus)} GPUs are visible"
+            )
+        return describe(gpus[index], index)
+
+    def candidates(self) -> Sequence[Candidate]:
+        return candidates.offered()
+
+    def resolve(self, config: EngineConfig) -> Sequence[Change]:
+        self._options = CudaOptions.from_mapping(config.platform_options)
+        changes = []
+        if config.block_size is None:
+            changes.append(Change("block_size", BLOCK_SIZE, "the attention kernels' tiles"))
+        if config.max_num_batched_tokens is None:
+            reason = "a prefill of this size keeps the GPU busy"
+            changes.append(Change("max_num_batched_tokens", TOKEN_BUDGET, reason))
+        return changes
+
+    def activate(self, config: EngineConfig) -> Mapping[str, object]:
+        import torch
+
+        torch.cuda.set_device(self._options.device)
+        torch.cuda.init()
+        # Workspaces of a fixed size, so that recorded steps never allocate.
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+        return {"cuda": torch.version.cuda, "driver": nvml.gpus()[self._options.device].driver}
+
+    def memory_budget(self, config: EngineConfig) -> MemoryBudget:
+        """Leave what the largest step needed beside the weights."""
+        import torch
+
+        stats = torch.cuda.memory_stats()
+        peak = stats["allocated_bytes.all.peak"]
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info()
+        others = max(total - free - torch.cuda.memory_reserved(), 0)
+        allowed = int(total * self._options.memory_fraction) - others - peak
+        note = (
+            f"{self._options.memory_fraction:.0%} of {total / 2**30:.1f} GiB, less "
+            f"{peak / 2**30:.1f} GiB for weights and the largest step and "
+            f"{others / 2**30:.1f} GiB taken otherwise"
+        )
+        return MemoryBudget(max(allowed, 0), note)
+
+
+def describe(gpu: nvml.Gpu, index: int) -> DeviceFacts:
+    """State a GPU's facts."""
+    major, minor = gpu.capability
+    return DeviceFacts(
+        platform=CudaPlatform.name,
+        device=f"cuda:{index}",
+        name=gpu.name,
+        arch=f"sm_{major}{minor}",
+        memory_bytes=gpu.memory_bytes,
+        compute_units=gpu.compute_units,
+        features=frozenset(name for name, since in FEATURES.items() if gpu.capability >= since),
+    )

@@ -1,0 +1,42 @@
+"""Candidate `pinned` of slot `transfer`: page-locked host memory and events."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import TransferSpec, Verdict, accept
+
+SCORE = 100
+
+
+def supports(spec: TransferSpec, facts: DeviceFacts) -> Verdict:
+    """Serve every device that this platform drives."""
+    return accept(SCORE)
+
+
+class Transfer:
+    """See `hotshoe.slots.TransferOp`. Copies go down the stream that computes."""
+
+    def __init__(self, spec: TransferSpec, facts: DeviceFacts) -> None:
+        pass
+
+    def host_buffer(self, nbytes: int) -> Tensor:
+        return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+
+    def upload(self, source: Tensor, target: Tensor) -> None:
+        target.copy_(source, non_blocking=True)
+
+    def download(self, tensors: Sequence[Tensor]) -> Callable[[], Sequence[Tensor]]:
+        copies = [torch.empty(t.shape, dtype=t.dtype, pin_memory=True) for t in tensors]
+        for copy, tensor in zip(copies, tensors, strict=True):
+            copy.copy_(tensor, non_blocking=True)
+        arrived = torch.cuda.Event()
+        arrived.record()
+
+        def wait() -> Sequence[Tensor]:
+            arrived.synchronize()
+            return copies
+
+        return wait

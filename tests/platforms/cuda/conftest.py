@@ -1,0 +1,99 @@
+"""A management library that says what a test wants, and the GPU where there is one."""
+
+from __future__ import annotations
+
+import sys
+import types
+from dataclasses import dataclass
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Part:
+    """What NVML says of a real part."""
+
+    name: str
+    uuid: str
+    capability: tuple[int, int]
+    memory_bytes: int
+    cores: int
+
+
+H200 = Part("NVIDIA H200", "GPU-8f1b", (9, 0), 143_771 << 20, 16_896)
+A100 = Part("NVIDIA A100-SXM4-80GB", "GPU-11aa", (8, 0), 81_920 << 20, 6_912)
+T4 = Part("Tesla T4", "GPU-77c0", (7, 5), 15_360 << 20, 2_560)
+
+
+class FakeNvml(types.ModuleType):
+    """The functions of `pynvml` that are used, over a list of parts."""
+
+    class NVMLError(Exception):
+        pass
+
+    class NVMLError_LibraryNotFound(NVMLError):  # noqa: N801, N818
+        pass
+
+    class NVMLError_DriverNotLoaded(NVMLError):  # noqa: N801, N818
+        pass
+
+    def __init__(self, parts: list[Part], failure: Exception | None = None) -> None:
+        super().__init__("pynvml")
+        self.parts, self.failure, self.open = parts, failure, 0
+
+    def nvmlInit(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.open += 1
+
+    def nvmlShutdown(self) -> None:
+        self.open -= 1
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "580.1"
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self.parts)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Part:
+        return self.parts[index]
+
+    def nvmlDeviceGetName(self, part: Part) -> str:
+        return part.name
+
+    def nvmlDeviceGetUUID(self, part: Part) -> str:
+        return part.uuid
+
+    def nvmlDeviceGetCudaComputeCapability(self, part: Part) -> tuple[int, int]:
+        return part.capability
+
+    def nvmlDeviceGetMemoryInfo(self, part: Part) -> types.SimpleNamespace:
+        return types.SimpleNamespace(total=part.memory_bytes)
+
+    def nvmlDeviceGetNumGpuCores(self, part: Part) -> int:
+        return part.cores
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch):
+    """Return a function that puts parts, or a failure, into this machine."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def install(*parts: Part, failure: str | None = None) -> FakeNvml:
+        fake = FakeNvml(list(parts))
+        if failure is not None:
+            fake.failure = getattr(fake, failure)("it says")
+        monkeypatch.setitem(sys.modules, "pynvml", fake)
+        return fake
+
+    return install
+
+
+@pytest.fixture(scope="session")
+def gpu() -> str:
+    """Return the device of a real GPU; tests that want one are skipped elsewhere."""
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("needs an NVIDIA GPU and a CUDA build of torch")
+    return "cuda:0"

@@ -1,0 +1,60 @@
+"""What NVML says becomes plain data, and its failures become findings."""
+
+import pytest
+from tests.platforms.cuda.conftest import A100, H200, T4
+
+from hotshoe_cuda import nvml
+
+
+def test_gpus_are_described(install) -> None:
+    fake = install(H200, A100, T4)
+    found = nvml.gpus()
+    assert [gpu.compute_units for gpu in found] == [132, 108, 40]
+    assert [gpu.capability for gpu in found] == [(9, 0), (8, 0), (7, 5)]
+    assert found[0].memory_bytes == 143_771 << 20
+    assert found[0].driver == "580.1"
+    assert fake.open == 0, "the library is closed again"
+
+
+@pytest.mark.parametrize(
+    ("setting", "names"),
+    [
+        (None, ["NVIDIA H200", "NVIDIA A100-SXM4-80GB"]),
+        ("1,0", ["NVIDIA A100-SXM4-80GB", "NVIDIA H200"]),
+        ("1", ["NVIDIA A100-SXM4-80GB"]),
+        ("GPU-8f", ["NVIDIA H200"]),
+        ("0,7,1", ["NVIDIA H200"]),
+        ("", []),
+        ("-1", []),
+    ],
+)
+def test_visibility_is_cudas(install, monkeypatch, setting: str | None, names: list[str]) -> None:
+    install(H200, A100)
+    if setting is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", setting)
+    assert [gpu.name for gpu in nvml.gpus()] == names
+
+
+@pytest.mark.parametrize("failure", ["NVMLError_LibraryNotFound", "NVMLError_DriverNotLoaded"])
+def test_no_driver_is_an_ordinary_finding(install, failure: str) -> None:
+    install(failure=failure)
+    with pytest.raises(nvml.NoDriverError, match="it says"):
+        nvml.gpus()
+
+
+def test_a_driver_that_fails_is_not_absent(install) -> None:
+    install(failure="NVMLError")
+    with pytest.raises(nvml.DriverFailureError, match="does not answer: it says"):
+        nvml.gpus()
+
+
+def test_a_failure_while_asking(install, monkeypatch) -> None:
+    fake = install(H200)
+
+    def fail(handle: object) -> None:
+        raise fake.NVMLError("GPU is lost")
+
+    monkeypatch.setattr(fake, "nvmlDeviceGetName", fail)
+    with pytest.raises(nvml.DriverFailureError, match="GPU is lost"):
+        nvml.gpus()
+    assert fake.open == 0

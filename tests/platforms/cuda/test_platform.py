@@ -1,0 +1,104 @@
+"""Detection with its causes, facts, and what the platform decides; no GPU is needed."""
+
+import importlib.metadata
+
+import pytest
+from tests.platforms.cuda.conftest import A100, H200, T4
+
+from hotshoe.config import EngineConfig
+from hotshoe.errors import ConfigError
+from hotshoe.platform import Absent, Available, Broken
+from hotshoe.slots import SLOTS, Selector
+from hotshoe_cuda.nvml import Gpu
+from hotshoe_cuda.platform import CudaPlatform, describe
+
+
+@pytest.fixture
+def cuda_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    version = importlib.metadata.version
+    monkeypatch.setattr(
+        importlib.metadata, "version", lambda n: "2.11.0" if n == "torch" else version(n)
+    )
+
+
+def test_available(install, cuda_torch) -> None:
+    install(H200)
+    assert CudaPlatform().probe() == Available(100)
+
+
+def test_absent_without_a_driver(install) -> None:
+    install(failure="NVMLError_LibraryNotFound")
+    assert isinstance(CudaPlatform().probe(), Absent)
+
+
+def test_absent_when_every_gpu_is_hidden(install, monkeypatch) -> None:
+    install(H200)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    detection = CudaPlatform().probe()
+    assert isinstance(detection, Absent)
+    assert "CUDA_VISIBLE_DEVICES" in detection.reason
+
+
+def test_absent_when_the_gpu_is_too_old(install, cuda_torch) -> None:
+    install(T4)
+    assert CudaPlatform().probe() == Absent("Tesla T4 is older than compute capability 8.0")
+
+
+def test_broken_driver(install) -> None:
+    install(failure="NVMLError")
+    assert isinstance(CudaPlatform().probe(), Broken)
+
+
+def test_a_gpu_without_a_cuda_build_of_torch_is_broken_not_absent(install, monkeypatch) -> None:
+    install(H200)
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.13.0+cpu")
+    detection = CudaPlatform().probe()
+    assert isinstance(detection, Broken)
+    assert "install the CUDA build of torch" in detection.cause
+
+
+def test_facts(install) -> None:
+    install(H200, A100)
+    facts = CudaPlatform().facts()
+    assert (facts.device, facts.arch, facts.compute_units) == ("cuda:0", "sm_90", 132)
+    assert facts.features == {"bfloat16", "fp8", "wgmma", "tma"}
+
+
+def test_another_device(install) -> None:
+    install(H200, A100)
+    platform = CudaPlatform()
+    platform.resolve(EngineConfig(platform_options={"device": 1}))
+    facts = platform.facts()
+    assert (facts.device, facts.arch) == ("cuda:1", "sm_80")
+    assert facts.features == {"bfloat16"}
+    platform.resolve(EngineConfig(platform_options={"device": 2}))
+    with pytest.raises(ConfigError, match="2 GPUs are visible"):
+        platform.facts()
+
+
+def test_what_is_open_is_decided(install) -> None:
+    install(H200)
+    changes = {c.field: c.value for c in CudaPlatform().resolve(EngineConfig())}
+    assert set(changes) == {"block_size", "max_num_batched_tokens"}
+    said = EngineConfig(block_size=16, max_num_batched_tokens=512)
+    assert CudaPlatform().resolve(said) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"devices": 1}, "has no option 'devices'"),
+        ({"device": -1}, "must not be negative"),
+        ({"device": True}, "cannot be True"),
+        ({"memory_fraction": 0}, "above 0"),
+        ({"memory_fraction": 1.5}, "at most 1"),
+    ],
+)
+def test_bad_options(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        CudaPlatform().resolve(EngineConfig(platform_options=options))
+
+
+def test_candidates_have_known_slots_and_unique_names() -> None:
+    facts = describe(Gpu("NVIDIA H200", "GPU-1", (9, 0), 1 << 37, 132, "580"), 0)
+    Selector(SLOTS, CudaPlatform().candidates(), facts)
