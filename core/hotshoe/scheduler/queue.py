@@ -15,11 +15,16 @@ class WaitingQueue:
     Removing a request drops it at once but leaves its key in the heap, to be skipped when it
     surfaces; the heap is rebuilt when such keys outnumber the live ones. All operations are
     O(log n), amortised.
+
+    Attributes:
+        num_tokens: Known tokens of all requests in it. Whoever appends a token to one of them
+            counts it here.
     """
 
     def __init__(self) -> None:
         self._requests: dict[tuple[int, int], Request] = {}
         self._heap: list[tuple[int, int]] = []
+        self.num_tokens = 0
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -29,6 +34,7 @@ class WaitingQueue:
         assert request.order not in self._requests
         self._requests[request.order] = request
         heapq.heappush(self._heap, request.order)
+        self.num_tokens += len(request.token_ids)
 
     def first(self) -> Request | None:
         """Return the request to be served next, leaving it in the queue."""
@@ -42,5 +48,6 @@ class WaitingQueue:
     def remove(self, request: Request) -> None:
         """Take out a request, be it first or not."""
         del self._requests[request.order]
+        self.num_tokens -= len(request.token_ids)
         if len(self._heap) > 2 * len(self._requests) + 16:
             self._heap = sorted(self._requests)

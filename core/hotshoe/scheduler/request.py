@@ -32,7 +32,9 @@ class Request:
         fast_until: While `num_computed_tokens` is below this, a step simply computes one more
             token: the row decodes, its blocks suffice and its length limit is not reached.
         num_pending_tokens: Of a preempted request: sampled tokens that are still to be reported.
-        scheduled_s: When it first got a row, in `time.monotonic()` seconds; 0 before.
+        held: It was added while the scheduler held requests back, and waits for `release`.
+        queued_s: When it was added, in `time.monotonic()` seconds.
+        scheduled_s: When it first got a row, in the same clock; 0 before.
         num_cached_tokens: Prompt tokens found in the prefix cache at the first admission.
         prompt_logprobs: Those collected so far, position 0 being None; None when they were not
             asked for or have been delivered.
@@ -54,6 +56,8 @@ class Request:
     num_computed_tokens: int = field(init=False, default=0)
     fast_until: int = field(init=False, default=0)
     num_pending_tokens: int = field(init=False, default=0)
+    held: bool = field(init=False, default=False)
+    queued_s: float = field(init=False, default=0.0)
     scheduled_s: float = field(init=False, default=0.0)
     num_cached_tokens: int = field(init=False, default=0)
     was_preempted: bool = field(init=False, default=False)

@@ -34,12 +34,25 @@ _ORDER = attrgetter("order")
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStats:
-    """Counts at one moment; `num_preemptions` is a total since the start."""
+    """Counts at one moment, then totals since the start.
+
+    Attributes:
+        num_waiting: Requests without a row, those held back included.
+        num_waiting_tokens: Known tokens of these.
+        last_wait_s: How long the request that was started last had waited.
+        num_prompt_tokens: Of requests that were started.
+        num_finished: Ended requests by finish reason.
+    """
 
     num_running: int
     num_waiting: int
-    num_preemptions: int
+    num_waiting_tokens: int
+    last_wait_s: float
     cache: CacheStats
+    num_preemptions: int
+    num_prompt_tokens: int
+    num_generated_tokens: int
+    num_finished: dict[str, int]
 
 
 @dataclass(slots=True)
@@ -79,7 +92,14 @@ class Scheduler:
         self._in_flight: deque[_Step] = deque()
         self._next_step_id = 0
         self._next_arrival = 0
+        # Requests that were added while `_holding`.
+        self._held = WaitingQueue()
+        self._holding = False
+        self._last_wait_s = 0.0
         self._num_preemptions = 0
+        self._num_prompt_tokens = 0
+        self._num_generated_tokens = 0
+        self._num_finished: Counter[str] = Counter()
         # The first waiting request, if no block was released since it found too few of them.
         self._refused: Request | None = None
 
@@ -89,16 +109,32 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + len(self._held)
+
+    @property
+    def num_waiting_tokens(self) -> int:
+        return self._waiting.num_tokens + self._held.num_tokens
+
+    @property
+    def last_wait_s(self) -> float:
+        return self._last_wait_s
 
     def has_work(self) -> bool:
-        """Return whether a request is unfinished or a step is still to be updated."""
-        return bool(self._requests or self._in_flight)
+        """Return whether a step is to be updated, or a request unfinished that is not held back."""
+        return bool(self._in_flight) or len(self._requests) > len(self._held)
 
     def stats(self) -> SchedulerStats:
         """Return the present counts."""
         return SchedulerStats(
-            self.num_running, self.num_waiting, self._num_preemptions, self.cache.stats()
+            self.num_running,
+            self.num_waiting,
+            self.num_waiting_tokens,
+            self.last_wait_s,
+            self.cache.stats(),
+            self._num_preemptions,
+            self._num_prompt_tokens,
+            self._num_generated_tokens,
+            dict(self._num_finished),
         )
 
     def add(self, request: Request) -> None:
@@ -113,8 +149,22 @@ class Scheduler:
         priority = request.priority if self.config.policy == "priority" else 0
         request.order = (priority, self._next_arrival)
         self._next_arrival += 1
+        request.queued_s = time.monotonic()
+        request.held = self._holding
         self._requests[request.request_id] = request
-        self._waiting.push(request)
+        (self._held if self._holding else self._waiting).push(request)
+
+    def hold(self) -> None:
+        """Hold back the requests that are added from now on; others go on."""
+        self._holding = True
+
+    def release(self) -> None:
+        """Queue the requests that were held back, in the order in which they came."""
+        self._holding = False
+        while (request := self._held.first()) is not None:
+            self._held.remove(request)
+            request.held = False
+            self._waiting.push(request)
 
     def abort(self, request_id: str) -> bool:
         """Drop a request; nothing more is put out for it.
@@ -124,7 +174,7 @@ class Scheduler:
         """
         request = self._requests.get(request_id)
         if request is not None:
-            self._finish(request)
+            self._finish(request, FinishReason.ABORT)
         return request is not None
 
     def schedule(self) -> StepPlan | None:
@@ -164,6 +214,7 @@ class Scheduler:
                 if request.finished:
                     continue
                 request.num_pending_tokens -= 1
+                self._waiting.num_tokens += 1
             token_ids = request.token_ids
             token_ids.append(token)
             output = TokenOutput(
@@ -175,6 +226,7 @@ class Scheduler:
             outputs.append(output)
             if token in request.stop_token_ids or len(token_ids) >= request.max_total_tokens:
                 self._finish_if_ended(request, token, output)
+        self._num_generated_tokens += len(outputs)
         for row, error in result.failed.items():
             self._fail(requests[row], error, outputs)
         if result.logprobs or step.prompt_starts:
@@ -194,7 +246,9 @@ class Scheduler:
         """Assert that requests, rows and blocks agree. O(everything): tests."""
         self.cache.check()
         assert self._running == sorted(self._running, key=_ORDER)
-        assert len(self._running) + len(self._waiting) == len(self._requests)
+        assert len(self._running) + self.num_waiting == len(self._requests)
+        waiting = [r for r in self._requests.values() if r.row is None]
+        assert sum(len(r.token_ids) for r in waiting) == self.num_waiting_tokens
         in_rows = {row: request for row, request in enumerate(self._rows) if request is not None}
         assert in_rows == {request.row: request for request in self._running}
         assert sorted([*in_rows, *self._free_rows]) == list(range(len(self._rows)))
@@ -310,6 +364,8 @@ class Scheduler:
         if not request.was_preempted:
             request.num_cached_tokens = start
             request.scheduled_s = time.monotonic()
+            self._last_wait_s = request.scheduled_s - request.queued_s
+            self._num_prompt_tokens += request.num_prompt_tokens
         request.num_computed_tokens = start
         tokens, blocks = request.token_ids.copy(), request.block_ids.copy()
         length, params = request.num_prompt_tokens, request.params
@@ -354,10 +410,11 @@ class Scheduler:
         request.row = None
         request.fast_until = 0
 
-    def _finish(self, request: Request) -> None:
+    def _finish(self, request: Request, reason: FinishReason) -> None:
         """Forget a request, wherever it is."""
+        self._num_finished[reason.value] += 1
         if request.row is None:
-            self._waiting.remove(request)
+            (self._held if request.held else self._waiting).remove(request)
         else:
             del self._running[bisect_left(self._running, request.order, key=_ORDER)]
             self._release(request)
@@ -376,14 +433,14 @@ class Scheduler:
             output.finish_reason = FinishReason.LENGTH
         else:
             return
-        self._finish(request)
+        self._finish(request, output.finish_reason)
 
     def _fail(self, request: Request | None, error: str, outputs: list[TokenOutput]) -> None:
         """Finish a request that could not be computed, and trust none of its blocks."""
         assert request is not None
         if request.finished:
             return
-        self._finish(request)
+        self._finish(request, FinishReason.ERROR)
         self.cache.forget(request)
         output = TokenOutput(request.request_id, [], finish_reason=FinishReason.ERROR, error=error)
         output.num_cached_tokens = request.num_cached_tokens

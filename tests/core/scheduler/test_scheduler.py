@@ -192,11 +192,37 @@ def test_a_block_filled_in_a_step_is_hit_in_the_same_step() -> None:
     assert [o.num_cached_tokens for o in outputs] == [0, 8]
 
 
-def test_salts_separate_requests() -> None:
+@pytest.mark.parametrize("field", ["cache_salt", "tenant"])
+def test_salts_and_tenants_separate_requests(field: str) -> None:
     scheduler = make_scheduler(max_num_batched_tokens=64)
-    for name, salt in (("a", None), ("b", "x"), ("c", ""), ("d", "x")):
-        add(scheduler, name, list(range(2, 11)), cache_salt=salt)
+    for name, value in (("a", None), ("b", "x"), ("c", ""), ("d", "x")):
+        add(scheduler, name, list(range(2, 11)), **{field: value})
     assert [new.num_computed_tokens for new in plan_step(scheduler).new_rows] == [0, 0, 0, 8]
+
+
+def test_a_salt_is_not_taken_for_a_tenant() -> None:
+    scheduler = make_scheduler(max_num_batched_tokens=64)
+    add(scheduler, "a", list(range(2, 11)), cache_salt="x")
+    add(scheduler, "b", list(range(2, 11)), tenant="x")
+    assert [new.num_computed_tokens for new in plan_step(scheduler).new_rows] == [0, 0]
+
+
+def test_requests_are_held_back_until_released() -> None:
+    scheduler = make_scheduler()
+    add(scheduler, "a", [2], SamplingParams(max_tokens=2))
+    scheduler.hold()
+    held = [add(scheduler, name, [3, 4]) for name in "bcd"]
+    for token in (5, 6):
+        plan = plan_step(scheduler)
+        assert [new.token_ids for new in plan.new_rows] in ([[2]], [])
+        finish_step(scheduler, plan, {0: token})
+    assert not scheduler.has_work() and scheduler.schedule() is None
+    assert (scheduler.num_waiting, scheduler.num_waiting_tokens) == (3, 6)
+    assert scheduler.abort("c") and not scheduler.abort("c")
+    scheduler.check()
+    scheduler.release()
+    assert scheduler.has_work() and not any(request.held for request in held)
+    assert len(plan_step(scheduler).new_rows) == 2
 
 
 def test_generated_tokens_are_found_by_the_next_turn() -> None:
@@ -516,3 +542,19 @@ def test_statistics() -> None:
     stats = scheduler.stats()
     assert (stats.num_running, stats.num_waiting, stats.num_preemptions) == (1, 1, 0)
     assert (stats.cache.num_used_blocks, stats.cache.num_queried_tokens) == (2, 5)
+    assert (stats.num_waiting_tokens, stats.num_prompt_tokens) == (5, 5)
+    assert stats.num_generated_tokens == 1
+    scheduler.abort("b")
+    finish_step(scheduler, plan_step(scheduler), {0: EOS})
+    stats = scheduler.stats()
+    assert stats.num_finished == {"abort": 1, "stop": 1}
+    assert stats.num_generated_tokens == 2 and stats.num_waiting_tokens == 0
+
+
+def test_times_are_noted() -> None:
+    scheduler = make_scheduler()
+    request = add(scheduler, "a", [2])
+    assert request.queued_s > 0 and request.scheduled_s == 0
+    [output] = finish_step(scheduler, plan_step(scheduler), {0: 5})
+    assert output.scheduled_s == request.scheduled_s >= request.queued_s
+    assert scheduler.last_wait_s == request.scheduled_s - request.queued_s

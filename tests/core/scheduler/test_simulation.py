@@ -255,7 +255,7 @@ class Simulation:
             params,
             seed=tenant,
             priority=priority,
-            cache_salt=None if tenant == 0 else "x" * (tenant - 1),
+            **({} if tenant == 0 else {("cache_salt", "tenant")[tenant % 2]: "x"}),
             eos_token_ids=EOS,
         )
         self.scheduler.add(request)
@@ -290,6 +290,7 @@ class Simulation:
 
     def drain(self) -> None:
         """Run to the end and check every request."""
+        self.scheduler.release()
         longest = sum(len(r.prompt) + self.config.max_model_len for r in self.received.values())
         for _ in range(10 * longest + 10):
             if not self.scheduler.has_work():
@@ -343,7 +344,7 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    """Random arrivals, aborts, resets and steps."""
+    """Random arrivals, aborts, resets, holds and steps."""
 
     @initialize(config=configs())
     def start(self, config: SchedulerConfig) -> None:
@@ -378,6 +379,11 @@ class SchedulerMachine(RuleBasedStateMachine):
     def reset_prefix_cache(self) -> None:
         self.simulation.scheduler.reset_prefix_cache()
         self.simulation.worker.slots.clear()  # Whatever is read from now on must be new.
+
+    @rule(holding=st.booleans())
+    def hold_or_release(self, holding: bool) -> None:
+        scheduler = self.simulation.scheduler
+        (scheduler.hold if holding else scheduler.release)()
 
     @invariant()
     def books_agree(self) -> None:
