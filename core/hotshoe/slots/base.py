@@ -51,12 +51,15 @@ class Candidate:
         supports: Judges a specification on a device; must not raise and must not touch the device.
         build: Makes the operation for an accepted specification: `build(spec, facts)`, or a lazy
             reference `"module:attribute"` to that function, imported only when chosen.
+        batch_invariant: Claims that a row's result does not depend, to the last bit, on what else
+            is in the batch. Conformance tests the claim.
     """
 
     slot: str
     name: str
     supports: Callable[[Any, DeviceFacts], Verdict]
     build: Callable[[Any, DeviceFacts], Any] | str
+    batch_invariant: bool = False
 
 
 @dataclass(frozen=True, slots=True)
