@@ -32,9 +32,12 @@ class Request:
         fast_until: While `num_computed_tokens` is below this, a step simply computes one more
             token: the row decodes, its blocks suffice and its length limit is not reached.
         num_pending_tokens: Of a preempted request: sampled tokens that are still to be reported.
+        ready: It may be run; one with a grammar may not before that is compiled.
         held: It was added while the scheduler held requests back, and waits for `release`.
         queued_s: When it was added, in `time.monotonic()` seconds.
         scheduled_s: When it first got a row, in the same clock; 0 before.
+        mask: Of a request with a grammar: the tokens that may come next, as in `StepPlan.masks`;
+            None while any may. Written by the engine whenever a token becomes known.
         num_cached_tokens: Prompt tokens found in the prefix cache at the first admission.
         prompt_logprobs: Those collected so far, position 0 being None; None when they were not
             asked for or have been delivered.
@@ -56,7 +59,9 @@ class Request:
     num_computed_tokens: int = field(init=False, default=0)
     fast_until: int = field(init=False, default=0)
     num_pending_tokens: int = field(init=False, default=0)
+    ready: bool = field(init=False, default=True)
     held: bool = field(init=False, default=False)
+    mask: bytes | None = field(init=False, default=None)
     queued_s: float = field(init=False, default=0.0)
     scheduled_s: float = field(init=False, default=0.0)
     num_cached_tokens: int = field(init=False, default=0)

@@ -12,6 +12,8 @@ What holds throughout:
 - The front request can always take every block (`add` refused it otherwise), so work never stops.
 - A preempted request waits until its last sampled token is known; so at any time at most one row
   of the steps in flight can speak for a request.
+- A request with a grammar is planned only when all its tokens are known, as the last one decides
+  which tokens may follow. Its `mask` says so, and travels with the plan.
 """
 
 import heapq
@@ -95,6 +97,8 @@ class Scheduler:
         # Requests that were added while `_holding`.
         self._held = WaitingQueue()
         self._holding = False
+        # Requests that were added before they could be run.
+        self._unready = WaitingQueue()
         self._last_wait_s = 0.0
         self._num_preemptions = 0
         self._num_prompt_tokens = 0
@@ -109,19 +113,19 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting) + len(self._held)
+        return len(self._waiting) + len(self._held) + len(self._unready)
 
     @property
     def num_waiting_tokens(self) -> int:
-        return self._waiting.num_tokens + self._held.num_tokens
+        return self._waiting.num_tokens + self._held.num_tokens + self._unready.num_tokens
 
     @property
     def last_wait_s(self) -> float:
         return self._last_wait_s
 
     def has_work(self) -> bool:
-        """Return whether a step is to be updated, or a request unfinished that is not held back."""
-        return bool(self._in_flight) or len(self._requests) > len(self._held)
+        """Return whether a step is to be updated, or a request unfinished that may be run."""
+        return bool(self._in_flight) or len(self._requests) > len(self._held) + len(self._unready)
 
     def stats(self) -> SchedulerStats:
         """Return the present counts."""
@@ -137,8 +141,12 @@ class Scheduler:
             dict(self._num_finished),
         )
 
-    def add(self, request: Request) -> None:
+    def add(self, request: Request, ready: bool = True) -> None:
         """Queue a new request.
+
+        Args:
+            request: Its fields down to `eos_token_ids` are given.
+            ready: False keeps it from being run until `make_ready`.
 
         Raises:
             RequestError: It could not be served even if it were alone, or its id is in use.
@@ -150,9 +158,16 @@ class Scheduler:
         request.order = (priority, self._next_arrival)
         self._next_arrival += 1
         request.queued_s = time.monotonic()
-        request.held = self._holding
+        request.ready, request.held = ready, self._holding
         self._requests[request.request_id] = request
-        (self._held if self._holding else self._waiting).push(request)
+        self._queue_of(request).push(request)
+
+    def make_ready(self, request_id: str) -> None:
+        """Let a request be run that was added as not ready. It keeps its place in the order."""
+        request = self._requests[request_id]
+        self._unready.remove(request)
+        request.ready, request.held = True, self._holding
+        self._queue_of(request).push(request)
 
     def hold(self) -> None:
         """Hold back the requests that are added from now on; others go on."""
@@ -166,15 +181,15 @@ class Scheduler:
             request.held = False
             self._waiting.push(request)
 
-    def abort(self, request_id: str) -> bool:
-        """Drop a request; nothing more is put out for it.
+    def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> bool:
+        """Drop a request, counting it under `reason`; nothing more is put out for it.
 
         Returns:
             False if there is no such unfinished request.
         """
         request = self._requests.get(request_id)
         if request is not None:
-            self._finish(request, FinishReason.ABORT)
+            self._finish(request, reason)
         return request is not None
 
     def schedule(self) -> StepPlan | None:
@@ -259,6 +274,12 @@ class Scheduler:
         for block in range(self.config.num_blocks):
             assert self.cache.pool.ref_count(block) == held[block]
 
+    def _queue_of(self, request: Request) -> WaitingQueue:
+        """Return where a request waits."""
+        if not request.ready:
+            return self._unready
+        return self._held if request.held else self._waiting
+
     def _length_limit(self, request: Request) -> int:
         """Return the length at which a request ends, or refuse it."""
         config, length = self.config, request.num_prompt_tokens
@@ -309,8 +330,9 @@ class Scheduler:
             Number of tokens planned; 0 if it can go on only after an update, or was preempted.
         """
         start = request.num_computed_tokens
+        known = request.num_tokens if request.params.grammar is None else len(request.token_ids)
         # Its last token needs no computing, even while that token is not known yet.
-        stop = min(request.num_tokens, request.max_total_tokens - 1, start + budget)
+        stop = min(known, request.max_total_tokens - 1, start + budget)
         if stop <= start:
             return 0
         row, num_blocks = request.row, len(request.block_ids)
@@ -381,9 +403,14 @@ class Scheduler:
             step.prompt_starts[row] = start + 1
         request.num_computed_tokens = stop
         self.cache.register(request, min(stop, known))
-        if stop >= known:  # It samples in this step: from now on it decodes.
+        if stop < known:
+            return stop - start
+        if request.params.grammar is None:  # It samples in this step: from now on it decodes.
             capacity = len(request.block_ids) * self.config.block_size
             request.fast_until = min(capacity, request.max_total_tokens - 1)
+        elif request.mask is not None:
+            step.plan.mask_rows.append(row)
+            step.plan.masks.append(request.mask)
         return stop - start
 
     def _preempt_last(self) -> Request:
@@ -414,7 +441,7 @@ class Scheduler:
         """Forget a request, wherever it is."""
         self._num_finished[reason.value] += 1
         if request.row is None:
-            (self._held if request.held else self._waiting).remove(request)
+            self._queue_of(request).remove(request)
         else:
             del self._running[bisect_left(self._running, request.order, key=_ORDER)]
             self._release(request)

@@ -37,6 +37,10 @@ class StepPlan:
 
     `rows[i]` computes its next `num_scheduled_tokens[i]` tokens. Block-table growth of rows that
     are not new is three parallel lists: `block_table[block_rows[j], block_cols[j]] = block_ids[j]`.
+
+    Row `mask_rows[k]`, which samples in this step, may take only the tokens whose bits are set in
+    `masks[k]`: token t is bit t mod 32 of the t // 32-th little-endian 32-bit word, and there are
+    as many words as the logits need. Rows that are not listed may take any token.
     """
 
     step_id: int
@@ -46,6 +50,8 @@ class StepPlan:
     block_rows: list[int] = field(default_factory=list)
     block_cols: list[int] = field(default_factory=list)
     block_ids: list[int] = field(default_factory=list)
+    mask_rows: list[int] = field(default_factory=list)
+    masks: list[bytes] = field(default_factory=list)
 
     @property
     def num_tokens(self) -> int:
