@@ -9,6 +9,7 @@ FOLDERS = {
     "plugins/bench/hotshoe_bench": "tests/plugins/bench",
     "plugins/demo/hotshoe_demo": "tests/plugins/demo",
     "plugins/models/hotshoe_models": "tests/plugins/models",
+    "plugins/observability/hotshoe_observability": "tests/plugins/observability",
     "plugins/quantization/hotshoe_quantization": "tests/plugins/quantization",
 }
 

@@ -1,0 +1,1 @@
+"""What `hotshoe serve` tells of itself: metrics, traces, structured logs, profiles."""

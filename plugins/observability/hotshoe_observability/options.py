@@ -1,0 +1,46 @@
+"""Flags that this plugin adds to `hotshoe serve`. Standard library only, as for every `--help`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from hotshoe.config import check_options, option
+from hotshoe.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class ObservabilityOptions:
+    """What the server tells of itself, and to whom.
+
+    Raises:
+        ConfigError: A value is bad.
+    """
+
+    metrics: bool = option(True, "serve Prometheus metrics at /metrics")
+    metrics_names: str = option(
+        "hotshoe",
+        "names of metrics; vllm adds those of vLLM to Hotshoe's own",
+        choices=("hotshoe", "vllm"),
+    )
+    otlp_endpoint: str | None = option(
+        None, "URL that takes OpenTelemetry traces by OTLP over HTTP; no traces without it"
+    )
+    log_format: str = option(
+        "text",
+        "form of log lines on stderr; json also logs every request",
+        choices=("text", "json"),
+    )
+    profile_dir: str | None = option(
+        None, "directory for profiles; without it, /start_profile is refused"
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.otlp_endpoint is not None:
+            parts = urlsplit(self.otlp_endpoint)
+            if parts.scheme not in ("http", "https") or not parts.netloc:
+                raise ConfigError(
+                    "otlp_endpoint must look like http://localhost:4318/v1/traces, "
+                    f"not {self.otlp_endpoint!r}"
+                )

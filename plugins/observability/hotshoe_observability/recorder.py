@@ -1,0 +1,59 @@
+"""Watches requests and counts what clients see. Called on the event loop, once for each step that
+brought a request something; costs about a microsecond then.
+"""
+
+from __future__ import annotations
+
+from hotshoe_observability import table
+from hotshoe_observability.counts import Counts
+from hotshoe_server.extensions import RequestRecord
+
+
+class Recorder:
+    """See `hotshoe_server.extensions.RequestObserver`."""
+
+    def __init__(self, counts: Counts) -> None:
+        self._counts = counts
+        self._last_s: dict[int, float] = {}
+
+    def begin(self, record: RequestRecord) -> None:
+        self._counts.add(table.REQUESTS, record.endpoint)
+
+    def advance(self, record: RequestRecord, num_tokens: int, now_s: float) -> None:
+        if not num_tokens:
+            return
+        last_s = self._last_s.get(id(record))
+        if last_s is None:
+            self._counts.observe(table.TTFT, now_s - record.arrival_s)
+        else:
+            self._counts.observe(table.ITL, now_s - last_s)
+        self._last_s[id(record)] = now_s
+
+    def end(self, record: RequestRecord) -> None:
+        self._last_s.pop(id(record), None)
+        if record.error is not None:
+            self._counts.add(table.FAILED, record.error)
+            return
+        for metric, number in measures(record).items():
+            self._counts.observe(metric, number)
+
+
+def measures(record: RequestRecord) -> dict[table.Metric, float]:
+    """Return what an ended request adds to the histograms that have one number for each request."""
+    timing, generated = record.timing, record.num_generated_tokens
+    found: dict[table.Metric, float] = {
+        table.E2E: record.end_s - record.arrival_s,
+        table.PROMPT_LENGTH: record.num_prompt_tokens,
+        table.GENERATED_LENGTH: generated,
+        table.NUM_SEQUENCES: record.params.n,
+    }
+    if record.params.max_tokens is not None:
+        found[table.MAX_TOKENS] = record.params.max_tokens
+    if timing.scheduled_s:
+        found[table.QUEUE] = max(0.0, timing.scheduled_s - timing.arrival_s)
+    if timing.scheduled_s and timing.first_token_s:
+        found[table.PREFILL] = timing.first_token_s - timing.scheduled_s
+        found[table.DECODE] = timing.last_token_s - timing.first_token_s
+    if generated > 1 and record.params.n == 1 and timing.first_token_s:
+        found[table.TPOT] = (timing.last_token_s - timing.first_token_s) / (generated - 1)
+    return found

@@ -1,0 +1,282 @@
+"""Every metric in one table: name, kind, labels, buckets, meaning, and what vLLM calls it.
+
+Label sets are closed: each label lists its values here, so that no request can make a new series.
+Exposition, the documentation's page and the test of the dashboard all read this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hotshoe.engine.client import EngineStats
+from hotshoe.types import FinishReason
+from hotshoe_server.errors import CATALOGUE
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+SECONDS = (
+    *(0.0005, 0.001, 0.0025, 0.005, 0.0075, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 25.0, 50.0, 100.0, 250.0, 1000.0),
+)
+TOKENS = tuple(float(2**power) for power in range(19))
+COUNTS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
+
+#: Stands for every value of a label that its set does not list.
+OTHER = "other"
+ENDPOINTS = (
+    *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/inference/v1/generate"),
+    OTHER,
+)
+REASONS = tuple(reason.value for reason in FinishReason)
+ERRORS = (*sorted(CATALOGUE), "client_gone", OTHER)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric. Every series also has label `model`.
+
+    Attributes:
+        name: Without the suffix that the format adds, such as `_total`.
+        kind: As Prometheus has them.
+        help: One line.
+        read: Of a metric that the engine counts: its value, or values by label. None where the
+            front end counts.
+        label: Name of the one further label, "" for none.
+        values: All values of this label.
+        buckets: Of a histogram: upper bounds, without infinity.
+        vllm: Its name at vLLM, "" where that has no counterpart.
+        vllm_label: How vLLM calls the label.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    read: Callable[[EngineStats], float | Mapping[str, float]] | None = None
+    label: str = ""
+    values: tuple[str, ...] = ("",)
+    buckets: tuple[float, ...] = field(default=(), repr=False)
+    vllm: str = ""
+    vllm_label: str = ""
+
+    @property
+    def sample(self) -> str:
+        """The name that queries use; a histogram's has `_bucket`, `_sum` and `_count` behind it."""
+        return self.name + "_total" * (self.kind == "counter")
+
+
+def _histogram(name: str, help: str, buckets: tuple[float, ...], vllm: str = "") -> Metric:
+    return Metric(name, "histogram", help, buckets=buckets, vllm=vllm)
+
+
+#: Read from the engine, which counts over all front ends.
+ENGINE = (
+    Metric(
+        "hotshoe_requests_running",
+        "gauge",
+        "Sequences that are being computed.",
+        lambda s: s.num_running,
+        vllm="vllm:num_requests_running",
+    ),
+    Metric(
+        "hotshoe_requests_waiting",
+        "gauge",
+        "Sequences that wait to be computed.",
+        lambda s: s.num_waiting,
+        vllm="vllm:num_requests_waiting",
+    ),
+    Metric(
+        "hotshoe_waiting_tokens",
+        "gauge",
+        "Known tokens of waiting sequences.",
+        lambda s: s.num_waiting_tokens,
+    ),
+    Metric(
+        "hotshoe_kv_cache_usage_ratio",
+        "gauge",
+        "Share of the KV cache's blocks that sequences hold, 0 to 1.",
+        lambda s: s.kv_cache_usage,
+        vllm="vllm:kv_cache_usage_perc",
+    ),
+    Metric(
+        "hotshoe_engine_paused",
+        "gauge",
+        "1 while generation is paused.",
+        lambda s: s.is_paused,
+    ),
+    Metric(
+        "hotshoe_engine_sleeping",
+        "gauge",
+        "1 while the engine sleeps.",
+        lambda s: s.is_sleeping,
+    ),
+    Metric(
+        "hotshoe_last_step_seconds",
+        "gauge",
+        "Duration of the latest step.",
+        lambda s: s.last_step_s,
+    ),
+    Metric(
+        "hotshoe_last_step_tokens",
+        "gauge",
+        "Tokens that the latest step computed.",
+        lambda s: s.last_step_tokens,
+    ),
+    Metric(
+        "hotshoe_steps",
+        "counter",
+        "Steps.",
+        lambda s: s.num_steps,
+    ),
+    Metric(
+        "hotshoe_prompt_tokens",
+        "counter",
+        "Prompt tokens of sequences that were started.",
+        lambda s: s.num_prompt_tokens,
+        vllm="vllm:prompt_tokens",
+    ),
+    Metric(
+        "hotshoe_generated_tokens",
+        "counter",
+        "Tokens generated.",
+        lambda s: s.num_generated_tokens,
+        vllm="vllm:generation_tokens",
+    ),
+    Metric(
+        "hotshoe_preemptions",
+        "counter",
+        "Sequences pushed back into the queue for want of KV cache blocks.",
+        lambda s: s.num_preemptions,
+        vllm="vllm:num_preemptions",
+    ),
+    Metric(
+        "hotshoe_prefix_cache_queried_tokens",
+        "counter",
+        "Tokens looked up in the prefix cache.",
+        lambda s: s.num_queried_tokens,
+        vllm="vllm:prefix_cache_queries",
+    ),
+    Metric(
+        "hotshoe_prefix_cache_hit_tokens",
+        "counter",
+        "Tokens found there.",
+        lambda s: s.num_hit_tokens,
+        vllm="vllm:prefix_cache_hits",
+    ),
+    Metric(
+        "hotshoe_requests_refused",
+        "counter",
+        "Requests refused because the queue was full.",
+        lambda s: s.num_refused,
+    ),
+    Metric(
+        "hotshoe_sequences_finished",
+        "counter",
+        "Sequences that ended, by reason.",
+        lambda s: s.num_finished,
+        label="reason",
+        values=REASONS,
+        vllm="vllm:request_success",
+        vllm_label="finished_reason",
+    ),
+)
+
+#: Counted by the front end, summed over its processes.
+REQUESTS = Metric(
+    "hotshoe_requests",
+    "counter",
+    "Requests that went to the engine, by endpoint.",
+    label="endpoint",
+    values=ENDPOINTS,
+)
+FAILED = Metric(
+    "hotshoe_requests_failed",
+    "counter",
+    "Of these, requests that failed or were cut off, by cause.",
+    label="error",
+    values=ERRORS,
+)
+TTFT = _histogram(
+    "hotshoe_time_to_first_token_seconds",
+    "From the HTTP request being read to its first token.",
+    SECONDS,
+    "vllm:time_to_first_token_seconds",
+)
+ITL = _histogram(
+    "hotshoe_inter_token_latency_seconds",
+    "Between steps that brought tokens to a request.",
+    SECONDS,
+    "vllm:inter_token_latency_seconds",
+)
+TPOT = _histogram(
+    "hotshoe_time_per_output_token_seconds",
+    "Per request of one sequence: time per token after the first.",
+    SECONDS,
+    "vllm:request_time_per_output_token_seconds",
+)
+E2E = _histogram(
+    "hotshoe_request_seconds",
+    "From the HTTP request being read to the end of its answer.",
+    SECONDS,
+    "vllm:e2e_request_latency_seconds",
+)
+QUEUE = _histogram(
+    "hotshoe_queue_seconds",
+    "From a request's arrival at the engine to its start.",
+    SECONDS,
+    "vllm:request_queue_time_seconds",
+)
+PREFILL = _histogram(
+    "hotshoe_prefill_seconds",
+    "From a request's start to its first token.",
+    SECONDS,
+    "vllm:request_prefill_time_seconds",
+)
+DECODE = _histogram(
+    "hotshoe_decode_seconds",
+    "From a request's first token to its last.",
+    SECONDS,
+    "vllm:request_decode_time_seconds",
+)
+PROMPT_LENGTH = _histogram(
+    "hotshoe_request_prompt_tokens",
+    "Prompt tokens of a request.",
+    TOKENS,
+    "vllm:request_prompt_tokens",
+)
+GENERATED_LENGTH = _histogram(
+    "hotshoe_request_generated_tokens",
+    "Tokens generated for a request.",
+    TOKENS,
+    "vllm:request_generation_tokens",
+)
+MAX_TOKENS = _histogram(
+    "hotshoe_request_max_tokens",
+    "Limit of tokens that a request set.",
+    TOKENS,
+    "vllm:request_params_max_tokens",
+)
+NUM_SEQUENCES = _histogram(
+    "hotshoe_request_sequences",
+    "Sequences that a request asked for.",
+    COUNTS,
+    "vllm:request_params_n",
+)
+FRONT_END = (
+    *(REQUESTS, FAILED, TTFT, ITL, TPOT, E2E, QUEUE, PREFILL, DECODE),
+    *(PROMPT_LENGTH, GENERATED_LENGTH, MAX_TOKENS, NUM_SEQUENCES),
+)
+
+#: Written by the exposition itself.
+UP = Metric("hotshoe_engine_up", "gauge", "1 if the engine answers; without it, none of its own.")
+RESTARTS = Metric("hotshoe_engine_restarts", "counter", "Engines that took over from a dead one.")
+PROCESSES = Metric("hotshoe_api_processes", "gauge", "Processes that answer HTTP.")
+INFO = Metric(
+    "hotshoe_engine_info",
+    "gauge",
+    "Always 1; labels say version, platform, dtype, quantization, num_blocks and block_size.",
+)
+OWN = (UP, RESTARTS, PROCESSES, INFO)
+
+METRICS = (*ENGINE, *FRONT_END, *OWN)

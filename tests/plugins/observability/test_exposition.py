@@ -1,0 +1,126 @@
+"""The text that is exposed, read back by the library's own parsers."""
+
+from dataclasses import replace
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
+from prometheus_client.parser import text_string_to_metric_families as parse_plain
+
+from hotshoe_observability import table
+from hotshoe_observability.exposition import HOTSHOE, VLLM, Snapshot, expose
+from hotshoe_observability.recorder import Recorder
+
+#: What vLLM's exposition has under names that we give too.
+VLLM_NAMES = {
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "vllm:kv_cache_usage_perc",
+    "vllm:prompt_tokens_total",
+    "vllm:generation_tokens_total",
+    "vllm:num_preemptions_total",
+    "vllm:prefix_cache_queries_total",
+    "vllm:prefix_cache_hits_total",
+    "vllm:request_success_total",
+    *(
+        f"vllm:{name}_{part}"
+        for part in ("bucket", "sum", "count")
+        for name in (
+            "time_to_first_token_seconds",
+            "inter_token_latency_seconds",
+            "request_time_per_output_token_seconds",
+            "e2e_request_latency_seconds",
+            "request_queue_time_seconds",
+            "request_prefill_time_seconds",
+            "request_decode_time_seconds",
+            "request_prompt_tokens",
+            "request_generation_tokens",
+            "request_params_max_tokens",
+            "request_params_n",
+        )
+    ),
+}
+
+
+def samples(text: bytes) -> dict[tuple, float]:
+    families = parse_plain(text.decode())
+    return {
+        (s.name, *sorted(s.labels.items())): s.value for family in families for s in family.samples
+    }
+
+
+def test_values(snapshot: Snapshot, make_record) -> None:
+    recorder = Recorder(snapshot.counts)
+    record = make_record()
+    recorder.begin(record)
+    recorder.advance(record, 1, 103.0)
+    found = samples(expose(snapshot)[0])
+    model = ("model", "demo")
+    assert found["hotshoe_engine_up", model] == 1
+    assert found["hotshoe_requests_running", model] == 3
+    assert found["hotshoe_kv_cache_usage_ratio", model] == 0.4
+    assert found["hotshoe_generated_tokens_total", model] == 77
+    assert found["hotshoe_sequences_finished_total", model, ("reason", "stop")] == 5
+    assert found["hotshoe_sequences_finished_total", model, ("reason", "abort")] == 0
+    assert found["hotshoe_requests_total", ("endpoint", "/v1/completions"), model] == 1
+    name = "hotshoe_time_to_first_token_seconds"
+    assert found[f"{name}_bucket", ("le", "2.5"), model] == 0
+    assert found[f"{name}_bucket", ("le", "5.0"), model] == 1
+    assert found[f"{name}_bucket", ("le", "+Inf"), model] == 1
+    assert found[f"{name}_count", model] == 1
+    assert found[f"{name}_sum", model] == 3.0
+
+
+def test_every_metric_of_the_table_is_there(snapshot: Snapshot) -> None:
+    families = {family.name: family for family in parse_plain(expose(snapshot)[0].decode())}
+    assert families.keys() == {metric.name for metric in table.METRICS}
+    for metric in table.METRICS:
+        assert families[metric.name].type == metric.kind
+        assert families[metric.name].documentation == metric.help
+
+
+def test_names_of_vllm(snapshot: Snapshot) -> None:
+    text = expose(snapshot, (HOTSHOE, VLLM))[0]
+    found = samples(text)
+    names = {name for name, *_ in found}
+    assert {name for name in names if name.startswith("vllm:")} == VLLM_NAMES
+    labels = (("engine", "0"), ("model_name", "demo"))
+    assert found["vllm:num_requests_running", *labels] == 3
+    success = ("vllm:request_success_total", labels[0], ("finished_reason", "stop"), labels[1])
+    assert found[success] == 5
+    own = {name for name in names if name.startswith("hotshoe_")}
+    assert own == {name for name, *_ in samples(expose(snapshot)[0])}
+
+
+def test_an_engine_that_does_not_answer(snapshot: Snapshot) -> None:
+    found = samples(expose(replace(snapshot, stats=None))[0])
+    assert found["hotshoe_engine_up", ("model", "demo")] == 0
+    names = {name for name, *_ in found}
+    assert "hotshoe_requests_running" not in names
+    assert "hotshoe_time_to_first_token_seconds_count" in names
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("", "text/plain"),
+        ("application/openmetrics-text; version=1.0.0", "application/openmetrics"),
+    ],
+)
+def test_the_format_that_is_asked_for(snapshot: Snapshot, accept: str, kind: str) -> None:
+    text, content_type = expose(snapshot, accept=accept)
+    assert content_type.startswith(kind)
+    families = list((parse_open if "open" in kind else parse_plain)(text.decode()))
+    assert len(families) == len(table.METRICS)
+
+
+def test_odd_names_of_models_are_escaped(snapshot: Snapshot) -> None:
+    name = 'a"b\\c\nd'
+    found = samples(expose(replace(snapshot, model=name))[0])
+    assert found["hotshoe_engine_up", ("model", name)] == 1
+
+
+def test_info(snapshot: Snapshot) -> None:
+    [labels] = [dict(rest) for (name, *rest) in samples(expose(snapshot)[0]) if "info" in name]
+    assert labels["platform"] == "null"
+    assert labels["quantization"] == "none"
+    assert labels["num_blocks"] == "10"
