@@ -6,7 +6,10 @@ from hotshoe.plugins import hookimpl
 
 HOTSHOE_HOOK_API = 1
 
-METHODS = {"int8": "hotshoe_quantization.int8:Int8"}
+METHODS = {
+    "fp8": "hotshoe_quantization.online:fp8",
+    "int8": "hotshoe_quantization.online:int8",
+}
 
 
 @hookimpl

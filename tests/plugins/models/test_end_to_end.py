@@ -47,7 +47,7 @@ class ReferencePlugin:
 def plugins():
     points = [EntryPoint("reference", "tests", "0", ReferencePlugin)]
     for package in PACKAGES:
-        if importlib.util.find_spec(f"{package}.plugin") is not None:
+        if importlib.util.find_spec(package) is not None:
             module = importlib.import_module(f"{package}.plugin")
             points.append(EntryPoint(package, package, "0", lambda m=module: m))
     return PluginManager(points)

@@ -1,4 +1,4 @@
-"""Reference of slot `linear`: unquantised, and int8 with dynamic per-token activations.
+"""Reference of slot `linear`: unquantised, and eight bits with dynamic per-token activations.
 
 Weights are kept as one row-major matrix. Other quantised formats are dequantised by their own
 plugin before they reach a slot, or refused where the quantisation method is chosen.
@@ -13,7 +13,12 @@ from hotshoe.platform import DeviceFacts
 from hotshoe.slots.reference.dtypes import torch_dtype
 from hotshoe.slots.specs import LinearSpec
 
-INT8_MAX = 127.0
+#: Storage type and largest magnitude by format. fp8 is the OCP type, whatever a device multiplies.
+#: Source: OCP 8-bit Floating Point Specification 1.0.
+FORMATS: dict[str, tuple[torch.dtype, float]] = {
+    "int8": (torch.int8, 127.0),
+    "fp8_e4m3": (torch.float8_e4m3fn, 448.0),
+}
 
 
 class Linear:
@@ -30,7 +35,7 @@ class Linear:
         spec = self._spec
         weight = torch.cat(list(tensors["weight"])).to(self._device)
         if spec.weight is not None:
-            weight, self._scale = quantize_rows(weight)
+            weight, self._scale = quantize_rows(weight, spec.weight.format)
         else:
             weight = weight.to(torch_dtype(spec.dtype))
         self._weight = weight
@@ -41,8 +46,9 @@ class Linear:
         out_dtype = torch_dtype(self._spec.out_dtype or self._spec.dtype)
         if self._scale is None:
             return torch.nn.functional.linear(x, self._weight, self._bias).to(out_dtype)
-        values, scale = quantize_rows(x)
-        # int8 products of up to 2^17 terms are exact in float64, whatever the device offers.
+        assert self._spec.weight is not None
+        values, scale = quantize_rows(x, self._spec.weight.format)
+        # Sums of up to 2^17 eight-bit products are exact in float64, whatever the device offers.
         product = values.double() @ self._weight.double().T
         out = product.float() * scale[:, None] * self._scale
         return (out if self._bias is None else out + self._bias.float()).to(out_dtype)
@@ -52,14 +58,18 @@ class Linear:
         return sum(t.nbytes for t in tensors if t is not None)
 
 
-def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Quantise each row symmetrically to int8, nearest even.
+def quantize_rows(x: Tensor, format: str = "int8") -> tuple[Tensor, Tensor]:
+    """Quantise each row symmetrically, to the nearest value.
 
     Returns:
-        values [rows, columns] int8 and scale [rows] float32, with x close to values * scale.
+        values [rows, columns] of the format's type and scale [rows] float32, with x close to
+        values * scale.
     """
+    dtype, largest = FORMATS[format]
     wide = x.float()
-    scale = wide.abs().amax(dim=-1) / INT8_MAX
+    scale = wide.abs().amax(dim=-1) / largest
     safe = torch.where(scale > 0, scale, torch.ones_like(scale))
-    values = (wide / safe[:, None]).round().clamp(-INT8_MAX, INT8_MAX)
-    return values.to(torch.int8), safe
+    values = wide / safe[:, None]
+    if not dtype.is_floating_point:
+        values = values.round()
+    return values.clamp(-largest, largest).to(dtype), safe

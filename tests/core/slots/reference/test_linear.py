@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec, QuantSpec
-from hotshoe.slots.reference.linear import Linear, quantize_rows
+from hotshoe.slots.reference.linear import FORMATS, Linear, quantize_rows
 
 FACTS = DeviceFacts("test", "cpu", "", "", 1 << 30, 1)
 INT8 = {
@@ -78,6 +78,33 @@ def test_rows_are_quantised_to_the_nearest_step(rows, columns, exponent, rng):
     assert (values.double() - steps).abs().max() <= 0.5 + 1e-4
 
 
-def test_a_row_of_zeros_is_quantised_to_zeros():
-    values, scale = quantize_rows(torch.zeros(2, 8))
-    assert not values.any() and scale.isfinite().all() and (scale > 0).all()
+@given(st.integers(1, 6), st.integers(1, 40), st.floats(-20, 20), st.randoms())
+def test_fp8_rows_are_rounded_to_the_nearest_value(rows, columns, exponent, rng):
+    generator = torch.Generator().manual_seed(rng.randrange(1 << 30))
+    x = torch.randn(rows, columns, generator=generator) * 10.0**exponent
+    values, scale = quantize_rows(x, "fp8_e4m3")
+    assert values.dtype == torch.float8_e4m3fn and values.float().isfinite().all()
+    assert values.float().abs().amax(1).eq(448).all()
+    exact = x.double() / scale.double()[:, None]
+    # Three bits of mantissa; below 2^-6 values are equally spaced.
+    spacing = 2.0 ** (exact.abs().clamp(min=2.0**-6).log2().floor() - 3)
+    assert ((values.double() - exact).abs() <= 0.5 * spacing + 1e-4).all()
+
+
+def test_fp8_is_the_product_of_what_is_stored():
+    weight, x = torch.randn(24, 33) * torch.rand(24, 1) * 9, torch.randn(5, 33) * 3
+    operands = {
+        "weight": QuantSpec("fp8_e4m3", "channel", online=True),
+        "activation": QuantSpec("fp8_e4m3", "token", dynamic=True),
+    }
+    op = load(LinearSpec(33, 24, "float32", **operands), weight, None, [16, 8])
+    (wq, ws), (xq, xs) = (quantize_rows(t, "fp8_e4m3") for t in (weight, x))
+    exact = (xq.double() @ wq.double().T) * xs.double()[:, None] * ws.double()
+    torch.testing.assert_close(op(x).double(), exact, rtol=1e-6, atol=1e-5)
+    assert op.nbytes() == 24 * 33 + 4 * 24
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_row_of_zeros_is_quantised_to_zeros(format):
+    values, scale = quantize_rows(torch.zeros(2, 8), format)
+    assert not values.float().any() and scale.isfinite().all() and (scale > 0).all()

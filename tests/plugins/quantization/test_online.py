@@ -1,30 +1,35 @@
-"""The int8 method's operands, and what they do to a linear layer on the reference."""
+"""The methods' operands, and what they do to a linear layer on the reference."""
 
+import pytest
 import torch
 
 from hotshoe.layers import BuildContext, Linear
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import SLOTS, QuantSpec, Selector
-from hotshoe_quantization.int8 import Int8
+from hotshoe_quantization.online import fp8, int8
+
+METHODS = [(int8, "int8", 0.03), (fp8, "fp8_e4m3", 0.06)]
 
 
-def test_operands_of_any_layer():
+@pytest.mark.parametrize(("method", "format", "_"), METHODS)
+def test_operands_of_any_layer(method, format, _):
     for name in ("model.layers.0.self_attn.q_proj", "anything"):
-        weight, activation = Int8().operands(name)
-        assert weight == QuantSpec("int8", "channel", online=True)
-        assert activation == QuantSpec("int8", "token", dynamic=True)
+        weight, activation = method().operands(name)
+        assert weight == QuantSpec(format, "channel", online=True)
+        assert activation == QuantSpec(format, "token", dynamic=True)
         assert weight.symmetric and activation.symmetric and not weight.dynamic
 
 
-def test_a_layer_quantised_while_loading():
+@pytest.mark.parametrize(("method", "_", "limit"), METHODS)
+def test_a_layer_quantised_while_loading(method, _, limit):
     selector = Selector(SLOTS, [], DeviceFacts("plain", "cpu", "", "", 1 << 30, 1))
-    ctx = BuildContext(selector, "float32", "float32", 4, 16, quantization=Int8())
+    ctx = BuildContext(selector, "float32", "float32", 4, 16, quantization=method())
     layer = Linear(ctx, [("a", 24), ("b", 8)], 64)
     a, b, x = torch.randn(24, 64), torch.randn(8, 64), torch.randn(5, 64)
     ctx.weights.feed("b.weight", b)
     ctx.weights.feed("a.weight", a)
     exact = x @ torch.cat((a, b)).T
     error = ((layer(x) - exact).norm() / exact.norm()).item()
-    assert 1e-4 < error < 0.03
+    assert 1e-4 < error < limit
     (count,) = ctx.weight_bytes
     assert count() == 32 * 64 + 32 * 4
