@@ -11,9 +11,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.cli.options import add_engine_flags, engine_config
-from hotshoe.cli.session import MIB, reference_lines, show_device, show_spec
+from hotshoe.cli.session import MIB, reference_lines, show_device
 from hotshoe.cli.table import table
 from hotshoe.slots import REFERENCE
+from hotshoe.slots.show import show_spec
 
 if TYPE_CHECKING:
     from hotshoe.engine.explain import Explanation

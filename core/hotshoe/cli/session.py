@@ -10,10 +10,10 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.cli.options import engine_config
+from hotshoe.slots.show import show_spec
 
 if TYPE_CHECKING:
     from hotshoe.engine.llm import LLM
@@ -78,19 +78,6 @@ def reference_lines(decisions: Iterable[Decision]) -> list[str]:
         f"slot {slot} runs on its plain reference for {'; '.join(specs)}"
         for slot, specs in by_slot.items()
     ]
-
-
-def show_spec(spec: Any) -> str:
-    """Print a specification without the fields that have their default."""
-    values = ((f.name, getattr(spec, f.name), f.default) for f in fields(spec))
-    return " ".join(f"{name}={_show(value)}" for name, value, default in values if value != default)
-
-
-def _show(value: Any) -> str:
-    """Print a field; one that is a record itself by its name, if it has one."""
-    if not is_dataclass(value):
-        return str(value)
-    return str(getattr(value, "name", f"({show_spec(value)})"))
 
 
 def failures(outputs: Iterable[RequestOutput]) -> list[str]:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from hotshoe.config import EngineConfig
 from hotshoe.platform import Change, DeviceFacts
-from hotshoe.text.output_processor import RequestUpdate
-from hotshoe.text.tokenizer import Tokenizer
-from hotshoe.types import Prompt, SamplingParams
+
+if TYPE_CHECKING:
+    from hotshoe.text.output_processor import RequestUpdate
+    from hotshoe.text.tokenizer import Tokenizer
+    from hotshoe.types import Prompt, SamplingParams
 
 PauseMode = Literal["abort", "wait", "keep"]
 
@@ -214,11 +216,11 @@ class EngineClient(Protocol):
         """Freeze all requests and give memory back until `wake_up`.
 
         Args:
-            level: 0 keeps everything; 1 moves the weights to host memory and drops the KV cache;
-                2 drops both, and waking reads the checkpoint again.
+            level: 0 keeps everything; 2 drops weights and KV cache, and waking reads the
+                checkpoint again. 1, which would move the weights to host memory, is not offered.
 
         Raises:
-            RequestError: The level is unknown, or the worker cannot do it.
+            RequestError: The level is unknown or not offered.
         """
         ...
 
@@ -226,10 +228,11 @@ class EngineClient(Protocol):
         """Take back what `sleep` gave away; when all is back, go on.
 
         Args:
-            tags: Some of "weights" and "kv_cache"; default: all.
+            tags: Some of "weights" and "kv_cache" (level 2) or "scheduling" (level 0);
+                default: all.
 
         Raises:
-            RequestError: A tag is unknown.
+            RequestError: A tag is unknown, or the cache would come before the weights.
         """
         ...
 
@@ -244,8 +247,17 @@ class EngineClient(Protocol):
         """
         ...
 
+    def check_queue(self) -> None:
+        """Refuse early, before a request is even read, if the engine would refuse it now.
+
+        Raises:
+            QueueFullError: Too many requests wait.
+            EngineDeadError: The engine has stopped, or does not answer.
+        """
+        ...
+
     async def check_health(self) -> None:
-        """Return if the engine works.
+        """Return if the engine works; sleeping and paused ones do.
 
         Raises:
             EngineDeadError: It has stopped, or no step has come to an end for longer than

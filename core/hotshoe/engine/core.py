@@ -1,7 +1,7 @@
 """The engine core: scheduler and worker, stepped. Knows no text and no HTTP.
 
 Not thread-safe: one thread adds, aborts and steps. A worker that fails ends the engine; a request
-that fails ends alone.
+that fails ends alone. `EngineLoop` drives it for front ends, `Engine` for `LLM`.
 """
 
 from __future__ import annotations
@@ -9,14 +9,28 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
+from typing import NoReturn
 
 from hotshoe.config import EngineConfig
+from hotshoe.engine.client import EngineStats, PauseMode
+from hotshoe.engine.messages import Add
 from hotshoe.engine.setup import EngineSetup
-from hotshoe.errors import EngineDeadError, EngineError, HotshoeError, MemoryLimitError
-from hotshoe.executor import WorkerInfo
+from hotshoe.errors import (
+    EngineDeadError,
+    EngineError,
+    HotshoeError,
+    MemoryLimitError,
+    QueueFullError,
+    RequestError,
+)
+from hotshoe.executor import Worker, WorkerInfo
 from hotshoe.scheduler import Request, Scheduler, SchedulerConfig
-from hotshoe.scheduler.scheduler import SchedulerStats
 from hotshoe.types import StepHandle, StepPlan, TokenOutput
+
+PAUSE_MODES = ("abort", "wait", "keep")
+#: What each sleep level puts to sleep; the names are the tags of `wake_up`.
+SLEEP_LEVELS = {0: ("scheduling",), 2: ("weights", "kv_cache")}
+TAGS = ("scheduling", "weights", "kv_cache")
 
 
 class EngineCore:
@@ -32,7 +46,7 @@ class EngineCore:
     def __init__(self, setup: EngineSetup) -> None:
         self.setup = setup
         config = setup.config
-        self._worker = setup.create_worker()
+        self._worker: Worker | None = setup.create_worker()
         self.info: WorkerInfo = self._worker.load()
         begin = time.perf_counter()
         num_blocks = plan_cache(config, self.info)
@@ -56,24 +70,82 @@ class EngineCore:
                 max_in_flight_steps=self._depth,
             )
         )
+        self._eos = frozenset(setup.model_config.eos_token_ids)
         self._in_flight: deque[tuple[StepPlan, StepHandle]] = deque()
         self._failure: BaseException | None = None
+        self._pause: PauseMode | None = None
+        self._asleep: set[str] = set()
+        self._num_steps = 0
+        self._last_step_s = 0.0
+        self._last_step_tokens = 0
+        self._num_refused = 0
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the KV cache."""
+        return self._scheduler.config.num_blocks
 
     @property
     def memory(self) -> Mapping[str, int]:
         """Bytes by purpose."""
-        blocks = self._scheduler.config.num_blocks
-        return {"weights": self.info.weight_bytes, "kv_cache": blocks * self.info.block_bytes}
+        return {
+            "weights": self.info.weight_bytes,
+            "kv_cache": self.num_blocks * self.info.block_bytes,
+        }
 
-    def add(self, request: Request) -> None:
-        """Queue a request.
+    @property
+    def is_paused(self) -> bool:
+        return self._pause is not None
+
+    @property
+    def is_sleeping(self) -> bool:
+        return bool(self._asleep)
+
+    @property
+    def _frozen(self) -> bool:
+        return self._pause == "keep" or bool(self._asleep)
+
+    def add(self, new: Add) -> None:
+        """Queue a request, all its sequences or none.
 
         Raises:
             RequestError: It could never be served.
+            QueueFullError: Too much waits already.
             EngineDeadError: The engine has failed.
         """
         self._check_alive()
-        self._scheduler.add(request)
+        retry_after_s = self.retry_after_s(len(new.ids), len(new.ids) * len(new.token_ids))
+        if retry_after_s:
+            self._num_refused += 1
+            raise QueueFullError(
+                f"{self._scheduler.num_waiting} requests with "
+                f"{self._scheduler.num_waiting_tokens} tokens are waiting already; "
+                f"try again in {retry_after_s:.0f} s",
+                retry_after_s,
+            )
+        labels = (new.priority, new.cache_salt, new.tenant, self._eos)
+        for request_id, seed in zip(new.ids, new.seeds, strict=True):
+            # All are alike, so if one is refused, it is the first.
+            self._scheduler.add(Request(request_id, new.token_ids, new.params, seed, *labels))
+
+    def retry_after_s(self, num_seqs: int = 1, num_tokens: int = 1) -> float:
+        """Return 0 if so many sequences and tokens would be queued now, else when to ask again.
+
+        When nothing waits, everything is queued, so that nobody is refused for ever. Sequences
+        that a free row awaits do not count. The estimate is how long the last one had to wait.
+        """
+        config, scheduler = self.setup.config, self._scheduler
+        if not scheduler.num_waiting:
+            return 0.0
+        stopped = self._frozen or self.is_paused
+        free = 0 if stopped else config.max_num_seqs - scheduler.num_running
+        for limit, amount in (
+            (config.max_num_queued_reqs, scheduler.num_waiting + num_seqs - free),
+            (config.max_queued_tokens, scheduler.num_waiting_tokens + num_tokens),
+        ):
+            if limit is not None and amount > limit:
+                return min(max(scheduler.last_wait_s, 1.0), 60.0)
+        return 0.0
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """Drop requests; unknown ids are ignored. No output follows for them."""
@@ -82,11 +154,31 @@ class EngineCore:
 
     def has_work(self) -> bool:
         """Tell whether `step` has something to do."""
-        return self._scheduler.has_work()
+        return bool(self._in_flight) or (not self._frozen and self._scheduler.has_work())
 
-    def stats(self) -> SchedulerStats:
-        """Return counts of the scheduler and its cache."""
-        return self._scheduler.stats()
+    def stats(self) -> EngineStats:
+        """Return the present counts."""
+        counts = self._scheduler.stats()
+        cache = counts.cache
+        return EngineStats(
+            num_running=counts.num_running,
+            num_waiting=counts.num_waiting,
+            num_waiting_tokens=counts.num_waiting_tokens,
+            num_blocks=cache.num_blocks,
+            num_used_blocks=cache.num_used_blocks,
+            num_queried_tokens=cache.num_queried_tokens,
+            num_hit_tokens=cache.num_hit_tokens,
+            num_preemptions=counts.num_preemptions,
+            num_prompt_tokens=counts.num_prompt_tokens,
+            num_generated_tokens=counts.num_generated_tokens,
+            num_steps=self._num_steps,
+            last_step_s=self._last_step_s,
+            last_step_tokens=self._last_step_tokens,
+            num_finished=counts.num_finished,
+            num_refused=self._num_refused,
+            is_paused=self.is_paused,
+            is_sleeping=self.is_sleeping,
+        )
 
     def step(self) -> list[TokenOutput]:
         """Start as many steps as may be in flight, finish the oldest, return its news.
@@ -95,21 +187,119 @@ class EngineCore:
             EngineDeadError: The worker failed; the cause is chained.
         """
         self._check_alive()
+        begin = time.perf_counter()
         try:
-            while len(self._in_flight) < self._depth:
+            while len(self._in_flight) < self._depth and not self._frozen:
                 plan = self._scheduler.schedule()
                 if plan is None:
                     break
+                assert self._worker is not None
                 self._in_flight.append((plan, self._worker.execute(plan)))
             if not self._in_flight:
-                assert not self._scheduler.has_work(), "work remains, but nothing can be scheduled"
+                assert not self.has_work(), "work remains, but nothing can be scheduled"
                 return []
             plan, handle = self._in_flight.popleft()
-            return self._scheduler.update(plan, handle.result())
+            outputs = self._scheduler.update(plan, handle.result())
         except Exception as error:
-            self._failure = error
-            self._check_alive()
-            raise
+            self._fail(error)
+        self._num_steps += 1
+        self._last_step_s = time.perf_counter() - begin
+        self._last_step_tokens = plan.num_tokens
+        return outputs
+
+    def pause(self, mode: PauseMode) -> list[TokenOutput]:
+        """Queue new requests without running them, until `resume`.
+
+        Args:
+            mode: "keep" freezes the unfinished requests. With "wait" they go on, and with "abort"
+                the caller aborts them; the engine is quiet once `has_work` says so.
+
+        Returns:
+            What steps that were under way brought.
+
+        Raises:
+            RequestError: The mode is unknown.
+        """
+        if mode not in PAUSE_MODES:
+            raise RequestError(
+                f"mode must be one of {', '.join(PAUSE_MODES)}, not {mode!r}", "mode"
+            )
+        self._pause = mode
+        self._scheduler.hold()
+        return self._finish_steps() if self._frozen else []
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._pause = None
+        self._scheduler.release()
+
+    def sleep(self, level: int) -> list[TokenOutput]:
+        """Freeze the unfinished requests and give memory back, as `EngineClient.sleep` says.
+
+        Returns:
+            What steps that were under way brought.
+
+        Raises:
+            RequestError: The level is unknown, or not offered.
+        """
+        if level not in SLEEP_LEVELS:
+            known = ", ".join(map(str, SLEEP_LEVELS))
+            why = ": no worker can move its weights to host memory" if level == 1 else ""
+            raise RequestError(
+                f"sleep level {level} is not offered{why}; use one of {known}", "level"
+            )
+        self._asleep |= set(SLEEP_LEVELS[level])
+        outputs = self._finish_steps()
+        if level == 2 and self._worker is not None:
+            self._scheduler.reset_prefix_cache()
+            self._worker.close()
+            self._worker = None
+        return outputs
+
+    def wake_up(self, tags: Iterable[str] | None = None) -> None:
+        """Take back what `sleep` gave away; go on when nothing is missing.
+
+        Raises:
+            RequestError: A tag is unknown, or the cache would come before the weights.
+            EngineDeadError: The weights could not be loaded again; the cause is chained.
+        """
+        wanted = set(TAGS if tags is None else tags)
+        if wanted - set(TAGS):
+            unknown = sorted(map(str, wanted - set(TAGS)))
+            raise RequestError(f"unknown tag {unknown[0]}; known are {', '.join(TAGS)}", "tags")
+        missing = self._asleep & wanted
+        if "kv_cache" in missing and "weights" in self._asleep - missing:
+            raise RequestError("wake up the weights before or with the kv_cache", "tags")
+        try:
+            if "weights" in missing:
+                self._worker = self.setup.create_worker()
+                self._worker.load()
+            if "kv_cache" in missing:
+                assert self._worker is not None
+                self._worker.allocate_cache(self.num_blocks)
+        except Exception as error:
+            self._fail(error)
+        self._asleep -= missing
+
+    def reset_prefix_cache(self, reset_running: bool = False) -> bool:
+        """Forget cached prefixes; False if requests run and may not be computed anew."""
+        if self._scheduler.num_running and not reset_running:
+            return False
+        self._scheduler.reset_prefix_cache()
+        return True
+
+    def _finish_steps(self) -> list[TokenOutput]:
+        """Finish the steps in flight; call it while frozen, so that none is started."""
+        outputs: list[TokenOutput] = []
+        while self._in_flight:
+            outputs += self.step()
+        return outputs
+
+    def _fail(self, error: Exception) -> NoReturn:
+        """End the engine."""
+        self._failure = error
+        self._check_alive()
+        raise AssertionError
 
     def _check_alive(self) -> None:
         if self._failure is not None:
@@ -124,7 +314,8 @@ class EngineCore:
         if self._failure is None:
             self._failure = EngineError("it was closed")
         self._in_flight.clear()
-        self._worker.close()
+        if self._worker is not None:
+            self._worker.close()
 
 
 def plan_cache(config: EngineConfig, info: WorkerInfo) -> int:

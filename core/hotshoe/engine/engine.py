@@ -1,19 +1,16 @@
-"""The whole engine in one thread: prompts in, text out. `LLM` and `AsyncEngine` drive it."""
+"""The whole engine in one thread: prompts in, text out. `LLM` drives it.
+
+`AsyncEngine` has the same two halves with a thread or a process between them.
+"""
 
 from __future__ import annotations
 
-import time
-from dataclasses import replace
-from pathlib import Path
-
 from hotshoe.config import EngineConfig
-from hotshoe.engine.core import EngineCore
+from hotshoe.engine.boot import boot
 from hotshoe.engine.inputs import InputProcessor
-from hotshoe.engine.setup import EngineSetup, prepare
 from hotshoe.errors import RequestError
 from hotshoe.plugins import PluginManager
 from hotshoe.text.output_processor import OutputProcessor, RequestUpdate
-from hotshoe.text.tokenizer import Tokenizer
 from hotshoe.types import Prompt, SamplingParams
 
 
@@ -29,25 +26,11 @@ class Engine:
     """
 
     def __init__(self, config: EngineConfig, plugins: PluginManager | None = None) -> None:
-        begin = time.perf_counter()
-        setup = prepare(config, plugins)
-        prepared = time.perf_counter()
-        path = Path(config.tokenizer) if config.tokenizer else setup.model_config.path
-        self.tokenizer = None if config.skip_tokenizer_init else Tokenizer.load(path)
-        self.setup = setup = _with_eos(setup, self.tokenizer)
-        tokenised = time.perf_counter()
-        self.core = EngineCore(setup)
-        self.startup = {
-            "resolve configuration": prepared - begin,
-            "load tokenizer": tokenised - prepared,
-            **self.core.startup,
-        }
-        self.inputs = InputProcessor(
-            setup.config,
-            self.core.info.vocab_size,
-            setup.model_config.eos_token_ids,
-            self.tokenizer,
-        )
+        booted = boot(config, plugins)
+        self.core, self.tokenizer, self.info = booted.core, booted.tokenizer, booted.info
+        self.setup = self.core.setup
+        self.startup = self.info.startup
+        self.inputs = InputProcessor(self.setup.config, self.info.vocab_size, self.tokenizer)
         self._outputs = OutputProcessor(self.tokenizer)
 
     def add(
@@ -62,21 +45,13 @@ class Engine:
 
         Raises:
             RequestError: It is malformed or could never be served; nothing was queued.
+            QueueFullError: Too much waits already.
         """
         if request_id in self._outputs:
             raise RequestError(f"request id {request_id!r} is in use", "request_id")
-        prepared = self.inputs.prepare(request_id, prompt, params, priority, tenant)
-        added: list[str] = []
-        try:
-            for sequence in prepared.sequences:
-                self.core.add(sequence)
-                added.append(sequence.request_id)
-        except Exception:
-            self.core.abort(added)
-            raise
-        self._outputs.add(
-            request_id, prepared.prompt, prepared.prompt_token_ids, prepared.params, added
-        )
+        new = self.inputs.prepare(request_id, prompt, params, priority, tenant)
+        self.core.add(new.add)
+        self._outputs.add(request_id, new.prompt, new.prompt_token_ids, new.params, new.add.ids)
 
     def abort(self, request_id: str) -> None:
         """Drop a request at once; unknown ids are ignored."""
@@ -96,10 +71,3 @@ class Engine:
     def close(self) -> None:
         """Release the device."""
         self.core.close()
-
-
-def _with_eos(setup: EngineSetup, tokenizer: Tokenizer | None) -> EngineSetup:
-    """Join the end-of-sequence ids of the tokenizer to those of the model."""
-    ids = (*setup.model_config.eos_token_ids, *(tokenizer.eos_token_ids if tokenizer else ()))
-    joined = tuple(dict.fromkeys(ids))
-    return replace(setup, model_config=replace(setup.model_config, eos_token_ids=joined))

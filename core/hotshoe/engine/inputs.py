@@ -1,32 +1,40 @@
-"""From a caller's prompt and parameters to scheduler requests; all bounds are checked here.
+"""From a caller's prompt and parameters to what the engine core runs; all bounds are checked here.
 
-What passes is safe for every later room: token ids lie within the vocabulary, counts below caps.
+What passes is safe for every later room: token ids lie within the vocabulary, counts below caps,
+texts are Unicode. May be called from several threads, as tokenising takes long.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from hotshoe.config import EngineConfig
+from hotshoe.engine.messages import Add
 from hotshoe.errors import RequestError
-from hotshoe.scheduler import Request
 from hotshoe.text.bad_words import bad_word_token_ids
 from hotshoe.text.tokenizer import Tokenizer
 from hotshoe.types import Prompt, SamplingParams, TextPrompt, TokensPrompt
 
+MAX_PRIORITY = 2**31 - 1
+MAX_LABEL_CHARS = 1024
+
 
 @dataclass(frozen=True, slots=True)
 class PreparedRequest:
-    """A request and its `n` sequences, ready for the scheduler."""
+    """A request as the front end keeps it, and `add` for the engine core.
+
+    `params` are those of the caller; `add.params` leave out what the core does not need.
+    """
 
     request_id: str
     prompt: str | None
     prompt_token_ids: list[int]
     params: SamplingParams
-    sequences: list[Request]
+    add: Add
 
 
 class InputProcessor:
@@ -35,22 +43,14 @@ class InputProcessor:
     Args:
         config: Resolved configuration.
         vocab_size: Token ids must lie below it.
-        eos_token_ids: They end a request unless it ignores them.
         tokenizer: None when the engine works on token ids only.
     """
 
-    def __init__(
-        self,
-        config: EngineConfig,
-        vocab_size: int,
-        eos_token_ids: Sequence[int],
-        tokenizer: Tokenizer | None,
-    ) -> None:
+    def __init__(self, config: EngineConfig, vocab_size: int, tokenizer: Tokenizer | None) -> None:
         self._config = config
         self._vocab_size = vocab_size
-        self._eos = frozenset(eos_token_ids)
         self._tokenizer = tokenizer
-        self._count = 0
+        self._numbers = itertools.count(1)
 
     def prepare(
         self,
@@ -60,28 +60,36 @@ class InputProcessor:
         priority: int = 0,
         tenant: str | None = None,
     ) -> PreparedRequest:
-        """Check one request.
+        """Check one request. Its sequences get ids that this processor never gives again.
 
         Raises:
             RequestError: `field` names what is wrong.
         """
         text, token_ids, salt = self._tokenise(prompt)
-        params = self._checked(params, len(token_ids))
-        base_seed = params.seed if params.seed is not None else self._fresh_seed()
-        sequences = [
-            Request(
-                request_id if params.n == 1 else f"{request_id}#{index}",
-                token_ids,
-                params,
-                derived_seed(base_seed, index),
-                priority=priority,
-                cache_salt=salt,
-                tenant=tenant,
-                eos_token_ids=self._eos,
+        _check_label("cache_salt", salt)
+        _check_label("tenant", tenant)
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            raise RequestError(f"priority must be an integer, not {priority!r}", "priority")
+        if abs(priority) > MAX_PRIORITY:
+            raise RequestError(
+                f"priority must be between -{MAX_PRIORITY} and {MAX_PRIORITY}, not {priority}",
+                "priority",
             )
-            for index in range(params.n)
-        ]
-        return PreparedRequest(request_id, text, token_ids, params, sequences)
+        params = self._checked(params, len(token_ids))
+        number = next(self._numbers)
+        seed = params.seed
+        if seed is None:
+            seed = derived_seed(self._config.seed, number)
+        add = Add(
+            [f"{number}.{index}" for index in range(params.n)],
+            token_ids,
+            _for_core(params),
+            [derived_seed(seed, index) for index in range(params.n)],
+            priority,
+            salt,
+            tenant,
+        )
+        return PreparedRequest(request_id, text, token_ids, params, add)
 
     def render_chat(
         self,
@@ -164,9 +172,24 @@ class InputProcessor:
             params = replace(params, detokenize=False)
         return params
 
-    def _fresh_seed(self) -> int:
-        self._count += 1
-        return derived_seed(self._config.seed, self._count)
+
+def _for_core(params: SamplingParams) -> SamplingParams:
+    """Leave out the strings, which the front end has dealt with or will."""
+    if params.stop or params.bad_words:
+        return replace(params, stop=(), bad_words=())
+    return params
+
+
+def _check_label(name: str, value: str | None) -> None:
+    """Refuse what cannot be hashed or sent."""
+    if value is None:
+        return
+    if not isinstance(value, str) or len(value) > MAX_LABEL_CHARS:
+        raise RequestError(f"{name} must be a string of at most {MAX_LABEL_CHARS} characters", name)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise RequestError(f"{name} holds an unpaired surrogate, so it is not text", name) from None
 
 
 def derived_seed(seed: int, index: int) -> int:

@@ -56,10 +56,15 @@ SAMPLES = {
     "enable_prefix_caching": (["--no-enable-prefix-caching"], False),
     "max_num_seqs": (["--max-num-seqs=3"], 3),
     "max_num_batched_tokens": (["--max-num-batched-tokens", "64"], 64),
+    "enforce_eager": (["--enforce-eager"], True),
     "scheduling_policy": (["--scheduling-policy", "priority"], "priority"),
     "async_scheduling": (["--no-async-scheduling"], False),
     "max_logprobs": (["--max-logprobs", "1"], 1),
     "skip_tokenizer_init": (["--skip-tokenizer-init"], True),
+    "max_num_queued_reqs": (["--max-num-queued-reqs", "9"], 9),
+    "max_queued_tokens": (["--max-queued-tokens", "900"], 900),
+    "engine_stall_timeout_s": (["--engine-stall-timeout-s", "2.5"], 2.5),
+    "engine_restarts": (["--engine-restarts", "3"], 3),
 }
 
 

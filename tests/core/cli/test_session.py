@@ -2,14 +2,7 @@
 
 from types import SimpleNamespace
 
-from hotshoe.cli.session import (
-    describe,
-    failures,
-    phases,
-    reference_lines,
-    report_failures,
-    show_spec,
-)
+from hotshoe.cli.session import describe, failures, phases, reference_lines, report_failures
 from hotshoe.config import EngineConfig
 from hotshoe.plugins import PluginRecord
 from hotshoe.slots import REFERENCE, Decision, LinearSpec, NormSpec, QuantSpec, SampleSpec
@@ -65,11 +58,3 @@ def test_failures(capsys) -> None:
     assert report_failures([]) == 0
     assert report_failures(failures(outputs)) == 1
     assert capsys.readouterr().err == "hotshoe: error: request 2: bad numbers\n"
-
-
-def test_records_within_specifications() -> None:
-    spec = LinearSpec(8, 4, "float32", weight=QuantSpec("int8", "channel", online=True))
-    assert show_spec(spec) == (
-        "in_features=8 out_features=4 dtype=float32 "
-        "weight=(format=int8 granularity=channel online=True)"
-    )

@@ -7,10 +7,10 @@ import pytest
 from hotshoe.builtin.null import NullWorker
 from hotshoe.config import EngineConfig
 from hotshoe.engine.core import EngineCore, plan_cache
+from hotshoe.engine.messages import Add
 from hotshoe.engine.setup import prepare
 from hotshoe.errors import EngineDeadError, MemoryLimitError
 from hotshoe.executor import WorkerInfo
-from hotshoe.scheduler import Request
 from hotshoe.types import SamplingParams
 
 
@@ -23,7 +23,7 @@ def test_a_failing_worker_stops_the_engine_with_its_cause(
     model_dir: Path, plugins, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = core(model_dir, plugins)
-    engine.add(Request("a", [1], SamplingParams()))
+    engine.add(Add(["a"], [1], SamplingParams(), [0]))
 
     def fail(self: NullWorker, plan: object) -> None:
         raise RuntimeError("the device fell off")
@@ -33,7 +33,7 @@ def test_a_failing_worker_stops_the_engine_with_its_cause(
         with pytest.raises(EngineDeadError, match="RuntimeError: the device fell off"):
             engine.step()
     with pytest.raises(EngineDeadError):
-        engine.add(Request("b", [1], SamplingParams()))
+        engine.add(Add(["b"], [1], SamplingParams(), [0]))
 
 
 def test_overlap_keeps_two_steps_in_flight(
@@ -48,7 +48,7 @@ def test_overlap_keeps_two_steps_in_flight(
 
     monkeypatch.setattr(NullWorker, "execute", record)
     engine = core(model_dir, plugins, async_scheduling=True)
-    engine.add(Request("a", [1], SamplingParams(max_tokens=5)))
+    engine.add(Add(["a"], [1], SamplingParams(max_tokens=5), [0]))
     assert [o.token_ids for o in engine.step()] == [[2]]
     assert len(started) == 2
     assert [o.token_ids for o in engine.step()] == [[3]]
@@ -57,7 +57,7 @@ def test_overlap_keeps_two_steps_in_flight(
 
 def test_abort_frees_everything(model_dir: Path, plugins) -> None:
     engine = core(model_dir, plugins)
-    engine.add(Request("a", [1] * 40, SamplingParams(max_tokens=20)))
+    engine.add(Add(["a"], [1] * 40, SamplingParams(max_tokens=20), [0]))
     engine.step()
     engine.abort(["a", "never-seen"])
     assert not engine.has_work()

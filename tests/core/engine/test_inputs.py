@@ -10,13 +10,11 @@ from hotshoe.errors import RequestError
 from hotshoe.text.tokenizer import Tokenizer
 from hotshoe.types import SamplingParams, TextPrompt, TokensPrompt
 
-EOS = 255
-
 
 @pytest.fixture
 def inputs(model_dir: Path) -> InputProcessor:
     config = EngineConfig(max_model_len=64, max_logprobs=3)
-    return InputProcessor(config, 256, [EOS], Tokenizer.load(model_dir))
+    return InputProcessor(config, 256, Tokenizer.load(model_dir))
 
 
 def test_text_and_its_tokens_give_the_same_request(inputs: InputProcessor) -> None:
@@ -25,24 +23,53 @@ def test_text_and_its_tokens_give_the_same_request(inputs: InputProcessor) -> No
     assert text.prompt == "hey"
     assert ids.prompt is None
     assert text.prompt_token_ids == ids.prompt_token_ids
-    assert text.sequences[0].cache_salt == "t"
-    assert ids.sequences[0].cache_salt is None
+    assert text.add.cache_salt == "t"
+    assert ids.add.cache_salt is None
 
 
 def test_sequences_have_ids_and_seeds_of_their_own(inputs: InputProcessor) -> None:
-    found = inputs.prepare("a", "x", SamplingParams(n=3, seed=5)).sequences
-    assert [s.request_id for s in found] == ["a#0", "a#1", "a#2"]
-    assert len({s.seed for s in found}) == 3
-    again = inputs.prepare("b", "x", SamplingParams(n=3, seed=5)).sequences
-    assert [s.seed for s in again] == [s.seed for s in found]
+    found = inputs.prepare("a", "x", SamplingParams(n=3, seed=5)).add
+    again = inputs.prepare("a", "x", SamplingParams(n=3, seed=5)).add
+    assert len({*found.ids, *again.ids}) == 6
+    assert len(set(found.seeds)) == 3
+    assert found.seeds == again.seeds
+
+
+def test_the_core_gets_no_strings(inputs: InputProcessor) -> None:
+    params = SamplingParams(stop=("a", "\ud800"), bad_words="no", top_k=5)
+    prepared = inputs.prepare("a", "x", params)
+    assert prepared.params.stop == ("a", "\ud800")
+    sent = prepared.add.params
+    assert (sent.stop, sent.bad_words, sent.top_k) == ((), (), 5)
+    assert sent.bad_words_token_ids
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("cache_salt", "\ud800"),
+        ("cache_salt", 3),
+        ("tenant", "\udfff"),
+        ("tenant", "x" * 1025),
+        ("priority", 2**31),
+        ("priority", 1.5),
+        ("priority", True),
+    ],
+)
+def test_labels_are_checked(inputs: InputProcessor, field: str, value: object) -> None:
+    salt = value if field == "cache_salt" else None
+    labels = {} if field == "cache_salt" else {field: value}
+    with pytest.raises(RequestError) as caught:
+        inputs.prepare("a", TextPrompt("x", salt), SamplingParams(), **labels)
+    assert caught.value.field == field
 
 
 def test_unseeded_requests_differ_but_repeat_with_the_engine(model_dir: Path) -> None:
     def seeds(engine_seed: int) -> list[int]:
         config = EngineConfig(max_model_len=64, seed=engine_seed)
-        inputs = InputProcessor(config, 256, [EOS], None)
+        inputs = InputProcessor(config, 256, None)
         prompt = TokensPrompt([1])
-        return [inputs.prepare("r", prompt, SamplingParams()).sequences[0].seed for _ in range(9)]
+        return [inputs.prepare("r", prompt, SamplingParams()).add.seeds[0] for _ in range(9)]
 
     assert seeds(1) == seeds(1)
     assert seeds(1) != seeds(2)
@@ -86,7 +113,7 @@ def test_a_conversation_is_rendered_by_the_template(inputs: InputProcessor) -> N
 
 
 def test_without_a_tokenizer_text_is_refused() -> None:
-    inputs = InputProcessor(EngineConfig(max_model_len=64), 256, [EOS], None)
+    inputs = InputProcessor(EngineConfig(max_model_len=64), 256, None)
     for call in (
         lambda: inputs.prepare("a", "text", SamplingParams()),
         lambda: inputs.prepare("a", TokensPrompt([1]), SamplingParams(stop="x")),

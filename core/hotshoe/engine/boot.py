@@ -1,0 +1,109 @@
+"""Brings an engine core up, the same way in every process: setup, tokenizer, core, description.
+
+`Engine`, the engine thread and the engine process start here. Front ends that only connect take
+the description (`EngineInfo`) and load the tokenizer that it names.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hotshoe.config import EngineConfig
+from hotshoe.engine.client import DecisionInfo, EngineInfo
+from hotshoe.engine.core import EngineCore
+from hotshoe.engine.setup import EngineSetup, prepare
+from hotshoe.plugins import PluginManager
+from hotshoe.slots import Decision, Verdict
+from hotshoe.slots.show import show_spec
+from hotshoe.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Booted:
+    """A core that can step, and what a front end needs beside it."""
+
+    core: EngineCore
+    tokenizer: Tokenizer | None
+    info: EngineInfo
+
+
+def boot(config: EngineConfig, plugins: PluginManager | None = None) -> Booted:
+    """Bring an engine core up.
+
+    Raises:
+        UserError: It cannot work; the message says why.
+    """
+    begin = time.perf_counter()
+    setup = prepare(config, plugins)
+    prepared = time.perf_counter()
+    tokenizer = load_tokenizer(setup.config, setup.model_config.path)
+    setup = _with_eos(setup, tokenizer)
+    tokenised = time.perf_counter()
+    core = EngineCore(setup)
+    startup = {
+        "resolve configuration": prepared - begin,
+        "load tokenizer": tokenised - prepared,
+        **core.startup,
+    }
+    return Booted(core, tokenizer, _describe(core, startup))
+
+
+def load_tokenizer(config: EngineConfig, model_path: Path) -> Tokenizer | None:
+    """Load the tokenizer that a configuration names, else the model's; None if it wants none.
+
+    Raises:
+        CheckpointError: There is none, or it is malformed.
+    """
+    if config.skip_tokenizer_init:
+        return None
+    return Tokenizer.load(Path(config.tokenizer) if config.tokenizer else model_path)
+
+
+def _with_eos(setup: EngineSetup, tokenizer: Tokenizer | None) -> EngineSetup:
+    """Join the end-of-sequence ids of the tokenizer to those of the model."""
+    ids = (*setup.model_config.eos_token_ids, *(tokenizer.eos_token_ids if tokenizer else ()))
+    joined = tuple(dict.fromkeys(ids))
+    return replace(setup, model_config=replace(setup.model_config, eos_token_ids=joined))
+
+
+def _describe(core: EngineCore, startup: Mapping[str, float]) -> EngineInfo:
+    setup, found = core.setup, core.info
+    return EngineInfo(
+        config=setup.config,
+        model_path=str(setup.model_config.path),
+        vocab_size=found.vocab_size,
+        num_blocks=core.num_blocks,
+        eos_token_ids=setup.model_config.eos_token_ids,
+        facts=setup.selector.facts,
+        changes=setup.changes,
+        decisions=tuple(map(_describe_decision, found.decisions)),
+        startup=startup,
+        memory=core.memory,
+        report={name: _plain(value) for name, value in found.report.items()},
+        broken_plugins={r.name: r.error for r in setup.plugins.records if r.error},
+    )
+
+
+def _describe_decision(decision: Decision) -> DecisionInfo:
+    return DecisionInfo(
+        decision.slot,
+        show_spec(decision.spec),
+        decision.chosen,
+        decision.native,
+        decision.reason,
+        {name: _show_verdict(verdict) for name, verdict in decision.others},
+    )
+
+
+def _show_verdict(verdict: Verdict) -> str:
+    if verdict.score is None:
+        return f"refused: {verdict.reason}"
+    return f"score {verdict.score}" + (f": {verdict.reason}" if verdict.reason else "")
+
+
+def _plain(value: object) -> Any:
+    return value if isinstance(value, (int, float, str)) else str(value)

@@ -1,0 +1,19 @@
+"""Prints specifications for people. Used by commands and by the engine's description of itself."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+
+def show_spec(spec: Any) -> str:
+    """Print a specification without the fields that have their default."""
+    values = ((f.name, getattr(spec, f.name), f.default) for f in fields(spec))
+    return " ".join(f"{name}={_show(value)}" for name, value, default in values if value != default)
+
+
+def _show(value: Any) -> str:
+    """Print a field; one that is a record itself by its name, if it has one."""
+    if not is_dataclass(value):
+        return str(value)
+    return str(getattr(value, "name", f"({show_spec(value)})"))
