@@ -7,6 +7,7 @@ FOLDERS = {
     "core/hotshoe": "tests/core",
     "platforms/cpu/hotshoe_cpu": "tests/platforms/cpu",
     "plugins/bench/hotshoe_bench": "tests/plugins/bench",
+    "plugins/conformance/hotshoe_conformance": "tests/plugins/conformance",
     "plugins/demo/hotshoe_demo": "tests/plugins/demo",
     "plugins/models/hotshoe_models": "tests/plugins/models",
     "plugins/observability/hotshoe_observability": "tests/plugins/observability",

@@ -1,0 +1,1 @@
+"""The conformance kit: every candidate of a platform against core's references."""

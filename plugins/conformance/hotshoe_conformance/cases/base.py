@@ -1,0 +1,162 @@
+"""What one slot's cases are made of. The modules beside this one are data and little else.
+
+A `Suite` lists `Setup`s (a specification and what the inputs look like) and turns one into a
+`Problem`: inputs, the call, and what must come out, computed on the host in float32 from the very
+values that the candidate gets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from hotshoe.lazy import resolve_lazy
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import SLOTS, KVLayout
+from hotshoe_conformance.place import Place
+from hotshoe_conformance.tolerance import Expected
+
+DTYPES = ("float32", "bfloat16", "float16")
+HOST = DeviceFacts("host", "cpu", "the reference's host", "any", 1 << 30, 1)
+#: More elements than a 32-bit index reaches.
+FAR = (1 << 31) + 64
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """One case: a specification and the inputs' shape, both printable.
+
+    Attributes:
+        quick: Part of a quick run.
+        bytes: Device memory that it needs, where that is remarkable.
+    """
+
+    spec: Any
+    shape: Any
+    quick: bool = False
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a call moves and computes at least, for comparison with the device's limits."""
+
+    bytes: int
+    operations: int
+
+
+class Problem(Protocol):
+    """A case with its inputs."""
+
+    def call(self, op: Any, place: Place) -> Mapping[str, Tensor]:
+        """Run the operation on fresh copies of the inputs; return named outputs on the device."""
+        ...
+
+    def expected(self) -> Mapping[str, Expected]:
+        """Return what each output has to be."""
+        ...
+
+
+class Divisible(Problem, Protocol):
+    """A problem whose parts can be computed alone, for the claim of batch invariance."""
+
+    def alone(self) -> tuple[Problem, slice]:
+        """Return one row or request as a problem, and where its rows are in the outputs."""
+        ...
+
+
+class Measurable(Problem, Protocol):
+    """A problem that is worth timing."""
+
+    def cost(self) -> Cost:
+        """Return the least work that the operation can be done with."""
+        ...
+
+    def prepare(self, op: Any, place: Place) -> Callable[[], object]:
+        """Return a call without arguments that does the operation's work and nothing else."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """All cases of one slot.
+
+    Attributes:
+        slot: The slot's name.
+        grid: Fixed cases, given the cache layouts that attention candidates declare.
+        random: Draws another case.
+        problem: Makes the inputs.
+        bench: Cases to time, given the layouts too; their problems are `Measurable`.
+    """
+
+    slot: str
+    grid: Callable[[Sequence[KVLayout]], Sequence[Setup]]
+    random: Callable[[random.Random, Sequence[KVLayout]], Setup]
+    problem: Callable[[Setup, torch.Generator], Problem]
+    bench: Callable[[Sequence[KVLayout]], Sequence[Setup]] = lambda layouts: ()
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A setup with its place in a run; slot, index and seed repeat it exactly."""
+
+    slot: str
+    index: int
+    seed: int
+    setup: Setup
+
+    def problem(self, suite: Suite) -> Problem:
+        """Make the inputs, the same ones every time."""
+        return suite.problem(self.setup, generator(self.seed, self.slot, self.index))
+
+
+def cases(suite: Suite, layouts: Sequence[KVLayout], seed: int, num_random: int) -> Iterator[Case]:
+    """Yield the grid, then random cases. An index means the same case however many are run."""
+    fixed = suite.grid(layouts)
+    for index, setup in enumerate(fixed):
+        yield Case(suite.slot, index, seed, setup)
+    for index in range(len(fixed), len(fixed) + num_random):
+        rng = random.Random(f"{seed}/{suite.slot}/{index}")
+        yield Case(suite.slot, index, seed, suite.random(rng, layouts))
+
+
+def generator(seed: int, slot: str, index: int) -> torch.Generator:
+    """Return the source of one case's numbers."""
+    digest = hashlib.sha256(f"{seed}/{slot}/{index}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "little"))
+
+
+def vary(base: Any, variations: Iterable[Mapping[str, Any]]) -> list[Any]:
+    """Return the base and its variations, each in every element type."""
+    specs = [base, *(replace(base, **changes) for changes in variations)]
+    return [in_dtype(spec, dtype) for dtype in DTYPES for spec in specs]
+
+
+def in_dtype(spec: Any, dtype: str) -> Any:
+    """Return a specification in another element type, its cache's too."""
+    changes = {"dtype": dtype} | ({"kv_dtype": dtype} if hasattr(spec, "kv_dtype") else {})
+    return replace(spec, **changes)
+
+
+def reference(slot: str, spec: Any) -> Any:
+    """Build core's reference on the host."""
+    return resolve_lazy(SLOTS[slot].reference)(spec, HOST)
+
+
+def normal(shape: Sequence[int], dtype: str, source: torch.Generator, scale: float = 1) -> Tensor:
+    """Draw normal values and round them to an element type."""
+    values = torch.randn(tuple(shape), generator=source) * scale
+    return values.to(getattr(torch, dtype))
+
+
+def clean(value: Any) -> str:
+    """Print a specification or shape without the fields that have their default."""
+    from hotshoe.cli.session import show_spec
+
+    return show_spec(value)

@@ -1,0 +1,180 @@
+"""Cases of slot `linear`."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hotshoe.slots import KVLayout, LinearSpec, QuantSpec
+from hotshoe_conformance.cases.base import (
+    DTYPES,
+    FAR,
+    Cost,
+    Setup,
+    Suite,
+    normal,
+    reference,
+)
+from hotshoe_conformance.place import Place, padded
+from hotshoe_conformance.tolerance import Close, Exact, Expected
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """`gap` elements between rows; `parts` is how many matrices the weight is stacked from."""
+
+    count: int
+    gap: int = 0
+    parts: int = 1
+    scale: float = 1.0
+
+
+SLOT = "linear"
+INT8 = {
+    "weight": QuantSpec("int8", "channel", online=True),
+    "activation": QuantSpec("int8", "token", dynamic=True),
+}
+BASE = LinearSpec(64, 96, "float32")
+VARIATIONS: tuple[dict[str, Any], ...] = (
+    {"bias": True},
+    {"out_dtype": "float32"},
+    {"in_features": 37},
+    {"out_features": 41},
+    {"out_features": 1},
+    {"in_features": 1},
+    {"in_features": 1536},
+    {"out_features": 1536},
+    INT8,
+    {**INT8, "bias": True},
+    {**INT8, "in_features": 200, "out_features": 72},
+)
+SHAPES = (
+    Rows(0),
+    Rows(1),
+    Rows(2),
+    Rows(5, gap=24),
+    Rows(16),
+    Rows(17, parts=3),
+    Rows(63),
+    Rows(64, gap=8),
+    Rows(300),
+)
+SLACK_STEPS = 2.0
+
+
+def _grid(layouts: Sequence[KVLayout]) -> list[Setup]:
+    setups = []
+    for dtype in DTYPES:
+        base = replace(BASE, dtype=dtype)
+        setups += [Setup(replace(base, **v), Rows(5), True) for v in ({}, *VARIATIONS)]
+        setups += [Setup(base, shape, shape.count < 100) for shape in SHAPES]
+        setups += [Setup(replace(base, **INT8), s) for s in (Rows(1), Rows(33, parts=2))]
+    far = LinearSpec(64, 32, "bfloat16")
+    return [*setups, Setup(far, Rows(2, gap=FAR), bytes=2 * FAR)]
+
+
+def _draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:
+    size = rng.choice((lambda: rng.randrange(1, 400), lambda: 32 * rng.randrange(1, 24)))
+    spec = LinearSpec(size(), size(), rng.choice(DTYPES), bias=rng.random() < 0.3)
+    if rng.random() < 0.3:
+        spec = replace(spec, **INT8)
+    if rng.random() < 0.2:
+        spec = replace(spec, out_dtype="float32")
+    parts = rng.randrange(1, 1 + min(3, spec.out_features))
+    return Setup(spec, Rows(rng.randrange(1, 80), rng.choice((0, 0, 8, 3)), parts))
+
+
+@dataclass(slots=True)
+class LinearProblem:
+    """x, the weight's parts and the bias's."""
+
+    spec: LinearSpec
+    x: Tensor
+    weight: list[Tensor]
+    bias: list[Tensor]
+    gap: int
+
+    def _x(self, place: Place) -> Tensor:
+        if self.gap < FAR:
+            return place(padded(self.x, self.gap))
+        rows, width = self.x.shape
+        storage = place.empty((rows - 1) * (width + self.gap) + width, dtype=self.x.dtype)
+        x = storage.as_strided((rows, width), (width + self.gap, 1))
+        return x.copy_(place(self.x))
+
+    def _load(self, op: Any, place: Place) -> None:
+        op.load({"weight": self.weight, **({"bias": self.bias} if self.spec.bias else {})})
+
+    def call(self, op: Any, place: Place) -> Mapping[str, Tensor]:
+        self._load(op, place)
+        x = self._x(place)
+        return {"y": op(x), "x": x}
+
+    def expected(self) -> Mapping[str, Expected]:
+        spec = replace(self.spec, dtype="float32", out_dtype=None)
+        op = reference(SLOT, spec)
+        weight = torch.cat(self.weight).float()
+        bias = torch.cat(self.bias).float() if spec.bias else torch.zeros(spec.out_features)
+        op.load({"weight": [weight], "bias": [bias]})
+        x = self.x.float()
+        magnitude = x.abs() @ weight.abs().T + bias.abs()
+        slack: Tensor | float = 0.0
+        if spec.weight is not None and len(x):
+            # A value halfway between two int8 steps may be rounded either way.
+            step = x.abs().amax(1, keepdim=True) / 127
+            slack = SLACK_STEPS * step * weight.abs().amax(1)
+        y = Close(op(x), self.spec.out_dtype or self.spec.dtype, magnitude, slack, self.spec.dtype)
+        return {"y": y, "x": Exact(self.x)}
+
+    def memory_bytes(self) -> tuple[int, int]:
+        """Return the least and the most that the prepared weight may hold."""
+        size = 1 if self.spec.weight else self.x.itemsize
+        least = size * self.spec.in_features * self.spec.out_features
+        # Tiles are padded; a bias and scales come along.
+        rows, columns = (
+            -(-n // 256) * 256 for n in (self.spec.out_features, self.spec.in_features)
+        )
+        return least, 2 * size * rows * columns + 64 * rows
+
+    def alone(self) -> tuple[LinearProblem, slice]:
+        at = slice(len(self.x) // 2, len(self.x) // 2 + 1)
+        return replace(self, x=self.x[at], gap=0), at
+
+    def cost(self) -> Cost:
+        spec, rows = self.spec, len(self.x)
+        weight, _ = self.memory_bytes()
+        out = rows * spec.out_features * self.x.itemsize
+        return Cost(weight + self.x.nbytes + out, 2 * rows * spec.in_features * spec.out_features)
+
+    def prepare(self, op: Any, place: Place) -> Callable[[], object]:
+        self._load(op, place)
+        x = self._x(place)
+        return lambda: op(x)
+
+
+def _problem(setup: Setup, source: torch.Generator) -> LinearProblem:
+    spec, rows = setup.spec, setup.shape
+    x = normal((rows.count, spec.in_features), spec.dtype, source, rows.scale)
+    weight = normal((spec.out_features, spec.in_features), spec.dtype, source)
+    bias = normal((spec.out_features,), spec.dtype, source)
+    return LinearProblem(
+        spec,
+        x,
+        list(weight.tensor_split(rows.parts)),
+        list(bias.tensor_split(rows.parts)),
+        rows.gap,
+    )
+
+
+def _bench(layouts: Sequence[KVLayout]) -> list[Setup]:
+    specs = [LinearSpec(2048, 2048, dtype) for dtype in DTYPES[:2]]
+    specs.append(LinearSpec(2048, 2048, "bfloat16", **INT8))
+    return [Setup(spec, Rows(n)) for spec in specs for n in (1, 256)]
+
+
+SUITE = Suite(SLOT, _grid, _draw, _problem, _bench)

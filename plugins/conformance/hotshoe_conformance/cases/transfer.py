@@ -1,0 +1,84 @@
+"""Cases of slot `transfer`: steps in flight, with host memory that is rewritten at once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hotshoe.slots import KVLayout, TransferSpec
+from hotshoe_conformance.cases.base import Setup, Suite
+from hotshoe_conformance.place import Place
+from hotshoe_conformance.tolerance import Exact, Expected
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """`count` steps of `numbers` int32 each."""
+
+    count: int
+    numbers: int
+
+
+SLOT = "transfer"
+
+
+def _grid(layouts: Sequence[KVLayout]) -> list[Setup]:
+    return [
+        Setup(TransferSpec(depth), Steps(count, numbers), True)
+        for depth in (1, 2)
+        for count, numbers in ((1, 1), (5, 1), (6, 1000), (4, 100_000))
+    ]
+
+
+def _draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:
+    return Setup(
+        TransferSpec(rng.randrange(1, 4)), Steps(rng.randrange(1, 8), rng.randrange(1, 5000))
+    )
+
+
+@dataclass(slots=True)
+class TransferProblem:
+    """Each step uploads its numbers, the device adds one, and the result comes back later."""
+
+    spec: TransferSpec
+    numbers: Tensor
+
+    def call(self, op: Any, place: Place) -> Mapping[str, Tensor]:
+        depth, (count, width) = self.spec.max_steps_in_flight, self.numbers.shape
+        buffers = [op.host_buffer(4 * width).view(torch.int32) for _ in range(depth)]
+        device = [place.empty(width, dtype=torch.int32) for _ in range(depth)]
+        waiting: list[Any] = []
+        arrived: list[Tensor] = []
+        for step in range(count):
+            if len(waiting) == depth:
+                arrived.append(self._arrive(waiting.pop(0)))
+            # Its last use was `depth` steps ago, whose download has arrived.
+            at = step % depth
+            buffers[at].copy_(self.numbers[step])
+            op.upload(buffers[at], device[at])
+            waiting.append(op.download([device[at] + 1]))
+        arrived += [self._arrive(wait) for wait in waiting]
+        return {"arrived": torch.stack(arrived)}
+
+    @staticmethod
+    def _arrive(wait: Any) -> Tensor:
+        [copy] = wait()
+        assert copy.device.type == "cpu", f"a download gave a tensor on {copy.device}"
+        return torch.as_tensor(copy).clone()
+
+    def expected(self) -> Mapping[str, Expected]:
+        return {"arrived": Exact(self.numbers + 1)}
+
+
+def _problem(setup: Setup, source: torch.Generator) -> TransferProblem:
+    shape = (setup.shape.count, setup.shape.numbers)
+    numbers = torch.randint(-(2**30), 2**30, shape, generator=source)
+    return TransferProblem(setup.spec, numbers.int())
+
+
+SUITE = Suite(SLOT, _grid, _draw, _problem)

@@ -1,0 +1,75 @@
+"""Brings inputs to a platform's device as they are laid out, and results back.
+
+`Place` keeps strides and storage offsets, with everything between the rows, so that kernels see
+the same non-contiguous tensors on every device. `poisoned` makes unwritten memory visible.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+
+class Place:
+    """Copies tensors to one device.
+
+    Args:
+        device: As in `DeviceFacts.device`.
+    """
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        """Return a copy of the same size, strides and offset on the device."""
+        if tensor.is_contiguous():
+            return tensor.to(self.device, copy=True)
+        span = 1 + sum(
+            (size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True)
+        )
+        flat = tensor.as_strided((span,), (1,)).to(self.device, copy=True)
+        return flat.as_strided(tensor.shape, tensor.stride(), 0)
+
+    def empty(self, *shape: int, dtype: torch.dtype) -> Tensor:
+        """Take device memory without filling it, however large."""
+        return torch.empty(shape, dtype=dtype, device=self.device)
+
+    def synchronize(self) -> None:
+        """Wait for the device; devices that never run behind have nothing to wait for."""
+        wait = getattr(torch.get_device_module(self.device), "synchronize", None)
+        if wait is not None:
+            wait()
+
+    def initialized(self) -> bool | None:
+        """Tell whether the device has been initialised in this process; None: it cannot say."""
+        asked = getattr(torch.get_device_module(self.device), "is_initialized", None)
+        return None if asked is None else bool(asked())
+
+
+def padded(tensor: Tensor, extra: int, poison: float = float("nan")) -> Tensor:
+    """Return equal values whose rows lie `extra` elements further apart, NaN in the gaps."""
+    if not extra:
+        return tensor
+    rows, width = tensor.shape[0], tensor[:1].numel() if tensor.shape[0] else 0
+    wide = torch.full((rows, width + extra), poison).to(tensor.dtype)
+    view = wide[:, :width]
+    view.copy_(tensor.reshape(rows, -1))
+    return view.unflatten(1, tensor.shape[1:]) if tensor.dim() > 2 else view
+
+
+@contextmanager
+def poisoned() -> Iterator[None]:
+    """Let PyTorch fill memory that is taken but not written: NaN, or the largest integer."""
+    enabled = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.use_deterministic_algorithms(enabled, warn_only=warn_only)

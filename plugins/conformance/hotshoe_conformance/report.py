@@ -1,0 +1,168 @@
+"""What a run found, as data, and how it is printed for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from hotshoe.cli.table import table
+
+#: A slot's verdict, from the worst down.
+WRONG, NATIVE, REFUSED, REFERENCE = "wrong", "native", "refused", "reference"
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """One thing that is wrong.
+
+    Attributes:
+        what: In words, with the size of the error.
+        spec: The failing specification, as text; empty where none is to blame.
+        shape: What the inputs look like.
+        repeat: The command that shows it again.
+    """
+
+    what: str
+    spec: str = ""
+    shape: str = ""
+    repeat: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How near a candidate comes to the device's limits on one case.
+
+    Attributes:
+        microseconds: Median time of a call.
+        limit: "bandwidth" or "arithmetic", whichever bounds the case.
+        share: Of that limit; at most 1 within the accuracy of the clock.
+    """
+
+    spec: str
+    shape: str
+    microseconds: float
+    limit: str
+    share: float
+
+
+@dataclass(slots=True)
+class CandidateReport:
+    """One candidate over all cases of its slot. `error` is a share of the tolerance."""
+
+    name: str
+    passed: int = 0
+    refused: int = 0
+    left_out: int = 0
+    error: float = 0.0
+    reasons: dict[str, int] = field(default_factory=dict)
+    defects: list[Defect] = field(default_factory=list)
+    shares: list[Share] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class SlotReport:
+    """One slot: its verdict follows from its candidates'."""
+
+    slot: str
+    candidates: list[CandidateReport] = field(default_factory=list)
+
+    @property
+    def verdict(self) -> str:
+        own = [c for c in self.candidates if c.name != REFERENCE]
+        if any(c.defects for c in self.candidates):
+            return WRONG
+        if any(c.passed for c in own):
+            return NATIVE
+        return REFUSED if own else REFERENCE
+
+
+@dataclass(slots=True)
+class Report:
+    """A platform's conformance."""
+
+    platform: str
+    device: str
+    seed: int
+    slots: list[SlotReport] = field(default_factory=list)
+    checks: dict[str, list[Defect]] = field(default_factory=dict)
+    limits: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def defects(self) -> list[tuple[str, Defect]]:
+        """Everything that is wrong, with where."""
+        found = [(name, defect) for name, defects in self.checks.items() for defect in defects]
+        return found + [
+            (f"{slot.slot}/{candidate.name}", defect)
+            for slot in self.slots
+            for candidate in slot.candidates
+            for defect in candidate.defects
+        ]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the report as JSON values."""
+        verdicts: Mapping[str, str] = {slot.slot: slot.verdict for slot in self.slots}
+        values = asdict(self)
+        for slot in values["slots"]:
+            slot["verdict"] = verdicts[slot["slot"]]
+        return {**values, "conforms": not self.defects}
+
+    def as_text(self) -> str:
+        """Return the report for people."""
+        parts = [f"{self.platform}: {self.device}, seed {self.seed}, {self.seconds:.1f} s"]
+        rows = [row for slot in self.slots for row in _slot_rows(slot)]
+        header = ("slot", "verdict", "candidate", "passed", "refused", "left out", "worst error")
+        parts.append(table(header, rows))
+        checks = [(n, "wrong" if found else "passed") for n, found in self.checks.items()]
+        parts += [table(("check", "verdict"), checks), self._shares()]
+        parts += [_describe(where, defect) for where, defect in self.defects]
+        count = len(self.defects)
+        parts.append("conforms" if not count else f"does not conform: {count} defects")
+        return "\n\n".join(part for part in parts if part)
+
+    def _shares(self) -> str:
+        limits = [f"{value / 1e9:,.1f} {unit}" for unit, value in self.limits.items()]
+        rows = [
+            (
+                *(slot.slot, candidate.name, share.microseconds),
+                *(f"{share.share:.0%} of {share.limit}", share.shape),
+                _distinct(share.spec, slot),
+            )
+            for slot in self.slots
+            for candidate in slot.candidates
+            for share in candidate.shares
+        ]
+        if not rows:
+            return ""
+        header = ("slot", "candidate", "µs", "share", "inputs", "specification")
+        return f"limits measured: {', '.join(limits)}\n{table(header, rows)}"
+
+
+def _distinct(spec: str, slot: SlotReport) -> str:
+    """Return the words of a specification that not all measured ones have."""
+    others = [set(share.spec.split()) for c in slot.candidates for share in c.shares]
+    common = set.intersection(*others)
+    return " ".join(word for word in spec.split() if word not in common)
+
+
+def _slot_rows(slot: SlotReport) -> Sequence[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = []
+    for candidate in slot.candidates:
+        first = not rows
+        error = f"{candidate.error:.2f} of tolerance" if candidate.passed else ""
+        rows.append(
+            (
+                *(slot.slot if first else "", slot.verdict if first else "", candidate.name),
+                *(candidate.passed, candidate.refused, candidate.left_out, error),
+            )
+        )
+    return rows
+
+
+def _describe(where: str, defect: Defect) -> str:
+    lines = [f"WRONG {where}: {defect.what}"]
+    lines += [f"  specification: {defect.spec}"] * bool(defect.spec)
+    lines += [f"  inputs: {defect.shape}"] * bool(defect.shape)
+    lines += [f"  repeat: {defect.repeat}"] * bool(defect.repeat)
+    return "\n".join(lines)

@@ -1,0 +1,132 @@
+"""Whole models on the platform: greedy tokens against core's references on the host.
+
+The references read what the platform wrote, as a prompt, and say how likely each token was: it has
+to be the likeliest, or as likely within rounding. So one flipped near-tie does not hide or fake
+what follows it.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from hotshoe import LLM, SamplingParams
+from hotshoe.platform import Platform
+from hotshoe.plugins import PluginManager
+from hotshoe.types import TokenLogprobs, TokensPrompt
+from hotshoe_conformance.checkpoint import MODELS, write_model
+from hotshoe_conformance.host import PLATFORM, host_plugins
+from hotshoe_conformance.report import Defect
+
+PROMPT_LENGTHS = (1, 5, 33, 17, 64, 2)
+NUM_TOKENS = 24
+#: How much less likely than the likeliest a token may be, in natural logarithms, by type.
+MARGINS = {"float32": 2e-3, "bfloat16": 0.3}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One way to run a model. Every one has to write the same."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    dtype: str = "float32"
+
+
+RUNS = (
+    Run("all at once"),
+    Run("prompts in chunks", {"max_num_batched_tokens": 16, "max_num_seqs": 4}),
+    Run(
+        "a small cache, which preempts", {"max_model_len": 96, "block_size": 16, "max_num_seqs": 6}
+    ),
+    Run("steps that overlap", {"async_scheduling": True, "max_num_batched_tokens": 40}),
+    Run("bfloat16", {}, "bfloat16"),
+)
+#: The cache of the run that preempts: blocks of its longest sequence, and a few.
+SMALL_CACHE_BLOCKS = 9
+
+
+class RunOptions(Protocol):
+    """What this module reads of the kit's options."""
+
+    quick: bool
+    platform_options: dict[str, Any]
+
+
+def token_defects(
+    platform: str, plugins: PluginManager, seed: int, options: RunOptions
+) -> list[Defect]:
+    """Return what is wrong with the tokens that models write on a platform."""
+    host = host_plugins()
+    models = list(MODELS)[:1] if options.quick else list(MODELS)
+    rng = random.Random(f"{seed}/tokens")
+    prompts = [
+        [rng.randrange(MODELS["llama"]["vocab_size"]) for _ in range(n)] for n in PROMPT_LENGTHS
+    ]
+    found: list[Defect] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for model in models:
+            path = write_model(model, Path(folder) / model, host, seed)
+            oracle = {"model": str(path), "platform": PLATFORM, "dtype": "float32"}
+            runs = RUNS if model == models[0] else (RUNS[0], RUNS[1])
+            with LLM(plugins=host, skip_tokenizer_init=True, max_logprobs=1, **oracle) as judge:
+                for run in runs:
+                    place = {"model": str(path), "platform": platform}
+                    extra = {"platform_options": options.platform_options}
+                    found += _run(run, {**place, **extra}, plugins, judge, prompts, model)
+    return found
+
+
+def _run(
+    run: Run,
+    place: Mapping[str, Any],
+    plugins: PluginManager,
+    judge: LLM,
+    prompts: Sequence[list[int]],
+    model: str,
+) -> list[Defect]:
+    shape = f"{model}, {run.name}"
+    settings = {**place, **run.options, "dtype": run.dtype, "skip_tokenizer_init": True}
+    if "small cache" in run.name:
+        settings["kv_cache_memory_bytes"] = SMALL_CACHE_BLOCKS * judge.engine.core.info.block_bytes
+        settings["block_size"] = judge.config.block_size
+    try:
+        with LLM(plugins=plugins, **settings) as llm:
+            params = SamplingParams(max_tokens=NUM_TOKENS, temperature=0.0, ignore_eos=True)
+            outputs = llm.generate([TokensPrompt(ids) for ids in prompts], params)
+    except Exception as error:  # whatever stops a model here is the finding
+        return [Defect(f"{type(error).__name__}: {error}", shape=shape)]
+    found = []
+    for ids, output in zip(prompts, outputs, strict=True):
+        sequence = output.outputs[0]
+        if sequence.error is not None or len(sequence.token_ids) != NUM_TOKENS:
+            what = f"{len(sequence.token_ids)} of {NUM_TOKENS} tokens: {sequence.error}"
+            found.append(Defect(what, shape=shape))
+        elif what := _unlikely(judge, ids, sequence.token_ids, MARGINS[run.dtype]):
+            found.append(Defect(what, shape=f"{shape}, prompt of {len(ids)} tokens"))
+    return found[:1]
+
+
+def _unlikely(judge: LLM, prompt: list[int], written: list[int], margin: float) -> str:
+    """Say which token the references would not have written, empty if they agree with all."""
+    params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=1)
+    [output] = judge.generate([TokensPrompt([*prompt, *written])], params)
+    assert output.prompt_logprobs is not None
+    for at, entry in enumerate(output.prompt_logprobs[len(prompt) :]):
+        assert isinstance(entry, TokenLogprobs)
+        lost = entry.logprobs[1] - entry.logprobs[0]
+        if not lost <= margin:  # NaN is no answer
+            return (
+                f"token {at} is {written[at]}, by {lost:.3g} less likely than "
+                f"{entry.token_ids[1]} (allowed: {margin})"
+            )
+    return ""
+
+
+def has_own_worker(platform: Platform, config: Any) -> bool:
+    """Tell whether a platform computes steps itself, so that no model of core's runs there."""
+    return platform.create_worker(config) is not None
