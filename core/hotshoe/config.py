@@ -84,6 +84,12 @@ class EngineConfig:
     max_logprobs: int = option(20, "most log probabilities a request may ask for", low=0, high=1000)
     skip_tokenizer_init: bool = option(False, "work on token ids only")
 
+    structured_output_backend: str = option("auto", "what compiles grammars, such as llguidance")
+    structured_output_cache_bytes: int = option(256 * 2**20, "memory for compiled grammars", low=0)
+    structured_output_timeout_s: float = option(
+        10.0, "seconds that a request waits for its grammar to be compiled", low=0.01
+    )
+
     max_num_queued_reqs: int | None = option(
         None, "most sequences waiting to be run; more are refused; default: unbounded", low=1
     )

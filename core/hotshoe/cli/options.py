@@ -28,6 +28,7 @@ ENGINE_GROUPS = {
     "KV cache": "block_size",
     "scheduling": "max_num_seqs",
     "limits": "max_logprobs",
+    "structured output": "structured_output_backend",
     "load and faults": "max_num_queued_reqs",
 }
 # Sampling fields that are flags. `seed` is missing as `--seed` is the engine's, which seeds

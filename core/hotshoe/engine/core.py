@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
-from typing import NoReturn
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 from hotshoe.config import EngineConfig
 from hotshoe.engine.client import EngineStats, PauseMode
@@ -24,13 +26,20 @@ from hotshoe.errors import (
     RequestError,
 )
 from hotshoe.executor import Worker, WorkerInfo
+from hotshoe.grammar.backends import GrammarBackends
+from hotshoe.grammar.vocabulary import read_vocabulary
 from hotshoe.scheduler import Request, Scheduler, SchedulerConfig
 from hotshoe.types import StepHandle, StepPlan, TokenOutput
+
+if TYPE_CHECKING:
+    from hotshoe.grammar.constraints import Constraints
 
 PAUSE_MODES = ("abort", "wait", "keep")
 #: What each sleep level puts to sleep; the names are the tags of `wake_up`.
 SLEEP_LEVELS = {0: ("scheduling",), 2: ("weights", "kv_cache")}
 TAGS = ("scheduling", "weights", "kv_cache")
+#: How long a step waits for grammars to be compiled when it has nothing else to do.
+GRAMMAR_WAIT_S = 0.005
 
 
 class EngineCore:
@@ -46,6 +55,10 @@ class EngineCore:
     def __init__(self, setup: EngineSetup) -> None:
         self.setup = setup
         config = setup.config
+        self._backends = GrammarBackends(
+            setup.plugins.mapping("hotshoe_grammars"), config.structured_output_backend
+        )
+        self._constraints: Constraints | None = None
         self._worker: Worker | None = setup.create_worker()
         self.info: WorkerInfo = self._worker.load()
         begin = time.perf_counter()
@@ -124,9 +137,14 @@ class EngineCore:
                 retry_after_s,
             )
         labels = (new.priority, new.cache_salt, new.tenant, self._eos)
+        params = new.params
+        add: Callable[[Request], None] = self._scheduler.add
+        if params.grammar is not None:
+            params = replace(params, grammar=self._backends.choose(params.grammar))
+            add = self._open_constraints().add
         for request_id, seed in zip(new.ids, new.seeds, strict=True):
             # All are alike, so if one is refused, it is the first.
-            self._scheduler.add(Request(request_id, new.token_ids, new.params, seed, *labels))
+            add(Request(request_id, new.token_ids, params, seed, *labels))
 
     def retry_after_s(self, num_seqs: int = 1, num_tokens: int = 1) -> float:
         """Return 0 if so many sequences and tokens would be queued now, else when to ask again.
@@ -151,10 +169,18 @@ class EngineCore:
         """Drop requests; unknown ids are ignored. No output follows for them."""
         for request_id in request_ids:
             self._scheduler.abort(request_id)
+            if self._constraints is not None:
+                self._constraints.discard(request_id)
 
     def has_work(self) -> bool:
         """Tell whether `step` has something to do."""
-        return bool(self._in_flight) or (not self._frozen and self._scheduler.has_work())
+        if self._in_flight or self._frozen:
+            return bool(self._in_flight)
+        return self._scheduler.has_work() or self._compiling
+
+    @property
+    def _compiling(self) -> bool:
+        return self._constraints is not None and self._constraints.compiling
 
     def stats(self) -> EngineStats:
         """Return the present counts."""
@@ -188,7 +214,10 @@ class EngineCore:
         """
         self._check_alive()
         begin = time.perf_counter()
+        outputs: list[TokenOutput] = []
         try:
+            if self._constraints is not None and not self._frozen:
+                outputs = self._constraints.collect()
             while len(self._in_flight) < self._depth and not self._frozen:
                 plan = self._scheduler.schedule()
                 if plan is None:
@@ -196,10 +225,16 @@ class EngineCore:
                 assert self._worker is not None
                 self._in_flight.append((plan, self._worker.execute(plan)))
             if not self._in_flight:
-                assert not self.has_work(), "work remains, but nothing can be scheduled"
-                return []
+                if self._constraints is not None and self._compiling:
+                    self._constraints.wait(GRAMMAR_WAIT_S)
+                else:
+                    assert not self.has_work(), "work remains, but nothing can be scheduled"
+                return outputs
             plan, handle = self._in_flight.popleft()
-            outputs = self._scheduler.update(plan, handle.result())
+            news = self._scheduler.update(plan, handle.result())
+            if self._constraints is not None:
+                self._constraints.advance(news)
+            outputs += news
         except Exception as error:
             self._fail(error)
         self._num_steps += 1
@@ -288,6 +323,22 @@ class EngineCore:
         self._scheduler.reset_prefix_cache()
         return True
 
+    def _open_constraints(self) -> Constraints:
+        """Get ready for requests with a grammar, when the first one comes."""
+        if self._constraints is None:
+            from hotshoe.grammar.constraints import Constraints  # needs numpy
+
+            config, model = self.setup.config, self.setup.model_config
+            directory = Path(config.tokenizer) if config.tokenizer else model.path
+            self._constraints = Constraints(
+                self._scheduler,
+                self._backends,
+                lambda: read_vocabulary(directory, self.info.vocab_size, self._eos),
+                config.structured_output_cache_bytes,
+                config.structured_output_timeout_s,
+            )
+        return self._constraints
+
     def _finish_steps(self) -> list[TokenOutput]:
         """Finish the steps in flight; call it while frozen, so that none is started."""
         outputs: list[TokenOutput] = []
@@ -314,6 +365,8 @@ class EngineCore:
         if self._failure is None:
             self._failure = EngineError("it was closed")
         self._in_flight.clear()
+        if self._constraints is not None:
+            self._constraints.close()
         if self._worker is not None:
             self._worker.close()
 

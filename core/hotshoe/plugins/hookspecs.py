@@ -58,6 +58,14 @@ def hotshoe_commands() -> Mapping[str, CommandEntry]:  # type: ignore[empty-body
 
 
 @hookspec
+def hotshoe_grammars() -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Name backends of structured output, best first: `{"llguidance": "module:Class"}`.
+
+    See `hotshoe.grammar.GrammarBackend`.
+    """
+
+
+@hookspec
 def hotshoe_tool_parsers() -> Mapping[str, str]:  # type: ignore[empty-body]
     """Name formats of tool calls: `{"hermes": "module:FORMAT"}`.
 

@@ -149,6 +149,7 @@ class Runner:
             self._prompt_logprobs.pop(new.row, None)
             if new.params.prompt_logprobs is not None:
                 self._prompt_logprobs[new.row] = new.params.prompt_logprobs
+        self._sampler.set_masks(plan.mask_rows, plan.masks)
         return self._run(plan.step_id, self._rows.advance(plan))
 
     @torch.inference_mode()

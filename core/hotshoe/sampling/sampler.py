@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.sampling.logprobs import LogprobTensors, compute_logprobs
+from hotshoe.sampling.masks import TokenMasks
 from hotshoe.sampling.rows import Ints, RowParameters
 from hotshoe.sampling.stages import Stage, Step, place, plan_stages
 from hotshoe.sampling.uniform import uniforms
@@ -102,6 +103,8 @@ class Sampler:
         self._token_table = token_table
         self._max_logprobs = max_logprobs
         self._plan: BatchPlan | None = None
+        self._masks: tuple[Sequence[int], Sequence[bytes]] = ((), ())
+        self._token_masks = TokenMasks(token_table.device)
 
     def set_row(self, new: NewRow, bad_words_token_ids: Iterable[Sequence[int]] = ()) -> None:
         """Take over a row's parameters. Token ids beyond the vocabulary are dropped.
@@ -112,6 +115,10 @@ class Sampler:
         """
         self._params.set_row(new, bad_words_token_ids, self._eos_token_ids)
         self._plan = None
+
+    def set_masks(self, rows: Sequence[int], masks: Sequence[bytes]) -> None:
+        """Give the masks of rows that the next call samples, as in `StepPlan.masks`."""
+        self._masks = (rows, masks)
 
     def __call__(self, logits: Tensor, rows: Ints, num_tokens: Ints) -> SampledBatch:
         """Sample one token for each row.
@@ -129,6 +136,8 @@ class Sampler:
             step = Step(num_tokens, self._token_table)
             for stage in plan.stages:
                 stage.apply(logits, step)
+        if self._masks[0]:
+            self._token_masks.apply(logits, rows, *self._masks)
         tokens = self._sample_op(logits, *plan.arguments, self._uniforms(plan, num_tokens))
         logprobs = None
         if raw is not None:

@@ -28,6 +28,7 @@ class Tokenizer:
         vocab_size: Number of tokens, added ones included; ids may have gaps.
         special_tokens: Named tokens, such as {"bos_token": "<s>"}.
         special_token_ids: Ids of all tokens that are not text.
+        special_token_texts: How these are written.
         bos_token_id, eos_token_id: None when the model has none.
         eos_token_ids: Every token that ends a sequence: the tokenizer's, then those of
             generation_config.json (or else config.json).
@@ -49,7 +50,8 @@ class Tokenizer:
         self.chat_templates = dict(chat_templates)
         self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
         added = backend.get_added_tokens_decoder()
-        self.special_token_ids = frozenset(i for i, token in added.items() if token.special)
+        self.special_token_texts = {i: x.content for i, x in added.items() if x.special}
+        self.special_token_ids = frozenset(self.special_token_texts)
         self.bos_token_id = self._named_id("bos_token")
         self.eos_token_id = self._named_id("eos_token")
         own = () if self.eos_token_id is None else (self.eos_token_id,)

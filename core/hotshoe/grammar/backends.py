@@ -1,0 +1,77 @@
+"""Chooses the backend that serves a grammar: the first that is installed and does not refuse.
+
+Asked by front ends for every constrained request, before anything is queued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from hotshoe.errors import ConfigError, RequestError
+from hotshoe.grammar.backend import GrammarBackend
+from hotshoe.lazy import resolve_lazy
+from hotshoe.suggest import did_you_mean
+from hotshoe.types import GrammarSpec
+
+AUTO = "auto"
+INSTALL = "pip install hotshoe-structured-output"
+
+
+class GrammarBackends:
+    """The backends that plugins offer; a backend is imported when it is first asked.
+
+    Args:
+        offered: Lazy references to backend classes by name, best first.
+        preferred: A name, or "auto" to take the first that does not refuse.
+
+    Raises:
+        ConfigError: There is no backend of the preferred name, or its library is missing.
+    """
+
+    def __init__(self, offered: Mapping[str, str], preferred: str = AUTO) -> None:
+        self._offered = dict(offered)
+        self._made: dict[str, GrammarBackend] = {}
+        self._preferred = preferred
+        if preferred != AUTO:
+            if preferred not in self._offered:
+                choices = ", ".join((AUTO, *self._offered))
+                raise ConfigError(
+                    f"structured_output_backend {preferred!r} is unknown"
+                    f"{did_you_mean(preferred, self._offered)} (choices: {choices}); {INSTALL}"
+                )
+            missing = self[preferred].missing()
+            if missing is not None:
+                raise ConfigError(f"structured_output_backend {preferred}: {missing}")
+
+    def __getitem__(self, name: str) -> GrammarBackend:
+        if name not in self._made:
+            self._made[name] = resolve_lazy(self._offered[name])()
+        return self._made[name]
+
+    def choose(self, spec: GrammarSpec) -> GrammarSpec:
+        """Return the specification with its backend named.
+
+        Raises:
+            RequestError: No backend can serve it; the message says why of each.
+        """
+        if not self._offered:
+            raise _refusal(f"this engine has no backend for structured output; {INSTALL}")
+        names = list(self._offered)
+        wanted = spec.backend or self._preferred
+        if wanted != AUTO:
+            if wanted not in self._offered:
+                raise _refusal(f"backend {wanted!r} is unknown (choices: {', '.join(names)})")
+            names = [wanted]
+        reasons = []
+        for name in names:
+            backend = self[name]
+            reason = backend.missing() or backend.refusal(spec)
+            if reason is None:
+                return replace(spec, backend=name)
+            reasons.append(f"{name}: {reason}")
+        raise _refusal("; ".join(reasons))
+
+
+def _refusal(message: str) -> RequestError:
+    return RequestError(f"grammar: {message}", "grammar")

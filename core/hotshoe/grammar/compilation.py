@@ -1,0 +1,148 @@
+"""Compiles grammars on threads of their own, and keeps those used last within a memory limit.
+
+Equal grammars are compiled once, however many requests ask at a time. A library cannot be stopped
+in the middle of its work: whoever waits gives up after a time limit, while the thread goes on, and
+a slow backend delays only grammars of its own.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+
+from hotshoe.errors import RequestError, UserError
+from hotshoe.grammar.backend import CompiledGrammar, GrammarCompiler, Vocabulary
+from hotshoe.grammar.backends import GrammarBackends
+from hotshoe.types import GrammarSpec
+
+THREADS_PER_BACKEND = 2
+#: What a grammar that failed to compile counts in the cache.
+FAILURE_BYTES = 1024
+
+Ready = tuple[GrammarCompiler, CompiledGrammar]
+
+
+class Compilations:
+    """Compiled grammars by specification.
+
+    Args:
+        backends: To compile with.
+        vocabulary: Reads the vocabulary; called once, by a thread that compiles.
+        cache_bytes: Memory that finished grammars may take before the least recently used goes.
+    """
+
+    def __init__(
+        self, backends: GrammarBackends, vocabulary: Callable[[], Vocabulary], cache_bytes: int
+    ) -> None:
+        self._backends = backends
+        self._read_vocabulary = vocabulary
+        self._vocabulary: Vocabulary | None = None
+        self._vocabulary_lock = threading.Lock()
+        self._cache_bytes = cache_bytes
+        self._lock = threading.Lock()
+        self._grammars: OrderedDict[GrammarSpec, Future[Ready]] = OrderedDict()
+        self._sizes: dict[GrammarSpec, int] = {}
+        self._lanes: dict[str, _Lane] = {}
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all finished grammars."""
+        return sum(self._sizes.values())
+
+    def vocabulary(self) -> Vocabulary:
+        """Return the vocabulary, reading it at first."""
+        with self._vocabulary_lock:
+            if self._vocabulary is None:
+                self._vocabulary = self._read_vocabulary()
+            return self._vocabulary
+
+    def submit(self, spec: GrammarSpec) -> Future[Ready]:
+        """Return a compiler and the grammar, now or later.
+
+        The future raises RequestError if the grammar is malformed or too large.
+        """
+        assert spec.backend is not None, "the backend was chosen before"
+        key = replace(spec, after=())
+        with self._lock:
+            future = self._grammars.get(key)
+            if future is not None:
+                self._grammars.move_to_end(key)
+                return future
+            future = self._grammars[key] = Future()
+            lane = self._lanes.setdefault(spec.backend, _Lane(self._open, spec.backend))
+        lane.put(lambda: self._compile(lane, key, future))
+        return future
+
+    def close(self) -> None:
+        """Let the threads end when they have finished what they are doing."""
+        for lane in self._lanes.values():
+            lane.close()
+
+    def _open(self, name: str) -> GrammarCompiler:
+        return self._backends[name].open(self.vocabulary())
+
+    def _compile(self, lane: _Lane, key: GrammarSpec, future: Future[Ready]) -> None:
+        size = FAILURE_BYTES
+        try:
+            compiler = lane.compiler()
+            grammar = compiler.compile(key)
+            size = grammar.num_bytes
+        except Exception as error:  # a foreign library may raise anything at all
+            future.set_exception(_as_request_error(key, error))
+        else:
+            future.set_result((compiler, grammar))
+        with self._lock:
+            self._sizes[key] = size
+            for old in list(self._grammars):
+                if self.num_bytes <= self._cache_bytes:
+                    break
+                if old in self._sizes:
+                    del self._grammars[old], self._sizes[old]
+
+
+class _Lane:
+    """One backend's queue, threads and compiler. The threads never keep a process alive."""
+
+    def __init__(self, open_backend: Callable[[str], GrammarCompiler], name: str) -> None:
+        self._open = open_backend
+        self._name = name
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._compiler: GrammarCompiler | None = None
+        self._threads: list[threading.Thread] = []
+
+    def put(self, job: Callable[[], None]) -> None:
+        """Do a job soon."""
+        self._jobs.put(job)
+        if len(self._threads) < THREADS_PER_BACKEND:
+            name = f"hotshoe-grammar-{self._name}-{len(self._threads)}"
+            self._threads.append(threading.Thread(target=self._run, name=name, daemon=True))
+            self._threads[-1].start()
+
+    def compiler(self) -> GrammarCompiler:
+        """Return the compiler; the first caller makes it, others wait."""
+        with self._lock:
+            if self._compiler is None:
+                self._compiler = self._open(self._name)
+            return self._compiler
+
+    def close(self) -> None:
+        for _ in self._threads:
+            self._jobs.put(None)
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+
+
+def _as_request_error(spec: GrammarSpec, error: Exception) -> UserError:
+    if isinstance(error, UserError):
+        return error
+    cause = " ".join(str(error).split()) or type(error).__name__
+    return RequestError(
+        f"grammar: {spec.backend} cannot compile this {spec.kind}: {cause}", "grammar"
+    )

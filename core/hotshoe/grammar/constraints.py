@@ -1,0 +1,251 @@
+"""Keeps running requests within their grammars: compiled when added, a mask after every token.
+
+A request's state lives here, by request and not by row, so that a preempted one needs nothing
+rebuilt. All masks of a step are filled in one call for each backend; a request whose grammar can
+go on no more ends at once, and one that fails ends alone. Driven by the engine core.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hotshoe.errors import UserError
+from hotshoe.grammar.backend import GrammarCompiler, Matcher, Vocabulary
+from hotshoe.grammar.backends import GrammarBackends
+from hotshoe.grammar.compilation import Compilations, Ready
+from hotshoe.scheduler import Request, Scheduler
+from hotshoe.types import FinishReason, TokenOutput
+
+Words = npt.NDArray[np.int32]
+
+
+@dataclass(slots=True, eq=False)
+class _Constraint:
+    """One request's grammar.
+
+    Attributes:
+        deadline: `time.monotonic()` after which it no longer waits for `grammar`.
+        matcher: None until the grammar begins.
+        endings: Mask of the tokens that may end this request.
+    """
+
+    request: Request
+    grammar: Future[Ready]
+    deadline: float
+    compiler: GrammarCompiler | None = None
+    matcher: Matcher | None = None
+    endings: Words | None = None
+
+    @property
+    def num_generated(self) -> int:
+        return len(self.request.token_ids) - self.request.num_prompt_tokens
+
+    def begins_at(self, length: int) -> bool:
+        """Tell whether the token before this place ends the free text before the grammar."""
+        spec = self.request.params.grammar
+        assert spec is not None
+        tokens, first = self.request.token_ids, self.request.num_prompt_tokens
+        return any(
+            length - len(end) >= first and tokens[length - len(end) : length] == list(end)
+            for end in spec.after
+        )
+
+
+class Constraints:
+    """The unfinished requests that have a grammar.
+
+    Args:
+        scheduler: They are added to it by `add`, and ended in it when their grammar ends.
+        backends: To compile with.
+        vocabulary: Reads the vocabulary; called once, off the step path.
+        cache_bytes: Memory for compiled grammars.
+        timeout_s: How long a request waits for its grammar.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        backends: GrammarBackends,
+        vocabulary: Callable[[], Vocabulary],
+        cache_bytes: int,
+        timeout_s: float,
+    ) -> None:
+        self._scheduler = scheduler
+        self._compilations = Compilations(backends, vocabulary, cache_bytes)
+        self._timeout_s = timeout_s
+        self._compiling: dict[str, _Constraint] = {}
+        self._running: dict[str, _Constraint] = {}
+        self._no_endings: Words | None = None
+
+    @property
+    def compiling(self) -> bool:
+        """Whether a request waits for its grammar."""
+        return bool(self._compiling)
+
+    def add(self, request: Request) -> None:
+        """Queue a request, to be run when its grammar is compiled.
+
+        Raises:
+            RequestError: The scheduler refuses it.
+        """
+        assert request.params.grammar is not None
+        self._scheduler.add(request, ready=False)
+        grammar = self._compilations.submit(request.params.grammar)
+        deadline = time.monotonic() + self._timeout_s
+        self._compiling[request.request_id] = _Constraint(request, grammar, deadline)
+
+    def discard(self, request_id: str) -> None:
+        """Forget a request that has ended; unknown ids are ignored."""
+        self._compiling.pop(request_id, None)
+        self._running.pop(request_id, None)
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until a grammar is compiled, but no longer than this."""
+        wait([c.grammar for c in self._compiling.values()], timeout_s, FIRST_COMPLETED)
+
+    def collect(self) -> list[TokenOutput]:
+        """Let requests be run whose grammar is compiled; return those that failed."""
+        now = time.monotonic()
+        arrived = [c for c in self._compiling.values() if c.grammar.done() or now > c.deadline]
+        outputs: dict[_Constraint, TokenOutput] = {}
+        for constraint in arrived:
+            request_id = constraint.request.request_id
+            del self._compiling[request_id]
+            self._running[request_id] = constraint
+            outputs[constraint] = TokenOutput(request_id, [])
+            self._begin(constraint, outputs[constraint])
+        self._fill([(c, o) for c, o in outputs.items() if c.matcher is not None])
+        failed = [output for output in outputs.values() if output.finish_reason]
+        for constraint, output in outputs.items():
+            if output.finish_reason is None:
+                self._scheduler.make_ready(constraint.request.request_id)
+        return failed
+
+    def advance(self, outputs: Iterable[TokenOutput]) -> None:
+        """Take in a step's tokens, prepare the next masks, and end what has ended."""
+        moved: list[tuple[_Constraint, TokenOutput]] = []
+        for output in outputs:
+            constraint = self._running.get(output.request_id)
+            if constraint is None:
+                continue
+            if output.finish_reason is not None:
+                del self._running[output.request_id]
+                if output.error is not None and constraint.matcher is not None:
+                    output.error += _OVERLAP
+            elif not self._follow(constraint, len(output.token_ids)):
+                self._end(constraint, output, "the grammar does not allow the sampled token")
+            elif constraint.matcher is not None:
+                moved.append((constraint, output))
+        self._fill(moved)
+
+    def close(self) -> None:
+        """Stop compiling."""
+        self._compilations.close()
+
+    def _begin(self, constraint: _Constraint, output: TokenOutput) -> None:
+        """Take a compiled grammar, or end the request with the reason why there is none."""
+        if not constraint.grammar.done():
+            self._end(
+                constraint,
+                output,
+                f"its compilation took longer than {self._timeout_s:g} s "
+                "(--structured-output-timeout-s); simplify it",
+            )
+            return
+        error = constraint.grammar.exception()
+        if error is not None:
+            assert isinstance(error, UserError)
+            self._end(constraint, output, str(error).removeprefix("grammar: "))
+            return
+        constraint.compiler, grammar = constraint.grammar.result()
+        constraint.endings = _endings(constraint.request, self._compilations.vocabulary())
+        spec = constraint.request.params.grammar
+        if spec is not None and not spec.after:
+            constraint.matcher = grammar.matcher()
+
+    def _follow(self, constraint: _Constraint, num_new: int) -> bool:
+        """Take the newest tokens; False if the grammar forbids one."""
+        tokens = constraint.request.token_ids
+        for place in range(len(tokens) - num_new, len(tokens)):
+            if constraint.matcher is not None:
+                if not constraint.matcher.accept(tokens[place]):
+                    return False
+            elif constraint.begins_at(place + 1):
+                constraint.matcher = constraint.grammar.result()[1].matcher()
+        return True
+
+    def _fill(self, moved: Sequence[tuple[_Constraint, TokenOutput]]) -> None:
+        """Write the masks of requests whose grammar has begun."""
+        lanes: dict[int, list[tuple[_Constraint, TokenOutput]]] = {}
+        for constraint, output in moved:
+            lanes.setdefault(id(constraint.compiler), []).append((constraint, output))
+        for lane in lanes.values():
+            compiler = lane[0][0].compiler
+            assert compiler is not None
+            vocabulary = self._compilations.vocabulary()
+            if self._no_endings is None:
+                self._no_endings = ~_mask(vocabulary.ending_ids, vocabulary.num_words)
+            masks = np.zeros((len(lane), vocabulary.num_words), np.int32)
+            compiler.fill([c.matcher for c, _ in lane if c.matcher is not None], masks)
+            masks &= self._no_endings
+            alive = np.flatnonzero(masks.any(axis=1)).tolist()
+            for i, (constraint, output) in enumerate(lane):
+                self._finish_mask(constraint, output, masks[i], i in alive)
+
+    def _finish_mask(
+        self, constraint: _Constraint, output: TokenOutput, mask: Words, alive: bool
+    ) -> None:
+        """Add the tokens that may end the text; end the request if no text can follow."""
+        assert constraint.matcher is not None and constraint.endings is not None
+        params = constraint.request.params
+        failure = constraint.matcher.failure()
+        may_end = constraint.matcher.may_end()
+        if failure is not None:
+            self._end(constraint, output, failure)
+        elif alive or (may_end and constraint.num_generated == 0):
+            if may_end:
+                mask |= constraint.endings
+            constraint.request.mask = mask.tobytes()
+        elif not may_end:
+            self._end(constraint, output, "it needs text that no token of this model spells")
+        elif constraint.num_generated < params.min_tokens:
+            self._end(
+                constraint,
+                output,
+                f"it ended after {constraint.num_generated} tokens, but min_tokens is "
+                f"{params.min_tokens}",
+            )
+        else:
+            self._end(constraint, output)
+
+    def _end(self, constraint: _Constraint, output: TokenOutput, error: str | None = None) -> None:
+        """End a request: at the end of its grammar, or with an error."""
+        output.finish_reason = FinishReason.STOP if error is None else FinishReason.ERROR
+        output.error = None if error is None else f"grammar: {error}"
+        del self._running[output.request_id]
+        self._scheduler.abort(output.request_id, output.finish_reason)
+
+
+_OVERLAP = (
+    "; the grammar leaves only tokens that logit_bias, bad_words, allowed_token_ids, min_tokens "
+    "or the model itself rule out"
+)
+
+
+def _endings(request: Request, vocabulary: Vocabulary) -> Words:
+    """Return the mask of what may end a request: tokens that are text are the grammar's affair."""
+    ids = [i for i in request.stop_token_ids if not vocabulary.tokens[i]]
+    return _mask(ids, vocabulary.num_words)
+
+
+def _mask(token_ids: Sequence[int], num_words: int) -> Words:
+    """Return packed bits, as in `StepPlan.masks`."""
+    bits = np.zeros(num_words * 32, np.uint8)
+    bits[list(token_ids)] = 1
+    return np.packbits(bits, bitorder="little").view("<i4").astype(np.int32, copy=False)
