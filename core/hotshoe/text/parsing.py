@@ -56,8 +56,8 @@ class MalformedCall:
     """What looked like a call is none.
 
     Attributes:
-        text: All of it that has been read, opening marker included. It counts as content; what
-            follows comes as content too.
+        text: All of it that has been read, with the opening marker and white space before it. It
+            counts as content; what follows comes as content too.
         reason: What is wrong with it, for a log.
         index: When a `ToolCallStart` had been given out, its index: that call is void, and no
             `ToolCallEnd` follows. Later calls go on counting.
@@ -120,7 +120,8 @@ class CallGrammar:
 
     The response is `opening`, one of `tags`, any number of further ones, each after `separator`,
     then `closing`. A `separator` of None allows one call only. In free text, `trigger` announces
-    such a response: `opening` and every `begin`, joined, start with it.
+    such a response: `opening` and every `begin`, joined, start with it. Where a reasoning section
+    may come first, it ends with one of `after`, or else as `ParserFormat.reasoning_ends` says.
     """
 
     tags: tuple[CallTag, ...]
@@ -128,6 +129,7 @@ class CallGrammar:
     opening: str = ""
     separator: str | None = ""
     closing: str = ""
+    after: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Formats of tool calls and reasoning; see `hotshoe_parsers.plugin` for their names."""

@@ -1,0 +1,115 @@
+"""The format of gpt-oss: messages on channels, some of them addressed to a tool.
+
+    <|channel|>analysis<|message|>Thinking.<|end|><|start|>assistant<|channel|>commentary
+     to=functions.get_weather <|constrain|>json<|message|>{"city": "Paris"}<|call|>
+
+Channel "analysis" is reasoning; "final", and "commentary" without a recipient, are content. The
+recipient stands behind the role or behind the channel. What is in no message is content.
+
+Source: OpenAI's harmony response format, as published with gpt-oss.
+"""
+
+from __future__ import annotations
+
+from hotshoe.text.parsing import CallGrammar, CallTag, ParseContext, ParserFormat, ResponseParser
+from hotshoe.text.stop import StopAutomaton
+from hotshoe_parsers.calls import Tools, arguments, attempt, end_call, known
+from hotshoe_parsers.machine import Machine, Malformed, Reader, Steps
+from hotshoe_parsers.writer import Writer
+
+_START, _CHANNEL, _CONSTRAIN = "<|start|>", "<|channel|>", "<|constrain|>"
+_MESSAGE, _END, _CALL, _RETURN = "<|message|>", "<|end|>", "<|call|>", "<|return|>"
+_RECIPIENT, _FUNCTIONS = "to=", "functions."
+_BEGINS = (_START, _CHANNEL)
+_ENDS = (_END, _CALL, _RETURN)
+#: What the first word behind a marker may be.
+_FIRST_WORDS = {_START: ("assistant",), _CHANNEL: ("analysis", "commentary", "final")}
+_BEFORE_MESSAGE = StopAutomaton(_BEGINS)
+_IN_MESSAGE = StopAutomaton((*_ENDS, *_BEGINS))
+
+
+def _open(context: ParseContext) -> ResponseParser:
+    def program(reader: Reader, writer: Writer) -> Steps[None]:
+        begin = ""
+        reader.mark()
+        if (yield from reader.literal(f" {_RECIPIENT}")):  # the prompt ends with the role
+            begin = _RECIPIENT
+        while begin or (begin := (yield from reader.until(_BEFORE_MESSAGE, writer.content))):
+            if begin in _BEGINS:
+                reader.mark(begin)
+            begin = yield from _message(reader, writer, context.tools, begin)
+
+    return Machine(program)
+
+
+def _message(reader: Reader, writer: Writer, tools: Tools, begin: str) -> Steps[str]:
+    """Read a message; return the marker that begins the next one, if this one does not end."""
+    found: list[str] = []
+
+    def steps() -> Steps[None]:
+        channel, recipient = yield from _header(reader, begin)
+        if recipient:
+            yield from _call(reader, writer, tools, recipient)
+        else:
+            take = writer.reasoning if channel == "analysis" else writer.content
+            found.append((yield from reader.until(_IN_MESSAGE, take)))
+
+    yield from attempt(reader, writer, steps())
+    return found[0] if found and found[0] in _BEGINS else ""
+
+
+def _header(reader: Reader, begin: str) -> Steps[tuple[str, str]]:
+    """Read a message's header from behind its first marker; return channel and recipient."""
+    channel = recipient = ""
+    marker = begin
+    while marker != _MESSAGE:
+        text = yield from reader.word("<")
+        words = (_RECIPIENT + text if marker == _RECIPIENT else text).split()
+        named = [word for word in words if word.startswith(_RECIPIENT)]
+        recipient = named[-1].removeprefix(_RECIPIENT) if named else recipient
+        first = words[0] if words else ""
+        if first not in _FIRST_WORDS.get(marker, (first,)):
+            raise Malformed(f"{first!r} may not follow {marker!r}")
+        channel = first if marker == _CHANNEL else channel
+        marker = yield from _next_marker(reader)
+    return channel, recipient
+
+
+def _next_marker(reader: Reader) -> Steps[str]:
+    for candidate in (_CHANNEL, _CONSTRAIN, _MESSAGE):
+        if (yield from reader.literal(candidate)):
+            return candidate
+    raise Malformed(f"{_MESSAGE!r} is missing")
+
+
+def _call(reader: Reader, writer: Writer, tools: Tools, recipient: str) -> Steps[None]:
+    writer.start(known(recipient.removeprefix(_FUNCTIONS), tools))
+    yield from reader.space()
+    yield from arguments(reader, writer)
+    yield from reader.space()
+    for end in _ENDS:
+        if (yield from reader.literal(end)):
+            break
+    else:
+        if (yield from reader.peek()):
+            raise Malformed(f"{_CALL!r} is missing")
+    end_call(reader, writer)
+
+
+def _calls(tools: Tools) -> CallGrammar:
+    begin = f"{_CHANNEL}commentary {_RECIPIENT}{_FUNCTIONS}{{}} {_CONSTRAIN}json{_MESSAGE}"
+    tags = [CallTag(name, begin.format(name), schema, _CALL) for name, schema in tools.items()]
+    trigger = f"{_CHANNEL}commentary {_RECIPIENT}"
+    return CallGrammar(tuple(tags), trigger=trigger, separator=None, after=(f"{_START}assistant",))
+
+
+FORMAT = ParserFormat(
+    "harmony",
+    _open,
+    markers=(*_BEGINS, _CONSTRAIN, _MESSAGE, *_ENDS),
+    template_marks=(f"{_START}assistant", f"{_CHANNEL}analysis"),
+    keep_special_tokens=True,
+    calls=_calls,
+    reasoning_begins=(f"{_START}assistant",),
+    reasoning_ends=(f"{_CHANNEL}final{_MESSAGE}",),
+)

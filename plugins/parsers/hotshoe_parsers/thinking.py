@@ -1,0 +1,104 @@
+"""Formats of reasoning that stands at the beginning of a response, between two markers.
+
+The opening marker may be the end of the prompt, or begin the response; one that comes later is
+content, since answers may speak of markers. The closing marker ends reasoning for good.
+
+Source: chat templates of Qwen3, DeepSeek-R1 and V3.1, Granite 3.2 and 3.3, Magistral.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hotshoe.text.parsing import ParseContext, ParserFormat, ResponseParser
+from hotshoe.text.stop import StopAutomaton
+from hotshoe_parsers.machine import Machine, Reader, Steps
+from hotshoe_parsers.writer import Writer
+
+
+@dataclass(frozen=True, slots=True)
+class _Markers:
+    """The markers of a format.
+
+    Attributes:
+        begins: Each may open the reasoning.
+        ends: Each may close it.
+        answer: Marks around the answer behind it, if any.
+        prompts: Ends of prompts behind which a response begins with reasoning.
+    """
+
+    begins: tuple[str, ...]
+    ends: tuple[str, ...]
+    answer: tuple[str, str] | None = None
+    prompts: tuple[str, ...] = ()
+
+
+def _format(
+    name: str, markers: _Markers, template_marks: tuple[str, ...], special: bool = False
+) -> ParserFormat:
+    prompts = markers.prompts or markers.begins
+    ends = StopAutomaton(markers.ends)
+
+    def open_parser(context: ParseContext) -> ResponseParser:
+        inside = found.reasons_after(context.prompt)
+        return Machine(lambda reader, writer: _read(reader, writer, markers, ends, inside))
+
+    found = ParserFormat(
+        name,
+        open_parser,
+        markers=(*markers.begins, *markers.ends, *(markers.answer or ())),
+        template_marks=template_marks,
+        keep_special_tokens=special,
+        reasoning_begins=prompts,
+        reasoning_ends=markers.ends,
+    )
+    return found
+
+
+def _read(
+    reader: Reader, writer: Writer, markers: _Markers, ends: StopAutomaton, inside: bool
+) -> Steps[None]:
+    reader.mark()
+    yield from reader.space()
+    opened = False
+    for begin in markers.begins:
+        opened = opened or (yield from reader.literal(begin))
+    if not inside and not opened:
+        writer.content(reader.since_mark())
+    else:
+        writer.trim()
+        if (yield from reader.until(ends, writer.reasoning)):
+            writer.trim()
+        if markers.answer is not None:
+            yield from _answer(reader, writer, *markers.answer)
+    yield from reader.rest(writer.content)
+
+
+def _answer(reader: Reader, writer: Writer, begin: str, end: str) -> Steps[None]:
+    """Read an answer between marks, if the first of them comes."""
+    yield from reader.space()
+    if (yield from reader.literal(begin)) and (
+        yield from reader.until(StopAutomaton((end,)), writer.content)
+    ):
+        writer.trim()
+
+
+_THINK = _Markers(("<think>",), ("</think>",))
+
+QWEN3 = _format("qwen3", _THINK, ("</think>",))
+#: Older templates leave the opening marker to the model, which may leave it out.
+DEEPSEEK_R1 = _format(
+    "deepseek_r1",
+    _Markers(("<think>",), ("</think>",), prompts=("<think>", "<｜Assistant｜>")),
+    ("</think>", "<｜Assistant｜>"),
+)
+GRANITE = _format(
+    "granite",
+    _Markers(
+        ("<think>", "Here is my thought process:", "Here's my thought process:"),
+        ("</think>", "Here is my response:", "Here's my response:"),
+        answer=("<response>", "</response>"),
+    ),
+    ("<|start_of_role|>", "thought"),
+)
+MISTRAL = _format("mistral", _Markers(("[THINK]",), ("[/THINK]",)), ("[THINK]",), special=True)

@@ -1,0 +1,7 @@
+"""Llama 3: samples, in every two pieces."""
+
+from hotshoe_parsers.llama import FORMAT
+
+
+def test_samples(check_sample, sample) -> None:
+    check_sample(FORMAT, sample)

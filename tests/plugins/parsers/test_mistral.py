@@ -1,0 +1,7 @@
+"""Mistral: samples, in every two pieces."""
+
+from hotshoe_parsers.mistral import FORMAT
+
+
+def test_samples(check_sample, sample) -> None:
+    check_sample(FORMAT, sample)

@@ -1,0 +1,7 @@
+"""Pythonic: samples, in every two pieces."""
+
+from hotshoe_parsers.pythonic import FORMAT
+
+
+def test_samples(check_sample, sample) -> None:
+    check_sample(FORMAT, sample)

@@ -1,0 +1,30 @@
+"""Reasoning between markers: samples, in every two pieces, and what prompts open."""
+
+import pytest
+
+from hotshoe_parsers.thinking import DEEPSEEK_R1, GRANITE, MISTRAL, QWEN3
+
+FORMATS = {found.name: found for found in (DEEPSEEK_R1, GRANITE, MISTRAL, QWEN3)}
+
+
+def test_samples(check_sample, sample) -> None:
+    check_sample(FORMATS[sample.get("format", "qwen3")], sample)
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt", "reasons"),
+    [
+        ("qwen3", "<|im_start|>assistant\n<think>\n", True),
+        ("qwen3", "<|im_start|>assistant\n<think>\n\n</think>\n\n", False),
+        ("qwen3", "What is <think>?<|im_start|>assistant\n", False),
+        ("deepseek_r1", "<｜Assistant｜>", True),
+        ("deepseek_r1", "<｜Assistant｜><think>\n", True),
+        ("deepseek_r1", "<｜Assistant｜></think>", False),
+        ("mistral", "[/INST][THINK]", True),
+    ],
+)
+def test_prompts_that_open_reasoning(run, name: str, prompt: str, reasons: bool) -> None:
+    found = FORMATS[name]
+    assert found.reasons_after(prompt) is reasons
+    (event,) = run(found, ["Hm"], prompt)
+    assert type(event).__name__ == ("ReasoningDelta" if reasons else "ContentDelta")
