@@ -7,14 +7,27 @@ instead of launching.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AttentionMetadata, AttentionSpec
-from hotshoe_triton import attention
+from hotshoe.slots import (
+    AddNormSpec,
+    AttentionMetadata,
+    AttentionSpec,
+    EmbeddingSpec,
+    GatedActivationSpec,
+    LinearSpec,
+    NormSpec,
+    QuantSpec,
+    RotaryAndCacheSpec,
+    SampleSpec,
+)
+from hotshoe_triton import activation, attention, embedding, linear, norm, rotary, sampling
+from hotshoe_triton.quantize import INT8, QuantizeRows, format_of
+from hotshoe_triton.tuning import LinearConfig, bucket_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +69,152 @@ def attend(spec: AttentionSpec, queries: int, reqs: int = 8) -> Callable[[Device
     return call
 
 
+def multiply(
+    rows: int, n: int, k: int, format: str = "", config: LinearConfig | None = None
+) -> Callable[[DeviceFacts], bool]:
+    """Return a call of a product; with the default configuration unless one is given."""
+    spec = LinearSpec(k, n, "bfloat16", bias=False)
+    if format:
+        spec = replace(
+            spec,
+            weight=QuantSpec(format, "channel", online=True),
+            activation=QuantSpec(format, "token", dynamic=True),
+        )
+
+    def call(facts: DeviceFacts) -> bool:
+        if not linear.supports(spec, facts).accepted:
+            return False
+        bucket = bucket_of(rows)
+        table = {(n, k, bucket): config} if config and bucket else None
+        operation = linear.Linear(spec, facts, table)
+        operation.load({"weight": [tensor(facts, n, k)]})
+        operation(tensor(facts, rows, k))
+        return True
+
+    return call
+
+
+def rotate(spec: RotaryAndCacheSpec) -> Callable[[DeviceFacts], bool]:
+    """Return a call of rotation and cache write."""
+
+    def call(facts: DeviceFacts) -> bool:
+        width = (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
+        ints = tensor(facts, 8, dtype="int32")
+        table = tensor(facts, 64, spec.rotary_dim, dtype="float32") if spec.rotary_dim else None
+        numel = spec.block_size * spec.num_kv_heads * spec.head_dim
+        norms = None
+        if spec.qk_norm_eps is not None:
+            norms = (tensor(facts, spec.head_dim), tensor(facts, spec.head_dim))
+        operation = rotary.RotaryAndCache(spec, facts)
+        operation(tensor(facts, 8, width), ints, table, tensor(facts, 2, 64, numel), ints, norms)
+        return True
+
+    return call
+
+
+def normalise(size: int, quantised: bool = False) -> Callable[[DeviceFacts], bool]:
+    """Return calls of both norms."""
+
+    def call(facts: DeviceFacts) -> bool:
+        x, weight = tensor(facts, 8, size), tensor(facts, size)
+        spec, add = NormSpec(size, 1e-5, "bfloat16"), AddNormSpec(size, 1e-5, "bfloat16")
+        formats = (INT8, format_of("fp8_e4m3", facts)) if quantised else ()
+        for format in filter(None, formats):
+            norm.NormQuant(spec, format, facts)(x, weight)
+            norm.AddNormQuant(add, format, facts)(x, x, weight)
+        if not quantised:
+            norm.Norm(spec, facts)(x, weight)
+            norm.AddNorm(add, facts)(x, x, weight)
+        return True
+
+    return call
+
+
+def gate(size: int, kind: str, quantised: bool = False) -> Callable[[DeviceFacts], bool]:
+    """Return calls of a gated activation."""
+
+    def call(facts: DeviceFacts) -> bool:
+        spec, x = GatedActivationSpec(size, kind, "bfloat16"), tensor(facts, 8, 2 * size)
+        formats = (INT8, format_of("fp8_e4m3", facts)) if quantised else ()
+        for format in filter(None, formats):
+            activation.GatedActivationQuant(spec, format, facts)(x)
+            QuantizeRows(size, format)(x[:, :size])
+        if not quantised:
+            activation.GatedActivation(spec, facts)(x)
+        return True
+
+    return call
+
+
+def embed(facts: DeviceFacts) -> bool:
+    """Call an embedding, with and without a scale."""
+    ids, table = tensor(facts, 8, dtype="int32"), tensor(facts, 512, 4096)
+    for scale in (1.0, 64.0):
+        embedding.Embedding(EmbeddingSpec(512, 4096, "bfloat16", scale), facts)(ids, table)
+    return True
+
+
+def sample(size: int) -> Callable[[DeviceFacts], bool]:
+    """Return a call of the sampler."""
+
+    def call(facts: DeviceFacts) -> bool:
+        kinds = ("float32", "int32", "float32", "float32", "float64")
+        logits = tensor(facts, 8, size, dtype="float32")
+        columns = (tensor(facts, 8, dtype=kind) for kind in kinds)
+        sampling.Sample(SampleSpec(size), facts)(logits, *columns)
+        return True
+
+    return call
+
+
 LLAMA = AttentionSpec(32, 8, 128, "bfloat16", "bfloat16", 16, 0.088)
+GEMMA = replace(LLAMA, num_heads=16, head_dim=256, block_size=32, window=4096, softcap=50.0)
+SINKS = replace(LLAMA, num_heads=64, head_dim=64, block_size=64, window=128, sinks=True)
+#: head_dim and group that are no powers of two.
+ODD = replace(LLAMA, num_heads=28, num_kv_heads=4, head_dim=80)
+EXACT = replace(LLAMA, dtype="float32", kv_dtype="float32")
+ROTATION = RotaryAndCacheSpec(32, 8, 128, 128, "bfloat16", "bfloat16", 16, attention.LAYOUT)
+
+ATTENTION = {
+    "32/8x128": LLAMA,
+    "32/8x128 pages of 64": replace(LLAMA, block_size=64),
+    "32/8x128 pages of 128": replace(LLAMA, block_size=128),
+    "16/8x256 window cap": GEMMA,
+    "64/8x64 window sinks": SINKS,
+    "28/4x80": ODD,
+    "32/8x128 float32": EXACT,
+    "32/8x128 float16": replace(LLAMA, dtype="float16", kv_dtype="float16"),
+}
+LINEAR = {"qkv": (6144, 4096), "o": (4096, 4096), "gate_up": (28672, 4096), "down": (4096, 14336)}
 
 CASES: tuple[Case, ...] = (
-    Case("attention decode 32/8x128", attend(LLAMA, 1), quick=True),
-    Case("attention prefill 32/8x128", attend(LLAMA, 64, 1), quick=True),
+    *(
+        Case(f"attention {kind} {name}", attend(spec, queries, reqs), name == "32/8x128")
+        for name, spec in ATTENTION.items()
+        for kind, queries, reqs in (("decode", 1, 8), ("prefill", 64, 1), ("mixed", 2, 8))
+    ),
+    *(
+        Case(f"linear {name} {rows} {format}".strip(), multiply(rows, n, k, format), name == "o")
+        for name, (n, k) in LINEAR.items()
+        for rows in (1, 8, 32, 64)
+        for format in ("", "int8", "fp8_e4m3")
+    ),
+    *(
+        Case(f"linear many {format}", multiply(512, 4096, 4096, format), True)
+        for format in ("int8", "fp8_e4m3")
+    ),
+    Case("rotary", rotate(ROTATION), True),
+    Case("rotary interleaved norm", rotate(replace(ROTATION, interleaved=True, qk_norm_eps=1e-6))),
+    Case("rotary partial", rotate(replace(ROTATION, head_dim=80, rotary_dim=32))),
+    Case("rotary none", rotate(replace(ROTATION, rotary_dim=0))),
+    Case("norm 4096", normalise(4096), True),
+    Case("norm 5120", normalise(5120)),
+    Case("norm quantised 4096", normalise(4096, True), True),
+    Case("gated silu", gate(14336, "silu"), True),
+    Case("gated gelu", gate(14336, "gelu")),
+    Case("gated gelu_tanh", gate(14336, "gelu_tanh")),
+    Case("gated silu quantised", gate(14336, "silu", True), True),
+    Case("embedding", embed, True),
+    Case("sample 128256", sample(128256), True),
+    Case("sample 1000", sample(1000)),
 )

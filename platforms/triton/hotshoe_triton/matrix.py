@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 import triton
 from triton import knobs
@@ -79,7 +79,7 @@ class Compiling:
         self.compiled: list[tuple[str, CompiledKernel]] = []
         self._driver = Driver(arch)
 
-    def __enter__(self) -> Compiling:
+    def __enter__(self) -> Self:
         self._run = run = JITFunction.run
         compiled = self.compiled
         triton.runtime.driver.set_active(self._driver)

@@ -5,7 +5,7 @@ The interpreter must be chosen before Triton is imported; `tests/conftest.py` do
 
 import secrets
 
-import numpy
+import numpy as np
 import pytest
 import torch
 import triton.language as tl
@@ -16,8 +16,26 @@ from hotshoe.platform import DeviceFacts
 ON_DEVICE = torch.cuda.is_available()
 
 
+TORCH_TYPES = {
+    tl.float32: torch.float32,
+    tl.float16: torch.float16,
+    tl.bfloat16: torch.bfloat16,
+    tl.float8e4nv: torch.float8_e4m3fn,
+    tl.float8e4b8: torch.float8_e4m3fnuz,
+}
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+
+
+def convert(data: np.ndarray, source: tl.dtype, target: tl.dtype, rounding: object) -> np.ndarray:
+    """Convert between float types to the nearest, ties to even, as the hardware does."""
+    kind = TORCH_TYPES[target]
+    values = torch.frombuffer(bytearray(data.tobytes()), dtype=TORCH_TYPES[source]).to(kind)
+    return values.view(BITS[kind.itemsize]).numpy().reshape(data.shape)
+
+
 def repair_interpreter() -> None:
-    """Mend two gaps of Triton 3.6's interpreter: loop bounds with NumPy 2.4, bfloat16 products."""
+    """Mend gaps of Triton 3.6's interpreter: loop bounds with NumPy 2.4, roundings, bfloat16 and
+    8-bit products."""
     patch_tensor, dot = interpreter._patch_lang_tensor, interpreter.InterpreterBuilder.create_dot
 
     def patch(tensor: type, scope: object) -> None:
@@ -25,15 +43,17 @@ def repair_interpreter() -> None:
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
     def widen(operand: interpreter.TensorHandle) -> interpreter.TensorHandle:
-        if operand.dtype.scalar != tl.bfloat16:
+        kind = operand.dtype.scalar
+        if kind not in TORCH_TYPES or kind == tl.float32:
             return operand
-        bits = operand.data.astype(numpy.uint32) << 16
-        return interpreter.TensorHandle(bits.view(numpy.float32), tl.float32)
+        wide = convert(operand.data, kind, tl.float32, None).view(np.float32)
+        return interpreter.TensorHandle(wide, tl.float32)
 
     def create_dot(self: object, a: object, b: object, *rest: object) -> object:
         return dot(self, widen(a), widen(b), *rest)
 
     interpreter._patch_lang_tensor = patch
+    interpreter._convert_float = convert
     interpreter.InterpreterBuilder.create_dot = create_dot
 
 

@@ -83,9 +83,7 @@ def absorb(
     new_top_M = tl.maximum(top_M, tl.max(scores_MN, 1))
     weights_MN = tl.exp2(scores_MN - new_top_M[:, None])
     shrink_M = tl.exp2(top_M - new_top_M)
-    if MASKED:
-        v_ND = tl.load(v_ptr + offsets_ND, mask=there_ND, other=0.0)
-    elif HEAD_DIM != BLOCK_D:
+    if MASKED or HEAD_DIM != BLOCK_D:
         v_ND = tl.load(v_ptr + offsets_ND, mask=there_ND, other=0.0)
     else:
         v_ND = tl.load(v_ptr + offsets_ND)

@@ -142,10 +142,9 @@ def decode_attention(
         acc_MD = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
         top_M = tl.full([BLOCK_M], BOTTOM, tl.float32)
         sum_M = tl.zeros([BLOCK_M], tl.float32)
-        if SINKS:
-            if at == request_begin:
-                top_M = tl.load(sinks_ptr + head_M, mask=row_M < GROUP, other=0.0) * LOG2E
-                sum_M += 1.0
+        if SINKS and at == request_begin:
+            top_M = tl.load(sinks_ptr + head_M, mask=row_M < GROUP, other=0.0) * LOG2E
+            sum_M += 1.0
         position_M = tl.full([BLOCK_M], 0, tl.int32) + (seq_len - 1)
         row_table_ptr = table_ptr + request.to(tl.int64) * table_stride
         for n in range(at - request_begin + low, until - request_begin + low):

@@ -1,0 +1,68 @@
+"""Candidate of slot `gated_activation`, and the same with a quantised result."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import GatedActivationSpec, Verdict
+from hotshoe_triton.device import judge, next_power_of_2
+from hotshoe_triton.quantize import Format
+
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
+BLOCK = 1024
+
+
+def supports(spec: GatedActivationSpec, facts: DeviceFacts) -> Verdict:
+    """Judge the activation and the element type."""
+    unknown = spec.activation not in ACTIVATIONS
+    return judge(facts, spec.dtype, {f"activation {spec.activation} is unknown": unknown})
+
+
+class GatedActivation:
+    """See `hotshoe.slots.GatedActivationOp`."""
+
+    def __init__(self, spec: GatedActivationSpec, facts: DeviceFacts) -> None:
+        from hotshoe_triton.kernels.activation import gated_activation
+
+        self._kernel, self._size = gated_activation, spec.size
+        block = min(BLOCK, next_power_of_2(spec.size))
+        self._chunks = -(-spec.size // block)
+        self._constants = {
+            "SIZE": spec.size,
+            "ACTIVATION": spec.activation,
+            "BLOCK": block,
+            "num_warps": max(1, block // 256),
+        }
+
+    def __call__(self, x: Tensor) -> Tensor:
+        rows = x.size(0)
+        out = torch.empty((rows, self._size), dtype=x.dtype, device=x.device)
+        if rows:
+            self._kernel[(rows, self._chunks)](out, x, x.stride(0), **self._constants)
+        return out
+
+
+class GatedActivationQuant:
+    """The activation with its result quantised by row; bitwise that followed by `QuantizeRows`."""
+
+    def __init__(self, spec: GatedActivationSpec, format: Format, facts: DeviceFacts) -> None:
+        from hotshoe_triton.kernels.activation import gated_activation_quant
+
+        self._kernel, self._size, self._format = gated_activation_quant, spec.size, format
+        block = min(8192, next_power_of_2(spec.size))
+        self._constants = {
+            "SIZE": spec.size,
+            "ACTIVATION": spec.activation,
+            "LIMIT": format.limit,
+            "BLOCK": block,
+            "num_warps": max(1, min(16, block // 512)),
+        }
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return values [num_tokens, size] and scales [num_tokens] float32."""
+        out, scale = self._format.empty((x.size(0), self._size), x.device)
+        if len(x):
+            self._kernel[(len(x),)](out, scale, x, x.stride(0), **self._constants)
+        return out, scale

@@ -1,0 +1,49 @@
+"""Gated activations, plain and with the output quantised by row."""
+
+import triton
+import triton.language as tl
+
+from hotshoe_triton.kernels.elementwise import activate, quantize, row_scale
+
+
+@triton.jit
+def gated(x_ptr, at, there, SIZE: tl.constexpr, ACTIVATION: tl.constexpr):
+    """Return act(gate) * up at some columns of a row, rounded to the model's type."""
+    gate = tl.load(x_ptr + at, mask=there, other=0.0)
+    up = tl.load(x_ptr + SIZE + at, mask=there, other=0.0).to(tl.float32)
+    return (activate(gate.to(tl.float32), ACTIVATION) * up).to(gate.dtype)
+
+
+@triton.jit
+def gated_activation(
+    out_ptr, x_ptr, x_stride,
+    SIZE: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Grid: (rows, columns / BLOCK)."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    there = column < SIZE
+    y = gated(x_ptr + row * x_stride, column, there, SIZE, ACTIVATION)
+    tl.store(out_ptr + row * SIZE + column, y, mask=there)
+
+
+@triton.jit
+def gated_activation_quant(
+    out_ptr, scale_ptr, x_ptr, x_stride,
+    SIZE: tl.constexpr, ACTIVATION: tl.constexpr, LIMIT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Grid: (rows,). Computes a row twice: for its largest magnitude, then for its values."""
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr += row * x_stride
+    largest = tl.zeros([BLOCK], tl.float32)
+    for first in range(0, SIZE, BLOCK):
+        column = first + tl.arange(0, BLOCK)
+        y = gated(x_ptr, column, column < SIZE, SIZE, ACTIVATION)
+        largest = tl.maximum(largest, tl.abs(y.to(tl.float32)))
+    scale = row_scale(tl.max(largest, 0), LIMIT)
+    tl.store(scale_ptr + row, scale)
+    for first in range(0, SIZE, BLOCK):
+        column = first + tl.arange(0, BLOCK)
+        y = gated(x_ptr, column, column < SIZE, SIZE, ACTIVATION).to(tl.float32)
+        q = quantize(y, scale, LIMIT, out_ptr.dtype.element_ty)
+        tl.store(out_ptr + row * SIZE + column, q, mask=column < SIZE)

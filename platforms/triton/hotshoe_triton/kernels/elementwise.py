@@ -1,0 +1,43 @@
+"""Device functions that several kernels share: activations, rounding, quantising of a row."""
+
+import triton
+import triton.language as tl
+
+LOG2E = tl.constexpr(1.4426950408889634)
+#: Adding and subtracting this rounds a float32 below 2**22 to the nearest integer, ties to even.
+ROUNDER = tl.constexpr(12582912.0)
+
+
+@triton.jit
+def sigmoid(x):
+    """Return 1 / (1 + exp(-x)) without overflow."""
+    grown = tl.exp2(-tl.abs(x) * LOG2E)
+    return tl.where(x >= 0, 1.0, grown) / (1 + grown)
+
+
+@triton.jit
+def activate(x, ACTIVATION: tl.constexpr):
+    """Return silu, gelu or gelu_tanh of float32 values."""
+    if ACTIVATION == "silu":
+        y = x * sigmoid(x)
+    elif ACTIVATION == "gelu":
+        y = 0.5 * x * (1 + tl.erf(x * 0.7071067811865476))
+    else:
+        y = x * sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+    return y
+
+
+@triton.jit
+def row_scale(largest, LIMIT: tl.constexpr):
+    """Return the scale that maps the largest magnitude to the format's limit; 1 for zeros."""
+    return tl.where(largest > 0, tl.div_rn(largest, LIMIT), 1.0)
+
+
+@triton.jit
+def quantize(x, scale, LIMIT: tl.constexpr, dtype: tl.constexpr):
+    """Return x / scale in an 8-bit type, to the nearest, ties to even."""
+    y = tl.div_rn(x, scale)
+    y = tl.minimum(tl.maximum(y, -LIMIT), LIMIT)
+    if dtype == tl.int8:
+        y = (y + ROUNDER) - ROUNDER
+    return y.to(dtype)

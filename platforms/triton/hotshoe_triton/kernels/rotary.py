@@ -1,0 +1,110 @@
+"""Per-head norm of q and k, rotation, and the write of k and v into the cache, in one pass.
+
+A program takes some heads of one token, whatever they are: masks tell q, k and v apart. Rotated
+channels come as two tiles, a and b, the partners of each pair; channels that are not rotated as a
+third. Shape suffixes: H heads, P pairs, C channels that are not rotated.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def normed(x_HC, inverse_H, q_weight_ptr, k_weight_ptr, at_C, there_C, is_q_H, is_v_H,
+           OFFSET: tl.constexpr, dtype: tl.constexpr):  # fmt: skip
+    """Return normalised channels of q and k heads, rounded as the model's type would be."""
+    q_weight_C = tl.load(q_weight_ptr + at_C, mask=there_C, other=0.0).to(tl.float32)
+    k_weight_C = tl.load(k_weight_ptr + at_C, mask=there_C, other=0.0).to(tl.float32)
+    weight_HC = tl.where(is_q_H[:, None], q_weight_C[None, :], k_weight_C[None, :]) + OFFSET
+    y_HC = (x_HC * inverse_H[:, None] * weight_HC).to(dtype).to(tl.float32)
+    return tl.where(is_v_H[:, None], x_HC, y_HC)
+
+
+@triton.jit
+def put(x_HC, at_C, there_C, head_H, q_ptr, k_ptr, v_ptr, write,
+        NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
+        BLOCK_SIZE: tl.constexpr, KEEP_Q: tl.constexpr):  # fmt: skip
+    """Store channels where they belong: q in place, k and v in the cache's slot."""
+    k_head_H = head_H - NUM_HEADS
+    v_head_H = k_head_H - NUM_KV_HEADS
+    is_k_H = (k_head_H >= 0) & (v_head_H < 0) & write
+    is_v_H = (v_head_H >= 0) & (v_head_H < NUM_KV_HEADS) & write
+    y_HC = x_HC.to(q_ptr.dtype.element_ty)
+    k_ptrs_HC = k_ptr + (k_head_H * (BLOCK_SIZE * HEAD_DIM))[:, None] + at_C[None, :]
+    v_ptrs_HC = v_ptr + (v_head_H * (BLOCK_SIZE * HEAD_DIM))[:, None] + at_C[None, :]
+    tl.store(k_ptrs_HC, y_HC.to(k_ptr.dtype.element_ty), mask=is_k_H[:, None] & there_C[None, :])
+    tl.store(v_ptrs_HC, y_HC.to(v_ptr.dtype.element_ty), mask=is_v_H[:, None] & there_C[None, :])
+    if not KEEP_Q:
+        q_ptrs_HC = q_ptr + head_H[:, None] * HEAD_DIM + at_C[None, :]
+        tl.store(q_ptrs_HC, y_HC, mask=(head_H < NUM_HEADS)[:, None] & there_C[None, :])
+
+
+@triton.jit
+def rotary_and_cache(
+    qkv_ptr, positions_ptr, cos_sin_ptr, k_ptr, v_ptr, slots_ptr, q_weight_ptr, k_weight_ptr,
+    qkv_stride, block_stride,
+    NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
+    ROTARY_DIM: tl.constexpr, INTERLEAVED: tl.constexpr, NORM: tl.constexpr, EPS: tl.constexpr,
+    OFFSET: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_P: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """Grid: (tokens, heads / BLOCK_H). A negative slot writes nothing to the cache."""
+    HALF: tl.constexpr = ROTARY_DIM // 2
+    KEEP_Q: tl.constexpr = (ROTARY_DIM == 0) and not NORM
+    token = tl.program_id(0).to(tl.int64)
+    head_H = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
+    there_H = head_H < NUM_HEADS + 2 * NUM_KV_HEADS
+    is_q_H, is_v_H = head_H < NUM_HEADS, head_H >= NUM_HEADS + NUM_KV_HEADS
+    dtype: tl.constexpr = qkv_ptr.dtype.element_ty
+    qkv_ptr += token * qkv_stride
+    slot = tl.load(slots_ptr + token)
+    write = slot >= 0
+    slot = tl.maximum(slot, 0)
+    offset = (slot // BLOCK_SIZE).to(tl.int64) * block_stride + (slot % BLOCK_SIZE) * HEAD_DIM
+    k_ptr += offset
+    v_ptr += offset
+
+    squares_H = tl.zeros([BLOCK_H], tl.float32)
+    if ROTARY_DIM < HEAD_DIM:
+        channel_C = ROTARY_DIM + tl.arange(0, BLOCK_C)
+        there_C = channel_C < HEAD_DIM
+        ptrs_HC = qkv_ptr + head_H[:, None] * HEAD_DIM + channel_C[None, :]
+        there_HC = there_H[:, None] & there_C[None, :]
+        rest_HC = tl.load(ptrs_HC, mask=there_HC, other=0.0).to(tl.float32)
+        squares_H += tl.sum(rest_HC * rest_HC, 1)
+    if HALF > 0:
+        pair_P = tl.arange(0, BLOCK_P)
+        there_P = pair_P < HALF
+        a_P, b_P = pair_P, pair_P + HALF
+        if INTERLEAVED:
+            a_P, b_P = 2 * pair_P, 2 * pair_P + 1
+        ptrs_H = qkv_ptr + head_H * HEAD_DIM
+        there_HP = there_H[:, None] & there_P[None, :]
+        a_HP = tl.load(ptrs_H[:, None] + a_P[None, :], mask=there_HP, other=0.0).to(tl.float32)
+        b_HP = tl.load(ptrs_H[:, None] + b_P[None, :], mask=there_HP, other=0.0).to(tl.float32)
+        squares_H += tl.sum(a_HP * a_HP + b_HP * b_HP, 1)
+    inverse_H = squares_H
+    if NORM:
+        inverse_H = tl.rsqrt(squares_H / HEAD_DIM + EPS)
+
+    if ROTARY_DIM < HEAD_DIM:
+        if NORM:
+            rest_HC = normed(rest_HC, inverse_H, q_weight_ptr, k_weight_ptr, channel_C, there_C,
+                             is_q_H, is_v_H, OFFSET, dtype)  # fmt: skip
+        put(rest_HC, channel_C, there_C, head_H, qkv_ptr, k_ptr, v_ptr, write,
+            NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE, KEEP_Q or not NORM)  # fmt: skip
+    if HALF > 0:
+        if NORM:
+            a_HP = normed(a_HP, inverse_H, q_weight_ptr, k_weight_ptr, a_P, there_P,
+                          is_q_H, is_v_H, OFFSET, dtype)  # fmt: skip
+            b_HP = normed(b_HP, inverse_H, q_weight_ptr, k_weight_ptr, b_P, there_P,
+                          is_q_H, is_v_H, OFFSET, dtype)  # fmt: skip
+        row_ptr = cos_sin_ptr + tl.load(positions_ptr + token).to(tl.int64) * ROTARY_DIM
+        cos_P = tl.load(row_ptr + pair_P, mask=there_P, other=0.0)[None, :]
+        sin_P = tl.load(row_ptr + HALF + pair_P, mask=there_P, other=0.0)[None, :]
+        turned_HP = tl.where(is_v_H[:, None], a_HP, a_HP * cos_P - b_HP * sin_P)
+        b_HP = tl.where(is_v_H[:, None], b_HP, b_HP * cos_P + a_HP * sin_P)
+        put(turned_HP, a_P, there_P, head_H, qkv_ptr, k_ptr, v_ptr, write,
+            NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE, False)  # fmt: skip
+        put(b_HP, b_P, there_P, head_H, qkv_ptr, k_ptr, v_ptr, write,
+            NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE, False)  # fmt: skip

@@ -1,0 +1,110 @@
+"""Candidates of slots `rms_norm` and `add_rms_norm`, and both with a quantised result."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import AddNormSpec, NormSpec, Verdict
+from hotshoe_triton.device import judge, next_power_of_2
+from hotshoe_triton.quantize import Format
+
+MAX_SIZE = 65536
+ELEMENTS_PER_WARP = 512
+
+
+def supports(spec: NormSpec | AddNormSpec, facts: DeviceFacts) -> Verdict:
+    """Judge size and type."""
+    too_wide = spec.hidden_size > MAX_SIZE
+    return judge(facts, spec.dtype, {f"rows are wider than {MAX_SIZE}": too_wide})
+
+
+def row_launch(size: int) -> dict[str, int]:
+    """Return block and warps of a kernel that holds a row in registers."""
+    block = next_power_of_2(size)
+    return {"BLOCK": block, "num_warps": max(1, min(16, block // ELEMENTS_PER_WARP))}
+
+
+def constants(spec: NormSpec | AddNormSpec, limit: float) -> dict[str, object]:
+    """Return the kernel's constants."""
+    added = isinstance(spec, AddNormSpec)
+    return {
+        "SIZE": spec.hidden_size,
+        "EPS": spec.eps,
+        "OFFSET": spec.weight_offset,
+        "RESIDUAL_SCALE": spec.residual_scale if added else 1.0,
+        "ADD": added,
+        "LIMIT": limit,
+    } | row_launch(spec.hidden_size)
+
+
+class Norm:
+    """See `hotshoe.slots.NormOp`."""
+
+    def __init__(self, spec: NormSpec, facts: DeviceFacts) -> None:
+        from hotshoe_triton.kernels.norm import rms_norm
+
+        self._kernel = rms_norm
+        self._constants = constants(spec, 0.0)
+
+    def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
+        out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        if len(x):
+            self._kernel[(len(x),)](out, x, x, x, weight, x.stride(0), 0, **self._constants)
+        return out
+
+
+class AddNorm:
+    """See `hotshoe.slots.AddNormOp`. Writes the new residual over the old one."""
+
+    def __init__(self, spec: AddNormSpec, facts: DeviceFacts) -> None:
+        from hotshoe_triton.kernels.norm import rms_norm
+
+        self._kernel = rms_norm
+        self._constants = constants(spec, 0.0)
+
+    def __call__(self, x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        if len(x):
+            self._kernel[(len(x),)](
+                out, x, x, residual, weight, x.stride(0), residual.stride(0), **self._constants
+            )
+        return out, residual
+
+
+class NormQuant:
+    """RMS norm whose result is quantised by row; bitwise the norm followed by `QuantizeRows`."""
+
+    def __init__(self, spec: NormSpec, format: Format, facts: DeviceFacts) -> None:
+        from hotshoe_triton.kernels.norm import rms_norm
+
+        self._kernel, self._format = rms_norm, format
+        self._constants = constants(spec, format.limit)
+
+    def __call__(self, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Return values [num_tokens, hidden_size] and scales [num_tokens] float32."""
+        out, scale = self._format.empty(x.shape, x.device)
+        if len(x):
+            self._kernel[(len(x),)](out, scale, x, x, weight, x.stride(0), 0, **self._constants)
+        return out, scale
+
+
+class AddNormQuant:
+    """Residual addition (in place) and RMS norm whose result is quantised by row."""
+
+    def __init__(self, spec: AddNormSpec, format: Format, facts: DeviceFacts) -> None:
+        from hotshoe_triton.kernels.norm import rms_norm
+
+        self._kernel, self._format = rms_norm, format
+        self._constants = constants(spec, format.limit)
+
+    def __call__(
+        self, x: Tensor, residual: Tensor, weight: Tensor
+    ) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        """Return ((values, scales), new residual)."""
+        out, scale = self._format.empty(x.shape, x.device)
+        strides = (x.stride(0), residual.stride(0))
+        if len(x):
+            self._kernel[(len(x),)](out, scale, x, residual, weight, *strides, **self._constants)
+        return (out, scale), residual

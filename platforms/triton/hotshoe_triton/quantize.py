@@ -1,0 +1,76 @@
+"""8-bit formats: their limits, quantisation of activations by row, and of weights while loading."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hotshoe.platform import DeviceFacts
+from hotshoe_triton.device import FNUZ, OCP, arch_of, next_power_of_2
+
+ELEMENTS_PER_WARP = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """An 8-bit format.
+
+    Attributes:
+        dtype: The torch type.
+        limit: The largest magnitude.
+    """
+
+    dtype: torch.dtype
+    limit: float
+
+    def empty(self, shape: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return room for values of a [rows, columns] shape and the rows' scales."""
+        values = torch.empty(shape, dtype=self.dtype, device=device)
+        return values, torch.empty(shape[0], dtype=torch.float32, device=device)
+
+
+INT8 = Format(torch.int8, 127.0)
+FP8 = {OCP: Format(torch.float8_e4m3fn, 448.0), FNUZ: Format(torch.float8_e4m3fnuz, 240.0)}
+
+
+def format_of(name: str, facts: DeviceFacts) -> Format | None:
+    """Return what a specification's format is on a device; None where it has none."""
+    if name == "int8":
+        return INT8
+    return FP8.get(arch_of(facts).fp8) if name == "fp8_e4m3" else None
+
+
+def quantize_weight(weight: Tensor, format: Format) -> tuple[Tensor, Tensor]:
+    """Quantise each row of a [out_features, in_features] weight, to the nearest, ties to even.
+
+    Returns:
+        values [out_features, in_features] of the format's type, scales [out_features] float32.
+    """
+    wide = weight.float()
+    largest = wide.abs().amax(dim=1)
+    scale = torch.where(largest > 0, largest / format.limit, 1.0)
+    values = (wide / scale[:, None]).clamp(-format.limit, format.limit)
+    if not format.dtype.is_floating_point:
+        values = values.round()
+    return values.to(format.dtype), scale
+
+
+class QuantizeRows:
+    """Quantises activations [num_tokens, size], each row with its own scale."""
+
+    def __init__(self, size: int, format: Format) -> None:
+        from hotshoe_triton.kernels.quantize import quantize_rows
+
+        self._kernel, self._format = quantize_rows, format
+        block = next_power_of_2(size)
+        warps = max(1, min(16, block // ELEMENTS_PER_WARP))
+        self._constants = {"SIZE": size, "LIMIT": format.limit, "BLOCK": block, "num_warps": warps}
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return values [num_tokens, size] and scales [num_tokens] float32."""
+        out, scale = self._format.empty(x.shape, x.device)
+        if len(x):
+            self._kernel[(len(x),)](out, scale, x, x.stride(0), **self._constants)
+        return out, scale

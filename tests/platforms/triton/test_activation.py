@@ -1,0 +1,54 @@
+"""Gated activations, plain and quantised, against core's reference."""
+
+import pytest
+import torch
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import GatedActivationSpec
+from hotshoe.slots.reference import activation as plain
+from hotshoe_triton import activation
+from hotshoe_triton.quantize import INT8, QuantizeRows
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", activation.ACTIVATIONS)
+def test_matches_the_reference(
+    facts: DeviceFacts, kind: str, dtype: str, rng: torch.Generator
+) -> None:
+    spec = GatedActivationSpec(1100, kind, dtype)
+    assert activation.supports(spec, facts).accepted
+    x = torch.randn(3, 2210, generator=rng, device=facts.device).to(getattr(torch, dtype)) * 4
+    x = x[:, :2200]
+    expected = plain.build(spec, facts)(x)
+    actual = activation.GatedActivation(spec, facts)(x)
+    tolerance = 1e-5 if dtype == "float32" else 2e-2
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_quantised_is_the_activation_then_the_quantisation(
+    facts: DeviceFacts, rng: torch.Generator
+) -> None:
+    spec = GatedActivationSpec(90, "silu", "bfloat16")
+    x = torch.randn(4, 180, generator=rng, device=facts.device).to(torch.bfloat16)
+    values, scale = activation.GatedActivationQuant(spec, INT8, facts)(x)
+    expected = QuantizeRows(90, INT8)(activation.GatedActivation(spec, facts)(x))
+    assert torch.equal(values, expected[0])
+    assert torch.equal(scale, expected[1])
+
+
+def test_quantised_rows_longer_than_a_block(facts: DeviceFacts, rng: torch.Generator) -> None:
+    size = 8192 + 100
+    spec = GatedActivationSpec(size, "silu", "float32")
+    x = torch.randn(1, 2 * size, generator=rng, device=facts.device)
+    values, scale = activation.GatedActivationQuant(spec, INT8, facts)(x)
+    expected = activation.GatedActivation(spec, facts)(x)
+    assert ((values * scale[:, None] - expected).abs() <= 0.5001 * scale).all()
+
+
+def test_empty_batch_and_refusals(facts: DeviceFacts) -> None:
+    spec = GatedActivationSpec(64, "silu", "float32")
+    x = torch.empty(0, 128, device=facts.device)
+    assert activation.GatedActivation(spec, facts)(x).shape == (0, 64)
+    assert activation.GatedActivationQuant(spec, INT8, facts)(x)[0].shape == (0, 64)
+    relu = GatedActivationSpec(64, "relu", "float32")
+    assert "activation relu" in activation.supports(relu, facts).reason

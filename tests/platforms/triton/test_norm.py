@@ -1,0 +1,89 @@
+"""Norms, plain and quantised, against core's reference and against their parts."""
+
+import pytest
+import torch
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import AddNormSpec, NormSpec
+from hotshoe.slots.reference import norm as plain
+from hotshoe_triton import norm
+from hotshoe_triton.quantize import INT8, Format, QuantizeRows
+
+FP8 = Format(torch.float8_e4m3fn, 448.0)
+TOLERANCE = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 3e-2}
+
+
+def rows(
+    count: int, size: int, dtype: str, rng: torch.Generator, gap: int = 5
+) -> tuple[torch.Tensor, ...]:
+    """Return x and residual, each with a row stride, and a weight."""
+    kind = getattr(torch, dtype)
+    wide = torch.randn(2, count, size + gap, generator=rng, device=rng.device).to(kind)
+    weight = torch.randn(size, generator=rng, device=rng.device).to(kind)
+    return wide[0, :, :size], wide[1, :, :size], weight
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("size", [64, 100])
+def test_norms_match_the_reference(
+    facts: DeviceFacts, dtype: str, size: int, rng: torch.Generator
+) -> None:
+    x, residual, weight = rows(5, size, dtype, rng)
+    tolerance = TOLERANCE[dtype]
+    spec = NormSpec(size, 1e-5, dtype, 1.0)
+    assert norm.supports(spec, facts).accepted
+    expected = plain.build_norm(spec, facts)(x, weight)
+    actual = norm.Norm(spec, facts)(x, weight)
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+
+    add_spec = AddNormSpec(size, 1e-5, dtype, 0.0, 0.5)
+    expected, total = plain.build_add_norm(add_spec, facts)(x, residual.clone(), weight)
+    kept = x.clone()
+    actual, new_residual = norm.AddNorm(add_spec, facts)(x, residual, weight)
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(new_residual, total, rtol=tolerance, atol=tolerance)
+    assert torch.equal(x, kept)
+    assert actual.is_contiguous()
+
+
+@pytest.mark.parametrize("format", [INT8, FP8], ids=["int8", "fp8"])
+def test_quantised_norms_are_the_norm_then_the_quantisation(
+    facts: DeviceFacts, format: Format, rng: torch.Generator
+) -> None:
+    x, residual, weight = rows(4, 96, "bfloat16", rng)
+    x[1] = 0
+    quantise = QuantizeRows(96, format)
+    spec = NormSpec(96, 1e-5, "bfloat16")
+    values, scale = norm.NormQuant(spec, format, facts)(x, weight)
+    expected, expected_scale = quantise(norm.Norm(spec, facts)(x, weight))
+    assert torch.equal(values.view(torch.uint8), expected.view(torch.uint8))
+    assert torch.equal(scale, expected_scale)
+    assert scale[1] == 1
+
+    add_spec = AddNormSpec(96, 1e-5, "bfloat16")
+    normed, total = norm.AddNorm(add_spec, facts)(x, residual.clone(), weight)
+    (values, scale), new_residual = norm.AddNormQuant(add_spec, format, facts)(x, residual, weight)
+    expected, expected_scale = quantise(normed)
+    assert torch.equal(values.view(torch.uint8), expected.view(torch.uint8))
+    assert torch.equal(scale, expected_scale)
+    assert torch.equal(new_residual, total)
+
+
+def test_empty_batch(facts: DeviceFacts) -> None:
+    x = torch.empty(0, 64, device=facts.device)
+    weight = torch.ones(64, device=facts.device)
+    assert norm.Norm(NormSpec(64, 1e-5, "float32"), facts)(x, weight).shape == (0, 64)
+    spec = AddNormSpec(64, 1e-5, "float32")
+    assert norm.AddNorm(spec, facts)(x, x, weight)[0].shape == (0, 64)
+    assert norm.NormQuant(NormSpec(64, 1e-5, "float32"), INT8, facts)(x, weight)[1].shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        (NormSpec(1 << 17, 1e-5, "bfloat16"), "wider than 65536"),
+        (NormSpec(64, 1e-5, "float64"), "element type float64"),
+    ],
+)
+def test_refusals(facts: DeviceFacts, spec: NormSpec, reason: str) -> None:
+    assert reason in norm.supports(spec, facts).reason

@@ -1,0 +1,61 @@
+"""Quantisation of rows and of weights: against the definition, in both kinds of format."""
+
+import pytest
+import torch
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots.reference.linear import quantize_rows
+from hotshoe_triton.quantize import INT8, Format, QuantizeRows, format_of, quantize_weight
+
+FP8 = Format(torch.float8_e4m3fn, 448.0)
+
+
+def test_int8_rows_are_those_of_the_reference(facts: DeviceFacts, rng: torch.Generator) -> None:
+    x = torch.randn(6, 80, generator=rng, device=facts.device)[:, :72]
+    x[2] = 0
+    values, scale = QuantizeRows(72, INT8)(x)
+    expected, expected_scale = quantize_rows(x)
+    assert torch.equal(values, expected)
+    assert torch.equal(scale, expected_scale)
+
+
+@pytest.mark.parametrize("format", [INT8, FP8], ids=["int8", "fp8"])
+def test_rows_and_weights_are_quantised_alike(
+    facts: DeviceFacts, format: Format, rng: torch.Generator
+) -> None:
+    x = torch.randn(5, 64, generator=rng, device=facts.device).to(torch.bfloat16)
+    values, scale = QuantizeRows(64, format)(x)
+    expected, expected_scale = quantize_weight(x, format)
+    assert torch.equal(values.view(torch.uint8), expected.view(torch.uint8))
+    assert torch.equal(scale, expected_scale)
+    error = (values.float() * scale[:, None] - x.float()).abs()
+    step = 0.5 if format is INT8 else 16.0  # half of the widest gap between values
+    assert (error <= step * scale[:, None] * 1.001).all()
+    assert (values.float().abs().amax(1) == format.limit).all()
+
+
+def test_ties_go_to_the_even_neighbour(facts: DeviceFacts) -> None:
+    x = torch.tensor([[127.0, 0.5, 1.5, 2.5, -0.5, -1.5]], device=facts.device)
+    values, scale = QuantizeRows(6, INT8)(x)
+    assert scale.tolist() == [1.0]
+    assert values[0].tolist() == [127, 0, 2, 2, 0, -2]
+
+
+def test_formats_follow_the_architecture(facts: DeviceFacts) -> None:
+    from dataclasses import replace
+
+    def named(arch: str) -> object:
+        found = format_of("fp8_e4m3", replace(facts, arch=arch))
+        return found and (found.dtype, found.limit)
+
+    assert named("sm_90") == named("gfx950") == (torch.float8_e4m3fn, 448.0)
+    assert named("gfx942") == (torch.float8_e4m3fnuz, 240.0)
+    assert named("sm_80") is named("gfx1100") is None
+    assert format_of("int8", facts) is INT8
+    assert format_of("mxfp4", facts) is None
+
+
+def test_empty_batch(facts: DeviceFacts) -> None:
+    values, scale = QuantizeRows(64, INT8)(torch.empty(0, 64, device=facts.device))
+    assert values.shape == (0, 64)
+    assert scale.shape == (0,)
