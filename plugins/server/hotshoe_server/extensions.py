@@ -88,7 +88,7 @@ class Endpoint:
     """One route.
 
     Attributes:
-        method: "GET" or "POST".
+        method: Such as "GET" or "POST".
         path: Such as "/metrics".
         handler: `async def handler(call: Call) -> Response`. With a `body` annotation of a
             pydantic model as second parameter, the body is read, bounded and validated first.
@@ -96,7 +96,8 @@ class Endpoint:
         summary: One line, for /openapi.json.
         admin: Only on the admin socket, or with an admin key.
         public: Outside the guard: needs no key. For liveness only.
-        answer: Type of the JSON answer, for /openapi.json.
+        answer: Type of the JSON answer, for /openapi.json; msgspec describes it.
+        other_types: Media types of other answers, such as "text/event-stream".
     """
 
     method: str
@@ -105,7 +106,8 @@ class Endpoint:
     summary: str
     admin: bool = False
     public: bool = False
-    answer: type[Any] | None = None
+    answer: Any = None
+    other_types: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

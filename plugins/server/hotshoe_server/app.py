@@ -1,0 +1,60 @@
+"""The application: endpoints as routes, the guard around them, extensions in between.
+
+`create_app` needs an engine that is ready; what answers before that is `hotshoe_server.serving`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from hotshoe_server.endpoints import ENDPOINTS
+from hotshoe_server.errors import ApiError
+from hotshoe_server.extensions import Parts
+from hotshoe_server.guard import Guard
+from hotshoe_server.openapi import openapi_endpoint
+from hotshoe_server.route import EndpointApp, error_response
+from hotshoe_server.state import ServerState
+
+
+def create_app(server: ServerState, extensions: Sequence[Parts] = ()) -> ASGIApp:
+    """Return the ASGI application of a server whose engine is ready.
+
+    Args:
+        server: What endpoints share; observers of the extensions are added to it.
+        extensions: What others add, built for this server. Their lifespans are the caller's.
+    """
+    endpoints = [*ENDPOINTS, *(e for parts in extensions for e in parts.endpoints)]
+    endpoints.append(openapi_endpoint(endpoints))
+    routes = [Route(e.path, EndpointApp(server, e), methods=[e.method]) for e in endpoints]
+    router = Starlette(routes=routes, exception_handlers={HTTPException: _unrouted})
+    server.observers.extend(o for parts in extensions for o in parts.observers)
+    app: ASGIApp = router
+    for middleware in reversed([m for parts in extensions for m in parts.middleware]):
+        app = middleware(app)
+    app = Guard(app, server.config, {e.path for e in endpoints if e.public})
+    if server.config.allowed_origins:
+        app = CORSMiddleware(
+            app,
+            allow_origins=server.config.allowed_origins,
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["authorization", "content-type"],
+            expose_headers=["x-request-id", "retry-after"],
+        )
+    return app
+
+
+def _unrouted(request: Request, error: Exception) -> Response:
+    """Answer what no endpoint takes."""
+    assert isinstance(error, HTTPException)
+    code = "method_not_allowed" if error.status_code == 405 else "not_found"
+    response = error_response(ApiError(code))
+    response.headers.update(error.headers or {})
+    return response

@@ -1,0 +1,80 @@
+"""One HTTP request on its way through an endpoint: its body, its caller, its connection."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from typing import TypeVar
+
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.types import Receive, Scope
+
+from hotshoe_server.errors import ApiError
+from hotshoe_server.guard import CALLER, Caller
+from hotshoe_server.state import ServerState
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+class Call(Request):
+    """A request and what the server knows of it.
+
+    Attributes:
+        server: What all endpoints share.
+        id: Unique; the answer's header x-request-id.
+        arrival_s: `time.monotonic()` when the body had been read.
+        path: The route's, one of a closed set.
+        caller: What the guard found; None without a valid key.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, server: ServerState, path: str) -> None:
+        super().__init__(scope, receive)
+        self.server = server
+        self.id = secrets.token_hex(12)
+        self.path = path
+        self.arrival_s = time.monotonic()
+        self.caller: Caller | None = scope.get(CALLER)
+
+    @property
+    def tenant(self) -> str | None:
+        """Whose prefix cache is used: from the key, never from the request."""
+        return self.caller.tenant if self.caller else None
+
+    async def read(self, model: type[Body]) -> Body:
+        """Read and validate the body; none at all is an empty object.
+
+        Raises:
+            ApiError: It is no JSON, too long, or took too long to arrive.
+            ValidationError: It does not fit the model.
+        """
+        try:
+            async with asyncio.timeout(self.server.config.read_timeout_s):
+                body = await self._read_bounded(self.server.config.max_body_bytes)
+        except TimeoutError:
+            raise ApiError("read_timeout") from None
+        self.arrival_s = time.monotonic()
+        kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if body and kind != "application/json":
+            # Web pages may send other types anywhere without asking; so this one is insisted on.
+            raise ApiError("unsupported_media_type")
+        return model.model_validate_json(body or b"{}")
+
+    async def _read_bounded(self, limit: int) -> bytes:
+        """Read what comes, and stop where the limit is passed; announced lengths count first."""
+        announced = self.headers.get("content-length", "0")
+        parts: list[bytes] = []
+        size = int(announced) if announced.isdecimal() else 0
+        if size <= limit:
+            size = 0
+            async for part in self.stream():
+                size += len(part)
+                if size > limit:
+                    break
+                parts.append(part)
+            else:
+                return b"".join(parts)
+        raise ApiError(
+            "body_too_large", f"the body may have {limit} bytes (--max-body-bytes), no more"
+        )

@@ -1,0 +1,188 @@
+"""Chat answers as a stream of chunks.
+
+The usual chunk, more text and nothing else, is put together from prepared bytes; every other one
+is a `ChatChunk`.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from hotshoe.text.output_processor import RequestUpdate, SequenceUpdate
+from hotshoe.text.parsing import (
+    ContentDelta,
+    Event,
+    MalformedCall,
+    ReasoningDelta,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallStart,
+)
+from hotshoe.types import TokenLogprobs
+from hotshoe_server.conversation import Dialogue, Reader
+from hotshoe_server.finish import finish_reason, usage_of
+from hotshoe_server.logprobs import chat_logprobs
+from hotshoe_server.schemas.answers import (
+    ChatChunk,
+    ChunkChoice,
+    Delta,
+    FunctionAnswer,
+    ToolCallDelta,
+)
+from hotshoe_server.schemas.chat import ChatRequest
+from hotshoe_server.sse import DONE, event, json_text
+from hotshoe_server.state import ServerState
+
+#: What follows the text in a chunk of text.
+_TAIL = b'},"logprobs":null,"finish_reason":null}]}\n\n'
+
+
+@dataclass(slots=True)
+class _Choice:
+    """One sequence on its way."""
+
+    index: int
+    reader: Reader
+    #: A chunk of text up to the text; None where chunks have more than text.
+    head: bytes | None
+    waiting: list[tuple[int, TokenLogprobs]] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    num_calls: int = 0
+    started: bool = False
+    finished: bool = False
+
+
+class ChatStream:
+    """Writes one request's chunks.
+
+    Args:
+        server: Where the tokenizer is.
+        body: What was asked.
+        dialogue: What is run.
+        id: The answer's.
+        model: Its name in the answer.
+    """
+
+    def __init__(
+        self, server: ServerState, body: ChatRequest, dialogue: Dialogue, id: str, model: str
+    ) -> None:
+        self._server = server
+        self._body = body
+        self._dialogue = dialogue
+        self._chunk = ChatChunk(id, int(time.time()), model, [])
+        options = body.stream_options
+        self._usage_at_end = options is not None and options.include_usage
+        self._usage_always = options is not None and options.continuous_usage_stats
+        detailed = body.logprobs or body.return_token_ids or self._usage_always
+        self._choices = [
+            _Choice(index, reader, self._head(index) if reader.plain and not detailed else None)
+            for index in range(dialogue.params.n)
+            for reader in (dialogue.reader(),)
+        ]
+
+    async def events(self, updates: AsyncIterator[RequestUpdate]) -> AsyncIterator[bytes]:
+        """Yield events until the request has ended."""
+        update: RequestUpdate | None = None
+        async with aclosing(updates):  # type: ignore[type-var]
+            async for update in updates:
+                if self._usage_always:
+                    self._chunk.usage = usage_of(update.output())
+                found = [self._advance(sequence) for sequence in update.sequences]
+                yield found[0] if len(found) == 1 else b"".join(found)
+        assert update is not None, "a stream of updates ends with a finished one"
+        if self._usage_at_end:
+            self._chunk.choices = []
+            self._chunk.usage = usage_of(update.output())
+            yield event(self._chunk)
+        yield DONE
+
+    def _advance(self, sequence: SequenceUpdate) -> bytes:
+        """Return the chunks of what one sequence gained."""
+        choice = self._choices[sequence.index]
+        if choice.finished:
+            return b""
+        opening = b"" if choice.started else self._open(choice)
+        choice.finished = sequence.finish_reason is not None
+        if choice.head is not None and not choice.finished:
+            if not sequence.new_text:
+                return opening
+            return opening + choice.head + json_text(sequence.new_text) + _TAIL
+        return opening + self._careful(choice, sequence)
+
+    def _open(self, choice: _Choice) -> bytes:
+        """Return the chunk that begins a message."""
+        choice.started = True
+        first = ChunkChoice(choice.index, Delta(role="assistant", content=""), None, None)
+        if self._body.return_token_ids:
+            self._chunk.prompt_token_ids = self._dialogue.rendered.token_ids
+        written = self._write(first)
+        self._chunk.prompt_token_ids = None
+        return written
+
+    def _careful(self, choice: _Choice, sequence: SequenceUpdate) -> bytes:
+        """Return the chunks of any news, the end of the message included."""
+        if sequence.new_logprobs:
+            choice.waiting += list(zip(sequence.new_token_ids, sequence.new_logprobs, strict=True))
+        choice.token_ids += sequence.new_token_ids
+        found = choice.reader.read(sequence.new_text, choice.finished)
+        deltas = [delta for e in found if (delta := self._delta(choice, e)) is not None]
+        written = [self._write(self._choice(choice, delta)) for delta in deltas]
+        if choice.finished:
+            last = self._choice(choice, Delta())
+            last.finish_reason = finish_reason(sequence.finish_reason, choice.num_calls > 0)
+            last.stop_reason = sequence.stop_reason
+            written.append(self._write(last))
+        return b"".join(written)
+
+    def _choice(self, choice: _Choice, delta: Delta) -> ChunkChoice:
+        """Return a chunk's choice, with the log probabilities that wait for one."""
+        made = ChunkChoice(choice.index, delta, None, None)
+        if choice.waiting:
+            ids, positions = zip(*choice.waiting, strict=True)
+            made.logprobs = chat_logprobs(self._server.renderer.tokenizer, ids, positions)
+            choice.waiting = []
+        if self._body.return_token_ids:
+            made.token_ids, choice.token_ids = choice.token_ids, []
+        return made
+
+    def _delta(self, choice: _Choice, found: Event) -> Delta | None:
+        """Return what an event adds to a message, None when nothing."""
+        match found:
+            case ContentDelta(text):
+                return Delta(content=text)
+            case ReasoningDelta(text):
+                return Delta(reasoning_content=text) if self._body.include_reasoning else None
+            case ToolCallStart(index, name, id):
+                named = FunctionAnswer(name, "")
+                return _call(ToolCallDelta(index, id or new_call_id(), "function", named))
+            case ToolCallArguments(index, text):
+                return _call(ToolCallDelta(index, function=FunctionAnswer(arguments=text)))
+            case ToolCallEnd():
+                choice.num_calls += 1
+            case MalformedCall(text, index=None):
+                return Delta(content=text)
+        return None  # parts of a call that turned out to be none have been sent already
+
+    def _write(self, choice: ChunkChoice) -> bytes:
+        self._chunk.choices = [choice]
+        return event(self._chunk)
+
+    def _head(self, index: int) -> bytes:
+        """Return the bytes of a chunk of text up to the text."""
+        whole = self._write(ChunkChoice(index, Delta(content=""), None, None))
+        head, mark, tail = whole.rpartition(b'{"content":""')
+        assert mark and tail == _TAIL, "ChunkChoice is written differently"
+        return head + b'{"content":'
+
+
+def _call(delta: ToolCallDelta) -> Delta:
+    return Delta(tool_calls=[delta])
+
+
+def new_call_id() -> str:
+    """Return an id for a tool call."""
+    return f"call_{secrets.token_hex(12)}"

@@ -1,0 +1,109 @@
+"""`hotshoe serve`: flags, the order of start-up, and what is said about it."""
+
+from __future__ import annotations
+
+import signal
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from hotshoe.cli.options import add_engine_flags, add_option_flags, read_configs
+from hotshoe.cli.session import phases, say
+from hotshoe.config import EngineConfig
+from hotshoe.lazy import resolve_lazy
+from hotshoe.plugins import PluginManager
+from hotshoe_server.config import SERVER_GROUPS, ServerConfig
+from hotshoe_server.extensions import ServerExtension
+
+if TYPE_CHECKING:
+    from hotshoe.engine.client import EngineClient
+
+HOOK = "hotshoe_server_extensions"
+
+
+class Serve:
+    """See `hotshoe.cli.command.Command`."""
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        add_engine_flags(parser)
+        add_option_flags(parser, ServerConfig, SERVER_GROUPS)
+        for name, extension in find_extensions(PluginManager()).items():
+            if extension.options is not None:
+                first = fields(extension.options)[0].name
+                add_option_flags(parser, extension.options, {name: first})
+
+    def run(self, args: Namespace) -> int:
+        signal.signal(signal.SIGTERM, _leave)
+        found = find_extensions(PluginManager())
+        optional = [extension.options for extension in found.values() if extension.options]
+        engine, config, *options = read_configs(args, (EngineConfig, ServerConfig, *optional))
+        plugins = PluginManager(disabled=engine.disable_plugins)
+        extensions = with_options(find_extensions(plugins), options)
+        warn(config)
+        from hotshoe_server.serving import Server
+        from hotshoe_server.sockets import open_port
+
+        listener = open_port(config.host, config.port)
+        host, port = listener.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        scheme = "https" if config.ssl_certfile else "http"
+        say(f"listening on {scheme}://{shown}:{port}")
+        return Server(config, plugins, extensions, lambda: load(engine), say).run(listener)
+
+
+def find_extensions(plugins: PluginManager) -> dict[str, ServerExtension]:
+    """Return what plugins add to the server, by name."""
+    return {name: resolve_lazy(target) for name, target in sorted(plugins.mapping(HOOK).items())}
+
+
+def with_options(
+    extensions: Mapping[str, ServerExtension], options: list[Any]
+) -> dict[str, tuple[ServerExtension, Any]]:
+    """Give every extension its options."""
+    by_type = {type(found): found for found in options}
+    return {
+        name: (extension, by_type.get(extension.options) if extension.options else None)
+        for name, extension in extensions.items()
+    }
+
+
+def load(config: EngineConfig) -> EngineClient:
+    """Build the engine and say what it is."""
+    from hotshoe.engine.async_engine import AsyncEngine
+
+    client = AsyncEngine(config)
+    for line in describe(client):
+        say(line)
+    return client
+
+
+def describe(client: EngineClient) -> list[str]:
+    """Return what start-up took, and what could not be served natively."""
+    info = client.info
+    lines = [
+        f"{info.model} on {info.config.platform} ({info.config.dtype}): "
+        f"{info.facts.name}, {info.num_blocks} blocks of {info.block_size} tokens",
+        f"loaded in {sum(info.startup.values()):.2f} s: {phases(info.startup)}",
+    ]
+    lines += [f"plugin {name} is broken: {cause}" for name, cause in info.broken_plugins.items()]
+    lines += [
+        f"slot {found.slot} runs on its plain reference for {found.spec}"
+        for found in info.decisions
+        if not found.native
+    ]
+    return lines
+
+
+def warn(config: ServerConfig) -> None:
+    """Say loudly what is dangerous."""
+    if not config.loopback and not config.api_key and config.api_key_file is None:
+        say(
+            f"WARNING: --host {config.host} lets every machine that reaches this one use the "
+            "model, without a key; give --api-key-file, or listen on 127.0.0.1"
+        )
+
+
+def _leave(number: int, frame: object) -> NoReturn:
+    """End at once: nothing has been started yet."""
+    raise SystemExit(0)

@@ -1,0 +1,178 @@
+"""From a conversation to what the engine runs, and from the engine's text to events.
+
+Shared by the chat and the responses endpoints, which only word requests and answers differently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hotshoe.text.parsing import (
+    ContentDelta,
+    Event,
+    ParseContext,
+    ParserFormat,
+    ResponseParser,
+)
+from hotshoe.text.response import open_parser
+from hotshoe.types import GrammarSpec, SamplingParams
+from hotshoe_server.errors import ApiError
+from hotshoe_server.renderer import Rendered
+from hotshoe_server.schemas.grammar import JsonSchemaFormat, StructuredOutputs
+from hotshoe_server.state import ServerState
+from hotshoe_server.tools import ToolPlan, forced_calls
+
+#: How much of a prompt's end a parser sees: it looks for the opening of a reasoning section.
+PROMPT_TAIL_CHARS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Dialogue:
+    """One conversation, ready to run.
+
+    Attributes:
+        rendered: The prompt.
+        params: What the engine is asked for.
+        tools: What may be called.
+        reasoning, tool: Formats to read the answer with.
+    """
+
+    rendered: Rendered
+    params: SamplingParams
+    tools: ToolPlan
+    reasoning: ParserFormat | None
+    tool: ParserFormat | None
+
+    def reader(self) -> Reader:
+        """Return a reader for one sequence."""
+        if self.reasoning is None and self.tool is None:
+            return Reader(None, parallel=True)
+        context = ParseContext(self.tools.callable, self.rendered.text[-PROMPT_TAIL_CHARS:])
+        return Reader(open_parser(context, self.reasoning, self.tool), self.tools.parallel)
+
+
+class Reader:
+    """Turns one sequence's text into events; without a parser, all of it is content."""
+
+    __slots__ = ("_parallel", "_parser")
+
+    def __init__(self, parser: ResponseParser | None, parallel: bool) -> None:
+        self._parser = parser
+        self._parallel = parallel
+
+    @property
+    def plain(self) -> bool:
+        """True when all text is content."""
+        return self._parser is None
+
+    def read(self, text: str, finished: bool) -> list[Event]:
+        """Take more text; with `finished`, also what was held back."""
+        if self._parser is None:
+            return [ContentDelta(text)] if text else []
+        events = self._parser.feed(text) if text else []
+        if finished:
+            events = [*events, *self._parser.finish()]
+        if not self._parallel:
+            events = [event for event in events if not getattr(event, "index", None)]
+        return events
+
+
+async def open_dialogue(
+    server: ServerState,
+    messages: Sequence[Mapping[str, Any]],
+    variables: Mapping[str, Any],
+    tools: ToolPlan,
+    make_params: Callable[..., SamplingParams],
+    wanted: Any,
+    add_generation_prompt: bool = True,
+) -> Dialogue:
+    """Render a conversation and gather what its answer must conform to.
+
+    Args:
+        server: Where formats and limits are.
+        messages: In chat's form.
+        variables: Of the template.
+        tools: From `plan_tools`.
+        make_params: Called with further sampling parameters.
+        wanted: The form of the text: an object with a method `spec`, or none.
+        add_generation_prompt: End with the opening of an assistant message.
+
+    Raises:
+        ApiError: Forms contradict each other, or a grammar is too large.
+        RequestError: The template refuses the messages.
+    """
+    rendered = await server.renderer.chat(
+        messages, tools.offered or None, variables, add_generation_prompt
+    )
+    reasoning = server.reasoning_format
+    tool = server.tool_format if tools.callable else None
+    grammar = _grammar(server, rendered, tools, wanted)
+    more: dict[str, Any] = {} if grammar is None else {"grammar": grammar}
+    params = make_params(**more)
+    if any(found is not None and found.keep_special_tokens for found in (reasoning, tool)):
+        params = replace(params, skip_special_tokens=False)
+    return Dialogue(rendered, params, tools, reasoning, tool)
+
+
+def text_form(response_format: Any, structured: StructuredOutputs | None) -> Any:
+    """Return what says how the text must look, if anything does.
+
+    Raises:
+        ApiError: Two fields do.
+    """
+    found = response_format if hasattr(response_format, "spec") else None
+    if found is not None and structured is not None:
+        raise ApiError(
+            "invalid_value",
+            "give either response_format or structured_outputs",
+            "structured_outputs",
+        )
+    return found or structured
+
+
+def _grammar(
+    server: ServerState, rendered: Rendered, tools: ToolPlan, wanted: Any
+) -> GrammarSpec | None:
+    after = _reasoning_ends(server, rendered)
+    if tools.forced:
+        assert server.tool_format is not None
+        if wanted is not None:
+            raise ApiError(
+                "invalid_value",
+                "a forced tool call leaves no text to format",
+                "response_format",
+            )
+        return GrammarSpec.structural_tag(forced_calls(server.tool_format, tools), after)
+    return bounded_grammar(server, wanted, after)
+
+
+def bounded_grammar(
+    server: ServerState, wanted: Any, after: Sequence[Sequence[int]] = ()
+) -> GrammarSpec | None:
+    """Return the grammar of a form.
+
+    Raises:
+        ApiError: It is longer than this server takes.
+    """
+    if wanted is None:
+        return None
+    grammar: GrammarSpec = wanted.spec(after)
+    limit = server.config.max_schema_bytes
+    if len(grammar.value.encode()) > limit:
+        raise ApiError(
+            "invalid_value",
+            f"the grammar may have {limit} bytes (--max-schema-bytes), no more",
+            "response_format" if isinstance(wanted, JsonSchemaFormat) else "structured_outputs",
+        )
+    return grammar
+
+
+def _reasoning_ends(server: ServerState, rendered: Rendered) -> list[list[int]]:
+    """Return what must come before a grammar begins, when the answer begins with reasoning."""
+    found = server.reasoning_format
+    if found is None or not found.reasons_after(rendered.text[-PROMPT_TAIL_CHARS:]):
+        return []
+    tokenizer = server.renderer.tokenizer
+    return [tokenizer.encode(end, add_special_tokens=False) for end in found.reasoning_ends]

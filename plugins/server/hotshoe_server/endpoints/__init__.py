@@ -1,0 +1,11 @@
+"""The endpoints of every server, one module for each family."""
+
+from hotshoe_server.endpoints import about, admin, chat, completions, tokens
+
+ENDPOINTS = [
+    *chat.ENDPOINTS,
+    *completions.ENDPOINTS,
+    *tokens.ENDPOINTS,
+    *about.ENDPOINTS,
+    *admin.ENDPOINTS,
+]

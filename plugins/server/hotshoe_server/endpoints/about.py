@@ -1,0 +1,158 @@
+"""What the server says of itself: models, health, load, versions."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from msgspec import Struct
+
+from hotshoe import __version__
+from hotshoe_server.call import Call
+from hotshoe_server.errors import ApiError
+from hotshoe_server.extensions import Endpoint
+from hotshoe_server.schemas.base import Schema, ShortText
+
+
+class ModelCard(Struct, tag_field="object", tag="model"):
+    """A model that requests may name."""
+
+    id: str
+    created: int
+    owned_by: str
+    max_model_len: int
+    root: str
+
+
+class ModelList(Struct, tag_field="object", tag="list"):
+    """All of them."""
+
+    data: list[ModelCard]
+
+
+class State(Struct):
+    """One word on how things are."""
+
+    status: str
+
+
+class Load(Struct):
+    """How busy the engine is, over all front ends."""
+
+    server_load: int
+    num_running: int
+    num_waiting: int
+    num_waiting_tokens: int
+    kv_cache_usage: float
+
+
+class Version(Struct):
+    """Of the server."""
+
+    version: str
+
+
+class EmbeddingRequest(Schema):
+    """See OpenAI's API reference, "Embeddings"."""
+
+    model: ShortText | None = None
+    input: str | list[Any]
+    encoding_format: ShortText | None = None
+    dimensions: int | None = None
+    user: ShortText | None = None
+
+
+async def models(call: Call) -> ModelList:
+    """List the names of the model."""
+    return ModelList([_card(call, name) for name in call.server.models])
+
+
+async def model(call: Call) -> ModelCard:
+    """Describe one."""
+    return _card(call, call.server.model_name(call.path_params["model"]))
+
+
+def _card(call: Call, name: str) -> ModelCard:
+    server = call.server
+    return ModelCard(
+        name, server.created_s, "hotshoe", server.client.info.max_model_len, server.models[0]
+    )
+
+
+async def live(call: Call) -> State:
+    """Say that the process answers."""
+    return State("live")
+
+
+async def ready(call: Call) -> State:
+    """Say that requests are taken: the engine works, and no shutdown has begun."""
+    if call.server.draining:
+        raise ApiError("shutting_down", retry_after_s=5)
+    await call.server.client.check_health()
+    return State("ready")
+
+
+async def health(call: Call) -> State:
+    """Say that a token can be generated."""
+    await call.server.client.check_health()
+    return State("healthy")
+
+
+async def load(call: Call) -> Load:
+    """Say how busy the engine is."""
+    stats = await call.server.client.stats()
+    return Load(
+        len(call.server.in_flight),
+        stats.num_running,
+        stats.num_waiting,
+        stats.num_waiting_tokens,
+        stats.kv_cache_usage,
+    )
+
+
+async def version(call: Call) -> Version:
+    """Say which version this is."""
+    return Version(__version__)
+
+
+async def server_info(call: Call) -> dict[str, Any]:
+    """Describe the engine: device, memory, what was decided, what serves each slot."""
+    info = call.server.client.info
+    hidden = ("model", "tokenizer", "disable_plugins", "platform_options", "hf_overrides")
+    config = {name: v for name, v in asdict(info.config).items() if name not in hidden}
+    facts = {**asdict(info.facts), "features": sorted(info.facts.features)}
+    return {
+        "version": __version__,
+        "models": list(call.server.models),
+        "config": config,
+        "max_model_len": info.max_model_len,
+        "vocab_size": info.vocab_size,
+        "num_blocks": info.num_blocks,
+        "facts": facts,
+        "changes": [asdict(change) for change in info.changes],
+        "decisions": [asdict(decision) for decision in info.decisions],
+        "startup_s": dict(info.startup),
+        "memory_bytes": dict(info.memory),
+        "tool_call_parser": getattr(call.server.tool_format, "name", None),
+        "reasoning_parser": getattr(call.server.reasoning_format, "name", None),
+        "num_restarts": call.server.client.num_restarts,
+    }
+
+
+async def embed(call: Call, body: EmbeddingRequest) -> State:
+    """Refuse: language models do not embed."""
+    name = call.server.model_name(body.model)
+    raise ApiError("unsupported_model", f"the model {name} does not embed", "model")
+
+
+ENDPOINTS = [
+    Endpoint("GET", "/v1/models", models, "The models", answer=ModelList),
+    Endpoint("GET", "/v1/models/{model:path}", model, "One model", answer=ModelCard),
+    Endpoint("POST", "/v1/embeddings", embed, "Embeddings: no model here has them", answer=State),
+    Endpoint("GET", "/live", live, "Whether the process answers", public=True, answer=State),
+    Endpoint("GET", "/ready", ready, "Whether requests are taken", public=True, answer=State),
+    Endpoint("GET", "/health", health, "Whether a token can be generated", answer=State),
+    Endpoint("GET", "/load", load, "How busy the engine is", answer=Load),
+    Endpoint("GET", "/version", version, "The server's version", answer=Version),
+    Endpoint("GET", "/server_info", server_info, "What the engine is made of"),
+]

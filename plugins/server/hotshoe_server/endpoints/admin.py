@@ -1,0 +1,111 @@
+"""Admin verbs: on the admin socket, or with an admin key."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+from pydantic import Field
+
+from hotshoe_server.call import Call
+from hotshoe_server.extensions import Endpoint
+from hotshoe_server.schemas.base import Schema, ShortText
+
+
+class Done(Struct):
+    """It has been done, or not."""
+
+    done: bool = True
+
+
+class Sleeping(Struct):
+    """Whether the engine sleeps."""
+
+    is_sleeping: bool
+
+
+class PauseRequest(Schema):
+    """See `EngineClient.pause`."""
+
+    mode: Literal["abort", "wait", "keep"] = "abort"
+    clear_cache: bool = True
+
+
+class SleepRequest(Schema):
+    """See `EngineClient.sleep`."""
+
+    level: int = 0
+
+
+class WakeRequest(Schema):
+    """See `EngineClient.wake_up`."""
+
+    tags: list[Literal["weights", "kv_cache"]] | None = Field(None, max_length=2)
+
+
+class ResetRequest(Schema):
+    """See `EngineClient.reset_prefix_cache`."""
+
+    reset_running: bool = False
+
+
+class AbortRequest(Schema):
+    """Ids of requests; without any, all of this server's."""
+
+    request_ids: list[ShortText] | None = Field(None, max_length=65536)
+
+
+async def pause(call: Call, body: PauseRequest) -> Done:
+    """Stop generating; return when it has."""
+    await call.server.client.pause(body.mode, body.clear_cache)
+    return Done()
+
+
+async def resume(call: Call) -> Done:
+    """Go on."""
+    await call.server.client.resume()
+    return Done()
+
+
+async def sleep(call: Call, body: SleepRequest) -> Done:
+    """Give memory back."""
+    await call.server.client.sleep(body.level)
+    return Done()
+
+
+async def wake_up(call: Call, body: WakeRequest) -> Done:
+    """Take memory back."""
+    await call.server.client.wake_up(body.tags)
+    return Done()
+
+
+async def is_sleeping(call: Call) -> Sleeping:
+    """Say whether the engine sleeps."""
+    return Sleeping(call.server.client.is_sleeping)
+
+
+async def reset_prefix_cache(call: Call, body: ResetRequest) -> Done:
+    """Forget cached prefixes."""
+    return Done(await call.server.client.reset_prefix_cache(body.reset_running))
+
+
+async def abort_requests(call: Call, body: AbortRequest) -> Done:
+    """End requests with finish reason "abort"."""
+    ids = list(call.server.in_flight) if body.request_ids is None else body.request_ids
+    await call.server.client.abort(ids)
+    return Done()
+
+
+def _verb(path: str, handler: object, summary: str, method: str = "POST") -> Endpoint:
+    return Endpoint(method, path, handler, summary, admin=True, answer=Done)  # type: ignore[arg-type]
+
+
+ENDPOINTS = [
+    _verb("/pause", pause, "Stop generating"),
+    _verb("/resume", resume, "Go on"),
+    _verb("/sleep", sleep, "Give memory back"),
+    _verb("/wake_up", wake_up, "Take memory back"),
+    _verb("/is_sleeping", is_sleeping, "Whether the engine sleeps", "GET"),
+    _verb("/reset_prefix_cache", reset_prefix_cache, "Forget cached prefixes"),
+    _verb("/abort_requests", abort_requests, "End requests"),
+]

@@ -1,0 +1,124 @@
+"""`/v1/chat/completions`."""
+
+from __future__ import annotations
+
+import time
+
+from starlette.responses import Response
+
+from hotshoe.text.response import ParsedResponse, collect
+from hotshoe.types import CompletionOutput, RequestOutput
+from hotshoe_server.call import Call
+from hotshoe_server.chat_stream import ChatStream, new_call_id
+from hotshoe_server.conversation import Dialogue, open_dialogue, text_form
+from hotshoe_server.extensions import Endpoint
+from hotshoe_server.finish import finish_reason, usage_of
+from hotshoe_server.generation import check_count, generate, last_output
+from hotshoe_server.logprobs import chat_logprobs, prompt_logprobs
+from hotshoe_server.schemas.answers import (
+    ChatAnswer,
+    ChatChoice,
+    FunctionAnswer,
+    MessageAnswer,
+    ToolCallAnswer,
+)
+from hotshoe_server.schemas.chat import ChatRequest
+from hotshoe_server.sse import open_stream
+from hotshoe_server.tools import plan_tools
+
+
+async def chat(call: Call, body: ChatRequest) -> Response | ChatAnswer:
+    """Answer a conversation."""
+    server = call.server
+    model = server.model_name(body.model)
+    more = body.more_params()
+    body.sampling_params(**more)  # mistakes are found before the prompt is rendered
+    dialogue = await open_dialogue(
+        server,
+        body.template_messages(),
+        body.template_variables(),
+        plan_tools(server, body.tools, body.tool_choice, body.parallel_tool_calls),
+        lambda **extra: body.sampling_params(**more, **extra),
+        text_form(body.response_format, body.structured_outputs),
+        body.add_generation_prompt,
+    )
+    check_count(server, dialogue.params.n)
+    request_id = f"chatcmpl-{call.id}"
+    updates = generate(
+        call,
+        model,
+        dialogue.rendered,
+        dialogue.params,
+        request_id=request_id,
+        stream=bool(body.stream),
+        priority=body.priority,
+    )
+    if body.stream:
+        return await open_stream(
+            ChatStream(server, body, dialogue, request_id, model).events(updates)
+        )
+    output = await last_output(updates)
+    return whole_answer(call, body, dialogue, output, request_id, model)
+
+
+def whole_answer(
+    call: Call, body: ChatRequest, dialogue: Dialogue, output: RequestOutput, id: str, model: str
+) -> ChatAnswer:
+    """Return the answer to a request that has ended."""
+    answer = ChatAnswer(
+        id,
+        int(time.time()),
+        model,
+        [whole_choice(call, body, dialogue, sequence) for sequence in output.outputs],
+        usage_of(output),
+    )
+    if output.prompt_logprobs is not None:
+        tokenizer = call.server.client.tokenizer
+        answer.prompt_logprobs = prompt_logprobs(tokenizer, output.prompt_logprobs)
+    if body.return_token_ids:
+        answer.prompt_token_ids = dialogue.rendered.token_ids
+    return answer
+
+
+def whole_choice(
+    call: Call, body: ChatRequest, dialogue: Dialogue, sequence: CompletionOutput
+) -> ChatChoice:
+    """Return one sequence as a message."""
+    parsed = collect(dialogue.reader().read(sequence.text, finished=True))
+    logprobs = None
+    if sequence.logprobs is not None:
+        tokenizer = call.server.renderer.tokenizer
+        logprobs = chat_logprobs(tokenizer, sequence.token_ids, sequence.logprobs)
+    return ChatChoice(
+        sequence.index,
+        _message(parsed, body.include_reasoning),
+        logprobs,
+        finish_reason(sequence.finish_reason, bool(parsed.calls)),
+        sequence.stop_reason,
+        sequence.token_ids if body.return_token_ids else None,
+    )
+
+
+def _message(parsed: ParsedResponse, include_reasoning: bool) -> MessageAnswer:
+    content = parsed.content.strip() and parsed.content if parsed.calls else parsed.content
+    message = MessageAnswer(content or (None if parsed.calls else ""))
+    if parsed.reasoning and include_reasoning:
+        message.reasoning_content = parsed.reasoning
+    if parsed.calls:
+        message.tool_calls = [
+            ToolCallAnswer(c.id or new_call_id(), FunctionAnswer(c.name, c.arguments))
+            for c in parsed.calls
+        ]
+    return message
+
+
+ENDPOINTS = [
+    Endpoint(
+        "POST",
+        "/v1/chat/completions",
+        chat,
+        "Answer a conversation",
+        answer=ChatAnswer,
+        other_types=("text/event-stream",),
+    )
+]

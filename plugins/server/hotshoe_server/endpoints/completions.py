@@ -1,0 +1,224 @@
+"""`/v1/completions`: one or several prompts, each continued n times."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from starlette.responses import Response
+
+from hotshoe.text.output_processor import RequestUpdate, SequenceUpdate
+from hotshoe.types import CompletionOutput, RequestOutput, SamplingParams
+from hotshoe_server.call import Call
+from hotshoe_server.conversation import bounded_grammar, text_form
+from hotshoe_server.extensions import Endpoint
+from hotshoe_server.finish import finish_reason, usage_of
+from hotshoe_server.generation import check_count, generate
+from hotshoe_server.logprobs import CompletionLogprobsWriter, joined, prompt_logprobs
+from hotshoe_server.merge import merge
+from hotshoe_server.renderer import Rendered
+from hotshoe_server.schemas.answers import CompletionAnswer, CompletionChoice
+from hotshoe_server.schemas.completions import CompletionRequest
+from hotshoe_server.sse import DONE, event, json_text, open_stream
+
+#: What follows the text in a chunk of text.
+_TAIL = b',"logprobs":null,"finish_reason":null}]}\n\n'
+
+
+async def complete(call: Call, body: CompletionRequest) -> Response | CompletionAnswer:
+    """Continue prompts."""
+    server = call.server
+    model = server.model_name(body.model)
+    grammar = bounded_grammar(server, text_form(body.response_format, body.structured_outputs))
+    params = body.params(**({} if grammar is None else {"grammar": grammar}))
+    prompts = body.prompts()
+    check_count(server, len(prompts) * params.n)
+    rendered = [await server.renderer.prompt(p, body.add_special_tokens) for p in prompts]
+    completion = Completion(call, body, params, rendered, model)
+    if body.stream:
+        return await open_stream(completion.events())
+    return await completion.whole()
+
+
+class Completion:
+    """One request on its way.
+
+    Args:
+        call: Where it came from.
+        body: What it asks for.
+        params: The same for the engine.
+        prompts: In order.
+        model: Its name in the answer.
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        body: CompletionRequest,
+        params: SamplingParams,
+        prompts: Sequence[Rendered],
+        model: str,
+    ) -> None:
+        self._call = call
+        self._body = body
+        self._params = params
+        self._prompts = prompts
+        self._answer = CompletionAnswer(f"cmpl-{call.id}", int(time.time()), model, [])
+        self._prompt_only = body.echo and body.max_tokens == 0
+
+    def _run(self) -> AsyncIterator[tuple[int, RequestUpdate]]:
+        """Run all prompts; yield their numbers and updates."""
+        name = self._answer.id
+        return merge(
+            [
+                generate(
+                    self._call,
+                    self._answer.model,
+                    prompt,
+                    self._params,
+                    request_id=name if len(self._prompts) == 1 else f"{name}-{number}",
+                    stream=bool(self._body.stream),
+                    priority=self._body.priority,
+                )
+                for number, prompt in enumerate(self._prompts)
+            ]
+        )
+
+    async def whole(self) -> CompletionAnswer:
+        """Run to the end and return the answer."""
+        outputs: dict[int, RequestOutput] = {}
+        async with aclosing(self._run()) as updates:  # type: ignore[type-var]
+            async for number, update in updates:
+                if update.finished:
+                    outputs[number] = update.output()
+        for number, output in sorted(outputs.items()):
+            self._answer.choices += [self._whole(number, output, s) for s in output.outputs]
+        self._answer.usage = usage_of(*outputs.values())
+        return self._answer
+
+    def _whole(
+        self, number: int, output: RequestOutput, sequence: CompletionOutput
+    ) -> CompletionChoice:
+        """Return one text, with the prompt before it where that was asked for."""
+        text, token_ids, positions = sequence.text, sequence.token_ids, sequence.logprobs
+        reason = finish_reason(sequence.finish_reason)
+        if self._prompt_only:
+            text, token_ids, positions, reason = "", [], positions and [], "length"
+        index = number * self._params.n + sequence.index
+        choice = CompletionChoice(index, text, None, reason, sequence.stop_reason)
+        writer = self._writer()
+        self._echo(choice, writer, output)
+        if writer is not None:
+            choice.logprobs = joined(choice.logprobs, writer.write(token_ids, positions or []))
+        if self._body.prompt_logprobs is not None and output.prompt_logprobs is not None:
+            tokenizer = self._call.server.client.tokenizer
+            choice.prompt_logprobs = prompt_logprobs(tokenizer, output.prompt_logprobs)
+        if self._body.return_token_ids:
+            choice.token_ids, choice.prompt_token_ids = token_ids, output.prompt_token_ids
+        return choice
+
+    def _writer(self) -> CompletionLogprobsWriter | None:
+        if self._body.logprobs is None:
+            return None
+        return CompletionLogprobsWriter(self._call.server.renderer.tokenizer)
+
+    def _echo(
+        self,
+        choice: CompletionChoice,
+        writer: CompletionLogprobsWriter | None,
+        output: RequestOutput,
+    ) -> None:
+        """Put the prompt before a choice's text."""
+        if not self._body.echo:
+            return
+        prompt = self._prompts[choice.index // self._params.n]
+        tokenizer = self._call.server.renderer.tokenizer
+        choice.text = (prompt.text or tokenizer.decode(prompt.token_ids, False)) + choice.text
+        if writer is not None and output.prompt_logprobs is not None:
+            choice.logprobs = writer.write(output.prompt_token_ids, output.prompt_logprobs)
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """Yield events until every prompt's request has ended."""
+        choices = [
+            _Stream(self._writer(), self._head(index))
+            for index in range(len(self._prompts) * self._params.n)
+        ]
+        outputs: list[RequestOutput] = []
+        async with aclosing(self._run()) as updates:  # type: ignore[type-var]
+            async for number, update in updates:
+                first = number * self._params.n
+                found = [
+                    self._advance(choices[first + sequence.index], first, sequence, update)
+                    for sequence in update.sequences
+                ]
+                if update.finished:
+                    outputs.append(update.output())
+                yield found[0] if len(found) == 1 else b"".join(found)
+        options = self._body.stream_options
+        if options is not None and options.include_usage:
+            self._answer.choices, self._answer.usage = [], usage_of(*outputs)
+            yield event(self._answer)
+        yield DONE
+
+    def _advance(
+        self, stream: _Stream, first: int, sequence: SequenceUpdate, update: RequestUpdate
+    ) -> bytes:
+        """Return the chunk of what one sequence gained."""
+        if stream.finished:
+            return b""
+        stream.finished = sequence.finish_reason is not None
+        plain = stream.writer is None and not self._body.return_token_ids
+        if plain and not stream.finished and (stream.started or not self._body.echo):
+            text = sequence.new_text
+            return stream.head + json_text(text) + _TAIL if text else b""
+        choice = CompletionChoice(first + sequence.index, sequence.new_text, None, None)
+        token_ids, positions = sequence.new_token_ids, sequence.new_logprobs or []
+        if self._prompt_only:
+            choice.text, token_ids, positions = "", [], []
+        if not stream.started:
+            self._echo(choice, stream.writer, update.output())
+            if self._body.return_token_ids:
+                choice.prompt_token_ids = self._prompts[first // self._params.n].token_ids
+            stream.started = True
+        if stream.writer is not None:
+            choice.logprobs = joined(choice.logprobs, stream.writer.write(token_ids, positions))
+        if self._body.return_token_ids:
+            choice.token_ids = token_ids
+        if stream.finished:
+            choice.finish_reason = finish_reason(sequence.finish_reason)
+            choice.stop_reason = sequence.stop_reason
+        return self._write(choice)
+
+    def _write(self, choice: CompletionChoice) -> bytes:
+        self._answer.choices = [choice]
+        return event(self._answer)
+
+    def _head(self, index: int) -> bytes:
+        """Return the bytes of a chunk of text up to the text."""
+        head, mark, tail = self._write(CompletionChoice(index, "", None, None)).rpartition(b'""')
+        assert mark and tail == _TAIL, "CompletionChoice is written differently"
+        return head
+
+
+@dataclass(slots=True)
+class _Stream:
+    """One choice of a stream on its way."""
+
+    writer: CompletionLogprobsWriter | None
+    head: bytes
+    started: bool = False
+    finished: bool = False
+
+
+ENDPOINTS = [
+    Endpoint(
+        "POST",
+        "/v1/completions",
+        complete,
+        "Continue prompts",
+        answer=CompletionAnswer,
+        other_types=("text/event-stream",),
+    )
+]

@@ -1,0 +1,161 @@
+"""`/tokenize`, `/detokenize`, and `/inference/v1/generate`: tokens in, tokens out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+
+from starlette.responses import Response
+
+from hotshoe.text.output_processor import RequestUpdate
+from hotshoe.types import CompletionOutput, TokenLogprobs
+from hotshoe_server.call import Call
+from hotshoe_server.conversation import bounded_grammar
+from hotshoe_server.errors import ApiError
+from hotshoe_server.extensions import Endpoint
+from hotshoe_server.finish import finish_reason, usage_of
+from hotshoe_server.generation import check_count, generate, last_output
+from hotshoe_server.logprobs import LOWEST, prompt_logprobs, token_text
+from hotshoe_server.renderer import Rendered
+from hotshoe_server.schemas.chat import Conversation
+from hotshoe_server.schemas.tokens import (
+    DetokenizeAnswer,
+    DetokenizeRequest,
+    GenerateAnswer,
+    GenerateChoice,
+    GenerateRequest,
+    PositionLogprobs,
+    TokenizeAnswer,
+    TokenizeRequest,
+)
+from hotshoe_server.sse import DONE, event, open_stream
+
+
+async def tokenize(call: Call, body: TokenizeRequest) -> TokenizeAnswer:
+    """Return the token ids of a prompt or a conversation, as generating would use them."""
+    server = call.server
+    server.model_name(body.model)
+    if (body.prompt is None) == (body.messages is None):
+        raise ApiError("invalid_value", "give either prompt or messages", "prompt")
+    if body.prompt is not None:
+        rendered = await server.renderer.prompt(body.prompt, body.add_special_tokens)
+    else:
+        conversation = Conversation.model_construct(
+            messages=body.messages, chat_template_kwargs=body.chat_template_kwargs
+        )
+        rendered = await server.renderer.chat(
+            conversation.template_messages(),
+            [tool.model_dump(exclude_none=True) for tool in body.tools or ()] or None,
+            conversation.template_variables(),
+            body.add_generation_prompt,
+        )
+    ids = rendered.token_ids
+    answer = TokenizeAnswer(len(ids), server.client.info.max_model_len, ids)
+    if body.return_token_strs:
+        tokenizer = server.renderer.tokenizer
+        answer.token_strs = [token_text(tokenizer, token_id) for token_id in ids]
+    return answer
+
+
+async def detokenize(call: Call, body: DetokenizeRequest) -> DetokenizeAnswer:
+    """Return the text of token ids."""
+    call.server.model_name(body.model)
+    vocab_size = call.server.client.info.vocab_size
+    if body.tokens and not 0 <= min(body.tokens) <= max(body.tokens) < vocab_size:
+        raise ApiError("invalid_value", f"token ids lie between 0 and {vocab_size - 1}", "tokens")
+    text = await call.server.renderer.decode(body.tokens, body.skip_special_tokens)
+    return DetokenizeAnswer(text)
+
+
+async def generate_tokens(call: Call, body: GenerateRequest) -> Response | GenerateAnswer:
+    """Continue token ids with token ids."""
+    server = call.server
+    model = server.model_name(body.model)
+    grammar = bounded_grammar(server, body.structured_outputs)
+    params = body.params(**({} if grammar is None else {"grammar": grammar}))
+    check_count(server, params.n)
+    prompt = Rendered(body.checked_token_ids(server.client.info.vocab_size))
+    request_id = f"gen-{call.id}"
+    updates = generate(
+        call,
+        model,
+        prompt,
+        params,
+        request_id=request_id,
+        stream=bool(body.stream),
+        priority=body.priority,
+    )
+    if body.stream:
+        return await open_stream(_events(body, request_id, updates))
+    output = await last_output(updates)
+    choices = [_whole(body, sequence) for sequence in output.outputs]
+    answer = GenerateAnswer(request_id, choices, usage_of(output))
+    if output.prompt_logprobs is not None:
+        answer.prompt_logprobs = prompt_logprobs(None, output.prompt_logprobs)
+    return answer
+
+
+def _whole(body: GenerateRequest, sequence: CompletionOutput) -> GenerateChoice:
+    return GenerateChoice(
+        sequence.index,
+        sequence.token_ids,
+        finish_reason(sequence.finish_reason),
+        sequence.stop_reason,
+        sequence.text if body.detokenize else None,
+        _positions(sequence.logprobs),
+    )
+
+
+async def _events(
+    body: GenerateRequest, id: str, updates: AsyncIterator[RequestUpdate]
+) -> AsyncIterator[bytes]:
+    ended: set[int] = set()
+    update: RequestUpdate | None = None
+    async with aclosing(updates):  # type: ignore[type-var]
+        async for update in updates:
+            choices = []
+            for sequence in update.sequences:
+                if sequence.index in ended:
+                    continue
+                reason = sequence.finish_reason
+                if reason is not None:
+                    ended.add(sequence.index)
+                choices.append(
+                    GenerateChoice(
+                        sequence.index,
+                        sequence.new_token_ids,
+                        None if reason is None else finish_reason(reason),
+                        sequence.stop_reason,
+                        sequence.new_text if body.detokenize else None,
+                        _positions(sequence.new_logprobs),
+                    )
+                )
+            yield event(GenerateAnswer(id, choices))
+    assert update is not None
+    if body.stream_options is not None and body.stream_options.include_usage:
+        yield event(GenerateAnswer(id, [], usage_of(update.output())))
+    yield DONE
+
+
+def _positions(logprobs: Sequence[TokenLogprobs] | None) -> list[PositionLogprobs] | None:
+    if logprobs is None:
+        return None
+    return [
+        PositionLogprobs(list(p.token_ids), [max(v, LOWEST) for v in p.logprobs], p.rank)
+        for p in logprobs
+    ]
+
+
+_STREAM = ("text/event-stream",)
+ENDPOINTS = [
+    Endpoint("POST", "/tokenize", tokenize, "Text to tokens", answer=TokenizeAnswer),
+    Endpoint("POST", "/detokenize", detokenize, "Tokens to text", answer=DetokenizeAnswer),
+    Endpoint(
+        "POST",
+        "/inference/v1/generate",
+        generate_tokens,
+        "Continue tokens with tokens",
+        answer=GenerateAnswer,
+        other_types=_STREAM,
+    ),
+]

@@ -1,0 +1,173 @@
+"""Every error that the server answers, in one catalogue, and the only place that words them.
+
+An error body is OpenAI's: `{"error": {"message", "type", "param", "code"}}`. The engine's own
+failures get a fixed text: their messages may hold paths and addresses, and go to the log alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+from pydantic import ValidationError
+
+from hotshoe.errors import EngineError, QueueFullError, RequestError
+
+MAX_MESSAGE_CHARS = 1000
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_UNSPEAKABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
+
+_INVALID, _SERVER = "invalid_request_error", "server_error"
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorKind:
+    """How one error looks: HTTP status, OpenAI's type, and a text where the case adds none."""
+
+    status: int
+    type: str
+    message: str = ""
+
+
+CATALOGUE: dict[str, ErrorKind] = {
+    "invalid_json": ErrorKind(400, _INVALID, "the body is not valid JSON"),
+    "invalid_value": ErrorKind(400, _INVALID),
+    "missing_required_parameter": ErrorKind(400, _INVALID),
+    "unknown_parameter": ErrorKind(400, _INVALID),
+    "unsupported_parameter": ErrorKind(400, _INVALID),
+    "unsupported_value": ErrorKind(400, _INVALID),
+    "unsupported_model": ErrorKind(400, _INVALID),
+    "context_length_exceeded": ErrorKind(400, _INVALID),
+    "invalid_http": ErrorKind(400, _INVALID, "this is not a valid HTTP request"),
+    "invalid_api_key": ErrorKind(
+        401, "authentication_error", "give a valid key as `Authorization: Bearer KEY`"
+    ),
+    "admin_only": ErrorKind(
+        403, "permission_error", "this needs an admin key, or the admin socket"
+    ),
+    "host_not_allowed": ErrorKind(
+        403, "permission_error", "the Host header names no host of this server (--allowed-hosts)"
+    ),
+    "model_not_found": ErrorKind(404, _INVALID),
+    "response_not_found": ErrorKind(404, _INVALID),
+    "not_found": ErrorKind(404, _INVALID, "there is nothing at this URL"),
+    "method_not_allowed": ErrorKind(405, _INVALID, "this URL takes another method"),
+    "read_timeout": ErrorKind(408, _INVALID, "the request took too long to arrive"),
+    "body_too_large": ErrorKind(413, _INVALID),
+    "unsupported_media_type": ErrorKind(
+        415, _INVALID, "send JSON, with the header `Content-Type: application/json`"
+    ),
+    "headers_too_large": ErrorKind(431, _INVALID, "the request's head is too long"),
+    "queue_full": ErrorKind(429, "rate_limit_error"),
+    "internal_error": ErrorKind(500, _SERVER, "the server failed on this request; see its log"),
+    "generation_failed": ErrorKind(500, _SERVER),
+    "engine_dead": ErrorKind(503, _SERVER, "the engine has stopped or does not answer"),
+    "loading": ErrorKind(503, _SERVER, "the model is being loaded"),
+    "shutting_down": ErrorKind(503, _SERVER, "the server is shutting down"),
+    "deadline_exceeded": ErrorKind(504, _SERVER, "the request ran longer than it may"),
+}
+
+
+class ApiError(Exception):
+    """An error for the client.
+
+    Args:
+        code: A key of CATALOGUE.
+        message: Default: the catalogue's.
+        param: The field at fault.
+        retry_after_s: Becomes a Retry-After header.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        message: str | None = None,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        kind = CATALOGUE[code]
+        super().__init__(clean(message or kind.message))
+        self.code = code
+        self.param = None if param is None else clean(param)
+        self.status = kind.status
+        self.retry_after_s = retry_after_s
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Headers that go with it."""
+        if self.retry_after_s is None:
+            return {}
+        return {"retry-after": str(max(1, round(self.retry_after_s)))}
+
+    def body(self) -> bytes:
+        """Return the JSON body."""
+        return msgspec.json.encode({"error": self.detail()})
+
+    def detail(self) -> dict[str, str | None]:
+        """Return the body's `error` object."""
+        return {
+            "message": str(self),
+            "type": CATALOGUE[self.code].type,
+            "param": self.param,
+            "code": self.code,
+        }
+
+
+def as_api_error(error: Exception) -> ApiError:
+    """Say what a client may know of an exception."""
+    match error:
+        case ApiError():
+            return error
+        case QueueFullError():
+            return ApiError("queue_full", str(error), retry_after_s=error.retry_after_s)
+        case RequestError():
+            return ApiError("invalid_value", str(error), error.field)
+        case ValidationError():
+            return _from_pydantic(error)
+        case EngineError():
+            return ApiError("engine_dead", retry_after_s=5)
+        case _:
+            return ApiError("internal_error")
+
+
+_PYDANTIC_CODES = {
+    "extra_forbidden": "unknown_parameter",
+    "missing": "missing_required_parameter",
+    "json_invalid": "invalid_json",
+}
+
+
+def _from_pydantic(error: ValidationError) -> ApiError:
+    """Name the first mistake that a validation found."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    # Names of union members are the schema's, not the client's.
+    param = _path(first["loc"])
+    code = _PYDANTIC_CODES.get(first["type"], "invalid_value")
+    if code == "unknown_parameter":
+        return ApiError(code, f"unknown parameter: {param}", param)
+    if code == "missing_required_parameter":
+        return ApiError(code, f"missing parameter: {param}", param)
+    message = first["msg"].removeprefix("Value error, ")
+    return ApiError(code, f"{param}: {message}" if param else message, param)
+
+
+def _path(location: tuple[int | str, ...]) -> str | None:
+    """Spell a place as `messages[0].content`, without the names of types that pydantic adds."""
+    path = ""
+    for part in location:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part.isidentifier() and part.islower() and part not in _TYPE_NAMES:
+            path += f".{part}" if path else part
+    return path or None
+
+
+_TYPE_NAMES = {"str", "int", "float", "bool", "list", "dict", "none"}
+
+
+def clean(text: str) -> str:
+    """Return text that is safe in a body: no address, no control character, not too long."""
+    text = _UNSPEAKABLE.sub("\ufffd", _ADDRESS.sub("", text))
+    return text if len(text) <= MAX_MESSAGE_CHARS else text[: MAX_MESSAGE_CHARS - 1] + "…"

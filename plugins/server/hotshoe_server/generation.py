@@ -1,0 +1,147 @@
+"""The one way from an endpoint to the engine: checks, deadline, tenant, observers, abort.
+
+Leaving the stream of updates aborts the request, so that a client that has gone frees its blocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+
+from hotshoe.text.output_processor import RequestUpdate, SequenceUpdate
+from hotshoe.types import FinishReason, RequestOutput, SamplingParams
+from hotshoe_server.call import Call
+from hotshoe_server.errors import ApiError, as_api_error
+from hotshoe_server.extensions import RequestRecord
+from hotshoe_server.renderer import Rendered
+from hotshoe_server.state import ServerState
+
+
+async def generate(
+    call: Call,
+    model: str,
+    rendered: Rendered,
+    params: SamplingParams,
+    *,
+    request_id: str,
+    stream: bool = False,
+    priority: int = 0,
+) -> AsyncIterator[RequestUpdate]:
+    """Run one request and yield what it gains.
+
+    Raises:
+        ApiError: It cannot be run, failed, or ran into its deadline.
+        RequestError: The engine refuses it.
+        EngineDeadError: The engine has stopped.
+    """
+    server = call.server
+    if server.draining:
+        raise ApiError("shutting_down", retry_after_s=5)
+    check_length(server, rendered.token_ids)
+    record = RequestRecord(
+        request_id, call.path, model, call.headers, stream, params, call.arrival_s
+    )
+    record.num_prompt_tokens = len(rendered.token_ids)
+    server.in_flight[request_id] = record
+    for observer in server.observers:
+        observer.begin(record)
+    updates = server.client.generate(
+        rendered.prompt,
+        params,
+        request_id,
+        priority,
+        tenant=call.tenant,
+        timeout_s=server.config.request_timeout_s,
+    )
+    try:
+        async with aclosing(updates):  # type: ignore[type-var]
+            async for update in updates:
+                _note(server, record, update)
+                yield update
+    except (asyncio.CancelledError, GeneratorExit):
+        record.error = None if record.finish_reasons else "client_gone"
+        raise
+    except Exception as error:
+        record.error = as_api_error(error).code
+        raise
+    finally:
+        del server.in_flight[request_id]
+        record.end_s = time.monotonic()
+        for observer in server.observers:
+            observer.end(record)
+
+
+async def last_output(updates: AsyncIterator[RequestUpdate]) -> RequestOutput:
+    """Run to the end and return all of it."""
+    last: RequestUpdate | None = None
+    async with aclosing(updates):  # type: ignore[type-var]
+        async for update in updates:
+            last = update
+    assert last is not None, "a stream of updates ends with a finished one"
+    return last.output()
+
+
+def check_length(server: ServerState, token_ids: Sequence[int]) -> None:
+    """Refuse a prompt that leaves no room for a token.
+
+    Raises:
+        ApiError: It is too long.
+    """
+    limit = server.client.info.max_model_len
+    if len(token_ids) >= limit:
+        raise ApiError(
+            "context_length_exceeded",
+            f"the prompt has {len(token_ids)} tokens, but this model's longest sequence is "
+            f"{limit}, prompt and output together; shorten it",
+            "messages",
+        )
+
+
+def check_count(server: ServerState, num_sequences: int) -> None:
+    """Refuse a request for too many sequences.
+
+    Raises:
+        ApiError: The request asks for more than `max_sequences`.
+    """
+    limit = server.config.max_sequences
+    if num_sequences > limit:
+        raise ApiError(
+            "invalid_value",
+            f"this asks for {num_sequences} sequences, but one request may have {limit} "
+            "(--max-sequences)",
+            "n",
+        )
+
+
+def _note(server: ServerState, record: RequestRecord, update: RequestUpdate) -> None:
+    num_tokens = 0
+    for sequence in update.sequences:
+        num_tokens += len(sequence.new_token_ids)
+    record.num_generated_tokens += num_tokens
+    record.timing = update.timing
+    if update.finished:
+        record.num_cached_tokens = update.output().num_cached_tokens
+        record.finish_reasons = [s.finish_reason.value for s in update.sequences if s.finish_reason]
+    if server.observers:
+        now = time.monotonic()
+        for observer in server.observers:
+            observer.advance(record, num_tokens, now)
+    for sequence in update.sequences:
+        if sequence.error is not None:
+            _raise_for(server, sequence)
+
+
+def _raise_for(server: ServerState, sequence: SequenceUpdate) -> None:
+    """Turn the error of a sequence into the request's.
+
+    Raises:
+        ApiError: Always, but for a sequence that was aborted on request.
+    """
+    if sequence.finish_reason is FinishReason.ERROR:
+        raise ApiError("generation_failed", f"generation failed: {sequence.error}")
+    if sequence.error == "deadline":
+        raise ApiError("deadline_exceeded")
+    if server.draining:
+        raise ApiError("shutting_down", retry_after_s=5)

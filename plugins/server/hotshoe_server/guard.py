@@ -1,0 +1,149 @@
+"""Who may come in: keys, the Host header, and which prefix cache a caller shares.
+
+Everything is denied unless a key, or the absence of any configured key, allows it; paths that no
+route knows are no exception. Each route checks again what it needs (`hotshoe_server.route`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from hotshoe.errors import ConfigError
+from hotshoe_server.config import ServerConfig
+from hotshoe_server.errors import ApiError
+
+#: Where the guard leaves its finding in the ASGI scope.
+CALLER = "hotshoe.caller"
+#: Set in the scope of connections to the admin socket.
+ADMIN_SOCKET = "hotshoe.admin_socket"
+_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+MIN_KEY_CHARS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sent a request. `tenant` is None where no keys are used."""
+
+    tenant: str | None = None
+    admin: bool = False
+
+
+class Keyring:
+    """Digests of keys, compared in constant time."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self._digests = [_digest(key.encode()) for key in keys]
+
+    def __bool__(self) -> bool:
+        return bool(self._digests)
+
+    def find(self, key: bytes) -> bytes | None:
+        """Return the digest of a key in the ring; the time it takes tells only the ring's size."""
+        digest = _digest(key)
+        matches = [hmac.compare_digest(digest, known) for known in self._digests]
+        return digest if any(matches) else None
+
+
+class Guard:
+    """ASGI middleware around everything.
+
+    Args:
+        app: What is guarded.
+        config: Keys and hosts.
+        public: Paths that need no key.
+
+    Raises:
+        ConfigError: A file of keys cannot be read or holds a bad key.
+    """
+
+    def __init__(self, app: ASGIApp, config: ServerConfig, public: Collection[str]) -> None:
+        self._app = app
+        self._public = frozenset(public)
+        self._keys = Keyring(_all_keys(config.api_key, config.api_key_file))
+        self._admin_keys = Keyring(_all_keys([], config.admin_key_file))
+        names = (*_LOOPBACK_NAMES, config.host) if config.loopback else ()
+        self._hosts = frozenset(name.lower() for name in (*names, *config.allowed_hosts))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request in, or answer it."""
+        try:
+            scope[CALLER] = self._identify(scope)
+            if scope[CALLER] is None and scope["path"] not in self._public:
+                raise ApiError("invalid_api_key")
+        except ApiError as error:
+            await _refuse(error, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _identify(self, scope: Scope) -> Caller | None:
+        if scope.get(ADMIN_SOCKET):
+            return Caller(admin=True)
+        headers = dict(scope["headers"])
+        self._check_host(headers.get(b"host", b""))
+        scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
+        key = key.strip() if scheme.lower() == b"bearer" else b""
+        if self._admin_keys.find(key):
+            return Caller(admin=True)
+        if not self._keys:
+            return Caller()
+        digest = self._keys.find(key)
+        return Caller(hashlib.blake2b(digest, digest_size=12).hexdigest()) if digest else None
+
+    def _check_host(self, value: bytes) -> None:
+        """Refuse names that are not ours: a web page may have its own name lead to this machine.
+
+        Raises:
+            ApiError: The name is unknown.
+        """
+        if not self._hosts:
+            return
+        host = value.decode("latin-1").lower()
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+        if name not in self._hosts:
+            raise ApiError("host_not_allowed")
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
+
+
+def _all_keys(given: Iterable[str], file: str | None) -> list[str]:
+    keys = [*given, *(read_keys(Path(file)) if file is not None else ())]
+    for key in keys:
+        if len(key) < MIN_KEY_CHARS or not key.isascii() or any(c.isspace() for c in key):
+            raise ConfigError(
+                f"a key has at least {MIN_KEY_CHARS} characters, all ASCII and none a space"
+            )
+    return keys
+
+
+def read_keys(path: Path) -> list[str]:
+    """Read a file of keys: one a line; empty lines and those that begin with # do not count.
+
+    Raises:
+        ConfigError: The file is unreadable or holds no key.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the keys in {path}: {error}") from None
+    keys = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    if not keys:
+        raise ConfigError(f"{path} holds no key")
+    return keys
+
+
+async def _refuse(error: ApiError, send: Send) -> None:
+    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+    if error.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    body = error.body()
+    headers.append((b"content-length", str(len(body)).encode()))
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,118 @@
+"""Log probabilities in the forms of the two completion APIs.
+
+Tokens are named by their text; where a token is part of a character only, by its bytes in escapes,
+as OpenAI does. Values are finite: JSON knows no infinity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hotshoe.text.tokenizer import Tokenizer
+from hotshoe.types import TokenLogprobs
+from hotshoe_server.schemas.answers import (
+    ChatLogprobs,
+    CompletionLogprobs,
+    PromptLogprobs,
+    TokenLogprob,
+    TopLogprob,
+)
+
+LOWEST = -9999.0
+
+
+def token_text(tokenizer: Tokenizer, token_id: int) -> str:
+    """Return what a token adds to a text, or its bytes in escapes, or the name of a special one."""
+    piece = tokenizer.pieces[token_id]
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
+
+
+def chat_logprobs(
+    tokenizer: Tokenizer, token_ids: Sequence[int], positions: Sequence[TokenLogprobs]
+) -> ChatLogprobs:
+    """Return the log probabilities of generated tokens as chat answers have them."""
+    content = []
+    for token_id, position in zip(token_ids, positions, strict=True):
+        rivals = zip(position.token_ids[1:], position.logprobs[1:], strict=True)
+        content.append(
+            TokenLogprob(
+                token_text(tokenizer, token_id),
+                max(position.logprobs[0], LOWEST),
+                list(tokenizer.pieces[token_id]),
+                [
+                    TopLogprob(
+                        token_text(tokenizer, rival),
+                        max(value, LOWEST),
+                        list(tokenizer.pieces[rival]),
+                    )
+                    for rival, value in rivals
+                ],
+            )
+        )
+    return ChatLogprobs(content)
+
+
+class CompletionLogprobsWriter:
+    """Gathers the parallel lists of a completion, position by position."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._offset = 0
+
+    def write(
+        self, token_ids: Sequence[int], positions: Sequence[TokenLogprobs | None]
+    ) -> CompletionLogprobs:
+        """Return the lists of further positions; None is the prompt's first."""
+        found = CompletionLogprobs([], [], [], [])
+        for token_id, position in zip(token_ids, positions, strict=True):
+            text = token_text(self._tokenizer, token_id)
+            found.tokens.append(text)
+            found.text_offset.append(self._offset)
+            self._offset += len(text)
+            if position is None:
+                found.token_logprobs.append(None)
+                found.top_logprobs.append(None)
+                continue
+            found.token_logprobs.append(max(position.logprobs[0], LOWEST))
+            top = dict(zip(position.token_ids[1:], position.logprobs[1:], strict=True))
+            found.top_logprobs.append(
+                {token_text(self._tokenizer, t): max(value, LOWEST) for t, value in top.items()}
+            )
+        return found
+
+
+def joined(first: CompletionLogprobs | None, second: CompletionLogprobs) -> CompletionLogprobs:
+    """Return the lists of two writes as one."""
+    if first is None:
+        return second
+    return CompletionLogprobs(
+        first.tokens + second.tokens,
+        first.token_logprobs + second.token_logprobs,
+        first.top_logprobs + second.top_logprobs,
+        first.text_offset + second.text_offset,
+    )
+
+
+def prompt_logprobs(
+    tokenizer: Tokenizer | None, positions: Sequence[TokenLogprobs | None]
+) -> PromptLogprobs:
+    """Return those of a prompt, for each position by token id, as vLLM has them."""
+    return [None if position is None else _by_id(tokenizer, position) for position in positions]
+
+
+def _by_id(tokenizer: Tokenizer | None, position: TokenLogprobs) -> dict[str, dict[str, object]]:
+    found: dict[str, dict[str, object]] = {}
+    for place, (token_id, value) in enumerate(
+        zip(position.token_ids, position.logprobs, strict=True)
+    ):
+        entry: dict[str, object] = {
+            "logprob": max(value, LOWEST),
+            "rank": position.rank if place == 0 else place,
+        }
+        if tokenizer is not None:
+            entry["decoded_token"] = token_text(tokenizer, token_id)
+        found.setdefault(str(token_id), entry)
+    return found

@@ -1,0 +1,102 @@
+"""The HTTP connection: uvicorn's, with a bounded head that has to arrive in time.
+
+Bodies are bounded where they are read (`hotshoe_server.call`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from hotshoe_server.config import ServerConfig
+from hotshoe_server.errors import ApiError
+
+
+def protocol_for(config: ServerConfig) -> type[asyncio.Protocol]:
+    """Return the protocol class with this server's limits."""
+    limits = {"max_head_bytes": config.max_header_bytes, "head_timeout_s": config.read_timeout_s}
+    return type("LimitedProtocol", (BoundedProtocol,), limits)
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection.
+
+    Attributes:
+        max_head_bytes: Longest request line and headers together.
+        head_timeout_s: How long these may take, from the connection or from their first byte.
+    """
+
+    max_head_bytes = 65536
+    head_timeout_s = 60.0
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._in_head = True
+        self._head_bytes = 0
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._problem = "invalid_http"
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start to wait for a head."""
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop waiting."""
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came, unless a head has grown too long."""
+        if self.transport.is_closing():
+            return
+        self._head_bytes += len(data) if self._in_head else 0
+        super().data_received(data)
+        if self._in_head and self._head_bytes > self.max_head_bytes:
+            self._refuse("headers_too_large")
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        super().on_message_begin()
+        self._await_head()
+
+    def on_headers_complete(self) -> None:
+        """The head is whole: go on if it is small enough."""
+        self._in_head = False
+        self._head_bytes = 0
+        self._stop_timer()
+        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        if size > self.max_head_bytes:
+            self._problem = "headers_too_large"
+            raise httptools.HttpParserError("the head is too long")
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP, in the form of all errors."""
+        self._refuse(self._problem)
+
+    def _refuse(self, code: str) -> None:
+        if self.transport.is_closing():
+            return
+        error = ApiError(code)
+        body = error.body()
+        head = (
+            f"HTTP/1.1 {error.status} Error\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()
+
+    def _await_head(self) -> None:
+        self._in_head = True
+        self._head_bytes = 0
+        self._stop_timer()
+        self._head_timer = self.loop.call_later(self.head_timeout_s, self._refuse, "read_timeout")
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None

@@ -1,0 +1,126 @@
+"""One endpoint as an ASGI application: body in, answer or error out, and nobody left behind.
+
+While the endpoint works, or its answer streams, the connection is watched: when the client goes,
+the task is cancelled, which aborts its engine requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import typing
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from hotshoe_server.call import Call
+from hotshoe_server.errors import ApiError, as_api_error
+from hotshoe_server.extensions import Endpoint
+from hotshoe_server.state import ServerState
+
+_log = logging.getLogger(__name__)
+_encoder = msgspec.json.Encoder()
+
+
+class EndpointApp:
+    """Answers the requests of one route.
+
+    Args:
+        server: What endpoints share.
+        endpoint: Its handler's second parameter, if there is one, says how the body is read.
+    """
+
+    def __init__(self, server: ServerState, endpoint: Endpoint) -> None:
+        self._server = server
+        self.endpoint = endpoint
+        self._body_type = body_type(endpoint)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        call = Call(scope, receive, self._server, self.endpoint.path)
+        try:
+            self._check_access(call)
+            arguments = []
+            if self._body_type is not None:
+                arguments.append(await call.read(self._body_type))
+        except Exception as error:
+            await self._send(call, answer_error(error), send)
+            return
+        await self._watched(call, arguments, send)
+
+    def _check_access(self, call: Call) -> None:
+        """Refuse who may not come here, however the request found its way.
+
+        Raises:
+            ApiError: No key, or not an admin.
+        """
+        if call.caller is None and not self.endpoint.public:
+            raise ApiError("invalid_api_key")
+        if self.endpoint.admin and not (call.caller and call.caller.admin):
+            raise ApiError("admin_only")
+
+    async def _watched(self, call: Call, arguments: list[Any], send: Send) -> None:
+        """Run the handler and send its answer, unless the client goes first."""
+        task = asyncio.current_task()
+        assert task is not None
+        gone = False
+
+        async def watch() -> None:
+            nonlocal gone
+            while (await call.receive())["type"] != "http.disconnect":
+                pass
+            gone = True
+            task.cancel()
+
+        watcher = asyncio.create_task(watch())
+        try:
+            await self._send(call, await self._answer(call, arguments), send)
+        except asyncio.CancelledError:
+            if not gone or task.uncancel():
+                raise
+        finally:
+            watcher.cancel()
+
+    async def _answer(self, call: Call, arguments: list[Any]) -> Response:
+        try:
+            return as_response(await self.endpoint.handler(call, *arguments))
+        except Exception as error:
+            return answer_error(error)
+
+    @staticmethod
+    async def _send(call: Call, response: Response, send: Send) -> None:
+        response.raw_headers.append((b"x-request-id", call.id.encode()))
+        await response(call.scope, call.receive, send)
+
+
+def body_type(endpoint: Endpoint) -> type[Any] | None:
+    """Return the model of an endpoint's body, None when it reads none."""
+    hints = typing.get_type_hints(endpoint.handler)
+    found: type[Any] | None = hints.get("body")
+    return found
+
+
+def as_response(value: Any) -> Response:
+    """Return a response as it is, and anything else as JSON."""
+    if isinstance(value, Response):
+        return value
+    return Response(_encoder.encode(value), media_type="application/json")
+
+
+def answer_error(error: Exception) -> Response:
+    """Return the answer to an exception; unforeseen ones are logged."""
+    found = as_api_error(error)
+    if found.status >= 500:
+        cause = error if found.code == "internal_error" else None
+        _log.error("%s: %s", found.code, error, exc_info=cause)
+    return error_response(found)
+
+
+def error_response(error: ApiError) -> Response:
+    """Return an error as a response."""
+    headers = dict(error.headers)
+    if error.code in ("body_too_large", "read_timeout"):
+        headers["connection"] = "close"  # the rest of the body is not read
+    return Response(error.body(), error.status, headers, media_type="application/json")

@@ -1,0 +1,245 @@
+"""Requests of `/v1/chat/completions`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from hotshoe.errors import RequestError
+from hotshoe_server.schemas.base import MAX_ITEMS, Schema, ShortList, ShortText
+from hotshoe_server.schemas.fields import Generation
+from hotshoe_server.schemas.grammar import ResponseFormat
+
+#: Variables of chat templates that a request may not set.
+RESERVED_VARIABLES = frozenset(
+    "messages tools documents add_generation_prompt bos_token eos_token unk_token sep_token "
+    "pad_token cls_token mask_token".split()
+)
+
+Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+
+
+class TextPart(Schema):
+    """Text."""
+
+    type: Literal["text"]
+    text: str
+
+
+class RefusalPart(Schema):
+    """What a model said instead of an answer."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+
+Parts = ShortList[Annotated[TextPart | RefusalPart, Field(discriminator="type")]]
+Content = str | Parts
+
+
+class InstructionMessage(Schema):
+    """What the application wants."""
+
+    role: Literal["system", "developer"]
+    content: Content
+    name: ShortText | None = None
+
+
+class UserMessage(Schema):
+    """What the user says."""
+
+    role: Literal["user"]
+    content: Content
+    name: ShortText | None = None
+
+
+class CalledFunction(Schema):
+    """A function and its arguments, JSON as text."""
+
+    name: ShortText
+    arguments: str
+
+
+class ToolCall(Schema):
+    """A call that the model made."""
+
+    id: ShortText
+    type: Literal["function"] = "function"
+    function: CalledFunction
+    index: int | None = None
+
+
+class AssistantMessage(Schema):
+    """What the model said, as an answer of this server has it."""
+
+    role: Literal["assistant"]
+    content: Content | None = None
+    name: ShortText | None = None
+    tool_calls: list[ToolCall] | None = Field(None, max_length=1024)
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    audio: None = None
+    annotations: list[Any] | None = Field(None, max_length=1024)
+    function_call: None = None
+
+
+class ToolMessage(Schema):
+    """What a tool answered."""
+
+    role: Literal["tool"]
+    content: Content
+    tool_call_id: ShortText
+    name: ShortText | None = None
+
+
+Message = Annotated[
+    InstructionMessage | UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")
+]
+
+
+class Function(Schema):
+    """A function that the model may call."""
+
+    name: Name
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(Schema):
+    """A tool; only functions exist here."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class FunctionName(Schema):
+    """A name."""
+
+    name: Name
+
+
+class NamedChoice(Schema):
+    """Call this function."""
+
+    type: Literal["function"]
+    function: FunctionName
+
+
+class AllowedTools(Schema):
+    """Some of the tools, and whether one must be called."""
+
+    mode: Literal["auto", "required"]
+    tools: list[NamedChoice] = Field(max_length=1024)
+
+
+class AllowedChoice(Schema):
+    """Call only some of the tools."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
+ToolChoice = (
+    Literal["none", "auto", "required"]
+    | Annotated[NamedChoice | AllowedChoice, Field(discriminator="type")]
+)
+
+
+class Conversation(Schema):
+    """What a prompt is rendered from; `/tokenize` takes it, too."""
+
+    messages: ShortList[Message]
+    tools: list[Tool] | None = Field(None, max_length=MAX_ITEMS)
+    chat_template_kwargs: dict[str, str | bool | int | float | None] | None = Field(
+        None, max_length=64
+    )
+    add_generation_prompt: bool = True
+
+    def template_messages(self) -> list[dict[str, Any]]:
+        """Return the messages as plain objects.
+
+        Raises:
+            RequestError: There are none.
+        """
+        if not self.messages:
+            raise RequestError("messages may not be empty", "messages")
+        return [message.model_dump(exclude_none=True) for message in self.messages]
+
+    def template_variables(self) -> dict[str, Any]:
+        """Return what the request adds to the template.
+
+        Raises:
+            RequestError: A name is the server's own.
+        """
+        variables = self.chat_template_kwargs or {}
+        taken = RESERVED_VARIABLES.intersection(variables)
+        if taken:
+            raise RequestError(
+                f"chat_template_kwargs may not set {min(taken)}", "chat_template_kwargs"
+            )
+        return dict(variables)
+
+
+class ChatRequest(Generation, Conversation):
+    """See OpenAI's API reference, "Chat completions"."""
+
+    REFUSED: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "modalities": (["text"],),
+        "audio": (),
+        "prediction": (),
+        "web_search_options": (),
+        "functions": ([],),
+        "function_call": (),
+    }
+
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    max_completion_tokens: int | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    include_reasoning: bool = True
+
+    # OpenAI's, of no effect here.
+    metadata: dict[str, str] | None = Field(None, max_length=64)
+    store: bool | None = None
+    service_tier: ShortText | None = None
+    safety_identifier: ShortText | None = None
+    prompt_cache_key: ShortText | None = None
+    prompt_cache_retention: ShortText | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+    # OpenAI's, refused.
+    modalities: list[str] | None = Field(None, max_length=16)
+    audio: dict[str, Any] | None = None
+    prediction: dict[str, Any] | None = None
+    web_search_options: dict[str, Any] | None = None
+    functions: list[Any] | None = Field(None, max_length=MAX_ITEMS)
+    function_call: str | dict[str, Any] | None = None
+
+    def template_variables(self) -> dict[str, Any]:
+        """Return what the request adds to the template, the effort of reasoning included."""
+        effort = (
+            {} if self.reasoning_effort is None else {"reasoning_effort": self.reasoning_effort}
+        )
+        return effort | super().template_variables()
+
+    def more_params(self) -> dict[str, Any]:
+        """Return sampling parameters that chat spells differently.
+
+        Raises:
+            RequestError: `top_logprobs` is given without `logprobs`.
+        """
+        if self.top_logprobs is not None and not self.logprobs:
+            raise RequestError("top_logprobs needs logprobs=true", "top_logprobs")
+        more: dict[str, Any] = {}
+        if self.logprobs:
+            more["logprobs"] = self.top_logprobs or 0
+        if self.max_completion_tokens is not None:
+            more["max_tokens"] = self.max_completion_tokens
+        return more

@@ -1,0 +1,112 @@
+"""Requests and answers of `/tokenize`, `/detokenize` and `/inference/v1/generate`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+from pydantic import Field
+
+from hotshoe.errors import RequestError
+from hotshoe.types import SamplingParams
+from hotshoe_server.schemas.answers import Answer, PromptLogprobs, Usage
+from hotshoe_server.schemas.base import Schema, ShortText
+from hotshoe_server.schemas.chat import Message, Tool
+from hotshoe_server.schemas.fields import Generation
+
+MAX_TOKENS = 2**22
+
+
+class TokenizeRequest(Schema):
+    """Either a prompt or a conversation."""
+
+    model: ShortText | None = None
+    prompt: str | None = None
+    messages: list[Message] | None = Field(None, max_length=65536)
+    tools: list[Tool] | None = Field(None, max_length=4096)
+    chat_template_kwargs: dict[str, str | bool | int | float | None] | None = Field(
+        None, max_length=64
+    )
+    add_special_tokens: bool = True
+    add_generation_prompt: bool = True
+    return_token_strs: bool = False
+
+
+class TokenizeAnswer(Answer):
+    """Token ids."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class DetokenizeRequest(Schema):
+    """Token ids."""
+
+    model: ShortText | None = None
+    tokens: list[int] = Field(max_length=MAX_TOKENS)
+    skip_special_tokens: bool = False
+
+
+class DetokenizeAnswer(Struct):
+    """Text."""
+
+    prompt: str
+
+
+class GenerateRequest(Generation):
+    """Tokens in, tokens out: no text is made unless stop strings or `detokenize` want it."""
+
+    token_ids: list[int] = Field(max_length=MAX_TOKENS)
+    logprobs: int | None = None
+    detokenize: bool = False
+
+    def params(self, **more: Any) -> SamplingParams:
+        """Return what the engine takes."""
+        detokenize = self.detokenize or bool(self.stop)
+        return self.sampling_params(detokenize=detokenize, logprobs=self.logprobs, **more)
+
+    def checked_token_ids(self, vocab_size: int) -> list[int]:
+        """Return the prompt.
+
+        Raises:
+            RequestError: It is empty, or an id lies outside the vocabulary.
+        """
+        if not self.token_ids:
+            raise RequestError("token_ids may not be empty", "token_ids")
+        for token_id in (min(self.token_ids), max(self.token_ids)):
+            if not 0 <= token_id < vocab_size:
+                raise RequestError(
+                    f"token id {token_id} is outside the vocabulary (0 to {vocab_size - 1})",
+                    "token_ids",
+                )
+        return self.token_ids
+
+
+class PositionLogprobs(Struct):
+    """Likely tokens at one position; the first is the one that came."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    rank: int
+
+
+class GenerateChoice(Answer):
+    """One sequence, or in a stream what is new of it."""
+
+    index: int
+    token_ids: list[int]
+    finish_reason: str | None
+    stop_reason: str | int | None = None
+    text: str | None = None
+    logprobs: list[PositionLogprobs] | None = None
+
+
+class GenerateAnswer(Answer):
+    """A whole answer, or a piece of a stream."""
+
+    request_id: str
+    choices: list[GenerateChoice]
+    usage: Usage | None = None
+    prompt_logprobs: PromptLogprobs | None = None

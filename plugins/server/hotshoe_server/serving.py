@@ -1,0 +1,261 @@
+"""A server's life: listen, load, serve, drain, end.
+
+The socket is open and `/live` answers before the model is loaded, which happens in a thread; so a
+signal is obeyed in every phase. Shutting down: readiness turns red and nothing new is taken, what
+runs may end within `shutdown_timeout_s`, the rest is aborted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, NoReturn
+
+import uvicorn
+import uvloop
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from hotshoe.engine.client import EngineClient
+from hotshoe.lazy import resolve_lazy
+from hotshoe.plugins import PluginManager
+from hotshoe.text.response import choose_format
+from hotshoe_server.app import create_app
+from hotshoe_server.config import ServerConfig
+from hotshoe_server.errors import ApiError
+from hotshoe_server.extensions import Parts, ServerExtension
+from hotshoe_server.guard import ADMIN_SOCKET
+from hotshoe_server.protocol import protocol_for
+from hotshoe_server.renderer import Renderer
+from hotshoe_server.route import error_response
+from hotshoe_server.sockets import open_unix
+from hotshoe_server.state import ServerState
+from hotshoe_server.store import ResponseStore
+
+_log = logging.getLogger(__name__)
+#: How long connections get to send what is left, once no request runs.
+FLUSH_S = 2
+POLL_S = 0.02
+RETRY_AFTER_LOADING_S = 2
+
+
+class Server:
+    """One process that answers HTTP.
+
+    Args:
+        config: The server's configuration.
+        plugins: Where extensions and parsers come from.
+        extensions: Those installed, by name, with their options.
+        load: Builds the engine; called in a thread.
+        say: Prints a line for people.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        plugins: PluginManager,
+        extensions: Mapping[str, tuple[ServerExtension, Any]],
+        load: Callable[[], EngineClient],
+        say: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._plugins = plugins
+        self._extensions = extensions
+        self._load = load
+        self._say = say
+        self._front = Front()
+        self._stop = asyncio.Event()
+        self._forced = False
+
+    def run(self, listener: socket.socket) -> int:
+        """Serve until a signal; return the exit code.
+
+        Raises:
+            UserError: The engine cannot be built as asked.
+        """
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(self._run(listener))
+
+    async def _run(self, listener: socket.socket) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal)
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._listen(self._front, listener))
+            client = await self._loaded()
+            if client is None:
+                _leave_while_loading()
+            stack.callback(client.close)
+            await self._serve(client, stack)
+        return 0
+
+    def _on_signal(self) -> None:
+        self._forced = self._stop.is_set()
+        self._stop.set()
+
+    async def _loaded(self) -> EngineClient | None:
+        """Build the engine in a thread; return None when a signal comes first."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[EngineClient] = loop.create_future()
+
+        def settle(method: Callable[[Any], None], value: Any) -> None:
+            if not future.done():
+                method(value)
+
+        def work() -> None:
+            try:
+                client = self._load()
+            except BaseException as error:
+                loop.call_soon_threadsafe(settle, future.set_exception, error)
+            else:
+                loop.call_soon_threadsafe(settle, future.set_result, client)
+
+        threading.Thread(target=work, name="hotshoe-load", daemon=True).start()
+        stop = asyncio.create_task(self._stop.wait())
+        await asyncio.wait((future, stop), return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if not future.done():
+            future.cancel()
+            return None
+        return future.result()
+
+    async def _serve(self, client: EngineClient, stack: AsyncExitStack) -> None:
+        state = make_state(self._config, client, self._plugins)
+        stack.callback(state.renderer.close)
+        parts: list[Parts] = [
+            resolve_lazy(extension.build)(state, options)
+            for extension, options in self._extensions.values()
+        ]
+        for part in parts:
+            if part.lifespan is not None:
+                await stack.enter_async_context(part.lifespan())
+        app = create_app(state, parts)
+        if self._config.admin_socket is not None:
+            admin = open_unix(self._config.admin_socket)
+            stack.callback(Path(self._config.admin_socket).unlink, missing_ok=True)
+            await stack.enter_async_context(self._listen(AdminDoor(app), admin))
+        self._front.app = app
+        self._say(f"ready: {', '.join(state.models)}")
+        await self._stop.wait()
+        await self._drain(state)
+
+    async def _drain(self, state: ServerState) -> None:
+        """Let requests end, and end those that do not."""
+        state.draining = True
+        running = len(state.in_flight)
+        self._say(f"shutting down: {running} requests run")
+        deadline = asyncio.get_running_loop().time() + self._config.shutdown_timeout_s
+        while state.in_flight and not self._forced:
+            if asyncio.get_running_loop().time() >= deadline:
+                break
+            await asyncio.sleep(POLL_S)
+        if state.in_flight:
+            self._say(f"aborting {len(state.in_flight)} requests")
+            with contextlib.suppress(Exception):  # a dead engine has nothing to abort
+                await state.client.abort(list(state.in_flight))
+
+    @contextlib.asynccontextmanager
+    async def _listen(self, app: ASGIApp, listener: socket.socket) -> Any:
+        """Answer a socket's connections; at the end, let them send what is left."""
+        config = self._config
+        settings = uvicorn.Config(
+            app,
+            http=protocol_for(config),
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=config.access_log,
+            proxy_headers=False,
+            server_header=False,
+            timeout_graceful_shutdown=FLUSH_S,
+            ssl_certfile=config.ssl_certfile if listener.family != socket.AF_UNIX else None,
+            ssl_keyfile=config.ssl_keyfile,
+        )
+        server = Uvicorn(settings)
+        task = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            yield
+        finally:
+            server.should_exit = True
+            await task
+
+
+class Uvicorn(uvicorn.Server):
+    """uvicorn's server without its signal handlers."""
+
+    def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
+        """Leave signals alone."""
+        return contextlib.nullcontext()
+
+
+class Front:
+    """What is served: `/live` alone while the model loads, the application afterwards."""
+
+    def __init__(self) -> None:
+        self.app: ASGIApp = answer_while_loading
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand on."""
+        await self.app(scope, receive, send)
+
+
+async def answer_while_loading(scope: Scope, receive: Receive, send: Send) -> None:
+    """Say that the process lives, and that the model is being loaded."""
+    from starlette.responses import JSONResponse
+
+    if scope["path"] == "/live":
+        await JSONResponse({"status": "live"})(scope, receive, send)
+        return
+    error = ApiError("loading", retry_after_s=RETRY_AFTER_LOADING_S)
+    await error_response(error)(scope, receive, send)
+
+
+class AdminDoor:
+    """Marks what comes through the admin socket."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand on, marked."""
+        scope[ADMIN_SOCKET] = True
+        await self._app(scope, receive, send)
+
+
+def make_state(config: ServerConfig, client: EngineClient, plugins: PluginManager) -> ServerState:
+    """Return what endpoints share.
+
+    Raises:
+        PluginError: A parser's name is unknown.
+    """
+    templates = {} if client.tokenizer is None else client.tokenizer.chat_templates
+    return ServerState(
+        config,
+        client,
+        Renderer(client.tokenizer, client.info.max_model_len),
+        config.served_model_name or [model_name(client.config.model)],
+        ResponseStore(config.response_store_bytes),
+        choose_format(plugins, "tool", config.tool_call_parser, templates),
+        choose_format(plugins, "reasoning", config.reasoning_parser, templates),
+    )
+
+
+def model_name(model: str) -> str:
+    """Return the name of a model: of a directory, its last part."""
+    return Path(model).name if Path(model).is_dir() else model
+
+
+def _leave_while_loading() -> NoReturn:
+    """End at once: the thread that loads cannot be stopped, and nothing is in flight."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

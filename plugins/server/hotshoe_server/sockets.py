@@ -1,0 +1,72 @@
+"""Listening sockets, opened before the model is loaded, so that a taken port is known at once."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import stat
+from pathlib import Path
+
+from hotshoe.errors import ConfigError
+
+BACKLOG = 2048
+
+
+def open_port(host: str, port: int) -> socket.socket:
+    """Listen on a TCP port.
+
+    Raises:
+        ConfigError: The port is taken, or the address is none of this machine's.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        # Lets a restarted server take its port back at once, and never two servers share one.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(
+                f"port {port} of {host} is taken, perhaps by another server; choose one with --port"
+            ) from None
+        raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror}") from None
+    return listener
+
+
+def open_unix(path: str) -> socket.socket:
+    """Listen on a unix socket that only its owner can use; one that nobody serves is replaced.
+
+    Raises:
+        ConfigError: Somebody serves it, or the path cannot be used.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _remove_dead(Path(path))
+        mask = os.umask(0o177)
+        try:
+            listener.bind(path)
+        finally:
+            os.umask(mask)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"cannot listen on --admin-socket {path}: {error.strerror}") from None
+    return listener
+
+
+def _remove_dead(path: Path) -> None:
+    """Remove a socket file that a killed server has left."""
+    if not path.exists():
+        return
+    if not stat.S_ISSOCK(path.stat().st_mode):
+        raise ConfigError(f"--admin-socket {path} exists and is no socket")
+    probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with contextlib.closing(probe):
+        if probe.connect_ex(str(path)) == 0:
+            raise ConfigError(f"--admin-socket {path} is served by another process")
+    path.unlink()

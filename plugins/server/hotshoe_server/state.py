@@ -1,0 +1,58 @@
+"""What all endpoints of one server share, once the engine is ready."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hotshoe.engine.client import EngineClient
+from hotshoe.text.parsing import ParserFormat
+from hotshoe_server.config import ServerConfig
+from hotshoe_server.errors import ApiError
+from hotshoe_server.extensions import RequestObserver, RequestRecord
+from hotshoe_server.renderer import Renderer
+from hotshoe_server.store import ResponseStore
+
+
+@dataclass(slots=True)
+class ServerState:
+    """One server.
+
+    Attributes:
+        config: The server's own configuration; the engine's is `client.config`.
+        client: The engine.
+        models: Names that requests may use; the first is the one answers carry.
+        tool_format: How the model writes tool calls; None when nobody knows.
+        reasoning_format: How it writes reasoning sections.
+        observers: Hear of every engine request.
+        in_flight: Running engine requests by id.
+        draining: SIGTERM came: nothing new is taken.
+        created_s: When it started, in seconds since the epoch.
+    """
+
+    config: ServerConfig
+    client: EngineClient
+    renderer: Renderer
+    models: Sequence[str]
+    store: ResponseStore
+    tool_format: ParserFormat | None = None
+    reasoning_format: ParserFormat | None = None
+    observers: list[RequestObserver] = field(default_factory=list)
+    in_flight: dict[str, RequestRecord] = field(default_factory=dict)
+    draining: bool = False
+    created_s: int = field(default_factory=lambda: int(time.time()))
+
+    def model_name(self, asked: str | None) -> str:
+        """Return the name to answer under; a request that names no model gets the one there is.
+
+        Raises:
+            ApiError: There is no such model.
+        """
+        if asked is None or asked in self.models:
+            return asked or self.models[0]
+        raise ApiError(
+            "model_not_found",
+            f"there is no model {asked!r} here, only {', '.join(self.models)}",
+            "model",
+        )

@@ -1,0 +1,128 @@
+"""Which tools a request may call, must call, and how forced calls become a grammar."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hotshoe.text.parsing import CallGrammar, ParserFormat
+from hotshoe_server.errors import ApiError
+from hotshoe_server.schemas.chat import AllowedChoice, NamedChoice, Tool
+from hotshoe_server.state import ServerState
+
+ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolPlan:
+    """What a request may do with tools.
+
+    Attributes:
+        offered: The tools as the template shows them.
+        callable: Schemas of the arguments of those that may be called, by name.
+        forced: Whether a call must come.
+        parallel: Whether several may.
+    """
+
+    offered: Sequence[Mapping[str, Any]] = ()
+    callable: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    forced: bool = False
+    parallel: bool = True
+
+
+def plan_tools(
+    server: ServerState, tools: Sequence[Tool] | None, choice: Any, parallel: bool | None
+) -> ToolPlan:
+    """Combine `tools`, `tool_choice` and `parallel_tool_calls`.
+
+    Raises:
+        ApiError: They do not fit together, or the model's way to call tools is not known.
+    """
+    by_name = {tool.function.name: tool for tool in tools or ()}
+    _check(server, tools or (), len(by_name), choice)
+    allowed, forced = _choice(choice, by_name)
+    if not allowed:
+        return ToolPlan()
+    _check_format(server, forced)
+    return ToolPlan(
+        [tool.model_dump(exclude_none=True) for tool in by_name.values()],
+        {name: by_name[name].function.parameters or ANY_OBJECT for name in allowed},
+        forced,
+        parallel is not False,
+    )
+
+
+def _check(server: ServerState, tools: Sequence[Tool], num_names: int, choice: Any) -> None:
+    if len(tools) > server.config.max_tools:
+        raise ApiError(
+            "invalid_value",
+            f"there are {len(tools)} tools, but a request may have {server.config.max_tools} "
+            "(--max-tools)",
+            "tools",
+        )
+    if num_names < len(tools):
+        raise ApiError("invalid_value", "two tools have the same name", "tools")
+    if not tools and choice not in (None, "none", "auto"):
+        raise ApiError("invalid_value", "tool_choice needs tools", "tool_choice")
+
+
+def _choice(choice: Any, by_name: Mapping[str, Tool]) -> tuple[Sequence[str], bool]:
+    """Return the names that may be called, and whether one must be."""
+    names: Sequence[str] = list(by_name)
+    forced = False
+    match choice:
+        case "none":
+            return (), False
+        case "required":
+            forced = True
+        case NamedChoice():
+            names, forced = [choice.function.name], True
+        case AllowedChoice():
+            allowed = choice.allowed_tools
+            names, forced = [t.function.name for t in allowed.tools], allowed.mode == "required"
+    unknown = [name for name in names if name not in by_name]
+    if unknown:
+        raise ApiError("invalid_value", f"there is no tool {unknown[0]}", "tool_choice")
+    return names, forced
+
+
+def _check_format(server: ServerState, forced: bool) -> None:
+    found = server.tool_format
+    if found is None:
+        message = "how this model calls tools is not known; start the server with a "
+        raise ApiError("unsupported_value", message + "--tool-call-parser", "tools")
+    if forced and found.calls is None:
+        message = f"calls in the format {found.name} cannot be forced; use tool_choice auto"
+        raise ApiError("unsupported_value", message, "tool_choice")
+    if not forced and not server.config.enable_auto_tool_choice:
+        message = "tool_choice auto is switched off here (--no-enable-auto-tool-choice)"
+        raise ApiError("unsupported_value", message, "tool_choice")
+
+
+def forced_calls(found: ParserFormat, plan: ToolPlan) -> dict[str, Any]:
+    """Describe a response that only calls tools, as a structural tag."""
+    assert found.calls is not None
+    written: CallGrammar = found.calls(plan.callable)
+    tags = [
+        {
+            "type": "tag",
+            "begin": tag.begin,
+            "content": {"type": "json_schema", "json_schema": tag.schema},
+            "end": tag.end,
+        }
+        for tag in written.tags
+    ]
+    calls = {
+        "type": "tags_with_separator",
+        "tags": tags,
+        "separator": written.separator or "",
+        "at_least_one": True,
+        "stop_after_first": not plan.parallel or written.separator is None,
+    }
+    around = [
+        {"type": "const_string", "value": text} for text in (written.opening, written.closing)
+    ]
+    parts = [part for part in (around[0], calls, around[1]) if part.get("value") != ""]
+    written_as = parts[0] if len(parts) == 1 else {"type": "sequence", "elements": parts}
+    return {"type": "structural_tag", "format": written_as}
