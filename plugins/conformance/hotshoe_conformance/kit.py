@@ -34,7 +34,7 @@ from hotshoe_conformance.tokens import token_defects
 
 NUM_RANDOM, NUM_RANDOM_QUICK = 40, 8
 #: A candidate that fails more often than this has been understood.
-MAX_DEFECTS = 5
+MAX_DEFECTS = 3
 #: Cases that want memory beyond 32-bit indices run where this many times as much is free.
 MEMORY_FACTOR = 1.25
 

@@ -46,7 +46,11 @@ class Place:
 
     def initialized(self) -> bool | None:
         """Tell whether the device has been initialised in this process; None: it cannot say."""
-        asked = getattr(torch.get_device_module(self.device), "is_initialized", None)
+        try:
+            module = torch.get_device_module(self.device)
+        except RuntimeError:  # PyTorch has not heard of such a device yet
+            return False
+        asked = getattr(module, "is_initialized", None)
         return None if asked is None else bool(asked())
 
 
