@@ -7,11 +7,11 @@ import secrets
 import time
 from typing import TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 from starlette.types import Receive, Scope
 
-from hotshoe_server.errors import ApiError
+from hotshoe_server.errors import ApiError, from_validation
 from hotshoe_server.guard import CALLER, Caller
 from hotshoe_server.state import ServerState
 
@@ -46,8 +46,7 @@ class Call(Request):
         """Read and validate the body; none at all is an empty object.
 
         Raises:
-            ApiError: It is no JSON, too long, or took too long to arrive.
-            ValidationError: It does not fit the model.
+            ApiError: It is no JSON, does not fit the model, is too long, or took too long.
         """
         try:
             async with asyncio.timeout(self.server.config.read_timeout_s):
@@ -59,7 +58,11 @@ class Call(Request):
         if body and kind != "application/json":
             # Web pages may send other types anywhere without asking; so this one is insisted on.
             raise ApiError("unsupported_media_type")
-        return model.model_validate_json(body or b"{}")
+        body = body or b"{}"
+        try:
+            return model.model_validate_json(body)
+        except ValidationError as error:
+            raise from_validation(error, body) from None
 
     async def _read_bounded(self, limit: int) -> bytes:
         """Read what comes, and stop where the limit is passed; announced lengths count first."""

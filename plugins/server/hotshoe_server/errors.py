@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 from pydantic import ValidationError
@@ -123,15 +124,16 @@ def as_api_error(error: Exception) -> ApiError:
         case QueueFullError():
             return ApiError("queue_full", str(error), retry_after_s=error.retry_after_s)
         case RequestError():
-            return ApiError("invalid_value", str(error), error.field)
-        case ValidationError():
-            return _from_pydantic(error)
+            param = _PARAMS.get(error.field, error.field) if error.field else None
+            return ApiError("invalid_value", str(error), param)
         case EngineError():
             return ApiError("engine_dead", retry_after_s=5)
         case _:
             return ApiError("internal_error")
 
 
+#: What the engine calls a field -> what requests call it, where these differ.
+_PARAMS = {"grammar": "response_format"}
 _PYDANTIC_CODES = {
     "extra_forbidden": "unknown_parameter",
     "missing": "missing_required_parameter",
@@ -139,32 +141,38 @@ _PYDANTIC_CODES = {
 }
 
 
-def _from_pydantic(error: ValidationError) -> ApiError:
-    """Name the first mistake that a validation found."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    # Names of union members are the schema's, not the client's.
-    param = _path(first["loc"])
+def from_validation(error: ValidationError, body: bytes) -> ApiError:
+    """Name the first mistake that the validation of a body found."""
+    first = error.errors(include_url=False, include_input=False)[0]
     code = _PYDANTIC_CODES.get(first["type"], "invalid_value")
+    if code == "invalid_json":
+        return ApiError(code, first["msg"])
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, RequestError):
+        return as_api_error(cause)
+    param = _path(first["loc"], msgspec.json.decode(body))
     if code == "unknown_parameter":
         return ApiError(code, f"unknown parameter: {param}", param)
     if code == "missing_required_parameter":
         return ApiError(code, f"missing parameter: {param}", param)
-    message = first["msg"].removeprefix("Value error, ")
-    return ApiError(code, f"{param}: {message}" if param else message, param)
+    return ApiError(code, f"{param}: {first['msg']}" if param else first["msg"], param)
 
 
-def _path(location: tuple[int | str, ...]) -> str | None:
-    """Spell a place as `messages[0].content`, without the names of types that pydantic adds."""
+def _path(location: tuple[int | str, ...], value: Any) -> str | None:
+    """Spell a place in a body as `messages[0].content`.
+
+    A location also has names of alternatives that the validation tried; no key is called so.
+    """
     path = ""
-    for part in location:
-        if isinstance(part, int):
+    for number, part in enumerate(location, 1):
+        last = number == len(location)
+        if isinstance(value, list) and isinstance(part, int):
             path += f"[{part}]"
-        elif part.isidentifier() and part.islower() and part not in _TYPE_NAMES:
-            path += f".{part}" if path else part
+            value = value[part] if part < len(value) else None
+        elif isinstance(value, dict) and (part in value or last):
+            path += f".{part}" if path else str(part)
+            value = value.get(part)
     return path or None
-
-
-_TYPE_NAMES = {"str", "int", "float", "bool", "list", "dict", "none"}
 
 
 def clean(text: str) -> str:

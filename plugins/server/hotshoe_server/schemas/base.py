@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 T = TypeVar("T")
 MAX_ITEMS = 65536
 
 #: A list that stops at its first mistake, so that a long bad one costs little.
 ShortList = Annotated[list[T], Field(max_length=MAX_ITEMS, fail_fast=True)]
+#: Tells the alternatives of a field apart by JSON type, so that a mistake within one is named.
+ByKind = Discriminator(lambda value: _KINDS.get(type(value), "text"))
+_KINDS: dict[type, str] = {list: "list", dict: "object"}
+#: Text or several.
+Texts = Annotated[Annotated[str, Tag("text")] | Annotated[ShortList[str], Tag("list")], ByKind]
 ShortText = Annotated[str, Field(max_length=1024)]
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, Tag
 
 from hotshoe.errors import RequestError
-from hotshoe_server.schemas.base import MAX_ITEMS, Schema, ShortList, ShortText
+from hotshoe_server.schemas.base import MAX_ITEMS, ByKind, Schema, ShortList, ShortText
 from hotshoe_server.schemas.fields import Generation
 from hotshoe_server.schemas.grammar import ResponseFormat
 
@@ -36,7 +36,7 @@ class RefusalPart(Schema):
 
 
 Parts = ShortList[Annotated[TextPart | RefusalPart, Field(discriminator="type")]]
-Content = str | Parts
+Content = Annotated[Annotated[str, Tag("text")] | Annotated[Parts, Tag("list")], ByKind]
 
 
 class InstructionMessage(Schema):
@@ -143,10 +143,11 @@ class AllowedChoice(Schema):
     allowed_tools: AllowedTools
 
 
-ToolChoice = (
-    Literal["none", "auto", "required"]
-    | Annotated[NamedChoice | AllowedChoice, Field(discriminator="type")]
-)
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("text")]
+    | Annotated[Annotated[NamedChoice | AllowedChoice, Field(discriminator="type")], Tag("object")],
+    ByKind,
+]
 
 
 class Conversation(Schema):

@@ -15,7 +15,7 @@ from pydantic import Field
 from hotshoe.errors import RequestError
 from hotshoe.types import SamplingParams
 from hotshoe_server.errors import ApiError
-from hotshoe_server.schemas.base import MAX_ITEMS, Schema, ShortList, ShortText
+from hotshoe_server.schemas.base import MAX_ITEMS, Schema, ShortList, ShortText, Texts
 from hotshoe_server.schemas.grammar import StructuredOutputs
 
 
@@ -44,7 +44,7 @@ class Generation(Schema):
     temperature: float | None = None
     top_p: float | None = None
     max_tokens: int | None = None
-    stop: str | ShortList[str] | None = None
+    stop: Texts | None = None
     seed: int | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
