@@ -12,6 +12,7 @@ FOLDERS = {
     "plugins/models/hotshoe_models": "tests/plugins/models",
     "plugins/observability/hotshoe_observability": "tests/plugins/observability",
     "plugins/quantization/hotshoe_quantization": "tests/plugins/quantization",
+    "plugins/ui/hotshoe_ui": "tests/plugins/ui",
 }
 
 

@@ -1,0 +1,95 @@
+"""Puts the plugin's parts together for one server. Called once, when the engine is ready."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager
+
+from starlette.responses import Response
+
+from hotshoe.engine.client import EngineStats
+from hotshoe.errors import EngineError
+from hotshoe_observability.counts import Counts
+from hotshoe_observability.exposition import HOTSHOE, VLLM, Snapshot, expose
+from hotshoe_observability.logs import RequestLog, log_as_json
+from hotshoe_observability.options import ObservabilityOptions
+from hotshoe_observability.recorder import Recorder
+from hotshoe_observability.tracing import Tracer, otlp_exporter
+from hotshoe_server.call import Call
+from hotshoe_server.extensions import Endpoint, Parts, RequestObserver
+from hotshoe_server.state import ServerState
+
+#: An engine that takes longer to count is reported as down.
+STATS_TIMEOUT_S = 2.0
+
+
+def build(server: ServerState, options: ObservabilityOptions) -> Parts:
+    """See `hotshoe_server.extensions.ServerExtension`.
+
+    Raises:
+        ConfigError: Traces are asked for, and the library is not installed.
+    """
+    observers: list[RequestObserver] = []
+    endpoints: list[Endpoint] = []
+    resources: list[AbstractContextManager[None]] = []
+    if options.metrics:
+        metrics = Metrics(server, options)
+        observers.append(metrics.recorder)
+        endpoints.append(Endpoint("GET", "/metrics", metrics.answer, "Metrics for Prometheus"))
+    if options.otlp_endpoint is not None:
+        tracer = Tracer(otlp_exporter(options.otlp_endpoint), server.models[0])
+        observers.append(tracer)
+        resources.append(tracer.running())
+    if options.log_format == "json":
+        observers.append(RequestLog())
+        resources.append(_json_logs())
+    return Parts(endpoints=endpoints, observers=observers, lifespan=_lifespan(resources))
+
+
+class Metrics:
+    """The endpoint of metrics and what feeds it."""
+
+    def __init__(self, server: ServerState, options: ObservabilityOptions) -> None:
+        self._server = server
+        self._names = (HOTSHOE, VLLM) if options.metrics_names == "vllm" else (HOTSHOE,)
+        self._counts = Counts()
+        self.recorder = Recorder(self._counts)
+
+    async def answer(self, call: Call) -> Response:
+        """Answer with all metrics, also while the engine is down."""
+        client = self._server.client
+        snapshot = Snapshot(
+            self._server.models[0],
+            client.info,
+            await self._stats(),
+            client.num_restarts,
+            self._counts,
+        )
+        text, content_type = expose(snapshot, self._names, call.headers.get("accept", ""))
+        return Response(text, headers={"content-type": content_type})
+
+    async def _stats(self) -> EngineStats | None:
+        try:
+            async with asyncio.timeout(STATS_TIMEOUT_S):
+                return await self._server.client.stats()
+        except (EngineError, TimeoutError):
+            return None
+
+
+@contextlib.contextmanager
+def _json_logs() -> Iterator[None]:
+    log_as_json()
+    yield
+
+
+def _lifespan(resources: list[AbstractContextManager[None]]):
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        with contextlib.ExitStack() as stack:
+            for resource in resources:
+                stack.enter_context(resource)
+            yield
+
+    return lifespan
