@@ -76,6 +76,43 @@ class MemoryBudget:
     note: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A way to prove a target on a machine that does not have it.
+
+    Attributes:
+        kind: "simulated": its code runs, on something else; "cross-compiled": its kernels are
+            compiled for it, and not run.
+        command: What to run in the project's root.
+        modules, executables: What the command needs; a dotted module is looked for without
+            importing it.
+    """
+
+    kind: str
+    command: str
+    modules: tuple[str, ...] = ()
+    executables: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A kind of device that a platform is written for, here or not.
+
+    Attributes:
+        name: As people ask for it, such as a part's name.
+        facts: What `Platform.facts` says on such a device, recorded from one or from its manual.
+        requires: Features by which a found device of the same architecture is known to be this.
+        options: Flags of `hotshoe` commands that choose it on a device that is more.
+        proofs: How it can be proved elsewhere.
+    """
+
+    name: str
+    facts: DeviceFacts
+    requires: frozenset[str] = frozenset()
+    options: str = ""
+    proofs: tuple[Proof, ...] = ()
+
+
 class Platform(ABC):
     """The contract of a platform package. Instances hold no device state before `activate`."""
 
@@ -84,6 +121,8 @@ class Platform(ABC):
     asynchronous: bool = False
     #: True when `memory_budget` is to be asked after a step of the largest size has run.
     measures_memory: bool = False
+    #: The devices that it is written for, as data.
+    targets: tuple[Target, ...] = ()
 
     @abstractmethod
     def probe(self) -> Detection:

@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -118,7 +118,7 @@ class SimTensor(Tensor):
     allocation: Allocation
 
     @staticmethod
-    def __new__(cls, meta: Tensor, cell: Cell, allocation: Allocation) -> SimTensor:
+    def __new__(cls, meta: Tensor, cell: Cell, allocation: Allocation) -> Self:
         # An inference tensor could not be a view of a tensor that was made outside that mode.
         with torch.inference_mode(False):
             made = Tensor._make_wrapper_subclass(

@@ -25,6 +25,7 @@ from hotshoe_cpu.cores import CorePlan, plan_cores
 from hotshoe_cpu.limits import free_memory_bytes, memory_bytes
 from hotshoe_cpu.native import FEATURE
 from hotshoe_cpu.options import CpuOptions
+from hotshoe_cpu.targets import TARGETS
 
 SCORE = 10
 BLOCK_SIZE = 32
@@ -38,6 +39,7 @@ class CpuPlatform(Platform):
     """x86 and Arm processors, through `hotshoe-native`."""
 
     name = "cpu"
+    targets = TARGETS
 
     def __init__(self) -> None:
         self._options = CpuOptions()

@@ -1,0 +1,138 @@
+"""The page of what each platform's own kernels serve, written from verdicts on declared targets.
+
+Every candidate is asked about every specification of the grid, for the facts that a platform
+recorded of its devices; no device is needed and nothing is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hotshoe.lazy import resolve_lazy
+from hotshoe.platform import DeviceFacts, Platform, Target
+from hotshoe.plugins import PluginManager
+from hotshoe.plugins.platforms import HOOK
+from hotshoe.slots import PLAIN_LAYOUT, REFERENCE, SLOTS, Candidate, KVLayout
+from hotshoe_conformance.cases import SUITES
+from hotshoe_conformance.cases.base import clean, in_dtype
+from hotshoe_conformance.kit import offered
+
+SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
+
+
+def page(plugins: PluginManager, head: str) -> str:
+    """Return the page about every installed platform that declares targets."""
+    lines = [
+        "# Support",
+        head,
+        "",
+        "Which specifications a platform's own kernels serve, by target and element type; what is",
+        "missing here runs on core's plain reference. Each row changes the plainest specification",
+        "of its slot in the fields that it names. `hotshoe explain MODEL` says the same of a model;",
+        "`hotshoe conformance` proves it, and its `--matrix` says what a machine can prove.",
+    ]
+    for name, target in sorted(plugins.mapping(HOOK).items()):
+        platform: Platform = resolve_lazy(target)()
+        if platform.targets:
+            lines += _platform(name, platform, plugins)
+    return "\n".join(lines) + "\n"
+
+
+def _platform(name: str, platform: Platform, plugins: PluginManager) -> list[str]:
+    lines = ["", f"## {name}"]
+    by_target = {
+        target.name: _Judge(target, offered(platform, plugins, target.facts), platform)
+        for target in platform.targets
+    }
+    for slot in SLOTS:
+        if slot not in SUITES:
+            continue
+        cells = {n: judge.cells(slot) for n, judge in by_target.items()}
+        lines += ["", f"### {name}: {slot}", ""]
+        if not any(value for cell in cells.values() for value in cell.values()):
+            lines.append("No kernel of its own.")
+            continue
+        columns = _merged(cells)
+        lines += [f"| specification | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+        for row in next(iter(cells.values())):
+            values = " | ".join(column[row] or "–" for column in columns.values())
+            lines.append(f"| {row} | {values} |")
+    return lines
+
+
+def _merged(cells: Mapping[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    """Give targets that serve the same one column."""
+    found: dict[str, dict[str, str]] = {}
+    for values in cells.values():
+        names = [name for name, others in cells.items() if others == values]
+        found["every target" if len(names) == len(cells) else ", ".join(names)] = values
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    """The candidates of one target."""
+
+    target: Target
+    by_slot: Mapping[str, Sequence[Candidate]]
+    platform: Platform
+
+    def cells(self, slot: str) -> dict[str, str]:
+        """Return the accepted types of every row of a slot."""
+        found: dict[str, dict[str, None]] = {}
+        base = SUITES[slot].grid(())[0].spec
+        for setup in SUITES[slot].grid(()):
+            row = found.setdefault(row_name(setup.spec, base), {})
+            if self._serves(slot, self._with_layout(setup.spec)):
+                dtype = getattr(setup.spec, "dtype", None)
+                row[SHORT[dtype] if dtype else "yes"] = None
+        return {name: " ".join(dtypes) for name, dtypes in found.items()}
+
+    def _serves(self, slot: str, spec: Any) -> bool:
+        own = (c for c in self.by_slot[slot] if c.name != REFERENCE)
+        return any(c.supports(spec, self.target.facts).accepted for c in own)
+
+    def _with_layout(self, spec: Any) -> Any:
+        """Ask a writer of the cache about the layout that this target's attention reads."""
+        if not isinstance(getattr(spec, "layout", None), KVLayout):
+            return spec
+        return replace(spec, layout=self._layout(spec.kv_dtype))
+
+    def _layout(self, dtype: str) -> KVLayout:
+        spec = in_dtype(SUITES["attention"].grid(())[0].spec, dtype)
+        for candidate in self.by_slot["attention"]:
+            if (
+                candidate.name == REFERENCE
+                or not candidate.supports(spec, self.target.facts).accepted
+            ):
+                continue
+            for facts in (self.target.facts, self.platform.facts()):
+                layout = _built_layout(candidate, spec, facts)
+                if layout is not None:
+                    return layout
+        return PLAIN_LAYOUT
+
+
+def _built_layout(candidate: Candidate, spec: Any, facts: DeviceFacts) -> KVLayout | None:
+    """Build an operation to read its layout; None where this machine cannot."""
+    try:
+        layout = resolve_lazy(candidate.build)(spec, facts).layout
+    except Exception:  # kernels of another device need not load here
+        return None
+    assert isinstance(layout, KVLayout)
+    return layout
+
+
+def row_name(spec: Any, base: Any) -> str:
+    """Name a specification by how it differs from the plainest, its main type aside."""
+    dtype = getattr(spec, "dtype", None)
+    plain = base if dtype is None else in_dtype(base, dtype)
+    words = set(clean(plain).split())
+    different = [word for word in _words(spec) if word not in words]
+    return " ".join(different) or f"plain: {' '.join(w for w in _words(base) if 'dtype' not in w)}"
+
+
+def _words(spec: Any) -> list[str]:
+    return [word for word in clean(spec).split() if not word.startswith("layout=")]

@@ -1,0 +1,27 @@
+"""Write docs/reference/support.md, what the kernels of every installed platform serve.
+
+`make reference` runs it; a test fails when the page is not what it would write.
+"""
+
+import sys
+from pathlib import Path
+
+from hotshoe.plugins import PluginManager
+from hotshoe_conformance.support import page
+
+PAGE = Path(__file__).resolve().parent.parent / "docs/reference/support.md"
+NOTE = "<!-- Written by tools/make_support.py; `make reference` writes it anew. -->"
+#: Platforms of this repository; others that happen to be installed are left out.
+OURS = ("hotshoe",)
+
+
+def text() -> str:
+    """Return the page."""
+    own = PluginManager()
+    foreign = [r.name for r in own.records if not r.distribution.startswith(OURS)]
+    return page(PluginManager(disabled=foreign), NOTE)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(text(), encoding="utf-8")
+    sys.stdout.write(f"{PAGE}\n")
