@@ -171,9 +171,8 @@ class Runner:
 
     def _decode(self, staged: StagedInputs) -> Tensor:
         """Return logits of one token of each request, whatever lengths they have."""
-        return self._model.logits(
-            self._model.forward(self._forward_batch(staged, 1, self._limits.max_model_len, None))
-        )
+        batch = self._forward_batch(staged, 1, self._limits.max_model_len)
+        return self._model.logits(self._model.forward(batch))
 
     def _padding_inputs(self, lengths: Ints) -> StepInputs:
         limits = self._limits
@@ -233,15 +232,14 @@ class Runner:
     def _batch(self, inputs: StepInputs, staged: StagedInputs) -> ForwardBatch:
         # All tokens are wanted where prompts are judged; else those that sample.
         every = self._prompt_logprobs or len(inputs.sample_at) == len(inputs.positions)
-        return self._forward_batch(
-            staged,
-            int(np.diff(inputs.query_start_loc).max()),
-            int(inputs.seq_lens.max()),
-            None if every else staged.sample_at,
-        )
+        counts = np.diff(inputs.query_start_loc)
+        batch = self._forward_batch(staged, int(counts.max()), int(inputs.seq_lens.max()))
+        batch.attention.host_lens = (counts.tolist(), inputs.seq_lens.tolist())
+        batch.outputs_at = None if every else staged.sample_at
+        return batch
 
     def _forward_batch(
-        self, staged: StagedInputs, max_query_len: int, max_seq_len: int, outputs_at: Tensor | None
+        self, staged: StagedInputs, max_query_len: int, max_seq_len: int
     ) -> ForwardBatch:
         num_blocks = -(-max_seq_len // self._limits.block_size)
         return ForwardBatch(
@@ -256,7 +254,6 @@ class Runner:
                 max_query_len=max_query_len,
                 max_seq_len=max_seq_len,
             ),
-            outputs_at=outputs_at,
         )
 
     def _forget_judged_prompts(self, inputs: StepInputs) -> None:

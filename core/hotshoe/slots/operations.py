@@ -27,6 +27,8 @@ class AttentionMetadata:
         slot_mapping: [num_tokens] int32, block_id * block_size + offset of every token.
         max_query_len: Most tokens of one request in this step; 1 is a pure decode step.
         max_seq_len: The longest of seq_lens.
+        host_lens: Tokens of each request in this step, and seq_lens, on the host; None in a
+            recorded step, whose lengths change from one repetition to the next.
     """
 
     num_reqs: int
@@ -36,6 +38,7 @@ class AttentionMetadata:
     slot_mapping: Tensor
     max_query_len: int
     max_seq_len: int
+    host_lens: tuple[Sequence[int], Sequence[int]] | None = None
 
 
 class AttentionOp(Protocol):
@@ -198,4 +201,90 @@ class GraphOp(Protocol):
         Its inputs are tensors whose addresses stay; every repetition reads their content then, and
         returns the same output tensor, valid until the next repetition of any recording.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rendezvous:
+    """Where the ranks of a group find each other.
+
+    Attributes:
+        directory: On this host, private to this user, empty at first, the same for all ranks.
+        rank: Who is asking, 0 <= rank < size.
+        timeout_s: How long a rank waits for another one, here and in each operation.
+    """
+
+    directory: str
+    rank: int
+    size: int
+    timeout_s: float
+
+
+class PendingTransfer(Protocol):
+    """A `send` or `recv` under way."""
+
+    def wait(self) -> None:
+        """Return once the tensor may be used again: it was handed over, or it has come."""
+        ...
+
+
+class CommunicatorOp(Protocol):
+    """Exchange of tensors among ranks. Tensors are contiguous and lie on the rank's own device.
+
+    All ranks call the same collectives in the same order; every collective then sees the same on
+    all, and sums are equal on all ranks to the last bit. Pieces join along the first dimension in
+    the order of ranks; with `sizes`, which all ranks know, piece r has sizes[r] rows, which may be
+    0. Without `out` the result is a new tensor. Work goes down the device's current order of work;
+    where a device can record its work, collectives can be recorded.
+
+    Collectives and `wait` raise EngineError when another rank has gone or stays away too long.
+    """
+
+    rank: int
+    size: int
+
+    def open(self, rendezvous: Rendezvous) -> None:
+        """Meet the other ranks. Called once, before anything else."""
+        ...
+
+    def all_reduce(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return the sum over all ranks, rounded once at the end; `out` may be x."""
+        ...
+
+    def all_gather(
+        self, x: Tensor, sizes: Sequence[int] | None = None, out: Tensor | None = None
+    ) -> Tensor:
+        """Join every rank's x [sizes[rank], ...]."""
+        ...
+
+    def reduce_scatter(
+        self, x: Tensor, sizes: Sequence[int] | None = None, out: Tensor | None = None
+    ) -> Tensor:
+        """Return this rank's piece of the sum of every rank's x [sum(sizes), ...]."""
+        ...
+
+    def all_to_all(
+        self,
+        x: Tensor,
+        send_sizes: Sequence[int] | None = None,
+        recv_sizes: Sequence[int] | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """Send piece r of x to rank r and join what came; here each rank knows its own sizes."""
+        ...
+
+    def broadcast(self, x: Tensor, source: int) -> Tensor:
+        """Overwrite x with that of rank `source`, and return it."""
+        ...
+
+    def send(self, x: Tensor, to: int) -> PendingTransfer:
+        """Start sending; x must not change until then. Order holds between any two ranks."""
+        ...
+
+    def recv(self, out: Tensor, source: int) -> PendingTransfer:
+        """Start receiving a tensor of out's shape and type."""
+        ...
+
+    def close(self) -> None:
+        """Leave the group; whoever still waits for this rank gets an EngineError."""
         ...

@@ -9,12 +9,20 @@ from hotshoe.slots import Candidate
 
 def offered() -> Sequence[Candidate]:
     """List the candidates. Imports torch; called once an engine or its explanation is wanted."""
-    from hotshoe_cuda import graph, linear, transfer
-    from hotshoe_triton import attention
+    from hotshoe_cuda import attention, graph, linear, transfer
+    from hotshoe_triton import activation, embedding, norm, rotary, sampling
+    from hotshoe_triton import attention as paged
 
     return (
-        Candidate("attention", "triton", attention.supports, attention.Attention),
+        Candidate("attention", "cudnn", attention.supports, attention.Attention),
+        Candidate("attention", "triton", paged.supports, paged.Attention),
+        Candidate("rotary_and_cache", "triton", rotary.supports, rotary.RotaryAndCache),
+        Candidate("rms_norm", "triton", norm.supports, norm.Norm),
+        Candidate("add_rms_norm", "triton", norm.supports, norm.AddNorm),
+        Candidate("gated_activation", "triton", activation.supports, activation.GatedActivation),
+        Candidate("embedding", "triton", embedding.supports, embedding.Embedding),
+        Candidate("sample", "triton", sampling.supports, sampling.Sample),
         Candidate("graph", "cuda_graph", graph.supports, graph.Graph),
         Candidate("transfer", "pinned", transfer.supports, transfer.Transfer),
-        Candidate("linear", "cublas", linear.supports, linear.Linear),
+        Candidate("linear", "streaming", linear.supports, linear.Linear),
     )

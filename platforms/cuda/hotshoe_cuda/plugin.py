@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from hotshoe.cli.command import CommandEntry
 from hotshoe.plugins import hookimpl
 
 HOTSHOE_HOOK_API = 1
@@ -11,3 +12,11 @@ HOTSHOE_HOOK_API = 1
 def hotshoe_platforms() -> Mapping[str, str]:
     """Name the platform."""
     return {"cuda": "hotshoe_cuda.platform:CudaPlatform"}
+
+
+@hookimpl
+def hotshoe_commands() -> Mapping[str, CommandEntry]:
+    """Name the tuner."""
+    return {
+        "tune": CommandEntry("hotshoe_cuda.tune:Tune", "measure kernel configurations on this GPU")
+    }

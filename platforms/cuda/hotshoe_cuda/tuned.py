@@ -1,0 +1,55 @@
+"""Tuned configurations as data files, one per kind of GPU, shipped in `tuned/`.
+
+Keys read `bfloat16/4096x14336/16`: type of the weight, out_features x in_features, rows.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import LinearSpec
+from hotshoe_triton.tuning import LinearConfig
+
+FOLDER = Path(__file__).parent / "tuned"
+Entries = dict[str, dict[str, Any]]
+
+
+def path_of(facts: DeviceFacts) -> Path:
+    """Return the file of a kind of GPU, such as `nvidia-h200.json`."""
+    return FOLDER / (re.sub(r"[^a-z0-9]+", "-", facts.name.lower()).strip("-") + ".json")
+
+
+def key_of(spec: LinearSpec, bucket: int) -> str:
+    """Return an entry's key."""
+    kind = spec.weight.format if spec.weight is not None else spec.dtype
+    return f"{kind}/{spec.out_features}x{spec.in_features}/{bucket}"
+
+
+def read(path: Path) -> Entries:
+    """Return a file's entries; none where there is no file."""
+    entries: Entries = json.loads(path.read_text()) if path.exists() else {}
+    return entries
+
+
+def write(path: Path, entries: Entries) -> None:
+    """Replace a file, an entry on each line."""
+    lines = (f"  {json.dumps(key)}: {json.dumps(entries[key])}" for key in sorted(entries))
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def table_for(spec: LinearSpec, facts: DeviceFacts) -> dict[tuple[int, int, int], LinearConfig]:
+    """Return what is tuned for a product, as `hotshoe_triton.linear` takes it."""
+    kind, _, _ = key_of(spec, 0).split("/")
+    shape = f"{kind}/{spec.out_features}x{spec.in_features}/"
+    found = {}
+    for key, entry in read(path_of(facts)).items():
+        if key.startswith(shape):
+            bucket = int(key.rpartition("/")[2])
+            values = {name: value for name, value in entry.items() if name != "us"}
+            found[spec.out_features, spec.in_features, bucket] = LinearConfig(**values)
+    return found
