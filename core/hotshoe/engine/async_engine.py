@@ -1,66 +1,132 @@
-"""The engine behind asyncio: one thread steps it, any number of tasks stream from it.
+"""The front half of an engine, behind asyncio: tokenises, detokenises, streams.
 
-The engine thread owns the engine; tasks talk to it through a command queue, and it talks back by
-`call_soon_threadsafe`. A task that goes away aborts its request. A failed engine fails every
-request with `EngineDeadError`.
+The other half steps in a thread or in a process of its own. Tokenising happens in a thread pool,
+so that neither steps nor the event loop wait for it. Implements `EngineClient`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import queue
-import threading
-from collections.abc import AsyncIterator, Callable
+import itertools
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from hotshoe.config import EngineConfig
-from hotshoe.engine.engine import Engine
-from hotshoe.errors import EngineDeadError
+from hotshoe.engine.client import EngineInfo, EngineStats, PauseMode
+from hotshoe.engine.inputs import InputProcessor
+from hotshoe.engine.link import Link
+from hotshoe.engine.messages import (
+    Abort,
+    Batch,
+    Call,
+    Dead,
+    Heartbeat,
+    News,
+    Refused,
+    Reply,
+    State,
+)
+from hotshoe.errors import EngineDeadError, EngineError, QueueFullError, RequestError
 from hotshoe.plugins import PluginManager
-from hotshoe.text.output_processor import RequestUpdate
-from hotshoe.types import Prompt, SamplingParams
+from hotshoe.text.output_processor import OutputProcessor, RequestUpdate
+from hotshoe.text.tokenizer import Tokenizer
+from hotshoe.types import FinishReason, Prompt, SamplingParams, TokenOutput
 
-Command = Callable[[], None]
+NUM_TOKENISERS = 2
+DEADLINE = "deadline"
 
 
 @dataclass(slots=True)
 class _Stream:
-    """Where one request's news goes: a task's loop and its mailbox.
+    """One request's mailbox, bounded by the request's own length.
 
-    The mailbox is bounded by the request's own length.
+    Attributes:
+        first_id: Of the sequence that a refusal would name; set once the request was sent.
+        early_end: Set when it was to end before it was sent; holds the error, if any.
     """
 
-    loop: asyncio.AbstractEventLoop
-    mailbox: asyncio.Queue[RequestUpdate | Exception] = field(default_factory=asyncio.Queue)
-
-    def put(self, news: RequestUpdate | Exception) -> None:
-        """Called by the engine thread. A closed loop has nobody who listens."""
-        with contextlib.suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self.mailbox.put_nowait, news)
+    news: asyncio.Queue[RequestUpdate | Exception] = field(default_factory=asyncio.Queue)
+    first_id: str | None = None
+    early_end: list[str | None] = field(default_factory=list)
 
 
 class AsyncEngine:
-    """An engine in a thread of its own.
+    """An engine for asyncio; see `EngineClient`. Use it from one event loop at a time.
 
     Args:
-        config: The configuration; the model loads in the calling thread.
-        plugins: Default: those installed.
+        config: The configuration; the model loads before this returns.
+        plugins: Default: those installed. Excludes transport "process".
+        transport: Where steps run: in a thread of this process, or in a process of their own.
 
     Raises:
         UserError: The engine cannot be built as asked.
     """
 
-    def __init__(self, config: EngineConfig, plugins: PluginManager | None = None) -> None:
-        self.engine = Engine(config, plugins)
-        self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+    def __init__(
+        self,
+        config: EngineConfig,
+        plugins: PluginManager | None = None,
+        transport: Literal["thread", "process"] = "thread",
+    ) -> None:
+        self._reset()
+        if transport == "thread":
+            from hotshoe.engine.thread import ThreadLink
+
+            self._attach(ThreadLink(config, plugins, self))
+        else:
+            assert transport == "process" and plugins is None
+            raise NotImplementedError
+
+    def _reset(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._streams: dict[str, _Stream] = {}
-        self._failure: Exception | None = None
+        self._sent: dict[str, str] = {}  # first sequence to request
+        self._calls: dict[int, asyncio.Future[Any]] = {}
+        self._numbers = itertools.count(1)
+        self._state = State()
+        self._last_sign_s = math.inf
+        self._lost: EngineDeadError | None = None
+        self._stalled: EngineDeadError | None = None
         self._closed = False
-        self._count = 0
-        self._thread = threading.Thread(target=self._run, name="hotshoe-engine", daemon=True)
-        self._thread.start()
+        self._pool = ThreadPoolExecutor(NUM_TOKENISERS, thread_name_prefix="hotshoe-tokenise")
+
+    def _attach(self, link: Link) -> None:
+        self._link = link
+        self._info = link.info
+        self._inputs = InputProcessor(self.config, self._info.vocab_size, link.tokenizer)
+        self._outputs = OutputProcessor(link.tokenizer)
+        link.start()
+
+    @property
+    def config(self) -> EngineConfig:
+        return self._info.config
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._info
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        return self._link.tokenizer
+
+    @property
+    def is_paused(self) -> bool:
+        return self._state.is_paused
+
+    @property
+    def is_sleeping(self) -> bool:
+        return self._state.is_sleeping
+
+    @property
+    def num_restarts(self) -> int:
+        return self._link.num_restarts
 
     async def generate(
         self,
@@ -72,122 +138,245 @@ class AsyncEngine:
         timeout_s: float | None = None,
     ) -> AsyncIterator[RequestUpdate]:
         """See `EngineClient.generate`."""
+        arrival_s = time.monotonic()
+        loop = self._bind()
+        self.check_queue()
         if request_id is None:
-            self._count += 1
-            request_id = f"async-{self._count}"
-        stream = _Stream(asyncio.get_running_loop())
-        self._send(
-            lambda: self._add(
-                stream, request_id, prompt, params or SamplingParams(), priority, tenant
-            )
-        )
+            request_id = f"async-{next(self._numbers)}"
+        if request_id in self._streams:
+            raise RequestError(f"request id {request_id!r} is in use", "request_id")
+        timer = self._set_deadline(request_id, timeout_s)
+        stream = self._streams[request_id] = _Stream()
         finished = False
         try:
+            new = await loop.run_in_executor(
+                self._pool,
+                self._inputs.prepare,
+                request_id,
+                prompt,
+                params or SamplingParams(),
+                priority,
+                tenant,
+            )
+            self._check_alive()
+            self._outputs.add(
+                request_id, new.prompt, new.prompt_token_ids, new.params, new.add.ids, arrival_s
+            )
+            if stream.early_end:
+                self._end(request_id, stream.early_end[0])
+            else:
+                stream.first_id = new.add.ids[0]
+                self._sent[stream.first_id] = request_id
+                self._link.send(new.add)
             while not finished:
-                news = await stream.mailbox.get()
+                news = await stream.news.get()
                 if isinstance(news, Exception):
-                    finished = True
                     raise news
                 finished = news.finished
                 yield news
         finally:
-            if not finished:
-                self._send_if_open(lambda: self._abort(request_id, stream))
+            if timer is not None:
+                timer.cancel()
+            self._forget(request_id, stream)
 
-    async def call(self, function: Callable[[Engine], Any]) -> Any:
-        """Run a function in the engine thread, between steps, and return its result."""
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        loop = future.get_loop()
+    async def abort(self, request_ids: Iterable[str]) -> None:
+        """See `EngineClient.abort`."""
+        self._bind()
+        for request_id in request_ids:
+            self._end(request_id, None)
 
-        def run() -> None:
-            try:
-                result = function(self.engine)
-            except Exception as error:
-                loop.call_soon_threadsafe(future.set_exception, error)
-            else:
-                loop.call_soon_threadsafe(future.set_result, result)
+    async def stats(self) -> EngineStats:
+        """See `EngineClient.stats`."""
+        return msgspec.convert(await self._call("stats"), EngineStats)
 
-        self._send(run)
-        return await future
+    async def pause(self, mode: PauseMode = "abort", clear_cache: bool = True) -> None:
+        """See `EngineClient.pause`."""
+        await self._call("pause", mode=mode, clear_cache=clear_cache)
+
+    async def resume(self) -> None:
+        """See `EngineClient.resume`."""
+        await self._call("resume")
+
+    async def sleep(self, level: int = 0) -> None:
+        """See `EngineClient.sleep`."""
+        await self._call("sleep", level=level)
+
+    async def wake_up(self, tags: Iterable[str] | None = None) -> None:
+        """See `EngineClient.wake_up`."""
+        await self._call("wake_up", tags=None if tags is None else list(tags))
+
+    async def reset_prefix_cache(self, reset_running: bool = False) -> bool:
+        """See `EngineClient.reset_prefix_cache`."""
+        return bool(await self._call("reset_prefix_cache", reset_running=reset_running))
+
+    async def check_health(self) -> None:
+        """See `EngineClient.check_health`."""
+        self._check_alive()
+        silent_s, limit_s = time.monotonic() - self._last_sign_s, self.config.engine_stall_timeout_s
+        if silent_s > limit_s:
+            raise EngineDeadError(f"the engine has given no sign of life for {silent_s:.0f} s")
+
+    def check_queue(self) -> None:
+        """See `EngineClient.check_queue`.
+
+        Raises:
+            QueueFullError: Too many requests wait.
+        """
+        self._check_alive()
+        retry_after_s = self._state.retry_after_s
+        if retry_after_s:
+            raise QueueFullError("too many requests are waiting already", retry_after_s)
 
     def close(self) -> None:
-        """Stop the thread, fail what is still running, release the device."""
+        """See `EngineClient.close`."""
         if not self._closed:
             self._closed = True
-            self._commands.put(None)
-            self._thread.join()
-            self.engine.close()
+            self._link.close()
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self.on_lost(EngineDeadError("the engine was closed"))
 
-    def _send(self, command: Command) -> None:
-        if self._failure is not None:
-            raise self._failure
-        if self._closed:
-            raise EngineDeadError("the engine was closed")
-        self._commands.put(command)
+    # What the link's thread calls.
 
-    def _send_if_open(self, command: Command) -> None:
-        if self._failure is None and not self._closed:
-            self._commands.put(command)
-
-    # Everything below runs in the engine thread.
-
-    def _run(self) -> None:
-        try:
-            while self._take_commands():
-                if self.engine.has_work():
-                    self._deliver(self.engine.step())
-            raise EngineDeadError("the engine was closed")
-        except Exception as error:
-            self._fail(error)
-
-    def _take_commands(self) -> bool:
-        """Run what has been asked for; wait for something when there is no work."""
-        while True:
-            try:
-                command = self._commands.get(block=not self.engine.has_work())
-            except queue.Empty:
-                return True
-            if command is None:
-                return False
-            command()
-
-    def _add(
-        self,
-        stream: _Stream,
-        request_id: str,
-        prompt: Prompt,
-        params: SamplingParams,
-        priority: int,
-        tenant: str | None,
-    ) -> None:
-        try:
-            self.engine.add(request_id, prompt, params, priority, tenant)
-        except Exception as error:  # this request's failure; the engine goes on
-            stream.put(error)
+    def on_news(self, news: News) -> None:
+        """See `Listener.on_news`."""
+        self._last_sign_s = time.monotonic()
+        if isinstance(news, Heartbeat):
+            self._judge(news)
+        elif isinstance(news, State):
+            self._state = news
+        elif isinstance(news, Dead):
+            error = news.error.unwrap()
+            assert isinstance(error, EngineDeadError)
+            self.on_lost(error)
         else:
-            self._streams[request_id] = stream
+            self._post(self._take, news)
 
-    def _abort(self, request_id: str, stream: _Stream) -> None:
+    def on_lost(self, error: EngineDeadError) -> None:
+        """See `Listener.on_lost`."""
+        if self._lost is None:
+            self._lost = error
+        self._post(self._fail, self._lost)
+
+    def on_found(self, info: EngineInfo) -> None:
+        """See `Listener.on_found`."""
+        self._info = info
+        self._state = State()
+        self._lost = self._stalled = None
+
+    def _judge(self, beat: Heartbeat) -> None:
+        """Fail everybody when a step has not ended for too long; recover when it has."""
+        limit_s = self.config.engine_stall_timeout_s
+        if beat.busy_s <= limit_s:
+            self._stalled = None
+        elif self._stalled is None:
+            self._stalled = EngineDeadError(
+                f"the engine is stuck: a step has not come to an end within {limit_s:g} s "
+                "(--engine-stall-timeout-s)"
+            )
+            self._post(self._fail, self._stalled)
+
+    def _post(self, function: Callable[[Any], None], argument: object) -> None:
+        """Run in the event loop; one that is closed has nobody who listens."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(function, argument)
+
+    # What runs in the event loop.
+
+    def _bind(self) -> asyncio.AbstractEventLoop:
+        """Return the running loop, to which this engine belongs from now on.
+
+        Raises:
+            EngineError: Another loop is still using it.
+        """
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            if self._loop is not None and not self._loop.is_closed() and self._streams:
+                raise EngineError("an AsyncEngine can serve one event loop at a time")
+            self._loop = loop
+            self._calls.clear()
+        return loop
+
+    def _check_alive(self) -> None:
+        for error in (self._lost, self._stalled):
+            if error is not None:
+                raise EngineDeadError(str(error))  # anew, as raising adds to its traceback
+
+    async def _call(self, verb: str, **arguments: Any) -> Any:
+        future = self._bind().create_future()
+        self._check_alive()
+        number = next(self._numbers)
+        self._calls[number] = future
+        try:
+            self._link.send(Call(number, verb, arguments))
+            return await future
+        finally:
+            self._calls.pop(number, None)
+
+    def _take(self, news: News) -> None:
+        if isinstance(news, Batch):
+            self._deliver(news.outputs, news.time_s)
+        elif isinstance(news, Refused):
+            stream = self._streams.get(self._sent.get(news.id, ""))
+            if stream is not None:
+                stream.news.put_nowait(news.error.unwrap())
+        elif isinstance(news, Reply):
+            future = self._calls.get(news.number)
+            if future is not None and not future.done():
+                if news.error is None:
+                    future.set_result(news.result)
+                else:
+                    future.set_exception(news.error.unwrap())
+
+    def _deliver(self, outputs: list[TokenOutput], time_s: float) -> None:
+        updates, stopped = self._outputs.process(outputs, time_s)
+        for update in updates:
+            self._streams[update.request_id].news.put_nowait(update)
+        if stopped:
+            self._link.send(Abort(stopped))
+
+    def _set_deadline(self, request_id: str, timeout_s: float | None) -> asyncio.TimerHandle | None:
+        if timeout_s is None:
+            return None
+        if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)):
+            raise RequestError(f"timeout_s must be a number, not {timeout_s!r}", "timeout_s")
+        if not 0 < timeout_s < math.inf:  # NaN is refused too
+            raise RequestError(f"timeout_s must be above 0, not {timeout_s}", "timeout_s")
+        assert self._loop is not None
+        return self._loop.call_later(timeout_s, self._end, request_id, DEADLINE)
+
+    def _end(self, request_id: str, error: str | None) -> None:
+        """End a request's unfinished sequences with finish reason ABORT."""
+        stream = self._streams.get(request_id)
+        if stream is None:
+            return
+        ids = self._outputs.unfinished(request_id)
+        if ids is None:  # still being tokenised
+            stream.early_end.append(error)
+            return
+        reason = FinishReason.ABORT
+        outputs = [TokenOutput(i, [], finish_reason=reason, error=error) for i in ids]
+        self._deliver(outputs, time.monotonic())
+        if stream.first_id is not None:
+            self._send_if_alive(Abort(ids))
+
+    def _forget(self, request_id: str, stream: _Stream) -> None:
+        """Drop a request that has ended or that nobody listens to any more."""
         if self._streams.get(request_id) is stream:
             del self._streams[request_id]
-            self.engine.abort(request_id)
+            ids = self._outputs.abort(request_id)
+            if stream.first_id is not None:
+                del self._sent[stream.first_id]
+                if ids:
+                    self._send_if_alive(Abort(ids))
 
-    def _deliver(self, updates: list[RequestUpdate]) -> None:
-        for update in updates:
-            stream = self._streams.get(update.request_id)
-            if stream is not None:
-                stream.put(update)
-                if update.finished:
-                    del self._streams[update.request_id]
+    def _send_if_alive(self, command: Abort) -> None:
+        if self._lost is None:
+            self._link.send(command)
 
-    def _fail(self, error: Exception) -> None:
-        if not isinstance(error, EngineDeadError):
-            error = EngineDeadError(f"the engine has stopped: {type(error).__name__}: {error}")
-        self._failure = error
-        while not self._commands.empty():
-            command = self._commands.get()
-            if command is not None:
-                command()  # additions now fail by themselves, and say so to their streams
+    def _fail(self, error: EngineDeadError) -> None:
         for stream in self._streams.values():
-            stream.put(error)
-        self._streams.clear()
+            stream.news.put_nowait(EngineDeadError(str(error)))
+        for future in self._calls.values():
+            if not future.done():
+                future.set_exception(EngineDeadError(str(error)))

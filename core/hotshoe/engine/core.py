@@ -232,9 +232,7 @@ class EngineCore:
                 return outputs
             plan, handle = self._in_flight.popleft()
             news = self._scheduler.update(plan, handle.result())
-            if self._constraints is not None:
-                self._constraints.advance(news)
-            outputs += news
+            outputs += news if self._constraints is None else self._constraints.advance(news)
         except Exception as error:
             self._fail(error)
         self._num_steps += 1

@@ -175,6 +175,13 @@ class OutputProcessor:
             self._children[child_id] = (request, sequence)
         self._requests[request_id] = request
 
+    def unfinished(self, request_id: str) -> list[str] | None:
+        """Return the engine's ids of a request's unfinished sequences; None if it is unknown."""
+        request = self._requests.get(request_id)
+        if request is None:
+            return None
+        return [child for child in request.child_ids if child in self._children]
+
     def abort(self, request_id: str) -> list[str]:
         """Forget a request; return the engine's ids of its unfinished sequences, to be aborted."""
         request = self._requests.get(request_id)

@@ -1,0 +1,263 @@
+"""Runs an engine core for front ends: takes commands between steps, sends what each step brought.
+
+One loop for every transport. A port carries commands and news; who is at its other end, and
+whether that is another process, the loop does not know. Requests are scoped by front end: two may
+use the same ids, and what a front end has asked for ends when it goes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from hotshoe.engine.client import EngineInfo, EngineStats, PauseMode
+from hotshoe.engine.core import EngineCore
+from hotshoe.engine.messages import (
+    Abort,
+    Add,
+    Batch,
+    Call,
+    Command,
+    Dead,
+    Heartbeat,
+    Hello,
+    News,
+    Refused,
+    Reply,
+    Side,
+    State,
+    Welcome,
+    WireError,
+)
+from hotshoe.errors import EngineDeadError, EngineError, RequestError, UserError
+from hotshoe.types import FinishReason, TokenOutput
+
+IDLE_S = 1.0
+HEARTBEAT_S = 0.5
+
+
+class Port(Protocol):
+    """Where commands come from and news goes to. Front ends are numbered."""
+
+    def receive(self, timeout_s: float) -> list[tuple[int, Command | None]]:
+        """Return what has come, waiting that long for the first; None: this front end has gone."""
+        ...
+
+    def send(self, peer: int, news: News) -> None:
+        """Send to a front end, without waiting for it; one that has gone misses nothing."""
+        ...
+
+    def broadcast(self, news: News) -> None:
+        """Send to everybody. May be called from any thread."""
+        ...
+
+    def wake(self) -> None:
+        """Let `receive` return. May be called from any thread and from signal handlers."""
+        ...
+
+
+@dataclass(slots=True)
+class StepClock:
+    """How many steps have ended, and when the present one began (0: none runs)."""
+
+    num_steps: int = 0
+    begun_s: float = 0.0
+
+    def busy_s(self) -> float:
+        """Return how long the present step has taken so far."""
+        begun_s = self.begun_s
+        return time.monotonic() - begun_s if begun_s else 0.0
+
+
+class EngineLoop:
+    """Steps a core until `stop`.
+
+    Args:
+        core: Owned by the thread that calls `run`.
+        info: What `Welcome` tells a front end.
+        port: Commands and news.
+    """
+
+    def __init__(self, core: EngineCore, info: EngineInfo, port: Port) -> None:
+        self.clock = StepClock()
+        self._core = core
+        self._info = info
+        self._port = port
+        self._owners: dict[str, tuple[int, str]] = {}
+        self._state = State()
+        self._stopping = threading.Event()
+        # Calls of `pause` that wait for the core to be quiet: front end, number, clear the cache.
+        self._pausing: list[tuple[int, int, bool]] = []
+        self._handlers: dict[type, Callable[[int, Any], None]] = {
+            Hello: self._hello,
+            Add: self._add,
+            Abort: self._abort,
+            Call: self._call,
+        }
+        self._verbs: dict[str, Callable[..., Any]] = {
+            "stats": self._stats,
+            "resume": self._resume,
+            "sleep": self._sleep,
+            "wake_up": core.wake_up,
+            "reset_prefix_cache": core.reset_prefix_cache,
+        }
+
+    def run(self) -> None:
+        """Step whenever there is work; return after `stop`.
+
+        Raises:
+            EngineDeadError: The core has failed; every front end has been told.
+        """
+        beating = threading.Thread(target=self._beat, name="hotshoe-heartbeat", daemon=True)
+        beating.start()
+        dead = EngineDeadError("the engine was closed")
+        try:
+            while not self._stopping.is_set():
+                for peer, command in self._port.receive(0.0 if self._core.has_work() else IDLE_S):
+                    self._take(peer, command)
+                if self._core.has_work():
+                    self._emit(self._timed(self._core.step))
+                self._settle()
+        except EngineDeadError as error:
+            dead = error
+            raise
+        except Exception as error:
+            dead = EngineDeadError(f"the engine has stopped: {type(error).__name__}: {error}")
+            raise dead from error
+        finally:
+            self._stopping.set()
+            beating.join()
+            self._port.broadcast(Dead(WireError.wrap(dead)))
+
+    def stop(self) -> None:
+        """Let `run` return after the present step. May be called from anywhere."""
+        self._stopping.set()
+        self._port.wake()
+
+    def _beat(self) -> None:
+        while not self._stopping.wait(HEARTBEAT_S):
+            self._port.broadcast(Heartbeat(self.clock.num_steps, self.clock.busy_s()))
+
+    def _timed(self, work: Callable[[], list[TokenOutput]]) -> list[TokenOutput]:
+        """Do what may take a step's time, with the clock running."""
+        self.clock.begun_s = time.monotonic()
+        try:
+            return work()
+        finally:
+            self.clock.begun_s = 0.0
+            self.clock.num_steps += 1
+
+    def _emit(self, outputs: Iterable[TokenOutput]) -> None:
+        """Send outputs to those who asked for them, one message for each."""
+        time_s = time.monotonic()
+        batches: dict[int, list[TokenOutput]] = {}
+        for output in outputs:
+            owner = self._owners.get(output.request_id)
+            if owner is None:
+                continue
+            if output.finish_reason is not None:
+                del self._owners[output.request_id]
+            peer, output.request_id = owner
+            batches.setdefault(peer, []).append(output)
+        for peer, batch in batches.items():
+            self._port.send(peer, Batch(batch, time_s))
+
+    def _settle(self) -> None:
+        """Answer what waited for quiet, and tell everybody what has changed."""
+        if self._pausing and not self._core.has_work():
+            calls, self._pausing = self._pausing, []
+            if any(clear_cache for _, _, clear_cache in calls):
+                self._core.reset_prefix_cache(reset_running=True)
+            for peer, number, _ in calls:
+                self._reply(peer, Reply(number))
+        self._announce()
+
+    def _announce(self) -> None:
+        core, old = self._core, self._state
+        state = State(core.is_paused, core.is_sleeping, core.retry_after_s())
+        if (state.is_paused, state.is_sleeping, state.retry_after_s > 0) != (
+            old.is_paused,
+            old.is_sleeping,
+            old.retry_after_s > 0,
+        ):
+            self._state = state
+            self._port.broadcast(state)
+
+    def _reply(self, peer: int, reply: Reply) -> None:
+        self._announce()  # so that who gets the reply knows the state it brought
+        self._port.send(peer, reply)
+
+    # What front ends ask for.
+
+    def _take(self, peer: int, command: Command | None) -> None:
+        if command is None:
+            self._drop([i for i, (owner, _) in self._owners.items() if owner == peer])
+        else:
+            self._handlers[type(command)](peer, command)
+
+    def _hello(self, peer: int, _: Hello) -> None:
+        self._port.send(peer, Welcome(Side(), self._info))
+        self._port.send(peer, self._state)
+
+    def _add(self, peer: int, new: Add) -> None:
+        ids = new.ids
+        new.ids = [_scoped(peer, i) for i in ids]
+        try:
+            self._core.add(new)
+        except UserError as error:
+            self._port.send(peer, Refused(ids[0], WireError.wrap(error)))
+        else:
+            self._owners.update(zip(new.ids, ((peer, i) for i in ids), strict=True))
+
+    def _abort(self, peer: int, command: Abort) -> None:
+        self._drop([_scoped(peer, i) for i in command.ids])
+
+    def _drop(self, ids: Iterable[str]) -> None:
+        for request_id in ids:
+            self._owners.pop(request_id, None)
+            self._core.abort((request_id,))
+
+    def _call(self, peer: int, call: Call) -> None:
+        if call.verb == "pause":
+            try:
+                self._pause(**call.arguments)
+            except RequestError as error:
+                self._reply(peer, Reply(call.number, error=WireError.wrap(error)))
+            else:
+                self._pausing.append((peer, call.number, call.arguments["clear_cache"]))
+            return
+        reply = Reply(call.number)
+        try:
+            reply.result = self._verbs[call.verb](**call.arguments)
+        except EngineDeadError:
+            raise
+        except Exception as error:  # the caller's mistake; the engine goes on
+            reply.error = WireError.wrap(error)
+        self._reply(peer, reply)
+
+    def _stats(self) -> EngineStats:
+        return self._core.stats()
+
+    def _pause(self, mode: PauseMode, clear_cache: bool) -> None:
+        self._emit(self._timed(lambda: self._core.pause(mode)))
+        if mode == "abort":
+            ids = list(self._owners)
+            self._core.abort(ids)
+            self._emit(TokenOutput(i, [], finish_reason=FinishReason.ABORT) for i in ids)
+
+    def _resume(self) -> None:
+        self._core.resume()
+        calls, self._pausing = self._pausing, []
+        error = WireError.wrap(EngineError("resume was called before the pause was complete"))
+        for peer, number, _ in calls:
+            self._reply(peer, Reply(number, error=error))
+
+    def _sleep(self, level: int) -> None:
+        self._emit(self._timed(lambda: self._core.sleep(level)))
+
+
+def _scoped(peer: int, request_id: str) -> str:
+    return f"{peer}/{request_id}"

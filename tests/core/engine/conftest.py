@@ -1,0 +1,57 @@
+"""Engines with faults to order, in a thread or in a process of their own."""
+
+import importlib
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hotshoe import AsyncEngine, EngineConfig
+
+METADATA = "Metadata-Version: 2.1\nName: hotshoe-faulty\nVersion: 0\n"
+
+
+@pytest.fixture(scope="session")
+def faulty_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of packages in which the plugin of faulty.py is installed."""
+    site = tmp_path_factory.mktemp("site")
+    shutil.copy(Path(__file__).with_name("faulty.py"), site / "hotshoe_faulty.py")
+    info = site / "hotshoe_faulty-0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(METADATA)
+    (info / "entry_points.txt").write_text("[hotshoe]\nfaulty = hotshoe_faulty\n")
+    return site
+
+
+@pytest.fixture
+def faulty(faulty_site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install the faulty platform for this process and its children."""
+    monkeypatch.setenv("PYTHONPATH", str(faulty_site))
+    monkeypatch.syspath_prepend(str(faulty_site))
+    importlib.invalidate_caches()
+
+
+@pytest.fixture
+def config(model_dir: Path, faulty: None) -> Callable[..., EngineConfig]:
+    def make(faults: dict[str, object] | None = None, **options: object) -> EngineConfig:
+        return EngineConfig(
+            model=str(model_dir), platform="faulty", platform_options=faults or {}, **options
+        )
+
+    return make
+
+
+@pytest.fixture
+def start(config: Callable[..., EngineConfig]) -> Iterator[Callable[..., AsyncEngine]]:
+    """Start engines: `start(transport, faults, **options)`; they are closed in the end."""
+    engines: list[AsyncEngine] = []
+
+    def make(transport: str, faults: dict[str, object] | None = None, **options) -> AsyncEngine:
+        engine = AsyncEngine(config(faults, **options), transport=transport)
+        engines.append(engine)
+        return engine
+
+    yield make
+    for engine in engines:
+        engine.close()

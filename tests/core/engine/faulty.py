@@ -1,0 +1,49 @@
+"""The null platform with faults to order, as a plugin that a test installs for other processes.
+
+Options of the platform: `load_s` seconds to load, `load_error` a message to refuse with, `step_s`
+seconds a step takes, `fail_step` and `hang_step` the ids of steps that fail or take `hang_s`.
+"""
+
+import time
+from collections.abc import Mapping
+
+from hotshoe.builtin.null import NullPlatform, NullWorker
+from hotshoe.config import EngineConfig
+from hotshoe.errors import CheckpointError
+from hotshoe.executor import WorkerInfo
+from hotshoe.plugins import hookimpl
+from hotshoe.types import FinishedStep, StepPlan
+
+HOTSHOE_HOOK_API = 1
+
+
+@hookimpl
+def hotshoe_platforms() -> Mapping[str, str]:
+    return {"faulty": "hotshoe_faulty:FaultyPlatform"}
+
+
+class FaultyPlatform(NullPlatform):
+    name = "faulty"
+
+    def create_worker(self, config: EngineConfig) -> "FaultyWorker":
+        return FaultyWorker(config)
+
+
+class FaultyWorker(NullWorker):
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(config.max_num_seqs)
+        self.options = config.platform_options
+
+    def load(self) -> WorkerInfo:
+        time.sleep(self.options.get("load_s", 0))
+        if "load_error" in self.options:
+            raise CheckpointError(self.options["load_error"])
+        return super().load()
+
+    def execute(self, plan: StepPlan) -> FinishedStep:
+        time.sleep(self.options.get("step_s", 0))
+        if plan.step_id == self.options.get("hang_step"):
+            time.sleep(self.options["hang_s"])
+        if plan.step_id == self.options.get("fail_step"):
+            raise RuntimeError("the device fell off")
+        return super().execute(plan)
