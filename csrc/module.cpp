@@ -34,6 +34,7 @@ void set_threads(int n, const std::vector<int>& cores) {
 
 namespace hotshoe {
 void bind_attention(nb::module_&);
+void bind_communicator(nb::module_&);
 void bind_linear(nb::module_&);
 void bind_memory(nb::module_&);
 void bind_activation(nb::module_&);
@@ -53,6 +54,7 @@ NB_MODULE(HOTSHOE_MODULE, m) {
         "One thread until called. Not to be called while a kernel runs.\n\n"
         "Raises:\n    ValueError: n < 1, or as many cores as threads were not given.");
   hotshoe::bind_attention(m);
+  hotshoe::bind_communicator(m);
   hotshoe::bind_linear(m);
   hotshoe::bind_memory(m);
   hotshoe::bind_activation(m);

@@ -67,7 +67,16 @@ class CpuPlatform(Platform):
         )
 
     def candidates(self) -> Sequence[Candidate]:
-        from hotshoe_cpu import activation, attention, embedding, linear, norm, rotary, sampling
+        from hotshoe_cpu import (
+            activation,
+            attention,
+            communicator,
+            embedding,
+            linear,
+            norm,
+            rotary,
+            sampling,
+        )
 
         return (
             Candidate("attention", "native", attention.supports, attention.Attention),
@@ -80,6 +89,12 @@ class CpuPlatform(Platform):
             ),
             Candidate("embedding", "native", embedding.supports, embedding.Embedding),
             Candidate("sample", "native", sampling.supports, sampling.Sample),
+            Candidate(
+                "communicator",
+                "shared_memory",
+                communicator.supports,
+                communicator.Communicator,
+            ),
         )
 
     def resolve(self, config: EngineConfig) -> Sequence[Change]:

@@ -1,0 +1,182 @@
+"""Reference of slot `communicator`: bytes over gloo's loopback connections, sums on the host.
+
+Tensors of a device are staged through host memory, so it serves every device, slowly. Ranks meet
+through a file in the rendezvous directory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed
+from torch import Tensor
+
+from hotshoe.errors import EngineError
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots.operations import Rendezvous
+from hotshoe.slots.specs import CommunicatorSpec
+
+#: Typed as anything, as its stubs leave out what is used here.
+dist: Any = torch.distributed
+LOOPBACK = "127.0.0.1"
+#: Types whose sums are taken in a wider one and rounded at the end.
+WIDER = {torch.bfloat16: torch.float32, torch.float16: torch.float32}
+
+
+class Transfer:
+    """See `hotshoe.slots.PendingTransfer`."""
+
+    def __init__(self, wait: Callable[[], None]) -> None:
+        self.wait = wait
+
+
+class Communicator:
+    """See `hotshoe.slots.CommunicatorOp`."""
+
+    def __init__(self, spec: CommunicatorSpec, facts: DeviceFacts) -> None:
+        self.rank, self.size = 0, spec.size
+        self._group: Any = None
+
+    def open(self, rendezvous: Rendezvous) -> None:
+        self.rank = rendezvous.rank
+        options = dist.ProcessGroupGloo._Options()
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname=LOOPBACK)]
+        options._timeout = timedelta(seconds=rendezvous.timeout_s)
+        store = dist.FileStore(str(Path(rendezvous.directory) / "gloo"), self.size)
+        store.set_timeout(options._timeout)
+        try:
+            self._group = dist.ProcessGroupGloo(store, self.rank, self.size, options)
+        except RuntimeError as error:
+            raise self._lost(error) from None
+
+    def all_reduce(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        parts = self._gather(x.reshape(-1), [x.numel()] * self.size)
+        total = parts[0].to(WIDER.get(x.dtype, x.dtype), copy=True)
+        for part in parts[1:]:
+            total += part
+        return _give(total.to(x.dtype).view(x.shape), x, out)
+
+    def all_gather(
+        self, x: Tensor, sizes: Sequence[int] | None = None, out: Tensor | None = None
+    ) -> Tensor:
+        parts = self._gather(x, sizes or [x.shape[0]] * self.size)
+        return _give(torch.cat(parts), x, out)
+
+    def reduce_scatter(
+        self, x: Tensor, sizes: Sequence[int] | None = None, out: Tensor | None = None
+    ) -> Tensor:
+        sizes = sizes or even_sizes(x, self.size)
+        first = sum(sizes[: self.rank])
+        piece = self.all_reduce(x)[first : first + sizes[self.rank]]
+        return _give(piece, x, out)
+
+    def all_to_all(
+        self,
+        x: Tensor,
+        send_sizes: Sequence[int] | None = None,
+        recv_sizes: Sequence[int] | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        send = send_sizes or even_sizes(x, self.size)
+        receive = recv_sizes or even_sizes(x, self.size)
+        width = row_bytes(x)
+        found = torch.empty((sum(receive), *x.shape[1:]), dtype=x.dtype)
+        splits = [[count * width for count in counts] for counts in (receive, send)]
+        self._wait(self._group.alltoall_base(_bytes(found), _bytes(x), *splits))
+        return _give(found, x, out)
+
+    def broadcast(self, x: Tensor, source: int) -> Tensor:
+        if x.numel() == 0:
+            return x
+        raw = _bytes(x)
+        options = dist.BroadcastOptions()
+        options.rootRank = source
+        self._wait(self._group.broadcast([raw], options))
+        return x.copy_(_tensor(raw, x)) if self.rank != source else x
+
+    def send(self, x: Tensor, to: int) -> Transfer:
+        if x.numel() == 0:
+            return Transfer(lambda: None)
+        raw = _bytes(x)
+        work = self._group.send([raw], to, 0)
+        return Transfer(lambda: self._wait(work, raw))
+
+    def recv(self, out: Tensor, source: int) -> Transfer:
+        if out.numel() == 0:
+            return Transfer(lambda: None)
+        raw = torch.empty(out.nbytes, dtype=torch.uint8)
+        work = self._group.recv([raw], source, 0)
+
+        def wait() -> None:
+            self._wait(work)
+            out.copy_(_tensor(raw, out))
+
+        return Transfer(wait)
+
+    def close(self) -> None:
+        if self._group is not None:
+            self._group.abort()
+            self._group = None
+
+    def _gather(self, x: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+        """Return every rank's rows, on the host. Gloo wants equal sizes: the longest is one."""
+        width = row_bytes(x)
+        longest = max(sizes) * width
+        found = [torch.empty((size, *x.shape[1:]), dtype=x.dtype) for size in sizes]
+        if longest == 0:
+            return found
+        raw = torch.zeros(longest, dtype=torch.uint8)
+        raw[: x.nbytes] = _bytes(x)
+        pieces = [torch.empty_like(raw) for _ in sizes]
+        self._wait(self._group.allgather([pieces], [raw]))
+        for tensor, piece in zip(found, pieces, strict=True):
+            tensor.copy_(_tensor(piece[: tensor.nbytes], tensor))
+        return found
+
+    def _wait(self, work: Any, *alive: Tensor) -> None:
+        """Wait; `alive` are tensors that must not go before."""
+        try:
+            work.wait()
+        except RuntimeError as error:
+            raise self._lost(error) from None
+
+    def _lost(self, error: RuntimeError) -> EngineError:
+        # [place in gloo's sources] what happened [address]. Advice.
+        cause = re.sub(r"\s*\[[^]]*\]\s*", "", str(error)).partition("\n")[0].partition(". ")[0]
+        return EngineError(f"rank {self.rank} lost the other ranks: {cause}")
+
+
+def even_sizes(x: Tensor, size: int) -> list[int]:
+    """Return equal pieces of x's rows.
+
+    Raises:
+        ValueError: They do not come out even; give sizes then.
+    """
+    rows, rest = divmod(x.shape[0], size)
+    if rest:
+        raise ValueError(f"{x.shape[0]} rows do not divide among {size} ranks; give sizes")
+    return [rows] * size
+
+
+def row_bytes(x: Tensor) -> int:
+    """Return the bytes of one row of x."""
+    return int(torch.Size(x.shape[1:]).numel()) * x.itemsize
+
+
+def _bytes(x: Tensor) -> Tensor:
+    """Return x's bytes on the host."""
+    return x.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _tensor(raw: Tensor, like: Tensor) -> Tensor:
+    return raw.view(like.dtype).view(like.shape)
+
+
+def _give(found: Tensor, x: Tensor, out: Tensor | None) -> Tensor:
+    """Bring a result from the host to where it is wanted."""
+    return found.to(x.device) if out is None else out.copy_(found)
