@@ -1,10 +1,11 @@
 """The endpoints of every server, one module for each family."""
 
-from hotshoe_server.endpoints import about, admin, chat, completions, tokens
+from hotshoe_server.endpoints import about, admin, chat, completions, responses, tokens
 
 ENDPOINTS = [
     *chat.ENDPOINTS,
     *completions.ENDPOINTS,
+    *responses.ENDPOINTS,
     *tokens.ENDPOINTS,
     *about.ENDPOINTS,
     *admin.ENDPOINTS,

@@ -176,13 +176,19 @@ class Conversation(Schema):
         Raises:
             RequestError: A name is the server's own.
         """
-        variables = self.chat_template_kwargs or {}
-        taken = RESERVED_VARIABLES.intersection(variables)
-        if taken:
-            raise RequestError(
-                f"chat_template_kwargs may not set {min(taken)}", "chat_template_kwargs"
-            )
-        return dict(variables)
+        return check_variables(self.chat_template_kwargs or {})
+
+
+def check_variables(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return variables for a template.
+
+    Raises:
+        RequestError: A name is the server's own.
+    """
+    taken = RESERVED_VARIABLES.intersection(variables)
+    if taken:
+        raise RequestError(f"chat_template_kwargs may not set {min(taken)}", "chat_template_kwargs")
+    return dict(variables)
 
 
 class ChatRequest(Generation, Conversation):

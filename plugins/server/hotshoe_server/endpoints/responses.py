@@ -1,0 +1,255 @@
+"""`/v1/responses`: answers made of items, stored so that a conversation can go on from them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from hotshoe.text.output_processor import RequestUpdate
+from hotshoe.types import FinishReason, RequestOutput
+from hotshoe_server.call import Call
+from hotshoe_server.conversation import Dialogue, open_dialogue, text_form
+from hotshoe_server.errors import ApiError, as_api_error
+from hotshoe_server.extensions import Endpoint
+from hotshoe_server.generation import generate, last_output
+from hotshoe_server.response_builder import ResponseBuilder, Told, as_message
+from hotshoe_server.schemas.chat import check_variables
+from hotshoe_server.schemas.response_answers import (
+    DeletedResponse,
+    InputDetails,
+    OutputDetails,
+    ResponseAnswer,
+    ResponseUsage,
+)
+from hotshoe_server.schemas.responses import ResponsesRequest
+from hotshoe_server.sse import event, open_stream
+from hotshoe_server.store import StoredResponse
+from hotshoe_server.tools import plan_tools
+
+
+async def respond(call: Call, body: ResponsesRequest) -> Response | ResponseAnswer:
+    """Answer with items."""
+    server = call.server
+    model = server.model_name(body.model)
+    body.sampling_params()  # mistakes are found before the prompt is rendered
+    history = [*_earlier(call, body.previous_response_id), *body.chat_messages()]
+    opening = (
+        [] if body.instructions is None else [{"role": "system", "content": body.instructions}]
+    )
+    form = None if body.text is None else body.text.format
+    dialogue = await open_dialogue(
+        server,
+        [*opening, *history],
+        check_variables(body.variables()),
+        plan_tools(server, body.chat_tools(), body.chat_choice(), body.parallel_tool_calls),
+        body.sampling_params,
+        text_form(form, body.structured_outputs),
+    )
+    answer = ResponseAnswer(
+        f"resp_{call.id}", int(time.time()), "in_progress", model, [], **_echo(body)
+    )
+    exchange = Exchange(call, body, dialogue, history, answer)
+    updates = generate(
+        call,
+        model,
+        dialogue.rendered,
+        dialogue.params,
+        request_id=answer.id,
+        stream=bool(body.stream),
+        priority=body.priority,
+    )
+    if body.stream:
+        return await open_stream(exchange.events(updates))
+    return exchange.whole(await last_output(updates))
+
+
+class Exchange:
+    """One request on its way.
+
+    Args:
+        call: Where it came from.
+        body: What it asks for.
+        dialogue: What is run.
+        history: The conversation without instructions, in chat's form.
+        answer: Filled in as it comes.
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        body: ResponsesRequest,
+        dialogue: Dialogue,
+        history: list[dict[str, Any]],
+        answer: ResponseAnswer,
+    ) -> None:
+        self._call = call
+        self._body = body
+        self._history = history
+        self._answer = answer
+        self._reader = dialogue.reader()
+        self._builder = ResponseBuilder()
+        self._num_told = 0
+
+    def whole(self, output: RequestOutput) -> ResponseAnswer:
+        """Return the answer to a request that has ended."""
+        self._builder.build(self._reader.read(output.outputs[0].text, finished=True))
+        self._end(output)
+        return self._answer
+
+    async def events(self, updates: AsyncIterator[RequestUpdate]) -> AsyncIterator[bytes]:
+        """Yield events until the request has ended; its failure is one of them."""
+        started = False
+        update: RequestUpdate | None = None
+        async with aclosing(updates):  # type: ignore[type-var]
+            try:
+                async for update in updates:
+                    told: list[Told] = []
+                    if not started:
+                        told += [
+                            (f"response.{s}", self._whole()) for s in ("created", "in_progress")
+                        ]
+                        started = True
+                    sequence = update.sequences[0]
+                    finished = sequence.finish_reason is not None
+                    told += self._builder.build(self._reader.read(sequence.new_text, finished))
+                    if finished:
+                        told += self._end(update.output())
+                    if told:
+                        yield self._written(told)
+            except Exception as error:
+                if not started:
+                    raise
+                yield self._written(self._fail(as_api_error(error)))
+
+    def _end(self, output: RequestOutput) -> list[Told]:
+        """Close everything, store the answer, and return what to tell."""
+        sequence, told = output.outputs[0], list[Told]()
+        cut = sequence.finish_reason is not FinishReason.STOP
+        self._builder.close(told, "incomplete" if cut else "completed")
+        answer = self._answer
+        answer.output = self._builder.items
+        answer.status = "incomplete" if cut else "completed"
+        if cut:
+            reason = (
+                "max_output_tokens" if sequence.finish_reason is FinishReason.LENGTH else "abort"
+            )
+            answer.incomplete_details = {"reason": reason}
+        else:
+            answer.completed_at = int(time.time())
+        prompt, generated = len(output.prompt_token_ids), len(sequence.token_ids)
+        answer.usage = ResponseUsage(
+            prompt,
+            InputDetails(output.num_cached_tokens),
+            generated,
+            OutputDetails(0),
+            prompt + generated,
+        )
+        self._store()
+        return [*told, (f"response.{answer.status}", self._whole())]
+
+    def _fail(self, error: ApiError) -> list[Told]:
+        self._answer.status = "failed"
+        self._answer.error = {"code": "server_error", "message": str(error)}
+        self._answer.output = self._builder.items
+        return [("response.failed", self._whole())]
+
+    def _store(self) -> None:
+        if self._answer.store:
+            messages = [*self._history, as_message(self._answer.output)]
+            entry = StoredResponse(
+                self._call.tenant,
+                msgspec.json.encode(self._answer),
+                msgspec.json.encode(messages),
+            )
+            self._call.server.store.put(self._answer.id, entry)
+
+    def _whole(self) -> dict[str, Any]:
+        return {"response": msgspec.Raw(msgspec.json.encode(self._answer))}
+
+    def _written(self, told: list[Told]) -> bytes:
+        written = []
+        for name, data in told:
+            numbered = {"type": name, "sequence_number": self._num_told, **data}
+            written.append(event(numbered, name))
+            self._num_told += 1
+        return b"".join(written)
+
+
+def _earlier(call: Call, response_id: str | None) -> list[dict[str, Any]]:
+    """Return the conversation up to a stored response.
+
+    Raises:
+        ApiError: It is not stored, or is another tenant's.
+    """
+    if response_id is None:
+        return []
+    messages: list[dict[str, Any]] = msgspec.json.decode(_stored(call, response_id).messages)
+    return messages
+
+
+def _stored(call: Call, response_id: str) -> StoredResponse:
+    found = call.server.store.get(response_id, call.tenant)
+    if found is None:
+        raise ApiError(
+            "response_not_found",
+            f"there is no stored response {response_id!r}; it may have made room for newer ones",
+            "previous_response_id",
+        )
+    return found
+
+
+def _echo(body: ResponsesRequest) -> dict[str, Any]:
+    """Return what a response repeats of its request."""
+    values = body.model_dump(
+        exclude_none=True,
+        by_alias=True,
+        include={
+            *("tools", "tool_choice", "instructions", "max_output_tokens", "metadata"),
+            *("previous_response_id", "reasoning", "store", "temperature", "text", "top_p"),
+            *("user", "parallel_tool_calls"),
+        },
+    )
+    defaults = {
+        "tools": [],
+        "tool_choice": "auto",
+        "parallel_tool_calls": True,
+        "metadata": {},
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "text": {"format": {"type": "text"}},
+    }
+    return defaults | values
+
+
+async def stored_response(call: Call) -> Response:
+    """Return a stored response."""
+    entry = _stored(call, call.path_params["response_id"])
+    return Response(entry.answer, media_type="application/json")
+
+
+async def delete_response(call: Call) -> DeletedResponse:
+    """Forget a stored response."""
+    response_id = call.path_params["response_id"]
+    _stored(call, response_id)
+    call.server.store.delete(response_id, call.tenant)
+    return DeletedResponse(response_id)
+
+
+_ONE = "/v1/responses/{response_id}"
+ENDPOINTS = [
+    Endpoint(
+        "POST",
+        "/v1/responses",
+        respond,
+        "Answer with items",
+        answer=ResponseAnswer,
+        other_types=("text/event-stream",),
+    ),
+    Endpoint("GET", _ONE, stored_response, "A stored response", answer=ResponseAnswer),
+    Endpoint("DELETE", _ONE, delete_response, "Forget a response", answer=DeletedResponse),
+]

@@ -1,0 +1,162 @@
+"""From a parser's events to the items of a response, and to the events that tell of them.
+
+One builder serves whole answers and streams: a whole answer is what a stream's events say in the
+end. An item is opened when something of its kind comes, and closed when something else does.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from typing import Any
+
+from hotshoe.text.parsing import (
+    ContentDelta,
+    Event,
+    MalformedCall,
+    ReasoningDelta,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallStart,
+)
+from hotshoe_server.chat_stream import new_call_id
+from hotshoe_server.schemas.response_answers import (
+    OutputCall,
+    OutputItem,
+    OutputMessage,
+    OutputReasoning,
+    OutputText,
+    ReasoningText,
+)
+
+#: An event's name and what it has beside its sequence number.
+Told = tuple[str, dict[str, Any]]
+
+
+class ResponseBuilder:
+    """Builds the output of one response.
+
+    Attributes:
+        items: As far as they have come; their texts are filled in when they close.
+    """
+
+    def __init__(self) -> None:
+        self.items: list[OutputItem] = []
+        self._open: OutputItem | None = None
+        self._parts: list[str] = []
+
+    def build(self, events: Iterable[Event]) -> list[Told]:
+        """Take what a parser found; return what to tell."""
+        told: list[Told] = []
+        for event in events:
+            match event:
+                case ContentDelta(text) | MalformedCall(text, index=None):
+                    self._write(OutputMessage, "response.output_text.delta", text, told)
+                case ReasoningDelta(text):
+                    self._write(OutputReasoning, "response.reasoning_text.delta", text, told)
+                case ToolCallStart(_, name, call_id):
+                    self.close(told)
+                    found = call_id or new_call_id()
+                    self._begin(OutputCall(_id("fc"), "in_progress", found, name, ""), told)
+                case ToolCallArguments(_, text):
+                    self._write(OutputCall, "response.function_call_arguments.delta", text, told)
+                case ToolCallEnd():
+                    self.close(told)
+                case MalformedCall():  # its beginning has been told already
+                    self.close(told, "incomplete")
+        return told
+
+    def close(self, told: list[Told], status: str = "completed") -> None:
+        """Close the open item, if there is one."""
+        item = self._open
+        if item is None:
+            return
+        text, self._parts, self._open = "".join(self._parts), [], None
+        at = {"item_id": item.id, "output_index": len(self.items) - 1}
+        match item:
+            case OutputCall():
+                item.arguments = text
+                whole = {**at, "name": item.name, "arguments": text}
+                told.append(("response.function_call_arguments.done", whole))
+            case OutputMessage():
+                item.content[0].text = text
+                whole = {**at, "content_index": 0, "text": text, "logprobs": []}
+                told.append(("response.output_text.done", whole))
+                told.append(("response.content_part.done", self._part(item)))
+            case OutputReasoning():
+                item.content[0].text = text
+                whole = {**at, "content_index": 0, "text": text}
+                told.append(("response.reasoning_text.done", whole))
+                told.append(("response.content_part.done", self._part(item)))
+        item.status = status
+        index = at["output_index"]
+        told.append(("response.output_item.done", {"output_index": index, "item": item}))
+
+    def _write(self, kind: type[OutputItem], name: str, text: str, told: list[Told]) -> None:
+        if not isinstance(self._open, kind):
+            if not text.strip() and self.items:
+                return  # white space between items is no message
+            self.close(told)
+            self._begin(_new_item(kind), told)
+        assert self._open is not None
+        self._parts.append(text)
+        delta: dict[str, Any] = {
+            "item_id": self._open.id,
+            "output_index": len(self.items) - 1,
+            "delta": text,
+        }
+        if kind is not OutputCall:
+            delta["content_index"] = 0
+        if kind is OutputMessage:
+            delta["logprobs"] = []
+        told.append((name, delta))
+
+    def _begin(self, item: OutputItem, told: list[Told]) -> None:
+        self.items.append(item)
+        self._open = item
+        bare = item if isinstance(item, OutputCall) else _without_content(item)
+        index = len(self.items) - 1
+        told.append(("response.output_item.added", {"output_index": index, "item": bare}))
+        if not isinstance(item, OutputCall):
+            told.append(("response.content_part.added", self._part(item)))
+
+    def _part(self, item: OutputMessage | OutputReasoning) -> dict[str, Any]:
+        return {
+            "item_id": item.id,
+            "output_index": len(self.items) - 1,
+            "content_index": 0,
+            "part": item.content[0],
+        }
+
+
+def _new_item(kind: type[OutputItem]) -> OutputItem:
+    if kind is OutputReasoning:
+        return OutputReasoning(_id("rs"), "in_progress", [], [ReasoningText("")])
+    assert kind is OutputMessage, "arguments come after the start of their call"
+    return OutputMessage(_id("msg"), "in_progress", "assistant", [OutputText("", [], [])])
+
+
+def _without_content(item: OutputMessage | OutputReasoning) -> OutputItem:
+    if isinstance(item, OutputMessage):
+        return OutputMessage(item.id, item.status, item.role, [])
+    return OutputReasoning(item.id, item.status, [], [])
+
+
+def _id(kind: str) -> str:
+    return f"{kind}_{secrets.token_hex(12)}"
+
+
+def as_message(items: Iterable[OutputItem]) -> dict[str, Any]:
+    """Return the output as chat's message, for a conversation that goes on from it."""
+    message: dict[str, Any] = {"role": "assistant", "content": ""}
+    for item in items:
+        match item:
+            case OutputMessage():
+                message["content"] += item.content[0].text
+            case OutputReasoning():
+                message["reasoning_content"] = item.content[0].text
+            case OutputCall(status="completed"):
+                function = {"name": item.name, "arguments": item.arguments}
+                call = {"id": item.call_id, "type": "function", "function": function}
+                message.setdefault("tool_calls", []).append(call)
+    return message

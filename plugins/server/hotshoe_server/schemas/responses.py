@@ -1,0 +1,294 @@
+"""Requests of `/v1/responses`, and their translation into chat's messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from hotshoe.errors import RequestError
+from hotshoe_server.schemas.base import MAX_ITEMS, ByKind, Schema, ShortList, ShortText
+from hotshoe_server.schemas.chat import (
+    AllowedChoice,
+    AllowedTools,
+    Function,
+    FunctionName,
+    Name,
+    NamedChoice,
+    Tool,
+)
+from hotshoe_server.schemas.fields import Generation
+from hotshoe_server.schemas.grammar import JsonObjectFormat, JsonSchema, TextFormat
+
+Status = Literal["in_progress", "completed", "incomplete"] | None
+
+
+class InputText(Schema):
+    """Text, as sent or as an earlier answer had it."""
+
+    type: Literal["input_text", "output_text", "text", "reasoning_text", "summary_text"]
+    text: str
+    annotations: list[Any] | None = Field(None, max_length=MAX_ITEMS)
+    logprobs: list[Any] | None = Field(None, max_length=MAX_ITEMS)
+
+
+class InputRefusal(Schema):
+    """What a model said instead of an answer."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+
+InputPart = Annotated[InputText | InputRefusal, Field(discriminator="type")]
+InputContent = Annotated[
+    Annotated[str, Tag("text")] | Annotated[ShortList[InputPart], Tag("list")], ByKind
+]
+
+
+class MessageItem(Schema):
+    """A message; its type may be left out."""
+
+    type: Literal["message"] = "message"
+    role: Literal["system", "developer", "user", "assistant"]
+    content: InputContent
+    id: ShortText | None = None
+    status: Status = None
+    phase: ShortText | None = None
+
+
+class CallItem(Schema):
+    """A call that the model made."""
+
+    type: Literal["function_call"]
+    call_id: ShortText
+    name: ShortText
+    arguments: str
+    id: ShortText | None = None
+    status: Status = None
+    namespace: ShortText | None = None
+
+
+class CallOutputItem(Schema):
+    """What a function answered."""
+
+    type: Literal["function_call_output"]
+    call_id: ShortText
+    output: InputContent
+    id: ShortText | None = None
+    status: Status = None
+
+
+class ReasoningItem(Schema):
+    """What the model thought."""
+
+    type: Literal["reasoning"]
+    id: ShortText | None = None
+    summary: list[InputPart] | None = Field(None, max_length=1024)
+    content: list[InputPart] | None = Field(None, max_length=1024)
+    encrypted_content: str | None = None
+    status: Status = None
+
+
+def _item_type(value: Any) -> Any:
+    found = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return found or "message"
+
+
+InputItem = Annotated[
+    Annotated[MessageItem, Tag("message")]
+    | Annotated[CallItem, Tag("function_call")]
+    | Annotated[CallOutputItem, Tag("function_call_output")]
+    | Annotated[ReasoningItem, Tag("reasoning")],
+    Discriminator(_item_type),
+]
+
+
+class FunctionTool(Schema):
+    """A function that the model may call."""
+
+    type: Literal["function"]
+    name: Name
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+    defer_loading: Literal[False] | None = None
+
+    def as_chat(self) -> Tool:
+        """Return it in chat's form."""
+        function = Function.model_construct(
+            **self.model_dump(exclude={"type", "defer_loading"}, exclude_none=True)
+        )
+        return Tool.model_construct(type="function", function=function)
+
+
+class NamedFunction(Schema):
+    """Call this function."""
+
+    type: Literal["function"]
+    name: Name
+
+    def as_chat(self) -> NamedChoice:
+        """Return it in chat's form."""
+        name = FunctionName.model_construct(name=self.name)
+        return NamedChoice.model_construct(type="function", function=name)
+
+
+class AllowedFunctions(Schema):
+    """Call only some of the functions."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: list[NamedFunction] = Field(max_length=1024)
+
+    def as_chat(self) -> AllowedChoice:
+        """Return it in chat's form."""
+        tools = [tool.as_chat() for tool in self.tools]
+        allowed = AllowedTools.model_construct(mode=self.mode, tools=tools)
+        return AllowedChoice.model_construct(type="allowed_tools", allowed_tools=allowed)
+
+
+FunctionChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("text")]
+    | Annotated[
+        Annotated[NamedFunction | AllowedFunctions, Field(discriminator="type")], Tag("object")
+    ],
+    ByKind,
+]
+
+
+class FlatSchemaFormat(JsonSchema):
+    """The schema beside its type."""
+
+    type: Literal["json_schema"]
+
+
+class TextOptions(Schema):
+    """The form of the text."""
+
+    format: (
+        Annotated[TextFormat | JsonObjectFormat | FlatSchemaFormat, Field(discriminator="type")]
+        | None
+    ) = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class ReasoningOptions(Schema):
+    """How much to think."""
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+
+
+class ResponsesRequest(Generation):
+    """See OpenAI's API reference, "Responses"."""
+
+    REFUSED: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "n": (1,),
+        "max_tokens": (),
+        "prompt_logprobs": (),
+        "return_token_ids": (False,),
+        "background": (False,),
+        "conversation": (),
+        "prompt": (),
+        "truncation": ("disabled",),
+        "max_tool_calls": (),
+        "top_logprobs": (0,),
+        "context_management": ([],),
+    }
+    RENAMED: ClassVar[Mapping[str, str]] = {"max_tokens": "max_output_tokens"}
+
+    input: Annotated[
+        Annotated[str, Tag("text")] | Annotated[ShortList[InputItem], Tag("list")], ByKind
+    ]
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    previous_response_id: ShortText | None = None
+    tools: list[FunctionTool] | None = Field(None, max_length=MAX_ITEMS)
+    tool_choice: FunctionChoice | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextOptions | None = None
+    reasoning: ReasoningOptions | None = None
+    store: bool | None = None
+    metadata: dict[str, str] | None = Field(None, max_length=64)
+    chat_template_kwargs: dict[str, str | bool | int | float | None] | None = Field(
+        None, max_length=64
+    )
+
+    # OpenAI's, of no effect here.
+    include: list[ShortText] | None = Field(None, max_length=64)
+    service_tier: ShortText | None = None
+    safety_identifier: ShortText | None = None
+    prompt_cache_key: ShortText | None = None
+    prompt_cache_retention: ShortText | None = None
+
+    # OpenAI's, refused.
+    background: bool | None = None
+    conversation: str | dict[str, Any] | None = None
+    prompt: dict[str, Any] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    max_tool_calls: int | None = None
+    top_logprobs: int | None = None
+    context_management: list[Any] | None = Field(None, max_length=64)
+
+    def chat_tools(self) -> list[Tool]:
+        """Return the tools in chat's form."""
+        return [tool.as_chat() for tool in self.tools or ()]
+
+    def chat_choice(self) -> Any:
+        """Return `tool_choice` in chat's form."""
+        choice = self.tool_choice
+        return choice if choice is None or isinstance(choice, str) else choice.as_chat()
+
+    def chat_messages(self) -> list[dict[str, Any]]:
+        """Return the input in chat's form, without instructions.
+
+        Raises:
+            RequestError: It is empty.
+        """
+        if isinstance(self.input, str):
+            return [{"role": "user", "content": self.input}]
+        if not self.input:
+            raise RequestError("input may not be empty", "input")
+        return as_messages(self.input)
+
+    def variables(self) -> dict[str, Any]:
+        """Return what the request adds to the template."""
+        effort = None if self.reasoning is None else self.reasoning.effort
+        more = {} if effort is None else {"reasoning_effort": effort}
+        return more | (self.chat_template_kwargs or {})
+
+
+def as_messages(items: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return items as chat's messages: reasoning, text and calls in a row are one message."""
+    messages: list[dict[str, Any]] = []
+
+    def assistant() -> dict[str, Any]:
+        if not messages or messages[-1]["role"] != "assistant":
+            messages.append({"role": "assistant"})
+        return messages[-1]
+
+    for item in items:
+        match item:
+            case MessageItem(role="assistant"):
+                message = assistant()
+                message["content"] = message.get("content", "") + _text(item.content)
+            case MessageItem():
+                messages.append({"role": item.role, "content": _text(item.content)})
+            case ReasoningItem():
+                assistant()["reasoning_content"] = _text(item.content or item.summary or [])
+            case CallItem():
+                function = {"name": item.name, "arguments": item.arguments}
+                call = {"id": item.call_id, "type": "function", "function": function}
+                assistant().setdefault("tool_calls", []).append(call)
+            case CallOutputItem():
+                content = _text(item.output)
+                messages.append({"role": "tool", "tool_call_id": item.call_id, "content": content})
+    return messages
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    return "".join(p.text if isinstance(p, InputText) else p.refusal for p in content)
