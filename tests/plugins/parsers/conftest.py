@@ -53,6 +53,7 @@ PIECES = [
 
 Pieces = Iterable[str]
 Run = Callable[..., list[Event]]
+Check = Callable[[ParserFormat, dict[str, Any]], list[Event]]
 
 
 def merge(events: Iterable[Event]) -> list[Event]:
@@ -102,12 +103,11 @@ def run() -> Run:
 
 
 @pytest.fixture
-def check_sample(run: Run) -> Callable[[ParserFormat, dict[str, Any]], None]:
-    """Parse a sample whole, in every two pieces, and by characters."""
+def as_expected(run: Run) -> Check:
+    """Parse a sample whole and compare."""
 
-    def check(found: ParserFormat, sample: dict[str, Any]) -> None:
-        text, prompt = sample["text"], sample.get("prompt", "")
-        whole = run(found, [text], prompt)
+    def check(found: ParserFormat, sample: dict[str, Any]) -> list[Event]:
+        whole = run(found, [sample["text"]], sample.get("prompt", ""))
         seen = collect(whole)
         assert seen.content == sample.get("content", "")
         assert seen.reasoning == sample.get("reasoning", "")
@@ -116,28 +116,49 @@ def check_sample(run: Run) -> Callable[[ParserFormat, dict[str, Any]], None]:
         assert all(isinstance(json.loads(c.arguments), dict) for c in seen.calls)
         assert len(seen.warnings) == sample.get("warnings", 0), seen.warnings
         assert sum(isinstance(e, MalformedCall) for e in whole) == len(seen.warnings)
+        return whole
+
+    return check
+
+
+@pytest.fixture
+def check_sample(run: Run, as_expected: Check) -> Check:
+    """Parse a sample whole, in every two pieces, and by characters."""
+
+    def check(found: ParserFormat, sample: dict[str, Any]) -> list[Event]:
+        whole = as_expected(found, sample)
+        text, prompt = sample["text"], sample.get("prompt", "")
         assert run(found, text, prompt) == whole
         for at in range(1, len(text)):
             assert run(found, [text[:at], text[at:]], prompt) == whole, at
+        return whole
 
     return check
+
+
+def read_samples(name: str) -> dict[str, dict[str, Any]]:
+    return tomllib.loads((SAMPLES / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give `sample` every sample of the module's format, and `any_format` every format."""
     if "sample" in metafunc.fixturenames:
-        name = metafunc.module.__name__.rpartition("test_")[2]
-        samples = tomllib.loads((SAMPLES / f"{name}.toml").read_text(encoding="utf-8"))
+        samples = read_samples(metafunc.module.__name__.rpartition("test_")[2])
         metafunc.parametrize("sample", samples.values(), ids=samples.keys())
     if "any_format" in metafunc.fixturenames:
         formats = all_formats()
         metafunc.parametrize("any_format", formats.values(), ids=formats.keys())
 
 
+@pytest.fixture
+def samples_of() -> Callable[[str], dict[str, dict[str, Any]]]:
+    return read_samples
+
+
 @pytest.fixture(scope="session")
 def sample_texts() -> list[str]:
-    tables = [tomllib.loads(p.read_text(encoding="utf-8")) for p in sorted(SAMPLES.iterdir())]
-    return [sample["text"] for table in tables for sample in table.values()]
+    names = sorted(path.stem for path in SAMPLES.iterdir())
+    return [sample["text"] for name in names for sample in read_samples(name).values()]
 
 
 @pytest.fixture

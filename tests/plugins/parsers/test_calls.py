@@ -1,0 +1,125 @@
+"""Forced calls: what a format's grammar writes, its parser reads; templates name their format."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hotshoe.lazy import resolve_lazy
+from hotshoe.plugins import PluginManager
+from hotshoe.text.parsing import CallGrammar, ParseContext
+from hotshoe.text.response import choose_format, collect, open_parser
+from hotshoe_parsers.plugin import TOOL_FORMATS
+
+ARGUMENTS = st.dictionaries(
+    st.text(max_size=4),
+    st.none()
+    | st.integers()
+    | st.text(max_size=8)
+    | st.lists(st.dictionaries(st.text(), st.text())),
+    max_size=3,
+)
+CALLS = st.lists(st.tuples(st.integers(0, 2), ARGUMENTS), min_size=1, max_size=4)
+
+
+def written(grammar: CallGrammar, calls: list[tuple[int, Mapping[str, Any]]]) -> str:
+    texts = [
+        f"{tag.begin}{json.dumps(arguments, ensure_ascii=False)}{tag.end}"
+        for tag, arguments in ((grammar.tags[index], arguments) for index, arguments in calls)
+    ]
+    return f"{grammar.opening}{(grammar.separator or '').join(texts)}{grammar.closing}"
+
+
+@settings(max_examples=60, deadline=None)
+@given(calls=CALLS)
+def test_forced_calls_are_read(calls) -> None:
+    tools = {"now": {}, "get_weather": {"type": "object"}, "a.b-c_d": {}}
+    unforced = set()
+    for name, target in TOOL_FORMATS.items():
+        found = resolve_lazy(target)
+        if found.calls is None:
+            unforced.add(name)
+            continue
+        grammar = found.calls(tools)
+        assert [tag.name for tag in grammar.tags] == list(tools)
+        assert [tag.schema for tag in grammar.tags] == list(tools.values())
+        chosen = calls[:1] if grammar.separator is None else calls
+        text = written(grammar, chosen)
+        assert text.startswith(grammar.trigger)
+        parser = found.open(ParseContext(tools))
+        seen = collect([*parser.feed(text), *parser.finish()])
+        assert seen.warnings == []
+        assert seen.content == seen.reasoning == ""
+        assert [(c.name, json.loads(c.arguments)) for c in seen.calls] == [
+            (list(tools)[index], arguments) for index, arguments in chosen
+        ]
+    assert unforced == {"pythonic", "qwen3_xml"}
+
+
+#: What tells a family's templates apart: (template, tool format, reasoning format).
+TEMPLATES = {
+    "qwen2.5": (r"<tool_call>\n{\"name\": <n>, \"arguments\": <a>}\n</tool_call>", "hermes", None),
+    "qwen3": (
+        r'<tool_call>\n{\"name\": <n>, \"arguments\": <a>}</tool_call>{{ "</think>" }}',
+        "hermes",
+        "qwen3",
+    ),
+    "qwen3-coder": (
+        '<tool_call>\n<function=f>\n<parameter=p>\nv\n</parameter>\n</function>\n"name "arguments',
+        "qwen3_xml",
+        None,
+    ),
+    "llama3.1": (
+        """<|start_header_id|>'{"name": "' + f.name + '", "parameters": '""",
+        "llama3_json",
+        None,
+    ),
+    "mistral-7b-v0.3": ('"[TOOL_CALLS] ["', "mistral_array", None),
+    "mistral-small-3.2": ("[TOOL_CALLS]n[CALL_ID]i[ARGS]{}", "mistral", None),
+    "magistral": ("[TOOL_CALLS]n[ARGS]{} [THINK]", "mistral", "mistral"),
+    "deepseek-r1": (
+        r"<｜Assistant｜><｜tool▁calls▁begin｜>'\n```json' </think>",
+        "deepseek_v3",
+        "deepseek_r1",
+    ),
+    "deepseek-v3.1": (
+        "<｜Assistant｜></think><｜tool▁calls▁begin｜>",
+        "deepseek_v31",
+        "deepseek_r1",
+    ),
+    "gpt-oss": ("<|start|>assistant<|channel|>analysis<|message|>", "harmony", "harmony"),
+    "granite-3.3": ("<|start_of_role|> <|tool_call|> thought process", "granite", "granite"),
+    "llama3.2-pythonic": ("[func_name1(params_name1=params_value1)]", "pythonic", None),
+    "chatml": ("<|im_start|>", None, None),
+}
+
+
+@pytest.mark.parametrize(
+    ("template", "tool", "reasoning"), TEMPLATES.values(), ids=TEMPLATES.keys()
+)
+def test_templates_tell_formats(template: str, tool: str | None, reasoning: str | None) -> None:
+    plugins = PluginManager()
+    for role, name in (("tool", tool), ("reasoning", reasoning)):
+        found = choose_format(plugins, role, "auto", {"default": template})
+        assert (found.name if found else None) == name
+
+
+@pytest.mark.parametrize("pieces", [1, 7, 10_000])
+def test_reasoning_then_calls(pieces: int, tools) -> None:
+    text = (
+        '<think>\nShall I <tool_call>{"name": "now", "arguments": {}}</tool_call>?\n</think>\n\n'
+        'I do.\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+    )
+    plugins = PluginManager()
+    reasoning = choose_format(plugins, "reasoning", "qwen3", {})
+    tool = choose_format(plugins, "tool", "hermes", {})
+    parser = open_parser(ParseContext(tools), reasoning, tool)
+    events = [e for at in range(0, len(text), pieces) for e in parser.feed(text[at : at + pieces])]
+    seen = collect([*events, *parser.finish()])
+    assert seen.reasoning.startswith("Shall I <tool_call>") and seen.reasoning.endswith("?")
+    assert seen.content == "I do."
+    assert [(c.name, c.arguments) for c in seen.calls] == [("now", "{}")]
+    assert seen.warnings == []
