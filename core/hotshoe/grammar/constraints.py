@@ -8,7 +8,7 @@ go on no more ends at once, and one that fails ends alone. Driven by the engine 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 
@@ -127,8 +127,14 @@ class Constraints:
                 self._scheduler.make_ready(constraint.request.request_id)
         return failed
 
-    def advance(self, outputs: Iterable[TokenOutput]) -> None:
-        """Take in a step's tokens, prepare the next masks, and end what has ended."""
+    def advance(self, outputs: Sequence[TokenOutput]) -> list[TokenOutput]:
+        """Take in a step's tokens, prepare the next masks, and end what has ended.
+
+        Returns:
+            The outputs, some marked as failed, and one more for each text that is complete: its
+            last token is part of it, unlike one that ends a text.
+        """
+        endings: list[TokenOutput] = []
         moved: list[tuple[_Constraint, TokenOutput]] = []
         for output in outputs:
             constraint = self._running.get(output.request_id)
@@ -141,8 +147,10 @@ class Constraints:
             elif not self._follow(constraint, len(output.token_ids)):
                 self._end(constraint, output, "the grammar does not allow the sampled token")
             elif constraint.matcher is not None:
-                moved.append((constraint, output))
+                endings.append(TokenOutput(output.request_id, []))
+                moved.append((constraint, endings[-1]))
         self._fill(moved)
+        return [*outputs, *(ending for ending in endings if ending.finish_reason)]
 
     def close(self) -> None:
         """Stop compiling."""

@@ -1,0 +1,1 @@
+"""Backends of structured output: llguidance and xgrammar behind core's grammar interface."""

@@ -1,0 +1,263 @@
+"""Which JSON Schema keywords each backend honours: tables, and the walk that applies them.
+
+A keyword of the standard that a backend would ignore is refused by name, because text that only
+seems to follow a schema is worse than none. Names that the standard does not know are annotations
+and ignored, as it says. Source: JSON Schema 2020-12, core and validation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hotshoe_structured_output.schema import Schema, reachable
+
+Object = Mapping[str, Any]
+#: Returns why a keyword cannot be honoured in this schema; None if it can.
+Condition = Callable[[Object], str | None]
+Table = Mapping[str, Condition]
+
+#: Keywords that say nothing about which values are valid, or hold what others refer to.
+ANNOTATIONS = frozenset(
+    "$anchor $comment $defs $id $schema $vocabulary contentEncoding contentMediaType contentSchema "
+    "default definitions deprecated description example examples readOnly title writeOnly".split()
+)
+#: All other keywords of the standard, drafts 4 to 2020-12.
+ASSERTIONS = frozenset(
+    "$dynamicRef $recursiveRef $ref additionalItems additionalProperties allOf anyOf const "
+    "contains dependencies dependentRequired dependentSchemas else enum exclusiveMaximum "
+    "exclusiveMinimum format if items maxContains maxItems maxLength maxProperties maximum "
+    "minContains minItems minLength minProperties minimum multipleOf not oneOf pattern "
+    "patternProperties prefixItems properties propertyNames required then type unevaluatedItems unevaluatedProperties "
+    "uniqueItems".split()
+)
+#: An extension of llguidance that would change how its backend works; not for clients.
+RESERVED = "x-guidance"
+FORMATS = frozenset(
+    "date date-time duration email hostname ipv4 ipv6 time unknown uri uuid".split()
+)
+_NUMERIC = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+_INT64 = 2**63
+#: Characters that JSON can spell only as \u escapes.
+_CONTROL = re.compile("[\x00-\x07\x0b\x0e-\x1f]")
+
+
+def unsupported(root: Schema, table: Table, max_schemas: int) -> str | None:
+    """Return the first thing in a schema that a backend cannot honour.
+
+    Args:
+        root: The schema.
+        table: What the backend honours.
+        max_schemas: How many subschemas it takes.
+
+    Raises:
+        RequestError: The schema is malformed.
+    """
+    if root is False:
+        return "the schema false allows nothing"
+    for count, (place, schema) in enumerate(reachable(root), 1):
+        if count > max_schemas:
+            return f"more than {max_schemas} subschemas"
+        for keyword in schema:
+            reason = None
+            if keyword in table:
+                reason = table[keyword](schema)
+            elif keyword in ASSERTIONS or keyword == RESERVED:
+                reason = "is not supported"
+            elif keyword == "$id" and place != "#":
+                reason = "is supported at the top only"
+            if reason is not None:
+                return f"JSON Schema keyword {keyword!r} {reason} (at {place})"
+    return None
+
+
+def _fine(schema: Object) -> None:
+    return None
+
+
+def _known_format(schema: Object) -> str | None:
+    if schema["format"] in FORMATS:
+        return None
+    return f"{schema['format']!r} is not supported (formats: {', '.join(sorted(FORMATS))})"
+
+
+def _distinct_names(schema: Object) -> str | None:
+    """Equal names count once when JSON is read, but nothing keeps open names distinct."""
+    count = schema["minProperties"]
+    required = schema.get("required")
+    enough = len(required) if isinstance(required, list) else 0
+    closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
+    if not isinstance(count, int) or count <= max(enough, 1) or closed:
+        return None
+    return "above 1 needs additionalProperties: false, to keep property names distinct"
+
+
+def _spelt(keyword: str) -> Condition:
+    def check(schema: Object) -> str | None:
+        if _control_character(schema[keyword]):
+            return "holds a control character, which cannot be generated"
+        return None
+
+    return check
+
+
+def _control_character(value: Any) -> bool:
+    if isinstance(value, str):
+        return _CONTROL.search(value) is not None
+    if isinstance(value, Mapping):
+        return any(map(_control_character, (*value, *value.values())))
+    return isinstance(value, list) and any(map(_control_character, value))
+
+
+def _names_spelt(schema: Object) -> str | None:
+    if _control_character(list(schema["properties"])):
+        return "has a name with a control character, which cannot be generated"
+    return None
+
+
+def _number_bounds(keyword: str) -> Condition:
+    def check(schema: Object) -> str | None:
+        value = schema[keyword]
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return "must be a number"
+        return None if abs(value) < _INT64 else "is beyond 64 bits"
+
+    return check
+
+
+LLGUIDANCE: Table = {
+    **dict.fromkeys(
+        "$ref additionalItems additionalProperties allOf anyOf items maxItems maxLength "
+        "maxProperties minItems minLength oneOf pattern patternProperties prefixItems required "
+        "type".split(),
+        _fine,
+    ),
+    **{keyword: _number_bounds(keyword) for keyword in _NUMERIC},
+    "const": _spelt("const"),
+    "enum": _spelt("enum"),
+    "format": _known_format,
+    "minProperties": _distinct_names,
+    "properties": _names_spelt,
+}
+
+
+# What xgrammar honours is narrower: it often reads one keyword of a schema and skips the others.
+
+
+def _alone(keyword: str, *companions: str) -> Condition:
+    """The keyword is honoured beside these companions and annotations only."""
+
+    def check(schema: Object) -> str | None:
+        others = ASSERTIONS.intersection(schema) - {keyword, *companions}
+        return f"beside {min(others)!r} is not supported" if others else None
+
+    return check
+
+
+_JSON_TYPES: Mapping[str, Callable[[Any], bool]] = {
+    "array": lambda value: isinstance(value, list),
+    "boolean": lambda value: isinstance(value, bool),
+    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "null": lambda value: value is None,
+    "number": lambda value: isinstance(value, (int, float)) and not isinstance(value, bool),
+    "object": lambda value: isinstance(value, Mapping),
+    "string": lambda value: isinstance(value, str),
+}
+
+
+def _listed(keyword: str) -> Condition:
+    """A list of values may stand beside a type that all of them have."""
+    alone = _alone(keyword, "type")
+
+    def check(schema: Object) -> str | None:
+        values = schema[keyword] if keyword == "enum" else [schema[keyword]]
+        types = schema.get("type", list(_JSON_TYPES))
+        types = types if isinstance(types, list) else [types]
+        fits = all(any(_JSON_TYPES[t](v) for t in types if t in _JSON_TYPES) for v in values)
+        return alone(schema) if fits else "has a value that 'type' does not allow"
+
+    return check
+
+
+def _typed(keyword: str, *types: str) -> Condition:
+    """The keyword is honoured where the type is given and is one of these."""
+
+    def check(schema: Object) -> str | None:
+        if schema.get("type") in types:
+            return None
+        return f"needs 'type' to be {' or '.join(types)}"
+
+    return check
+
+
+def _both(*conditions: Condition) -> Condition:
+    def check(schema: Object) -> str | None:
+        return next((r for r in (condition(schema) for condition in conditions) if r), None)
+
+    return check
+
+
+def _whole_bounds(keyword: str) -> Condition:
+    def check(schema: Object) -> str | None:
+        if schema.get("type") == "integer" and not isinstance(schema[keyword], int):
+            return "of an integer must be whole"
+        return None
+
+    return check
+
+
+def _declared(schema: Object) -> str | None:
+    missing = set(schema["required"]) - set(schema.get("properties", ()))
+    return f"names {min(missing)!r}, which 'properties' does not" if missing else None
+
+
+def _closed(schema: Object) -> str | None:
+    if schema["additionalProperties"] is False or not schema.get("properties"):
+        return None
+    return "beside 'properties' must be false"
+
+
+def _long_enough(schema: Object) -> str | None:
+    return (
+        "is below the number of prefixItems"
+        if schema["maxItems"] < len(schema.get("prefixItems", ()))
+        else None
+    )
+
+
+def _one_member(schema: Object) -> str | None:
+    return None if len(schema["allOf"]) == 1 else "with several members is not supported"
+
+
+def _not_a_list(schema: Object) -> str | None:
+    return "as a list is not supported" if isinstance(schema["items"], list) else None
+
+
+XGRAMMAR: Table = {
+    "$ref": _alone("$ref"),
+    "additionalProperties": _both(_typed("additionalProperties", "object"), _closed),
+    "allOf": _both(_alone("allOf"), _one_member),
+    "anyOf": _alone("anyOf"),
+    "const": _both(_listed("const"), _spelt("const")),
+    "enum": _both(_listed("enum"), _spelt("enum")),
+    "format": _both(_typed("format", "string"), _alone("format", "type"), _known_format),
+    "items": _both(_typed("items", "array"), _not_a_list),
+    "maxItems": _both(_typed("maxItems", "array"), _long_enough),
+    "maxLength": _typed("maxLength", "string"),
+    "maxProperties": _typed("maxProperties", "object"),
+    "minItems": _typed("minItems", "array"),
+    "minLength": _typed("minLength", "string"),
+    "minProperties": _both(_typed("minProperties", "object"), _distinct_names),
+    "multipleOf": _both(_typed("multipleOf", "integer"), _alone("multipleOf", "type")),
+    "prefixItems": _typed("prefixItems", "array"),
+    "properties": _both(_typed("properties", "object"), _names_spelt),
+    "required": _both(_typed("required", "object"), _declared),
+    "type": _fine,
+    **{
+        keyword: _both(
+            _typed(keyword, "integer", "number"), _number_bounds(keyword), _whole_bounds(keyword)
+        )
+        for keyword in _NUMERIC[:4]
+    },
+}

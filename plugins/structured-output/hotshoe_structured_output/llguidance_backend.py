@@ -1,0 +1,181 @@
+"""Backend llguidance: lazy automata, with limits on everything that a grammar can make grow.
+
+Nothing is computed for a grammar before a text needs it, so compiling takes milliseconds; a mask
+that would cost too much fails its request. Source: https://github.com/guidance-ai/llguidance
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hotshoe.grammar import Matcher, Vocabulary
+from hotshoe.types import GrammarSpec
+from hotshoe_structured_output import lark
+from hotshoe_structured_output.keywords import LLGUIDANCE, unsupported
+from hotshoe_structured_output.schema import Schema, parse_json, refusal
+from hotshoe_structured_output.tags import StructuralTag, parse_tag
+
+if TYPE_CHECKING:
+    import llguidance
+    import numpy as np
+    import numpy.typing as npt
+
+MAX_SCHEMAS = 10_000
+#: About 1 to 2 kB each; a grammar that wants more fails.
+MAX_LEXER_STATES = 20_000
+#: What a compiled grammar takes beside its text, and for each byte of it; measured.
+BASE_BYTES, BYTES_PER_BYTE = 64 * 1024, 64
+MAX_THREADS = 8
+_PLACE = re.compile(r"^at \d+\(\d+\): ")
+_WRITTEN = re.compile(r"\n\s*\d+ \| ")
+
+
+class LLGuidance:
+    """See `hotshoe.grammar.GrammarBackend`."""
+
+    def missing(self) -> str | None:
+        if importlib.util.find_spec("llguidance") is None:
+            return "its library is not installed: pip install llguidance"
+        return None
+
+    def refusal(self, spec: GrammarSpec) -> str | None:
+        if spec.kind == "json_schema":
+            return unsupported(parse_json(spec.value, "schema"), LLGUIDANCE, MAX_SCHEMAS)
+        if spec.kind == "structural_tag":
+            return _tag_refusal(parse_tag(spec.value))
+        return None
+
+    def open(self, vocabulary: Vocabulary) -> LLGuidanceCompiler:
+        return LLGuidanceCompiler(vocabulary)
+
+
+def _tag_refusal(tag: StructuralTag | dict[str, Any]) -> str | None:
+    if not isinstance(tag, StructuralTag):
+        return "a structural tag with 'format' is not supported"
+    found = (unsupported(s.schema, LLGUIDANCE, MAX_SCHEMAS) for s in tag.structures)
+    return next((reason for reason in found if reason is not None), None)
+
+
+class _Tokens:
+    """What the library asks of a tokenizer. It never has to tokenise."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        names = {i: text.encode() for text, i in vocabulary.special.items()}
+        self.tokens = [names.get(i, token) for i, token in enumerate(vocabulary.tokens)]
+        self.special_token_ids = sorted({*names, *vocabulary.ending_ids})
+        self.bos_token_id = None
+        self.eos_token_id = vocabulary.ending_ids[0] if vocabulary.ending_ids else 0
+
+    def __call__(self, text: bytes) -> list[int]:
+        return []
+
+
+class LLGuidanceCompiler:
+    """See `hotshoe.grammar.GrammarCompiler`."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        import llguidance
+        from llguidance import TokenizerWrapper  # type: ignore[attr-defined]
+
+        self._library = llguidance
+        self._special = vocabulary.special
+        self._tokenizer = llguidance.LLTokenizer(
+            TokenizerWrapper(_Tokens(vocabulary)),
+            n_vocab=len(vocabulary.tokens),
+            eos_token=list(vocabulary.ending_ids) or None,
+        )
+        self._limits = llguidance.LLParserLimits(
+            max_lexer_states=MAX_LEXER_STATES, verbose_errors=False
+        )
+        threads = max(1, min(MAX_THREADS, (os.cpu_count() or 1) // 2))
+        self._executor = llguidance.LLExecutor(threads)
+
+    def compile(self, spec: GrammarSpec) -> LLGuidanceGrammar:
+        text = _WRITERS[spec.kind](self, spec.value)
+        matcher = self._library.LLMatcher(self._tokenizer, text, log_level=0, limits=self._limits)
+        if matcher.is_error():
+            raise refusal(f"this {spec.kind} cannot be compiled: {_plain(matcher.get_error())}")
+        return LLGuidanceGrammar(matcher, BASE_BYTES + BYTES_PER_BYTE * len(text))
+
+    def fill(self, matchers: Sequence[Matcher], masks: npt.NDArray[np.int32]) -> None:
+        inner = [(m.inner, i) for i, m in enumerate(matchers) if isinstance(m, LLGuidanceMatcher)]
+        assert len(inner) == len(matchers) and masks.flags.c_contiguous
+        self._executor.unsafe_compute_mask_ptr(
+            inner, masks.ctypes.data, masks.shape[1] * masks.itemsize, len(inner)
+        )
+
+    def _json_schema(self, value: str) -> str:
+        schema: Schema = json.loads(value)
+        return lark.json_schema(schema)
+
+    def _json_object(self, value: str) -> str:
+        return lark.json_schema({"type": "object"})
+
+    def _regex(self, value: str) -> str:
+        return lark.regex(self._library.regex_to_lark(value, ""))
+
+    def _choice(self, value: str) -> str:
+        return lark.choice(json.loads(value))
+
+    def _ebnf(self, value: str) -> str:
+        from llguidance.gbnf_to_lark import any_to_lark
+
+        try:
+            return lark.grammar(any_to_lark(value))
+        except (ValueError, RecursionError) as error:
+            raise refusal(f"the grammar is malformed: {_plain(str(error))}") from error
+
+    def _structural_tag(self, value: str) -> str:
+        tag = parse_tag(value)
+        assert isinstance(tag, StructuralTag), "others were refused before"
+        return lark.structural_tag(tag, self._special)
+
+
+_WRITERS: Mapping[str, Callable[[LLGuidanceCompiler, str], str]] = {
+    "json_schema": LLGuidanceCompiler._json_schema,
+    "json_object": LLGuidanceCompiler._json_object,
+    "regex": LLGuidanceCompiler._regex,
+    "choice": LLGuidanceCompiler._choice,
+    "ebnf": LLGuidanceCompiler._ebnf,
+    "structural_tag": LLGuidanceCompiler._structural_tag,
+}
+
+
+class LLGuidanceGrammar:
+    """See `hotshoe.grammar.CompiledGrammar`. Matchers share the automata that they discover."""
+
+    def __init__(self, initial: llguidance.LLMatcher, num_bytes: int) -> None:
+        self._initial = initial
+        self.num_bytes = num_bytes
+
+    def matcher(self) -> LLGuidanceMatcher:
+        return LLGuidanceMatcher(self._initial.deep_copy())
+
+
+class LLGuidanceMatcher:
+    """See `hotshoe.grammar.Matcher`."""
+
+    def __init__(self, inner: llguidance.LLMatcher) -> None:
+        self.inner = inner
+
+    def accept(self, token_id: int) -> bool:
+        return self.inner.consume_token(token_id)
+
+    def may_end(self) -> bool:
+        return self.inner.is_accepting()
+
+    def failure(self) -> str | None:
+        if not self.inner.is_error():
+            return None
+        return f"it is too complex: {_plain(self.inner.get_error())}"
+
+
+def _plain(message: str) -> str:
+    """Return a library's message in one line, without the place in what `lark` wrote."""
+    message = _WRITTEN.split(message.replace("<non-verbose/>", ""))[0]
+    return " ".join(_PLACE.sub("", message).split())

@@ -1,0 +1,194 @@
+"""Backend xgrammar: masks prepared when compiling, so that steps are fast. On request only.
+
+Its JSON Schema support skips keywords silently, so `keywords` lets through what it honours.
+Source: https://github.com/mlc-ai/xgrammar
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hotshoe.grammar import Matcher, Vocabulary
+from hotshoe.types import GrammarSpec
+from hotshoe_structured_output.keywords import XGRAMMAR, unsupported
+from hotshoe_structured_output.schema import parse_json
+from hotshoe_structured_output.tags import StructuralTag, parse_tag
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import xgrammar
+
+#: Compiling grows faster than the schema and cannot be stopped: larger ones are refused.
+MAX_SCHEMAS = 500
+MAX_WHITESPACE = 40
+_IGNORED_IN_REGEX = re.compile(
+    r"(?P<escape>\\[^bBpPkAzZ1-9])|(?P<bad>\(\?(?!:)|\\[bBpPkAzZ1-9])", re.DOTALL
+)
+
+
+class XGrammar:
+    """See `hotshoe.grammar.GrammarBackend`."""
+
+    def missing(self) -> str | None:
+        if importlib.util.find_spec("xgrammar") is None:
+            return "its library is not installed: pip install xgrammar"
+        return None
+
+    def refusal(self, spec: GrammarSpec) -> str | None:
+        if spec.kind == "json_schema":
+            return unsupported(parse_json(spec.value, "schema"), XGRAMMAR, MAX_SCHEMAS)
+        if spec.kind == "structural_tag":
+            return _tag_refusal(parse_tag(spec.value))
+        if spec.kind == "regex":
+            return _regex_refusal(spec.value)
+        return None
+
+    def open(self, vocabulary: Vocabulary) -> XGrammarCompiler:
+        return XGrammarCompiler(vocabulary)
+
+
+def _regex_refusal(pattern: str) -> str | None:
+    for match in _IGNORED_IN_REGEX.finditer(pattern):
+        if match["bad"]:
+            return f"{match['bad']!r} in a regular expression is not supported"
+    return None
+
+
+def _tag_refusal(tag: StructuralTag | dict[str, Any]) -> str | None:
+    if isinstance(tag, StructuralTag):
+        if tag.opening or tag.closing or tag.separator is not None:
+            return "a structural tag with opening, separator or closing is not supported"
+        schemas = [structure.schema for structure in tag.structures]
+    else:
+        schemas = list(_schemas_in(tag["format"]))
+    found = (unsupported(schema, XGRAMMAR, MAX_SCHEMAS) for schema in schemas)
+    return next((reason for reason in found if reason is not None), None)
+
+
+def _schemas_in(part: Any) -> Iterator[Any]:
+    """Find the schemas of xgrammar's own formats."""
+    if isinstance(part, list):
+        for item in part:
+            yield from _schemas_in(item)
+    elif isinstance(part, dict):
+        for name, value in part.items():
+            if name == "json_schema":
+                yield value
+            else:
+                yield from _schemas_in(value)
+
+
+class XGrammarCompiler:
+    """See `hotshoe.grammar.GrammarCompiler`."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        import xgrammar
+
+        self._library = xgrammar
+        # Without stop tokens, a complete text leaves an empty mask; core adds what ends it.
+        info = xgrammar.TokenizerInfo(
+            list(vocabulary.tokens),
+            xgrammar.VocabType.RAW,
+            vocab_size=len(vocabulary.tokens),
+            stop_token_ids=[],
+        )
+        self._compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
+        self._batch = xgrammar.BatchGrammarMatcher(1)
+
+    def compile(self, spec: GrammarSpec) -> XGrammarGrammar:
+        return XGrammarGrammar(_COMPILERS[spec.kind](self, spec.value), self._library)
+
+    def fill(self, matchers: Sequence[Matcher], masks: npt.NDArray[np.int32]) -> None:
+        inner = [m.inner for m in matchers if isinstance(m, XGrammarMatcher)]
+        assert len(inner) == len(matchers)
+        self._batch.batch_fill_next_token_bitmask(inner, masks, list(range(len(inner))))
+
+    def _json_schema(self, value: str) -> xgrammar.CompiledGrammar:
+        return self._compiler.compile_json_schema(value, max_whitespace_cnt=MAX_WHITESPACE)
+
+    def _json_object(self, value: str) -> xgrammar.CompiledGrammar:
+        return self._json_schema('{"type":"object"}')
+
+    def _regex(self, value: str) -> xgrammar.CompiledGrammar:
+        return self._compiler.compile_regex(value)
+
+    def _choice(self, value: str) -> xgrammar.CompiledGrammar:
+        texts = (json.dumps(text, ensure_ascii=False) for text in json.loads(value))
+        return self._ebnf(f"root ::= {' | '.join(texts)}")
+
+    def _ebnf(self, value: str) -> xgrammar.CompiledGrammar:
+        return self._compiler.compile_grammar(value)
+
+    def _structural_tag(self, value: str) -> xgrammar.CompiledGrammar:
+        tag = parse_tag(value)
+        if isinstance(tag, StructuralTag):
+            tag = _own_format(tag)
+        return self._compiler.compile_structural_tag(json.dumps(tag))
+
+
+_COMPILERS: Mapping[str, Callable[[XGrammarCompiler, str], xgrammar.CompiledGrammar]] = {
+    "json_schema": XGrammarCompiler._json_schema,
+    "json_object": XGrammarCompiler._json_object,
+    "regex": XGrammarCompiler._regex,
+    "choice": XGrammarCompiler._choice,
+    "ebnf": XGrammarCompiler._ebnf,
+    "structural_tag": XGrammarCompiler._structural_tag,
+}
+
+
+def _own_format(tag: StructuralTag) -> dict[str, Any]:
+    tags = [
+        {
+            "begin": structure.begin,
+            "content": {
+                "type": "json_schema",
+                "json_schema": structure.schema,
+                "max_whitespace_cnt": MAX_WHITESPACE,
+            },
+            "end": structure.end,
+        }
+        for structure in tag.structures
+    ]
+    return {
+        "type": "structural_tag",
+        "format": {
+            "type": "triggered_tags",
+            "triggers": list(tag.triggers),
+            "tags": [{"type": "tag", **item} for item in tags],
+            "at_least_one": tag.at_least_one,
+            "stop_after_first": tag.stop_after_first,
+        },
+    }
+
+
+class XGrammarGrammar:
+    """See `hotshoe.grammar.CompiledGrammar`."""
+
+    def __init__(self, compiled: xgrammar.CompiledGrammar, library: Any) -> None:
+        self._compiled = compiled
+        self._library = library
+        self.num_bytes: int = compiled.memory_size_bytes
+
+    def matcher(self) -> XGrammarMatcher:
+        return XGrammarMatcher(self._library.GrammarMatcher(self._compiled))
+
+
+class XGrammarMatcher:
+    """See `hotshoe.grammar.Matcher`."""
+
+    def __init__(self, inner: xgrammar.GrammarMatcher) -> None:
+        self.inner = inner
+
+    def accept(self, token_id: int) -> bool:
+        return self.inner.accept_token(token_id)
+
+    def may_end(self) -> bool:
+        return self.inner.is_completed()
+
+    def failure(self) -> None:
+        return None
