@@ -6,7 +6,7 @@ Keys and values are head-major inside a block, so a tile of one head is one cont
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ class Tiling:
         keys: Keys of a tile.
         warps, stages: Triton's num_warps and num_stages.
         programs_per_unit: Decode programs per compute unit, over all KV heads.
+        share: Keys below which sharing them among decode programs costs more than it gains.
     """
 
     rows: int
@@ -39,12 +40,13 @@ class Tiling:
     warps: int
     stages: int
     programs_per_unit: int = 2
+    share: int = 256
 
 
 #: By family; the rows that apply to 16-bit elements and head_dim up to 128, then up to 256.
 PREFILL: dict[str, tuple[Tiling, Tiling]] = {
     "ampere": (Tiling(128, 64, 8, 3), Tiling(64, 64, 8, 2)),
-    "hopper": (Tiling(128, 128, 8, 2), Tiling(128, 64, 8, 2)),
+    "hopper": (Tiling(256, 64, 8, 3), Tiling(128, 64, 8, 2)),
     "blackwell": (Tiling(128, 128, 8, 2), Tiling(128, 64, 8, 2)),
     "small": (Tiling(128, 32, 4, 2), Tiling(64, 32, 4, 2)),
     "cdna": (Tiling(128, 64, 4, 1), Tiling(64, 32, 4, 1)),
@@ -52,7 +54,7 @@ PREFILL: dict[str, tuple[Tiling, Tiling]] = {
 }
 DECODE: dict[str, tuple[Tiling, Tiling]] = {
     "ampere": (Tiling(16, 64, 4, 3), Tiling(16, 32, 4, 3)),
-    "hopper": (Tiling(16, 64, 4, 3), Tiling(16, 64, 4, 3, 1)),
+    "hopper": (Tiling(16, 64, 2, 2, 4), Tiling(16, 64, 4, 3, 1)),
     "blackwell": (Tiling(16, 64, 4, 3), Tiling(16, 64, 4, 3, 1)),
     "small": (Tiling(16, 32, 4, 3), Tiling(16, 32, 4, 2, 1)),
     "cdna": (Tiling(16, 64, 4, 1, 4), Tiling(16, 32, 4, 1, 2)),
@@ -92,7 +94,7 @@ def tiling(table: dict[str, tuple[Tiling, Tiling]], spec: AttentionSpec, arch: A
     if spec.dtype != "float32":
         return chosen
     rows = max(MIN_ROWS, chosen.rows // 2)
-    return Tiling(rows, max(16, chosen.keys // 2), chosen.warps, 1, chosen.programs_per_unit)
+    return replace(chosen, rows=rows, keys=max(16, chosen.keys // 2), stages=1)
 
 
 class Attention:
@@ -145,6 +147,7 @@ class Attention:
         block_g = next_power_of_2(group)
         self._decode = shared | {
             "ALONE": alone,
+            "MIN_TILES": max(1, decode.share // decode.keys),
             "BLOCK_M": max(MIN_ROWS, block_g),
             "BLOCK_N": decode.keys,
             "BLOCK_G": block_g,

@@ -13,7 +13,7 @@ from hotshoe_triton import attention
 from hotshoe_triton.attention import Attention, Tiling
 
 SPEC = AttentionSpec(4, 2, 64, "float32", "float32", 16, 0.125)
-SMALL_DECODE, SMALL_PREFILL = Tiling(16, 16, 4, 1, 2), Tiling(16, 16, 4, 1)
+SMALL_DECODE, SMALL_PREFILL = Tiling(16, 16, 4, 1, 2, 16), Tiling(16, 16, 4, 1)
 NAN = float("nan")
 
 

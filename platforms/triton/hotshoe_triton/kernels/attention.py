@@ -15,78 +15,95 @@ BOTTOM = tl.constexpr(-1.0e30)
 
 
 @triton.jit
-def row_offsets(
-    table_ptr,
-    tile,
-    seq_len,
-    block_stride,
-    BLOCK_N: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-):
-    """Return the int64 offsets [N] of a tile's token rows within one head's planes."""
-    lane = tl.arange(0, BLOCK_N)
+def pages_of(table_ptr, tile, end, BLOCK_N: tl.constexpr, BLOCK_SIZE: tl.constexpr):
+    """Return the pages of a tile's keys, one number or [N]; page 0 from key `end` on."""
     if BLOCK_N <= BLOCK_SIZE:
-        first = tile * BLOCK_N
-        page = tl.load(table_ptr + first // BLOCK_SIZE).to(tl.int64)
-        return page * block_stride + (first % BLOCK_SIZE + lane) * HEAD_DIM
+        key = tile * BLOCK_N
     else:
-        key = tile * BLOCK_N + lane
-        pages = tl.load(table_ptr + key // BLOCK_SIZE, mask=key < seq_len, other=0).to(tl.int64)
-        return pages * block_stride + (key % BLOCK_SIZE) * HEAD_DIM
+        key = tile * BLOCK_N + tl.arange(0, BLOCK_N)
+    return tl.load(table_ptr + key // BLOCK_SIZE, mask=key < end, other=0)
 
 
 @triton.jit
-def base2_scores(qk_MN, SCALE: tl.constexpr, SOFTCAP: tl.constexpr):
-    """Scale, cap, and move to the base-2 domain; tanh by one exponential."""
-    if SOFTCAP > 0:
-        grown = tl.exp2(qk_MN * (2 * LOG2E * SCALE / SOFTCAP))
-        scores = (1 - 2 / (grown + 1)) * (SOFTCAP * LOG2E)
+def row_offsets(
+    pages, tile, block_stride, BLOCK_N: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+):  # fmt: skip
+    """Return the int64 offsets [N] of a tile's token rows within one head's planes."""
+    lane_N = tl.arange(0, BLOCK_N)
+    if BLOCK_N <= BLOCK_SIZE:
+        inside_N = (tile * BLOCK_N) % BLOCK_SIZE + lane_N
     else:
-        scores = qk_MN * (SCALE * LOG2E)
-    return scores
+        inside_N = lane_N % BLOCK_SIZE
+    return pages.to(tl.int64) * block_stride + inside_N * HEAD_DIM
+
+
+@triton.jit
+def scaled(qk_MN, SCALE: tl.constexpr, SOFTCAP: tl.constexpr):
+    """Return scores in the base-2 domain but for a factor, and that factor.
+
+    Without a cap the factor is left to the exponential, where it costs nothing.
+    """
+    if SOFTCAP > 0:
+        grown_MN = tl.exp2(qk_MN * (2 * LOG2E * SCALE / SOFTCAP))
+        scores_MN = (1 - 2 / (grown_MN + 1)) * (SOFTCAP * LOG2E)
+        factor: tl.constexpr = 1.0
+    else:
+        scores_MN = qk_MN
+        factor: tl.constexpr = SCALE * LOG2E
+    return scores_MN, factor
+
+
+@triton.jit
+def load_rows(ptr, offsets_ND, there_N, channel_D, MASKED: tl.constexpr, HEAD_DIM: tl.constexpr):
+    """Load a tile of keys or values; zeros where a mask forbids."""
+    BLOCK_D: tl.constexpr = channel_D.shape[0]
+    if MASKED:
+        there_ND = there_N[:, None] & (channel_D < HEAD_DIM)[None, :]
+        rows_ND = tl.load(ptr + offsets_ND, mask=there_ND, other=0.0)
+    elif HEAD_DIM != BLOCK_D:
+        rows_ND = tl.load(ptr + offsets_ND, mask=(channel_D < HEAD_DIM)[None, :], other=0.0)
+    else:
+        rows_ND = tl.load(ptr + offsets_ND)
+    return rows_ND
 
 
 @triton.jit
 def absorb(
-    acc_MD, top_M, sum_M, q_MD, position_M, k_ptr, v_ptr, table_ptr, tile, seq_len, block_stride,
-    MASKED: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    SCALE: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr,
+    acc_MD, top_M, sum_M, q_MD, position_M, k_ptr, v_ptr, table_ptr, first, end, seq_len,
+    block_stride,
+    MASKED: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, SCALE: tl.constexpr,
+    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Take one tile of keys and values into the running softmax.
+    """Take the tiles first..end - 1 of keys and values into the running softmax.
 
     Args:
         acc_MD, top_M, sum_M: Weighted values, maximum, and sum of weights so far, float32.
         position_M: Position of each row's query; -1 sees nothing.
-        MASKED: False where every row sees every key of the tile.
+        MASKED: False where every row sees every key of these tiles.
     """
-    rows_N = row_offsets(table_ptr, tile, seq_len, block_stride, BLOCK_N, BLOCK_SIZE, HEAD_DIM)
     channel_D = tl.arange(0, BLOCK_D)
-    offsets_ND = rows_N[:, None] + channel_D[None, :]
-    key_N = tile * BLOCK_N + tl.arange(0, BLOCK_N)
-    if MASKED:
-        there_ND = (key_N < seq_len)[:, None] & (channel_D < HEAD_DIM)[None, :]
-        k_ND = tl.load(k_ptr + offsets_ND, mask=there_ND, other=0.0)
-    elif HEAD_DIM != BLOCK_D:
-        there_ND = (channel_D < HEAD_DIM)[None, :]
-        k_ND = tl.load(k_ptr + offsets_ND, mask=there_ND, other=0.0)
-    else:
-        k_ND = tl.load(k_ptr + offsets_ND)
-    qk_MN = tl.dot(q_MD, tl.trans(k_ND), input_precision="ieee")
-    scores_MN = base2_scores(qk_MN, SCALE, SOFTCAP)
-    if MASKED:
-        seen_MN = key_N[None, :] <= position_M[:, None]
-        if WINDOW > 0:
-            seen_MN &= key_N[None, :] > position_M[:, None] - WINDOW
-        scores_MN = tl.where(seen_MN, scores_MN, float("-inf"))
-    new_top_M = tl.maximum(top_M, tl.max(scores_MN, 1))
-    weights_MN = tl.exp2(scores_MN - new_top_M[:, None])
-    shrink_M = tl.exp2(top_M - new_top_M)
-    if MASKED or HEAD_DIM != BLOCK_D:
-        v_ND = tl.load(v_ptr + offsets_ND, mask=there_ND, other=0.0)
-    else:
-        v_ND = tl.load(v_ptr + offsets_ND)
-    acc_MD = acc_MD * shrink_M[:, None]
-    acc_MD = tl.dot(weights_MN.to(v_ND.dtype), v_ND, acc_MD, input_precision="ieee")
-    return acc_MD, new_top_M, sum_M * shrink_M + tl.sum(weights_MN, 1)
+    # Pages are fetched one tile ahead, so that loads of keys never wait for them.
+    pages = pages_of(table_ptr, first, seq_len, BLOCK_N, BLOCK_SIZE)
+    for tile in range(first, end):
+        rows_N = row_offsets(pages, tile, block_stride, BLOCK_N, BLOCK_SIZE, HEAD_DIM)
+        pages = pages_of(table_ptr, tile + 1, seq_len, BLOCK_N, BLOCK_SIZE)
+        offsets_ND = rows_N[:, None] + channel_D[None, :]
+        key_N = tile * BLOCK_N + tl.arange(0, BLOCK_N)
+        k_ND = load_rows(k_ptr, offsets_ND, key_N < seq_len, channel_D, MASKED, HEAD_DIM)
+        qk_MN = tl.dot(q_MD, tl.trans(k_ND), input_precision="ieee")
+        scores_MN, factor = scaled(qk_MN, SCALE, SOFTCAP)
+        if MASKED:
+            seen_MN = key_N[None, :] <= position_M[:, None]
+            if WINDOW > 0:
+                seen_MN &= key_N[None, :] > position_M[:, None] - WINDOW
+            scores_MN = tl.where(seen_MN, scores_MN, float("-inf"))
+        new_top_M = tl.maximum(top_M, tl.max(scores_MN, 1) * factor)
+        weights_MN = tl.exp2(scores_MN * factor - new_top_M[:, None])
+        shrink_M = tl.exp2(top_M - new_top_M)
+        v_ND = load_rows(v_ptr, offsets_ND, key_N < seq_len, channel_D, MASKED, HEAD_DIM)
+        acc_MD = acc_MD * shrink_M[:, None]
+        acc_MD = tl.dot(weights_MN.to(v_ND.dtype), v_ND, acc_MD, input_precision="ieee")
+        sum_M = sum_M * shrink_M + tl.sum(weights_MN, 1)
+        top_M = new_top_M
+    return acc_MD, top_M, sum_M

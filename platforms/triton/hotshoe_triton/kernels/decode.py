@@ -49,8 +49,23 @@ def tile_ends(
 
 
 @triton.jit
+def share_begin(program, total, programs):
+    """Return the first tile of a program's share; the first total % programs have one more."""
+    return program * (total // programs) + tl.minimum(program, total % programs)
+
+
+@triton.jit
+def owner(tile, total, programs):
+    """Return the program whose share holds a tile."""
+    size, longer = total // programs, total % programs
+    rest = tl.maximum(tile - longer * (size + 1), 0)
+    late = longer + rest // tl.maximum(size, 1)
+    return tl.where(tile < longer * (size + 1), tile // (size + 1), late)
+
+
+@triton.jit
 def join_pieces(
-    partial_ptr, stats_ptr, kv_head, first, last, total, num_programs,
+    partial_ptr, stats_ptr, kv_head, first, last,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
     BLOCK_G: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
@@ -63,13 +78,10 @@ def join_pieces(
     sum_G = tl.zeros([BLOCK_G], tl.float32)
     for base in range(first, last + 1, BLOCK_P):
         program_P = base + tl.arange(0, BLOCK_P)
-        # With fewer tiles than programs, some programs between have none.
-        wide_P = program_P.to(tl.int64)
-        busy_P = wide_P * total // num_programs < (wide_P + 1) * total // num_programs
-        busy_P &= program_P <= last
+        there_P = program_P <= last
         slot_P = program_P * 2 + (program_P == first).to(tl.int32)
         row_GP = (slot_P[None, :] * NUM_KV_HEADS + kv_head) * GROUP + group_G[:, None]
-        there_GP = busy_P[None, :] & (group_G < GROUP)[:, None]
+        there_GP = there_P[None, :] & (group_G < GROUP)[:, None]
         stats_ptrs_GP = stats_ptr + row_GP * 2
         top_GP = tl.load(stats_ptrs_GP, mask=there_GP, other=BOTTOM, cache_modifier=".cg")
         sum_GP = tl.load(stats_ptrs_GP + 1, mask=there_GP, other=0.0, cache_modifier=".cg")
@@ -78,7 +90,7 @@ def join_pieces(
         shrink_G = tl.exp2(top_G - new_top_G)
         piece_GPD = tl.load(
             partial_ptr + row_GP[:, :, None] * HEAD_DIM + channel_D[None, None, :],
-            mask=busy_P[None, :, None] & here_GD[:, None, :],
+            mask=there_P[None, :, None] & here_GD[:, None, :],
             other=0.0,
             cache_modifier=".cg",
         )
@@ -94,11 +106,12 @@ def decode_attention(
     partial_ptr, stats_ptr, counter_ptr, num_reqs, q_stride, table_stride, block_stride,
     NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, SCALE: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr,
-    SINKS: tl.constexpr, UNIFORM: tl.constexpr, ALONE: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_G: tl.constexpr,
-    BLOCK_P: tl.constexpr,
+    SINKS: tl.constexpr, UNIFORM: tl.constexpr, ALONE: tl.constexpr, MIN_TILES: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr,
+    BLOCK_G: tl.constexpr, BLOCK_P: tl.constexpr,
 ):  # fmt: skip
-    """Grid: (num_kv_heads, programs); programs = num_reqs with ALONE.
+    """Grid: (num_kv_heads, programs); programs = num_reqs with ALONE. Where there is little to
+    read, only as many programs work as get MIN_TILES each.
 
     Args:
         partial_ptr: [programs * 2, num_kv_heads, GROUP, HEAD_DIM] float32, scratch.
@@ -116,8 +129,9 @@ def decode_attention(
         end = tl.max(tl.where(index_R <= program, end_R, 0), 0)
         at = tl.max(tl.where(index_R < program, end_R, 0), 0)
     else:
-        at = (program.to(tl.int64) * total // programs).to(tl.int32)
-        end = ((program + 1).to(tl.int64) * total // programs).to(tl.int32)
+        programs = tl.minimum(programs, tl.maximum(tl.cdiv(total, MIN_TILES), 1))
+        at = share_begin(program, total, programs)
+        end = tl.minimum(share_begin(program + 1, total, programs), total)
     row_M = tl.arange(0, BLOCK_M)
     head_M = kv_head * GROUP + row_M
     channel_D = tl.arange(0, BLOCK_D)
@@ -147,11 +161,12 @@ def decode_attention(
             sum_M += 1.0
         position_M = tl.full([BLOCK_M], 0, tl.int32) + (seq_len - 1)
         row_table_ptr = table_ptr + request.to(tl.int64) * table_stride
-        for n in range(at - request_begin + low, until - request_begin + low):
-            acc_MD, top_M, sum_M = absorb(
-                acc_MD, top_M, sum_M, q_MD, position_M, k_ptr, v_ptr, row_table_ptr, n, seq_len,
-                block_stride, True, HEAD_DIM, BLOCK_SIZE, SCALE, WINDOW, SOFTCAP, BLOCK_N, BLOCK_D,
-            )  # fmt: skip
+        first = at - request_begin + low
+        acc_MD, top_M, sum_M = absorb(
+            acc_MD, top_M, sum_M, q_MD, position_M, k_ptr, v_ptr, row_table_ptr, first,
+            first + until - at, seq_len, block_stride, True, HEAD_DIM, BLOCK_SIZE, SCALE, WINDOW,
+            SOFTCAP, BLOCK_N, BLOCK_D,
+        )  # fmt: skip
         out_offset = (token * NUM_HEADS + kv_head * GROUP) * HEAD_DIM
         if (at == request_begin) & (until == request_end):
             out_MD = acc_MD / tl.where(sum_M > 0, sum_M, 1.0)[:, None]
@@ -166,14 +181,13 @@ def decode_attention(
             tl.store(stats_ptr + piece_M * 2, top_M, row_M < GROUP)
             tl.store(stats_ptr + piece_M * 2 + 1, sum_M, row_M < GROUP)
             tl.debug_barrier()
-            first = (((request_begin + 1).to(tl.int64) * programs - 1) // total).to(tl.int32)
-            last = ((request_end.to(tl.int64) * programs - 1) // total).to(tl.int32)
-            pieces = tl.minimum(last - first + 1, num_tiles)
+            first = owner(request_begin, total, programs)
+            last = owner(request_end - 1, total, programs)
             cell_ptr = counter_ptr + request * NUM_KV_HEADS + kv_head
-            if tl.atomic_add(cell_ptr, 1, sem="acq_rel", scope="gpu") == pieces - 1:
+            if tl.atomic_add(cell_ptr, 1, sem="acq_rel", scope="gpu") == last - first:
                 tl.store(cell_ptr, 0)
                 out_GD = join_pieces(
-                    partial_ptr, stats_ptr, kv_head, first, last, total, programs,
+                    partial_ptr, stats_ptr, kv_head, first, last,
                     NUM_KV_HEADS, GROUP, HEAD_DIM, BLOCK_G, BLOCK_P, BLOCK_D,
                 )  # fmt: skip
                 group_G = tl.arange(0, BLOCK_G)

@@ -76,22 +76,20 @@ def prefill_attention(
     if WINDOW > 0:
         low = tl.maximum(first_pos - WINDOW + 1, 0) // BLOCK_N
         full_low = tl.minimum(tl.cdiv(tl.maximum(last_pos - WINDOW + 1, 0), BLOCK_N), high)
-        for n in range(low, full_low):
-            acc_MD, top_M, sum_M = absorb(
-                acc_MD, top_M, sum_M, q_MD, position_M, k_ptr, v_ptr, table_ptr, n, seq_len,
-                block_stride, True, HEAD_DIM, BLOCK_SIZE, SCALE, WINDOW, SOFTCAP, BLOCK_N, BLOCK_D,
-            )  # fmt: skip
-    full_high = tl.maximum((first_pos + 1) // BLOCK_N, full_low)
-    for n in range(full_low, full_high):
         acc_MD, top_M, sum_M = absorb(
-            acc_MD, top_M, sum_M, q_MD, position_M, k_ptr, v_ptr, table_ptr, n, seq_len,
-            block_stride, False, HEAD_DIM, BLOCK_SIZE, SCALE, WINDOW, SOFTCAP, BLOCK_N, BLOCK_D,
-        )  # fmt: skip
-    for n in range(full_high, high):
-        acc_MD, top_M, sum_M = absorb(
-            acc_MD, top_M, sum_M, q_MD, position_M, k_ptr, v_ptr, table_ptr, n, seq_len,
+            acc_MD, top_M, sum_M, q_MD, position_M, k_ptr, v_ptr, table_ptr, low, full_low, seq_len,
             block_stride, True, HEAD_DIM, BLOCK_SIZE, SCALE, WINDOW, SOFTCAP, BLOCK_N, BLOCK_D,
         )  # fmt: skip
+    full_high = tl.maximum((first_pos + 1) // BLOCK_N, full_low)
+    acc_MD, top_M, sum_M = absorb(
+        acc_MD, top_M, sum_M, q_MD, position_M, k_ptr, v_ptr, table_ptr, full_low, full_high,
+        seq_len, block_stride, False, HEAD_DIM, BLOCK_SIZE, SCALE, WINDOW, SOFTCAP, BLOCK_N,
+        BLOCK_D,
+    )  # fmt: skip
+    acc_MD, top_M, sum_M = absorb(
+        acc_MD, top_M, sum_M, q_MD, position_M, k_ptr, v_ptr, table_ptr, full_high, high, seq_len,
+        block_stride, True, HEAD_DIM, BLOCK_SIZE, SCALE, WINDOW, SOFTCAP, BLOCK_N, BLOCK_D,
+    )  # fmt: skip
 
     out_MD = acc_MD / tl.where(sum_M > 0, sum_M, 1.0)[:, None]
     out_offsets_M = (token_M * NUM_HEADS + head_M) * HEAD_DIM
