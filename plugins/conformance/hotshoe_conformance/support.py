@@ -28,9 +28,9 @@ def page(plugins: PluginManager, head: str) -> str:
         "# Support",
         head,
         "",
-        "Which specifications a platform's own kernels serve, by target and element type; what is",
-        "missing here runs on core's plain reference. Each row changes the plainest specification",
-        "of its slot in the fields that it names. `hotshoe explain MODEL` says the same of a model;",
+        "What a platform's own kernels serve, by target and element type; what is missing runs on",
+        "core's plain reference. Each row changes the plainest specification of its slot in the",
+        "fields that it names. `hotshoe explain MODEL` says the same of a model;",
         "`hotshoe conformance` proves it, and its `--matrix` says what a machine can prove.",
     ]
     for name, target in sorted(plugins.mapping(HOOK).items()):
