@@ -7,7 +7,7 @@ from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import GatedActivationSpec, Verdict
-from hotshoe_triton.device import judge, next_power_of_2
+from hotshoe_triton.device import chaining, judge, next_power_of_2
 from hotshoe_triton.quantize import Format
 
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
@@ -34,7 +34,7 @@ class GatedActivation:
             "ACTIVATION": spec.activation,
             "BLOCK": block,
             "num_warps": max(1, block // 256),
-        }
+        } | chaining(facts)
 
     def __call__(self, x: Tensor) -> Tensor:
         rows = x.size(0)
@@ -58,7 +58,7 @@ class GatedActivationQuant:
             "LIMIT": format.limit,
             "BLOCK": block,
             "num_warps": max(1, min(16, block // 512)),
-        }
+        } | chaining(facts)
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return values [num_tokens, size] and scales [num_tokens] float32."""

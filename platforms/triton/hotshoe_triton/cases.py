@@ -138,7 +138,7 @@ def gate(size: int, kind: str, quantised: bool = False) -> Callable[[DeviceFacts
         formats = (INT8, format_of("fp8_e4m3", facts)) if quantised else ()
         for format in filter(None, formats):
             activation.GatedActivationQuant(spec, format, facts)(x)
-            QuantizeRows(size, format)(x[:, :size])
+            QuantizeRows(size, format, facts)(x[:, :size])
         if not quantised:
             activation.GatedActivation(spec, facts)(x)
         return True

@@ -80,6 +80,16 @@ def judge(facts: DeviceFacts, dtype: str, refusals: dict[str, bool] | None = Non
     return accept(SCORE, f"Triton kernels for {facts.arch}")
 
 
+def chaining(facts: DeviceFacts) -> dict[str, bool]:
+    """Return the launch constants of kernels that use `kernels.chain`."""
+    from triton import knobs
+
+    arch = arch_of(facts)
+    if arch.backend != "cuda" or int(arch.target) < 90 or knobs.runtime.interpret:
+        return {"CHAINED": False}
+    return {"CHAINED": True, "launch_pdl": True}
+
+
 def next_power_of_2(n: int) -> int:
     """Return the least power of two that is at least n, for n > 0."""
     return 1 << (n - 1).bit_length()

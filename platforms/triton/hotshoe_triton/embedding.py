@@ -7,7 +7,7 @@ from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import EmbeddingSpec, Verdict
-from hotshoe_triton.device import judge, next_power_of_2
+from hotshoe_triton.device import chaining, judge, next_power_of_2
 
 BLOCK = 2048
 
@@ -31,7 +31,7 @@ class Embedding:
             "SCALE": spec.scale,
             "BLOCK": block,
             "num_warps": max(1, block // 512),
-        }
+        } | chaining(facts)
 
     def __call__(self, ids: Tensor, table: Tensor) -> Tensor:
         count = ids.size(0)

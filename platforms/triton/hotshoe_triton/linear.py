@@ -14,7 +14,7 @@ from torch import Tensor
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec, QuantSpec, Verdict
 from hotshoe.slots.reference.dtypes import torch_dtype
-from hotshoe_triton.device import DTYPES, arch_of, judge
+from hotshoe_triton.device import DTYPES, arch_of, chaining, judge
 from hotshoe_triton.quantize import QuantizeRows, format_of, quantize_weight
 from hotshoe_triton.tuning import BUCKETS, LinearConfig, default
 
@@ -65,7 +65,7 @@ class Linear:
         self._dtype = torch_dtype(spec.dtype)
         self._y_dtype = torch_dtype(spec.out_dtype or spec.dtype)
         self._format = format_of(spec.weight.format, facts) if spec.weight else None
-        self._quantize = QuantizeRows(self._k, self._format) if self._format else None
+        self._quantize = QuantizeRows(self._k, self._format, self._facts) if self._format else None
         self._table = table or {}
         self._weight = torch.empty(0)
         self._scale: Tensor | None = None
@@ -117,7 +117,7 @@ class Linear:
             "BLOCK_K": config.block_k,
             "SPLIT_K": config.split_k,
             "num_warps": config.warps,
-        }
+        } | chaining(self._facts)
         weight, bias = self._weight, self._weight if self._bias is None else self._bias
         scale, counters, n, stride = self._scale, self._counters, self._n, self._weight.stride(0)
         rows = max(16, bucket)

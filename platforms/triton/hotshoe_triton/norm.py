@@ -7,7 +7,7 @@ from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import AddNormSpec, NormSpec, Verdict
-from hotshoe_triton.device import judge, next_power_of_2
+from hotshoe_triton.device import chaining, judge, next_power_of_2
 from hotshoe_triton.quantize import Format
 
 MAX_SIZE = 65536
@@ -26,17 +26,21 @@ def row_launch(size: int) -> dict[str, int]:
     return {"BLOCK": block, "num_warps": max(1, min(16, block // ELEMENTS_PER_WARP))}
 
 
-def constants(spec: NormSpec | AddNormSpec, limit: float) -> dict[str, object]:
+def constants(spec: NormSpec | AddNormSpec, limit: float, facts: DeviceFacts) -> dict[str, object]:
     """Return the kernel's constants."""
     added = isinstance(spec, AddNormSpec)
-    return {
-        "SIZE": spec.hidden_size,
-        "EPS": spec.eps,
-        "OFFSET": spec.weight_offset,
-        "RESIDUAL_SCALE": spec.residual_scale if added else 1.0,
-        "ADD": added,
-        "LIMIT": limit,
-    } | row_launch(spec.hidden_size)
+    return (
+        {
+            "SIZE": spec.hidden_size,
+            "EPS": spec.eps,
+            "OFFSET": spec.weight_offset,
+            "RESIDUAL_SCALE": spec.residual_scale if added else 1.0,
+            "ADD": added,
+            "LIMIT": limit,
+        }
+        | row_launch(spec.hidden_size)
+        | chaining(facts)
+    )
 
 
 class Norm:
@@ -46,7 +50,7 @@ class Norm:
         from hotshoe_triton.kernels.norm import rms_norm
 
         self._kernel = rms_norm
-        self._constants = constants(spec, 0.0)
+        self._constants = constants(spec, 0.0, facts)
 
     def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
         out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -62,7 +66,7 @@ class AddNorm:
         from hotshoe_triton.kernels.norm import rms_norm
 
         self._kernel = rms_norm
-        self._constants = constants(spec, 0.0)
+        self._constants = constants(spec, 0.0, facts)
 
     def __call__(self, x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -80,7 +84,7 @@ class NormQuant:
         from hotshoe_triton.kernels.norm import rms_norm
 
         self._kernel, self._format = rms_norm, format
-        self._constants = constants(spec, format.limit)
+        self._constants = constants(spec, format.limit, facts)
 
     def __call__(self, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Return values [num_tokens, hidden_size] and scales [num_tokens] float32."""
@@ -97,7 +101,7 @@ class AddNormQuant:
         from hotshoe_triton.kernels.norm import rms_norm
 
         self._kernel, self._format = rms_norm, format
-        self._constants = constants(spec, format.limit)
+        self._constants = constants(spec, format.limit, facts)
 
     def __call__(
         self, x: Tensor, residual: Tensor, weight: Tensor

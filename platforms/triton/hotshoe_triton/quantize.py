@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe_triton.device import FNUZ, OCP, arch_of, next_power_of_2
+from hotshoe_triton.device import FNUZ, OCP, arch_of, chaining, next_power_of_2
 
 ELEMENTS_PER_WARP = 512
 
@@ -60,13 +60,18 @@ def quantize_weight(weight: Tensor, format: Format) -> tuple[Tensor, Tensor]:
 class QuantizeRows:
     """Quantises activations [num_tokens, size], each row with its own scale."""
 
-    def __init__(self, size: int, format: Format) -> None:
+    def __init__(self, size: int, format: Format, facts: DeviceFacts) -> None:
         from hotshoe_triton.kernels.quantize import quantize_rows
 
         self._kernel, self._format = quantize_rows, format
         block = next_power_of_2(size)
         warps = max(1, min(16, block // ELEMENTS_PER_WARP))
-        self._constants = {"SIZE": size, "LIMIT": format.limit, "BLOCK": block, "num_warps": warps}
+        self._constants = {
+            "SIZE": size,
+            "LIMIT": format.limit,
+            "BLOCK": block,
+            "num_warps": warps,
+        } | chaining(facts)
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return values [num_tokens, size] and scales [num_tokens] float32."""

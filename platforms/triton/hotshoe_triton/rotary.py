@@ -7,7 +7,7 @@ from torch import Tensor
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import RotaryAndCacheSpec, Verdict
 from hotshoe_triton.attention import LAYOUT
-from hotshoe_triton.device import judge, next_power_of_2
+from hotshoe_triton.device import chaining, judge, next_power_of_2
 
 #: Elements that a program takes: enough for wide loads, few enough for many programs per token.
 ELEMENTS = 1024
@@ -58,7 +58,7 @@ class RotaryAndCache:
             "BLOCK_P": next_power_of_2(max(spec.rotary_dim // 2, 1)),
             "BLOCK_C": next_power_of_2(max(spec.head_dim - spec.rotary_dim, 1)),
             "num_warps": 2,
-        }
+        } | chaining(facts)
         self._cache: Tensor | None = None
 
     def _bind(self, cache: Tensor) -> None:

@@ -31,7 +31,7 @@ def test_quantised_is_the_activation_then_the_quantisation(
     spec = GatedActivationSpec(90, "silu", "bfloat16")
     x = torch.randn(4, 180, generator=rng, device=facts.device).to(torch.bfloat16)
     values, scale = activation.GatedActivationQuant(spec, INT8, facts)(x)
-    expected = QuantizeRows(90, INT8)(activation.GatedActivation(spec, facts)(x))
+    expected = QuantizeRows(90, INT8, facts)(activation.GatedActivation(spec, facts)(x))
     assert torch.equal(values, expected[0])
     assert torch.equal(scale, expected[1])
 

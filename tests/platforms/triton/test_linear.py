@@ -112,7 +112,7 @@ def test_fp8_multiplies_what_was_quantised(
     operation = linear.Linear(spec, facts, table(spec, SKINNY))
     operation.load(weights(spec, rng))
     x = rows(spec, count, rng)
-    values, scale = QuantizeRows(spec.in_features, format_of("fp8_e4m3", facts))(x)
+    values, scale = QuantizeRows(spec.in_features, format_of("fp8_e4m3", facts), facts)(x)
     weight = operation._weight.float() * operation._scale[:, None]
     expected = (values.float() * scale[:, None]) @ weight.T
     torch.testing.assert_close(operation(x), expected, rtol=1e-3, atol=1e-2)

@@ -52,7 +52,7 @@ def test_quantised_norms_are_the_norm_then_the_quantisation(
 ) -> None:
     x, residual, weight = rows(4, 96, "bfloat16", rng)
     x[1] = 0
-    quantise = QuantizeRows(96, format)
+    quantise = QuantizeRows(96, format, facts)
     spec = NormSpec(96, 1e-5, "bfloat16")
     values, scale = norm.NormQuant(spec, format, facts)(x, weight)
     expected, expected_scale = quantise(norm.Norm(spec, facts)(x, weight))

@@ -13,7 +13,7 @@ FP8 = Format(torch.float8_e4m3fn, 448.0)
 def test_int8_rows_are_those_of_the_reference(facts: DeviceFacts, rng: torch.Generator) -> None:
     x = torch.randn(6, 80, generator=rng, device=facts.device)[:, :72]
     x[2] = 0
-    values, scale = QuantizeRows(72, INT8)(x)
+    values, scale = QuantizeRows(72, INT8, facts)(x)
     expected, expected_scale = quantize_rows(x)
     assert torch.equal(values, expected)
     assert torch.equal(scale, expected_scale)
@@ -24,7 +24,7 @@ def test_rows_and_weights_are_quantised_alike(
     facts: DeviceFacts, format: Format, rng: torch.Generator
 ) -> None:
     x = torch.randn(5, 64, generator=rng, device=facts.device).to(torch.bfloat16)
-    values, scale = QuantizeRows(64, format)(x)
+    values, scale = QuantizeRows(64, format, facts)(x)
     expected, expected_scale = quantize_weight(x, format)
     assert torch.equal(values.view(torch.uint8), expected.view(torch.uint8))
     assert torch.equal(scale, expected_scale)
@@ -36,7 +36,7 @@ def test_rows_and_weights_are_quantised_alike(
 
 def test_ties_go_to_the_even_neighbour(facts: DeviceFacts) -> None:
     x = torch.tensor([[127.0, 0.5, 1.5, 2.5, -0.5, -1.5]], device=facts.device)
-    values, scale = QuantizeRows(6, INT8)(x)
+    values, scale = QuantizeRows(6, INT8, facts)(x)
     assert scale.tolist() == [1.0]
     assert values[0].tolist() == [127, 0, 2, 2, 0, -2]
 
@@ -56,6 +56,6 @@ def test_formats_follow_the_architecture(facts: DeviceFacts) -> None:
 
 
 def test_empty_batch(facts: DeviceFacts) -> None:
-    values, scale = QuantizeRows(64, INT8)(torch.empty(0, 64, device=facts.device))
+    values, scale = QuantizeRows(64, INT8, facts)(torch.empty(0, 64, device=facts.device))
     assert values.shape == (0, 64)
     assert scale.shape == (0,)

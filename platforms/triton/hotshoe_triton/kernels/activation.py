@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from hotshoe_triton.kernels.chain import wait
 from hotshoe_triton.kernels.elementwise import activate, quantize, row_scale
 
 
@@ -17,12 +18,13 @@ def gated(x_ptr, at, there, SIZE: tl.constexpr, ACTIVATION: tl.constexpr):
 @triton.jit
 def gated_activation(
     out_ptr, x_ptr, x_stride,
-    SIZE: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr,
+    SIZE: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Grid: (rows, columns / BLOCK)."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     there = column < SIZE
+    wait(CHAINED)
     y = gated(x_ptr + row * x_stride, column, there, SIZE, ACTIVATION)
     tl.store(out_ptr + row * SIZE + column, y, mask=there)
 
@@ -31,10 +33,12 @@ def gated_activation(
 def gated_activation_quant(
     out_ptr, scale_ptr, x_ptr, x_stride,
     SIZE: tl.constexpr, ACTIVATION: tl.constexpr, LIMIT: tl.constexpr, BLOCK: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Grid: (rows,). Computes a row twice: for its largest magnitude, then for its values."""
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * x_stride
+    wait(CHAINED)
     largest = tl.zeros([BLOCK], tl.float32)
     for first in range(0, SIZE, BLOCK):
         column = first + tl.arange(0, BLOCK)

@@ -10,6 +10,8 @@ Shape suffixes: N output features, K input features, M rows of x.
 import triton
 import triton.language as tl
 
+from hotshoe_triton.kernels.chain import wait
+
 
 @triton.jit
 def last_to_arrive(counter_ptr, SPLIT_K: tl.constexpr):
@@ -46,7 +48,7 @@ def skinny(
     y_ptr, x_ptr, w_ptr, bias_ptr, w_scale_ptr, x_scale_ptr, partial_ptr, counter_ptr,
     num_rows, N, x_stride, w_stride,
     K: tl.constexpr, BIAS: tl.constexpr, SCALED: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT_K: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT_K: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Up to BLOCK_M rows on the matrix units. Grid: (N / BLOCK_N, SPLIT_K).
 
@@ -67,6 +69,7 @@ def skinny(
         x_ptr + tl.minimum(m_M, num_rows - 1).to(tl.int64)[None, :] * x_stride + k_K[:, None]
     )
     sum_NM = tl.zeros([BLOCK_N, BLOCK_M], kind)
+    wait(CHAINED)
     for step in range(STEPS):
         if EVEN:
             w_NK = tl.load(w_ptrs_NK, eviction_policy="evict_first")
@@ -99,9 +102,10 @@ def skinny(
 def gemv(
     y_ptr, x_ptr, w_ptr, bias_ptr, partial_ptr, counter_ptr, N, w_stride,
     K: tl.constexpr, BIAS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    SPLIT_K: tl.constexpr, UNROLL: tl.constexpr,
+    SPLIT_K: tl.constexpr, UNROLL: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """One row without matrix units: wide loads straight into registers.
+    """One row without matrix units: wide loads straight into registers, the first of them before
+    x is there.
 
     Grid: (N / BLOCK_N, SPLIT_K). Sums stay spread over a tile until the end of the loop.
 
@@ -115,8 +119,11 @@ def gemv(
     n_N = tile * BLOCK_N + tl.arange(0, BLOCK_N)
     lane_K = part * (STEPS * BLOCK_K) + tl.arange(0, BLOCK_K)
     w_ptrs_NK = w_ptr + tl.minimum(n_N, N - 1).to(tl.int64)[:, None] * w_stride + lane_K[None, :]
-    sum_NK = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
-    for step in tl.range(0, STEPS, loop_unroll_factor=UNROLL):
+    w_NK = tl.load(w_ptrs_NK, mask=(lane_K < K)[None, :], other=0.0, eviction_policy="evict_first")
+    wait(CHAINED)
+    x_K = tl.load(x_ptr + lane_K, mask=lane_K < K, other=0.0)
+    sum_NK = x_K.to(tl.float32)[None, :] * w_NK.to(tl.float32)
+    for step in tl.range(1, STEPS, loop_unroll_factor=UNROLL):
         at = step * BLOCK_K
         if EVEN:
             w_NK = tl.load(w_ptrs_NK + at, eviction_policy="evict_first")

@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from hotshoe_triton.kernels.chain import wait
 from hotshoe_triton.kernels.elementwise import quantize, row_scale
 
 
@@ -11,12 +12,15 @@ def rms_norm(
     out_ptr, scale_ptr, x_ptr, residual_ptr, weight_ptr, x_stride, residual_stride,
     SIZE: tl.constexpr, EPS: tl.constexpr, OFFSET: tl.constexpr, RESIDUAL_SCALE: tl.constexpr,
     ADD: tl.constexpr, LIMIT: tl.constexpr, BLOCK: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Grid: (rows,). With ADD the residual becomes residual + RESIDUAL_SCALE * x first. LIMIT is
     the largest value of the output's 8-bit format, and 0 writes the model's type."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     there = column < SIZE
+    weight = tl.load(weight_ptr + column, mask=there, other=0.0).to(tl.float32) + OFFSET
+    wait(CHAINED)
     loaded = tl.load(x_ptr + row * x_stride + column, mask=there, other=0.0)
     x = loaded.to(tl.float32)
     if ADD:
@@ -25,7 +29,6 @@ def rms_norm(
         rounded = total.to(loaded.dtype)
         tl.store(residual_ptrs, rounded, mask=there)
         x = rounded.to(tl.float32)
-    weight = tl.load(weight_ptr + column, mask=there, other=0.0).to(tl.float32) + OFFSET
     inverse = tl.rsqrt(tl.sum(x * x, 0) / SIZE + EPS)
     y = (x * inverse * weight).to(loaded.dtype)
     if LIMIT > 0:

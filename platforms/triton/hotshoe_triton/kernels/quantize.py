@@ -3,18 +3,20 @@
 import triton
 import triton.language as tl
 
+from hotshoe_triton.kernels.chain import wait
 from hotshoe_triton.kernels.elementwise import quantize, row_scale
 
 
 @triton.jit
 def quantize_rows(
     out_ptr, scale_ptr, x_ptr, x_stride,
-    SIZE: tl.constexpr, LIMIT: tl.constexpr, BLOCK: tl.constexpr,
+    SIZE: tl.constexpr, LIMIT: tl.constexpr, BLOCK: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Grid: (rows,). BLOCK covers a row."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     there = column < SIZE
+    wait(CHAINED)
     x = tl.load(x_ptr + row * x_stride + column, mask=there, other=0.0).to(tl.float32)
     scale = row_scale(tl.max(tl.abs(x), 0), LIMIT)
     tl.store(scale_ptr + row, scale)

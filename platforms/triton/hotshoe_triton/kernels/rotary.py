@@ -8,6 +8,8 @@ third. Shape suffixes: H heads, P pairs, C channels that are not rotated.
 import triton
 import triton.language as tl
 
+from hotshoe_triton.kernels.chain import wait
+
 
 @triton.jit
 def normed(x_HC, inverse_H, q_weight_ptr, k_weight_ptr, at_C, there_C, is_q_H, is_v_H,
@@ -46,7 +48,7 @@ def rotary_and_cache(
     NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
     ROTARY_DIM: tl.constexpr, INTERLEAVED: tl.constexpr, NORM: tl.constexpr, EPS: tl.constexpr,
     OFFSET: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_P: tl.constexpr,
-    BLOCK_C: tl.constexpr,
+    BLOCK_C: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Grid: (tokens, heads / BLOCK_H). A negative slot writes nothing to the cache."""
     HALF: tl.constexpr = ROTARY_DIM // 2
@@ -57,6 +59,7 @@ def rotary_and_cache(
     is_q_H, is_v_H = head_H < NUM_HEADS, head_H >= NUM_HEADS + NUM_KV_HEADS
     dtype: tl.constexpr = qkv_ptr.dtype.element_ty
     qkv_ptr += token * qkv_stride
+    wait(CHAINED)
     slot = tl.load(slots_ptr + token)
     write = slot >= 0
     slot = tl.maximum(slot, 0)
