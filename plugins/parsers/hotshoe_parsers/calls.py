@@ -49,6 +49,7 @@ def leading_calls(
         yield from attempt(reader, writer, read(), announced=False)
     else:
         writer.content(reader.since_mark())
+        reader.forget()
 
 
 def attempt(
@@ -65,6 +66,7 @@ def attempt(
             writer.malformed(reader.since_mark(), str(error))
         else:
             writer.content(reader.since_mark())
+    reader.forget()
 
 
 def known(name: str, tools: Tools) -> str:

@@ -51,6 +51,7 @@ def _message(reader: Reader, writer: Writer, tools: Tools, begin: str) -> Steps[
         if recipient:
             yield from _call(reader, writer, tools, recipient)
         else:
+            reader.forget()
             take = writer.reasoning if channel == "analysis" else writer.content
             found.append((yield from reader.until(_IN_MESSAGE, take)))
 

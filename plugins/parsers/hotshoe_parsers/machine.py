@@ -46,24 +46,30 @@ class Reader:
     def __init__(self) -> None:
         self._text = ""
         self._at = 0
-        self._marked: list[str] = []
+        self._marked: list[str] | None = None
         self._marked_from = 0
         self.ended = False
 
     def feed(self, text: str) -> None:
         """Take more text, and drop what has been read."""
-        self._marked.append(self._text[self._marked_from : self._at])
+        if self._marked is not None:
+            self._marked.append(self._text[self._marked_from : self._at])
         self._text = self._text[self._at :] + text
         self._at = self._marked_from = 0
 
     def mark(self, before: str = "") -> None:
-        """Remember what is read from here on, and `before` before it."""
+        """Remember what is read from here on until `forget`, and `before` before it."""
         self._marked = [before]
         self._marked_from = self._at
 
     def since_mark(self) -> str:
         """Return what has been read since the mark."""
+        assert self._marked is not None, "no mark has been set"
         return "".join(self._marked) + self._text[self._marked_from : self._at]
+
+    def forget(self) -> None:
+        """Remove the mark."""
+        self._marked = None
 
     def peek(self) -> Steps[str]:
         """Return the next character without reading it; nothing at the end."""

@@ -63,8 +63,10 @@ def _read(
     opened = False
     for begin in markers.begins:
         opened = opened or (yield from reader.literal(begin))
+    before = reader.since_mark()
+    reader.forget()
     if not inside and not opened:
-        writer.content(reader.since_mark())
+        writer.content(before)
     else:
         writer.trim()
         if (yield from reader.until(ends, writer.reasoning)):

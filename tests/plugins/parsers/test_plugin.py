@@ -115,12 +115,12 @@ def test_time_is_linear_in_characters(any_format, unit: str) -> None:
         text = (opening + unit * (length // len(unit)))[:length]
         best = 9.0
         for _ in range(3):
-            begin = time.perf_counter()
+            begin = time.process_time()
             run_by_characters(any_format, text)
-            best = min(best, time.perf_counter() - begin)
+            best = min(best, time.process_time() - begin)
         return best
 
-    assert seconds(8_000) < 10 * seconds(2_000)
+    assert seconds(16_000) < 9 * seconds(4_000)
 
 
 def run_by_characters(found, text: str) -> None:
