@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -81,8 +82,25 @@ class AsyncEngine:
 
             self._attach(ThreadLink(config, plugins, self))
         else:
+            from hotshoe.engine.process import start_process
+
             assert transport == "process" and plugins is None
-            raise NotImplementedError
+            self._attach(start_process(config, self))
+
+    @classmethod
+    def connect(cls, path: str | Path) -> AsyncEngine:
+        """Return a further front end of an engine process, which listens at a socket.
+
+        Raises:
+            EngineError: No engine listens there.
+            ConfigError: The engine is another version.
+        """
+        from hotshoe.engine.sockets import SocketLink
+
+        engine = cls.__new__(cls)
+        engine._reset()
+        engine._attach(SocketLink(Path(path), engine))
+        return engine
 
     def _reset(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -31,8 +31,9 @@ from hotshoe.engine.messages import (
     State,
     Welcome,
     WireError,
+    check_side,
 )
-from hotshoe.errors import EngineDeadError, EngineError, RequestError, UserError
+from hotshoe.errors import ConfigError, EngineDeadError, EngineError, RequestError, UserError
 from hotshoe.types import FinishReason, TokenOutput
 
 IDLE_S = 1.0
@@ -138,7 +139,8 @@ class EngineLoop:
         self._port.wake()
 
     def _beat(self) -> None:
-        while not self._stopping.wait(HEARTBEAT_S):
+        interval_s = min(HEARTBEAT_S, self._info.config.engine_stall_timeout_s / 4)
+        while not self._stopping.wait(interval_s):
             self._port.broadcast(Heartbeat(self.clock.num_steps, self.clock.busy_s()))
 
     def _timed(self, work: Callable[[], list[TokenOutput]]) -> list[TokenOutput]:
@@ -198,7 +200,12 @@ class EngineLoop:
         else:
             self._handlers[type(command)](peer, command)
 
-    def _hello(self, peer: int, _: Hello) -> None:
+    def _hello(self, peer: int, hello: Hello) -> None:
+        try:
+            check_side(Side(), hello.side)
+        except ConfigError as error:
+            self._port.send(peer, Dead(WireError.wrap(error)))
+            return
         self._port.send(peer, Welcome(Side(), self._info))
         self._port.send(peer, self._state)
 
@@ -221,16 +228,11 @@ class EngineLoop:
             self._core.abort((request_id,))
 
     def _call(self, peer: int, call: Call) -> None:
-        if call.verb == "pause":
-            try:
-                self._pause(**call.arguments)
-            except RequestError as error:
-                self._reply(peer, Reply(call.number, error=WireError.wrap(error)))
-            else:
-                self._pausing.append((peer, call.number, call.arguments["clear_cache"]))
-            return
         reply = Reply(call.number)
         try:
+            if call.verb == "pause":
+                self._pause(peer, call.number, **call.arguments)
+                return
             reply.result = self._verbs[call.verb](**call.arguments)
         except EngineDeadError:
             raise
@@ -241,12 +243,14 @@ class EngineLoop:
     def _stats(self) -> EngineStats:
         return self._core.stats()
 
-    def _pause(self, mode: PauseMode, clear_cache: bool) -> None:
+    def _pause(self, peer: int, number: int, mode: PauseMode, clear_cache: bool) -> None:
+        """Begin to pause; `_settle` replies when the core is quiet."""
         self._emit(self._timed(lambda: self._core.pause(mode)))
         if mode == "abort":
             ids = list(self._owners)
             self._core.abort(ids)
             self._emit(TokenOutput(i, [], finish_reason=FinishReason.ABORT) for i in ids)
+        self._pausing.append((peer, number, clear_cache))
 
     def _resume(self) -> None:
         self._core.resume()

@@ -42,7 +42,8 @@ class WireError(Struct, array_like=True, frozen=True):
         kind = next(kinds, None)
         if kind is None:
             return cls(EngineError.__name__, f"{type(error).__name__}: {error}")
-        return cls(kind, str(error), dict(vars(error)))
+        details = {name: value for name, value in vars(error).items() if not name.startswith("_")}
+        return cls(kind, str(error), details)
 
     def unwrap(self) -> HotshoeError:
         """Make the error anew."""
@@ -154,11 +155,15 @@ News = Welcome | Batch | Refused | Reply | State | Heartbeat | Dead
 
 
 class Start(Struct, array_like=True, tag=True):
-    """Build the engine of this configuration and listen at a socket."""
+    """Build the engine of this configuration and listen at a socket.
+
+    `remove_folder`: the socket's folder exists for it alone, and goes with the last of the two.
+    """
 
     side: Side
     config: dict[str, Any]
     socket_path: str
+    remove_folder: bool
 
 
 class Ready(Struct, array_like=True, tag=True):
@@ -172,6 +177,12 @@ decode_command = msgspec.msgpack.Decoder(Command).decode
 decode_news = msgspec.msgpack.Decoder(News).decode
 decode_start = msgspec.msgpack.Decoder(Start).decode
 decode_from_engine = msgspec.msgpack.Decoder(FromEngine).decode
+
+
+def not_understood(error: msgspec.MsgspecError) -> WireError:
+    """Describe a message that is none of this page."""
+    text = f"the other side speaks another language: {error}; install the same version for both"
+    return WireError(errors.ConfigError.__name__, text)
 
 
 def check_side(mine: Side, theirs: Side) -> None:

@@ -11,7 +11,7 @@ from hotshoe.engine.client import EngineClient
 from hotshoe.errors import EngineDeadError, QueueFullError, RequestError
 from hotshoe.types import FinishReason
 
-TRANSPORTS = ["thread"]
+TRANSPORTS = ["thread", "process"]
 LONG = SamplingParams(max_tokens=50, ignore_eos=True)
 
 Start = Callable[..., AsyncEngine]

@@ -1,0 +1,226 @@
+"""Starts an engine in a process of its own, watches it, and starts another one when it dies.
+
+The two processes share a private channel. Over it the engine gets its configuration and reports
+errors of its start-up as what they are; then signs of life. It also ties their lives: an engine
+whose owner is gone sees the channel's end and ends itself.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+
+from hotshoe.config import EngineConfig
+from hotshoe.engine.boot import load_tokenizer
+from hotshoe.engine.connection import Connection
+from hotshoe.engine.link import Listener
+from hotshoe.engine.messages import (
+    Dead,
+    FromEngine,
+    Heartbeat,
+    Ready,
+    Side,
+    Start,
+    decode_from_engine,
+    encode,
+)
+from hotshoe.engine.setup import find_model
+from hotshoe.engine.sockets import SocketLink
+from hotshoe.errors import EngineError, HotshoeError
+from hotshoe.plugins import PluginManager
+from hotshoe.text.tokenizer import Tokenizer
+
+TERMINATE_S = 5.0
+EXIT_S = 2.0
+POLL_S = 0.2
+STDERR = 2
+
+
+class EngineProcess:
+    """An engine process and its successors; front ends reach all of them at `path`.
+
+    `wait` must be called once; it returns when the engine serves.
+
+    Args:
+        config: Of every one of them; `engine_restarts` says how many there may be.
+        path: Where they listen; default: in a folder of its own, removed by `close`.
+    """
+
+    def __init__(self, config: EngineConfig, path: Path | None = None) -> None:
+        self.num_restarts = 0
+        self.is_over = False
+        self._config = config
+        self._folder = Path(tempfile.mkdtemp(prefix="hotshoe-")) if path is None else None
+        self.path = self._folder / "engine.sock" if self._folder else Path(path or "")
+        self._closing = threading.Event()
+        self._verdict: str | None = None
+        self._watcher = threading.Thread(target=self._watch, name="hotshoe-watch", daemon=True)
+        self._spawn()
+
+    @property
+    def pid(self) -> int:
+        """Of the present engine process."""
+        return self._process.pid
+
+    def wait(self) -> None:
+        """Wait until the engine serves; from then on it is watched.
+
+        Raises:
+            UserError: The engine cannot be built as asked; its own error.
+            EngineError: It ended while it started.
+        """
+        try:
+            self._wait_ready()
+        except BaseException:
+            self.close()
+            raise
+        self._watcher.start()
+
+    def cause(self) -> str:
+        """Say how the last engine process ended, waiting a moment for it."""
+        process, verdict = self._process, self._verdict
+        try:
+            code = process.wait(EXIT_S)
+        except subprocess.TimeoutExpired:
+            return "it closed the connection"
+        if verdict is not None:
+            return verdict
+        if code < 0:
+            return f"killed by {signal.Signals(-code).name}"
+        return f"exit code {code}"
+
+    def close(self) -> None:
+        """End the engine process, politely at first. May be called twice."""
+        self._closing.set()
+        self.is_over = True
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(TERMINATE_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        if self._watcher.ident is not None and self._watcher is not threading.current_thread():
+            self._watcher.join()
+        self._control.close()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _spawn(self) -> None:
+        ours, theirs = socket.socketpair()
+        self._control = Connection(ours)
+        self._verdict = None
+        with theirs:
+            command = [sys.executable, "-P", "-m", "hotshoe.engine.child", str(theirs.fileno())]
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=STDERR,  # what a command prints is its own
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # an interrupt from the keyboard is the owner's affair
+            )
+        remove = self._folder is not None
+        start = Start(Side(), asdict(self._config), str(self.path), remove)
+        self._control.send(encode(start))
+
+    def _wait_ready(self) -> None:
+        """Wait until the engine serves.
+
+        Raises:
+            UserError: The engine cannot be built as asked; its own error.
+            EngineError: It ended while it started.
+        """
+        while True:
+            self._control.flush()
+            said = self._hear()
+            if isinstance(said, Ready):
+                return
+            if isinstance(said, Dead):
+                raise said.error.unwrap()
+            if self._control.ended:
+                raise EngineError(f"the engine process ended while it started: {self.cause()}")
+
+    def _hear(self) -> FromEngine | None:
+        message = self._control.fetch(POLL_S)
+        return None if message is None else decode_from_engine(message)
+
+    def _watch(self) -> None:
+        while not self._closing.is_set():
+            self._watch_one()
+            if self._closing.is_set():
+                return
+            self._reap()
+            if not self._restart():
+                self.is_over = True
+                return
+
+    def _watch_one(self) -> None:
+        """Return when the engine process has closed the channel; kill it when it is stuck."""
+        limit_s = self._config.engine_stall_timeout_s
+        last_sign_s = time.monotonic()
+        while not self._control.ended:
+            said = self._hear()
+            now_s = time.monotonic()
+            if said is not None:
+                last_sign_s = now_s
+            if isinstance(said, Heartbeat) and said.busy_s > limit_s:
+                self._kill(f"stuck: a step has not come to an end within {limit_s:g} s")
+            elif now_s - last_sign_s > limit_s:
+                self._kill(f"stuck: no sign of life for {limit_s:g} s")
+
+    def _kill(self, verdict: str) -> None:
+        self._verdict = verdict
+        self._process.kill()
+        self._process.wait()
+
+    def _reap(self) -> None:
+        """Let a process that has closed its channel end, by force if need be."""
+        try:
+            self._process.wait(EXIT_S)
+        except subprocess.TimeoutExpired:
+            self._kill("stuck while it ended")
+
+    def _restart(self) -> bool:
+        """Start engines until one serves or there were enough of them."""
+        while self.num_restarts < self._config.engine_restarts and not self._closing.is_set():
+            self.num_restarts += 1
+            self._control.close()
+            self._spawn()
+            try:
+                self._wait_ready()
+            except HotshoeError:
+                continue
+            return True
+        return False
+
+
+def start_process(config: EngineConfig, listener: Listener) -> SocketLink:
+    """Start an engine process and connect to it; the link owns it.
+
+    Raises:
+        UserError: The engine cannot be built as asked.
+        EngineError: It ended while it started.
+    """
+    process = EngineProcess(config)
+    with ThreadPoolExecutor(1) as pool:
+        tokenizer: Future[Tokenizer | None] = pool.submit(_load_tokenizer, config)
+        process.wait()
+        try:
+            return SocketLink(process.path, listener, process, tokenizer)
+        except BaseException:
+            process.close()
+            raise
+
+
+def _load_tokenizer(config: EngineConfig) -> Tokenizer | None:
+    plugins = PluginManager(disabled=config.disable_plugins)
+    return load_tokenizer(config, find_model(config.model, plugins))
