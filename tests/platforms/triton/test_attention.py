@@ -123,3 +123,112 @@ def test_agrees_with_the_reference(
 ) -> None:
     case = Case(replace(SPEC, **changes), STEPS[steps], rng)
     torch.testing.assert_close(compute(case, facts), case.expected(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("steps", ["decode", "prefill"])
+def test_half_precision(facts: DeviceFacts, dtype: str, steps: str, rng: torch.Generator) -> None:
+    case = Case(replace(SPEC, dtype=dtype, kv_dtype=dtype), STEPS[steps], rng)
+    actual = compute(case, facts)
+    assert actual.dtype == getattr(torch, dtype)
+    torch.testing.assert_close(actual, case.expected(), rtol=2e-2, atol=2e-2)
+
+
+def test_shipped_tilings(facts: DeviceFacts, rng: torch.Generator) -> None:
+    for steps in ("decode", "mixed"):
+        case = Case(replace(SPEC, window=40), STEPS[steps], rng)
+        options = {"decode": None, "prefill": None}
+        actual = compute(case, facts, **options)
+        torch.testing.assert_close(actual, case.expected(), rtol=1e-4, atol=1e-5)
+
+
+def test_rows_without_keys_are_zero(facts: DeviceFacts, rng: torch.Generator) -> None:
+    """Rows that pad a captured batch have length 0 and may name any page."""
+    case = Case(SPEC, [(1, 20), (1, 33), (1, 1)], rng)
+    expected = case.expected()
+    case.meta.seq_lens[1] = 0
+    case.table[1] = -7
+    actual = compute(case, facts)
+    torch.testing.assert_close(actual[[0, 2]], expected[[0, 2]], rtol=1e-4, atol=1e-5)
+    assert actual[1].count_nonzero() == 0
+
+
+@pytest.mark.parametrize("units", [1, 7, 64])
+def test_any_number_of_programs_and_calls(
+    facts: DeviceFacts, units: int, rng: torch.Generator
+) -> None:
+    """More programs than tiles, fewer programs than requests; counters return to zero."""
+    case = Case(SPEC, STEPS["decode"], rng)
+    operation = Attention(SPEC, replace(facts, compute_units=units), decode=SMALL_DECODE)
+    expected = case.expected()
+    for _ in range(2):
+        actual = operation(case.q, case.cache, case.meta, None)
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+    assert operation._counters[-1].count_nonzero() == 0
+
+
+def test_alone_a_row_is_the_same_in_every_batch(facts: DeviceFacts, rng: torch.Generator) -> None:
+    case = Case(SPEC, STEPS["decode"], rng)
+    together = compute(case, facts, alone=True)
+    torch.testing.assert_close(together, case.expected(), rtol=1e-4, atol=1e-5)
+    for row in range(len(together)):
+        meta = AttentionMetadata(
+            1,
+            case.meta.query_start_loc[:2],
+            case.meta.seq_lens[row : row + 1],
+            case.table[row : row + 1],
+            case.meta.slot_mapping[row : row + 1],
+            1,
+            case.meta.max_seq_len,
+        )
+        operation = Attention(SPEC, facts, alone=True, decode=SMALL_DECODE)
+        single = operation(case.q[row : row + 1], case.cache, meta, None)
+        assert torch.equal(single[0], together[row])
+
+
+def test_blocks_far_apart_need_64_bits(facts: DeviceFacts, rng: torch.Generator) -> None:
+    """A block stride above 2^31: only block 0 can be real memory, so only it is named."""
+    for step in ((1, 12), (5, 12)):
+        case = Case(SPEC, [step], rng)
+        block = int(case.table[0, 0])
+        numel = case.cache.shape[2]
+        far = case.cache[:, block:].as_strided((2, 1, numel), (case.cache.stride(0), 2**32 + 16, 1))
+        expected = case.expected()
+        case.table[:] = 0
+        case.cache = far
+        torch.testing.assert_close(compute(case, facts), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_more_requests_than_one_block_of_starts(facts: DeviceFacts, rng: torch.Generator) -> None:
+    spec = replace(SPEC, num_heads=1, num_kv_heads=1, head_dim=16)
+    case = Case(spec, [(2, 3)] * 5 + [(1, 2), (4, 9)], rng)
+    operation = Attention(spec, facts, decode=SMALL_DECODE, prefill=SMALL_PREFILL)
+    operation._prefill["BLOCK_R"] = 2
+    actual = operation(case.q, case.cache, case.meta, None)
+    torch.testing.assert_close(actual, case.expected(), rtol=1e-4, atol=1e-5)
+
+
+def test_empty_batch(facts: DeviceFacts) -> None:
+    empty = torch.empty(0, dtype=torch.int32, device=facts.device)
+    meta = AttentionMetadata(0, empty, empty, empty.view(0, 1), empty, 0, 0)
+    q = torch.empty(0, 4, 64, device=facts.device)
+    cache = torch.empty(2, 1, 16 * 2 * 64, device=facts.device)
+    assert Attention(SPEC, facts)(q, cache, meta, None).shape == (0, 256)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"kv_dtype": "float16"}, "kv_dtype float16 differs"),
+        ({"head_dim": 60}, "head_dim 60"),
+        ({"head_dim": 264}, "head_dim 264"),
+        ({"block_size": 48}, "block_size 48"),
+        ({"block_size": 8}, "block_size 8"),
+        ({"scale": 0.0}, "scale 0.0"),
+        ({"num_heads": 5}, "5 heads"),
+        ({"num_heads": 256}, "share a KV head"),
+        ({"dtype": "float64", "kv_dtype": "float64"}, "element type float64"),
+    ],
+)
+def test_refusals(facts: DeviceFacts, changes: dict[str, object], reason: str) -> None:
+    assert reason in attention.supports(replace(SPEC, **changes), facts).reason

@@ -1,0 +1,67 @@
+"""Every kernel compiles, as shipped, for every architecture, and fits its shared memory.
+
+The compiler runs in a process of its own, since this one may interpret kernels instead. A quick
+subset of cases runs always, all of them in the slow tests.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from hotshoe_triton import matrix
+from hotshoe_triton.cases import CASES, Case
+from hotshoe_triton.device import ARCHS
+
+#: Quick cases are compiled for one architecture of each kind of code that compilers make.
+QUICK = ("sm_90", "gfx942")
+#: Bytes of a thread that may be spilled; more would cost time in every loop.
+MAX_SPILLED = 160
+
+
+def table(*arguments: str) -> list[dict[str, object]]:
+    """Run the tool and return its rows."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "hotshoe_triton.matrix", "--json", *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == any(row["fault"] for row in rows)
+    return rows
+
+
+def check(rows: list[dict[str, object]], arch: str, names: set[str]) -> None:
+    """Everything compiled and fits; only cases of formats that the hardware lacks are left out."""
+    assert [row for row in rows if row["fault"]] == []
+    assert {row["arch"] for row in rows} == {arch}
+    missing = names - {row["case"] for row in rows}
+    assert all("fp8" in name for name in missing), missing
+    assert bool(missing) == (ARCHS[arch].fp8 == "" and any("fp8" in name for name in names))
+    assert all(row["shared_bytes"] <= ARCHS[arch].shared_bytes for row in rows)
+    assert all(row["registers"] for row in rows)
+    spilled = [row for row in rows if row["spilled_bytes"] > MAX_SPILLED]
+    assert spilled == []
+
+
+@pytest.mark.parametrize("arch", QUICK)
+def test_quick_cases_compile(arch: str) -> None:
+    check(table("--arch", arch), arch, {case.name for case in CASES if case.quick})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ARCHS)
+def test_all_cases_compile(arch: str) -> None:
+    check(table("--arch", arch, "--all"), arch, {case.name for case in CASES})
+
+
+def test_the_table_for_people() -> None:
+    row = matrix.Row("sm_90", "norm", "rms_norm", 8, 3, 38, 0, 32)
+    assert "38 regs     0 spilled" in matrix.line(row)
+    assert matrix.line(row).rstrip().endswith("32 shared")
+
+
+def test_case_names_are_unique() -> None:
+    assert len({case.name for case in CASES}) == len(CASES)
+    assert {type(case) for case in CASES} == {Case}
