@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 
 from starlette.responses import Response
 
@@ -73,7 +73,8 @@ class Metrics:
     async def _stats(self) -> EngineStats | None:
         try:
             async with asyncio.timeout(STATS_TIMEOUT_S):
-                return await self._server.client.stats()
+                stats: EngineStats = await self._server.client.stats()
+                return stats
         except (EngineError, TimeoutError):
             return None
 
@@ -84,7 +85,9 @@ def _json_logs() -> Iterator[None]:
     yield
 
 
-def _lifespan(resources: list[AbstractContextManager[None]]):
+def _lifespan(
+    resources: list[AbstractContextManager[None]],
+) -> Callable[[], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[None]:
         with contextlib.ExitStack() as stack:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -16,7 +17,6 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
-from prometheus_client.utils import floatToGoString
 
 from hotshoe import __version__
 from hotshoe.engine.client import EngineInfo, EngineStats
@@ -24,7 +24,7 @@ from hotshoe_observability import table
 from hotshoe_observability.counts import Counts
 from hotshoe_observability.table import Metric
 
-_FAMILIES = {
+_FAMILIES: dict[str, Any] = {
     "counter": CounterMetricFamily,
     "gauge": GaugeMetricFamily,
     "histogram": HistogramMetricFamily,
@@ -130,7 +130,8 @@ def _plain(metric: Metric, model: str, values: Mapping[str, float], names: Names
     )
     for value, number in values.items():
         family.add_metric(_label_values(metric, model, value, names), number)
-    return family
+    made: Family = family
+    return made
 
 
 def _counted(metric: Metric, snapshot: Snapshot, names: Names) -> Family:
@@ -144,7 +145,7 @@ def _counted(metric: Metric, snapshot: Snapshot, names: Names) -> Family:
     buckets, sofar = [], 0.0
     for bound, number in zip((*metric.buckets, float("inf")), numbers, strict=True):
         sofar += number
-        buckets.append((floatToGoString(bound), sofar))
+        buckets.append(("+Inf" if bound == float("inf") else str(bound), sofar))
     family.add_metric(_label_values(metric, snapshot.model, "", names), buckets, total)
     return family
 

@@ -216,9 +216,7 @@ def test_stop_button_and_answering_again(ready, server) -> None:
     wait_for_answer(page)
     server.events, server.pause_s = answer("Better."), 0.0
     page.run("document.getElementById('again').click()")
-    page.wait(
-        "document.querySelector('.message.assistant .about').textContent.includes('1 tokens')"
-    )
+    page.wait("document.querySelector('.message.assistant .about').textContent.includes('1 token')")
     assert texts(page, ".message > .text") == ["Talk", "Better."]
     assert len(server.seen[-1]["messages"]) == 1
     page.run("document.getElementById('clear').click()")

@@ -97,7 +97,7 @@ export class Answer {
   summary() {
     const parts = [];
     const tokens = this.usage?.completion_tokens;
-    if (tokens !== undefined) parts.push(`${tokens} tokens`);
+    if (tokens !== undefined) parts.push(`${tokens} ${tokens === 1 ? "token" : "tokens"}`);
     if (this.first !== null) parts.push(`first after ${Math.round(this.first - this.sent)} ms`);
     if (tokens > 1 && this.last > this.first) {
       parts.push(`${((1000 * (tokens - 1)) / (this.last - this.first)).toFixed(1)} tokens/s`);

@@ -1,0 +1,76 @@
+"""`hotshoe serve` as a process of its own, for tests of what talks to it. Not a test module."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+START_S = 90
+STOP_S = 30
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server that is ready."""
+
+    url: str
+    process: subprocess.Popen[str]
+    log: Path
+
+    def get(self, path: str, **headers: str) -> str:
+        """Return the body at a path."""
+        request = urllib.request.Request(self.url + path, headers=headers)
+        with urllib.request.urlopen(request, timeout=30) as response:
+            return response.read().decode()
+
+
+@contextmanager
+def serve(*words: str) -> Iterator[Served]:
+    """Start a server on a free port, wait until it is ready, and end it as a user would."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        command = [sys.executable, "-m", "hotshoe.cli", "serve", *words, "--port", "0"]
+        with log.open("w") as file:
+            process = subprocess.Popen(command, stderr=file, text=True)
+        try:
+            served = Served(_wait_for_url(log, process), process, log)
+            _wait_until_ready(served)
+            yield served
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+
+
+def _wait_for_url(log: Path, process: subprocess.Popen[str]) -> str:
+    end = time.monotonic() + START_S
+    while time.monotonic() < end and process.poll() is None:
+        for line in log.read_text().splitlines():
+            if line.startswith("listening on "):
+                return line.split()[2]
+        time.sleep(0.05)
+    raise AssertionError(f"no server: {log.read_text()}")
+
+
+def _wait_until_ready(served: Served) -> None:
+    end = time.monotonic() + START_S
+    while time.monotonic() < end and served.process.poll() is None:
+        try:
+            served.get("/ready")
+        except (urllib.error.URLError, ConnectionError):
+            time.sleep(0.05)
+        else:
+            return
+    raise AssertionError(f"not ready: {served.log.read_text()}")

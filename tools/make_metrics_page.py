@@ -1,0 +1,64 @@
+"""Write docs/reference/metrics.md from the table of metrics; a test fails when it is not current.
+
+    python tools/make_metrics_page.py
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from hotshoe_observability import table
+from hotshoe_observability.table import Metric
+
+PATH = Path(__file__).resolve().parent.parent / "docs/reference/metrics.md"
+NOTE = "<!-- Written by tools/make_metrics_page.py; run it to write the page anew. -->"
+INTRODUCTION = """\
+`hotshoe serve` answers `GET /metrics` in the text format of Prometheus, or in that of OpenMetrics
+where the `Accept` header asks for it. `--no-metrics` leaves it out. Every series has label `model`;
+further labels take the listed values only, so no request can make a new series.
+
+With `--metrics-names vllm` the same numbers are given under vLLM's names too, with its labels
+`model_name` and `engine`, for those that have a counterpart there.
+
+A counter's name in queries ends in `_total`; a histogram has `_bucket`, `_sum` and `_count`."""
+SECTIONS = (
+    ("Engine", "Counted by the engine, over all processes that answer HTTP.", table.ENGINE),
+    ("Requests", "Counted where HTTP is answered, summed over processes.", table.FRONT_END),
+    ("The server itself", "Known without counting.", table.OWN),
+)
+
+
+def page() -> str:
+    """Return the whole page."""
+    lines = ["# Metrics", NOTE, "", INTRODUCTION]
+    for title, text, metrics in SECTIONS:
+        lines += ["", f"## {title}", "", text, "", *rows(metrics)]
+    lines += ["", "## Buckets", ""]
+    seconds = ", ".join(f"{bound:g}" for bound in table.SECONDS)
+    tokens = f"the powers of two from {table.TOKENS[0]:g} to {table.TOKENS[-1]:,.0f}"
+    counts = ", ".join(f"{bound:g}" for bound in table.COUNTS)
+    lines += [f"Seconds: {seconds}.", "", f"Tokens: {tokens}.", "", f"Sequences: {counts}."]
+    lines += ["", "## Values of labels", ""]
+    labelled = [metric for metric in table.METRICS if metric.label]
+    for metric in labelled:
+        lines += [f"`{metric.label}` of `{metric.sample}`: {code(metric.values)}.", ""]
+    return "\n".join(lines)
+
+
+def rows(metrics: Iterable[Metric]) -> list[str]:
+    """Return a table of metrics."""
+    found = ["| metric | kind | label | meaning | vLLM's name |", "|---|---|---|---|---|"]
+    for metric in metrics:
+        label = f"`{metric.label}`" if metric.label else ""
+        vllm = f"`{metric.vllm}{'_total' * (metric.kind == 'counter')}`" if metric.vllm else ""
+        cells = (f"`{metric.sample}`", metric.kind, label, metric.help, vllm)
+        found.append(f"| {' | '.join(cells)} |")
+    return found
+
+
+def code(values: Iterable[str]) -> str:
+    """Join values, each in code letters."""
+    return ", ".join(f"`{value}`" for value in values)
+
+
+if __name__ == "__main__":
+    PATH.write_text(page(), encoding="utf-8")
