@@ -37,8 +37,6 @@ async def generate(
         EngineDeadError: The engine has stopped.
     """
     server = call.server
-    if server.draining:
-        raise ApiError("shutting_down", retry_after_s=5)
     check_length(server, rendered.token_ids)
     record = RequestRecord(
         request_id, call.path, model, call.headers, stream, params, call.arrival_s
@@ -73,6 +71,19 @@ async def generate(
             observer.end(record)
 
 
+def admit(server: ServerState) -> None:
+    """Turn a request away before any work is done for it.
+
+    Raises:
+        ApiError: The server is shutting down.
+        QueueFullError: Too many requests wait.
+        EngineDeadError: The engine has stopped.
+    """
+    if server.draining:
+        raise ApiError("shutting_down", retry_after_s=5)
+    server.client.check_queue()
+
+
 async def last_output(updates: AsyncIterator[RequestUpdate]) -> RequestOutput:
     """Run to the end and return all of it."""
     last: RequestUpdate | None = None
@@ -84,11 +95,13 @@ async def last_output(updates: AsyncIterator[RequestUpdate]) -> RequestOutput:
 
 
 def check_length(server: ServerState, token_ids: Sequence[int]) -> None:
-    """Refuse a prompt that leaves no room for a token.
+    """Refuse a prompt without tokens, and one that leaves no room for any.
 
     Raises:
-        ApiError: It is too long.
+        ApiError: It is empty or too long.
     """
+    if not token_ids:
+        raise ApiError("invalid_value", "the prompt is empty; give at least one token", "prompt")
     limit = server.client.info.max_model_len
     if len(token_ids) >= limit:
         raise ApiError(

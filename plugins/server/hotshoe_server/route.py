@@ -74,6 +74,8 @@ class EndpointApp:
             gone = True
             task.cancel()
 
+        counts = self.endpoint.method != "GET"
+        self._server.num_open += counts
         watcher = asyncio.create_task(watch())
         try:
             await self._send(call, await self._answer(call, arguments), send)
@@ -81,6 +83,7 @@ class EndpointApp:
             if not gone or task.uncancel():
                 raise
         finally:
+            self._server.num_open -= counts
             watcher.cancel()
 
     async def _answer(self, call: Call, arguments: list[Any]) -> Response:

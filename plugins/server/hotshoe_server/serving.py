@@ -150,10 +150,9 @@ class Server:
     async def _drain(self, state: ServerState) -> None:
         """Let requests end, and end those that do not."""
         state.draining = True
-        running = len(state.in_flight)
-        self._say(f"shutting down: {running} requests run")
+        self._say(f"shutting down: {state.num_open} requests run")
         deadline = asyncio.get_running_loop().time() + self._config.shutdown_timeout_s
-        while state.in_flight and not self._forced:
+        while state.num_open and not self._forced:
             if asyncio.get_running_loop().time() >= deadline:
                 break
             await asyncio.sleep(POLL_S)

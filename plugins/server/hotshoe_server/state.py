@@ -27,6 +27,7 @@ class ServerState:
         reasoning_format: How it writes reasoning sections.
         observers: Hear of every engine request.
         in_flight: Running engine requests by id.
+        num_open: HTTP requests under way, but for those that only read.
         draining: SIGTERM came: nothing new is taken.
         created_s: When it started, in seconds since the epoch.
     """
@@ -40,6 +41,7 @@ class ServerState:
     reasoning_format: ParserFormat | None = None
     observers: list[RequestObserver] = field(default_factory=list)
     in_flight: dict[str, RequestRecord] = field(default_factory=dict)
+    num_open: int = 0
     draining: bool = False
     created_s: int = field(default_factory=lambda: int(time.time()))
 

@@ -13,7 +13,7 @@ from hotshoe_server.chat_stream import ChatStream, new_call_id
 from hotshoe_server.conversation import Dialogue, open_dialogue, text_form
 from hotshoe_server.extensions import Endpoint
 from hotshoe_server.finish import finish_reason, usage_of
-from hotshoe_server.generation import check_count, generate, last_output
+from hotshoe_server.generation import admit, check_count, generate, last_output
 from hotshoe_server.logprobs import chat_logprobs, prompt_logprobs
 from hotshoe_server.schemas.answers import (
     ChatAnswer,
@@ -30,6 +30,7 @@ from hotshoe_server.tools import plan_tools
 async def chat(call: Call, body: ChatRequest) -> Response | ChatAnswer:
     """Answer a conversation."""
     server = call.server
+    admit(server)
     model = server.model_name(body.model)
     more = body.more_params()
     body.sampling_params(**more)  # mistakes are found before the prompt is rendered

@@ -16,7 +16,7 @@ from hotshoe_server.call import Call
 from hotshoe_server.conversation import Dialogue, open_dialogue, text_form
 from hotshoe_server.errors import ApiError, as_api_error
 from hotshoe_server.extensions import Endpoint
-from hotshoe_server.generation import generate, last_output
+from hotshoe_server.generation import admit, generate, last_output
 from hotshoe_server.response_builder import ResponseBuilder, Told, as_message
 from hotshoe_server.schemas.chat import check_variables
 from hotshoe_server.schemas.response_answers import (
@@ -35,6 +35,7 @@ from hotshoe_server.tools import plan_tools
 async def respond(call: Call, body: ResponsesRequest) -> Response | ResponseAnswer:
     """Answer with items."""
     server = call.server
+    admit(server)
     model = server.model_name(body.model)
     body.sampling_params()  # mistakes are found before the prompt is rendered
     history = [*_earlier(call, body.previous_response_id), *body.chat_messages()]

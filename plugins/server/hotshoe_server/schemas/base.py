@@ -11,9 +11,17 @@ MAX_ITEMS = 65536
 
 #: A list that stops at its first mistake, so that a long bad one costs little.
 ShortList = Annotated[list[T], Field(max_length=MAX_ITEMS, fail_fast=True)]
-#: Tells the alternatives of a field apart by JSON type, so that a mistake within one is named.
-ByKind = Discriminator(lambda value: _KINDS.get(type(value), "text"))
-_KINDS: dict[type, str] = {list: "list", dict: "object"}
+
+
+def _kind(value: object) -> str:
+    """Tell JSON types apart: of what is read, and of models when they are written again."""
+    if isinstance(value, (dict, BaseModel)):
+        return "object"
+    return "list" if isinstance(value, list) else "text"
+
+
+#: Tells the alternatives of a field apart first, so that a mistake within one is named.
+ByKind = Discriminator(_kind)
 #: Text or several.
 Texts = Annotated[Annotated[str, Tag("text")] | Annotated[ShortList[str], Tag("list")], ByKind]
 ShortText = Annotated[str, Field(max_length=1024)]

@@ -1,0 +1,270 @@
+"""An engine that says what a test wants, behind the real application; and real servers."""
+
+import asyncio
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+
+from hotshoe.config import EngineConfig
+from hotshoe.engine.client import EngineInfo, EngineStats
+from hotshoe.errors import EngineDeadError
+from hotshoe.platform import DeviceFacts
+from hotshoe.plugins import PluginManager
+from hotshoe.text.output_processor import OutputProcessor
+from hotshoe.text.tokenizer import Tokenizer
+from hotshoe.types import FinishReason, SamplingParams, TokenLogprobs, TokenOutput
+from hotshoe_demo import MODEL
+from hotshoe_server.app import create_app
+from hotshoe_server.config import ServerConfig
+from hotshoe_server.serving import make_state
+
+MAX_MODEL_LEN = 512
+
+
+class ScriptedEngine:
+    """See `hotshoe.engine.client.EngineClient`: answers every prompt with `reply`, token by token.
+
+    Attributes:
+        reply: What is said; past its end come end-of-sequence tokens.
+        error: Raised instead, when set.
+        fail_after: Number of tokens after which the sequence ends with an error.
+        gate: When given, every token waits for it.
+        requests: What was asked, in order.
+        aborted: Ids of requests that were left before their end.
+    """
+
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
+        self.tokenizer = tokenizer
+        self.config = EngineConfig(max_model_len=MAX_MODEL_LEN, block_size=16)
+        facts = DeviceFacts("null", "cpu", "nothing", "none", 1 << 30, 1, frozenset({"a", "b"}))
+        self.info = EngineInfo(self.config, "/model", 8192, 64, (8183,), facts)
+        self.reply = "Hello there"
+        self.error: Exception | None = None
+        self.fail_after: int | None = None
+        self.deadline_after: int | None = None
+        self.gate: asyncio.Event | None = None
+        self.is_paused = self.is_sleeping = False
+        self.num_restarts = 0
+        self.requests: list[SimpleNamespace] = []
+        self.aborted: list[str] = []
+        self.calls: list[tuple[Any, ...]] = []
+
+    async def generate(
+        self,
+        prompt: Any,
+        params: SamplingParams,
+        request_id: str,
+        priority: int = 0,
+        tenant: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Any:
+        self.requests.append(
+            SimpleNamespace(
+                prompt=prompt, params=params, id=request_id, tenant=tenant, timeout_s=timeout_s
+            )
+        )
+        self.check_queue()
+        outputs = OutputProcessor(self.tokenizer)
+        children = [f"{request_id}#{i}" for i in range(params.n)] if params.n > 1 else [request_id]
+        outputs.add(request_id, None, list(prompt.token_ids), params, children)
+        tokens = [] if self.tokenizer is None else self.tokenizer.encode(self.reply, False)
+        finished = False
+        try:
+            for step in range(10_000):
+                await (self.gate.wait() if self.gate else asyncio.sleep(0))
+                token = tokens[step] if step < len(tokens) else 8183
+                batch = [self._output(child, token, step, params) for child in children]
+                updates, _ = outputs.process(batch)
+                for update in updates:
+                    finished = update.finished
+                    yield update
+                if finished or not updates:
+                    return
+        finally:
+            if not finished:
+                self.aborted.append(request_id)
+
+    def _output(self, child: str, token: int, step: int, params: SamplingParams) -> TokenOutput:
+        output = TokenOutput(child, [token])
+        if params.logprobs is not None:
+            others = tuple(range(100, 100 + params.logprobs))
+            values = (-0.5, *(-1.0 - i for i in range(params.logprobs)))
+            output.logprobs = [TokenLogprobs((token, *others), values, 1)]
+        if token == 8183:
+            output.finish_reason = FinishReason.STOP
+        elif params.max_tokens is not None and step + 1 >= params.max_tokens:
+            output.finish_reason = FinishReason.LENGTH
+        if step == self.fail_after:
+            output.finish_reason, output.error = FinishReason.ERROR, "logits are not finite"
+        if step == self.deadline_after:
+            output.finish_reason, output.error = FinishReason.ABORT, "deadline"
+        return output
+
+    def check_queue(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    async def check_health(self) -> None:
+        if isinstance(self.error, EngineDeadError):
+            raise self.error
+
+    async def stats(self) -> EngineStats:
+        return EngineStats(num_running=1, num_waiting=2, num_blocks=64, num_used_blocks=16)
+
+    async def abort(self, request_ids: Any) -> None:
+        self.calls.append(("abort", list(request_ids)))
+
+    async def pause(self, mode: str = "abort", clear_cache: bool = True) -> None:
+        self.calls.append(("pause", mode, clear_cache))
+
+    async def resume(self) -> None:
+        self.calls.append(("resume",))
+
+    async def sleep(self, level: int = 0) -> None:
+        self.is_sleeping = True
+        self.calls.append(("sleep", level))
+
+    async def wake_up(self, tags: Any = None) -> None:
+        self.is_sleeping = False
+        self.calls.append(("wake_up", tags))
+
+    async def reset_prefix_cache(self, reset_running: bool = False) -> bool:
+        self.calls.append(("reset_prefix_cache", reset_running))
+        return reset_running
+
+    def close(self) -> None:
+        self.calls.append(("close",))
+
+
+class Http:
+    """A client of an application in this process, synchronous for the tests' sake."""
+
+    def __init__(self, app: Any, host: str = "127.0.0.1:8000", **headers: str) -> None:
+        self.app = app
+        self._headers = {"host": host, **headers}
+
+    def __call__(self, method: str, path: str, **options: Any) -> httpx.Response:
+        return asyncio.run(self.send(method, path, **options))
+
+    async def send(self, method: str, path: str, **options: Any) -> httpx.Response:
+        transport = httpx.ASGITransport(self.app, raise_app_exceptions=True)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as http:
+            headers = {**self._headers, **options.pop("headers", {})}
+            return await http.request(method, path, headers=headers, **options)
+
+    def post(self, path: str, **body: Any) -> httpx.Response:
+        return self("POST", path, json=body)
+
+    def get(self, path: str) -> httpx.Response:
+        return self("GET", path)
+
+    def events(self, path: str, **body: Any) -> list[Any]:
+        """Return the JSON of a stream's events, without the end mark."""
+        response = self.post(path, stream=True, **body)
+        assert response.status_code == 200, response.text
+        assert response.headers["content-type"].startswith("text/event-stream")
+        blocks = response.text.split("\n\n")
+        assert blocks.pop() == ""
+        data = [block.rpartition("data: ")[2] for block in blocks]
+        return [json.loads(text) for text in data if text != "[DONE]"]
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.load(MODEL)
+
+
+@pytest.fixture(scope="session")
+def plugins() -> PluginManager:
+    return PluginManager()
+
+
+@pytest.fixture
+def engine(tokenizer: Tokenizer) -> ScriptedEngine:
+    return ScriptedEngine(tokenizer)
+
+
+@pytest.fixture
+def open_http(engine: ScriptedEngine, plugins: PluginManager) -> Iterator[Callable[..., Http]]:
+    """Build a server over the scripted engine; options as for ServerConfig."""
+    states = []
+
+    def build(parts: Any = (), headers: Any = None, **options: Any) -> Http:
+        state = make_state(ServerConfig(**options), engine, plugins)
+        states.append(state)
+        http = Http(create_app(state, parts), **(headers or {}))
+        http.state = state
+        return http
+
+    yield build
+    for state in states:
+        state.renderer.close()
+
+
+@pytest.fixture
+def http(open_http: Callable[..., Http]) -> Http:
+    return open_http()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class RunningServer:
+    """A `hotshoe serve` process."""
+
+    def __init__(self, log: Path, *arguments: str, ready: bool = True) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log = log
+        words = [sys.executable, "-m", "hotshoe.cli", "serve", *arguments, "--port", str(self.port)]
+        with log.open("wb") as file:
+            self.process = subprocess.Popen(words, stdout=file, stderr=file)
+        if ready:
+            self.wait("/ready")
+
+    def wait(self, path: str, status: int = 200, timeout_s: float = 120) -> None:
+        """Wait until a path answers so."""
+        limit = time.monotonic() + timeout_s
+        while time.monotonic() < limit:
+            assert self.process.poll() is None, self.log.read_text()
+            with contextlib.suppress(httpx.TransportError):
+                if httpx.get(self.url + path).status_code == status:
+                    return
+            time.sleep(0.05)
+        raise AssertionError(f"{path} never answered {status}: {self.log.read_text()}")
+
+    def stop(self) -> int:
+        """Ask it to end; return its exit code."""
+        if self.process.poll() is None:
+            self.process.terminate()
+        return self.process.wait(60)
+
+
+@pytest.fixture
+def run_server(tmp_path: Path) -> Iterator[Callable[..., RunningServer]]:
+    """Start servers that end with the test."""
+    running: list[RunningServer] = []
+
+    def run(*arguments: str, ready: bool = True) -> RunningServer:
+        log = tmp_path / f"server-{len(running)}.log"
+        running.append(RunningServer(log, *arguments, ready=ready))
+        return running[-1]
+
+    yield run
+    for server in running:
+        if server.process.poll() is None:
+            server.process.kill()
+            server.process.wait()

@@ -1,0 +1,67 @@
+"""What the server says of itself."""
+
+from hotshoe import __version__
+from hotshoe.errors import EngineDeadError
+
+
+def test_models(http) -> None:
+    answer = http.get("/v1/models").json()
+    [card] = answer["data"]
+    assert (answer["object"], card["id"], card["object"]) == ("list", "demo", "model")
+    assert card["max_model_len"] == 512
+    assert http.get("/v1/models/demo").json() == card
+    response = http.get("/v1/models/other")
+    assert (response.status_code, response.json()["error"]["code"]) == (404, "model_not_found")
+
+
+def test_several_names_for_the_model(open_http) -> None:
+    http = open_http(served_model_name=["a", "b/c"])
+    assert [card["id"] for card in http.get("/v1/models").json()["data"]] == ["a", "b/c"]
+    assert http.get("/v1/models/b/c").json()["id"] == "b/c"
+    assert http.post("/v1/completions", prompt="x", model="b/c").json()["model"] == "b/c"
+    assert http.post("/v1/completions", prompt="x").json()["model"] == "a"
+    assert http.post("/v1/completions", prompt="x", model="demo").status_code == 404
+
+
+def test_health_turns_red_with_the_engine(http, engine) -> None:
+    paths = ("/health", "/ready", "/live")
+    assert [http.get(path).status_code for path in paths] == [200, 200, 200]
+    engine.error = EngineDeadError("stuck in /secret/path at 0x7f00")
+    assert [http.get(path).status_code for path in paths] == [503, 503, 200]
+    response = http.post("/v1/completions", prompt="x")
+    assert response.status_code == 503
+    assert "secret" not in response.text and "0x7f" not in response.text
+
+
+def test_readiness_turns_red_while_draining(http) -> None:
+    http.state.draining = True
+    response = http.get("/ready")
+    assert (response.status_code, response.headers["retry-after"]) == (503, "5")
+    assert http.get("/live").status_code == 200
+    assert http.post("/v1/completions", prompt="x").json()["error"]["code"] == "shutting_down"
+
+
+def test_load(http) -> None:
+    assert http.get("/load").json() == {
+        "server_load": 0,
+        "num_running": 1,
+        "num_waiting": 2,
+        "num_waiting_tokens": 0,
+        "kv_cache_usage": 0.25,
+    }
+
+
+def test_version(http) -> None:
+    assert http.get("/version").json() == {"version": __version__}
+
+
+def test_server_info_names_no_path(http) -> None:
+    info = http.get("/server_info").json()
+    assert info["facts"]["features"] == ["a", "b"]
+    assert info["tool_call_parser"] == "hermes"
+    assert "/model" not in str(info)
+
+
+def test_embeddings_are_refused_by_name(http) -> None:
+    error = http.post("/v1/embeddings", input="x").json()["error"]
+    assert error["message"] == "the model demo does not embed"

@@ -1,0 +1,58 @@
+"""Admin verbs: what they do, and who may."""
+
+import pytest
+
+from hotshoe_server.serving import AdminDoor
+
+VERBS = {
+    "/pause": ("pause", "abort", True),
+    "/resume": ("resume",),
+    "/sleep": ("sleep", 0),
+    "/wake_up": ("wake_up", None),
+    "/reset_prefix_cache": ("reset_prefix_cache", False),
+    "/abort_requests": ("abort", []),
+}
+
+
+@pytest.fixture
+def admin(http):
+    http.app = AdminDoor(http.app)
+    return http
+
+
+@pytest.mark.parametrize("path", VERBS)
+def test_verbs_through_the_admin_socket(admin, engine, path: str) -> None:
+    assert admin("POST", path).status_code == 200
+    assert engine.calls == [VERBS[path]]
+
+
+def test_verbs_take_arguments(admin, engine) -> None:
+    admin.post("/pause", mode="keep", clear_cache=False)
+    admin.post("/sleep", level=1)
+    assert admin.get("/is_sleeping").json() == {"is_sleeping": True}
+    admin.post("/wake_up", tags=["weights"])
+    admin.post("/abort_requests", request_ids=["a"])
+    assert engine.calls == [
+        ("pause", "keep", False),
+        ("sleep", 1),
+        ("wake_up", ["weights"]),
+        ("abort", ["a"]),
+    ]
+    assert admin.post("/pause", mode="never").status_code == 400
+
+
+@pytest.mark.parametrize("path", VERBS)
+def test_nobody_else_may(http, engine, path: str) -> None:
+    response = http("POST", path)
+    assert (response.status_code, response.json()["error"]["code"]) == (403, "admin_only")
+    assert engine.calls == []
+
+
+def test_an_admin_key_opens_them(open_http, engine, tmp_path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("# admins\nadmin-key-1\n")
+    http = open_http(admin_key_file=str(keys), api_key=["user-key-1"])
+    for key, status in (("user-key-1", 403), ("admin-key-1", 200), ("admin-key-2", 401)):
+        response = http("POST", "/resume", headers={"authorization": f"Bearer {key}"})
+        assert response.status_code == status
+    assert engine.calls == [("resume",)]

@@ -1,0 +1,285 @@
+"""`/v1/chat/completions` over a scripted engine: whole answers, streams, tools, reasoning."""
+
+import json
+
+import pytest
+
+PATH = "/v1/chat/completions"
+ASK = [{"role": "user", "content": "What is the weather in Paris?"}]
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
+    },
+}
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+OTHER = CALL.replace("Paris", "Oslo")
+
+
+def joined(chunks: list[dict], field: str = "content", index: int = 0) -> str:
+    choices = [c for chunk in chunks for c in chunk["choices"] if c["index"] == index]
+    return "".join(choice["delta"].get(field) or "" for choice in choices)
+
+
+def calls_of(chunks: list[dict]) -> list[dict]:
+    """Put the calls of a stream together as the SDK does."""
+    calls: dict[int, dict] = {}
+    for chunk in chunks:
+        for choice in chunk["choices"]:
+            for delta in choice["delta"].get("tool_calls") or ():
+                call = calls.setdefault(delta["index"], {"arguments": ""})
+                call["id"] = call.get("id") or delta.get("id")
+                function = delta.get("function") or {}
+                call["name"] = call.get("name") or function.get("name")
+                call["arguments"] += function.get("arguments") or ""
+    return [calls[index] for index in sorted(calls)]
+
+
+def test_an_answer_has_openais_shape(http, engine) -> None:
+    answer = http.post(PATH, messages=ASK).json()
+    assert answer["object"] == "chat.completion"
+    assert answer["model"] == "demo"
+    assert answer["id"].startswith("chatcmpl-")
+    [choice] = answer["choices"]
+    assert choice["message"] == {"role": "assistant", "content": "Hello there"}
+    assert choice["finish_reason"] == "stop"
+    assert choice["logprobs"] is None
+    usage = answer["usage"]
+    prompt = engine.requests[0].prompt.token_ids
+    assert usage["prompt_tokens"] == len(prompt)
+    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+
+
+def test_the_models_template_makes_the_prompt(http, engine, tokenizer) -> None:
+    http.post(PATH, messages=[{"role": "system", "content": "Be brief."}, *ASK])
+    text = tokenizer.decode(engine.requests[0].prompt.token_ids, skip_special_tokens=False)
+    assert text == (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n"
+        "What is the weather in Paris?<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_a_stream_says_the_same(http) -> None:
+    chunks = http.events(PATH, messages=ASK, stream_options={"include_usage": True})
+    assert joined(chunks) == "Hello there"
+    assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
+    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
+    assert len({chunk["id"] for chunk in chunks}) == 1
+    assert chunks[-2]["choices"][0]["finish_reason"] == "stop"
+    assert chunks[-1]["choices"] == []
+    whole = http.post(PATH, messages=ASK).json()
+    assert chunks[-1]["usage"] == whole["usage"]
+
+
+def test_usage_in_every_chunk_when_asked(http) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    chunks = http.events(PATH, messages=ASK, stream_options=options)
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts == sorted(counts)
+    assert counts[0] == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_several_choices(http, stream: bool) -> None:
+    if stream:
+        chunks = http.events(PATH, messages=ASK, n=3)
+        texts = [joined(chunks, index=index) for index in range(3)]
+        ends = [c["choices"][0] for c in chunks if c["choices"][0]["finish_reason"]]
+        assert sorted(end["index"] for end in ends) == [0, 1, 2]
+    else:
+        choices = http.post(PATH, messages=ASK, n=3).json()["choices"]
+        texts = [choice["message"]["content"] for choice in choices]
+    assert texts == ["Hello there"] * 3
+
+
+def test_a_length_limit(http) -> None:
+    for name in ("max_tokens", "max_completion_tokens"):
+        [choice] = http.post(PATH, messages=ASK, **{name: 1}).json()["choices"]
+        assert choice["finish_reason"] == "length"
+        assert choice["message"]["content"] == "Hello"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_log_probabilities(http, stream: bool) -> None:
+    body = {"messages": ASK, "logprobs": True, "top_logprobs": 2}
+    if stream:
+        chunks = http.events(PATH, **body)
+        parts = [c["choices"][0]["logprobs"] for c in chunks if c["choices"][0]["logprobs"]]
+        content = [position for part in parts for position in part["content"]]
+    else:
+        content = http.post(PATH, **body).json()["choices"][0]["logprobs"]["content"]
+    assert "".join(position["token"] for position in content).startswith("Hello there")
+    first = content[0]
+    assert first["logprob"] == -0.5
+    assert bytes(first["bytes"]).decode() == first["token"]
+    assert [rival["logprob"] for rival in first["top_logprobs"]] == [-1.0, -2.0]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tool_calls(http, engine, stream: bool) -> None:
+    engine.reply = f"{CALL}\n{OTHER}"
+    body = {"messages": ASK, "tools": [TOOL]}
+    if stream:
+        chunks = http.events(PATH, **body)
+        calls, content = calls_of(chunks), joined(chunks)
+        reason = chunks[-1]["choices"][0]["finish_reason"]
+    else:
+        [choice] = http.post(PATH, **body).json()["choices"]
+        calls = [{"id": c["id"], **c["function"]} for c in choice["message"]["tool_calls"]]
+        content, reason = choice["message"]["content"] or "", choice["finish_reason"]
+    assert [json.loads(call["arguments"])["city"] for call in calls] == ["Paris", "Oslo"]
+    assert {call["name"] for call in calls} == {"get_weather"}
+    assert len({call["id"] for call in calls}) == 2
+    assert content.strip() == ""
+    assert reason == "tool_calls"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_one_call_only_without_parallel_calls(http, engine, stream: bool) -> None:
+    engine.reply = f"{CALL}\n{OTHER}"
+    body = {"messages": ASK, "tools": [TOOL], "parallel_tool_calls": False}
+    if stream:
+        calls = calls_of(http.events(PATH, **body))
+    else:
+        calls = http.post(PATH, **body).json()["choices"][0]["message"]["tool_calls"]
+    assert len(calls) == 1
+
+
+def test_without_tools_a_call_is_text(http, engine) -> None:
+    engine.reply = CALL
+    for body in ({}, {"tools": [TOOL], "tool_choice": "none"}):
+        [choice] = http.post(PATH, messages=ASK, **body).json()["choices"]
+        assert choice["message"]["content"] == CALL
+        assert choice["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_malformed_call_is_text(http, engine, stream: bool) -> None:
+    engine.reply = "<tool_call>\nnonsense</tool_call>"
+    body = {"messages": ASK, "tools": [TOOL]}
+    if stream:
+        chunks = http.events(PATH, **body)
+        assert joined(chunks) == engine.reply
+        assert calls_of(chunks) == []
+        assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
+    else:
+        [choice] = http.post(PATH, **body).json()["choices"]
+        assert choice["message"] == {"role": "assistant", "content": engine.reply}
+
+
+@pytest.mark.parametrize(
+    "choice", ["required", {"type": "function", "function": {"name": "get_weather"}}]
+)
+def test_a_forced_call_becomes_a_grammar(http, engine, choice) -> None:
+    engine.reply = CALL
+    http.post(PATH, messages=ASK, tools=[TOOL], tool_choice=choice)
+    grammar = engine.requests[0].params.grammar
+    assert grammar.kind == "structural_tag"
+    assert "get_weather" in grammar.value
+    assert '"city"' in grammar.value
+
+
+def test_a_response_format_becomes_a_grammar(http, engine) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    http.post(PATH, messages=ASK, response_format=form)
+    http.post(PATH, messages=ASK, response_format={"type": "json_object"})
+    http.post(PATH, messages=ASK, response_format={"type": "text"})
+    first, second, third = (request.params.grammar for request in engine.requests)
+    assert (first.kind, json.loads(first.value)) == ("json_schema", schema)
+    assert second.kind == "json_object"
+    assert third is None
+
+
+def test_reasoning_is_kept_apart(open_http, engine) -> None:
+    http = open_http(reasoning_parser="qwen3")
+    engine.reply = "<think>\nHm.\n</think>\n\nYes."
+    message = http.post(PATH, messages=ASK).json()["choices"][0]["message"]
+    assert message["content"].strip() == "Yes."
+    assert message["reasoning_content"].strip() == "Hm."
+    chunks = http.events(PATH, messages=ASK)
+    assert joined(chunks).strip() == "Yes."
+    assert joined(chunks, "reasoning_content").strip() == "Hm."
+    hidden = http.events(PATH, messages=ASK, include_reasoning=False)
+    assert joined(hidden, "reasoning_content") == ""
+
+
+def test_a_grammar_waits_for_the_end_of_reasoning(open_http, engine, tokenizer) -> None:
+    http = open_http(reasoning_parser="qwen3")
+    body = {"messages": ASK, "response_format": {"type": "json_object"}}
+    http.post(PATH, **body, chat_template_kwargs={"enable_thinking": True})
+    http.post(PATH, **body)
+    thinking, plain = (request.params.grammar for request in engine.requests)
+    assert tuple(tokenizer.encode("</think>", False)) in thinking.after
+    assert plain.after == ()
+
+
+def test_token_ids_when_asked(http, engine) -> None:
+    answer = http.post(PATH, messages=ASK, return_token_ids=True).json()
+    assert answer["prompt_token_ids"] == list(engine.requests[0].prompt.token_ids)
+    ids = answer["choices"][0]["token_ids"]
+    chunks = http.events(PATH, messages=ASK, return_token_ids=True)
+    streamed = [i for c in chunks for i in c["choices"][0].get("token_ids") or ()]
+    assert streamed == ids
+    assert chunks[0]["prompt_token_ids"] == answer["prompt_token_ids"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "param"),
+    [
+        ("messages", [], "messages"),
+        ("temperature", -1, "temperature"),
+        ("temperature", "hot", "temperature"),
+        ("n", 0, "n"),
+        ("n", 10**30, "n"),
+        ("top_logprobs", 3, "top_logprobs"),
+        ("stop", [""], "stop"),
+        ("stop", [1], "stop[0]"),
+        ("logit_bias", {"x": 1}, "logit_bias"),
+        ("tool_choice", "required", "tool_choice"),
+        ("chat_template_kwargs", {"messages": "x"}, "chat_template_kwargs"),
+        ("functions", [{"name": "f"}], "functions"),
+        ("audio", {"voice": "x"}, "audio"),
+        ("modalities", ["audio"], "modalities"),
+        ("cache_salt", "mine", "cache_salt"),
+        ("nonsense", 1, "nonsense"),
+    ],
+)
+def test_mistakes_are_named(http, field: str, value: object, param: str) -> None:
+    response = http.post(PATH, **{"messages": ASK, field: value})
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["param"] == param
+
+
+def test_harmless_fields_of_openai_are_accepted(http) -> None:
+    body = {
+        "user": "u",
+        "metadata": {"a": "b"},
+        "store": True,
+        "service_tier": "auto",
+        "modalities": ["text"],
+        "parallel_tool_calls": True,
+        "temperature": None,
+    }
+    assert http.post(PATH, messages=ASK, **body).status_code == 200
+
+
+def test_an_engine_failure_after_the_first_token(http, engine) -> None:
+    engine.fail_after = 1
+    response = http.post(PATH, messages=ASK)
+    assert (response.status_code, response.json()["error"]["code"]) == (500, "generation_failed")
+    chunks = http.events(PATH, messages=ASK)
+    assert chunks[-1]["error"]["code"] == "generation_failed"
+
+
+def test_a_deadline(open_http, engine) -> None:
+    http = open_http(request_timeout_s=5.0)
+    engine.deadline_after = 0
+    response = http.post(PATH, messages=ASK)
+    assert (response.status_code, response.json()["error"]["code"]) == (504, "deadline_exceeded")
+    assert engine.requests[0].timeout_s == 5.0

@@ -1,0 +1,139 @@
+"""`/v1/completions` over a scripted engine: prompts, echo, log probabilities, streams."""
+
+import pytest
+
+PATH = "/v1/completions"
+
+
+def text_of(chunks: list[dict], index: int = 0) -> str:
+    return "".join(c["text"] for chunk in chunks for c in chunk["choices"] if c["index"] == index)
+
+
+def test_an_answer_has_openais_shape(http) -> None:
+    answer = http.post(PATH, prompt="Say").json()
+    assert answer["object"] == "text_completion"
+    [choice] = answer["choices"]
+    assert choice == {"index": 0, "text": "Hello there", "logprobs": None, "finish_reason": "stop"}
+    assert answer["usage"]["total_tokens"] > answer["usage"]["prompt_tokens"] > 0
+
+
+def test_sixteen_tokens_unless_asked(http, engine) -> None:
+    engine.reply = "one two three four five six seven eight nine ten " * 4
+    assert http.post(PATH, prompt="x").json()["usage"]["completion_tokens"] == 16
+
+
+@pytest.mark.parametrize(
+    ("prompt", "count"),
+    [("a", 1), (["a", "b"], 2), ([5, 6], 1), ([[5, 6], [7]], 2)],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_every_form_of_prompt(http, engine, prompt, count: int, stream: bool) -> None:
+    if stream:
+        chunks = http.events(PATH, prompt=prompt, n=2, stream_options={"include_usage": True})
+        assert [text_of(chunks, index) for index in range(2 * count)] == ["Hello there"] * 2 * count
+        usage = chunks[-1]["usage"]
+    else:
+        answer = http.post(PATH, prompt=prompt, n=2).json()
+        assert [choice["index"] for choice in answer["choices"]] == list(range(2 * count))
+        usage = answer["usage"]
+    assert len(engine.requests) == count
+    assert usage["prompt_tokens"] == sum(len(r.prompt.token_ids) for r in engine.requests)
+    assert len({request.id for request in engine.requests}) == count
+
+
+@pytest.mark.parametrize(
+    "prompt", [[], [[]], ["a", 1], [[1], 2], [[1, "a"]], [1.5], [None], [[[]]]]
+)
+def test_other_forms_are_refused(http, prompt) -> None:
+    response = http.post(PATH, prompt=prompt)
+    assert response.status_code == 400, response.text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_echo(http, stream: bool) -> None:
+    if stream:
+        assert text_of(http.events(PATH, prompt="Say: ", echo=True)) == "Say: Hello there"
+    else:
+        [choice] = http.post(PATH, prompt="Say: ", echo=True).json()["choices"]
+        assert choice["text"] == "Say: Hello there"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_echo_of_the_prompt_alone(http, stream: bool) -> None:
+    body = {"prompt": "Say: ", "echo": True, "max_tokens": 0}
+    if stream:
+        assert text_of(http.events(PATH, **body)) == "Say: "
+    else:
+        [choice] = http.post(PATH, **body).json()["choices"]
+        assert (choice["text"], choice["finish_reason"]) == ("Say: ", "length")
+
+
+def test_no_tokens_without_echo_is_a_mistake(http) -> None:
+    error = http.post(PATH, prompt="x", max_tokens=0).json()["error"]
+    assert error["param"] == "max_tokens"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_log_probabilities(http, stream: bool) -> None:
+    body = {"prompt": "Say", "logprobs": 2}
+    if stream:
+        parts = [c["choices"][0]["logprobs"] for c in http.events(PATH, **body)]
+        found = {name: [x for part in parts for x in part[name]] for name in parts[0]}
+    else:
+        found = http.post(PATH, **body).json()["choices"][0]["logprobs"]
+    assert "".join(found["tokens"]).startswith("Hello there")
+    assert found["token_logprobs"][0] == -0.5
+    assert len(found["top_logprobs"][0]) == 2
+    offsets = found["text_offset"]
+    assert offsets[:2] == [0, len(found["tokens"][0])]
+
+
+def test_suffix_is_refused_by_name(http) -> None:
+    response = http.post(PATH, prompt="x", suffix="y")
+    assert response.status_code == 400
+    assert response.json()["error"] == {
+        "message": "suffix is not supported here; leave it out",
+        "type": "invalid_request_error",
+        "param": "suffix",
+        "code": "unsupported_parameter",
+    }
+
+
+def test_vllms_fields_reach_the_engine(http, engine) -> None:
+    body = {
+        "top_k": 5,
+        "min_p": 0.1,
+        "repetition_penalty": 1.5,
+        "stop_token_ids": [7],
+        "ignore_eos": True,
+        "min_tokens": 2,
+        "bad_words": ["bad"],
+        "allowed_token_ids": [1, 2],
+        "include_stop_str_in_output": True,
+        "skip_special_tokens": False,
+        "logit_bias": {"5": 1.5},
+        "stop": "END",
+        "seed": 3,
+        "structured_outputs": {"choice": ["yes", "no"]},
+    }
+    assert http.post(PATH, prompt="x", **body).status_code == 200
+    params = engine.requests[0].params
+    assert (params.top_k, params.min_p, params.repetition_penalty) == (5, 0.1, 1.5)
+    assert (params.stop_token_ids, params.ignore_eos, params.min_tokens) == ((7,), True, 2)
+    assert (params.bad_words, params.allowed_token_ids) == (("bad",), (1, 2))
+    assert params.include_stop_str_in_output and not params.skip_special_tokens
+    assert (params.logit_bias, params.stop, params.seed) == ({5: 1.5}, ("END",), 3)
+    assert params.grammar.kind == "choice"
+
+
+def test_too_many_sequences(open_http) -> None:
+    http = open_http(max_sequences=4)
+    response = http.post(PATH, prompt=["a", "b", "c"], n=2)
+    assert response.status_code == 400
+    assert "6 sequences" in response.json()["error"]["message"]
+
+
+def test_a_prompt_that_is_too_long(http, engine) -> None:
+    error = http.post(PATH, prompt=[5] * 512).json()["error"]
+    assert error["code"] == "context_length_exceeded"
+    assert engine.requests == []

@@ -1,0 +1,66 @@
+"""Tokens as values: to and from text, and generated from tokens."""
+
+import pytest
+
+
+def test_there_and_back(http) -> None:
+    answer = http.post("/tokenize", prompt="Hello there", return_token_strs=True).json()
+    assert answer["count"] == len(answer["tokens"]) == len(answer["token_strs"])
+    assert answer["max_model_len"] == 512
+    assert "".join(answer["token_strs"]) == "Hello there"
+    assert http.post("/detokenize", tokens=answer["tokens"]).json() == {"prompt": "Hello there"}
+
+
+def test_a_conversation_is_tokenised_as_chat_does_it(http, engine) -> None:
+    messages = [{"role": "user", "content": "Hi"}]
+    tokens = http.post("/tokenize", messages=messages).json()["tokens"]
+    http.post("/v1/chat/completions", messages=messages)
+    assert tokens == list(engine.requests[0].prompt.token_ids)
+    bare = http.post("/tokenize", messages=messages, add_generation_prompt=False).json()["tokens"]
+    assert tokens[: len(bare)] == bare
+    assert len(bare) < len(tokens)
+
+
+@pytest.mark.parametrize("body", [{}, {"prompt": "x", "messages": []}])
+def test_either_a_prompt_or_a_conversation(http, body) -> None:
+    assert http.post("/tokenize", **body).status_code == 400
+
+
+@pytest.mark.parametrize("tokens", [[-1], [8192], [2**63], [2**70], ["a"], [1.0]])
+def test_ids_outside_the_vocabulary(http, tokens) -> None:
+    for path, name in (("/detokenize", "tokens"), ("/inference/v1/generate", "token_ids")):
+        response = http.post(path, **{name: tokens})
+        assert response.status_code == 400, response.text
+
+
+def test_no_tokens(http) -> None:
+    assert http.post("/detokenize", tokens=[]).json() == {"prompt": ""}
+    error = http.post("/inference/v1/generate", token_ids=[]).json()["error"]
+    assert error["param"] == "token_ids"
+
+
+def test_tokens_in_tokens_out(http, engine, tokenizer) -> None:
+    answer = http.post("/inference/v1/generate", token_ids=[5, 6], logprobs=1).json()
+    [choice] = answer["choices"]
+    assert tokenizer.decode(choice["token_ids"]) == "Hello there"
+    assert "text" not in choice
+    assert choice["logprobs"][0]["logprobs"] == [-0.5, -1.0]
+    assert not engine.requests[0].params.detokenize
+    chunks = http.events(
+        "/inference/v1/generate",
+        token_ids=[5, 6],
+        detokenize=True,
+        n=2,
+        stream_options={"include_usage": True},
+    )
+    for index in range(2):
+        parts = [c for chunk in chunks for c in chunk["choices"] if c["index"] == index]
+        assert [t for c in parts for t in c["token_ids"]] == choice["token_ids"]
+        assert "".join(c.get("text", "") for c in parts) == "Hello there"
+        assert [c["finish_reason"] for c in parts][-1] == "stop"
+    assert chunks[-1]["usage"]["completion_tokens"] == 2 * len(choice["token_ids"])
+
+
+def test_stop_strings_need_text(http, engine) -> None:
+    http.post("/inference/v1/generate", token_ids=[5], stop=["there"])
+    assert engine.requests[0].params.detokenize
