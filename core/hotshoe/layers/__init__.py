@@ -5,8 +5,10 @@ from hotshoe.layers.attention import Attention
 from hotshoe.layers.context import BuildContext, ForwardBatch, Quantization
 from hotshoe.layers.embedding import Embedding
 from hotshoe.layers.linear import Linear
+from hotshoe.layers.logits import Logits
 from hotshoe.layers.norm import AddRMSNorm, RMSNorm
 from hotshoe.layers.rotary import Rotary, Rotation
+from hotshoe.layers.split import Section, Split
 from hotshoe.layers.weights import WeightTable
 
 __all__ = [
@@ -17,9 +19,12 @@ __all__ = [
     "ForwardBatch",
     "GatedActivation",
     "Linear",
+    "Logits",
     "Quantization",
     "RMSNorm",
     "Rotary",
     "Rotation",
+    "Section",
+    "Split",
     "WeightTable",
 ]

@@ -22,7 +22,7 @@ class Attention:
 
     Args:
         ctx: The build context; the layer registers itself there for a cache.
-        spec: Heads, scale, window, soft cap, sinks.
+        spec: This rank's heads, scale, window, soft cap, sinks.
         rotary: The rotation, shared by layers of equal rotation; None for none.
         qk_norm: Checkpoint names of the q and k norms, epsilon and weight offset; None for none.
         sinks: Checkpoint name of the per-head sink logits; None for none.
@@ -56,6 +56,7 @@ class Attention:
         )
         self._cos_sin = rotary.table if rotary else None
         self._place = (ctx.device, ctx.torch_dtype)
+        self._rank = ctx.rank
         self._qk_norm: tuple[Tensor, Tensor] | None = None
         self._sinks: Tensor | None = None
         self.cache: Tensor
@@ -65,7 +66,7 @@ class Attention:
             for i in (0, 1):
                 ctx.weights.expect(f"{qk_norm[i]}.weight", size, self._norm_sink(i))
         if sinks is not None:
-            ctx.weights.expect(sinks, (spec.num_heads,), self._take_sinks)
+            ctx.weights.expect(sinks, (spec.num_heads * ctx.size,), self._take_sinks)
         ctx.attention_layers.append(self)
 
     def _norm_sink(self, index: int):  # type: ignore[no-untyped-def]
@@ -77,7 +78,9 @@ class Attention:
         return take
 
     def _take_sinks(self, tensor: Tensor) -> None:
-        self._sinks = tensor.to(self._place[0], torch.float32)
+        first = self.spec.num_heads * self._rank
+        own = tensor[first : first + self.spec.num_heads]
+        self._sinks = own.to(self._place[0], torch.float32)
 
     def block_bytes(self) -> int:
         """Return the bytes of one block of this layer, K and V together."""

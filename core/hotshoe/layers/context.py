@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
+from hotshoe.layers.split import Section, Split, split_sections
 from hotshoe.layers.weights import WeightTable
-from hotshoe.slots import AttentionMetadata, AttentionSpec, QuantSpec, Selector
+from hotshoe.slots import (
+    AttentionMetadata,
+    AttentionSpec,
+    CommunicatorOp,
+    QuantSpec,
+    Selector,
+)
 from hotshoe.slots.reference.dtypes import torch_dtype
 
 if TYPE_CHECKING:
@@ -48,7 +55,8 @@ class BuildContext:
     """Handed to a model's builder.
 
     `attention_layers` collects the layers that need a KV cache, `weight_bytes` a way to ask each
-    layer for the size of its prepared weight.
+    layer for the size of its prepared weight. `rank` and `size` are those of tensor parallelism;
+    with a single rank there is no communicator.
     """
 
     selector: Selector
@@ -57,6 +65,9 @@ class BuildContext:
     block_size: int
     max_model_len: int
     quantization: Quantization | None = None
+    rank: int = 0
+    size: int = 1
+    communicator: CommunicatorOp | None = None
     weights: WeightTable = field(default_factory=WeightTable)
     attention_layers: list[Attention] = field(default_factory=list)
     weight_bytes: list[Callable[[], int]] = field(default_factory=list)
@@ -72,7 +83,23 @@ class BuildContext:
     def attention_spec(
         self, num_heads: int, num_kv_heads: int, head_dim: int, scale: float
     ) -> AttentionSpec:
-        """Start an attention specification with this engine's types and block size."""
+        """Start an attention specification with this engine's types and block size.
+
+        Heads are the model's; the specification has this rank's share of them.
+
+        Raises:
+            ConfigError: The heads cannot be divided among the ranks.
+        """
+        heads, kv_heads = Section(num_heads), Section(num_kv_heads, shared=True)
+        share, kv_share = (self.split("attention heads", s).size for s in (heads, kv_heads))
         return AttentionSpec(
-            num_heads, num_kv_heads, head_dim, self.dtype, self.kv_dtype, self.block_size, scale
+            share, kv_share, head_dim, self.dtype, self.kv_dtype, self.block_size, scale
         )
+
+    def split(self, what: str, *sections: Section) -> Split:
+        """Return this rank's part of a dimension; `what` names the units in messages.
+
+        Raises:
+            ConfigError: A section cannot be divided among the ranks.
+        """
+        return split_sections(what, sections, self.rank, self.size)

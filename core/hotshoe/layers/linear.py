@@ -1,4 +1,8 @@
-"""Linear layer: one or several checkpoint matrices, stacked by rows, behind slot `linear`."""
+"""Linear layer: one or several checkpoint matrices, stacked by rows, behind slot `linear`.
+
+With tensor parallelism a layer is split by its outputs (rows of W; each rank computes a part of
+y) or by its inputs (columns of W; each rank computes a summand of y, and the ranks add up).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from functools import partial
 from torch import Tensor
 
 from hotshoe.layers.context import BuildContext
+from hotshoe.layers.split import Split
 from hotshoe.slots import LinearOp, LinearSpec
 
 
@@ -21,6 +26,8 @@ class Linear:
         bias: The parts have biases.
         out_dtype: Output type, when not the model's.
         quantize: False keeps the layer out of quantisation, as model data demands.
+        outputs: This rank's part of the stacked rows; None for all.
+        inputs: This rank's part of x; the ranks' results are then added. None for all.
     """
 
     def __init__(
@@ -32,44 +39,62 @@ class Linear:
         bias: bool = False,
         out_dtype: str | None = None,
         quantize: bool = True,
+        outputs: Split | None = None,
+        inputs: Split | None = None,
     ) -> None:
         weight, activation = (
             ctx.quantization.operands(parts[0][0])
             if ctx.quantization is not None and quantize
             else (None, None)
         )
+        total = sum(size for _, size in parts)
+        outputs = outputs or Split(((0, total),))
+        adds = inputs is not None and ctx.communicator is not None
+        inputs = inputs or Split(((0, in_features),))
         spec = LinearSpec(
-            in_features,
-            sum(size for _, size in parts),
+            inputs.size,
+            outputs.size,
             ctx.dtype,
-            bias=bias,
+            bias=bias and (ctx.rank == 0 or not adds),  # added once
             weight=weight,
             activation=activation,
             out_dtype=out_dtype,
         )
         self._op: LinearOp = ctx.selector.choose("linear", spec)
+        self._sum = ctx.communicator.all_reduce if adds and ctx.communicator else None
+        [self._columns] = inputs.within(0, in_features)
         ctx.weight_bytes.append(self._op.nbytes)
-        self._pending: dict[str, list[Tensor | None]] = {}
+        self._pending: dict[str, list[list[Tensor] | None]] = {"weight": [None] * len(parts)}
+        if spec.bias:
+            self._pending["bias"] = [None] * len(parts)
+        begin = 0
         for i, (name, size) in enumerate(parts):
-            self._expect(ctx, "weight", i, len(parts), name, (size, in_features))
-            if bias:
-                self._expect(ctx, "bias", i, len(parts), name, (size,))
+            rows, begin = outputs.within(begin, begin + size), begin + size
+            padding = outputs.padding if i + 1 == len(parts) else 0
+            shapes = {"weight": (size, in_features)} | ({"bias": (size,)} if bias else {})
+            for kind, shape in shapes.items():
+                sink = partial(self._take, kind, i, rows, padding)
+                ctx.weights.expect(f"{name}.{kind}", shape, sink)
 
-    def _expect(
-        self, ctx: BuildContext, kind: str, i: int, count: int, name: str, shape: tuple[int, ...]
+    def _take(
+        self, kind: str, index: int, rows: Sequence[slice], padding: int, tensor: Tensor
     ) -> None:
-        self._pending.setdefault(kind, [None] * count)
-        ctx.weights.expect(f"{name}.{kind}", shape, partial(self._take, kind, i))
-
-    def _take(self, kind: str, index: int, tensor: Tensor) -> None:
-        """Keep a part; once all are here, let the kernel prepare them and let go of them."""
-        self._pending[kind][index] = tensor
+        """Keep this rank's part; once all are here, let the kernel prepare them, and let go."""
+        if kind not in self._pending:
+            return
+        if kind == "weight":
+            tensor = tensor[:, self._columns]
+        kept = [tensor[part] for part in rows]
+        if padding:
+            kept.append(tensor.new_zeros((padding, *tensor.shape[1:])))
+        self._pending[kind][index] = kept
         complete = {k: [p for p in parts if p is not None] for k, parts in self._pending.items()}
         if all(len(complete[k]) == len(parts) for k, parts in self._pending.items()):
-            self._op.load(complete)
+            self._op.load({k: [t for part in parts for t in part] for k, parts in complete.items()})
             for parts in self._pending.values():
                 parts[:] = [None] * len(parts)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Map [num_tokens, in_features] to [num_tokens, out_features]."""
-        return self._op(x)
+        """Map [num_tokens, in_features] to [num_tokens, out_features], each this rank's part."""
+        y = self._op(x)
+        return y if self._sum is None else self._sum(y, y)

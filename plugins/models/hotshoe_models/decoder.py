@@ -20,9 +20,12 @@ from hotshoe.layers import (
     ForwardBatch,
     GatedActivation,
     Linear,
+    Logits,
     RMSNorm,
     Rotary,
     Rotation,
+    Section,
+    Split,
 )
 from hotshoe_models.spec import DecoderSpec
 
@@ -49,11 +52,11 @@ class DenseDecoder:
             if rotation is not None
         }
         self._layers = [_Layer(spec, ctx, i, rotaries) for i in range(len(spec.layers))]
-        self._lm_head = Linear(
+        self._lm_head = Logits(
             ctx,
-            [(names.embedding if spec.tied else names.lm_head, spec.vocab_size)],
+            names.embedding if spec.tied else names.lm_head,
+            spec.vocab_size,
             spec.hidden_size,
-            out_dtype="float32",
             quantize="lm_head" not in spec.unquantized,
         )
         self._logits_divisor = spec.logits_divisor
@@ -92,10 +95,12 @@ class _Layer:
         heads = (spec.num_heads, spec.num_kv_heads, spec.num_kv_heads)
         qkv = _parts(prefix, names.qkv, tuple(n * spec.head_dim for n in heads))
         gate_up = _parts(prefix, names.gate_up, (spec.intermediate_size,) * 2)
+        split = _splits(spec, ctx)
 
         def linear(role: str, parts: list[tuple[str, int]], width: int, bias: bool) -> Linear:
+            side = {"outputs" if role in ("qkv", "gate_up") else "inputs": split[role]}
             keep = role in spec.unquantized
-            return Linear(ctx, parts, width, bias=bias, quantize=not keep)
+            return Linear(ctx, parts, width, bias=bias, quantize=not keep, **side)
 
         def norm(name: str | None) -> RMSNorm | None:
             eps, offset = spec.norm_eps, spec.norm_offset
@@ -113,7 +118,7 @@ class _Layer:
         self._post_attention_norm = norm(names.post_attention_norm)
         self._mlp_norm = add_norm(prefix + names.mlp_norm)
         self._gate_up = linear("gate_up", gate_up, size, spec.mlp_bias)
-        self._activation = GatedActivation(ctx, spec.intermediate_size, spec.activation)
+        self._activation = GatedActivation(ctx, split["down"].size, spec.activation)
         self._down = linear(
             "down", [(prefix + names.down, size)], spec.intermediate_size, spec.mlp_bias
         )
@@ -138,6 +143,19 @@ class _Layer:
         if self._post_mlp_norm is not None:
             out = self._post_mlp_norm(out)
         return self._next_norm(out, residual)
+
+
+def _splits(spec: DecoderSpec, ctx: BuildContext) -> dict[str, Split]:
+    """Divide linear layers among the ranks: qkv and gate_up by outputs, the others by inputs."""
+    heads = Section(spec.num_heads, spec.head_dim)
+    kv_heads = Section(spec.num_kv_heads, spec.head_dim, shared=True)
+    channels = Section(spec.intermediate_size)
+    return {
+        "qkv": ctx.split("attention heads", heads, kv_heads, kv_heads),
+        "o": ctx.split("attention heads", heads),
+        "gate_up": ctx.split("channels between MLP matrices", channels, channels),
+        "down": ctx.split("channels between MLP matrices", channels),
+    }
 
 
 def _attention(

@@ -1,0 +1,54 @@
+"""The output matrix: hidden states to logits over the whole vocabulary, on every rank.
+
+With tensor parallelism each rank computes its part of the vocabulary, padded to equal parts, and
+the ranks gather them.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hotshoe.layers.context import BuildContext
+from hotshoe.layers.linear import Linear
+from hotshoe.layers.split import split_padded
+
+
+class Logits:
+    """logits = hidden W^T in float32.
+
+    Args:
+        ctx: The build context.
+        name: Checkpoint prefix; with tied weights that of the embedding.
+        vocab_size, hidden_size: Shape of the matrix.
+        quantize: False keeps it out of quantisation.
+    """
+
+    def __init__(
+        self,
+        ctx: BuildContext,
+        name: str,
+        vocab_size: int,
+        hidden_size: int,
+        *,
+        quantize: bool = False,
+    ) -> None:
+        self._vocab_size = vocab_size
+        self._linear = Linear(
+            ctx,
+            [(name, vocab_size)],
+            hidden_size,
+            out_dtype="float32",
+            quantize=quantize,
+            outputs=split_padded(vocab_size, ctx.rank, ctx.size),
+        )
+        self._communicator = ctx.communicator
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """Map [n, hidden_size] to [n, vocab_size] float32, a new tensor."""
+        logits = self._linear(hidden)
+        if self._communicator is None:
+            return logits
+        parts = self._communicator.all_gather(logits).view(-1, *logits.shape)
+        ends = range(self._vocab_size, 0, -logits.shape[1])
+        return torch.cat([part[:, :end] for part, end in zip(parts, ends, strict=False)], dim=1)
