@@ -33,7 +33,7 @@ class Installation:
             "pytest": [python, "-m", "pytest", "-p", "no:cacheprovider"],
             "python": [python],
         }[words[0]]
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}  # noqa: TID251
         environment |= {"PIP_NO_DEPS": "1", "PIP_NO_INDEX": "1", "PIP_QUIET": "1"}
         # Spelt so, pip turns build isolation off.
         environment["PIP_NO_BUILD_ISOLATION"] = "0"
@@ -67,7 +67,13 @@ def installation(tmp_path: Path) -> Installation:
     return Installation(tmp_path / "environment")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    """An installation for all tests of a module."""
+    return Installation(tmp_path_factory.mktemp("shared") / "environment")
+
+
+@pytest.fixture(scope="module")
 def root() -> Path:
     """The project."""
     return ROOT

@@ -93,6 +93,7 @@ class Queue:
                 work()
             except Exception as error:  # kept for whoever waits, as real devices do
                 self._error = self._error or error
+            del work  # what it held is free now, not when the next work comes
 
 
 MEMORY = Memory(1 << 30)
@@ -134,6 +135,10 @@ class SimTensor(Tensor):
 
     def __repr__(self) -> str:
         return f"{host(self)!r} on {NAME}"
+
+    def data_ptr(self) -> int:
+        """Refuse: the host cannot follow an address of the device."""
+        raise RuntimeError(f"{NAME}: the host cannot read the device's memory")
 
     def tolist(self) -> Any:
         """Return the values; PyTorch's own refuses tensors of other classes."""
