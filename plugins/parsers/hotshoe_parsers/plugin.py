@@ -29,7 +29,7 @@ REASONING_FORMATS = {
 
 @hookimpl
 def hotshoe_tool_parsers() -> Mapping[str, str]:
-    """Name the formats of tool calls as `--tool-parser` spells them."""
+    """Name the formats of tool calls as `--tool-call-parser` spells them."""
     return TOOL_FORMATS
 
 
