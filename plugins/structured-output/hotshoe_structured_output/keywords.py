@@ -29,8 +29,8 @@ ASSERTIONS = frozenset(
     "contains dependencies dependentRequired dependentSchemas else enum exclusiveMaximum "
     "exclusiveMinimum format if items maxContains maxItems maxLength maxProperties maximum "
     "minContains minItems minLength minProperties minimum multipleOf not oneOf pattern "
-    "patternProperties prefixItems properties propertyNames required then type unevaluatedItems unevaluatedProperties "
-    "uniqueItems".split()
+    "patternProperties prefixItems properties propertyNames required then type "
+    "unevaluatedItems unevaluatedProperties uniqueItems".split()
 )
 #: An extension of llguidance that would change how its backend works; not for clients.
 RESERVED = "x-guidance"
@@ -85,12 +85,16 @@ def _known_format(schema: Object) -> str | None:
 def _distinct_names(schema: Object) -> str | None:
     """Equal names count once when JSON is read, but nothing keeps open names distinct."""
     count = schema["minProperties"]
-    required = schema.get("required")
-    enough = len(required) if isinstance(required, list) else 0
+    enough = len(set(schema.get("required", ())))
     closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
-    if not isinstance(count, int) or count <= max(enough, 1) or closed:
+    if count <= max(enough, 1) or closed:
         return None
     return "above 1 needs additionalProperties: false, to keep property names distinct"
+
+
+def _all_required(schema: Object) -> str | None:
+    optional = set(schema.get("properties", ())) - set(schema.get("required", ()))
+    return f"is not supported while property {min(optional)!r} is optional" if optional else None
 
 
 def _spelt(keyword: str) -> Condition:
@@ -118,10 +122,14 @@ def _names_spelt(schema: Object) -> str | None:
 
 def _number_bounds(keyword: str) -> Condition:
     def check(schema: Object) -> str | None:
-        value = schema[keyword]
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            return "must be a number"
-        return None if abs(value) < _INT64 else "is beyond 64 bits"
+        return None if abs(schema[keyword]) < _INT64 else "is beyond 64 bits"
+
+    return check
+
+
+def _both(*conditions: Condition) -> Condition:
+    def check(schema: Object) -> str | None:
+        return next((r for r in (condition(schema) for condition in conditions) if r), None)
 
     return check
 
@@ -129,7 +137,7 @@ def _number_bounds(keyword: str) -> Condition:
 LLGUIDANCE: Table = {
     **dict.fromkeys(
         "$ref additionalItems additionalProperties allOf anyOf items maxItems maxLength "
-        "maxProperties minItems minLength oneOf pattern patternProperties prefixItems required "
+        "minItems minLength oneOf pattern patternProperties prefixItems required "
         "type".split(),
         _fine,
     ),
@@ -137,7 +145,8 @@ LLGUIDANCE: Table = {
     "const": _spelt("const"),
     "enum": _spelt("enum"),
     "format": _known_format,
-    "minProperties": _distinct_names,
+    "maxProperties": _all_required,
+    "minProperties": _both(_all_required, _distinct_names),
     "properties": _names_spelt,
 }
 
@@ -191,13 +200,6 @@ def _typed(keyword: str, *types: str) -> Condition:
     return check
 
 
-def _both(*conditions: Condition) -> Condition:
-    def check(schema: Object) -> str | None:
-        return next((r for r in (condition(schema) for condition in conditions) if r), None)
-
-    return check
-
-
 def _whole_bounds(keyword: str) -> Condition:
     def check(schema: Object) -> str | None:
         if schema.get("type") == "integer" and not isinstance(schema[keyword], int):
@@ -226,6 +228,21 @@ def _long_enough(schema: Object) -> str | None:
     )
 
 
+def _enough(keyword: str, *sources: str) -> Condition:
+    """Where nothing else is said, what is not declared is left out."""
+
+    def check(schema: Object) -> str | None:
+        if any(schema.get(source) not in (None, False) for source in sources):
+            return None
+        return f"needs {' or '.join(sources)}" if schema[keyword] else None
+
+    return check
+
+
+def _unescaped(schema: Object) -> str | None:
+    return "with ~ or % is not supported" if {"~", "%"} & set(schema["$ref"]) else None
+
+
 def _one_member(schema: Object) -> str | None:
     return None if len(schema["allOf"]) == 1 else "with several members is not supported"
 
@@ -235,7 +252,7 @@ def _not_a_list(schema: Object) -> str | None:
 
 
 XGRAMMAR: Table = {
-    "$ref": _alone("$ref"),
+    "$ref": _both(_alone("$ref"), _unescaped),
     "additionalProperties": _both(_typed("additionalProperties", "object"), _closed),
     "allOf": _both(_alone("allOf"), _one_member),
     "anyOf": _alone("anyOf"),
@@ -246,9 +263,13 @@ XGRAMMAR: Table = {
     "maxItems": _both(_typed("maxItems", "array"), _long_enough),
     "maxLength": _typed("maxLength", "string"),
     "maxProperties": _typed("maxProperties", "object"),
-    "minItems": _typed("minItems", "array"),
+    "minItems": _both(_typed("minItems", "array"), _enough("minItems", "items")),
     "minLength": _typed("minLength", "string"),
-    "minProperties": _both(_typed("minProperties", "object"), _distinct_names),
+    "minProperties": _both(
+        _typed("minProperties", "object"),
+        _enough("minProperties", "properties", "additionalProperties"),
+        _distinct_names,
+    ),
     "multipleOf": _both(_typed("multipleOf", "integer"), _alone("multipleOf", "type")),
     "prefixItems": _typed("prefixItems", "array"),
     "properties": _both(_typed("properties", "object"), _names_spelt),

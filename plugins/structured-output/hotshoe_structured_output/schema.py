@@ -7,7 +7,7 @@ itself is never changed: a backend compiles what the caller wrote.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -15,6 +15,8 @@ from hotshoe.errors import RequestError
 
 MAX_DEPTH = 100
 Schema = Mapping[str, Any] | bool
+
+TYPES = frozenset(("array", "boolean", "integer", "null", "number", "object", "string"))
 
 #: Keyword -> how it keeps subschemas.
 ONE, MANY, NAMED = "one", "many", "named"
@@ -40,6 +42,40 @@ SUBSCHEMAS = {
 }
 #: Keywords whose subschemas judge the same value as the schema that holds them.
 IN_PLACE = ("allOf", "anyOf", "oneOf", "if", "then", "else", "not")
+
+
+def _count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _types(value: Any) -> bool:
+    listed = [value] if isinstance(value, str) else value
+    return _texts(listed) and len(listed) > 0 and TYPES.issuperset(listed)
+
+
+#: What the value of a keyword must be: in words, and as a test.
+_SHAPES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys(
+        "maxItems maxLength maxProperties minItems minLength minProperties".split(),
+        ("a whole number, 0 or above", _count),
+    ),
+    **dict.fromkeys(
+        "exclusiveMaximum exclusiveMinimum maximum minimum".split(), ("a number", _number)
+    ),
+    **dict.fromkeys("$ref format pattern".split(), ("text", lambda x: isinstance(x, str))),
+    "enum": ("a list of at least one value", lambda x: isinstance(x, list) and len(x) > 0),
+    "multipleOf": ("a number above 0", lambda x: _number(x) and x > 0),
+    "required": ("a list of names", _texts),
+    "type": (f"one of {', '.join(sorted(TYPES))}, or a list of them", _types),
+}
 
 
 def parse_json(text: str, what: str) -> Any:
@@ -76,9 +112,11 @@ def reachable(root: Schema) -> Iterator[tuple[str, Mapping[str, Any]]]:
         if not isinstance(schema, Mapping):
             raise refusal(f"{place} must be a schema: an object, true or false")
         seen.add(id(schema))
+        _check_shapes(place, schema)
+        children = list(_children(place, schema))
         yield place, schema
         edges = in_place[place] = []
-        for keyword, child_place, child in _children(place, schema):
+        for keyword, child_place, child in children:
             stack.append((child_place, child))
             if keyword in IN_PLACE:
                 edges.append(child_place)
@@ -87,6 +125,13 @@ def reachable(root: Schema) -> Iterator[tuple[str, Mapping[str, Any]]]:
             stack.append((target_place, target))
             edges.append(target_place)
     _check_circles(in_place)
+
+
+def _check_shapes(place: str, schema: Mapping[str, Any]) -> None:
+    for keyword, value in schema.items():
+        words, test = _SHAPES.get(keyword, ("", lambda _: True))
+        if not test(value):
+            raise refusal(f"JSON Schema keyword {keyword!r} must be {words} (at {place})")
 
 
 def _children(place: str, schema: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
@@ -108,9 +153,9 @@ def _children(place: str, schema: Mapping[str, Any]) -> Iterator[tuple[str, str,
                 yield keyword, f"{here}/{index}", child
 
 
-def _resolve(root: Schema, reference: Any, place: str) -> tuple[str, Any]:
+def _resolve(root: Schema, reference: str, place: str) -> tuple[str, Any]:
     """Follow a `$ref`, which must be a JSON pointer into this document. Source: RFC 6901."""
-    if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
+    if reference != "#" and not reference.startswith("#/"):
         raise refusal(
             f"$ref {reference!r} at {place}: only pointers within the schema are supported, such "
             "as #/$defs/name"
