@@ -33,6 +33,19 @@ def test_the_installed_plugin_offers_every_format() -> None:
     assert plugins.mapping(HOOKS["reasoning"]) == plugin.REASONING_FORMATS
 
 
+def test_every_format_is_documented(any_format, request: pytest.FixtureRequest) -> None:
+    page = (request.config.rootpath / "docs/reference/parsers.md").read_text(encoding="utf-8")
+    calls, reasoning = page.split("## Reasoning")
+    if ":tool:" in request.node.name.replace("[", ":"):
+        forced = "no"
+        if any_format.calls is not None:
+            forced = "one" if any_format.calls({}).separator is None else "yes"
+        special = "yes" if any_format.keep_special_tokens else "no"
+        assert re.search(rf"\| `{any_format.name}` \| .* \| {forced} \| {special} \|\n", calls)
+    else:
+        assert f"| `{any_format.name}` |" in reasoning
+
+
 def test_formats_bear_their_names(any_format, request: pytest.FixtureRequest) -> None:
     assert f":{any_format.name}]" in request.node.name
     assert len(set(any_format.markers)) == len(any_format.markers)
