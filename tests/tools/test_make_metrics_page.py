@@ -3,6 +3,7 @@
 import re
 
 import make_metrics_page
+
 from hotshoe_observability import table
 
 

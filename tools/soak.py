@@ -1,0 +1,197 @@
+"""Keep a server busy with a mixed load for a while, and see that its memory does not grow.
+
+    python tools/soak.py --minutes 30 [-- demo --platform cpu ...]
+
+Starts `hotshoe serve` with the words after `--`. The load: short and long prompts, shared prefixes,
+several sequences, answers that nobody waits for, requests that are refused. Resident memory of the
+server and its children is sampled throughout; passes if it grows by less than `--max-slope` MiB a
+minute over the second half, and every request had the end that was meant for it.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import uvloop
+
+from hotshoe_bench.client import Client, Target, request_body
+from hotshoe_bench.record import Exchange
+from hotshoe_bench.sse import read_stream
+
+ENDPOINT = "/v1/completions"
+SAMPLE_S = 2.0
+START_S = 120
+MIB = 2**20
+#: A small KV cache, for memory that is first touched later on would look like a leak.
+SERVE = ["demo", "--kv-cache-memory-bytes", str(128 * MIB)]
+PREFIX = [1000 + i % 2000 for i in range(300)]
+
+Sender = Callable[[Client, str, random.Random], Awaitable[str]]
+
+
+async def answered(client: Client, body: bytes) -> str:
+    """Send a request that should be answered in full; return its end."""
+    exchange = await client.send(body, time.perf_counter())
+    if exchange.failure is not None:
+        return f"failed: {exchange.failure} {exchange.detail}"
+    stream = read_stream(exchange.pieces)
+    if stream.error is not None:
+        return f"failed: {stream.error}"
+    return "answered" if stream.finish_reason in ("length", "stop") else "failed: cut off"
+
+
+def ids(rng: random.Random, low: int, high: int) -> list[int]:
+    """Return so many random token ids."""
+    return rng.choices(range(256, 4096), k=rng.randint(low, high))
+
+
+async def short(client: Client, model: str, rng: random.Random) -> str:
+    """A few tokens in, some out."""
+    prompt = ids(rng, 1, 40)
+    return await answered(client, request_body(ENDPOINT, model, prompt, rng.randint(1, 60), {}))
+
+
+async def long(client: Client, model: str, rng: random.Random) -> str:
+    """A long prompt."""
+    return await answered(client, request_body(ENDPOINT, model, ids(rng, 400, 1500), 20, {}))
+
+
+async def shared(client: Client, model: str, rng: random.Random) -> str:
+    """A prefix that others have, too."""
+    body = request_body(ENDPOINT, model, [*PREFIX, *ids(rng, 1, 30)], 16, {})
+    return await answered(client, body)
+
+
+async def several(client: Client, model: str, rng: random.Random) -> str:
+    """Some sequences at once, sampled, with log probabilities."""
+    extra = {"n": 3, "temperature": 1.0, "logprobs": 2, "seed": rng.randrange(2**31)}
+    return await answered(client, request_body(ENDPOINT, model, ids(rng, 5, 50), 24, extra))
+
+
+async def left(client: Client, model: str, rng: random.Random) -> str:
+    """An answer that nobody waits for."""
+    body = request_body(ENDPOINT, model, ids(rng, 5, 200), 1000, {"ignore_eos": True})
+    task = asyncio.create_task(client.send(body, time.perf_counter()))
+    await asyncio.sleep(rng.uniform(0, 0.5))
+    if task.done():
+        return "failed: it ended early"
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    return "left"
+
+
+async def refused(client: Client, model: str, rng: random.Random) -> str:
+    """A mistake."""
+    extra = rng.choice([{"temperature": -1}, {"max_tokens": 0}, {"nonsense": 1}, {"n": 10**9}])
+    body = request_body(ENDPOINT, model, ids(rng, 1, 20), 4, extra)
+    exchange: Exchange = await client.send(body, time.perf_counter())
+    return "refused" if exchange.failure == "HTTP 400" else f"failed: {exchange.failure}"
+
+
+KINDS: dict[Sender, int] = {short: 8, long: 1, shared: 3, several: 2, left: 2, refused: 1}
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the memory of a process and its descendants, shared pages counted once by share."""
+    total, folder = 0, Path(f"/proc/{pid}")
+    for line in (folder / "smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            total = int(line.split()[1]) * 1024
+    children = (folder / f"task/{pid}/children").read_text().split()
+    return total + sum(resident_bytes(int(child)) for child in children)
+
+
+def slope_mib_per_minute(samples: Sequence[tuple[float, int]]) -> float:
+    """Fit a line through the second half of (seconds, bytes)."""
+    half = samples[len(samples) // 2 :]
+    seconds, sizes = zip(*half, strict=True)
+    return 60 * statistics.linear_regression(seconds, sizes).slope / MIB
+
+
+async def soak(args: Namespace, url: str, pid: int) -> dict[str, object]:
+    """Run the load and watch the memory."""
+    ends: Counter[str] = Counter()
+    samples: list[tuple[float, int]] = []
+    begin = time.monotonic()
+    stop = begin + 60 * args.minutes
+    rng = random.Random(args.seed)
+
+    async def work() -> None:
+        while time.monotonic() < stop:
+            [send] = rng.choices(list(KINDS), list(KINDS.values()))
+            ends[f"{send.__name__}: {await send(client, model, rng)}"] += 1
+
+    async def watch() -> None:
+        while time.monotonic() < stop:
+            samples.append((time.monotonic() - begin, resident_bytes(pid)))
+            await asyncio.sleep(SAMPLE_S)
+
+    async with Client(Target(url, ENDPOINT)) as client:
+        [model, *_] = await client.models()
+        await asyncio.gather(watch(), *(work() for _ in range(args.concurrency)))
+    slope = slope_mib_per_minute(samples)
+    failed = {end: count for end, count in ends.items() if "failed" in end}
+    return {
+        "minutes": args.minutes,
+        "requests": ends.total(),
+        "ends": dict(ends.most_common()),
+        "first_mib": round(samples[0][1] / MIB, 1),
+        "middle_mib": round(samples[len(samples) // 2][1] / MIB, 1),
+        "last_mib": round(samples[-1][1] / MIB, 1),
+        "slope_mib_per_minute": round(slope, 3),
+        "passed": slope < args.max_slope and not failed,
+    }
+
+
+def start(words: Sequence[str], log: Path) -> tuple[subprocess.Popen[bytes], str]:
+    """Start a server on a free port and wait until it is ready; its log goes to a file."""
+    command = [sys.executable, "-m", "hotshoe.cli", "serve", *words, "--port", "0"]
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, stderr=file)
+    end = time.monotonic() + START_S
+    while time.monotonic() < end and process.poll() is None:
+        lines = log.read_text().splitlines()
+        if any(line.startswith("ready") for line in lines):
+            return process, next(line.split()[2] for line in lines if line.startswith("listening"))
+        time.sleep(0.1)
+    sys.exit(f"the server did not start; see {log}")
+
+
+def parse(words: Sequence[str] | None = None) -> Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description="Look for leaks under a mixed load.")
+    parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--concurrency", type=int, default=24)
+    parser.add_argument("--max-slope", type=float, default=1.0, help="MiB a minute")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--log", type=Path, default=Path("soak.log"), help="of the server")
+    parser.add_argument("serve", nargs="*", default=SERVE, help="words for `hotshoe serve`")
+    return parser.parse_args(words)
+
+
+def main() -> int:
+    """Soak and print one JSON object."""
+    args = parse()
+    process, url = start(args.serve, args.log)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            found = runner.run(soak(args, url, process.pid))
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+    print(json.dumps(found, indent=2))
+    return 0 if found["passed"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
