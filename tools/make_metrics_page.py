@@ -1,6 +1,6 @@
 """Write docs/reference/metrics.md from the table of metrics; a test fails when it is not current.
 
-    python tools/make_metrics_page.py
+python tools/make_metrics_page.py
 """
 
 from collections.abc import Iterable
