@@ -50,7 +50,9 @@ def quantize_weight(weight: Tensor, format: Format) -> tuple[Tensor, Tensor]:
     """
     wide = weight.float()
     largest = wide.abs().amax(dim=1)
-    scale = torch.where(largest > 0, largest / format.limit, 1.0)
+    # Divided by a tensor: devices multiply by the reciprocal of a number, which rounds differently.
+    limit = torch.full_like(largest, format.limit)
+    scale = torch.where(largest > 0, largest / limit, 1.0)
     values = (wide / scale[:, None]).clamp(-format.limit, format.limit)
     if not format.dtype.is_floating_point:
         values = values.round()

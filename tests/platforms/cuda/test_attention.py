@@ -1,5 +1,6 @@
 """Long prompts beside everything else: how a step is split, and that its parts fit together."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -33,7 +34,7 @@ def test_parts_cover_a_step_in_order(requests: list[tuple[int, int]]) -> None:
         flags = {is_long(*requests[i]) for i in range(first, last)}
         assert len(flags) == 1
         assert flags == {False} or last == first + 1
-    for (_, _, _), (first, _, _) in zip(found, found[1:], strict=False):
+    for (_, _, _), (first, _, _) in itertools.pairwise(found):
         assert is_long(*requests[first]) or is_long(*requests[first - 1])
 
 
