@@ -39,7 +39,11 @@ def _open(context: ParseContext) -> ResponseParser:
                 reader.mark(begin)
             begin = yield from _message(reader, writer, context.tools, begin)
 
-    return Machine(program)
+    machine = Machine(program)
+    _, start, header = context.prompt.rpartition(_START)
+    if start and header.endswith(_MESSAGE):  # the prompt has begun a message
+        machine.feed(start + header)
+    return machine
 
 
 def _message(reader: Reader, writer: Writer, tools: Tools, begin: str) -> Steps[str]:
@@ -111,6 +115,6 @@ FORMAT = ParserFormat(
     template_marks=(f"{_START}assistant", f"{_CHANNEL}analysis"),
     keep_special_tokens=True,
     calls=_calls,
-    reasoning_begins=(f"{_START}assistant",),
+    reasoning_begins=(f"{_START}assistant", f"{_CHANNEL}analysis{_MESSAGE}"),
     reasoning_ends=(f"{_CHANNEL}final{_MESSAGE}",),
 )
