@@ -6,7 +6,7 @@ import signal
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from hotshoe.cli.options import add_engine_flags, add_option_flags, read_configs
 from hotshoe.cli.session import phases, say
@@ -25,6 +25,10 @@ HOOK = "hotshoe_server_extensions"
 class Serve:
     """See `hotshoe.cli.command.Command`."""
 
+    def __init__(self) -> None:
+        # A server that is told to stop ends in good order, however early that comes.
+        signal.signal(signal.SIGTERM, _leave)
+
     def add_arguments(self, parser: ArgumentParser) -> None:
         add_engine_flags(parser)
         add_option_flags(parser, ServerConfig, SERVER_GROUPS)
@@ -34,14 +38,12 @@ class Serve:
                 add_option_flags(parser, extension.options, {name: first})
 
     def run(self, args: Namespace) -> int:
-        signal.signal(signal.SIGTERM, _leave)
         found = find_extensions(PluginManager())
         optional = [extension.options for extension in found.values() if extension.options]
         engine, config, *options = read_configs(args, (EngineConfig, ServerConfig, *optional))
         plugins = PluginManager(disabled=engine.disable_plugins)
         extensions = with_options(find_extensions(plugins), options)
         warn(config)
-        from hotshoe_server.serving import Server
         from hotshoe_server.sockets import open_port
 
         listener = open_port(config.host, config.port)
@@ -49,7 +51,17 @@ class Serve:
         shown = f"[{host}]" if ":" in host else host
         scheme = "https" if config.ssl_certfile else "http"
         say(f"listening on {scheme}://{shown}:{port}")
-        return Server(config, plugins, extensions, lambda: load(engine), say).run(listener)
+        if config.api_processes > 1:
+            from hotshoe_server.supervisor import Supervisor
+
+            named = {name: given for name, (_, given) in extensions.items() if given is not None}
+            return Supervisor(engine, config, named, say).run(listener)
+        from hotshoe_server.serving import Server
+
+        transport: Literal["thread", "process"] = "process" if config.engine_process else "thread"
+        return Server(config, plugins, extensions, lambda: load(engine, transport), say).run(
+            listener
+        )
 
 
 def find_extensions(plugins: PluginManager) -> dict[str, ServerExtension]:
@@ -68,11 +80,11 @@ def with_options(
     }
 
 
-def load(config: EngineConfig) -> EngineClient:
+def load(config: EngineConfig, transport: Literal["thread", "process"]) -> EngineClient:
     """Build the engine and say what it is."""
     from hotshoe.engine.async_engine import AsyncEngine
 
-    client = AsyncEngine(config)
+    client = AsyncEngine(config, transport=transport)
     for line in describe(client):
         say(line)
     return client

@@ -31,6 +31,7 @@ class ServerConfig:
     port: int = option(8000, "port to listen on; 0 takes a free one", low=0, high=65535)
     served_model_name: list[str] = option([], "name that requests use for the model")
     admin_socket: str | None = option(None, "unix socket for admin verbs, readable by its owner")
+    engine_process: bool = option(True, "run the engine in a process of its own")
     api_processes: int = option(1, "processes that answer HTTP", low=1, high=64)
     shutdown_timeout_s: float = option(
         30.0, "seconds that running requests get to end after SIGTERM", low=0, high=86400
@@ -74,6 +75,8 @@ class ServerConfig:
         check_options(self)
         if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
             raise ConfigError("TLS needs both ssl_certfile and ssl_keyfile")
+        if self.api_processes > 1 and not self.engine_process:
+            raise ConfigError("several API processes need the engine in a process of its own")
 
     @property
     def loopback(self) -> bool:
