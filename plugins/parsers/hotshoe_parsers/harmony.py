@@ -22,8 +22,14 @@ _MESSAGE, _END, _CALL, _RETURN = "<|message|>", "<|end|>", "<|call|>", "<|return
 _RECIPIENT, _FUNCTIONS = "to=", "functions."
 _BEGINS = (_START, _CHANNEL)
 _ENDS = (_END, _CALL, _RETURN)
-#: What the first word behind a marker may be.
-_FIRST_WORDS = {_START: ("assistant",), _CHANNEL: ("analysis", "commentary", "final")}
+#: Behind a marker of a header: what the first word must be, and how many words there may be at
+#: most, without a recipient. A type, such as "json", stands behind the channel.
+_WORDS: dict[str, tuple[tuple[str, ...], int]] = {
+    _START: (("assistant",), 1),
+    _RECIPIENT: ((), 0),
+    _CHANNEL: (("analysis", "commentary", "final"), 2),
+    _CONSTRAIN: ((), 2),
+}
 _BEFORE_MESSAGE = StopAutomaton(_BEGINS)
 _IN_MESSAGE = StopAutomaton((*_ENDS, *_BEGINS))
 
@@ -70,14 +76,26 @@ def _header(reader: Reader, begin: str) -> Steps[tuple[str, str]]:
     while marker != _MESSAGE:
         text = yield from reader.word("<")
         words = (_RECIPIENT + text if marker == _RECIPIENT else text).split()
-        named = [word for word in words if word.startswith(_RECIPIENT)]
-        recipient = named[-1].removeprefix(_RECIPIENT) if named else recipient
-        first = words[0] if words else ""
-        if first not in _FIRST_WORDS.get(marker, (first,)):
-            raise Malformed(f"{first!r} may not follow {marker!r}")
-        channel = first if marker == _CHANNEL else channel
+        plain = [word for word in words if not word.startswith(_RECIPIENT)]
+        named = [word.removeprefix(_RECIPIENT) for word in words if word.startswith(_RECIPIENT)]
+        _check_words(marker, plain, [recipient, *named] if recipient else named)
+        channel = plain[0] if marker == _CHANNEL else channel
+        recipient = named[0] if named else recipient
         marker = yield from _next_marker(reader)
     return channel, recipient
+
+
+def _check_words(marker: str, plain: list[str], recipients: list[str]) -> None:
+    """Refuse what may not stand behind a marker of a header."""
+    first, most = _WORDS[marker]
+    if (
+        (first and plain[:1] not in [[word] for word in first])
+        or len(plain) > most
+        or not all(word.isalnum() for word in plain)
+        or len(recipients) > 1
+        or "" in recipients
+    ):
+        raise Malformed(f"the header of a message has a fault behind {marker!r}")
 
 
 def _next_marker(reader: Reader) -> Steps[str]:
