@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from hotshoe import __version__
 from hotshoe.cli.command import Command, CommandEntry
 from hotshoe.cli.parser import Parser
-from hotshoe.errors import ConfigError, HotshoeError, UserError
+from hotshoe.errors import ConfigError, HotshoeError, PluginError, UserError
 from hotshoe.lazy import resolve_lazy
 from hotshoe.plugins import PluginManager
 from hotshoe.suggest import did_you_mean
@@ -61,6 +61,10 @@ def _run(words: list[str]) -> int:
     if group and (len(words) == 1 or words[1] in _HELP):
         print(_overview(f"hotshoe {words[0]}", group))
         return 0
+    conflicts = plugins.conflicts(HOOK)
+    for wanted in (" ".join(words[:2]), words[0]):
+        if wanted in conflicts:
+            raise PluginError(conflicts[wanted])
     raise ConfigError(_unknown(words, group or commands, plugins))
 
 

@@ -27,6 +27,9 @@ class Plugins:
 
     def run(self, args: Namespace) -> int:
         manager = PluginManager()
+        # Asking may show that a plugin is broken, so it comes first.
+        offers = {kind: sorted(manager.mapping(hook)) for kind, hook in OFFERS.items()}
+        conflicts = [text for hook in OFFERS.values() for text in manager.conflicts(hook).values()]
         plugins: list[dict[str, Any]] = [
             {
                 "plugin": record.name,
@@ -34,18 +37,24 @@ class Plugins:
                 "version": record.version,
                 "hooks": [hook.removeprefix("hotshoe_") for hook in record.hooks],
                 "error": record.error,
+                "warning": record.warning,
             }
             for record in manager.records
         ]
-        offers = {kind: sorted(manager.mapping(hook)) for kind, hook in OFFERS.items()}
         if args.json:
-            print(json.dumps({"plugins": plugins, "offers": offers}))
+            found = {"plugins": plugins, "offers": offers, "conflicts": conflicts}
+            print(json.dumps(found))
             return 0
         rows = [
-            (p["plugin"], p["distribution"], p["version"], p["error"] or ", ".join(p["hooks"]))
+            (
+                *(p["plugin"], p["distribution"], p["version"]),
+                p["error"] or p["warning"] or ", ".join(p["hooks"]),
+            )
             for p in plugins
         ]
         print(table(("plugin", "distribution", "version", "hooks, or what is wrong"), rows))
         print()
         print(table(("offered", "names"), [(kind, ", ".join(n)) for kind, n in offers.items()]))
+        for conflict in conflicts:
+            print(f"\n{conflict}")
         return 0

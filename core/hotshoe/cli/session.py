@@ -69,15 +69,20 @@ def phases(startup: Mapping[str, float]) -> str:
 
 
 def reference_lines(decisions: Iterable[Decision]) -> list[str]:
-    """Name the specifications that no native candidate serves, one line for each slot."""
+    """Name the specifications that no native candidate serves, one line for each slot, and the
+    candidates that are defective."""
     by_slot: dict[str, list[str]] = {}
+    defects: dict[str, None] = {}
     for decision in decisions:
+        for name, verdict in decision.others:
+            if verdict.defect:
+                defects[f"slot {decision.slot}: {name} is defective: {verdict.reason}"] = None
         if not decision.native:
             by_slot.setdefault(decision.slot, []).append(show_spec(decision.spec))
     return [
         f"slot {slot} runs on its plain reference for {'; '.join(specs)}"
         for slot, specs in by_slot.items()
-    ]
+    ] + list(defects)
 
 
 def failures(outputs: Iterable[RequestOutput]) -> list[str]:

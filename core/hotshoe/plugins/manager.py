@@ -1,19 +1,23 @@
 """Finds plugins by entry point, checks them, and answers start-up questions through their hooks.
 
-A plugin that fails to import, or was built for another hook version, is recorded with its cause
-and left out; it is never mistaken for one that is not installed. Nothing here runs per step.
+A plugin that fails to import, was built for another hook version, or fails in a hook is recorded
+with its cause and left out; it is never mistaken for one that is not installed, and never stops the
+others. A name that two plugins offer is nobody's until one is disabled. Nothing runs per step.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import inspect
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pluggy
 
+from hotshoe import __version__
+from hotshoe.deprecation import deprecated
 from hotshoe.errors import PluginError
 from hotshoe.plugins import hookspecs
 from hotshoe.suggest import did_you_mean
@@ -24,7 +28,14 @@ _PREFIX = "hotshoe_"
 
 @dataclass(frozen=True, slots=True)
 class PluginRecord:
-    """One discovered plugin: `error` says why it is unusable, `disabled` that it was left out."""
+    """One discovered plugin.
+
+    Attributes:
+        hooks: Hooks that it implements; empty too where it could not be imported.
+        error: Why it is unusable, if it is.
+        disabled: It was left out on demand.
+        warning: What will make it unusable in a later version.
+    """
 
     name: str
     distribution: str
@@ -32,6 +43,7 @@ class PluginRecord:
     hooks: tuple[str, ...] = ()
     error: str | None = None
     disabled: bool = False
+    warning: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,40 +88,55 @@ class PluginManager:
             return PluginRecord(*record, disabled=True)
         if self._pm.has_plugin(point.name):
             return PluginRecord(*record, error=f"another plugin is already named {point.name!r}")
+        hooks: tuple[str, ...] = ()
         try:
             plugin = point.load()
-            hooks = _check_plugin(plugin)
-            self._pm.register(plugin, name=point.name)
+            hooks = tuple(sorted(name for name in dir(plugin) if name.startswith(_PREFIX)))
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                _check_plugin(point.name, plugin, hooks)
+                self._pm.register(plugin, name=point.name)
         except Exception as error:  # a foreign module may raise anything at all
-            return PluginRecord(*record, error=f"{type(error).__name__}: {error}")
-        return PluginRecord(*record, hooks=hooks)
+            return PluginRecord(*record, hooks, error=f"{type(error).__name__}: {error}")
+        for warning in caught:
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
+        texts = "; ".join(str(warning.message) for warning in caught)
+        return PluginRecord(*record, hooks, warning=texts or None)
 
     def mapping(self, hook: str) -> dict[str, Any]:
-        """Merge the mappings that a hook returns.
+        """Merge the mappings that a hook returns; names that two plugins offer are left out."""
+        offers = self._offers(hook)
+        return {name: found[0][1] for name, found in offers.items() if len(found) == 1}
 
-        Raises:
-            PluginError: Two plugins give the same name, or a hook raises.
-        """
-        merged: dict[str, Any] = {}
-        owner: dict[str, str] = {}
-        for plugin, values in self._results(hook):
+    def conflicts(self, hook: str) -> dict[str, str]:
+        """Return the names that two plugins offer through a hook, each with who they are."""
+        return {
+            name: f"plugins {found[0][0]!r} and {found[1][0]!r} both offer {name!r} "
+            f"through {hook}; disable one with --disable-plugins"
+            for name, found in self._offers(hook).items()
+            if len(found) > 1
+        }
+
+    def _offers(self, hook: str) -> dict[str, list[tuple[str, Any]]]:
+        """Return who offers what under each name."""
+        offers: dict[str, list[tuple[str, Any]]] = {}
+        for plugin, values in self._results(hook, Mapping):
             for name, value in values.items():
-                if name in merged:
-                    raise PluginError(
-                        f"plugins {owner[name]!r} and {plugin!r} both offer {name!r} "
-                        f"through {hook}; disable one with --disable-plugins"
-                    )
-                merged[name] = value
-                owner[name] = plugin
-        return merged
+                offers.setdefault(name, []).append((plugin, value))
+        return offers
 
     def pick(self, kind: str, name: str, hook: str) -> Any:
         """Return what is offered under a name.
 
         Raises:
-            PluginError: The name is unknown; the message lists the choices and broken plugins.
+            PluginError: The name is unknown, and the message lists the choices and broken plugins;
+                or two plugins offer it.
         """
         offered = self.mapping(hook)
+        if conflict := self.conflicts(hook).get(name):
+            raise PluginError(conflict)
         if name not in offered:
             choices = ", ".join(sorted(offered)) or "none installed"
             hint = did_you_mean(name, offered)
@@ -122,9 +149,13 @@ class PluginManager:
         """Return a remark on the plugins that cannot be used, for a message that misses them."""
         return "".join(f"; plugin {r.name} is broken: {r.error}" for r in self.records if r.error)
 
+    def broken(self, hook: str) -> list[PluginRecord]:
+        """Return the unusable plugins that are known to implement a hook."""
+        return [r for r in self.records if r.error and hook in r.hooks]
+
     def sequence(self, hook: str, **arguments: Any) -> list[Any]:
         """Concatenate the sequences that a hook returns, in the order of plugin names."""
-        return [item for _, items in self._results(hook, **arguments) for item in items]
+        return [item for _, items in self._results(hook, Sequence, **arguments) for item in items]
 
     def owner(self, hook: str, name: str) -> str:
         """Return the distribution that offers a name through a mapping hook.
@@ -132,24 +163,34 @@ class PluginManager:
         Raises:
             PluginError: None does.
         """
-        for plugin, values in self._results(hook):
+        for plugin, values in self._results(hook, Mapping):
             if name in values:
                 return next(r.distribution for r in self.records if r.name == plugin)
         raise PluginError(f"no plugin offers {name!r} through {hook}")
 
-    def _results(self, hook: str, **arguments: Any) -> list[tuple[str, Any]]:
-        caller = getattr(self._pm.hook, hook)
+    def _results(self, hook: str, kind: type, **arguments: Any) -> list[tuple[str, Any]]:
+        """Call a hook of every plugin; one that fails is recorded and left out from then on."""
         results = []
-        for implementation in sorted(caller.get_hookimpls(), key=lambda i: i.plugin_name):
-            call = {name: arguments[name] for name in implementation.argnames}
+        implementations = getattr(self._pm.hook, hook).get_hookimpls()
+        for implementation in sorted(implementations, key=lambda i: i.plugin_name):
+            name = implementation.plugin_name
             try:
-                results.append((implementation.plugin_name, implementation.function(**call)))
-            except Exception as error:
-                raise PluginError(
-                    f"plugin {implementation.plugin_name!r} failed in {hook}: "
-                    f"{type(error).__name__}: {error}"
-                ) from error
+                call = {argument: arguments[argument] for argument in implementation.argnames}
+                value = implementation.function(**call)
+                if not isinstance(value, kind):
+                    raise TypeError(f"it returned {type(value).__name__}")
+            except Exception as error:  # a foreign hook may raise anything at all
+                self._give_up(name, f"it failed in {hook}: {type(error).__name__}: {error}")
+            else:
+                results.append((name, value))
         return results
+
+    def _give_up(self, name: str, error: str) -> None:
+        self._pm.unregister(name=name)
+        self.records = [
+            replace(r, error=error) if r.name == name and r.error is None else r
+            for r in self.records
+        ]
 
 
 def installed_entry_points() -> list[EntryPoint]:
@@ -165,18 +206,37 @@ def installed_entry_points() -> list[EntryPoint]:
     ]
 
 
-def _check_plugin(plugin: Any) -> tuple[str, ...]:
-    """Return the names of a plugin's hooks; refuse misspelt hooks and other hook versions."""
-    built_for = getattr(plugin, "HOTSHOE_HOOK_API", None)
+def _check_plugin(name: str, plugin: Any, hooks: Sequence[str]) -> None:
+    """Refuse misspelt hooks and other hook versions.
+
+    A plugin states the version that it was built for, or the first and the last that it knows.
+    """
+    stated = getattr(plugin, "HOTSHOE_HOOK_API", None)
+    built_for = stated if isinstance(stated, tuple) else (stated, stated)
     served = (hookspecs.HOOK_API - 1, hookspecs.HOOK_API)
-    if built_for not in served:
+    if len(built_for) != 2 or not all(isinstance(version, int) for version in built_for):
+        raise PluginError(_version_text("None" if stated is None else repr(stated), served))
+    first, last = built_for
+    if first > served[1] or last < served[0]:
         raise PluginError(
-            f"built for hook API {built_for}, but this hotshoe serves {served[0]} and {served[1]}; "
-            "a plugin states HOTSHOE_HOOK_API, and must match the installed hotshoe"
+            _version_text(str(first) if first == last else f"{first} to {last}", served)
         )
-    known = {name for name, _ in inspect.getmembers(hookspecs, inspect.isfunction)}
-    hooks = tuple(sorted(name for name in dir(plugin) if name.startswith(_PREFIX)))
-    for name in hooks:
-        if name not in known:
-            raise PluginError(f"unknown hook {name}{did_you_mean(name, known)}")
-    return hooks
+    if last < served[1]:
+        instead = f"install a version of it that is built for hook API {served[1]}"
+        deprecated(f"plugin {name} for hook API {last}", instead, _next_minor())
+    known = {hook for hook, _ in inspect.getmembers(hookspecs, inspect.isfunction)}
+    for hook in hooks:
+        if hook not in known:
+            raise PluginError(f"unknown hook {hook}{did_you_mean(hook, known)}")
+
+
+def _version_text(built_for: str, served: tuple[int, int]) -> str:
+    return (
+        f"built for hook API {built_for}, but this hotshoe serves {served[0]} and {served[1]}; "
+        "a plugin states HOTSHOE_HOOK_API, and must match the installed hotshoe"
+    )
+
+
+def _next_minor() -> str:
+    major, minor, *_ = __version__.split(".")
+    return f"{major}.{int(minor) + 1}"

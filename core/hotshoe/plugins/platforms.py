@@ -32,8 +32,10 @@ def choose_platform(plugins: PluginManager, name: str) -> Platform:
         return _named(plugins, name)
     probed = {n: _probe(plugins, n) for n in sorted(plugins.mapping(HOOK))}
     broken = {n: d.cause for n, (_, d) in probed.items() if isinstance(d, Broken)}
+    broken |= plugins.conflicts(HOOK)
+    broken |= {f"plugin {r.name}": str(r.error) for r in plugins.broken(HOOK)}
     if broken:
-        causes = "; ".join(f"{n}: {cause}" for n, cause in broken.items())
+        causes = "; ".join(f"{n}: {cause}" for n, cause in sorted(broken.items()))
         raise PlatformError(f"{causes}. Mend it, or choose another with --platform NAME")
     scores = [
         (-d.score, n) for n, (_, d) in probed.items() if isinstance(d, Available) and d.score >= 0
@@ -66,7 +68,10 @@ def _probe(plugins: PluginManager, name: str) -> tuple[Platform | None, Detectio
     """Import and probe one platform; whatever goes wrong is that platform's defect."""
     try:
         platform: Platform = resolve_lazy(plugins.mapping(HOOK)[name])()
-        return platform, platform.probe()
+        detection = platform.probe()
+        if not isinstance(detection, Detection):
+            return None, Broken(f"probe() returned {type(detection).__name__}, not a detection")
+        return platform, detection
     except Exception as error:  # foreign code may raise anything; the cause is kept
         return None, Broken(f"{type(error).__name__}: {error}")
 
@@ -76,5 +81,8 @@ def _status(plugins: PluginManager, name: str) -> PlatformStatus:
     owner = plugins.owner(HOOK, name)
     facts = None
     if platform is not None and isinstance(detection, Available):
-        facts = platform.facts()
+        try:
+            facts = platform.facts()
+        except Exception as error:  # as for probing
+            detection = Broken(f"facts() failed: {type(error).__name__}: {error}")
     return PlatformStatus(name, owner, detection, facts)

@@ -7,11 +7,12 @@ so that it can be printed. Selection happens while a model is built; nothing her
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hotshoe.errors import SelectionError
+from hotshoe.errors import SelectionError, UserError
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import DeviceFacts
 from hotshoe.suggest import did_you_mean
@@ -21,10 +22,15 @@ REFERENCE = "reference"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A candidate's answer to a specification: a score, or a refusal with its reason."""
+    """A candidate's answer to a specification: a score, or a refusal with its reason.
+
+    `defect` marks a refusal that core gave in the candidate's name: it raised, or could not build
+    what it had accepted. Start-up prints such.
+    """
 
     score: int | None
     reason: str = ""
+    defect: bool = False
 
     @property
     def accepted(self) -> bool:
@@ -110,6 +116,9 @@ class Selector:
     ) -> None:
         self.facts = facts
         self.decisions: dict[tuple[str, Any], Decision] = {}
+        #: How often an operation was built for a specification: how many layers have it.
+        self.uses: Counter[tuple[str, Any]] = Counter()
+        self._defects: dict[tuple[str, Any, str], Verdict] = {}
         self._slots = slots
         self._forced = dict(forced or {})
         self._require_native = require_native
@@ -155,14 +164,49 @@ class Selector:
         return self.decisions[key]
 
     def choose(self, slot: str, spec: Any) -> Any:
-        """Choose for a specification and build the operation."""
-        decision = self.decide(slot, spec)
-        candidate = self._by_slot[slot][decision.chosen]
-        return resolve_lazy(candidate.build)(spec, self.facts)
+        """Choose for a specification and build the operation.
+
+        A candidate that accepted but cannot build counts as refusing, with its cause, and the next
+        one is taken.
+
+        Raises:
+            SelectionError: As for `decide`; or nobody can build it.
+        """
+        while True:
+            decision = self.decide(slot, spec)
+            name = decision.chosen
+            try:
+                operation = resolve_lazy(self._by_slot[slot][name].build)(spec, self.facts)
+            except UserError:
+                raise
+            except Exception as error:  # a foreign kernel may raise anything; the cause is kept
+                cause = f"it accepted, but could not be built: {type(error).__name__}: {error}"
+                if name in (REFERENCE, self._forced.get(slot)):
+                    raise SelectionError(f"slot {slot}, candidate {name}: {cause}") from error
+                self._defects[slot, spec, name] = Verdict(None, cause, defect=True)
+                del self.decisions[slot, spec]
+            else:
+                self.uses[slot, spec] += 1
+                return operation
+
+    def _ask(self, name: str, candidate: Candidate, spec: Any) -> Verdict:
+        """Return a candidate's verdict; one that cannot give any refuses."""
+        known = self._defects.get((candidate.slot, spec, name))
+        if known is not None:
+            return known
+        try:
+            verdict = candidate.supports(spec, self.facts)
+        except Exception as error:  # as above
+            cause = f"supports() raised {type(error).__name__}: {error}"
+            return Verdict(None, cause, defect=True)
+        if not isinstance(verdict, Verdict):
+            cause = f"supports() returned {type(verdict).__name__}, not a Verdict"
+            return Verdict(None, cause, defect=True)
+        return verdict
 
     def _decide(self, slot: str, spec: Any) -> Decision:
         offered = self._candidates_of(slot)
-        verdicts = {name: c.supports(spec, self.facts) for name, c in offered.items()}
+        verdicts = {name: self._ask(name, c, spec) for name, c in offered.items()}
         forced = self._forced.get(slot)
         if forced is not None:
             eligible = {forced: verdicts[forced]}

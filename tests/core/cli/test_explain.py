@@ -50,7 +50,10 @@ def test_json_holds_the_same() -> None:
     assert document["changes"][0]["field"] == "dtype"
     first = document["decisions"][0]
     assert first["spec"]["hidden_size"] == 64
-    assert first["others"][0] == ["other", {"score": None, "reason": "too narrow"}]
+    assert first["others"][0] == [
+        "other",
+        {"score": None, "reason": "too narrow", "defect": False},
+    ]
     assert document["memory_bytes"] == {"weights": 5 << 20}
     assert document["config"]["platform"] == "p"
 

@@ -3,7 +3,7 @@
 import pytest
 
 from hotshoe.errors import PluginError
-from hotshoe.plugins import PluginManager, hookimpl
+from hotshoe.plugins import PluginManager, hookimpl, hookspecs
 from hotshoe.plugins.hookspecs import HOOK_API
 from hotshoe.plugins.manager import EntryPoint, installed_entry_points
 
@@ -43,10 +43,24 @@ class TooNew(Plugin):
     HOTSHOE_HOOK_API = HOOK_API + 1
 
 
+class Span(Plugin):
+    """Built for several versions."""
+
+    def __init__(self, first: int, last: int) -> None:
+        super().__init__(one="1")
+        self.HOTSHOE_HOOK_API = (first, last)
+
+
 class Raising(Plugin):
     @hookimpl
     def hotshoe_named_models(self) -> dict[str, str]:
         raise RuntimeError("out of names")
+
+
+class Listing(Plugin):
+    @hookimpl
+    def hotshoe_named_models(self) -> list[str]:
+        return ["one"]
 
 
 class Stranger:
@@ -82,10 +96,15 @@ def test_sequences_follow_plugin_names_and_get_arguments() -> None:
     assert found.sequence("hotshoe_candidates", platform="p") == ["one on p", "two on p"]
 
 
-def test_the_same_name_twice_is_an_error_that_names_both() -> None:
-    found = manager(a=Plugin(one="1"), b=Plugin(one="2"))
-    with pytest.raises(PluginError, match=r"'a' and 'b' both offer 'one'.*--disable-plugins"):
-        found.mapping("hotshoe_named_models")
+def test_the_same_name_twice_is_nobodys() -> None:
+    hook = "hotshoe_named_models"
+    found = manager(a=Plugin(one="1", own="a"), b=Plugin(one="2"))
+    assert found.mapping(hook) == {"own": "a"}
+    text = found.conflicts(hook)["one"]
+    assert "plugins 'a' and 'b' both offer 'one'" in text
+    assert "--disable-plugins" in text
+    with pytest.raises(PluginError, match="'a' and 'b' both offer 'one'"):
+        found.pick("model", "one", hook)
 
 
 def test_a_plugin_that_cannot_be_imported_is_broken_not_absent() -> None:
@@ -98,14 +117,68 @@ def test_a_plugin_that_cannot_be_imported_is_broken_not_absent() -> None:
 
 
 def test_other_hook_versions_are_refused_with_both_versions() -> None:
-    found = errors(
-        too_old=TooOld(), too_new=TooNew(), stranger=Stranger(), old=Old(), same=Plugin()
-    )
-    assert found["old"] is None
+    found = errors(too_old=TooOld(), too_new=TooNew(), stranger=Stranger(), same=Plugin())
     assert found["same"] is None
     for name, version in (("too_old", HOOK_API - 2), ("too_new", HOOK_API + 1), ("stranger", None)):
         assert f"built for hook API {version}" in found[name]
         assert f"serves {HOOK_API - 1} and {HOOK_API}" in found[name]
+
+
+def test_the_version_before_is_served_and_warned_about() -> None:
+    with pytest.warns(DeprecationWarning, match="install a version of it that is built for"):
+        found = manager(old=Old(one="1"))
+    [record] = found.records
+    assert record.error is None
+    assert f"hook API {HOOK_API - 1} is deprecated" in record.warning
+    assert found.mapping("hotshoe_named_models") == {"one": "1"}
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "served"),
+    [
+        (HOOK_API - 5, HOOK_API, True),
+        (HOOK_API, HOOK_API + 1, True),
+        (HOOK_API - 1, HOOK_API + 3, True),
+        (HOOK_API + 1, HOOK_API + 2, False),
+        (HOOK_API - 3, HOOK_API - 2, False),
+    ],
+)
+def test_a_plugin_may_state_a_range(first: int, last: int, served: bool) -> None:
+    error = errors(a=Span(first, last))["a"]
+    assert (error is None) is served
+    if not served:
+        assert f"built for hook API {first} to {last}" in error
+
+
+@pytest.mark.parametrize("stated", ["1", (1,), (1, 2, 3), (None, 1), 1.5])
+def test_a_version_that_is_none(stated: object) -> None:
+    plugin = Plugin()
+    plugin.HOTSHOE_HOOK_API = stated
+    assert "built for hook API" in errors(a=plugin)["a"]
+
+
+def test_the_next_version_of_core_serves_what_was_built_for_this_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plugin = Plugin(one="1")
+    monkeypatch.setattr(hookspecs, "HOOK_API", HOOK_API + 1)
+    with pytest.warns(DeprecationWarning):
+        [record] = manager(a=plugin).records
+    assert record.error is None
+    monkeypatch.setattr(hookspecs, "HOOK_API", HOOK_API + 2)
+    assert "built for hook API" in errors(a=plugin)["a"]
+
+
+def test_a_hook_that_goes_away_warns_those_who_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hotshoe_named_models() -> dict[str, str]: ...
+
+    goes = DeprecationWarning("hotshoe_named_models is gone in 0.9; use hotshoe_models")
+    marked = hookspecs.hookspec(warn_on_impl=goes)(hotshoe_named_models)
+    monkeypatch.setattr(hookspecs, "hotshoe_named_models", marked)
+    with pytest.warns(DeprecationWarning, match="gone in 0.9"):
+        found = manager(a=Plugin(one="1"))
+    assert "gone in 0.9" in found.records[0].warning
+    assert found.mapping("hotshoe_named_models") == {"one": "1"}
 
 
 def test_a_misspelt_hook_is_refused() -> None:
@@ -120,9 +193,20 @@ def test_two_plugins_of_one_name() -> None:
     assert "already named 'a'" in second.error
 
 
-def test_a_hook_that_raises_is_an_error_that_names_the_plugin() -> None:
-    with pytest.raises(PluginError, match="'a' failed in hotshoe_named_models: RuntimeError: out"):
-        manager(a=Raising()).mapping("hotshoe_named_models")
+@pytest.mark.parametrize(
+    ("plugin", "cause"),
+    [(Raising(), "RuntimeError: out of names"), (Listing(), "TypeError: it returned list")],
+)
+def test_a_hook_that_fails_stops_nobody_else(plugin: Plugin, cause: str) -> None:
+    hook = "hotshoe_named_models"
+    found = manager(a=plugin, b=Plugin(one="1"))
+    assert found.mapping(hook) == {"one": "1"}
+    error = f"it failed in {hook}: {cause}"
+    assert [r.error for r in found.records] == [error, None]
+    assert [r.name for r in found.broken(hook)] == ["a"]
+    with pytest.raises(PluginError, match=f"plugin a is broken: {error}"):
+        found.pick("model", "two", hook)
+    assert found.sequence("hotshoe_candidates", platform="p") == ["one on p"]
 
 
 def test_disabled_plugins_are_not_even_loaded() -> None:

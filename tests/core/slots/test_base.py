@@ -90,10 +90,38 @@ def test_equal_specifications_are_asked_once_and_built_anew():
 
 def test_a_decision_builds_nothing():
     broken = Candidate("rms_norm", "c", lambda spec, facts: accept(1), "no_such_module:build")
-    chooser = selector(broken)
-    assert chooser.decide("rms_norm", SPEC).chosen == "c"
-    with pytest.raises(ModuleNotFoundError):
+    assert selector(broken).decide("rms_norm", SPEC).chosen == "c"
+
+
+def test_who_cannot_build_what_it_accepted_counts_as_refusing():
+    missing = Candidate("rms_norm", "c", lambda spec, facts: accept(9), "no_such_module:build")
+    chooser = selector(missing, candidate("d", accept(5)))
+    assert chooser.choose("rms_norm", SPEC) == "d"
+    verdict = dict(chooser.decisions["rms_norm", SPEC].others)["c"]
+    assert verdict.defect and not verdict.accepted
+    assert "could not be built: ModuleNotFoundError: No module named 'no_such" in verdict.reason
+    assert chooser.uses == {("rms_norm", SPEC): 1}
+
+
+def test_a_forced_candidate_that_cannot_build_is_an_error():
+    missing = Candidate("rms_norm", "c", lambda spec, facts: accept(9), "no_such_module:build")
+    chooser = selector(missing, forced={"rms_norm": "c"})
+    with pytest.raises(SelectionError, match="slot rms_norm, candidate c: it accepted, but"):
         chooser.choose("rms_norm", SPEC)
+
+
+@pytest.mark.parametrize(
+    ("supports", "reason"),
+    [
+        (lambda spec, facts: 1 / 0, "supports() raised ZeroDivisionError: division by zero"),
+        (lambda spec, facts: True, "supports() returned bool, not a Verdict"),
+    ],
+)
+def test_who_gives_no_verdict_counts_as_refusing(supports, reason):
+    chosen = selector(Candidate("rms_norm", "c", supports, "m:f")).decide("rms_norm", SPEC)
+    assert chosen.chosen == REFERENCE
+    assert dict(chosen.others)["c"].reason == reason
+    assert dict(chosen.others)["c"].defect
 
 
 def test_a_forced_candidate_wins_over_better_ones():
