@@ -7,6 +7,7 @@ its own part and needs no lock; whoever is asked for metrics adds the parts up.
 from __future__ import annotations
 
 import mmap
+import os
 from bisect import bisect_left
 from collections.abc import Sequence
 
@@ -55,6 +56,17 @@ class Counts:
     def size(cls, num_processes: int) -> int:
         """Return the bytes that so many processes need."""
         return num_processes * cls.LENGTH * _DOUBLE
+
+    @classmethod
+    def shared(cls, file: int, process: int, num_processes: int) -> Counts:
+        """Count together with other processes, in a file that all of them have open.
+
+        A process that takes the place of another one goes on with its numbers.
+        """
+        size = cls.size(num_processes)
+        if os.fstat(file).st_size < size:
+            os.ftruncate(file, size)  # whoever comes first; what is new is zero
+        return cls(mmap.mmap(file, size), process, num_processes)
 
     def add(self, metric: Metric, value: str = "") -> None:
         """Count one more under a label value; one that the table does not list counts as other."""

@@ -50,11 +50,12 @@ def main() -> int:
         return client
 
     def tell(line: str) -> None:
-        if mission.speaks:
+        if mission.process == 0:
             say(line)
 
     config = ServerConfig(**mission.server)
-    server = Server(config, plugins, with_options(found, options), load, tell)
+    place = (mission.process, mission.shared_file)
+    server = Server(config, plugins, with_options(found, options), load, tell, *place)
     try:
         return server.run(socket.socket(fileno=mission.listener))
     except HotshoeError as error:

@@ -56,6 +56,7 @@ class Server:
         extensions: Those installed, by name, with their options.
         load: Builds the engine; called in a thread.
         say: Prints a line for people.
+        process, shared_file: As in `ServerState`.
     """
 
     def __init__(
@@ -65,12 +66,16 @@ class Server:
         extensions: Mapping[str, tuple[ServerExtension, Any]],
         load: Callable[[], EngineClient],
         say: Callable[[str], None],
+        process: int = 0,
+        shared_file: int | None = None,
     ) -> None:
         self._config = config
         self._plugins = plugins
         self._extensions = extensions
         self._load = load
         self._say = say
+        self._process = process
+        self._shared_file = shared_file
         self._front = Front()
         self._stop = asyncio.Event()
         self._forced = False
@@ -129,6 +134,7 @@ class Server:
 
     async def _serve(self, client: EngineClient, stack: AsyncExitStack) -> None:
         state = make_state(self._config, client, self._plugins)
+        state.process, state.shared_file = self._process, self._shared_file
         stack.callback(state.renderer.close)
         parts: list[Parts] = [
             resolve_lazy(extension.build)(state, options)

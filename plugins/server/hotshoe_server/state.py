@@ -29,6 +29,9 @@ class ServerState:
         in_flight: Running engine requests by id.
         num_open: HTTP requests under way, but for those that only read.
         draining: SIGTERM came: nothing new is taken.
+        process: Which of `config.api_processes` this is, from 0.
+        shared_file: Descriptor of a nameless file that these share, for who counts over all of
+            them; None when there is one process.
         created_s: When it started, in seconds since the epoch.
     """
 
@@ -43,6 +46,8 @@ class ServerState:
     in_flight: dict[str, RequestRecord] = field(default_factory=dict)
     num_open: int = 0
     draining: bool = False
+    process: int = 0
+    shared_file: int | None = None
     created_s: int = field(default_factory=lambda: int(time.time()))
 
     def model_name(self, asked: str | None) -> str:

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -32,14 +33,18 @@ EXIT_S = 10.0
 
 
 class Mission(msgspec.Struct):
-    """What an API process is told at first. Then comes READY, once the engine serves."""
+    """What an API process is told at first. Then comes READY, once the engine serves.
+
+    `shared_file` is as in `hotshoe_server.state.ServerState`, `process` counts from 0.
+    """
 
     engine: dict[str, Any]
     server: dict[str, Any]
     options: dict[str, dict[str, Any]]
     engine_socket: str
     listener: int
-    speaks: bool
+    shared_file: int
+    process: int
 
 
 READY = b"ready\n"
@@ -78,6 +83,8 @@ class Supervisor:
         self._stop = threading.Event()
         self._workers: list[Worker] = []
         self._ready = False
+        # It has no name, so nothing is left behind, however this process ends.
+        self._shared_file = tempfile.TemporaryFile()  # noqa: SIM115
 
     def run(self, listener: socket.socket) -> int:
         """Serve until a signal; return the exit code.
@@ -126,7 +133,8 @@ class Supervisor:
 
     def _spawn(self, engine: EngineProcess, listener: socket.socket, index: int) -> Worker:
         ours, theirs = socket.socketpair()
-        fds = [theirs.fileno(), listener.fileno()]
+        shared = self._shared_file.fileno()
+        fds = [theirs.fileno(), listener.fileno(), shared]
         module = "hotshoe_server.api_process"
         command = [sys.executable, "-P", "-m", module, str(theirs.fileno())]
         with theirs:
@@ -140,7 +148,8 @@ class Supervisor:
             self._options,
             str(engine.path),
             listener.fileno(),
-            speaks=index == 0,
+            shared,
+            index,
         )
         with contextlib.suppress(OSError):  # it has died already; the watch will see that
             ours.sendall(msgspec.json.encode(mission) + b"\n")

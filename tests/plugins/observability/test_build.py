@@ -141,6 +141,19 @@ def test_traces_and_logs() -> None:
     assert entry["ttft_ms"] > 0
 
 
+def test_processes_count_together() -> None:
+    with serve("demo", "--platform", "null", "--api-processes", "3") as served:
+        for _ in range(30):
+            post(served, COMPLETIONS, prompt=[1, 2], max_tokens=2, ignore_eos=True)
+        time.sleep(0.2)
+        # Whichever process answers, it speaks for all of them.
+        for _ in range(10):
+            found = values(served)
+            assert found["hotshoe_requests_total", COMPLETIONS, "demo"] == 30
+            assert found["hotshoe_time_to_first_token_seconds_count", "demo"] == 30
+            assert found["hotshoe_api_processes", "demo"] == 3
+
+
 def test_without_metrics() -> None:
     with serve("demo", "--platform", "null", "--no-metrics", "--no-ui") as served:
         for path in ("/metrics", "/"):

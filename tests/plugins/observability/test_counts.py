@@ -1,6 +1,7 @@
 """Counters and histograms, alone and over several processes."""
 
 import mmap
+import tempfile
 
 import pytest
 from hypothesis import given
@@ -44,6 +45,17 @@ def test_neighbours_are_left_alone() -> None:
     counts.observe(TTFT, 1e9)
     others = [(name, v) for name, v in Counts.PLACES if name != TTFT.name]
     assert all(counts._own[Counts.PLACES[place]] == 0 for place in others)
+
+
+def test_processes_share_a_file_and_one_that_is_replaced_goes_on() -> None:
+    with tempfile.TemporaryFile() as file:
+        first, second = (Counts.shared(file.fileno(), process, 2) for process in range(2))
+        first.add(REQUESTS, "/v1/completions")
+        second.add(REQUESTS, "/v1/completions")
+        again = Counts.shared(file.fileno(), 1, 2)
+        again.add(REQUESTS, "/v1/completions")
+        for counts in (first, again):
+            assert counts.total(REQUESTS, "/v1/completions") == 3
 
 
 def test_processes_are_added_up() -> None:
