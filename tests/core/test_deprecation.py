@@ -10,7 +10,7 @@ def old_name() -> str:
 
 
 def test_the_warning_names_the_remedy_and_points_at_the_caller() -> None:
-    with pytest.warns(DeprecationWarning) as caught:
+    with pytest.warns(DeprecationWarning, match="is deprecated") as caught:
         text = old_name()
     assert text == ("old_name() is deprecated and will be gone in hotshoe 0.3; call new_name()")
     assert str(caught[0].message) == text

@@ -118,3 +118,49 @@ def test_list(machine) -> None:
         ("c", "dist", Absent("y")),
     ]
     assert [s.facts is not None for s in found] == [True, False, False]
+
+
+def test_automatic_choice_does_not_pass_over_a_broken_plugin_of_platforms(machine) -> None:
+    """It might have been the accelerator."""
+
+    class Failing:
+        HOTSHOE_HOOK_API = HOOK_API
+
+        @hookimpl
+        def hotshoe_platforms(self) -> dict[str, str]:
+            raise OSError("libvendor.so.6 is missing")
+
+    found = machine(a=Available(1))
+    points = [EntryPoint("failing", "dist-failing", "1", Failing)]
+    [plugin] = [plugin for _, plugin in found._pm.list_name_plugin()]
+    found = PluginManager([EntryPoint("plugin", "dist", "1", lambda: plugin), *points])
+    with pytest.raises(PlatformError, match=r"plugin failing: .*libvendor.so.6 is missing"):
+        choose_platform(found, "auto")
+    assert choose_platform(found, "a").name == "a"
+
+
+def test_automatic_choice_between_two_of_one_name_is_an_error(machine) -> None:
+    found = machine(a=Available(1))
+    [plugin] = [plugin for _, plugin in found._pm.list_name_plugin()]
+    found = PluginManager([EntryPoint(n, f"dist-{n}", "1", type(plugin)) for n in "xy"])
+    with pytest.raises(PlatformError, match="'x' and 'y' both offer 'a'"):
+        choose_platform(found, "auto")
+    with pytest.raises(PluginError, match="'x' and 'y' both offer 'a'"):
+        choose_platform(found, "a")
+
+
+def test_a_finding_that_is_none(machine) -> None:
+    with pytest.raises(PlatformError, match="probe\\(\\) returned bool, not a detection"):
+        choose_platform(machine(a=True), "a")
+
+
+def test_facts_that_fail_make_a_platform_broken(machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = machine(a=Available(1))
+
+    def fail(self: Simulated) -> DeviceFacts:
+        raise OSError("the driver hangs")
+
+    monkeypatch.setattr(Simulated, "facts", fail)
+    [status] = list_platforms(found)
+    assert status.detection == Broken("facts() failed: OSError: the driver hangs")
+    assert status.facts is None
