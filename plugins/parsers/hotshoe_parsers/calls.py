@@ -14,9 +14,14 @@ from hotshoe_parsers.writer import Writer
 
 Tools = Mapping[str, Mapping[str, Any]]
 
-_NAME_KEYS = ("name",)
-_ARGUMENT_KEYS = ("arguments", "parameters")
-_IGNORED_KEYS = ("id", "type")
+#: Key of a call -> what it says. Formats differ in the name of the arguments.
+_KEYS = {
+    "name": "name",
+    "arguments": "arguments",
+    "parameters": "arguments",
+    "id": "id",
+    "type": "type",
+}
 
 
 def calls_in_text(
@@ -91,12 +96,12 @@ def arguments(reader: Reader, writer: Writer) -> Steps[None]:
     yield from reader.scan(JsonObject(), writer.arguments)
 
 
-def json_calls(reader: Reader, writer: Writer, tools: Tools) -> Steps[None]:
-    """Read an array of at least one call."""
+def call_list(reader: Reader, writer: Writer, read: Callable[[], Steps[None]]) -> Steps[None]:
+    """Read at least one call between brackets; `read` reads one and leaves it open."""
     yield from reader.expect("[")
     while True:
         yield from reader.space()
-        yield from json_call(reader, writer, tools)
+        yield from read()
         yield from reader.space()
         if (yield from reader.peek()) in ("", "]"):  # an end may be missing where all text ends
             break
@@ -113,11 +118,10 @@ def json_call(reader: Reader, writer: Writer, tools: Tools) -> Steps[None]:
     yield from reader.expect("{")
     while True:
         yield from reader.space()
-        key = yield from _key(reader, seen)
-        if key in _NAME_KEYS:
-            name = known((yield from _string(reader)), tools)
-        elif key in _IGNORED_KEYS:
-            yield from _string(reader)
+        said = yield from _key(reader, seen)
+        if said != "arguments":
+            value = yield from _string(reader)
+            name = known(value, tools) if said == "name" else name
         elif name:
             writer.start(name)
             yield from arguments(reader, writer)
@@ -127,24 +131,25 @@ def json_call(reader: Reader, writer: Writer, tools: Tools) -> Steps[None]:
         if (yield from reader.literal("}")):
             break
         yield from reader.expect(",")
-    if not name or seen.isdisjoint(_ARGUMENT_KEYS):
-        raise Malformed("the call has no arguments" if name else "the call has no name")
+    for needed in ("name", "arguments"):
+        if needed not in seen:
+            raise Malformed(f"the call has no {needed}")
     if early:
         writer.start(name)
         writer.arguments("".join(early))
 
 
 def _key(reader: Reader, seen: set[str]) -> Steps[str]:
-    """Read a key and the colon after it."""
+    """Read a key and the colon after it; return what the key says."""
     key = yield from _string(reader)
-    kind = "arguments" if key in _ARGUMENT_KEYS else key
-    if key not in (*_NAME_KEYS, *_ARGUMENT_KEYS, *_IGNORED_KEYS) or kind in seen:
-        raise Malformed(f"the call has {'two fields' if kind in seen else 'a field'} {key!r}")
-    seen.add(kind)
+    said = _KEYS.get(key, "")
+    if not said or said in seen:
+        raise Malformed(f"the call may not have {'two fields' if said else 'a field'} {key!r}")
+    seen.add(said)
     yield from reader.space()
     yield from reader.expect(":")
     yield from reader.space()
-    return key
+    return said
 
 
 def _string(reader: Reader) -> Steps[str]:

@@ -9,7 +9,7 @@ Source: chat templates and model cards of granite-3.1 to 3.3-8b-instruct, some o
 from __future__ import annotations
 
 from hotshoe.text.parsing import CallGrammar, ParseContext, ParserFormat, ResponseParser
-from hotshoe_parsers.calls import Tools, calls_in_text, json_calls, json_tags
+from hotshoe_parsers.calls import Tools, call_list, calls_in_text, json_call, json_tags
 from hotshoe_parsers.machine import Machine, Reader, Steps
 from hotshoe_parsers.writer import Writer
 
@@ -20,7 +20,7 @@ def _open(context: ParseContext) -> ResponseParser:
     def program(reader: Reader, writer: Writer) -> Steps[None]:
         def read(marker: str) -> Steps[None]:
             yield from reader.space()
-            yield from json_calls(reader, writer, context.tools)
+            yield from call_list(reader, writer, lambda: json_call(reader, writer, context.tools))
 
         yield from calls_in_text(reader, writer, _MARKERS, read)
 

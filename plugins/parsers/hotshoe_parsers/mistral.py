@@ -14,9 +14,10 @@ from hotshoe.text.parsing import CallGrammar, CallTag, ParseContext, ParserForma
 from hotshoe_parsers.calls import (
     Tools,
     arguments,
+    call_list,
     calls_in_text,
     end_call,
-    json_calls,
+    json_call,
     json_tags,
     known,
 )
@@ -31,7 +32,9 @@ def _open(context: ParseContext) -> ResponseParser:
         def read(marker: str) -> Steps[None]:
             yield from reader.space()
             if (yield from reader.peek()) == "[":
-                yield from json_calls(reader, writer, context.tools)
+                yield from call_list(
+                    reader, writer, lambda: json_call(reader, writer, context.tools)
+                )
             else:
                 yield from _marked_call(reader, writer, context.tools)
 

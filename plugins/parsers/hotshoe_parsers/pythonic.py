@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 
 from hotshoe.text.parsing import ParseContext, ParserFormat, ResponseParser
-from hotshoe_parsers.calls import Tools, calls_in_text, end_call, known, leading_calls
+from hotshoe_parsers.calls import Tools, call_list, calls_in_text, known, leading_calls
 from hotshoe_parsers.machine import Machine, Malformed, Reader, Steps
 from hotshoe_parsers.python_literals import items, literal
 from hotshoe_parsers.writer import Writer
@@ -25,7 +25,7 @@ def _open(context: ParseContext) -> ResponseParser:
     def program(reader: Reader, writer: Writer) -> Steps[None]:
         def read(marker: str = "") -> Steps[None]:
             yield from reader.space()
-            yield from _calls(reader, writer, context.tools)
+            yield from call_list(reader, writer, lambda: _call(reader, writer, context.tools))
             if marker:
                 yield from reader.close(_END)
 
@@ -33,20 +33,6 @@ def _open(context: ParseContext) -> ResponseParser:
         yield from calls_in_text(reader, writer, (_BEGIN,), read)
 
     return Machine(program)
-
-
-def _calls(reader: Reader, writer: Writer, tools: Tools) -> Steps[None]:
-    yield from reader.expect("[")
-    while True:
-        yield from reader.space()
-        yield from _call(reader, writer, tools)
-        yield from reader.space()
-        if (yield from reader.peek()) in ("", "]"):  # an end may be missing where all text ends
-            break
-        yield from reader.expect(",")
-        end_call(reader, writer)
-    yield from reader.literal("]")
-    end_call(reader, writer)
 
 
 def _call(reader: Reader, writer: Writer, tools: Tools) -> Steps[None]:
