@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from hotshoe.errors import EngineError, QueueFullError, RequestError
 
@@ -150,7 +151,7 @@ def from_validation(error: ValidationError, body: bytes) -> ApiError:
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, RequestError):
         return as_api_error(cause)
-    param = _path(first["loc"], msgspec.json.decode(body))
+    param = _path(first["loc"], from_json(body))
     if code == "unknown_parameter":
         return ApiError(code, f"unknown parameter: {param}", param)
     if code == "missing_required_parameter":

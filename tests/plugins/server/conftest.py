@@ -31,6 +31,20 @@ from hotshoe_server.serving import make_state
 MAX_MODEL_LEN = 512
 
 
+class Gate:
+    """Lets through as many tokens as it is told to."""
+
+    def __init__(self) -> None:
+        self._tokens = asyncio.Semaphore(0)
+
+    def allow(self, count: int) -> None:
+        for _ in range(count):
+            self._tokens.release()
+
+    async def wait(self) -> None:
+        await self._tokens.acquire()
+
+
 class ScriptedEngine:
     """See `hotshoe.engine.client.EngineClient`: answers every prompt with `reply`, token by token.
 
@@ -52,7 +66,7 @@ class ScriptedEngine:
         self.error: Exception | None = None
         self.fail_after: int | None = None
         self.deadline_after: int | None = None
-        self.gate: asyncio.Event | None = None
+        self.gate: Gate | None = None
         self.is_paused = self.is_sleeping = False
         self.num_restarts = 0
         self.requests: list[SimpleNamespace] = []
@@ -187,6 +201,12 @@ def tokenizer() -> Tokenizer:
 @pytest.fixture(scope="session")
 def plugins() -> PluginManager:
     return PluginManager()
+
+
+@pytest.fixture
+def gate(engine: "ScriptedEngine") -> Gate:
+    engine.gate = Gate()
+    return engine.gate
 
 
 @pytest.fixture

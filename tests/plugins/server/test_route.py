@@ -1,0 +1,164 @@
+"""Endpoints as ASGI applications: clients that go, bodies that are too long or too slow."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+BODY = json.dumps({"prompt": "Say", "max_tokens": 400}).encode()
+
+
+def scope_for(path: str = "/v1/completions", **headers: str) -> dict[str, Any]:
+    given = {"host": "127.0.0.1", "content-type": "application/json", **headers}
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(k.replace("_", "-").encode(), v.encode()) for k, v in headers.items()]
+        + [(k.encode(), v.encode()) for k, v in given.items() if k not in headers],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 8000),
+    }
+
+
+class Connection:
+    """What an ASGI server would hand over: body parts, then a client that stays or goes."""
+
+    def __init__(self, *parts: bytes, end: bool = True) -> None:
+        self.sent: list[dict[str, Any]] = []
+        self.gone = asyncio.Event()
+        self.first_part = asyncio.Event()
+        self._parts = list(parts)
+        self._end = end
+
+    async def receive(self) -> dict[str, Any]:
+        if self._parts:
+            part = self._parts.pop(0)
+            more = bool(self._parts) or not self._end
+            return {"type": "http.request", "body": part, "more_body": more}
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: dict[str, Any]) -> None:
+        self.sent.append(message)
+        if message.get("body"):
+            self.first_part.set()
+
+    @property
+    def status(self) -> int:
+        return self.sent[0]["status"]
+
+    @property
+    def error(self) -> str:
+        return json.loads(b"".join(m.get("body", b"") for m in self.sent))["error"]["code"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_goes_ends_its_request(http, engine, gate, stream: bool) -> None:
+    engine.reply = "one two three four " * 50
+    body = json.dumps({"prompt": "Say", "max_tokens": 400, "stream": stream}).encode()
+
+    async def run() -> None:
+        connection = Connection(body)
+        call = http.app(scope_for(), connection.receive, connection.send)
+        task = asyncio.create_task(call)
+        if stream:
+            gate.allow(3)
+            await connection.first_part.wait()
+        else:
+            while not engine.requests:
+                await asyncio.sleep(0)
+        assert engine.aborted == []
+        connection.gone.set()
+        await asyncio.wait_for(task, 5)
+        if not stream:
+            assert connection.sent == []
+
+    asyncio.run(run())
+    assert engine.aborted == [engine.requests[0].id]
+    assert http.state.in_flight == {}
+    assert http.state.num_open == 0
+
+
+def test_a_cancelled_server_task_stays_cancelled(http, engine, gate) -> None:
+    async def run() -> None:
+        connection = Connection(BODY)
+        task = asyncio.create_task(http.app(scope_for(), connection.receive, connection.send))
+        while not engine.requests:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    assert engine.aborted == [engine.requests[0].id]
+
+
+def answer(http, connection: Connection, **headers: str) -> Connection:
+    asyncio.run(http.app(scope_for(**headers), connection.receive, connection.send))
+    return connection
+
+
+def test_a_body_that_is_announced_too_long_is_not_read(open_http) -> None:
+    connection = Connection(BODY)
+    answer(open_http(max_body_bytes=2048), connection, content_length="999999999999")
+    assert (connection.status, connection.error) == (413, "body_too_large")
+    assert connection._parts == [BODY]
+    assert (b"connection", b"close") in connection.sent[0]["headers"]
+
+
+def test_a_body_without_an_end_is_read_up_to_the_limit(open_http) -> None:
+    connection = Connection(*[b" " * 1024] * 100, end=False)
+    answer(open_http(max_body_bytes=4096), connection)
+    assert (connection.status, connection.error) == (413, "body_too_large")
+    assert len(connection._parts) > 90
+
+
+def test_a_body_that_takes_too_long(open_http) -> None:
+    connection = Connection(BODY, end=False)
+    answer(open_http(read_timeout_s=0.1), connection)
+    assert (connection.status, connection.error) == (408, "read_timeout")
+
+
+def test_a_client_that_goes_while_it_sends(http, engine) -> None:
+    connection = Connection(BODY, end=False)
+    connection_gone = connection.gone
+
+    async def run() -> None:
+        connection_gone.set()
+        await http.app(scope_for(), connection.receive, connection.send)
+
+    asyncio.run(run())
+    assert engine.requests == []
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+def test_other_media_types(http, kind: str) -> None:
+    connection = answer(http, Connection(BODY), content_type=kind)
+    assert (connection.status, connection.error) == (415, "unsupported_media_type")
+
+
+def test_no_body_is_an_empty_object(http) -> None:
+    response = http("POST", "/v1/completions")
+    assert response.json()["error"]["message"] == "missing parameter: prompt"
+
+
+def test_unforeseen_failures_tell_nothing(http, engine, caplog) -> None:
+    engine.error = RuntimeError("/secret/path at 0x7f0123")
+    response = http.post("/v1/completions", prompt="x")
+    assert response.status_code == 500
+    assert response.json()["error"]["message"] == "the server failed on this request; see its log"
+    assert "/secret/path" in caplog.text
+
+
+def test_every_answer_names_its_request(http) -> None:
+    response = http.post("/v1/completions", prompt="x")
+    assert response.headers["x-request-id"] in response.json()["id"]
+    assert http.post("/v1/completions").headers["x-request-id"]
