@@ -151,7 +151,8 @@ LLGUIDANCE: Table = {
 }
 
 
-# What xgrammar honours is narrower: it often reads one keyword of a schema and skips the others.
+# What xgrammar honours is narrower: it often reads one keyword of a schema and skips others, and
+# strings of limited length or with a pattern may hold raw control characters, which JSON forbids.
 
 
 def _alone(keyword: str, *companions: str) -> Condition:
@@ -261,10 +262,8 @@ XGRAMMAR: Table = {
     "format": _both(_typed("format", "string"), _alone("format", "type"), _known_format),
     "items": _both(_typed("items", "array"), _not_a_list),
     "maxItems": _both(_typed("maxItems", "array"), _long_enough),
-    "maxLength": _typed("maxLength", "string"),
     "maxProperties": _typed("maxProperties", "object"),
     "minItems": _both(_typed("minItems", "array"), _enough("minItems", "items")),
-    "minLength": _typed("minLength", "string"),
     "minProperties": _both(
         _typed("minProperties", "object"),
         _enough("minProperties", "properties", "additionalProperties"),

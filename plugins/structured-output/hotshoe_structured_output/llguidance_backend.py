@@ -31,6 +31,8 @@ MAX_LEXER_STATES = 20_000
 #: What a compiled grammar takes beside its text, and for each byte of it; measured.
 BASE_BYTES, BYTES_PER_BYTE = 64 * 1024, 64
 MAX_THREADS = 8
+#: Classes that mean ASCII characters, as in JSON Schema patterns: \d and \w.
+_ASCII = "dw"
 _PLACE = re.compile(r"^at \d+\(\d+\): ")
 _WRITTEN = re.compile(r"\n\s*\d+ \| ")
 
@@ -117,7 +119,7 @@ class LLGuidanceCompiler:
         return lark.json_schema({"type": "object"})
 
     def _regex(self, value: str) -> str:
-        return lark.regex(self._library.regex_to_lark(value, ""))
+        return lark.regex(self._library.regex_to_lark(value, _ASCII))
 
     def _choice(self, value: str) -> str:
         return lark.choice(json.loads(value))

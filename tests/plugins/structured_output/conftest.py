@@ -21,7 +21,21 @@ from hotshoe_structured_output.xgrammar_backend import XGrammar
 BACKENDS: dict[str, Callable[[], GrammarBackend]] = {"llguidance": LLGuidance, "xgrammar": XGrammar}
 #: Tokens that tend to end strings, lists and numbers, so that random texts come to an end.
 ENDERS = frozenset(
-    (b"@", b'"', b"]", b"}", b'"}', b'"]', b"}]", b"]}", b'",', b'":', b"\n</tool_call>")
+    (
+        b"@",
+        b".",
+        b":",
+        b'"',
+        b"]",
+        b"}",
+        b'"}',
+        b'"]',
+        b"}]",
+        b"]}",
+        b'",',
+        b'":',
+        b"\n</tool_call>",
+    )
 )
 
 
