@@ -33,7 +33,7 @@ from hotshoe.engine.messages import (
     WireError,
     check_side,
 )
-from hotshoe.errors import ConfigError, EngineDeadError, EngineError, RequestError, UserError
+from hotshoe.errors import ConfigError, EngineDeadError, EngineError, UserError
 from hotshoe.types import FinishReason, TokenOutput
 
 IDLE_S = 1.0

@@ -172,6 +172,9 @@ class Ready(Struct, array_like=True, tag=True):
 
 FromEngine = Ready | Heartbeat | Dead
 
+#: What decoding raises at bytes that are none of these messages.
+UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
+
 encode = msgspec.msgpack.Encoder().encode
 decode_command = msgspec.msgpack.Decoder(Command).decode
 decode_news = msgspec.msgpack.Decoder(News).decode
@@ -179,7 +182,7 @@ decode_start = msgspec.msgpack.Decoder(Start).decode
 decode_from_engine = msgspec.msgpack.Decoder(FromEngine).decode
 
 
-def not_understood(error: msgspec.MsgspecError) -> WireError:
+def not_understood(error: Exception) -> WireError:
     """Describe a message that is none of this page."""
     text = f"the other side speaks another language: {error}; install the same version for both"
     return WireError(errors.ConfigError.__name__, text)

@@ -15,13 +15,12 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Protocol
 
-import msgspec
-
 from hotshoe.engine.boot import load_tokenizer
 from hotshoe.engine.client import EngineInfo
 from hotshoe.engine.connection import Connection
 from hotshoe.engine.link import Listener
 from hotshoe.engine.messages import (
+    UNREADABLE,
     Command,
     Dead,
     Heartbeat,
@@ -150,7 +149,7 @@ class SocketPort:
         found: list[tuple[int, Command | None]] = []
         try:
             found += [(number, decode_command(message)) for message in peer.receive()]
-        except msgspec.MsgspecError as error:  # another version, or not a front end at all
+        except UNREADABLE as error:  # another version, or not a front end at all
             peer.send(encode(Dead(not_understood(error))))
             peer.ended = True
         if peer.ended:
@@ -247,7 +246,7 @@ class SocketLink:
         message = connection.fetch(CONNECT_S)
         try:
             answer = None if message is None else decode_news(message)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             answer = Dead(not_understood(error))
         if isinstance(answer, Welcome):
             check_side(Side(), answer.side)
@@ -287,7 +286,7 @@ class SocketLink:
         for message in connection.receive():
             try:
                 news = decode_news(message)
-            except msgspec.MsgspecError as error:
+            except UNREADABLE as error:
                 news = Dead(WireError.wrap(EngineDeadError(not_understood(error).message)))
                 connection.ended = True
             self._listener.on_news(news)
