@@ -62,6 +62,10 @@ class EngineConfig:
     require_native: bool = option(False, "refuse to run any slot on its plain reference")
     disable_plugins: list[str] = option([], "names of plugins to leave out")
 
+    tensor_parallel_size: int = option(
+        1, "devices that share every layer of the model, one process each", low=1, high=1024
+    )
+
     block_size: int | None = option(None, "tokens per KV-cache block", low=1, high=1024)
     kv_cache_dtype: str = option("auto", "type of the KV cache", choices=DTYPES)
     kv_cache_memory_bytes: int | None = option(

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from hotshoe.errors import ConfigError
+
 if TYPE_CHECKING:
     from hotshoe.config import EngineConfig
     from hotshoe.executor.worker import Worker
@@ -143,6 +145,19 @@ class Platform(ABC):
             ConfigError: A set field is impossible here.
         """
         return ()
+
+    def take_part(self, rank: int, size: int) -> None:
+        """Be, from now on, the platform of one of `size` workers that share what is here.
+
+        Called after `resolve`, before `facts` and `activate`, and only where there are several:
+        in each worker's own process, and, to find out whether that can be, with rank 0 before.
+
+        Raises:
+            ConfigError: There are not as many devices, or this platform knows only one.
+        """
+        raise ConfigError(
+            f"platform {self.name} runs on one device; leave tensor_parallel_size at 1"
+        )
 
     def dtype_for(self, checkpoint_dtype: str) -> tuple[str, str]:
         """Choose the type to compute a checkpoint in, where the user left it open.

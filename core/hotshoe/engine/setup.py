@@ -4,19 +4,21 @@ is taken. Every incompatibility between configuration, platform and model is fou
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hotshoe.config import EngineConfig
-from hotshoe.errors import ConfigError
+from hotshoe.errors import ConfigError, PlatformError, UserError
 from hotshoe.executor import Worker
 from hotshoe.lazy import resolve_lazy
 from hotshoe.models import ModelConfig
 from hotshoe.platform import Change, Platform
 from hotshoe.plugins import PluginManager
 from hotshoe.plugins.platforms import choose_platform
-from hotshoe.slots import SLOTS, Selector
+from hotshoe.slots import SLOTS, Rendezvous, Selector
 
 DEFAULT_BLOCK_SIZE = 16
 DEFAULT_TOKEN_BUDGET = 2048
@@ -40,15 +42,20 @@ class EngineSetup:
     selector: Selector
 
     def create_worker(self) -> Worker:
-        """Make the worker: the platform's own, else core's.
+        """Make the worker: the platform's own, else core's, in processes of its own if it is many.
 
         Raises:
             PluginError: No plugin knows the architecture or the quantisation method.
         """
+        if self.config.tensor_parallel_size > 1:
+            from hotshoe.engine.ranks import ParallelWorker
+
+            plugins = [(record.name, record.version) for record in self.plugins.records]
+            return ParallelWorker(self.config, self.model_config.eos_token_ids, plugins)
         return self.platform.create_worker(self.config) or self.torch_worker()
 
-    def torch_worker(self) -> Any:
-        """Make core's own worker."""
+    def torch_worker(self, rendezvous: Rendezvous | None = None) -> Any:
+        """Make core's own worker, one of several where there is a rendezvous."""
         from hotshoe.runner.worker import TorchWorker
 
         name = self.model_config.architecture
@@ -66,34 +73,48 @@ class EngineSetup:
             self.selector,
             resolve_lazy(builder),
             quantization,
+            rendezvous,
         )
 
 
-def prepare(config: EngineConfig, plugins: PluginManager | None = None) -> EngineSetup:
-    """Resolve a configuration against what is installed.
+def prepare(
+    config: EngineConfig,
+    plugins: PluginManager | None = None,
+    rank: int = 0,
+    platform: Platform | None = None,
+) -> EngineSetup:
+    """Resolve a configuration against what is installed, as the given rank sees it.
+
+    Args:
+        config: As given.
+        plugins: Default: those installed.
+        rank: Of several workers.
+        platform: One that is already chosen.
 
     Raises:
         UserError: Anything that cannot work, named.
     """
     if plugins is None:
         plugins = PluginManager(disabled=config.disable_plugins)
-    platform = choose_platform(plugins, config.platform)
+    platform = platform or choose_platform(plugins, config.platform)
     model_config = ModelConfig.load(find_model(config.model, plugins), config.hf_overrides)
     first = [Change("platform", platform.name, "the available platform with the highest score")]
     changes = first if config.platform == "auto" else []
     changes += _model_changes(config, model_config, platform)
     resolved = config.resolve_changes(changes)
-    by_platform = list(platform.resolve(resolved))
+    with blaming(platform.name):
+        by_platform = list(platform.resolve(resolved))
     resolved = resolved.resolve_changes(by_platform)
+    if resolved.tensor_parallel_size > 1:
+        platform.take_part(rank, resolved.tensor_parallel_size)
     by_core = _remaining_changes(resolved, platform)
     resolved = resolved.resolve_changes(by_core)
+    with blaming(platform.name):
+        candidates, facts = list(platform.candidates()), platform.facts()
     selector = Selector(
         SLOTS,
-        [
-            *platform.candidates(),
-            *plugins.sequence("hotshoe_candidates", platform=platform.name),
-        ],
-        platform.facts(),
+        [*candidates, *plugins.sequence("hotshoe_candidates", platform=platform.name)],
+        facts,
         forced=resolved.kernel,
         require_native=resolved.require_native,
     )
@@ -105,6 +126,24 @@ def prepare(config: EngineConfig, plugins: PluginManager | None = None) -> Engin
         model_config,
         selector,
     )
+
+
+@contextmanager
+def blaming(platform: str) -> Iterator[None]:
+    """Name the platform whose code fails, whatever it raises.
+
+    Raises:
+        PlatformError: It failed in a way that is not a user's mistake.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        raise PlatformError(
+            f"platform {platform} is defective: {type(error).__name__}: {error}; "
+            "choose another with --platform NAME, or mend it"
+        ) from error
 
 
 def find_model(name: str, plugins: PluginManager) -> Path:
@@ -136,7 +175,10 @@ def _remaining_changes(config: EngineConfig, platform: Platform) -> list[Change]
         changes.append(Change("block_size", DEFAULT_BLOCK_SIZE, "the default"))
     if config.async_scheduling is None:
         kind = "asynchronous" if platform.asynchronous else "synchronous"
-        changes.append(Change("async_scheduling", platform.asynchronous, f"the platform is {kind}"))
+        overlap, reason = platform.asynchronous, f"the platform is {kind}"
+        if config.tensor_parallel_size > 1:
+            overlap, reason = True, "ranks compute in processes of their own"
+        changes.append(Change("async_scheduling", overlap, reason))
     budget = config.max_num_batched_tokens
     if budget is None:
         budget = DEFAULT_TOKEN_BUDGET

@@ -21,7 +21,7 @@ from hotshoe.runner.graphs import DecodeGraphs
 from hotshoe.runner.inbox import Inbox
 from hotshoe.runner.rows import Ints, Rows, StepInputs, padding_inputs
 from hotshoe.sampling import LogprobTensors, SampledBatch, Sampler, compute_logprobs
-from hotshoe.slots import AttentionMetadata, GraphOp, SampleOp, TransferOp
+from hotshoe.slots import AttentionMetadata, CommunicatorOp, GraphOp, SampleOp, TransferOp
 from hotshoe.types import StepPlan, StepResult
 
 #: Device memory for a step's arrays, at a fixed address; steps that bring more get their own.
@@ -114,6 +114,7 @@ class Runner:
         device: Where tensors go.
         limits: Sizes.
         eos_token_ids: Forbidden until a request's min_tokens.
+        communicator: Of the ranks that run the same steps; rank 0 samples for all of them.
     """
 
     def __init__(
@@ -123,8 +124,10 @@ class Runner:
         device: str,
         limits: RunnerLimits,
         eos_token_ids: tuple[int, ...],
+        communicator: CommunicatorOp | None = None,
     ) -> None:
         self._model = model
+        self._communicator = communicator
         self._transfer = ops.transfer
         self._limits = limits
         self._rows = Rows(limits.max_num_seqs, limits.max_model_len, limits.block_size)
@@ -267,9 +270,16 @@ class Runner:
     ) -> SampledBatch | None:
         if len(inputs.sample_rows) == 0:
             return None
-        sampled = self._sampler(logits, inputs.sample_rows, inputs.sample_lens)
+        group, sampled = self._communicator, None
+        if group is None or group.rank == 0:
+            sampled = self._sampler(logits, inputs.sample_rows, inputs.sample_lens)
+            tokens = sampled.tokens
+        else:
+            tokens = torch.empty(len(inputs.sample_rows), dtype=torch.int64, device=logits.device)
+        if group is not None:
+            group.broadcast(tokens, 0)
         # A failed row's -1 must not become an index before the engine hears of it.
-        tokens = sampled.tokens.clamp(min=0).to(torch.int32)
+        tokens = tokens.clamp(min=0).to(torch.int32)
         self._flat_tokens.index_copy_(0, staged.sampled_index, tokens)
         return sampled
 

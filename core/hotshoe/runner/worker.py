@@ -19,7 +19,15 @@ from hotshoe.models.base import Model, ModelBuilder
 from hotshoe.platform import Platform
 from hotshoe.runner.graphs import graph_sizes
 from hotshoe.runner.runner import Operations, Runner, RunnerLimits, RunningStep
-from hotshoe.slots import GraphSpec, SampleSpec, Selector, TransferSpec
+from hotshoe.slots import (
+    CommunicatorOp,
+    CommunicatorSpec,
+    GraphSpec,
+    Rendezvous,
+    SampleSpec,
+    Selector,
+    TransferSpec,
+)
 from hotshoe.slots.reference.graph import Graph
 from hotshoe.slots.reference.transfer import Transfer
 from hotshoe.types import StepPlan
@@ -38,6 +46,7 @@ class TorchWorker:
         selector: Over the platform's candidates.
         builder: The architecture's builder.
         quantization: The quantisation method, or None.
+        rendezvous: Which of several ranks this is, and where they meet; None for the only one.
     """
 
     def __init__(
@@ -48,6 +57,7 @@ class TorchWorker:
         selector: Selector,
         builder: ModelBuilder,
         quantization: Quantization | None,
+        rendezvous: Rendezvous | None = None,
     ) -> None:
         self._config = config
         self._model_config = model_config
@@ -55,10 +65,12 @@ class TorchWorker:
         self._selector = selector
         self._builder = builder
         self._quantization = quantization
+        self._rendezvous = rendezvous
         self._phases: dict[str, float] = {}
         self._context: BuildContext | None = None
         self._model: Model | None = None
         self._runner: Runner | None = None
+        self._communicator: CommunicatorOp | None = None
 
     def load(self) -> WorkerInfo:
         with self._phase("activate platform"):
@@ -66,6 +78,11 @@ class TorchWorker:
         with self._phase("build model"):
             ctx, model = self.build()
             self._ops = self._operations(model.vocab_size)
+        self._communicator = ctx.communicator
+        if self._communicator is not None:
+            assert self._rendezvous is not None
+            with self._phase("meet other ranks"):
+                self._communicator.open(self._rendezvous)
         with self._phase("load weights"), torch.inference_mode():
             config = self._config
             load_weights(
@@ -80,6 +97,8 @@ class TorchWorker:
             ctx.weights = WeightTable()
             gc.collect()
         self._context, self._model = ctx, model
+        if self._communicator is not None:  # others may still be taking memory
+            self._communicator.all_reduce(torch.zeros(1, device=ctx.device))
         if self._platform.measures_memory:
             with self._phase("measure memory"):
                 self._measure()
@@ -100,6 +119,10 @@ class TorchWorker:
         """Build the model's layers, which choose their operations; no weight is loaded."""
         config = self._config
         assert config.block_size is not None and config.max_model_len is not None
+        size = config.tensor_parallel_size
+        group = None
+        if size > 1:
+            group = self._selector.choose("communicator", CommunicatorSpec(size))
         ctx = BuildContext(
             selector=self._selector,
             dtype=config.dtype,
@@ -107,6 +130,9 @@ class TorchWorker:
             block_size=config.block_size,
             max_model_len=config.max_model_len,
             quantization=self._quantization,
+            rank=self._rendezvous.rank if self._rendezvous is not None else 0,
+            size=size,
+            communicator=group,
         )
         return ctx, self._builder(self._model_config, ctx)
 
@@ -161,6 +187,7 @@ class TorchWorker:
             self._context.device,
             limits,
             self._model_config.eos_token_ids,
+            self._communicator,
         )
 
     def _free_cache(self) -> None:
@@ -174,6 +201,9 @@ class TorchWorker:
 
     def close(self) -> None:
         self._runner = self._model = self._context = None
+        if self._communicator is not None:
+            self._communicator.close()
+            self._communicator = None
         gc.collect()
 
     @contextmanager

@@ -67,6 +67,19 @@ def plan_cores(
     return CorePlan(count, physical if count == len(physical) else (), reason)
 
 
+def part_of(plan: CorePlan, rank: int, size: int) -> CorePlan:
+    """Divide a plan's threads among workers, each near one memory node as far as that goes.
+
+    Raises:
+        ValueError: There are fewer threads than workers.
+    """
+    if plan.threads < size:
+        raise ValueError(f"{size} workers cannot share {plan.threads} threads ({plan.reason})")
+    first, last = plan.threads * rank // size, plan.threads * (rank + 1) // size
+    reason = f"part {rank + 1} of {size}: {plan.reason}"
+    return CorePlan(last - first, plan.cores[first:last], reason)
+
+
 def affinity() -> frozenset[int]:
     """Return the processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):

@@ -4,6 +4,7 @@ Everything is decided once, before a model is built. Kernels live in the native 
 candidates' modules; this one only puts them together.
 """
 
+import os
 import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ from hotshoe.platform import (
     Platform,
 )
 from hotshoe.slots import Candidate
-from hotshoe_cpu.cores import CorePlan, plan_cores
+from hotshoe_cpu.cores import CorePlan, part_of, plan_cores
 from hotshoe_cpu.limits import free_memory_bytes, memory_bytes
 from hotshoe_cpu.native import FEATURE
 from hotshoe_cpu.options import CpuOptions
@@ -43,6 +44,7 @@ class CpuPlatform(Platform):
 
     def __init__(self) -> None:
         self._options = CpuOptions()
+        self._part = (0, 1)
 
     def probe(self) -> Detection:
         try:
@@ -108,6 +110,16 @@ class CpuPlatform(Platform):
             return (Change("block_size", BLOCK_SIZE, "the CPU kernels' vectors and cache lines"),)
         return ()
 
+    def take_part(self, rank: int, size: int) -> None:
+        """Divide cores, threads and memory."""
+        self._part = (rank, size)
+        try:
+            self._core_plan()
+        except ConfigError as error:
+            raise ConfigError(
+                f"{error}; lower tensor_parallel_size, or raise platform_options.threads"
+            ) from None
+
     def dtype_for(self, checkpoint_dtype: str) -> tuple[str, str]:
         """Compute float16 checkpoints in bfloat16, which has kernels and the same size."""
         if checkpoint_dtype == "float16":
@@ -119,6 +131,8 @@ class CpuPlatform(Platform):
 
         plan = self._core_plan()
         native = hotshoe_native.load(self._options.isa)
+        if self._part[1] > 1 and plan.cores:  # a process of its own: the caller's thread too
+            os.sched_setaffinity(0, plan.cores)
         native.set_threads(plan.threads, list(plan.cores))
         native.keep_freed_memory(KEPT_MEMORY_BYTES)
         # PyTorch does no heavy work here, and its own threads would take the kernels' cores.
@@ -133,11 +147,11 @@ class CpuPlatform(Platform):
     def memory_budget(self, config: EngineConfig) -> MemoryBudget:
         free = free_memory_bytes()
         note = f"{CACHE_SHARE:.0%} of the {free / 2**30:.1f} GiB that are free"
-        return MemoryBudget(int(free * CACHE_SHARE), note)
+        return MemoryBudget(int(free * CACHE_SHARE) // self._part[1], note)
 
     def _core_plan(self) -> CorePlan:
         try:
-            return plan_cores(self._options.threads, self._options.cores)
+            return part_of(plan_cores(self._options.threads, self._options.cores), *self._part)
         except ValueError as error:
             raise ConfigError(f"platform_options: {error}") from None
 

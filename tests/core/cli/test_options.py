@@ -51,6 +51,7 @@ SAMPLES = {
     ),
     "require_native": (["--require-native"], True),
     "disable_plugins": (["--disable-plugins", "a", "--disable-plugins", "b"], ["a", "b"]),
+    "tensor_parallel_size": (["--tensor-parallel-size", "2"], 2),
     "block_size": (["--block-size", "32"], 32),
     "kv_cache_dtype": (["--kv-cache-dtype", "float32"], "float32"),
     "kv_cache_memory_bytes": (["--kv-cache-memory-bytes", "1000"], 1000),

@@ -3,8 +3,17 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from hotshoe_cpu.cores import CorePlan, affinity, parse_list, physical_cores, plan_cores
+from hotshoe_cpu.cores import (
+    CorePlan,
+    affinity,
+    parse_list,
+    part_of,
+    physical_cores,
+    plan_cores,
+)
 
 
 def lay_out(root: Path, siblings: dict[int, str], nodes: dict[int, str]) -> Path:
@@ -99,3 +108,18 @@ def test_lists(text: str, numbers: tuple[int, ...]) -> None:
 def test_bad_lists(text: str) -> None:
     with pytest.raises(ValueError, match="invalid literal"):
         parse_list(text)
+
+
+@given(st.integers(1, 40), st.integers(1, 8), st.booleans())
+def test_parts_of_a_plan_are_disjoint_and_even(threads: int, size: int, bound: bool) -> None:
+    cores = tuple(range(100, 100 + threads)) if bound else ()
+    plan = CorePlan(threads, cores, "because")
+    if threads < size:
+        with pytest.raises(ValueError, match=rf"{size} workers cannot share {threads} threads"):
+            part_of(plan, 0, size)
+        return
+    parts = [part_of(plan, rank, size) for rank in range(size)]
+    assert sum(part.threads for part in parts) == threads
+    assert max(p.threads for p in parts) - min(p.threads for p in parts) <= 1
+    assert tuple(core for part in parts for core in part.cores) == cores
+    assert all(len(part.cores) in (0, part.threads) for part in parts)

@@ -45,9 +45,13 @@ def test_facts() -> None:
     assert "generic" in facts.features
 
 
+#: Slots of asynchronous devices.
+ASYNCHRONOUS = {"graph", "transfer"}
+
+
 def test_candidates_cover_every_slot() -> None:
     platform = CpuPlatform()
-    assert {c.slot for c in platform.candidates()} == set(SLOTS)
+    assert {c.slot for c in platform.candidates()} == set(SLOTS) - ASYNCHRONOUS
     Selector(SLOTS, platform.candidates(), platform.facts())  # names are unique
 
 
@@ -107,3 +111,21 @@ def test_processor_name(tmp_path: Path) -> None:
     (tmp_path / "proc/cpuinfo").write_text("processor\t: 0\nmodel name\t: Fast One\n")
     assert processor_name(tmp_path) == "Fast One"
     assert processor_name(tmp_path / "nothing")
+
+
+def test_workers_divide_threads_and_memory() -> None:
+    whole, parts = CpuPlatform(), [CpuPlatform() for _ in range(2)]
+    options = EngineConfig(platform_options={"threads": 2})
+    for rank, part in enumerate(parts):
+        part.resolve(options)
+        part.take_part(rank, 2)
+    assert [part.facts().compute_units for part in parts] == [1, 1]
+    share = parts[0].memory_budget(options).available_bytes
+    assert share == pytest.approx(whole.memory_budget(options).available_bytes / 2, rel=0.2)
+
+
+def test_more_workers_than_threads_are_refused() -> None:
+    platform = CpuPlatform()
+    platform.resolve(EngineConfig(platform_options={"threads": 2}))
+    with pytest.raises(ConfigError, match=r"3 workers cannot share 2 threads .* lower tensor_par"):
+        platform.take_part(0, 3)

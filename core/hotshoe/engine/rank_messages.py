@@ -1,0 +1,118 @@
+"""What an engine core and its ranks say to each other, as MessagePack; nothing is unpickled.
+
+The core speaks to all ranks alike, so a message is encoded once. Every rank answers `Join` and
+`Allocate`; a step is answered by rank 0 alone, as all would say the same. `Failed` may come at any
+time and is the last thing that a rank says.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from hotshoe.engine.messages import Side, WireError
+from hotshoe.executor import WorkerInfo
+from hotshoe.slots import SLOTS, Decision, Verdict
+from hotshoe.types import StepPlan, StepResult
+
+
+class Join(Struct, array_like=True):
+    """Comes first: what to build, and where to meet. Differs by rank in `rank` alone.
+
+    Attributes:
+        config: Resolved.
+        plugins: Name and version of all that the core's side has.
+        directory: Private to this engine; see `hotshoe.slots.Rendezvous`.
+    """
+
+    side: Side
+    config: dict[str, Any]
+    eos_token_ids: tuple[int, ...]
+    plugins: list[tuple[str, str]]
+    directory: str
+    rank: int
+
+
+class Allocate(Struct, array_like=True, tag=True):
+    """Take memory for the KV cache."""
+
+    num_blocks: int
+
+
+class Step(Struct, array_like=True, tag=True):
+    """Compute a step."""
+
+    plan: StepPlan
+
+
+class Leave(Struct, array_like=True, tag=True):
+    """Release everything and end."""
+
+
+RankCommand = Allocate | Step | Leave
+
+
+class WireDecision(Struct, array_like=True):
+    """A decision; the slot says how its specification is to be read."""
+
+    slot: str
+    spec: Raw
+    chosen: str
+    score: int
+    reason: str
+    others: tuple[tuple[str, Verdict], ...]
+
+
+class Loaded(Struct, array_like=True, tag=True):
+    """The model is there. `info` is a WorkerInfo without its decisions."""
+
+    info: dict[str, Any]
+    decisions: list[WireDecision]
+
+    @classmethod
+    def wrap(cls, info: WorkerInfo) -> Loaded:
+        """Describe what a worker found."""
+        fields = {name: getattr(info, name) for name in info.__slots__ if name != "decisions"}
+        decisions = [
+            WireDecision(d.slot, Raw(encode(d.spec)), d.chosen, d.score, d.reason, d.others)
+            for d in info.decisions
+        ]
+        return cls(fields, decisions)
+
+    def unwrap(self) -> WorkerInfo:
+        """Return what the worker found."""
+        decisions = tuple(
+            Decision(d.slot, _read_spec(d.slot, d.spec), d.chosen, d.score, d.reason, d.others)
+            for d in self.decisions
+        )
+        return WorkerInfo(**self.info, decisions=decisions)
+
+
+class Allocated(Struct, array_like=True, tag=True):
+    """The KV cache is there."""
+
+
+class Done(Struct, array_like=True, tag=True):
+    """A step has come to an end."""
+
+    result: StepResult
+
+
+class Failed(Struct, array_like=True, tag=True):
+    """The rank ends."""
+
+    error: WireError
+
+
+RankNews = Loaded | Allocated | Done | Failed
+
+encode = msgspec.msgpack.Encoder().encode
+decode_join = msgspec.msgpack.Decoder(Join).decode
+decode_command = msgspec.msgpack.Decoder(RankCommand).decode
+decode_news = msgspec.msgpack.Decoder(RankNews).decode
+
+
+def _read_spec(slot: str, spec: Raw) -> Any:
+    return msgspec.msgpack.decode(spec, type=SLOTS[slot].spec_type)

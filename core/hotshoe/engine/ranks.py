@@ -1,0 +1,288 @@
+"""A worker that is several processes: tensor parallelism, one rank each, none of them this one.
+
+Every step's plan goes to all ranks; rank 0's result comes back. A rank that fails, dies or does not
+answer ends all of them at once. When this process goes, however it does, they see it and end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NoReturn, TypeVar
+
+from hotshoe.config import EngineConfig
+from hotshoe.engine.connection import Connection
+from hotshoe.engine.messages import Side, WireError
+from hotshoe.engine.rank_messages import (
+    Allocate,
+    Allocated,
+    Done,
+    Failed,
+    Join,
+    Leave,
+    Loaded,
+    RankCommand,
+    RankNews,
+    Step,
+    decode_news,
+    encode,
+)
+from hotshoe.errors import EngineDeadError
+from hotshoe.executor import WorkerInfo
+from hotshoe.types import StepPlan, StepResult
+
+COMMAND = (sys.executable, "-P", "-m", "hotshoe.engine.rank")
+STDERR = 2
+#: How long all ranks together may take to end in good order.
+LEAVE_S = 4.0
+#: The first sign of a failure is often an effect; for so long the cause may still show.
+GRACE_S = 0.3
+DEAD_S = 1.0
+
+News = TypeVar("News")
+
+
+@dataclass(frozen=True, slots=True)
+class RankProcess:
+    """One rank: its process, the channel to it, and its standard input.
+
+    Nothing is written to that; the rank ends when it is closed.
+    """
+
+    rank: int
+    process: subprocess.Popen[bytes]
+    connection: Connection
+
+    @classmethod
+    def start(cls, rank: int, size: int, command: Sequence[str]) -> RankProcess:
+        """Start a process that expects `Join`."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(
+                [*command, str(theirs.fileno()), f"rank-{rank}-of-{size}"],
+                stdin=subprocess.PIPE,
+                stdout=STDERR,  # what a command prints is its own
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # an interrupt from the keyboard is the owner's affair
+            )
+        return cls(rank, process, Connection(ours))
+
+    def ending(self) -> str:
+        """Say how the process has ended, or is about to."""
+        try:
+            code = self.process.wait(DEAD_S)
+        except subprocess.TimeoutExpired:
+            return "closed its channel"
+        if code == -signal.SIGKILL:
+            return "was killed (SIGKILL; the machine may have run out of memory)"
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+
+
+def await_exits(ranks: Sequence[RankProcess], limit_s: float) -> None:
+    """Give processes time to end by themselves."""
+    deadline_s = time.monotonic() + limit_s
+    for rank in ranks:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            rank.process.wait(max(deadline_s - time.monotonic(), 0))
+
+
+def end_ranks(ranks: Sequence[RankProcess], directory: str) -> None:
+    """End processes, by force where they run, and remove what belonged to them."""
+    for rank in ranks:
+        rank.process.kill()
+    for rank in ranks:
+        rank.process.wait()
+        assert rank.process.stdin is not None
+        rank.process.stdin.close()
+        rank.connection.close()
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+class ParallelWorker:
+    """See `hotshoe.executor.Worker`.
+
+    Args:
+        config: Resolved; `tensor_parallel_size` says how many ranks.
+        eos_token_ids: Of model and tokenizer together.
+        plugins: Name and version of those that this process has; every rank must have the same.
+        command: What to start for each rank.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        eos_token_ids: tuple[int, ...],
+        plugins: Sequence[tuple[str, str]],
+        command: Sequence[str] = COMMAND,
+    ) -> None:
+        self._config = config
+        self._eos_token_ids = eos_token_ids
+        self._plugins = list(plugins)
+        self._command = command
+        self._size = config.tensor_parallel_size
+        self._ranks: list[RankProcess] = []
+        self._selector = selectors.DefaultSelector()
+        self._news: deque[tuple[int, RankNews]] = deque()
+        self._finalizer: weakref.finalize[Any, ParallelWorker] | None = None
+
+    def load(self) -> WorkerInfo:
+        begin = time.perf_counter()
+        directory = tempfile.mkdtemp(prefix="hotshoe-ranks-")
+        self._ranks = [RankProcess.start(r, self._size, self._command) for r in range(self._size)]
+        # Ends them also when nobody calls `close`.
+        self._finalizer = weakref.finalize(self, end_ranks, self._ranks, directory)
+        join = Join(
+            Side(), asdict(self._config), self._eos_token_ids, self._plugins, directory, rank=0
+        )
+        for rank in self._ranks:
+            self._selector.register(rank.connection, selectors.EVENT_READ, rank.rank)
+            join.rank = rank.rank
+            rank.connection.send(encode(join))
+        infos = [news.unwrap() for news in self._answers(Loaded)]
+        return _joined(infos, time.perf_counter() - begin)
+
+    def allocate_cache(self, num_blocks: int) -> None:
+        self._broadcast(Allocate(num_blocks))
+        self._answers(Allocated)
+
+    def execute(self, plan: StepPlan) -> RunningRanks:
+        self._broadcast(Step(plan))
+        return RunningRanks(self)
+
+    def finish_step(self) -> StepResult:
+        """Wait for the result of the oldest step that nobody has waited for.
+
+        Raises:
+            EngineDeadError: A rank has died, or none has answered for too long.
+            HotshoeError: What a rank failed with.
+        """
+        limit_s = self._config.engine_stall_timeout_s
+        deadline_s = time.monotonic() + limit_s
+        while not self._news:
+            if not self._pump(deadline_s - time.monotonic()) and time.monotonic() > deadline_s:
+                self._stop()
+                raise EngineDeadError(
+                    f"no step has come to an end within {limit_s:g} s on {self._size} ranks"
+                )
+        _, done = self._news.popleft()
+        assert isinstance(done, Done)
+        return done.result
+
+    def close(self) -> None:
+        if self._ranks:
+            self._broadcast(Leave())
+            self._stop(LEAVE_S)
+
+    def _broadcast(self, command: RankCommand) -> None:
+        """Send to all; what a busy one does not take yet is sent while results are awaited."""
+        if not self._ranks:
+            raise EngineDeadError("the ranks have been stopped")
+        message = encode(command)
+        for rank in self._ranks:
+            rank.connection.send(message)
+
+    def _answers(self, kind: type[News]) -> list[News]:
+        """Wait for one answer of every rank; loading may take as long as it takes."""
+        found: dict[int, News] = {}
+        while len(found) < self._size:
+            while not self._news:
+                self._pump(None)
+            number, news = self._news.popleft()
+            assert isinstance(news, kind)
+            found[number] = news
+        return [found[number] for number in range(self._size)]
+
+    def _pump(self, timeout_s: float | None) -> bool:
+        """Wait until something can be read or sent, and do it; False if nothing came.
+
+        Raises:
+            HotshoeError: A rank has failed; all have been ended.
+        """
+        for rank in self._ranks:
+            writing = selectors.EVENT_WRITE if rank.connection.has_backlog else 0
+            events = selectors.EVENT_READ | writing
+            if self._selector.get_key(rank.connection).events != events:
+                self._selector.modify(rank.connection, events, rank.rank)
+        ready = self._selector.select(None if timeout_s is None else max(timeout_s, 0))
+        failed = False
+        for key, events in ready:
+            connection = self._ranks[key.data].connection
+            if events & selectors.EVENT_WRITE:
+                connection.flush()
+            self._news += [(key.data, decode_news(m)) for m in connection.receive()]
+            failed |= connection.ended
+        if failed or any(isinstance(news, Failed) for _, news in self._news):
+            self._diagnose()
+        return bool(ready)
+
+    def _diagnose(self) -> NoReturn:
+        """End all ranks and raise what was the cause."""
+        until_s = time.monotonic() + GRACE_S
+        while (left_s := until_s - time.monotonic()) > 0 and not self._silent_deaths():
+            for key, _ in self._selector.select(left_s):
+                connection = self._ranks[key.data].connection
+                self._news += [(key.data, decode_news(m)) for m in connection.receive()]
+                if connection.ended:
+                    self._selector.unregister(connection)
+        size, deaths = self._size, self._silent_deaths()
+        if deaths:
+            first = min(deaths, key=lambda rank: rank.rank)
+            message = f"rank {first.rank} of {size} {first.ending()}"
+            self._stop()
+            raise EngineDeadError(message)
+        number, error = next((n, news.error) for n, news in self._news if isinstance(news, Failed))
+        self._stop()
+        message = f"{error.message} (rank {number} of {size})"
+        raise WireError(error.kind, message, error.details).unwrap()
+
+    def _silent_deaths(self) -> list[RankProcess]:
+        """Return the ranks that have gone without a word."""
+        failed = {number for number, news in self._news if isinstance(news, Failed)}
+        return [r for r in self._ranks if r.connection.ended and r.rank not in failed]
+
+    def _stop(self, leave_s: float = 0.0) -> None:
+        """End all ranks; those that have been told to leave get time to do so."""
+        assert self._finalizer is not None
+        if leave_s:
+            await_exits(self._ranks, leave_s)
+        self._ranks = []
+        self._selector.close()
+        self._finalizer()
+
+
+@dataclass(frozen=True, slots=True)
+class RunningRanks:
+    """A step under way on all ranks. Results come in the order of steps."""
+
+    worker: ParallelWorker
+
+    def result(self) -> StepResult:
+        """Wait for the step."""
+        return self.worker.finish_step()
+
+
+def _joined(infos: Sequence[WorkerInfo], seconds: float) -> WorkerInfo:
+    """Describe all ranks together; bytes are those of one rank, of the fullest."""
+    first = infos[0]
+    tightest = min(infos, key=lambda info: info.cache_budget_bytes)
+    assert {info.vocab_size for info in infos} == {first.vocab_size}
+    assert {info.block_bytes for info in infos} == {first.block_bytes}
+    return replace(
+        first,
+        cache_budget_bytes=tightest.cache_budget_bytes,
+        budget_note=f"{tightest.budget_note}, for each of {len(infos)} ranks",
+        weight_bytes=max(info.weight_bytes for info in infos),
+        phases={"start ranks": seconds - sum(first.phases.values()), **first.phases},
+        report={**first.report, "ranks": [dict(info.report) for info in infos]},
+    )

@@ -1,0 +1,65 @@
+"""A rank without a model: counts like the null platform, and fails when the prompt says so.
+
+Run as a rank's process by test_ranks.py.
+"""
+
+import os
+import signal
+import sys
+import time
+
+from hotshoe.builtin.null import NullWorker
+from hotshoe.engine.rank import main
+from hotshoe.errors import CheckpointError, RequestError
+from hotshoe.slots import AttentionSpec, Decision, Verdict
+
+DIE, RAISE, REFUSE, STICK, BIG = 1, 2, 3, 4, 5
+SPEC = AttentionSpec(4, 2, 8, "float32", "float32", 16, 0.1, window=7)
+
+
+class Worker(NullWorker):
+    def __init__(self, join) -> None:
+        super().__init__(8)
+        self.rank, self.faulty = join.rank, join.config["hf_overrides"].get("faulty", -1)
+        self.load_fault = join.config["hf_overrides"].get("load_fault")
+
+    def load(self):
+        info = super().load()
+        object.__setattr__(info, "cache_budget_bytes", (10 - self.rank) << 20)
+        if self.rank == self.faulty and self.load_fault == "refuse":
+            raise CheckpointError("weights are missing")
+        if self.rank == self.faulty and self.load_fault == "die":
+            os.kill(os.getpid(), signal.SIGTERM)
+        decision = Decision(
+            "attention", SPEC, "fast", 7, "why not", (("slow", Verdict(None, "no")),)
+        )
+        object.__setattr__(info, "decisions", (decision,))
+        object.__setattr__(info, "report", {"rank": self.rank})
+        return info
+
+    def execute(self, plan):
+        for new in plan.new_rows:
+            if self.rank == self.faulty:
+                self.fail(new.token_ids[0])
+        step = super().execute(plan)
+        for new in plan.new_rows:
+            if new.token_ids[0] == BIG:
+                step.value.failed[new.row] = "x" * (1 << 21)
+        return step
+
+    def fail(self, how: int) -> None:
+        if how == DIE:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if how == RAISE:
+            raise ZeroDivisionError("a bug")
+        if how == REFUSE:
+            raise RequestError("not this one", "prompt")
+        if how == STICK:
+            time.sleep(1000)
+
+    def close(self) -> None:
+        print(f"rank {self.rank} closed", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    os._exit(main(lambda join: (Worker(join), join.config["enforce_eager"])))

@@ -1,0 +1,206 @@
+"""Ranks in processes: one answer for all of them, and an end for all when one goes wrong."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hotshoe.config import EngineConfig
+from hotshoe.engine.ranks import ParallelWorker
+from hotshoe.errors import CheckpointError, ConfigError, EngineDeadError, EngineError, RequestError
+from hotshoe.plugins import PluginManager
+from hotshoe.slots import AttentionSpec, Verdict
+from hotshoe.types import NewRow, SamplingParams, StepPlan
+
+SCRIPT = Path(__file__).parent / "faulty_rank.py"
+DIE, RAISE, REFUSE, STICK, BIG = 1, 2, 3, 4, 5
+EXIT_S = 5.0
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and was not waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def gone(pids: list[int], limit_s: float = EXIT_S) -> bool:
+    deadline = time.monotonic() + limit_s
+    while any(map(alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not any(map(alive, pids))
+
+
+@pytest.fixture
+def open_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable]:
+    """Make workers of two counting ranks; at the end, nothing of them is left."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    made: list[tuple[ParallelWorker, list[int]]] = []
+
+    def make(load: bool = True, **options: object) -> ParallelWorker:
+        overrides = options.pop("overrides", {})
+        settings = {"tensor_parallel_size": 2, "max_num_seqs": 8, **options}
+        config = EngineConfig(hf_overrides=overrides, **settings)
+        command = [sys.executable, str(SCRIPT)]
+        worker = ParallelWorker(config, (), [], command)
+        if load:
+            worker.load()
+            made.append((worker, pids(worker)))
+        return worker
+
+    yield make
+    for worker, numbers in made:
+        begin = time.monotonic()
+        worker.close()
+        assert time.monotonic() - begin < EXIT_S
+        assert not any(map(alive, numbers))
+    assert list(tmp_path.iterdir()) == []
+
+
+def pids(worker: ParallelWorker) -> list[int]:
+    return [rank.process.pid for rank in worker._ranks]
+
+
+def plan(number: int, first: int, length: int = 4) -> StepPlan:
+    tokens = [first] + [9] * (length - 1)
+    row = NewRow(0, tokens, length, 0, [0], SamplingParams(temperature=0.5, stop=("x",)), 2**62)
+    return StepPlan(number, [row], [0], [length], masks=[b"\xff\x00"], mask_rows=[0])
+
+
+def compute(worker: ParallelWorker, *plans: StepPlan) -> None:
+    """Compute steps, giving other ranks time between them to show that they failed."""
+    for one in plans:
+        worker.execute(one).result()
+        time.sleep(0.5)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_ranks_compute_together(open_ranks, asynchronous: bool) -> None:
+    worker = open_ranks(enforce_eager=asynchronous)
+    worker.allocate_cache(3)
+    handles = [worker.execute(plan(0, 0)), worker.execute(StepPlan(1, [], [0], [1]))]
+    results = [handle.result() for handle in handles]
+    assert [(r.step_id, r.rows, r.token_ids) for r in results] == [(0, [0], [10]), (1, [0], [11])]
+
+
+def test_what_ranks_found_is_joined(open_ranks) -> None:
+    worker = open_ranks(load=False)
+    info = worker.load()
+    assert info.cache_budget_bytes == 9 << 20  # the least of all
+    assert "2 ranks" in info.budget_note
+    [decision] = info.decisions
+    assert decision.spec == AttentionSpec(4, 2, 8, "float32", "float32", 16, 0.1, window=7)
+    assert decision.others == (("slow", Verdict(None, "no")),)
+    assert info.report["ranks"] == [{"rank": 0}, {"rank": 1}]
+    worker.close()
+
+
+def test_large_messages_cross_each_other(open_ranks) -> None:
+    """Both directions are full at once, and nobody waits for the other."""
+    worker = open_ranks()
+    handles = [worker.execute(plan(i, BIG, 400_000)) for i in range(4)]
+    assert all(len(handle.result().failed[0]) == 1 << 21 for handle in handles)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    ("how", "error", "message"),
+    [
+        (DIE, EngineDeadError, r"rank {} of 2 was killed \(SIGKILL"),
+        (RAISE, EngineError, r"ZeroDivisionError: a bug \(rank {} of 2\)"),
+        (REFUSE, RequestError, r"not this one \(rank {} of 2\)"),
+    ],
+)
+def test_a_failure_ends_all_ranks(open_ranks, rank: int, how: int, error, message: str) -> None:
+    worker = open_ranks(overrides={"faulty": rank})
+    numbers = pids(worker)
+    begin = time.monotonic()
+    with pytest.raises(error, match=message.format(rank)):
+        compute(worker, plan(0, how), plan(1, how))
+    assert gone(numbers, EXIT_S - (time.monotonic() - begin))
+    with pytest.raises(EngineDeadError, match="have been stopped"):
+        worker.execute(plan(1, 0))
+
+
+def test_a_rank_that_does_not_answer_ends_all(open_ranks) -> None:
+    worker = open_ranks(overrides={"faulty": 0}, engine_stall_timeout_s=0.5)
+    numbers = pids(worker)
+    with pytest.raises(EngineDeadError, match=r"no step has come to an end within 0\.5 s"):
+        worker.execute(plan(0, STICK)).result()
+    assert gone(numbers)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_killed_from_outside(open_ranks, rank: int) -> None:
+    worker = open_ranks()
+    numbers = pids(worker)
+    os.kill(numbers[rank], signal.SIGKILL)
+    with pytest.raises(EngineDeadError, match=f"rank {rank} of 2 was killed"):
+        compute(worker, plan(0, 0), plan(1, 0))
+    assert gone(numbers)
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "message"),
+    [
+        ("refuse", CheckpointError, r"weights are missing \(rank 1 of 2\)"),
+        ("die", EngineDeadError, "rank 1 of 2 was killed by SIGTERM"),
+    ],
+)
+def test_a_failure_while_loading(open_ranks, fault: str, error, message: str) -> None:
+    worker = open_ranks(load=False, overrides={"faulty": 1, "load_fault": fault})
+    with pytest.raises(error, match=message):
+        worker.load()
+    worker.close()
+
+
+def test_a_worker_that_is_forgotten_leaves_nothing(open_ranks) -> None:
+    worker = open_ranks(load=False)
+    worker.load()
+    numbers = pids(worker)
+    del worker
+    assert gone(numbers)
+
+
+def test_ranks_end_with_their_owner(tmp_path: Path) -> None:
+    """Even when it is killed, and although one of them is stuck in a step."""
+    code = f"""
+import sys, tempfile
+sys.path.insert(0, {str(SCRIPT.parent)!r})
+tempfile.tempdir = {str(tmp_path)!r}
+from test_ranks import EngineConfig, ParallelWorker, plan, pids, STICK
+worker = ParallelWorker(
+    EngineConfig(tensor_parallel_size=2, hf_overrides={{"faulty": 0}}), (), [],
+    [sys.executable, {str(SCRIPT)!r}])
+worker.load()
+worker.execute(plan(0, STICK))
+print(*pids(worker), flush=True)
+worker.finish_step()
+"""
+    owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    numbers = [int(number) for number in owner.stdout.readline().split()]
+    assert len(numbers) == 2
+    names = [Path(f"/proc/{number}/comm").read_text().strip() for number in numbers]
+    assert names == ["hotshoe-rank0", "hotshoe-rank1"]
+    owner.kill()
+    owner.wait()
+    owner.stdout.close()
+    assert gone(numbers)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_plugins_than_the_owners_are_refused() -> None:
+    from hotshoe.engine.rank import check_plugins
+
+    plugins = PluginManager([])
+    check_plugins([], plugins)
+    with pytest.raises(ConfigError, match="differ from the engine's: mine"):
+        check_plugins([("mine", "1")], plugins)
