@@ -6,18 +6,24 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import GatedActivationSpec, Verdict
+from hotshoe.slots import GatedActivationOp, GatedActivationSpec, Verdict
 from hotshoe_triton.device import chaining, judge, next_power_of_2
-from hotshoe_triton.quantize import Format
+from hotshoe_triton.quantize import Format, format_of, quantises
 
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
 BLOCK = 1024
 
 
 def supports(spec: GatedActivationSpec, facts: DeviceFacts) -> Verdict:
-    """Judge the activation and the element type."""
-    unknown = spec.activation not in ACTIVATIONS
-    return judge(facts, spec.dtype, {f"activation {spec.activation} is unknown": unknown})
+    """Judge activation, element type and quantisation."""
+    return judge(
+        facts,
+        spec.dtype,
+        {
+            f"activation {spec.activation} is unknown": spec.activation not in ACTIVATIONS,
+            f"results are not quantised as {spec.quant}": not quantises(spec.quant, facts),
+        },
+    )
 
 
 class GatedActivation:
@@ -66,3 +72,10 @@ class GatedActivationQuant:
         if len(x):
             self._kernel[(len(x),)](out, scale, x, x.stride(0), **self._constants)
         return out, scale
+
+
+def build(spec: GatedActivationSpec, facts: DeviceFacts) -> GatedActivationOp:
+    """Build the activation that a specification asks for."""
+    if spec.quant is None:
+        return GatedActivation(spec, facts)
+    return GatedActivationQuant(spec, format_of(spec.quant.format, facts), facts)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import AttentionMetadata, AttentionSpec, KVLayout, Verdict
-from hotshoe_triton.device import Arch, arch_of, judge, next_power_of_2
+from hotshoe_triton.device import Arch, arch_of, chaining, judge, next_power_of_2
 
 LAYOUT = KVLayout("head-major", "htd", "htd")
 MAX_HEAD_DIM = 256
@@ -138,7 +138,7 @@ class Attention:
             "SOFTCAP": spec.softcap or 0.0,
             "SINKS": spec.sinks,
             "BLOCK_D": next_power_of_2(spec.head_dim),
-        }
+        } | chaining(facts)
         self._sinks = spec.sinks
         self._alone = alone
         self._programs = max(

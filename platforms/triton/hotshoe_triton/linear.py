@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import LinearSpec, QuantSpec, Verdict
+from hotshoe.slots import LinearSpec, Quantised, QuantSpec, Verdict
 from hotshoe.slots.reference.dtypes import torch_dtype
 from hotshoe_triton.device import DTYPES, arch_of, chaining, judge
 from hotshoe_triton.quantize import QuantizeRows, format_of, quantize_weight
@@ -55,6 +55,8 @@ class Linear:
         many: Product for more rows than the largest bucket, of (x, weight, bias); default:
             PyTorch's, or for 8 bits this package's.
     """
+
+    takes_quantised = True
 
     def __init__(self, spec: LinearSpec, facts: DeviceFacts, table: Table | None = None) -> None:
         from hotshoe_triton.kernels import linear
@@ -164,7 +166,9 @@ class Linear:
             BLOCK_K=block[2], GROUP_M=8, num_warps=8 if big else 4, num_stages=3 if big else 2,
         )  # fmt: skip
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor | Quantised) -> Tensor:
+        if not isinstance(x, Tensor):
+            return self.apply(x[0], x)
         return self.apply(x, None if self._quantize is None else self._quantize(x))
 
     def apply(self, x: Tensor, quantised: tuple[Tensor, Tensor] | None) -> Tensor:

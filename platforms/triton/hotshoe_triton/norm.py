@@ -6,18 +6,24 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AddNormSpec, NormSpec, Verdict
+from hotshoe.slots import AddNormOp, AddNormSpec, NormOp, NormSpec, Verdict
 from hotshoe_triton.device import chaining, judge, next_power_of_2
-from hotshoe_triton.quantize import Format
+from hotshoe_triton.quantize import Format, format_of, quantises
 
 MAX_SIZE = 65536
 ELEMENTS_PER_WARP = 512
 
 
 def supports(spec: NormSpec | AddNormSpec, facts: DeviceFacts) -> Verdict:
-    """Judge size and type."""
-    too_wide = spec.hidden_size > MAX_SIZE
-    return judge(facts, spec.dtype, {f"rows are wider than {MAX_SIZE}": too_wide})
+    """Judge size, type and quantisation."""
+    return judge(
+        facts,
+        spec.dtype,
+        {
+            f"rows are wider than {MAX_SIZE}": spec.hidden_size > MAX_SIZE,
+            f"results are not quantised as {spec.quant}": not quantises(spec.quant, facts),
+        },
+    )
 
 
 def row_launch(size: int) -> dict[str, int]:
@@ -112,3 +118,17 @@ class AddNormQuant:
         if len(x):
             self._kernel[(len(x),)](out, scale, x, residual, weight, *strides, **self._constants)
         return (out, scale), residual
+
+
+def build_norm(spec: NormSpec, facts: DeviceFacts) -> NormOp:
+    """Build the norm that a specification asks for."""
+    if spec.quant is None:
+        return Norm(spec, facts)
+    return NormQuant(spec, format_of(spec.quant.format, facts), facts)
+
+
+def build_add_norm(spec: AddNormSpec, facts: DeviceFacts) -> AddNormOp:
+    """Build the addition and norm that a specification asks for."""
+    if spec.quant is None:
+        return AddNorm(spec, facts)
+    return AddNormQuant(spec, format_of(spec.quant.format, facts), facts)

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe_triton.device import FNUZ, OCP, arch_of, chaining, next_power_of_2
+from hotshoe.slots import QuantSpec
+from hotshoe_triton.device import ARCHS, FNUZ, OCP, arch_of, chaining, next_power_of_2
 
 ELEMENTS_PER_WARP = 512
 
@@ -40,6 +41,14 @@ def format_of(name: str, facts: DeviceFacts) -> Format | None:
     if name == "int8":
         return INT8
     return FP8.get(arch_of(facts).fp8) if name == "fp8_e4m3" else None
+
+
+def quantises(quant: QuantSpec | None, facts: DeviceFacts) -> bool:
+    """Tell whether kernels can hand over their results so; None stands for plain results."""
+    if quant is None:
+        return True
+    known = quant == QuantSpec(quant.format, "token", dynamic=True)
+    return known and facts.arch in ARCHS and format_of(quant.format, facts) is not None
 
 
 def quantize_weight(weight: Tensor, format: Format) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import SampleSpec, Verdict
-from hotshoe_triton.device import judge, next_power_of_2
+from hotshoe_triton.device import chaining, judge, next_power_of_2
 
 CHUNK = 4096
 
@@ -26,6 +26,7 @@ class Sample:
         self._survey, self._choose = survey, choose
         self._chunks = -(-spec.vocab_size // chunk)
         sizes = {"SIZE": spec.vocab_size, "CHUNK": chunk, "NUM_CHUNKS": self._chunks}
+        sizes |= chaining(facts)
         self._survey_constants = sizes | {"num_warps": 8}
         self._choose_constants = sizes | {
             "BLOCK_C": next_power_of_2(self._chunks),

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from hotshoe_triton.kernels.attention import BOTTOM, LOG2E, absorb
+from hotshoe_triton.kernels.chain import wait
 
 
 @triton.jit
@@ -108,7 +109,7 @@ def decode_attention(
     BLOCK_SIZE: tl.constexpr, SCALE: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr,
     SINKS: tl.constexpr, UNIFORM: tl.constexpr, ALONE: tl.constexpr, MIN_TILES: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_R: tl.constexpr,
-    BLOCK_G: tl.constexpr, BLOCK_P: tl.constexpr,
+    BLOCK_G: tl.constexpr, BLOCK_P: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Grid: (num_kv_heads, programs); programs = num_reqs with ALONE. Where there is little to
     read, only as many programs work as get MIN_TILES each.
@@ -119,6 +120,7 @@ def decode_attention(
         counter_ptr: [num_reqs, num_kv_heads] int32, zero before and after.
     """
     NUM_KV_HEADS: tl.constexpr = NUM_HEADS // GROUP
+    wait(CHAINED)
     kv_head = tl.program_id(0)
     program = tl.program_id(1)
     programs = tl.num_programs(1)

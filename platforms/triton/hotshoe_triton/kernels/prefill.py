@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from hotshoe_triton.kernels.attention import BOTTOM, LOG2E, absorb
+from hotshoe_triton.kernels.chain import wait
 
 
 @triton.jit
@@ -30,11 +31,12 @@ def prefill_attention(
     NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, SCALE: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr,
     SINKS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_R: tl.constexpr,
+    BLOCK_R: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Grid: (num_kv_heads, num_tokens // BLOCK_Q + num_reqs). Requests with one query are left to
     the decode kernel. Tiles with most keys start first."""
     BLOCK_Q: tl.constexpr = BLOCK_M // GROUP
+    wait(CHAINED)
     kv_head = tl.program_id(0)
     tile = tl.num_programs(1) - 1 - tl.program_id(1)
     request = request_of_tile(tile, starts_ptr, num_reqs, BLOCK_Q, BLOCK_R)

@@ -12,6 +12,8 @@ Weights are float32, their sums over chunks float64. Shape suffixes: C chunks, V
 import triton
 import triton.language as tl
 
+from hotshoe_triton.kernels.chain import wait
+
 LOG2E = tl.constexpr(1.4426950408889634)
 NONE = tl.constexpr(2147483647)
 WAYS = tl.constexpr(16)
@@ -39,7 +41,7 @@ def weight(x, largest, inverse):
 @triton.jit
 def survey(
     tokens_ptr, notes_ptr, where_ptr, logits_ptr, temperature_ptr, logits_stride,
-    SIZE: tl.constexpr, CHUNK: tl.constexpr, NUM_CHUNKS: tl.constexpr,
+    SIZE: tl.constexpr, CHUNK: tl.constexpr, NUM_CHUNKS: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Grid: (rows, NUM_CHUNKS).
 
@@ -48,6 +50,7 @@ def survey(
             relative to it.
         where_ptr: [rows, NUM_CHUNKS] int32: lowest index of the largest logit.
     """
+    wait(CHAINED)
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     index_V = chunk * CHUNK + tl.arange(0, CHUNK)
     there_V = index_V < SIZE
@@ -160,8 +163,10 @@ def choose(
     tokens_ptr, notes_ptr, where_ptr, logits_ptr, temperature_ptr, top_k_ptr, top_p_ptr,
     min_p_ptr, uniform_ptr, logits_stride,
     SIZE: tl.constexpr, CHUNK: tl.constexpr, NUM_CHUNKS: tl.constexpr, BLOCK_C: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Grid: (rows,)."""
+    wait(CHAINED)
     row = tl.program_id(0).to(tl.int64)
     chunk_C = tl.arange(0, BLOCK_C)
     there_C = chunk_C < NUM_CHUNKS
