@@ -53,7 +53,8 @@ class BoundedProtocol(HttpToolsProtocol):
         """Parse what came, unless a head has grown too long."""
         if self.transport.is_closing():
             return
-        self._head_bytes += len(data) if self._in_head else 0
+        if self._in_head:
+            self._head_bytes += len(data)
         super().data_received(data)
         if self._in_head and self._head_bytes > self.max_head_bytes:
             self._refuse("headers_too_large")

@@ -1,0 +1,93 @@
+"""Heads that are too long, too slow, or no HTTP, over a real connection."""
+
+import asyncio
+import json
+import socket
+
+import pytest
+
+from hotshoe_server.config import ServerConfig
+from hotshoe_server.serving import Server
+
+LIMIT = 2048
+
+
+async def hello(scope, receive, send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"hello"})
+
+
+def exchange(*parts: bytes, pause_s: float = 0.0, **options: object) -> bytes:
+    """Send parts over one connection and return what comes until it is closed."""
+    config = ServerConfig(max_header_bytes=LIMIT, **{"read_timeout_s": 0.5, **options})
+
+    async def run() -> bytes:
+        server = Server(config, None, {}, lambda: None, print)
+        listener = socket.create_server(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        async with server._listen(hello, listener):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            answer = asyncio.create_task(reader.read())
+            for part in parts:
+                if not answer.done():
+                    writer.write(part)
+                    await asyncio.sleep(pause_s)
+            found = await asyncio.wait_for(answer, 10)
+            writer.close()
+            return found
+
+    return asyncio.run(run())
+
+
+def error_of(answer: bytes) -> tuple[int, str]:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)["error"]["code"]
+
+
+def test_an_ordinary_request() -> None:
+    answer = exchange(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 200") and b"hello" in answer
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [b"GET / HTTP/1.1\r\nx: " + b"a" * (LIMIT + 1) + b"\r\n\r\n"],
+        [b"GET /" + b"a" * (LIMIT + 1) + b" HTTP/1.1\r\n\r\n"],
+        [b"GET / HTTP/1.1\r\n", *[b"x: " + b"a" * 500 + b"\r\n"] * 5],
+        [b"GET / HTTP/1.1\r\nx: ", *[b"a" * 500] * 5],
+        [b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", b"GET / HTTP/1.1\r\nx: ", *[b"a" * 500] * 5],
+    ],
+)
+def test_a_head_that_is_too_long(parts: list[bytes]) -> None:
+    answer = exchange(*parts, pause_s=0.01)
+    last = answer[answer.rindex(b"HTTP/1.1 ") :]
+    assert error_of(last) == (431, "headers_too_large")
+
+
+@pytest.mark.parametrize("parts", [[], [b"GET"], [b"GET / HTTP/1.1\r\nx: "], [b"\r\n"]])
+def test_a_head_that_takes_too_long(parts: list[bytes]) -> None:
+    assert error_of(exchange(*parts)) == (408, "read_timeout")
+
+
+def test_a_head_that_trickles_in() -> None:
+    slow = [b"GET / HTTP/1.1\r\n", *[b"a: b\r\n"] * 20]
+    assert error_of(exchange(*slow, pause_s=0.05)) == (408, "read_timeout")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x00\x01\x02\r\n\r\n",
+        b"HELO there\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET / HTTP/1.1\r\ncontent-length: x\r\n\r\n",
+        b"GET / HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
+        b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nZZ\r\n",
+    ],
+)
+def test_what_is_no_http(data: bytes) -> None:
+    answer = exchange(data)
+    assert b"Traceback" not in answer
+    last = answer[answer.rindex(b"HTTP/1.1 ") :]
+    assert b" 200 " in last or error_of(last) == (400, "invalid_http")

@@ -1,0 +1,257 @@
+"""A server's life, as processes: start, signals in every phase, drain, ports, dead engines.
+
+Most run on the null platform, whose tokens come at once; where time must pass, the bundled model
+writes a long text.
+"""
+
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from hotshoe_server.serving import model_name
+
+NULL = ("demo", "--platform", "null")
+LONG = {"prompt": "One day", "max_tokens": 1500, "ignore_eos": True, "stream": True}
+
+
+class Stream:
+    """A streamed answer, past its first event."""
+
+    def __init__(self, server, **body: object) -> None:
+        self._client = httpx.Client(timeout=60)
+        request = self._client.build_request(
+            "POST", server.url + "/v1/completions", json={**LONG, **body}
+        )
+        self._response = self._client.send(request, stream=True)
+        assert self._response.status_code == 200
+        self._lines = self._response.iter_lines()
+        assert next(self._lines).startswith("data: ")
+
+    def read(self) -> str:
+        """Return the rest."""
+        text = "\n".join(self._lines)
+        self.close()
+        return text
+
+    def close(self) -> None:
+        self._response.close()
+        self._client.close()
+
+
+def load_of(server) -> dict[str, float]:
+    return httpx.get(server.url + "/load").json()
+
+
+def children(pid: int) -> list[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(word) for word in text.split()]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_for(condition, timeout_s: float = 20) -> None:
+    limit = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < limit, "it never came true"
+        time.sleep(0.02)
+
+
+def test_it_starts_answers_and_ends(run_server, tmp_path) -> None:
+    admin = tmp_path / "admin.sock"
+    server = run_server(*NULL, "--admin-socket", str(admin))
+    answer = httpx.post(
+        server.url + "/inference/v1/generate", json={"token_ids": [7], "max_tokens": 3}
+    ).json()
+    assert answer["choices"][0]["token_ids"] == [8, 9, 10]
+    assert admin.stat().st_mode & 0o777 == 0o600
+    with httpx.Client(transport=httpx.HTTPTransport(uds=str(admin)), base_url="http://x") as door:
+        assert door.post("/pause").json() == {"done": True}
+        assert door.post("/resume").json() == {"done": True}
+    assert httpx.post(server.url + "/pause").status_code == 403
+    engines = children(server.process.pid)
+    assert server.stop() == 0
+    assert not admin.exists()
+    wait_for(lambda: not any(map(is_running, engines)), 5)
+
+
+def test_a_taken_port_is_known_before_the_model_loads(run_server) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        words = ["-m", "hotshoe.cli", "serve", "/no/such/model", "--port", port]
+        done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"port {port} of 127.0.0.1 is taken" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--prot", "1"], "unknown flag --prot; did you mean --port?"),
+        (["--port", "70000"], "port must be between 0 and 65535"),
+        (["/no/such/model"], "/no/such/model"),
+        (["demo", "--tool-call-parser", "hermse", "--platform", "null"], "unknown tool parser"),
+        (["demo", "--api-key-file", "/no/such/file", "--platform", "null"], "cannot read the keys"),
+        (["demo", "--admin-socket", "/no/such/folder/x", "--platform", "null"], "cannot listen"),
+        (["demo", "--host", "256.1.1.1"], "cannot listen on 256.1.1.1"),
+        (["demo", "--api-processes", "2", "--no-engine-process"], "process of its own"),
+    ],
+)
+def test_mistakes_end_with_2(arguments: list[str], message: str) -> None:
+    words = [sys.executable, "-m", "hotshoe.cli", "serve", *arguments]
+    if "--port" not in arguments:
+        words += ["--port", "0"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_one_file_configures_engine_and_server(run_server, tmp_path) -> None:
+    config = tmp_path / "serve.yaml"
+    config.write_text("platform: null\nserved_model_name: [mine]\nmax-model-len: 64\n")
+    config.write_text(config.read_text().replace("null", '"null"'))
+    server = run_server("demo", "--config", str(config))
+    [card] = httpx.get(server.url + "/v1/models").json()["data"]
+    assert (card["id"], card["max_model_len"]) == ("mine", 64)
+
+
+def test_an_open_server_without_a_key_warns(run_server) -> None:
+    server = run_server(*NULL, "--host", "0.0.0.0")
+    assert "WARNING" in server.log.read_text()
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.2, 0.5, 1.0, 2.0])
+def test_sigterm_while_it_starts(run_server, delay_s: float) -> None:
+    server = run_server("demo", ready=False)
+    wait_for(lambda: "listening" in server.log.read_text(), 60)
+    time.sleep(delay_s)
+    engines = children(server.process.pid)
+    assert server.stop() == 0
+    wait_for(lambda: not any(map(is_running, engines)), 10)
+
+
+def test_while_it_loads_only_liveness_is_green(run_server) -> None:
+    server = run_server("demo", ready=False)
+    server.wait("/live")
+    response = httpx.get(server.url + "/ready")
+    if response.status_code != 200:  # unless it has loaded meanwhile
+        assert response.json()["error"]["code"] == "loading"
+        assert response.headers["retry-after"]
+    server.wait("/ready")
+
+
+def test_sigterm_lets_requests_end(run_server) -> None:
+    server = run_server("demo")
+    stream = Stream(server, max_tokens=150)
+    server.process.send_signal(signal.SIGTERM)
+    wait_for(lambda: httpx.get(server.url + "/ready").status_code == 503)
+    refused = httpx.post(server.url + "/v1/completions", json={"prompt": "x"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
+    text = stream.read().decode()
+    assert '"finish_reason":"length"' in text and text.rstrip().endswith("data: [DONE]")
+    assert server.process.wait(30) == 0
+
+
+def test_sigterm_aborts_what_takes_too_long(run_server) -> None:
+    server = run_server("demo", "--shutdown-timeout-s", "0.3")
+    stream = Stream(server)
+    server.process.send_signal(signal.SIGTERM)
+    text = stream.read().decode()
+    assert '"code":"shutting_down"' in text.rstrip().splitlines()[-1]
+    assert server.process.wait(30) == 0
+
+
+def test_a_gone_client_frees_its_request(run_server) -> None:
+    server = run_server("demo")
+    stream = Stream(server)
+    wait_for(lambda: load_of(server)["num_running"] == 1)
+    stream.close()
+    begin = time.monotonic()
+    wait_for(lambda: load_of(server)["num_running"] == 0)
+    assert time.monotonic() - begin < 5
+    assert load_of(server)["kv_cache_usage"] == 0
+    assert load_of(server)["server_load"] == 0
+
+
+def test_a_full_queue_answers_429(run_server) -> None:
+    server = run_server("demo", "--max-num-seqs", "1", "--max-num-queued-reqs", "1")
+    streams = [Stream(server)]
+    answers: list[httpx.Response] = []
+
+    def ask() -> None:
+        with contextlib.suppress(httpx.ReadTimeout):  # it was queued
+            body = {"prompt": "x", "max_tokens": 1}
+            answers.append(httpx.post(server.url + "/v1/completions", json=body, timeout=1))
+
+    threads = [threading.Thread(target=ask) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.05)
+    for thread in threads:
+        thread.join()
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert refused, (answers, load_of(server))
+    assert int(refused[0].headers["retry-after"]) >= 1
+    assert refused[0].json()["error"]["code"] == "queue_full"
+    for stream in streams:
+        stream.close()
+
+
+def test_a_killed_engine_fails_requests_and_is_replaced(run_server) -> None:
+    server = run_server("demo", "--engine-restarts", "1")
+    stream = Stream(server)
+    [engine] = children(server.process.pid)
+    subprocess.run(["kill", "-9", str(engine)], check=True)
+    text = stream.read().decode()
+    assert '"code":"engine_dead"' in text
+    server.wait("/ready", 200)
+    answer = httpx.post(server.url + "/v1/completions", json={"prompt": "x", "max_tokens": 2})
+    assert answer.status_code == 200
+
+
+def test_a_killed_engine_turns_health_red(run_server) -> None:
+    server = run_server(*NULL, "--engine-restarts", "0")
+    [engine] = children(server.process.pid)
+    subprocess.run(["kill", "-9", str(engine)], check=True)
+    server.wait("/health", 503)
+    assert httpx.get(server.url + "/live").status_code == 200
+    answer = httpx.post(server.url + "/v1/completions", json={"prompt": "x"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine_dead")
+    assert server.stop() == 0
+
+
+def test_a_killed_server_leaves_nothing(run_server) -> None:
+    server = run_server(*NULL)
+    engines = children(server.process.pid)
+    server.process.kill()
+    server.process.wait()
+    wait_for(lambda: not any(map(is_running, engines)), 5)
+
+
+def test_the_engine_in_the_same_process(run_server) -> None:
+    server = run_server(*NULL, "--no-engine-process")
+    assert children(server.process.pid) == []
+    answer = httpx.post(server.url + "/v1/completions", json={"prompt": [1], "max_tokens": 2})
+    assert answer.status_code == 200
+    assert server.stop() == 0
+
+
+def test_names_of_models(tmp_path) -> None:
+    assert model_name(str(tmp_path)) == tmp_path.name
+    assert model_name("demo") == "demo"

@@ -1,0 +1,71 @@
+"""Several API processes: they share a port and an engine, and are replaced when they die."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+NULL = ("demo", "--platform", "null", "--api-processes", "2")
+
+
+def children(pid: int, word: str) -> list[int]:
+    pids = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(p) for p in pids if word in Path(f"/proc/{p}/cmdline").read_text()]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_for(condition, timeout_s: float = 30) -> None:
+    limit = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < limit, "it never came true"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def server(run_server):
+    return run_server(*NULL)
+
+
+def test_they_answer_and_end(server) -> None:
+    workers = children(server.process.pid, "api_process")
+    engines = children(server.process.pid, "engine.child")
+    assert (len(workers), len(engines)) == (2, 1)
+    for _ in range(8):  # each time a new connection, which any of them may take
+        answer = httpx.post(server.url + "/v1/completions", json={"prompt": [5], "max_tokens": 2})
+        assert answer.status_code == 200
+    assert server.stop() == 0
+    wait_for(lambda: not any(map(is_running, workers + engines)))
+
+
+def test_one_that_dies_is_replaced(server) -> None:
+    first, second = children(server.process.pid, "api_process")
+    os.kill(first, signal.SIGKILL)
+    wait_for(
+        lambda: len(children(server.process.pid, "api_process")) == 2 and not is_running(first)
+    )
+    assert second in children(server.process.pid, "api_process")
+    server.wait("/ready")
+    assert server.stop() == 0
+
+
+def test_nobody_outlives_the_supervisor(server) -> None:
+    everybody = children(server.process.pid, "")
+    server.process.kill()
+    server.process.wait()
+    wait_for(lambda: not any(map(is_running, everybody)), 10)
+
+
+def test_a_model_that_cannot_be_loaded(run_server) -> None:
+    server = run_server("/no/such/model", "--api-processes", "2", ready=False)
+    assert server.process.wait(60) == 2
+    assert "/no/such/model" in server.log.read_text()
+    assert "Traceback" not in server.log.read_text()
