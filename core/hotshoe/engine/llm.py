@@ -46,6 +46,8 @@ class LLM:
             assert model is None and not options, "give either config or options"
         self.engine = Engine(config, plugins)
         self._count = 0
+        # Requests whose output nobody has taken yet; None until they have ended.
+        self._enqueued: dict[str, RequestOutput | None] = {}
 
     @property
     def config(self) -> EngineConfig:
@@ -87,24 +89,48 @@ class LLM:
         Raises:
             RequestError: A prompt or parameter is bad; then none of the prompts is run.
         """
+        ids = self.enqueue(prompts, params)
+        try:
+            return self._wait(ids)
+        finally:
+            self._drop(ids)
+
+    def enqueue(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        priority: int = 0,
+    ) -> list[str]:
+        """Queue prompts without running them; `wait_for_completion` does.
+
+        Args:
+            prompts: One or several.
+            params: For all of them, or one for each.
+            priority: Lower is served first, with `scheduling_policy` "priority".
+
+        Returns:
+            Their request ids, in order.
+
+        Raises:
+            RequestError: A prompt or parameter is bad; then none of the prompts is queued.
+            QueueFullError: More would wait than the configuration allows; none is queued.
+        """
         batch = [prompts] if isinstance(prompts, (str, TextPrompt, TokensPrompt)) else list(prompts)
         each = self._params_for(batch, params)
         ids = [self._next_id() for _ in batch]
-        added: list[str] = []
-        final: dict[str, RequestOutput] = {}
         try:
             for request_id, prompt, one in zip(ids, batch, each, strict=True):
-                self.engine.add(request_id, prompt, one)
-                added.append(request_id)
-            while self.engine.has_work():
-                for update in self.engine.step():
-                    if update.finished:
-                        final[update.request_id] = update.output()
-        finally:
-            for request_id in added:
-                if request_id not in final:
-                    self.engine.abort(request_id)
-        return [final[request_id] for request_id in ids]
+                self.engine.add(request_id, prompt, one, priority)
+        except Exception:
+            self._drop(ids)
+            raise
+        self._enqueued.update(dict.fromkeys(ids))
+        return ids
+
+    def wait_for_completion(self) -> list[RequestOutput]:
+        """Run until everything that was enqueued has ended, and return it in order."""
+        ids = list(self._enqueued)
+        return self._wait(ids)
 
     def stream(
         self, prompt: Prompt, params: SamplingParams | None = None
@@ -118,7 +144,7 @@ class LLM:
         finished = False
         try:
             while not finished:
-                for update in self.engine.step():
+                for update in self._step():
                     if update.request_id == request_id:
                         finished = update.finished
                         yield update
@@ -153,6 +179,28 @@ class LLM:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+    def _step(self) -> list[RequestUpdate]:
+        """Run one step and keep the outputs that somebody will wait for."""
+        updates = self.engine.step()
+        for update in updates:
+            if update.finished and update.request_id in self._enqueued:
+                self._enqueued[update.request_id] = update.output()
+        return updates
+
+    def _wait(self, ids: Sequence[str]) -> list[RequestOutput]:
+        """Step until these have ended; hand their outputs over."""
+        missing = {i for i in ids if self._enqueued[i] is None}
+        while missing:
+            missing.difference_update(u.request_id for u in self._step() if u.finished)
+        found = (self._enqueued.pop(i) for i in ids)
+        return [output for output in found if output is not None]
+
+    def _drop(self, ids: Sequence[str]) -> None:
+        """Abort those that have not ended, and forget all."""
+        for request_id in ids:
+            self.engine.abort(request_id)
+            self._enqueued.pop(request_id, None)
 
     def _next_id(self) -> str:
         self._count += 1

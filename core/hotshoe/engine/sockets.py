@@ -206,11 +206,16 @@ class SocketLink:
         self._waker = _Waker()
         self._closed = threading.Event()
         self._num_found = 0
-        self._connection, self.info = self._connect()
-        if tokenizer is None:
-            self.tokenizer = load_tokenizer(self.info.config, Path(self.info.model_path))
-        else:
-            self.tokenizer = tokenizer.result()
+        self._connection: Connection | None = None
+        try:
+            self._connection, self.info = self._connect()
+            if tokenizer is None:
+                self.tokenizer = load_tokenizer(self.info.config, Path(self.info.model_path))
+            else:
+                self.tokenizer = tokenizer.result()
+        except BaseException:
+            self._release()
+            raise
         self._thread = threading.Thread(target=self._run, name="hotshoe-link", daemon=True)
 
     @property
@@ -221,6 +226,7 @@ class SocketLink:
         self._thread.start()
 
     def send(self, command: Command) -> None:
+        assert self._connection is not None
         self._connection.send(encode(command))
 
     def close(self) -> None:
@@ -230,7 +236,11 @@ class SocketLink:
             self._owner.close()
         if self._thread.ident is not None:
             self._thread.join()
-        self._connection.close()
+        self._release()
+
+    def _release(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
         self._waker.close()
 
     def _connect(self) -> tuple[Connection, EngineInfo]:
@@ -258,7 +268,9 @@ class SocketLink:
 
     def _run(self) -> None:
         while True:
+            assert self._connection is not None
             self._pump(self._connection)
+            self._connection.close()
             if self._closed.is_set():
                 return
             cause = "it closed the connection" if self._owner is None else self._owner.cause()
@@ -293,7 +305,6 @@ class SocketLink:
 
     def _reconnect(self) -> bool:
         """Wait for another engine; False when there will be none."""
-        self._connection.close()
         while not self._closed.wait(RETRY_S):
             if self._owner is not None and self._owner.is_over:
                 return False

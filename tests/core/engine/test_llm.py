@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hotshoe import LLM, SamplingParams, TokensPrompt
-from hotshoe.errors import ConfigError, EngineDeadError, RequestError
+from hotshoe.errors import ConfigError, EngineDeadError, QueueFullError, RequestError
 from hotshoe.types import FinishReason
 
 EOS = 255
@@ -75,6 +75,50 @@ def test_leaving_a_stream_aborts(llm: LLM) -> None:
     while llm.engine.has_work():
         llm.engine.step()
     assert llm.engine.core.stats().num_running == 0
+
+
+def test_enqueued_prompts_run_when_waited_for(llm: LLM) -> None:
+    first = llm.enqueue([TokensPrompt([i]) for i in range(6)], SamplingParams(max_tokens=3))
+    second = llm.enqueue("A", SamplingParams(max_tokens=2, n=2))
+    assert llm.engine.core.stats().num_steps == 0
+    outputs = llm.wait_for_completion()
+    assert [o.request_id for o in outputs] == [*first, *second]
+    assert [o.outputs[0].token_ids for o in outputs[:6]] == [
+        [i + 1, i + 2, i + 3] for i in range(6)
+    ]
+    assert [o.text for o in outputs[6].outputs] == ["BC", "BC"]
+    assert llm.wait_for_completion() == []
+
+
+def test_other_calls_between_enqueue_and_wait(llm: LLM) -> None:
+    ids = llm.enqueue(TokensPrompt([1]), SamplingParams(max_tokens=2))
+    assert tokens(llm, [7], max_tokens=9) == list(range(8, 17))
+    assert list(llm.stream("A", SamplingParams(max_tokens=6)))[-1].finished
+    assert [o.request_id for o in llm.wait_for_completion()] == ids
+
+
+def test_a_bad_prompt_among_enqueued_ones_leaves_nothing(llm: LLM) -> None:
+    with pytest.raises(RequestError):
+        llm.enqueue([TokensPrompt([1]), TokensPrompt([])])
+    assert not llm.engine.has_work() and llm.wait_for_completion() == []
+
+
+def test_enqueue_keeps_the_bounds_of_the_queue(model_dir: Path, plugins) -> None:
+    options = {"max_num_seqs": 1, "max_num_queued_reqs": 2}
+    llm = LLM(str(model_dir), platform="null", plugins=plugins, **options)
+    llm.enqueue(["A"] * 3)
+    with pytest.raises(QueueFullError):
+        llm.enqueue("A")
+    assert len(llm.wait_for_completion()) == 3
+
+
+def test_priorities_order_what_was_enqueued(model_dir: Path, plugins) -> None:
+    options = {"max_num_seqs": 1, "scheduling_policy": "priority"}
+    llm = LLM(str(model_dir), platform="null", plugins=plugins, **options)
+    late = llm.enqueue("A", SamplingParams(max_tokens=2), priority=5)
+    early = llm.enqueue("A", SamplingParams(max_tokens=2), priority=1)
+    outputs = {o.request_id: o.timing.last_token_s for o in llm.wait_for_completion()}
+    assert outputs[early[0]] < outputs[late[0]]
 
 
 def test_several_sequences(llm: LLM) -> None:

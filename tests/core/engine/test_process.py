@@ -1,0 +1,342 @@
+"""Faults of the processes: whoever is killed or stopped, the others end or recover in time, and
+nothing is left behind.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hotshoe import AsyncEngine, EngineConfig, SamplingParams, TokensPrompt
+from hotshoe.engine.process import EngineProcess
+from hotshoe.errors import (
+    CheckpointError,
+    ConfigError,
+    EngineDeadError,
+    EngineError,
+    HotshoeError,
+    MemoryLimitError,
+    PluginError,
+)
+
+Start = Callable[..., AsyncEngine]
+Configure = Callable[..., EngineConfig]
+LONG = SamplingParams(max_tokens=60, ignore_eos=True)
+SOON_S = 2.0
+
+
+@pytest.fixture(autouse=True)
+def leftovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Give every test a folder for temporary files, which must be empty in the end."""
+    folder = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))  # sockets want short paths
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield folder
+    within(SOON_S, lambda: not list(folder.iterdir()))
+    folder.rmdir()
+
+
+def within(seconds: float, condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"not within {seconds} s"
+        time.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def pid_of(engine: AsyncEngine) -> int:
+    return engine._link._owner.pid
+
+
+async def collect(engine: AsyncEngine, start: int, max_tokens: int = 3) -> list[int]:
+    params = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+    stream = engine.generate(TokensPrompt([start]), params)
+    return [token async for update in stream for token in update.sequences[0].new_token_ids]
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(signal.SIGKILL, "killed by SIGKILL"), (signal.SIGTERM, "closed")]
+)
+def test_a_killed_engine_fails_everyone_soon(start: Start, number: int, said: str) -> None:
+    engine = start("process", {"step_s": 0.02})
+
+    async def main() -> list[object]:
+        running = [asyncio.create_task(collect(engine, i, 60)) for i in range(5)]
+        await asyncio.sleep(0.2)
+        begin = time.monotonic()
+        os.kill(pid_of(engine), number)
+        outcomes = await asyncio.gather(*running, return_exceptions=True)
+        assert time.monotonic() - begin < SOON_S
+        for call in (engine.check_health(), collect(engine, 1), engine.stats()):
+            with pytest.raises(EngineDeadError):
+                await call
+        return outcomes
+
+    for outcome in asyncio.run(main()):
+        assert isinstance(outcome, EngineDeadError) and said in str(outcome)
+    assert engine.num_restarts == 0
+
+
+def test_a_killed_engine_is_replaced_as_often_as_allowed(start: Start) -> None:
+    engine = start("process", engine_restarts=2)
+
+    async def back() -> list[int]:
+        while True:
+            try:
+                await engine.check_health()
+                return await collect(engine, 7)
+            except EngineDeadError:
+                await asyncio.sleep(0.05)
+
+    async def main() -> None:
+        seen = {pid_of(engine)}
+        for restarts in (1, 2):
+            stream = engine.generate(TokensPrompt([1]), LONG)
+            await anext(stream)
+            os.kill(pid_of(engine), signal.SIGKILL)
+            with pytest.raises(EngineDeadError):
+                [update async for update in stream]
+            assert await asyncio.wait_for(back(), 20) == [8, 9, 10]
+            assert engine.num_restarts == restarts and not engine.is_paused
+            seen.add(pid_of(engine))
+        assert len(seen) == 3
+        os.kill(pid_of(engine), signal.SIGKILL)
+        await asyncio.sleep(1)
+        with pytest.raises(EngineDeadError, match="SIGKILL"):
+            await collect(engine, 1)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("fault", ["stopped", "hanging"])
+def test_a_stuck_engine_is_killed_and_replaced(start: Start, fault: str) -> None:
+    faults = {"hang_step": 5, "hang_s": 60} if fault == "hanging" else {}
+    engine = start("process", faults, engine_stall_timeout_s=1.0, engine_restarts=1)
+
+    async def main() -> None:
+        first = pid_of(engine)
+        assert await collect(engine, 1, 1) == [2]
+        if fault == "stopped":
+            os.kill(first, signal.SIGSTOP)
+        begin = time.monotonic()
+        with pytest.raises(EngineDeadError, match="stuck"):
+            await collect(engine, 1, 50)
+        assert time.monotonic() - begin < 1.0 + SOON_S
+        within(SOON_S, lambda: not is_alive(first))
+        while True:
+            try:
+                assert await collect(engine, 1, 2) == [2, 3]
+                return
+            except EngineDeadError:
+                await asyncio.sleep(0.05)
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+STARTS = {
+    "checkpoint": ({"faults": {"load_error": "the file is torn"}}, CheckpointError, "is torn"),
+    "memory": ({"kv_cache_memory_bytes": 1}, MemoryLimitError, "max_model_len"),
+    "option": ({"max_model_len": 65}, ConfigError, "positions"),
+    "model": ({"model": "/nowhere"}, CheckpointError, "no model at /nowhere"),
+    "platform": ({"platform": "nul"}, PluginError, "did you mean null"),
+    "plugin": ({"disable_plugins": ["nothing"]}, PluginError, "no plugin 'nothing'"),
+    "tokenizer": ({"tokenizer": "/nowhere"}, CheckpointError, "nowhere"),
+}
+
+
+@pytest.mark.parametrize(("options", "kind", "match"), STARTS.values(), ids=STARTS)
+def test_errors_of_the_start_come_back_as_they_were(
+    config: Configure, options: dict[str, object], kind: type[HotshoeError], match: str
+) -> None:
+    options = dict(options)
+    made = config(options.pop("faults", None))
+    made = dataclasses.replace(made, **options)
+    with pytest.raises(kind, match=match):
+        AsyncEngine(made, transport="process")
+
+
+def test_a_taken_socket_is_named(config: Configure, leftovers: Path) -> None:
+    path = leftovers / "x.sock"
+    first = EngineProcess(config(), path)
+    first.wait()
+    second = EngineProcess(config(), path)
+    with pytest.raises(ConfigError, match="taken; another engine listens"):
+        second.wait()
+    engine = AsyncEngine.connect(path)
+    assert asyncio.run(collect(engine, 1)) == [2, 3, 4]
+    engine.close()
+    first.close()
+    assert not path.exists()
+
+
+def test_a_file_in_the_way_is_left_alone(config: Configure, leftovers: Path) -> None:
+    path = leftovers / "x.sock"
+    path.write_text("mine")
+    process = EngineProcess(config(), path)
+    with pytest.raises(ConfigError, match="taken"):
+        process.wait()
+    assert path.read_text() == "mine"
+    path.unlink()
+
+
+def test_a_socket_that_nobody_serves_is_replaced(config: Configure, leftovers: Path) -> None:
+    path = leftovers / "x.sock"
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(path))
+    process = EngineProcess(config(), path)
+    process.wait()
+    process.close()
+
+
+def test_a_path_too_long_for_a_socket_is_an_error(config: Configure, leftovers: Path) -> None:
+    process = EngineProcess(config(), leftovers / ("x" * 200))
+    with pytest.raises(ConfigError, match="socket"):
+        process.wait()
+
+
+def test_only_its_user_can_reach_the_socket(config: Configure) -> None:
+    process = EngineProcess(config())
+    process.wait()
+    assert process.path.parent.stat().st_mode & 0o777 == 0o700
+    assert process.path.stat().st_mode & 0o777 == 0o600
+    process.close()
+    assert not process.path.parent.exists()
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.05, 0.15, 0.3, 0.5, 0.8])
+def test_sigterm_in_every_phase_of_the_start(config: Configure, delay_s: float) -> None:
+    process = EngineProcess(config({"load_s": 0.3}))
+    time.sleep(delay_s)
+    pid = process.pid
+    os.kill(pid, signal.SIGTERM)
+    begin = time.monotonic()
+    with contextlib.suppress(EngineError):
+        process.wait()
+        within(SOON_S, lambda: process.is_over)  # it had started
+        process.close()
+    assert time.monotonic() - begin < SOON_S
+    assert not is_alive(pid)
+
+
+FRONT = """
+import asyncio, sys
+from hotshoe import AsyncEngine, EngineConfig, SamplingParams, TokensPrompt
+from hotshoe.engine import process
+
+plain = process.EngineProcess._spawn
+def spawn(self):
+    plain(self)
+    print(self.pid, flush=True)
+process.EngineProcess._spawn = spawn
+async def main():
+    params = SamplingParams(max_tokens=60, ignore_eos=True)
+    async for _ in engine.generate(TokensPrompt([1]), params):
+        print("token", flush=True)
+    await asyncio.sleep(60)
+engine = AsyncEngine(EngineConfig(**eval(sys.argv[1])), transport="process")
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("phase", ["begin", "load", "serve", "stuck"])
+def test_a_killed_front_end_takes_its_engine_along(
+    config: Configure, phase: str, number: int
+) -> None:
+    faults = {
+        "load": {"load_s": 30},
+        "stuck": {"hang_step": 1, "hang_s": 30},
+        "serve": {"step_s": 0.01},
+    }
+    made = config(faults.get(phase))
+    options = {"model": made.model, "platform": "faulty", "platform_options": made.platform_options}
+    with subprocess.Popen(
+        [sys.executable, "-c", FRONT, repr(options)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as front:
+        child = int(front.stdout.readline())
+        if phase == "load":
+            time.sleep(1.5)
+        elif phase != "begin":
+            assert front.stdout.readline() == "token\n"
+        assert is_alive(child)
+        os.kill(front.pid, number)
+        within(SOON_S if number == signal.SIGKILL else 8, lambda: not is_alive(child))
+        front.wait(10)
+
+
+def test_several_front_ends_share_one_engine(start: Start) -> None:
+    engine = start("process", {"step_s": 0.02}, max_num_seqs=4)
+    path = engine._link._path
+
+    async def main() -> None:
+        other = AsyncEngine.connect(path)
+        assert other.info.num_blocks == engine.info.num_blocks
+        one, two = await asyncio.gather(collect(engine, 1, 5), collect(other, 100, 5))
+        assert one == [2, 3, 4, 5, 6] and two == [101, 102, 103, 104, 105]
+        await engine.pause("keep")
+        await other.stats()
+        assert other.is_paused
+        await other.resume()
+        gone = asyncio.create_task(collect(other, 1, 60))
+        stays = asyncio.create_task(collect(engine, 1, 60))
+        await asyncio.sleep(0.2)
+        before = await engine.stats()
+        assert before.num_running == 2
+        other.close()
+        with pytest.raises(EngineDeadError):
+            await gone
+        after = await engine.stats()
+        while after.num_running == 2:
+            after = await engine.stats()
+        assert after.num_steps - before.num_steps <= 3  # two, and the one of the first count
+        assert len(await stays) == 60
+
+    asyncio.run(main())
+
+
+def test_a_further_front_end_finds_the_new_engine(start: Start) -> None:
+    engine = start("process", engine_restarts=1)
+    other = AsyncEngine.connect(engine._link._path)
+
+    async def main() -> None:
+        assert await collect(other, 1) == [2, 3, 4]
+        os.kill(pid_of(engine), signal.SIGKILL)
+        while other.num_restarts == 0:
+            await asyncio.sleep(0.01)
+        assert await collect(other, 1) == [2, 3, 4]
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+    other.close()
+
+
+def test_nobody_listens() -> None:
+    with pytest.raises(EngineError, match="no engine listens at /nowhere"):
+        AsyncEngine.connect("/nowhere")
+
+
+def test_what_a_command_prints_is_its_own(config: Configure, capfd) -> None:
+    process = EngineProcess(config())
+    process.wait()
+    process.close()
+    process.close()
+    assert capfd.readouterr().out == ""
