@@ -347,10 +347,12 @@ class Stepper:
     block or of an unwritten slot shows.
     """
 
-    def __init__(self, path: Path, max_model_len: int, block_size: int = 4) -> None:
+    def __init__(
+        self, path: Path, max_model_len: int, block_size: int = 4, **parallel: Any
+    ) -> None:
         config = ModelConfig.load(path)
         self.ctx = BuildContext(
-            Selector(SLOTS, [], CPU), "float32", "float32", block_size, max_model_len
+            Selector(SLOTS, [], CPU), "float32", "float32", block_size, max_model_len, **parallel
         )
         build = resolve_lazy(ARCHITECTURES[config.architecture])
         self.model = build(config, self.ctx)

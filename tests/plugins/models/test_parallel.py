@@ -1,0 +1,171 @@
+"""Every family divided among ranks, which are threads here, computes what it computes alone."""
+
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from hotshoe.errors import ConfigError
+from hotshoe.layers import BuildContext
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import SLOTS, CommunicatorSpec, Rendezvous, Selector
+from hotshoe_models.decoder import DenseDecoder
+from hotshoe_models.spec import DecoderSpec, LayerSpec
+
+CPU = DeviceFacts("plain", "cpu", "a test's device", "any", 1 << 30, 1)
+SPEC = DecoderSpec(
+    vocab_size=37,
+    hidden_size=12,
+    intermediate_size=24,
+    num_heads=6,
+    num_kv_heads=3,
+    head_dim=4,
+    layers=(LayerSpec(None),) * 2,
+    activation="silu",
+    norm_eps=1e-6,
+    attention_scale=0.5,
+    tied=False,
+)
+BIASED = replace(SPEC, qkv_bias=True, o_bias=True, mlp_bias=True)
+
+
+class Group:
+    """Ranks as threads, over the reference communicator."""
+
+    def __init__(self, size: int, directory: Path) -> None:
+        self.size = size
+        self._pool = ThreadPoolExecutor(size)
+        selector = Selector(SLOTS, [], CPU)
+        choose = selector.choose
+        self.members = [choose("communicator", CommunicatorSpec(size)) for _ in range(size)]
+        self.run(lambda rank: self.members[rank].open(Rendezvous(str(directory), rank, size, 30.0)))
+
+    def run(self, work) -> list:
+        return [f.result() for f in [self._pool.submit(work, rank) for rank in range(self.size)]]
+
+    def parallel(self, rank: int) -> dict:
+        """What a rank's build context has besides."""
+        return {"rank": rank, "size": self.size, "communicator": self.members[rank]}
+
+    def close(self) -> None:
+        self.run(lambda rank: self.members[rank].close())
+        self._pool.shutdown()
+
+
+@pytest.fixture(scope="module", params=[2, 4], ids=["2-ranks", "4-ranks"])
+def group(request, tmp_path_factory) -> Iterator[Group]:
+    made = Group(request.param, tmp_path_factory.mktemp("ranks"))
+    yield made
+    made.close()
+
+
+def test_every_family(variant, checkpoints, stepper_class, group) -> None:
+    checkpoint = checkpoints.get(variant)
+
+    def stepper(**parallel):
+        return stepper_class(checkpoint.path, variant.max_model_len, **parallel)
+
+    alone = stepper()
+    steppers = group.run(lambda rank: stepper(**group.parallel(rank)))
+    steps = [{0: draw(5), 1: draw(3)}, {1: draw(1), 0: draw(1)}, {0: draw(2), 2: draw(6)}]
+    for step in steps:
+        expected = alone.step(step)
+        found = group.run(lambda rank, step=step: steppers[rank].step(step))
+        for sequence, logits in expected.items():
+            for part in found:
+                assert torch.equal(part[sequence], found[0][sequence])
+            torch.testing.assert_close(found[0][sequence], logits, rtol=1e-4, atol=1e-4)
+
+
+def draw(count: int) -> list[int]:
+    return [random.randrange(256) for _ in range(count)]
+
+
+def context(**parallel) -> BuildContext:
+    return BuildContext(Selector(SLOTS, [], CPU), "float32", "float32", 4, 32, **parallel)
+
+
+def shape_bytes(ctx: BuildContext) -> int:
+    return sum(nbytes() for nbytes in ctx.weight_bytes)
+
+
+@pytest.mark.parametrize("size", [2, 3, 6])
+@pytest.mark.parametrize("tied", [False, True])
+def test_biases_odd_vocabularies_and_more_ranks_than_kv_heads(tmp_path, size, tied) -> None:
+    """37 tokens, 6 heads over 3 (shared by 2 ranks each when there are 6), biases added once."""
+    if size == 2:
+        spec = replace(BIASED, num_kv_heads=1, tied=tied)
+    else:
+        spec = replace(BIASED, tied=tied)
+    group = Group(size, tmp_path)
+    alone = context()
+    model = DenseDecoder(spec, alone)
+    weights = {n: torch.randn(w.shape) for n, w in alone.weights.expected.items()}
+    feed(alone, weights)
+    hidden = torch.randn(5, spec.hidden_size)
+    qkv = model._layers[0]._qkv(hidden)
+    expected = model.logits(hidden), mlp(model, hidden), model._layers[0]._o(qkv[:, :24])
+
+    def work(rank):
+        ctx = context(**group.parallel(rank))
+        model = DenseDecoder(spec, ctx)
+        feed(ctx, weights)
+        first = model._layers[0]
+        share = 24 // size
+        attended = qkv[:, :24][:, share * rank : share * (rank + 1)].contiguous()
+        return (model.logits(hidden), mlp(model, hidden), first._o(attended)), shape_bytes(ctx)
+
+    found = group.run(work)
+    for results, nbytes in found:
+        for ours, theirs in zip(results, expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+        assert nbytes < shape_bytes(alone) * (1 / size + 0.2)
+    group.close()
+
+
+def mlp(model: DenseDecoder, hidden: torch.Tensor) -> torch.Tensor:
+    layer = model._layers[0]
+    return layer._down(layer._activation(layer._gate_up(hidden)))
+
+
+def feed(ctx: BuildContext, weights: dict[str, torch.Tensor]) -> None:
+    for name in ctx.weights.expected:
+        ctx.weights.feed(name, weights[name])
+    ctx.weights.check_complete()
+
+
+@pytest.mark.parametrize(
+    ("size", "changes", "message"),
+    [
+        (4, {}, r"tensor_parallel_size 4 does not divide the model's 6 attention heads; use"),
+        (2, {}, r"does not divide the model's 3 attention heads; use 1, 3 or 6"),
+        (3, {"intermediate_size": 25}, r"model's 25 channels between MLP matrices; use 1, 5 or 25"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused(size, changes, message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        DenseDecoder(replace(SPEC, **changes), context(rank=1, size=size))
+
+
+def test_dummy_weights_are_divided_alike(tmp_path) -> None:
+    """Each rank holds its share of the very weights that one would hold alone."""
+    from hotshoe.loader import load_weights
+
+    group = Group(3, tmp_path)
+    alone = context()
+    model = DenseDecoder(SPEC, alone)
+    load_weights(alone.weights, tmp_path, "dummy", torch.float32, 5)
+
+    def work(rank):
+        ctx = context(**group.parallel(rank))
+        model = DenseDecoder(SPEC, ctx)
+        load_weights(ctx.weights, tmp_path, "dummy", torch.float32, 5)
+        return mlp(model, torch.ones(2, 12))
+
+    for found in group.run(work):
+        torch.testing.assert_close(found, mlp(model, torch.ones(2, 12)))
+    group.close()
