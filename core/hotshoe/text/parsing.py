@@ -141,8 +141,8 @@ class ParserFormat:
         open: Returns a parser for one response.
         markers: The strings the parser looks for; many are tokens of their own.
         template_marks: Strings that all occur in the chat templates of such models.
-        keep_special_tokens: Whether markers are special tokens, so that the text must be made
-            with `skip_special_tokens=False`.
+        keep_special_tokens: Whether markers are special tokens in some tokenizers, so that the
+            text must be made with `skip_special_tokens=False`.
         calls: Describes forced calls of these tools (as in `ParseContext.tools`); None when the
             format's arguments are not JSON, so that calls cannot be forced.
         reasoning_begins: A prompt that ends with one of these makes the response begin inside a

@@ -40,5 +40,6 @@ FORMAT = ParserFormat(
     _open,
     markers=(_BEGIN, _END),
     template_marks=(_BEGIN, '"name', '"arguments'),
+    keep_special_tokens=True,  # which the markers are in some tokenizers
     calls=_calls,
 )

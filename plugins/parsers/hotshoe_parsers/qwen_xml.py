@@ -150,4 +150,5 @@ FORMAT = ParserFormat(
     _open,
     markers=(_BEGIN, _FUNCTION, _FUNCTION_END, _PARAMETER, _PARAMETER_END, _END),
     template_marks=(_BEGIN, _FUNCTION, _FUNCTION_END, _PARAMETER, _PARAMETER_END),
+    keep_special_tokens=True,  # which some markers are in some tokenizers
 )
