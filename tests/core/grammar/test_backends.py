@@ -1,0 +1,67 @@
+"""Which backend serves a grammar, and what is said when none does."""
+
+import pytest
+
+from hotshoe.errors import ConfigError, RequestError
+from hotshoe.grammar.backends import GrammarBackends
+from hotshoe.types import GrammarSpec
+
+REGEX = GrammarSpec.regex("1 2")
+
+
+def backends(preferred: str = "auto", **made) -> GrammarBackends:
+    return GrammarBackends({name: lambda b=b: b for name, b in made.items()}, preferred)
+
+
+def test_the_first_that_does_not_refuse_serves(toy) -> None:
+    other = type(toy)()
+    other.refusal = lambda spec: None
+    both = backends(b=toy, a=other)
+    assert both.choose(REGEX).backend == "b"
+    assert both.choose(GrammarSpec.json_object()).backend == "a"
+
+
+def test_a_missing_library_passes_to_the_next(toy) -> None:
+    absent = type(toy)(lacks="pip install it")
+    assert backends(absent=absent, toy=toy).choose(REGEX).backend == "toy"
+
+
+def test_each_reason_is_given(toy) -> None:
+    absent = type(toy)(lacks="its library is not installed: pip install it")
+    with pytest.raises(RequestError) as caught:
+        backends(toy=toy, absent=absent).choose(GrammarSpec.json_object())
+    assert str(caught.value) == (
+        "grammar: toy: json_object is not supported; "
+        "absent: its library is not installed: pip install it"
+    )
+    assert caught.value.field == "grammar"
+
+
+def test_a_named_backend_alone_is_asked(toy) -> None:
+    other = type(toy)()
+    other.refusal = lambda spec: None
+    spec = GrammarSpec("json_object", backend="toy")
+    with pytest.raises(RequestError, match=r"toy: json_object is not supported$"):
+        backends(toy=toy, other=other).choose(spec)
+    with pytest.raises(RequestError, match=r"'toi' is unknown \(choices: toy, other\)"):
+        backends(toy=toy, other=other).choose(GrammarSpec("json_object", backend="toi"))
+    assert backends("other", toy=toy, other=other).choose(REGEX).backend == "other"
+
+
+def test_start_up_finds_a_preferred_backend_that_cannot_be_used(toy) -> None:
+    with pytest.raises(ConfigError, match=r"'toi' is unknown; did you mean toy.* \(choices: auto"):
+        backends("toi", toy=toy)
+    toy.lacks = "its library is not installed"
+    with pytest.raises(ConfigError, match="structured_output_backend toy: its library"):
+        backends("toy", toy=toy)
+
+
+def test_without_backends_the_remedy_is_named() -> None:
+    with pytest.raises(RequestError, match="pip install hotshoe-structured-output"):
+        backends().choose(REGEX)
+
+
+def test_references_are_resolved_when_asked() -> None:
+    lazy = GrammarBackends({"bad": "no.such.module:Thing"})
+    with pytest.raises(ModuleNotFoundError):
+        lazy.choose(REGEX)

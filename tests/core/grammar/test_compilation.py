@@ -1,0 +1,85 @@
+"""Grammars are compiled once, off the caller's thread, and forgotten by memory."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from hotshoe.errors import RequestError
+from hotshoe.grammar.backends import GrammarBackends
+from hotshoe.grammar.compilation import FAILURE_BYTES, Compilations
+from hotshoe.types import GrammarSpec
+
+
+def spec(value: str, **more) -> GrammarSpec:
+    return replace(GrammarSpec.regex(value), backend="toy", **more)
+
+
+@pytest.fixture
+def compilations(toy, vocabulary):
+    made = Compilations(GrammarBackends({"toy": lambda: toy}), lambda: vocabulary, 2500)
+    yield made
+    toy.gate.set()
+    made.close()
+
+
+def test_equal_grammars_are_compiled_once(compilations, toy) -> None:
+    toy.gate.clear()
+    futures = [compilations.submit(spec("1 2")) for _ in range(5)]
+    futures.append(compilations.submit(spec("1 2", after=((7,),))))
+    assert not any(future.done() for future in futures)
+    toy.gate.set()
+    grammars = {id(future.result(10)[1]) for future in futures}
+    assert len(grammars) == 1
+    assert toy.compiled == ["1 2"]
+    assert toy.opened == 1
+
+
+def test_the_least_recently_used_goes_first(compilations, toy) -> None:
+    for value in ("1", "2", "1", "3"):  # 1000 bytes each, 2500 fit
+        compilations.submit(spec(value)).result(10)
+    assert compilations.num_bytes == 2000
+    compilations.submit(spec("1")).result(10)
+    compilations.submit(spec("2")).result(10)
+    assert toy.compiled == ["1", "2", "3", "2"]
+
+
+def test_failures_are_remembered_and_plain(compilations, toy) -> None:
+    for _ in range(2):
+        with pytest.raises(RequestError, match="a bracket is open"):
+            compilations.submit(spec("broken")).result(10)
+    assert toy.compiled == ["broken"]
+    with pytest.raises(RequestError, match="toy cannot compile this regex: oh no"):
+        compilations.submit(spec("bug")).result(10)
+    compilations.close()
+    assert compilations.num_bytes == 2 * FAILURE_BYTES
+
+
+def test_a_slow_backend_delays_no_other(toy, vocabulary) -> None:
+    slow = type(toy)()
+    both = Compilations(
+        GrammarBackends({"toy": lambda: toy, "slow": lambda: slow}), lambda: vocabulary, 10**6
+    )
+    waiting = [both.submit(replace(spec(str(i)), backend="slow")) for i in range(4)]
+    both.submit(spec("1")).result(10)
+    assert not any(future.done() for future in waiting)
+    slow.gate.set()
+    for future in waiting:
+        future.result(10)
+    both.close()
+
+
+def test_the_vocabulary_is_read_once_and_not_by_the_caller(toy, vocabulary) -> None:
+    readers: list[str] = []
+
+    def read():
+        readers.append(threading.current_thread().name)
+        return vocabulary
+
+    lazy = Compilations(GrammarBackends({"toy": lambda: toy}), read, 10**6)
+    for future in [lazy.submit(spec(str(i))) for i in range(6)]:
+        future.result(10)
+    lazy.close()
+    assert len(readers) == 1
+    assert readers[0].startswith("hotshoe-grammar-toy")
+    assert lazy.vocabulary() is vocabulary
