@@ -1,18 +1,30 @@
 """Gated activation behind slot `gated_activation`."""
 
+from __future__ import annotations
+
 from torch import Tensor
 
 from hotshoe.layers.context import BuildContext
-from hotshoe.slots import GatedActivationOp, GatedActivationSpec
+from hotshoe.slots import GatedActivationOp, GatedActivationSpec, Quantised, QuantSpec
 
 
 class GatedActivation:
-    """act(gate) * up; activation is "silu", "gelu" or "gelu_tanh"."""
+    """act(gate) * up.
 
-    def __init__(self, ctx: BuildContext, size: int, activation: str) -> None:
-        spec = GatedActivationSpec(size, activation, ctx.dtype)
+    Args:
+        ctx: The build context.
+        size: Channels of the result.
+        activation: "silu", "gelu" or "gelu_tanh".
+        quant: What the layer behind takes (`Linear.input_quant`).
+    """
+
+    def __init__(
+        self, ctx: BuildContext, size: int, activation: str, quant: QuantSpec | None = None
+    ) -> None:
+        plain = GatedActivationSpec(size, activation, ctx.dtype)
+        spec = ctx.fused("gated_activation", plain, quant)
         self._op: GatedActivationOp = ctx.selector.choose("gated_activation", spec)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor) -> Tensor | Quantised:
         """Map [num_tokens, 2 * size] to [num_tokens, size]."""
         return self._op(x)

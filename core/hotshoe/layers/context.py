@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,9 +12,12 @@ from torch import Tensor
 from hotshoe.layers.split import Section, Split, split_sections
 from hotshoe.layers.weights import WeightTable
 from hotshoe.slots import (
+    AddNormSpec,
     AttentionMetadata,
     AttentionSpec,
     CommunicatorOp,
+    GatedActivationSpec,
+    NormSpec,
     QuantSpec,
     Selector,
 )
@@ -22,6 +25,8 @@ from hotshoe.slots.reference.dtypes import torch_dtype
 
 if TYPE_CHECKING:
     from hotshoe.layers.attention import Attention
+
+Producer = TypeVar("Producer", NormSpec, AddNormSpec, GatedActivationSpec)
 
 
 class Quantization(Protocol):
@@ -95,6 +100,17 @@ class BuildContext:
         return AttentionSpec(
             share, kv_share, head_dim, self.dtype, self.kv_dtype, self.block_size, scale
         )
+
+    def fused(self, slot: str, spec: Producer, quant: QuantSpec | None) -> Producer:
+        """Let an operation quantise its own result where some candidate does both at once.
+
+        Args:
+            slot: The operation's slot.
+            spec: What is asked for anyway.
+            quant: What the layer behind takes; None for a plain result.
+        """
+        wanted = replace(spec, quant=quant)
+        return wanted if quant is not None and self.selector.offers(slot, wanted) else spec
 
     def split(self, what: str, *sections: Section) -> Split:
         """Return this rank's part of a dimension; `what` names the units in messages.

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hotshoe.layers.context import BuildContext
 from hotshoe.layers.split import Split
-from hotshoe.slots import LinearOp, LinearSpec
+from hotshoe.slots import LinearOp, LinearSpec, Quantised
 
 
 class Linear:
@@ -61,6 +61,8 @@ class Linear:
             out_dtype=out_dtype,
         )
         self._op: LinearOp = ctx.selector.choose("linear", spec)
+        #: How the layer before may quantise what it hands over; None for not at all.
+        self.input_quant = activation if getattr(self._op, "takes_quantised", False) else None
         self._sum = ctx.communicator.all_reduce if adds and ctx.communicator else None
         [self._columns] = inputs.within(0, in_features)
         ctx.weight_bytes.append(self._op.nbytes)
@@ -94,7 +96,7 @@ class Linear:
             for parts in self._pending.values():
                 parts[:] = [None] * len(parts)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor | Quantised) -> Tensor:
         """Map [num_tokens, in_features] to [num_tokens, out_features], each this rank's part."""
         y = self._op(x)
         return y if self._sum is None else self._sum(y, y)

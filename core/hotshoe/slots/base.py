@@ -163,6 +163,13 @@ class Selector:
             self.decisions[key] = self._decide(slot, spec)
         return self.decisions[key]
 
+    def offers(self, slot: str, spec: Any) -> bool:
+        """Tell whether a candidate other than the reference would serve; keeps no decision."""
+        try:
+            return self._decide(slot, spec).native
+        except SelectionError:
+            return False
+
     def choose(self, slot: str, spec: Any) -> Any:
         """Choose for a specification and build the operation.
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from hotshoe.slots.specs import KVLayout
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+#: Quantised activations: values [num_tokens, size], and scales [num_tokens] float32.
+Quantised: TypeAlias = "tuple[Tensor, Tensor]"
 
 
 @dataclass(slots=True)
@@ -92,7 +95,11 @@ class RotaryAndCacheOp(Protocol):
 
 
 class LinearOp(Protocol):
-    """A matrix product whose weight is prepared once, in whatever layout the kernel likes."""
+    """A matrix product whose weight is prepared once, in whatever layout the kernel likes.
+
+    An operation that takes activations quantised by the operation before it says so by an
+    attribute `takes_quantised = True`.
+    """
 
     def load(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
         """Take the weight in checkpoint form; inputs may be dropped afterwards.
@@ -104,7 +111,7 @@ class LinearOp(Protocol):
         """
         ...
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor | Quantised) -> Tensor:
         """Return [num_tokens, out_features] for x [num_tokens, in_features] (row stride free)."""
         ...
 
@@ -116,7 +123,7 @@ class LinearOp(Protocol):
 class NormOp(Protocol):
     """RMS norm."""
 
-    def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, weight: Tensor) -> Tensor | Quantised:
         """Normalise x [num_tokens, hidden_size] into a new tensor; float32 inside."""
         ...
 
@@ -124,7 +131,9 @@ class NormOp(Protocol):
 class AddNormOp(Protocol):
     """Residual addition and RMS norm."""
 
-    def __call__(self, x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(
+        self, x: Tensor, residual: Tensor, weight: Tensor
+    ) -> tuple[Tensor | Quantised, Tensor]:
         """Return (normed, new residual); the new residual may overwrite the old one."""
         ...
 
@@ -132,7 +141,7 @@ class AddNormOp(Protocol):
 class GatedActivationOp(Protocol):
     """Gated activation."""
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor) -> Tensor | Quantised:
         """Map [num_tokens, 2 * size] to a new [num_tokens, size]."""
         ...
 

@@ -130,32 +130,43 @@ class NormSpec:
     """RMS norm over the last dimension; the effective weight is weight_offset + weight.
 
     Source: Zhang and Sennrich 2019, arXiv:1910.07467.
+
+    Attributes:
+        quant: The result comes quantised so, with its scales; None for the plain result. Asked
+            for only where the linear layer behind takes it; refuse it rather than quantise in a
+            second pass, which the linear operation does itself.
     """
 
     hidden_size: int
     eps: float
     dtype: str
     weight_offset: float = 0.0
+    quant: QuantSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AddNormSpec:
-    """residual += residual_scale * x, then RMS norm of the new residual."""
+    """residual += residual_scale * x, then RMS norm of the new residual; quant as in NormSpec."""
 
     hidden_size: int
     eps: float
     dtype: str
     weight_offset: float = 0.0
     residual_scale: float = 1.0
+    quant: QuantSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GatedActivationSpec:
-    """act(gate) * up over [.., 2 * size] = gate | up; activation "silu", "gelu" or "gelu_tanh"."""
+    """act(gate) * up over [.., 2 * size] = gate | up; activation "silu", "gelu" or "gelu_tanh".
+
+    quant as in NormSpec.
+    """
 
     size: int
     activation: str
     dtype: str
+    quant: QuantSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,11 @@ ACTIVATION_CODES = {"silu": 0, "gelu": 1, "gelu_tanh": 2}
 
 def supports(spec: GatedActivationSpec, facts: DeviceFacts) -> Verdict:
     """Judge the activation and the element type."""
-    unknown = spec.activation not in ACTIVATION_CODES
-    return judge(facts, spec.dtype, {f"activation {spec.activation} is unknown": unknown})
+    refusals = {
+        f"activation {spec.activation} is unknown": spec.activation not in ACTIVATION_CODES,
+        "results are not quantised": spec.quant is not None,
+    }
+    return judge(facts, spec.dtype, refusals)
 
 
 class GatedActivation:

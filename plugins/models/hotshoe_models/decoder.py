@@ -27,6 +27,7 @@ from hotshoe.layers import (
     Section,
     Split,
 )
+from hotshoe.slots import Quantised, QuantSpec
 from hotshoe_models.spec import DecoderSpec
 
 
@@ -44,14 +45,17 @@ class DenseDecoder:
         self._embed = Embedding(
             ctx, names.embedding, spec.vocab_size, spec.hidden_size, spec.embedding_scale
         )
-        first = names.layer.format(0) + names.input_norm
-        self._first_norm = RMSNorm(ctx, first, spec.hidden_size, spec.norm_eps, spec.norm_offset)
         rotaries = {
             rotation: Rotary.build(rotation, ctx.max_model_len, ctx.device)
             for rotation in {layer.rotation for layer in spec.layers}
             if rotation is not None
         }
         self._layers = [_Layer(spec, ctx, i, rotaries) for i in range(len(spec.layers))]
+        first = names.layer.format(0) + names.input_norm
+        quant = self._layers[0].input_quant
+        self._first_norm = RMSNorm(
+            ctx, first, spec.hidden_size, spec.norm_eps, spec.norm_offset, quant
+        )
         self._lm_head = Logits(
             ctx,
             names.embedding if spec.tied else names.lm_head,
@@ -106,9 +110,9 @@ class _Layer:
             eps, offset = spec.norm_eps, spec.norm_offset
             return None if name is None else RMSNorm(ctx, prefix + name, size, eps, offset)
 
-        def add_norm(name: str) -> AddRMSNorm:
+        def add_norm(name: str, quant: QuantSpec | None) -> AddRMSNorm:
             eps, offset = spec.norm_eps, spec.norm_offset
-            return AddRMSNorm(ctx, name, size, eps, offset, spec.residual_scale)
+            return AddRMSNorm(ctx, name, size, eps, offset, spec.residual_scale, quant)
 
         last = i + 1 == len(spec.layers)
         following = names.final_norm if last else names.layer.format(i + 1) + names.input_norm
@@ -116,18 +120,22 @@ class _Layer:
         self._attention = _attention(spec, ctx, i, rotaries)
         self._o = linear("o", [(prefix + names.o, size)], heads[0] * spec.head_dim, spec.o_bias)
         self._post_attention_norm = norm(names.post_attention_norm)
-        self._mlp_norm = add_norm(prefix + names.mlp_norm)
         self._gate_up = linear("gate_up", gate_up, size, spec.mlp_bias)
-        self._activation = GatedActivation(ctx, split["down"].size, spec.activation)
+        self._mlp_norm = add_norm(prefix + names.mlp_norm, self._gate_up.input_quant)
         self._down = linear(
             "down", [(prefix + names.down, size)], spec.intermediate_size, spec.mlp_bias
         )
+        self._activation = GatedActivation(
+            ctx, split["down"].size, spec.activation, self._down.input_quant
+        )
         self._post_mlp_norm = norm(names.post_mlp_norm)
-        self._next_norm = add_norm(following)
+        #: What the norm before this layer may quantise to; layers are alike in this.
+        self.input_quant = self._qkv.input_quant
+        self._next_norm = add_norm(following, None if last else self.input_quant)
 
     def __call__(
-        self, hidden: Tensor, residual: Tensor, batch: ForwardBatch, keep: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+        self, hidden: Tensor | Quantised, residual: Tensor, batch: ForwardBatch, keep: Tensor | None
+    ) -> tuple[Tensor | Quantised, Tensor]:
         """Map (normed, residual), each [num_tokens, hidden_size], to the next layer's.
 
         After attention, only the tokens at `keep` go on (None: all): [s, hidden_size].

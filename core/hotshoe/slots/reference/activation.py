@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots.operations import GatedActivationOp
+from hotshoe.slots.reference.linear import quantized
 from hotshoe.slots.specs import GatedActivationSpec
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -21,8 +22,8 @@ def build(spec: GatedActivationSpec, facts: DeviceFacts) -> GatedActivationOp:
     """Build act(gate) * up, float32 inside, rounded once."""
     activation = ACTIVATIONS[spec.activation]
 
-    def gated(x: Tensor) -> Tensor:
+    def gated(x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         gate, up = x.float().chunk(2, dim=-1)
-        return (activation(gate) * up).to(x.dtype)
+        return quantized((activation(gate) * up).to(x.dtype), spec.quant)
 
     return gated

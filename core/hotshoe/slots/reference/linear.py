@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots.reference.dtypes import torch_dtype
-from hotshoe.slots.specs import LinearSpec
+from hotshoe.slots.specs import LinearSpec, QuantSpec
 
 #: Storage type and largest magnitude by format. fp8 is the OCP type, whatever a device multiplies.
 #: Source: OCP 8-bit Floating Point Specification 1.0.
@@ -23,6 +23,8 @@ FORMATS: dict[str, tuple[torch.dtype, float]] = {
 
 class Linear:
     """See `hotshoe.slots.LinearOp`."""
+
+    takes_quantised = True
 
     def __init__(self, spec: LinearSpec, facts: DeviceFacts) -> None:
         self._spec = spec
@@ -42,12 +44,13 @@ class Linear:
         if spec.bias:
             self._bias = torch.cat(list(tensors["bias"])).to(self._device, torch_dtype(spec.dtype))
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor | tuple[Tensor, Tensor]) -> Tensor:
         out_dtype = torch_dtype(self._spec.out_dtype or self._spec.dtype)
         if self._scale is None:
+            assert isinstance(x, Tensor)
             return torch.nn.functional.linear(x, self._weight, self._bias).to(out_dtype)
         assert self._spec.weight is not None
-        values, scale = quantize_rows(x, self._spec.weight.format)
+        values, scale = quantize_rows(x, self._spec.weight.format) if isinstance(x, Tensor) else x
         # Sums of up to 2^17 eight-bit products are exact in float64, whatever the device offers.
         product = values.double() @ self._weight.double().T
         out = product.float() * scale[:, None] * self._scale
@@ -56,6 +59,11 @@ class Linear:
     def nbytes(self) -> int:
         tensors = (self._weight, self._scale, self._bias)
         return sum(t.nbytes for t in tensors if t is not None)
+
+
+def quantized(x: Tensor, quant: QuantSpec | None) -> Tensor | tuple[Tensor, Tensor]:
+    """Return x as a specification wants it: plain, or values and scales by token."""
+    return x if quant is None else quantize_rows(x, quant.format)
 
 
 def quantize_rows(x: Tensor, format: str = "int8") -> tuple[Tensor, Tensor]:

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots.operations import AddNormOp, NormOp
+from hotshoe.slots.reference.linear import quantized
 from hotshoe.slots.specs import AddNormSpec, NormSpec
 
 
@@ -18,8 +19,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, weight_offset: float) -> Ten
 def build_norm(spec: NormSpec, facts: DeviceFacts) -> NormOp:
     """Build the reference RMS norm."""
 
-    def norm(x: Tensor, weight: Tensor) -> Tensor:
-        return rms_norm(x, weight, spec.eps, spec.weight_offset)
+    def norm(x: Tensor, weight: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        return quantized(rms_norm(x, weight, spec.eps, spec.weight_offset), spec.quant)
 
     return norm
 
@@ -27,8 +28,11 @@ def build_norm(spec: NormSpec, facts: DeviceFacts) -> NormOp:
 def build_add_norm(spec: AddNormSpec, facts: DeviceFacts) -> AddNormOp:
     """Build the reference residual addition and norm."""
 
-    def add_norm(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    def add_norm(
+        x: Tensor, residual: Tensor, weight: Tensor
+    ) -> tuple[Tensor | tuple[Tensor, Tensor], Tensor]:
         total = (residual.float() + spec.residual_scale * x.float()).to(x.dtype)
-        return rms_norm(total, weight, spec.eps, spec.weight_offset), total
+        normed = rms_norm(total, weight, spec.eps, spec.weight_offset)
+        return quantized(normed, spec.quant), total
 
     return add_norm
