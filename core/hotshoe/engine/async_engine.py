@@ -227,6 +227,14 @@ class AsyncEngine:
         """See `EngineClient.reset_prefix_cache`."""
         return bool(await self._call("reset_prefix_cache", reset_running=reset_running))
 
+    async def start_profile(self, folder: str) -> None:
+        """See `EngineClient.start_profile`."""
+        await self._call("start_profile", folder=folder)
+
+    async def stop_profile(self) -> str:
+        """See `EngineClient.stop_profile`."""
+        return str(await self._call("stop_profile"))
+
     async def check_health(self) -> None:
         """See `EngineClient.check_health`."""
         self._check_alive()

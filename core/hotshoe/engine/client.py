@@ -247,6 +247,25 @@ class EngineClient(Protocol):
         """
         ...
 
+    async def start_profile(self, folder: str) -> None:
+        """Record what the steps that follow compute, which slows them down.
+
+        Args:
+            folder: Made if it is missing; the engine writes a trace file there.
+
+        Raises:
+            RequestError: The worker cannot do it, a recording is under way, or there is no folder.
+        """
+        ...
+
+    async def stop_profile(self) -> str:
+        """Write the recording; return the name of its file.
+
+        Raises:
+            RequestError: There is none.
+        """
+        ...
+
     def check_queue(self) -> None:
         """Refuse early, before a request is even read, if the engine would refuse it now.
 

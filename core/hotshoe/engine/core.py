@@ -25,7 +25,7 @@ from hotshoe.errors import (
     QueueFullError,
     RequestError,
 )
-from hotshoe.executor import Worker, WorkerInfo
+from hotshoe.executor import ProfiledWorker, Worker, WorkerInfo
 from hotshoe.grammar.backends import GrammarBackends
 from hotshoe.grammar.vocabulary import read_vocabulary
 from hotshoe.scheduler import Request, Scheduler, SchedulerConfig
@@ -320,6 +320,27 @@ class EngineCore:
             return False
         self._scheduler.reset_prefix_cache()
         return True
+
+    def start_profile(self, folder: str) -> None:
+        """Record the steps that follow, as `EngineClient.start_profile` says.
+
+        Raises:
+            RequestError: It cannot be done.
+        """
+        self._profiled().start_profile(folder)
+
+    def stop_profile(self) -> str:
+        """Write the recording and return its file's name.
+
+        Raises:
+            RequestError: There is none.
+        """
+        return self._profiled().stop_profile()
+
+    def _profiled(self) -> ProfiledWorker:
+        if isinstance(self._worker, ProfiledWorker):
+            return self._worker
+        raise RequestError("what computes steps here cannot record them, or sleeps")
 
     def _open_constraints(self) -> Constraints:
         """Get ready for requests with a grammar, when the first one comes."""

@@ -104,6 +104,8 @@ class EngineLoop:
             "sleep": self._sleep,
             "wake_up": core.wake_up,
             "reset_prefix_cache": core.reset_prefix_cache,
+            "start_profile": core.start_profile,
+            "stop_profile": core.stop_profile,
         }
 
     def run(self) -> None:

@@ -1,5 +1,5 @@
 """Where steps are computed: the worker interface, and the executor in this process."""
 
-from hotshoe.executor.worker import Worker, WorkerInfo
+from hotshoe.executor.worker import ProfiledWorker, Worker, WorkerInfo
 
-__all__ = ["Worker", "WorkerInfo"]
+__all__ = ["ProfiledWorker", "Worker", "WorkerInfo"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from hotshoe.slots.base import Decision
 from hotshoe.types import StepHandle, StepPlan
@@ -56,4 +56,25 @@ class Worker(Protocol):
 
     def close(self) -> None:
         """Release the device and all memory. May be called twice."""
+        ...
+
+
+@runtime_checkable
+class ProfiledWorker(Protocol):
+    """What a worker has beside the above if it can record what it computes."""
+
+    def start_profile(self, folder: str) -> None:
+        """Begin to record the steps that follow.
+
+        Raises:
+            RequestError: A recording is under way, or the folder cannot be made.
+        """
+        ...
+
+    def stop_profile(self) -> str:
+        """Write the recording into the folder and return the file's name.
+
+        Raises:
+            RequestError: There is none.
+        """
         ...

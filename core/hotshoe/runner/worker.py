@@ -6,10 +6,13 @@ import gc
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from hotshoe.config import EngineConfig
+from hotshoe.errors import RequestError
 from hotshoe.executor.worker import WorkerInfo
 from hotshoe.layers import BuildContext, Quantization
 from hotshoe.layers.weights import WeightTable
@@ -31,6 +34,9 @@ from hotshoe.slots import (
 from hotshoe.slots.reference.graph import Graph
 from hotshoe.slots.reference.transfer import Transfer
 from hotshoe.types import StepPlan
+
+if TYPE_CHECKING:
+    from hotshoe.runner.profiler import Profiler
 
 #: The engine starts a step before it has read the last one's result, never more.
 STEPS_IN_FLIGHT = 2
@@ -71,6 +77,7 @@ class TorchWorker:
         self._model: Model | None = None
         self._runner: Runner | None = None
         self._communicator: CommunicatorOp | None = None
+        self._profiler: Profiler | None = None
 
     def load(self) -> WorkerInfo:
         with self._phase("activate platform"):
@@ -198,6 +205,18 @@ class TorchWorker:
     def execute(self, plan: StepPlan) -> RunningStep:
         assert self._runner is not None, "allocate_cache comes before the first step"
         return self._runner.execute(plan)
+
+    def start_profile(self, folder: str) -> None:
+        from hotshoe.runner.profiler import Profiler  # made at the first use
+
+        if self._profiler is None:
+            self._profiler = Profiler(0 if self._rendezvous is None else self._rendezvous.rank)
+        self._profiler.start(Path(folder))
+
+    def stop_profile(self) -> str:
+        if self._profiler is None:
+            raise RequestError("no profile is being recorded; start one first")
+        return self._profiler.stop().name
 
     def close(self) -> None:
         self._runner = self._model = self._context = None

@@ -15,6 +15,7 @@ from hotshoe_observability.counts import Counts
 from hotshoe_observability.exposition import HOTSHOE, VLLM, Snapshot, expose
 from hotshoe_observability.logs import RequestLog, log_as_json
 from hotshoe_observability.options import ObservabilityOptions
+from hotshoe_observability.profiling import ProfileVerbs
 from hotshoe_observability.recorder import Recorder
 from hotshoe_observability.tracing import Tracer, otlp_exporter
 from hotshoe_server.call import Call
@@ -32,7 +33,7 @@ def build(server: ServerState, options: ObservabilityOptions) -> Parts:
         ConfigError: Traces are asked for, and the library is not installed.
     """
     observers: list[RequestObserver] = []
-    endpoints: list[Endpoint] = []
+    endpoints = ProfileVerbs(options.profile_dir).endpoints()
     resources: list[AbstractContextManager[None]] = []
     if options.metrics:
         metrics = Metrics(server, options)

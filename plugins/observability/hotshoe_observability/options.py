@@ -32,7 +32,7 @@ class ObservabilityOptions:
         choices=("text", "json"),
     )
     profile_dir: str | None = option(
-        None, "directory for profiles; without it, /start_profile is refused"
+        None, "directory for traces of /start_profile, an admin verb; refused without it"
     )
 
     def __post_init__(self) -> None:
