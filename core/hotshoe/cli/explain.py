@@ -1,20 +1,26 @@
 """`hotshoe explain`: which implementation would serve every slot of a model here, and why.
 
-Reads the model's configuration, never its weights.
+Reads the model's configuration, never its weights. `--device-facts` asks about another device.
 """
 
 from __future__ import annotations
 
 import json
 from argparse import ArgumentParser, Namespace
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.cli.options import add_engine_flags, engine_config
 from hotshoe.cli.session import MIB, reference_lines, show_device
 from hotshoe.cli.table import table
+from hotshoe.errors import ConfigError
+from hotshoe.platform import DeviceFacts, Target
+from hotshoe.plugins import PluginManager
 from hotshoe.slots import REFERENCE
 from hotshoe.slots.show import show_spec
+from hotshoe.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from hotshoe.engine.explain import Explanation
@@ -26,64 +32,155 @@ class Explain:
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--json", action="store_true", help="print JSON")
+        parser.add_argument(
+            "--device-facts",
+            metavar="FILE",
+            help="answer for another device: a JSON file, or the name of a target that the "
+            "platform declares",
+        )
         add_engine_flags(parser)
 
     def run(self, args: Namespace) -> int:
         config = engine_config(args)
-        from hotshoe.engine.explain import explain
+        from hotshoe.engine.explain import declared_targets, explain
 
-        explanation = explain(config)
+        plugins = PluginManager(disabled=config.disable_plugins)
+        recorded = None
+        if args.device_facts is not None:
+            recorded = read_facts(args.device_facts, lambda: declared_targets(config, plugins))
+        explanation = explain(config, plugins, recorded)
         print(json.dumps(as_json(explanation)) if args.json else as_text(explanation))
         return 0
+
+
+def read_facts(text: str, targets: Callable[[], Sequence[Target]]) -> DeviceFacts:
+    """Return recorded facts: from a file, else of the declared target of that name.
+
+    Args:
+        text: Path or name.
+        targets: Asked only where there is no such file.
+
+    Raises:
+        ConfigError: Neither exists, or a field is missing, unknown or of another type.
+    """
+    path = Path(text)
+    if not path.is_file():
+        known = {target.name: target.facts for target in targets()}
+        if text not in known:
+            choices = ", ".join(known) or "the platform declares none"
+            raise ConfigError(
+                f"--device-facts: no file and no target {text!r}{did_you_mean(text, known)} "
+                f"(targets: {choices})"
+            )
+        return known[text]
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--device-facts: {path} is no JSON file: {error}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"--device-facts: {path} must hold a JSON object")
+    return _checked_facts(values, path)
+
+
+def _checked_facts(values: dict[str, Any], path: Path) -> DeviceFacts:
+    kinds = {"memory_bytes": int, "compute_units": int, "features": list}
+    names = [f.name for f in fields(DeviceFacts)]
+    for name in values:
+        if name not in names:
+            hint = did_you_mean(name, names)
+            raise ConfigError(f"--device-facts: {path} has an unknown field {name!r}{hint}")
+    values = {"features": [], **values}
+    for name in names:
+        kind = kinds.get(name, str)
+        value = values.get(name)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise ConfigError(f"--device-facts: {name} in {path} must be {kind.__name__}")
+        if isinstance(value, int) and value <= 0:
+            raise ConfigError(f"--device-facts: {name} in {path} must be positive")
+    if not all(isinstance(feature, str) for feature in values["features"]):
+        raise ConfigError(f"--device-facts: features in {path} must be strings")
+    return DeviceFacts(**{**values, "features": frozenset(values["features"])})
 
 
 def as_json(explanation: Explanation) -> dict[str, Any]:
     """Return the explanation as JSON values."""
     facts = asdict(explanation.facts)
+    counted = zip(explanation.decisions, *_counts(explanation), strict=True)
     return {
         "config": asdict(explanation.config),
         "facts": {**facts, "features": sorted(facts["features"])},
         "changes": [asdict(change) for change in explanation.changes],
-        "decisions": [asdict(decision) for decision in explanation.decisions],
-        "memory_bytes": dict(explanation.memory),
+        "decisions": [
+            {**asdict(decision), "layers": uses, "step_share": share}
+            for decision, uses, share in counted
+        ],
+        "memory": [asdict(need) for need in explanation.memory],
+        "unbuilt": dict(explanation.unbuilt),
     }
+
+
+def _counts(explanation: Explanation) -> tuple[Sequence[int], Sequence[float]]:
+    """Return layers and shares of every decision; 0 where nothing was counted."""
+    none = len(explanation.decisions)
+    return explanation.uses or (0,) * none, explanation.shares or (0.0,) * none
 
 
 def as_text(explanation: Explanation) -> str:
     """Return the explanation for people."""
     facts = explanation.facts
     changes = [(c.field, c.value, c.reason) for c in explanation.changes]
-    chosen = [row for decision in explanation.decisions for row in _rows(decision)]
-    memory = [(name, f"{size / MIB:,.2f} MiB") for name, size in explanation.memory.items()]
+    counted = zip(explanation.decisions, *_counts(explanation), strict=True)
+    chosen = [row for decision, uses, share in counted for row in _rows(decision, uses, share)]
+    memory = [(n.use, f"{n.bytes / MIB:,.2f} MiB", n.note) for n in explanation.memory]
+    header = ("slot", "layers", "step", "specification", "candidate", "verdict")
     sections = [
         f"{explanation.config.model} on {facts.platform}: {show_device(facts)}",
         f"features: {' '.join(sorted(facts.features)) or 'none'}",
         _section("decided for you", table(("option", "value", "because"), changes)),
-        _section("slots", table(("slot", "specification", "candidate", "verdict"), chosen)),
-        _section("memory", table(("use", "size"), memory)),
+        _section("slots", table(header, chosen)),
+        _section("memory", table(("use", "size", "how"), memory)),
         *reference_lines(explanation.decisions),
+        *_cost_lines(explanation),
+        *(
+            f"chosen there, but not to be built here: {', '.join(names)} ({cause})"
+            for cause, names in explanation.unbuilt.items()
+        ),
     ]
     return "\n".join(section for section in sections if section)
+
+
+def _cost_lines(explanation: Explanation) -> list[str]:
+    """Say how much of a decode step runs on references."""
+    share = sum(
+        share
+        for decision, share in zip(explanation.decisions, _counts(explanation)[1], strict=True)
+        if not decision.native
+    )
+    if not share:
+        return []
+    return [f"references move {share:.1%} of the bytes of a decode step, and are slow at it"]
 
 
 def _section(title: str, body: str) -> str:
     return f"\n{title}\n{body}" if body else ""
 
 
-def _rows(decision: Decision) -> list[tuple[str, str, str, str]]:
+def _rows(decision: Decision, uses: int, share: float) -> list[tuple[object, ...]]:
     why = f": {decision.reason}" if decision.reason else ""
     first = (
-        decision.slot,
+        *(decision.slot, uses or "", f"{share:.1%}" if share else ""),
         show_spec(decision.spec),
         decision.chosen,
         f"chosen, score {decision.score}{why}",
     )
     # The reference always accepts; that it lost is no news.
     others = ((name, verdict) for name, verdict in decision.others if name != REFERENCE)
-    return [first, *(("", "", name, _verdict(verdict)) for name, verdict in others)]
+    return [first, *(("", "", "", "", name, _verdict(verdict)) for name, verdict in others)]
 
 
 def _verdict(verdict: Verdict) -> str:
+    if verdict.defect:
+        return f"defective: {verdict.reason}"
     if verdict.score is None:
         return f"refused: {verdict.reason}"
     return f"score {verdict.score}" + (f": {verdict.reason}" if verdict.reason else "")

@@ -1,16 +1,47 @@
-"""What an engine would be made of: decisions and memory, without loading a weight."""
+"""What an engine would be made of: decisions, their reasons and the memory, without a weight.
+
+Layers are built on PyTorch's "meta" device, so that no device is touched; with recorded facts the
+answer is for a device that is not here.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from hotshoe.config import EngineConfig
-from hotshoe.engine.setup import prepare
-from hotshoe.platform import Change, DeviceFacts
+from hotshoe.engine.estimate import (
+    TYPE_BITS,
+    Need,
+    activation_bytes,
+    cache_need,
+    linear_bytes,
+    step_shares,
+)
+from hotshoe.engine.setup import EngineSetup, prepare
+from hotshoe.errors import ConfigError, SelectionError
+from hotshoe.executor import Worker
+from hotshoe.lazy import resolve_lazy
+from hotshoe.platform import Available, Change, DeviceFacts, MemoryBudget, Platform, Target
 from hotshoe.plugins import PluginManager
-from hotshoe.slots import Decision, SampleSpec
+from hotshoe.plugins.platforms import HOOK, choose_platform
+from hotshoe.slots import (
+    PLAIN_LAYOUT,
+    REFERENCE,
+    SLOTS,
+    Candidate,
+    Decision,
+    GraphSpec,
+    KVLayout,
+    SampleSpec,
+    Selector,
+    TransferSpec,
+)
+
+#: Of a device's whole memory, where what is free now says nothing about the device asked about.
+USABLE_SHARE = 0.9
+STEPS_IN_FLIGHT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,33 +49,212 @@ class Explanation:
     """Everything that start-up would decide.
 
     Attributes:
-        memory: Bytes by purpose; `kv_block` is one block over all layers.
+        memory: What it would take.
+        uses: How many layers ask each decision's question.
+        shares: Each decision's share of the bytes of a decode step, at half of max_model_len.
+        unbuilt: Why candidates that were chosen cannot be built on this machine, and which.
     """
 
     config: EngineConfig
     facts: DeviceFacts
     changes: tuple[Change, ...]
     decisions: tuple[Decision, ...]
-    memory: Mapping[str, int]
+    memory: tuple[Need, ...] = ()
+    uses: tuple[int, ...] = ()
+    shares: tuple[float, ...] = ()
+    unbuilt: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def explain(config: EngineConfig, plugins: PluginManager | None = None) -> Explanation:
+def explain(
+    config: EngineConfig,
+    plugins: PluginManager | None = None,
+    recorded: DeviceFacts | None = None,
+) -> Explanation:
     """Build the model's layers, which choose their operations, and read off what they chose.
+
+    Args:
+        config: As for an engine.
+        plugins: Default: those installed.
+        recorded: Another device than the one that is here.
 
     Raises:
         UserError: The engine could not be built as asked.
     """
-    setup = prepare(config, plugins)
+    if plugins is None:
+        plugins = PluginManager(disabled=config.disable_plugins)
+    platform = None
+    if recorded is not None:
+        platform = _Recorded(named_platform(config, plugins, recorded), recorded)
+        config = replace(config, platform=platform.name)
+    setup = prepare(config, plugins, platform=platform)
     facts = setup.selector.facts
     if setup.platform.create_worker(setup.config) is not None:
-        return Explanation(setup.config, facts, setup.changes, (), {})
-    worker = setup.torch_worker()
+        return Explanation(setup.config, facts, setup.changes, ())
+    selector = _PaperSelector(setup, may_lack=recorded is not None)
+    worker = replace(setup, selector=selector).torch_worker()
     ctx, model = worker.build()
-    setup.selector.decide("sample", SampleSpec(model.vocab_size))
-    checkpoint = sum(math.prod(e.shape) for e in ctx.weights.expected.values())
-    memory = {
-        "weights": checkpoint * ctx.torch_dtype.itemsize,
-        "kv_block": sum(layer.block_bytes() for layer in ctx.attention_layers),
-    }
-    decisions = tuple(setup.selector.decisions.values())
-    return Explanation(setup.config, facts, setup.changes, decisions, memory)
+    _decide_rest(selector, setup, model.vocab_size)
+    norms = sum(
+        expected.shape[0] * TYPE_BITS[ctx.dtype] // 8
+        for name, expected in ctx.weights.expected.items()
+        if len(expected.shape) == 1 and not name.endswith(".bias")
+    )
+    block_bytes = sum(layer.block_bytes() for layer in ctx.attention_layers)
+    keys = list(selector.decisions)
+    assert setup.config.max_model_len is not None
+    shares = step_shares(selector.uses, max(setup.config.max_model_len // 2, 1))
+    return Explanation(
+        setup.config,
+        facts,
+        setup.changes,
+        tuple(selector.decisions.values()),
+        _memory(setup, selector, norms, block_bytes, recorded is not None),
+        tuple(selector.uses[key] for key in keys),
+        tuple(shares.get(key, 0.0) for key in keys),
+        {cause: tuple(names) for cause, names in selector.unbuilt.items()},
+    )
+
+
+def _decide_rest(selector: _PaperSelector, setup: EngineSetup, vocab_size: int) -> None:
+    """Decide what the runner asks for, beside the layers."""
+    questions: list[tuple[str, Any]] = [("sample", SampleSpec(vocab_size))]
+    if setup.platform.asynchronous:
+        questions.append(("transfer", TransferSpec(STEPS_IN_FLIGHT)))
+        questions.append(("graph", GraphSpec(setup.config.max_num_seqs)))
+    for slot, spec in questions:
+        selector.decide(slot, spec)
+        selector.uses[slot, spec] += 1
+
+
+def _memory(
+    setup: EngineSetup, selector: Selector, norms: int, block_bytes: int, is_recorded: bool
+) -> tuple[Need, ...]:
+    config, uses = setup.config, selector.uses
+    tables = sum(
+        count * spec.num_embeddings * spec.size * TYPE_BITS[spec.dtype] // 8
+        for (slot, spec), count in uses.items()
+        if slot == "embedding"
+    )
+    matrices = sum(n * linear_bytes(spec) for (slot, spec), n in uses.items() if slot == "linear")
+    weights = Need("weights", matrices + tables + norms)
+    activations = Need(
+        "activations", activation_bytes(config, uses), f"{config.max_num_batched_tokens} tokens"
+    )
+    taken = weights.bytes + activations.bytes
+    if is_recorded or setup.platform.measures_memory:
+        whole = int(setup.selector.facts.memory_bytes * USABLE_SHARE)
+        note = f"{USABLE_SHARE:.0%} of the device's memory, less weights and activations"
+        budget = MemoryBudget(max(whole - taken, 0), note)
+    else:
+        found = setup.platform.memory_budget(config)
+        budget = MemoryBudget(max(found.available_bytes - weights.bytes, 0), found.note)
+    vocab = max((spec.vocab_size for slot, spec in uses if slot == "sample"), default=1)
+    recorded_steps = any(d.native for d in selector.decisions.values() if d.slot == "graph")
+    graphs = "recorded steps work in the activations' memory" if recorded_steps else "none recorded"
+    return (
+        weights,
+        cache_need(config, block_bytes, vocab, budget),
+        activations,
+        Need("graphs", 0, graphs),
+    )
+
+
+def named_platform(
+    config: EngineConfig, plugins: PluginManager, facts: DeviceFacts | None = None
+) -> Platform:
+    """Return the platform that a configuration names, or facts belong to, without probing it.
+
+    Raises:
+        PluginError: There is none of that name.
+        ConfigError: The facts are another platform's.
+    """
+    name = config.platform
+    if name == "auto":
+        name = facts.platform if facts is not None else choose_platform(plugins, "auto").name
+    if facts is not None and facts.platform != name:
+        raise ConfigError(f"the facts are of platform {facts.platform}, not of {name}")
+    platform: Platform = resolve_lazy(plugins.pick("platform", name, HOOK))()
+    return platform
+
+
+def declared_targets(config: EngineConfig, plugins: PluginManager) -> Sequence[Target]:
+    """Return the devices that the named platform was written for."""
+    return named_platform(config, plugins).targets
+
+
+class _Recorded(Platform):
+    """A platform on a device that is not here: everything is its own but the facts."""
+
+    def __init__(self, inner: Platform, facts: DeviceFacts) -> None:
+        self.name = inner.name
+        self.asynchronous = inner.asynchronous
+        self._inner, self._facts = inner, facts
+
+    def probe(self) -> Available:
+        return Available(0)
+
+    def facts(self) -> DeviceFacts:
+        return self._facts
+
+    def candidates(self) -> Sequence[Candidate]:
+        return self._inner.candidates()
+
+    def resolve(self, config: EngineConfig) -> Sequence[Change]:
+        return self._inner.resolve(config)
+
+    def dtype_for(self, checkpoint_dtype: str) -> tuple[str, str]:
+        return self._inner.dtype_for(checkpoint_dtype)
+
+    def create_worker(self, config: EngineConfig) -> Worker | None:
+        return self._inner.create_worker(config)
+
+
+class _PaperSelector(Selector):
+    """Chooses as an engine would and builds on "meta", where nothing is allocated.
+
+    Args:
+        setup: Whose candidates and facts are used.
+        may_lack: A chosen candidate that cannot be built here is replaced by a stand-in, for its
+            library belongs to another machine.
+    """
+
+    def __init__(self, setup: EngineSetup, may_lack: bool) -> None:
+        config, facts = setup.config, setup.selector.facts
+        super().__init__(
+            SLOTS,
+            [
+                *setup.platform.candidates(),
+                *setup.plugins.sequence("hotshoe_candidates", platform=setup.platform.name),
+            ],
+            replace(facts, device="meta"),
+            forced=config.kernel,
+            require_native=config.require_native,
+        )
+        self._may_lack = may_lack
+        self.unbuilt: dict[str, dict[str, None]] = {}
+
+    def choose(self, slot: str, spec: Any) -> Any:
+        if not self._may_lack:
+            return super().choose(slot, spec)
+        decision = self.decide(slot, spec)
+        candidate = self._by_slot[slot][decision.chosen]
+        self.uses[slot, spec] += 1
+        try:
+            return resolve_lazy(candidate.build)(spec, self.facts)
+        except Exception as error:  # a foreign library may fail in any way; the cause is kept
+            if decision.chosen == REFERENCE:
+                raise SelectionError(f"slot {slot}: {error}") from error
+            cause = f"{type(error).__name__}: {str(error).partition(';')[0]}"
+            self.unbuilt.setdefault(cause, {})[f"{slot}/{decision.chosen}"] = None
+            layout = candidate.layout(spec, self.facts) if candidate.layout else PLAIN_LAYOUT
+            return _StandIn(layout)
+
+
+@dataclass(frozen=True, slots=True)
+class _StandIn:
+    """In the place of an operation whose library is not here."""
+
+    layout: KVLayout
+
+    def nbytes(self) -> int:
+        return 0

@@ -15,6 +15,7 @@ from typing import Any
 from hotshoe.errors import SelectionError, UserError
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import DeviceFacts
+from hotshoe.slots.specs import KVLayout
 from hotshoe.suggest import did_you_mean
 
 REFERENCE = "reference"
@@ -59,6 +60,8 @@ class Candidate:
             reference `"module:attribute"` to that function, imported only when chosen.
         batch_invariant: Claims that a row's result does not depend, to the last bit, on what else
             is in the batch. Conformance tests the claim.
+        layout: For attention alone: `layout(spec, facts)` is the cache layout that the operation
+            will read, said without building it, so that it is known of devices that are not here.
     """
 
     slot: str
@@ -66,6 +69,7 @@ class Candidate:
     supports: Callable[[Any, DeviceFacts], Verdict]
     build: Callable[[Any, DeviceFacts], Any] | str
     batch_invariant: bool = False
+    layout: Callable[[Any, DeviceFacts], KVLayout] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,11 @@ def layout(kv_dtype: str) -> KVLayout:
     return KVLayout("cpu-pairs", "hDtd", "hTdt", pack=2)
 
 
+def declared_layout(spec: AttentionSpec, facts: DeviceFacts) -> KVLayout:
+    """Say which layout the operation for a specification reads."""
+    return layout(spec.kv_dtype)
+
+
 def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
     """Judge sizes and types."""
     size = spec.block_size

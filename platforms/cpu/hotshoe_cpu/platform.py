@@ -81,7 +81,13 @@ class CpuPlatform(Platform):
         )
 
         return (
-            Candidate("attention", "native", attention.supports, attention.Attention),
+            Candidate(
+                "attention",
+                "native",
+                attention.supports,
+                attention.Attention,
+                layout=attention.declared_layout,
+            ),
             Candidate("rotary_and_cache", "native", rotary.supports, rotary.RotaryAndCache),
             Candidate("linear", "native", linear.supports, linear.Linear),
             Candidate("rms_norm", "native", norm.supports, norm.Norm),

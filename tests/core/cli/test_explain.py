@@ -1,11 +1,17 @@
 """`hotshoe explain`: decisions, refusals and changes, for people and for programs."""
 
 import json
+from dataclasses import asdict
+from pathlib import Path
 
-from hotshoe.cli.explain import as_json, as_text
+import pytest
+
+from hotshoe.cli.explain import as_json, as_text, read_facts
 from hotshoe.config import EngineConfig
+from hotshoe.engine.estimate import Need
 from hotshoe.engine.explain import Explanation
-from hotshoe.platform import Change, DeviceFacts
+from hotshoe.errors import ConfigError
+from hotshoe.platform import Change, DeviceFacts, Target
 from hotshoe.slots import REFERENCE, Decision, NormSpec, SampleSpec, accept, refuse
 
 EXPLANATION = Explanation(
@@ -23,7 +29,10 @@ EXPLANATION = Explanation(
         ),
         Decision("sample", SampleSpec(9), REFERENCE, 0, "", (("native", refuse("too small")),)),
     ),
-    {"weights": 5 << 20},
+    (Need("weights", 5 << 20, "as they are"),),
+    (12, 1),
+    (0.25, 0.75),
+    {"OSError: no libvendor": ("rms_norm/native",)},
 )
 
 
@@ -34,10 +43,12 @@ def test_text_names_choice_and_every_refusal() -> None:
         "demo on p: Chip, v1, 4 compute units",
         "features: fast wide",
         "dtype float32 the checkpoint's type",
-        "rms_norm hidden_size=64 eps=1e-06 dtype=float32 native chosen, score 10: fits",
+        "rms_norm 12 25.0% hidden_size=64 eps=1e-06 dtype=float32 native chosen, score 10: fits",
         "other refused: too narrow",
         "native refused: too small",
-        "weights 5.00 MiB",
+        "weights 5.00 MiB as they are",
+        "references move 75.0% of the bytes of a decode step, and are slow at it",
+        "chosen there, but not to be built here: rms_norm/native (OSError: no libvendor)",
         "slot sample runs on its plain reference for vocab_size=9",
     ):
         assert line in lines
@@ -54,7 +65,10 @@ def test_json_holds_the_same() -> None:
         "other",
         {"score": None, "reason": "too narrow", "defect": False},
     ]
-    assert document["memory_bytes"] == {"weights": 5 << 20}
+    assert first["layers"] == 12
+    assert first["step_share"] == 0.25
+    assert document["memory"] == [{"use": "weights", "bytes": 5 << 20, "note": "as they are"}]
+    assert document["unbuilt"] == {"OSError: no libvendor": ["rms_norm/native"]}
     assert document["config"]["platform"] == "p"
 
 
@@ -71,3 +85,48 @@ def test_mistakes_are_found_without_a_load(hotshoe, null) -> None:
     ran = hotshoe("explain", *null, "--max-model-len", "65")
     assert ran.code == 2
     assert "exceeds the model's 64" in ran.err
+
+
+FACTS = DeviceFacts("p", "dev:0", "Chip 9", "v9", 3 << 30, 4, frozenset({"wide"}))
+
+
+def test_facts_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "facts.json"
+    path.write_text(json.dumps({**asdict(FACTS), "features": ["wide"]}))
+    assert read_facts(str(path), list) == FACTS
+
+
+def test_facts_of_a_target() -> None:
+    targets = [Target("chip 9", FACTS)]
+    assert read_facts("chip 9", lambda: targets) == FACTS
+    with pytest.raises(ConfigError, match=r"no target 'chip 8'; did you mean chip 9\?"):
+        read_facts("chip 8", lambda: targets)
+    with pytest.raises(ConfigError, match="the platform declares none"):
+        read_facts("chip 8", list)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"memory_bytes": "much"}, "memory_bytes in .* must be int"),
+        ({"memory_bytes": True}, "memory_bytes in .* must be int"),
+        ({"compute_units": 0}, "compute_units in .* must be positive"),
+        ({"features": "wide"}, "features in .* must be list"),
+        ({"features": [1]}, "features in .* must be strings"),
+        ({"name": None}, "name in .* must be str"),
+        ({"archs": "v9"}, r"unknown field 'archs'; did you mean arch\?"),
+    ],
+)
+def test_facts_that_are_none(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    path = tmp_path / "facts.json"
+    path.write_text(json.dumps({**asdict(FACTS), "features": [], **change}))
+    with pytest.raises(ConfigError, match=message):
+        read_facts(str(path), list)
+
+
+@pytest.mark.parametrize("text", ["[]", "{", "\xff"])
+def test_files_that_are_none(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "facts.json"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"facts\.json (is no JSON file|must hold)"):
+        read_facts(str(path), list)

@@ -1,0 +1,110 @@
+"""What a model will take, from its specifications alone: bytes of weights, of a step, of the cache.
+
+Estimates for `explain`, made before anything is loaded; padding of prepared weights and what
+kernels need for themselves are not in them. Free of torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hotshoe.config import EngineConfig
+from hotshoe.engine.core import plan_cache
+from hotshoe.errors import MemoryLimitError
+from hotshoe.executor import WorkerInfo
+from hotshoe.platform import MemoryBudget
+from hotshoe.slots import LinearSpec
+
+TYPE_BITS = {"float32": 32, "bfloat16": 16, "float16": 16}
+FORMAT_BITS = {"int8": 8, "fp8": 8, "int4": 4, "mxfp4": 4, "nvfp4": 4}
+SCALE_BITS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One line of the memory plan."""
+
+    use: str
+    bytes: int
+    note: str = ""
+
+
+def linear_bytes(spec: LinearSpec) -> int:
+    """Return the bytes of a matrix with its scales and bias."""
+    elements = spec.in_features * spec.out_features
+    if spec.weight is None:
+        bits = elements * TYPE_BITS[spec.dtype]
+    else:
+        name = spec.weight.format.partition("_")[0]
+        per_scale = {
+            "group": spec.weight.group_size or elements,
+            "block": (spec.weight.block_shape or (1, elements))[0]
+            * (spec.weight.block_shape or (1, elements))[1],
+            "tensor": elements,
+        }.get(spec.weight.granularity, spec.in_features)
+        bits = elements * FORMAT_BITS.get(name, 8) + elements // per_scale * SCALE_BITS
+    bias = spec.out_features * TYPE_BITS[spec.dtype] if spec.bias else 0
+    return (bits + bias) // 8
+
+
+def _size(spec: Any) -> int:
+    return TYPE_BITS[spec.dtype] // 8
+
+
+#: Bytes that a decode step of one sequence moves through an operation, by slot. An attention's
+#: depend on how long the sequence is; the second argument is that.
+STEP_BYTES: dict[str, Callable[[Any, int], int]] = {
+    "linear": lambda s, n: linear_bytes(s),
+    "attention": lambda s, n: (
+        2 * min(n, s.window or n) * s.num_kv_heads * s.head_dim * TYPE_BITS.get(s.kv_dtype, 8) // 8
+    ),
+    "rotary_and_cache": lambda s, n: 2 * (s.num_heads + 2 * s.num_kv_heads) * s.head_dim * _size(s),
+    "rms_norm": lambda s, n: 3 * s.hidden_size * _size(s),
+    "add_rms_norm": lambda s, n: 5 * s.hidden_size * _size(s),
+    "gated_activation": lambda s, n: 3 * s.size * _size(s),
+    "embedding": lambda s, n: 2 * s.size * _size(s),
+    "sample": lambda s, n: 4 * s.vocab_size,
+}
+
+
+def step_shares(uses: Mapping[tuple[str, Any], int], length: int) -> dict[tuple[str, Any], float]:
+    """Return each specification's share of the bytes of a decode step at a sequence length."""
+    moved = {
+        (slot, spec): STEP_BYTES[slot](spec, length) * count if slot in STEP_BYTES else 0
+        for (slot, spec), count in uses.items()
+    }
+    total = sum(moved.values()) or 1
+    return {key: value / total for key, value in moved.items()}
+
+
+def activation_bytes(config: EngineConfig, uses: Mapping[tuple[str, Any], int]) -> int:
+    """Return the bytes of the largest step's intermediate results.
+
+    The widest matrix product holds its input and output while the residual is kept, and the logits
+    of every row are held twice, once for reports.
+    """
+    tokens = config.max_num_batched_tokens or 0
+    inner = [s for slot, s in uses if slot == "linear" and s.out_dtype is None]
+    width = max((s.in_features + s.out_features for s in inner), default=0)
+    hidden = max((s.hidden_size for slot, s in uses if slot == "rms_norm"), default=0)
+    size = TYPE_BITS.get(config.dtype, 32) // 8
+    vocab = max((s.vocab_size for slot, s in uses if slot == "sample"), default=0)
+    return tokens * (width + 2 * hidden) * size + 2 * config.max_num_seqs * vocab * 4
+
+
+def cache_need(
+    config: EngineConfig, block_bytes: int, vocab_size: int, budget: MemoryBudget
+) -> Need:
+    """Plan the cache as start-up would; a plan that fails says why."""
+    info = WorkerInfo(vocab_size, block_bytes, budget.available_bytes, budget.note)
+    try:
+        blocks = plan_cache(config, info)
+    except MemoryLimitError as error:
+        return Need("KV cache", 0, f"does not fit: {error}")
+    assert config.block_size is not None
+    note = f"{blocks} blocks of {block_bytes} bytes, {blocks * config.block_size} tokens"
+    if config.kv_cache_memory_bytes is None:
+        note += f"; {budget.note}" if budget.note else ""
+    return Need("KV cache", blocks * block_bytes, note)

@@ -1,0 +1,63 @@
+"""Sizes from specifications: against numbers worked out by hand."""
+
+import pytest
+
+from hotshoe.config import EngineConfig
+from hotshoe.engine.estimate import (
+    STEP_BYTES,
+    activation_bytes,
+    cache_need,
+    linear_bytes,
+    step_shares,
+)
+from hotshoe.platform import MemoryBudget
+from hotshoe.slots import SLOTS, AttentionSpec, LinearSpec, NormSpec, QuantSpec, SampleSpec
+
+
+@pytest.mark.parametrize(
+    ("weight", "size"),
+    [
+        (None, 64 * 32 * 2),
+        (QuantSpec("int8", "channel"), 64 * 32 + 32 * 4),
+        (QuantSpec("fp8_e4m3", "tensor"), 64 * 32 + 4),
+        (QuantSpec("int4", "group", group_size=16), 64 * 32 // 2 + 64 * 32 // 16 * 4),
+        (QuantSpec("fp8_e4m3", "block", block_shape=(16, 16)), 64 * 32 + 8 * 4),
+    ],
+)
+def test_matrices(weight: QuantSpec | None, size: int) -> None:
+    spec = LinearSpec(64, 32, "bfloat16", weight=weight)
+    assert linear_bytes(spec) == size
+    biased = LinearSpec(64, 32, "bfloat16", weight=weight, bias=True)
+    assert linear_bytes(biased) == size + 32 * 2
+
+
+def test_shares_of_a_step() -> None:
+    linear, norm = LinearSpec(64, 64, "float32"), NormSpec(64, 1e-6, "float32")
+    attention = AttentionSpec(4, 2, 64, "float32", "float32", 16, 0.125, window=8)
+    uses = {("linear", linear): 3, ("rms_norm", norm): 1, ("attention", attention): 1}
+    moved = {"linear": 3 * 64 * 64 * 4, "rms_norm": 3 * 64 * 4, "attention": 2 * 8 * 2 * 64 * 4}
+    shares = step_shares(uses, 1000)
+    assert sum(shares.values()) == pytest.approx(1)
+    for (slot, _), share in shares.items():
+        assert share == pytest.approx(moved[slot] / sum(moved.values()))
+    assert step_shares({("graph", "anything"): 1}, 8) == {("graph", "anything"): 0}
+    assert set(STEP_BYTES) <= set(SLOTS)
+
+
+def test_activations_grow_with_tokens_and_rows() -> None:
+    uses = {
+        ("linear", LinearSpec(64, 192, "bfloat16")): 1,
+        ("rms_norm", NormSpec(64, 1e-6, "bfloat16")): 1,
+        ("sample", SampleSpec(1000)): 1,
+    }
+    config = EngineConfig(dtype="bfloat16", max_num_batched_tokens=10, max_num_seqs=3)
+    assert activation_bytes(config, uses) == 10 * (256 + 128) * 2 + 2 * 3 * 1000 * 4
+
+
+def test_the_cache_is_planned_as_at_start_up() -> None:
+    config = EngineConfig(max_model_len=64, block_size=16, max_num_seqs=2)
+    need = cache_need(config, 100, 1000, MemoryBudget(550, "half"))
+    assert (need.bytes, need.note) == (500, "5 blocks of 100 bytes, 80 tokens; half")
+    need = cache_need(config, 100, 1000, MemoryBudget(10**6))
+    assert need.bytes == 800
+    assert cache_need(config, 100, 1000, MemoryBudget(399)).note.startswith("does not fit: ")

@@ -1,0 +1,62 @@
+"""Explanations: the engine's own decisions, without a weight and without a device."""
+
+from dataclasses import replace
+
+import pytest
+
+from hotshoe import LLM
+from hotshoe.config import EngineConfig
+from hotshoe.engine.explain import declared_targets, explain
+from hotshoe.errors import ConfigError, PluginError
+from hotshoe.platform import DeviceFacts
+from hotshoe.plugins import PluginManager
+
+CONFIG = EngineConfig("demo", platform="cpu", max_model_len=256, max_num_seqs=4)
+
+
+@pytest.fixture(scope="module")
+def plugins() -> PluginManager:
+    return PluginManager()
+
+
+def test_what_is_explained_is_what_is_done(plugins: PluginManager) -> None:
+    told = explain(CONFIG, plugins)
+    with LLM(config=CONFIG, plugins=plugins) as llm:
+        assert set(told.decisions) == set(llm.decisions)
+        memory = {need.use: need.bytes for need in told.memory}
+        assert memory["weights"] == pytest.approx(llm.memory["weights"], rel=0.5)
+        assert memory["KV cache"] == llm.memory["kv_cache"]
+    assert sum(told.shares) == pytest.approx(1)
+    assert [n for d, n in zip(told.decisions, told.uses, strict=True) if d.slot == "sample"] == [1]
+    assert told.unbuilt == {}
+
+
+def test_a_device_that_is_not_here(plugins: PluginManager) -> None:
+    for target in declared_targets(CONFIG, plugins):
+        told = explain(replace(CONFIG, platform="auto"), plugins, target.facts)
+        assert told.facts == target.facts
+        assert told.config.platform == "cpu"
+        assert all(decision.native for decision in told.decisions), target.name
+
+
+def test_a_device_that_nothing_is_made_for(plugins: PluginManager) -> None:
+    nothing = DeviceFacts("cpu", "cpu", "a toaster", "t1", 1 << 24, 1)
+    told = explain(CONFIG, plugins, nothing)
+    assert not any(decision.native for decision in told.decisions)
+    assert "no build of the native kernels" in dict(told.decisions[0].others)["native"].reason
+    [cache] = [need for need in told.memory if need.use == "KV cache"]
+    assert cache.note.startswith("does not fit: ")
+
+
+def test_facts_of_another_platform(plugins: PluginManager) -> None:
+    foreign = DeviceFacts("toaster", "cpu", "a toaster", "t1", 1 << 24, 1)
+    with pytest.raises(ConfigError, match="of platform toaster, not of cpu"):
+        explain(CONFIG, plugins, foreign)
+    with pytest.raises(PluginError, match="unknown platform 'toaster'"):
+        explain(replace(CONFIG, platform="auto"), plugins, foreign)
+
+
+def test_a_platform_with_its_own_worker_has_no_decisions(plugins: PluginManager) -> None:
+    told = explain(replace(CONFIG, platform="null"), plugins)
+    assert told.decisions == ()
+    assert told.memory == ()
