@@ -57,7 +57,7 @@ class GatedActivationQuant:
         from hotshoe_triton.kernels.activation import gated_activation_quant
 
         self._kernel, self._size, self._format = gated_activation_quant, spec.size, format
-        block = min(8192, next_power_of_2(spec.size))
+        block = min(16384, next_power_of_2(spec.size))
         self._constants = {
             "SIZE": spec.size,
             "ACTIVATION": spec.activation,

@@ -35,19 +35,22 @@ def gated_activation_quant(
     SIZE: tl.constexpr, ACTIVATION: tl.constexpr, LIMIT: tl.constexpr, BLOCK: tl.constexpr,
     CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """Grid: (rows,). Computes a row twice: for its largest magnitude, then for its values."""
+    """Grid: (rows,). A row wider than BLOCK is computed twice: for its scale, then for its
+    values."""
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * x_stride
+    column = tl.arange(0, BLOCK)
     wait(CHAINED)
-    largest = tl.zeros([BLOCK], tl.float32)
-    for first in range(0, SIZE, BLOCK):
-        column = first + tl.arange(0, BLOCK)
-        y = gated(x_ptr, column, column < SIZE, SIZE, ACTIVATION)
-        largest = tl.maximum(largest, tl.abs(y.to(tl.float32)))
-    scale = row_scale(tl.max(largest, 0), LIMIT)
+    y = gated(x_ptr, column, column < SIZE, SIZE, ACTIVATION).to(tl.float32)
+    largest = tl.max(tl.abs(y), 0)
+    for first in range(BLOCK, SIZE, BLOCK):
+        more = gated(x_ptr, first + column, first + column < SIZE, SIZE, ACTIVATION)
+        largest = tl.maximum(largest, tl.max(tl.abs(more.to(tl.float32)), 0))
+    scale = row_scale(largest, LIMIT)
     tl.store(scale_ptr + row, scale)
-    for first in range(0, SIZE, BLOCK):
-        column = first + tl.arange(0, BLOCK)
-        y = gated(x_ptr, column, column < SIZE, SIZE, ACTIVATION).to(tl.float32)
-        q = quantize(y, scale, LIMIT, out_ptr.dtype.element_ty)
-        tl.store(out_ptr + row * SIZE + column, q, mask=column < SIZE)
+    q = quantize(y, scale, LIMIT, out_ptr.dtype.element_ty)
+    tl.store(out_ptr + row * SIZE + column, q, mask=column < SIZE)
+    for first in range(BLOCK, SIZE, BLOCK):
+        more = gated(x_ptr, first + column, first + column < SIZE, SIZE, ACTIVATION)
+        q = quantize(more.to(tl.float32), scale, LIMIT, out_ptr.dtype.element_ty)
+        tl.store(out_ptr + row * SIZE + first + column, q, mask=first + column < SIZE)
