@@ -252,19 +252,25 @@ class SocketLink:
             sock.close()
             raise EngineError(f"no engine listens at {self._path}: {error.strerror}") from error
         connection = Connection(sock, self._waker.wake)
+        try:
+            return connection, self._greet(connection)
+        except BaseException:
+            connection.close()
+            raise
+
+    def _greet(self, connection: Connection) -> EngineInfo:
         connection.send(encode(Hello(Side())))
         message = connection.fetch(CONNECT_S)
         try:
             answer = None if message is None else decode_news(message)
         except UNREADABLE as error:
             answer = Dead(not_understood(error))
-        if isinstance(answer, Welcome):
-            check_side(Side(), answer.side)
-            return connection, answer.info
-        connection.close()
         if isinstance(answer, Dead):
             raise answer.error.unwrap()
-        raise EngineError(f"the engine at {self._path} does not answer")
+        if not isinstance(answer, Welcome):
+            raise EngineError(f"the engine at {self._path} does not answer")
+        check_side(Side(), answer.side)
+        return answer.info
 
     def _run(self) -> None:
         while True:
@@ -283,16 +289,16 @@ class SocketLink:
         with selectors.DefaultSelector() as selector:
             selector.register(self._waker, selectors.EVENT_READ)
             selector.register(connection, selectors.EVENT_READ)
+            self._hand_on(connection)  # what came along with the welcome
             while not (self._closed.is_set() or connection.ended):
+                writing = selectors.EVENT_WRITE if connection.has_backlog else 0
+                selector.modify(connection, selectors.EVENT_READ | writing)
                 for key, events in selector.select():
                     if key.fileobj is self._waker:
                         self._waker.clear()
                     if events & selectors.EVENT_WRITE:
                         connection.flush()
                 self._hand_on(connection)
-                writing = selectors.EVENT_WRITE if connection.has_backlog else 0
-                if not connection.ended:
-                    selector.modify(connection, selectors.EVENT_READ | writing)
 
     def _hand_on(self, connection: Connection) -> None:
         for message in connection.receive():

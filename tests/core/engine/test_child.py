@@ -1,0 +1,57 @@
+"""The engine process's own duties before it serves; test_process.py has the rest."""
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hotshoe.engine.connection import Connection
+from hotshoe.engine.messages import Dead, Side, Start, decode_from_engine, encode
+
+
+@pytest.fixture
+def channel() -> Iterator[tuple[Connection, subprocess.Popen[str]]]:
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-P", "-m", "hotshoe.engine.child", str(theirs.fileno())]
+    with subprocess.Popen(command, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE) as child:
+        theirs.close()
+        control = Connection(ours)
+        yield control, child
+        control.close()
+
+
+def test_without_an_owner_it_ends(channel) -> None:
+    control, child = channel
+    control.close()
+    assert child.wait(10) == 1
+    assert child.stderr.read() == b""
+
+
+@pytest.mark.parametrize(
+    ("start", "match"),
+    [
+        (Start(Side("9.9", 99), {}, "/nowhere/x", False), "9.9"),
+        (Start(Side(), {"modell": "x"}, "/nowhere/x", False), "did you mean model"),
+    ],
+    ids=["version", "option"],
+)
+def test_what_is_wrong_is_said_over_the_channel(channel, start: Start, match: str) -> None:
+    control, child = channel
+    control.send(encode(start))
+    said = decode_from_engine(control.fetch(20))
+    assert isinstance(said, Dead) and said.error.kind == "ConfigError"
+    assert match in said.error.message
+    assert child.wait(10) == 1
+    assert child.stderr.read() == b""
+
+
+def test_a_socket_that_cannot_be_made_is_said(channel, model_dir: Path) -> None:
+    control, child = channel
+    config = {"model": str(model_dir), "platform": "null"}
+    control.send(encode(Start(Side(), config, "/nowhere/x.sock", False)))
+    said = decode_from_engine(control.fetch(20))
+    assert isinstance(said, Dead) and "cannot make a socket at /nowhere" in said.error.message
+    assert child.wait(10) == 1
