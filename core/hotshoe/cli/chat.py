@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.cli.generate import add_output_flags, document, print_stream
+from hotshoe.cli.grammar import add_grammar_flags, grammar_spec
 from hotshoe.cli.options import (
     add_engine_flags,
     add_sampling_flags,
@@ -48,9 +49,10 @@ class Chat:
         add_output_flags(parser)
         add_engine_flags(parser)
         add_sampling_flags(parser)
+        add_grammar_flags(parser)
 
     def run(self, args: Namespace) -> int:
-        params = sampling_params(args)
+        params = sampling_params(args, grammar=grammar_spec(args))
         engine_config(args)  # a bad option is found before the engine's modules load
         tools = read_tools(args.tools) if args.tools else None
         opening = [{"role": "system", "content": args.system}] if args.system else []

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from hotshoe.cli.grammar import add_grammar_flags, grammar_spec
 from hotshoe.cli.options import (
     add_engine_flags,
     add_sampling_flags,
@@ -41,10 +42,11 @@ class Generate:
         add_output_flags(parser)
         add_engine_flags(parser)
         add_sampling_flags(parser)
+        add_grammar_flags(parser)
 
     def run(self, args: Namespace) -> int:
         prompts = args.prompt or read_stdin()
-        params = sampling_params(args)
+        params = sampling_params(args, grammar=grammar_spec(args))
         engine_config(args)  # a bad option is found before the engine's modules load
         with open_llm(args, quiet=args.quiet) as llm:
             begin = time.perf_counter()
