@@ -34,9 +34,9 @@ HOTSHOE = (sys.executable, "-m", "hotshoe.cli")
 #: Prompts take token ids that every model here has.
 IDS = ("--vocab-size", "31000")
 LOADS = {
-    "16 at a time": ("--max-concurrency", "16", "--num-prompts", "64"),
-    "32 at a time": ("--max-concurrency", "32", "--num-prompts", "96"),
-    "1 at a time": ("--max-concurrency", "1", "--num-prompts", "4"),
+    "16 at a time": ("--max-concurrency", "16", "--num-prompts", "32"),
+    "32 at a time": ("--max-concurrency", "32", "--num-prompts", "64"),
+    "1 at a time": ("--max-concurrency", "1", "--num-prompts", "2"),
 }
 SIZES = ("--input-len", "256", "--output-len", "64")
 SHOWN = ("requests_per_s", "ttft_ms_p50", "ttft_ms_p99", "tpot_ms_p50", "tpot_ms_p99", "e2e_ms_p50")

@@ -12,7 +12,7 @@ from importlinter.cli import lint_imports
 
 STANDARD = sys.stdlib_module_names
 # Import name -> distribution, where they differ.
-DISTRIBUTIONS = {"yaml": "pyyaml"}
+DISTRIBUTIONS = {"opentelemetry": "opentelemetry-sdk", "yaml": "pyyaml"}
 
 
 def projects(root: Path) -> list[Path]:

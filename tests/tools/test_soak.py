@@ -1,0 +1,34 @@
+"""The soak's own arithmetic, and a short soak of a real server."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import soak
+
+MIB = 2**20
+
+
+def test_slope_is_that_of_the_second_half() -> None:
+    warm_up = [(float(s), 100 * s * MIB) for s in range(60)]
+    steady = [(60.0 + s, 6000 * MIB + (s % 2) * MIB) for s in range(60)]
+    assert abs(soak.slope_mib_per_minute([*warm_up, *steady])) < 0.1
+    leaking = [(60.0 + s, 6000 * MIB + s * MIB // 6) for s in range(60)]
+    assert soak.slope_mib_per_minute([*warm_up, *leaking]) == pytest.approx(10, rel=0.05)
+
+
+def test_memory_of_a_process() -> None:
+    before = soak.resident_bytes(os.getpid())
+    held = bytearray(os.urandom(30 * MIB))
+    grown = soak.resident_bytes(os.getpid()) - before
+    assert len(held) * 0.8 < grown < len(held) * 2
+
+
+@pytest.mark.slow
+def test_a_short_soak(tmp_path: Path, monkeypatch, capsys) -> None:
+    words = ["soak", "--minutes", "0.3", "--max-slope", "1e9", "--log", str(tmp_path / "log")]
+    monkeypatch.setattr("sys.argv", [*words, "demo", "--platform", "null"])
+    assert soak.main() == 0
+    ends = json.loads(capsys.readouterr().out)["ends"]
+    assert {end.partition(":")[0] for end in ends} == {kind.__name__ for kind in soak.KINDS}
