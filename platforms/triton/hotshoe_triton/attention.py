@@ -6,7 +6,7 @@ Keys and values are head-major inside a block, so a tile of one head is one cont
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -43,12 +43,12 @@ class Tiling:
     share: int = 256
 
 
-#: By family; the rows that apply to 16-bit elements and head_dim up to 128, then up to 256.
+#: By family, for 16-bit elements: where head_dim is a power of two up to 128, and elsewhere.
 PREFILL: dict[str, tuple[Tiling, Tiling]] = {
     "ampere": (Tiling(128, 64, 8, 3), Tiling(64, 64, 8, 2)),
     "hopper": (Tiling(256, 64, 8, 3), Tiling(128, 64, 8, 2)),
     "blackwell": (Tiling(128, 128, 8, 2), Tiling(128, 64, 8, 2)),
-    "small": (Tiling(128, 32, 4, 2), Tiling(64, 32, 4, 2)),
+    "small": (Tiling(64, 32, 4, 2), Tiling(64, 32, 4, 2)),
     "cdna": (Tiling(128, 64, 4, 1), Tiling(64, 32, 4, 1)),
     "rdna": (Tiling(64, 32, 4, 1), Tiling(32, 32, 4, 1)),
 }
@@ -60,6 +60,8 @@ DECODE: dict[str, tuple[Tiling, Tiling]] = {
     "cdna": (Tiling(16, 64, 4, 1, 4), Tiling(16, 32, 4, 1, 2)),
     "rdna": (Tiling(16, 32, 4, 1, 4), Tiling(16, 32, 4, 1, 2)),
 }
+FLOAT32_PREFILL = (Tiling(32, 32, 8, 1), Tiling(16, 16, 8, 1))
+FLOAT32_DECODE = Tiling(16, 16, 4, 1)
 
 
 def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
@@ -89,12 +91,11 @@ def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
 
 
 def tiling(table: dict[str, tuple[Tiling, Tiling]], spec: AttentionSpec, arch: Arch) -> Tiling:
-    """Choose a tiling; float32 halves the keys, since its elements take twice the room."""
-    chosen = table[arch.family][spec.head_dim > 128]
+    """Choose a tiling. Products of float32 keep their operands in registers: small tiles."""
+    dim = spec.head_dim
     if spec.dtype != "float32":
-        return chosen
-    rows = max(MIN_ROWS, chosen.rows // 2)
-    return replace(chosen, rows=rows, keys=max(16, chosen.keys // 2), stages=1)
+        return table[arch.family][dim > 128 or dim != next_power_of_2(dim)]
+    return FLOAT32_DECODE if table is DECODE else FLOAT32_PREFILL[dim > 128]
 
 
 class Attention:

@@ -119,9 +119,9 @@ def normalise(size: int, quantised: bool = False) -> Callable[[DeviceFacts], boo
         x, weight = tensor(facts, 8, size), tensor(facts, size)
         spec, add = NormSpec(size, 1e-5, "bfloat16"), AddNormSpec(size, 1e-5, "bfloat16")
         formats = (INT8, format_of("fp8_e4m3", facts)) if quantised else ()
-        for format in filter(None, formats):
-            norm.NormQuant(spec, format, facts)(x, weight)
-            norm.AddNormQuant(add, format, facts)(x, x, weight)
+        for stored in filter(None, formats):
+            norm.NormQuant(spec, stored, facts)(x, weight)
+            norm.AddNormQuant(add, stored, facts)(x, x, weight)
         if not quantised:
             norm.Norm(spec, facts)(x, weight)
             norm.AddNorm(add, facts)(x, x, weight)
@@ -136,9 +136,9 @@ def gate(size: int, kind: str, quantised: bool = False) -> Callable[[DeviceFacts
     def call(facts: DeviceFacts) -> bool:
         spec, x = GatedActivationSpec(size, kind, "bfloat16"), tensor(facts, 8, 2 * size)
         formats = (INT8, format_of("fp8_e4m3", facts)) if quantised else ()
-        for format in filter(None, formats):
-            activation.GatedActivationQuant(spec, format, facts)(x)
-            QuantizeRows(size, format, facts)(x[:, :size])
+        for stored in filter(None, formats):
+            activation.GatedActivationQuant(spec, stored, facts)(x)
+            QuantizeRows(size, stored, facts)(x[:, :size])
         if not quantised:
             activation.GatedActivation(spec, facts)(x)
         return True
@@ -194,14 +194,14 @@ CASES: tuple[Case, ...] = (
         for kind, queries, reqs in (("decode", 1, 8), ("prefill", 64, 1), ("mixed", 2, 8))
     ),
     *(
-        Case(f"linear {name} {rows} {format}".strip(), multiply(rows, n, k, format), name == "o")
+        Case(f"linear {name} {rows} {stored}".strip(), multiply(rows, n, k, stored), name == "o")
         for name, (n, k) in LINEAR.items()
         for rows in (1, 8, 32, 64)
-        for format in ("", "int8", "fp8_e4m3")
+        for stored in ("", "int8", "fp8_e4m3")
     ),
     *(
-        Case(f"linear many {format}", multiply(512, 4096, 4096, format), True)
-        for format in ("int8", "fp8_e4m3")
+        Case(f"linear many {stored}", multiply(512, 4096, 4096, stored), True)
+        for stored in ("int8", "fp8_e4m3")
     ),
     Case("rotary", rotate(ROTATION), True),
     Case("rotary interleaved norm", rotate(replace(ROTATION, interleaved=True, qk_norm_eps=1e-6))),

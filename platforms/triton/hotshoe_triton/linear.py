@@ -27,21 +27,21 @@ Launch = Callable[[Tensor, Tensor, tuple[Tensor, Tensor] | None], None]
 def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
     """Judge types and quantisation."""
     plain = spec.weight is None and spec.activation is None
-    format = spec.weight.format if spec.weight else ""
+    stored = spec.weight.format if spec.weight else ""
     known = spec.weight in (
-        QuantSpec(format, "channel", online=True),
-        QuantSpec(format, "channel"),
-    ) and spec.activation == QuantSpec(format, "token", dynamic=True)
+        QuantSpec(stored, "channel", online=True),
+        QuantSpec(stored, "channel"),
+    ) and spec.activation == QuantSpec(stored, "token", dynamic=True)
     refusals = {
         f"operands {spec.weight} and {spec.activation} are neither plain nor 8 bits by channel "
-        "and, dynamically, by token": not plain and not (known and format in FORMATS),
+        "and, dynamically, by token": not plain and not (known and stored in FORMATS),
         f"results of type {spec.out_dtype} are not written": (spec.out_dtype or spec.dtype)
         not in DTYPES,
         f"rows of {spec.in_features} are not a multiple of 16": bool(spec.in_features % 16),
     }
     verdict = judge(facts, spec.dtype, refusals)
-    if verdict.accepted and not plain and format_of(format, facts) is None:
-        return judge(facts, spec.dtype, {f"{facts.arch} does not multiply {format}": True})
+    if verdict.accepted and not plain and format_of(stored, facts) is None:
+        return judge(facts, spec.dtype, {f"{facts.arch} does not multiply {stored}": True})
     return verdict
 
 
@@ -93,13 +93,13 @@ class Linear:
 
     def _eight_bits(self, part: Tensor, scale: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return rows of the weight in this device's 8-bit format, and their scales."""
-        device, format = self._facts.device, self._format
+        device, wanted = self._facts.device, self._format
         part = part.to(device)
         if scale is None:
-            return quantize_weight(part, format)
+            return quantize_weight(part, wanted)
         scale = scale.to(device, torch.float32).reshape(-1)
-        if part.dtype != format.dtype:  # the same format with another bias of the exponent
-            return quantize_weight(part.float() * scale[:, None], format)
+        if part.dtype != wanted.dtype:  # the same format with another bias of the exponent
+            return quantize_weight(part.float() * scale[:, None], wanted)
         return part, scale
 
     def _config(self, bucket: int) -> LinearConfig:

@@ -69,6 +69,24 @@ def load_rows(ptr, offsets_ND, there_N, channel_D, MASKED: tl.constexpr, HEAD_DI
 
 
 @triton.jit
+def fresh(sinks_ptr, head_M, there_M, with_sink, SINKS: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Return accumulator, maximum and sum of a softmax over nothing, or over the sinks alone."""
+    acc_MD = tl.zeros([head_M.shape[0], BLOCK_D], tl.float32)
+    top_M = tl.zeros_like(head_M).to(tl.float32) + BOTTOM
+    sum_M = tl.zeros_like(top_M)
+    if SINKS and with_sink:
+        top_M = tl.load(sinks_ptr + head_M, mask=there_M, other=0.0) * LOG2E
+        sum_M += 1.0
+    return acc_MD, top_M, sum_M
+
+
+@triton.jit
+def result(acc_MD, sum_M):
+    """Return the softmax's average; zeros where nothing was seen."""
+    return acc_MD / tl.where(sum_M > 0, sum_M, 1.0)[:, None]
+
+
+@triton.jit
 def absorb(
     acc_MD, top_M, sum_M, q_MD, position_M, k_ptr, v_ptr, table_ptr, first, end, seq_len,
     block_stride,

@@ -13,7 +13,7 @@ Shape suffixes: R requests, P pieces of a request, G heads of one KV head; other
 import triton
 import triton.language as tl
 
-from hotshoe_triton.kernels.attention import BOTTOM, LOG2E, absorb
+from hotshoe_triton.kernels.attention import BOTTOM, absorb, fresh, result
 from hotshoe_triton.kernels.chain import wait
 
 
@@ -65,6 +65,25 @@ def owner(tile, total, programs):
 
 
 @triton.jit
+def share(
+    end_R, program, ALONE: tl.constexpr, MIN_TILES: tl.constexpr, BLOCK_R: tl.constexpr
+):  # fmt: skip
+    """Return this program's tiles as begin and end, the number of all tiles, and of programs that
+    have any."""
+    total = tl.max(end_R, 0)
+    programs = tl.num_programs(1)
+    if ALONE:
+        index_R = tl.arange(0, BLOCK_R)
+        begin = tl.max(tl.where(index_R < program, end_R, 0), 0)
+        end = tl.max(tl.where(index_R <= program, end_R, 0), 0)
+    else:
+        programs = tl.minimum(programs, tl.maximum(tl.cdiv(total, MIN_TILES), 1))
+        begin = share_begin(program, total, programs)
+        end = tl.minimum(share_begin(program + 1, total, programs), total)
+    return begin, end, total, programs
+
+
+@triton.jit
 def join_pieces(
     partial_ptr, stats_ptr, kv_head, first, last,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
@@ -98,7 +117,45 @@ def join_pieces(
         acc_GD = acc_GD * shrink_G[:, None] + tl.sum(piece_GPD * factor_GP[:, :, None], 1)
         sum_G = sum_G * shrink_G + tl.sum(sum_GP * factor_GP, 1)
         top_G = new_top_G
-    return acc_GD / tl.where(sum_G > 0, sum_G, 1.0)[:, None]
+    return result(acc_GD, sum_G)
+
+
+@triton.jit
+def locate(at, end_R, seq_lens_ptr, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Return the request that holds a tile of the list, its length, the first tile it sees, and
+    where its tiles begin and end in the list."""
+    request = tl.sum((end_R <= at).to(tl.int32), 0)
+    end = tl.min(tl.where(end_R > at, end_R, 2147483647), 0)
+    seq_len = tl.load(seq_lens_ptr + request)
+    low = first_tile(seq_len, WINDOW, BLOCK_N)
+    return request, seq_len, low, end - tl.maximum(tl.cdiv(seq_len, BLOCK_N) - low, 1), end
+
+
+@triton.jit
+def deliver_piece(
+    out_ptr, partial_ptr, stats_ptr, cell_ptr, acc_MD, top_M, sum_M, kv_head, slot, first, last,
+    NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_G: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Put a piece into its slot; with the last piece of programs first..last, store the result."""
+    row_M = tl.arange(0, BLOCK_M)
+    channel_D = tl.arange(0, BLOCK_D)
+    there_MD = (row_M < GROUP)[:, None] & (channel_D < HEAD_DIM)[None, :]
+    piece_M = (slot * NUM_KV_HEADS + kv_head) * GROUP + row_M
+    tl.store(partial_ptr + piece_M[:, None] * HEAD_DIM + channel_D[None, :], acc_MD, there_MD)
+    tl.store(stats_ptr + piece_M * 2, top_M, row_M < GROUP)
+    tl.store(stats_ptr + piece_M * 2 + 1, sum_M, row_M < GROUP)
+    tl.debug_barrier()
+    if tl.atomic_add(cell_ptr, 1, sem="acq_rel", scope="gpu") == last - first:
+        tl.store(cell_ptr, 0)
+        out_GD = join_pieces(
+            partial_ptr, stats_ptr, kv_head, first, last,
+            NUM_KV_HEADS, GROUP, HEAD_DIM, BLOCK_G, BLOCK_P, BLOCK_D,
+        )  # fmt: skip
+        group_G = tl.arange(0, BLOCK_G)
+        here_GD = (group_G < GROUP)[:, None] & (channel_D < HEAD_DIM)[None, :]
+        offsets_GD = group_G[:, None] * HEAD_DIM + channel_D[None, :]
+        tl.store(out_ptr + offsets_GD, out_GD.to(out_ptr.dtype.element_ty), mask=here_GD)
 
 
 @triton.jit
@@ -121,19 +178,9 @@ def decode_attention(
     """
     NUM_KV_HEADS: tl.constexpr = NUM_HEADS // GROUP
     wait(CHAINED)
-    kv_head = tl.program_id(0)
-    program = tl.program_id(1)
-    programs = tl.num_programs(1)
+    kv_head, program = tl.program_id(0), tl.program_id(1)
     end_R = tile_ends(starts_ptr, seq_lens_ptr, num_reqs, UNIFORM, WINDOW, BLOCK_N, BLOCK_R)
-    total = tl.max(end_R, 0)
-    if ALONE:
-        index_R = tl.arange(0, BLOCK_R)
-        end = tl.max(tl.where(index_R <= program, end_R, 0), 0)
-        at = tl.max(tl.where(index_R < program, end_R, 0), 0)
-    else:
-        programs = tl.minimum(programs, tl.maximum(tl.cdiv(total, MIN_TILES), 1))
-        at = share_begin(program, total, programs)
-        end = tl.minimum(share_begin(program + 1, total, programs), total)
+    at, end, total, programs = share(end_R, program, ALONE, MIN_TILES, BLOCK_R)
     row_M = tl.arange(0, BLOCK_M)
     head_M = kv_head * GROUP + row_M
     channel_D = tl.arange(0, BLOCK_D)
@@ -143,57 +190,32 @@ def decode_attention(
     v_ptr += plane
 
     while at < end:
-        request = tl.sum((end_R <= at).to(tl.int32), 0)
-        request_end = tl.min(tl.where(end_R > at, end_R, 2147483647), 0)
-        seq_len = tl.load(seq_lens_ptr + request)
-        low = first_tile(seq_len, WINDOW, BLOCK_N)
-        num_tiles = tl.maximum(tl.cdiv(seq_len, BLOCK_N) - low, 1)
-        request_begin = request_end - num_tiles
-        until = tl.minimum(request_end, end)
+        request, seq_len, low, begin, stop = locate(at, end_R, seq_lens_ptr, WINDOW, BLOCK_N)
+        until = tl.minimum(stop, end)
         token = request.to(tl.int64)
         if not UNIFORM:
             token = tl.load(starts_ptr + request).to(tl.int64)
         q_offsets_MD = token * q_stride + head_M[:, None] * HEAD_DIM + channel_D[None, :]
         q_MD = tl.load(q_ptr + q_offsets_MD, mask=there_MD, other=0.0)
-        acc_MD = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-        top_M = tl.full([BLOCK_M], BOTTOM, tl.float32)
-        sum_M = tl.zeros([BLOCK_M], tl.float32)
-        if SINKS and at == request_begin:
-            top_M = tl.load(sinks_ptr + head_M, mask=row_M < GROUP, other=0.0) * LOG2E
-            sum_M += 1.0
+        acc_MD, top_M, sum_M = fresh(sinks_ptr, head_M, row_M < GROUP, at == begin, SINKS, BLOCK_D)
         position_M = tl.full([BLOCK_M], 0, tl.int32) + (seq_len - 1)
         row_table_ptr = table_ptr + request.to(tl.int64) * table_stride
-        first = at - request_begin + low
+        first = at - begin + low
         acc_MD, top_M, sum_M = absorb(
             acc_MD, top_M, sum_M, q_MD, position_M, k_ptr, v_ptr, row_table_ptr, first,
             first + until - at, seq_len, block_stride, True, HEAD_DIM, BLOCK_SIZE, SCALE, WINDOW,
             SOFTCAP, BLOCK_N, BLOCK_D,
         )  # fmt: skip
-        out_offset = (token * NUM_HEADS + kv_head * GROUP) * HEAD_DIM
-        if (at == request_begin) & (until == request_end):
-            out_MD = acc_MD / tl.where(sum_M > 0, sum_M, 1.0)[:, None]
-            offsets_MD = out_offset + row_M[:, None] * HEAD_DIM + channel_D[None, :]
-            tl.store(out_ptr + offsets_MD, out_MD.to(out_ptr.dtype.element_ty), mask=there_MD)
+        row_ptr = out_ptr + (token * NUM_HEADS + kv_head * GROUP) * HEAD_DIM
+        if (at == begin) & (until == stop):
+            out_MD = result(acc_MD, sum_M).to(q_MD.dtype)
+            offsets_MD = row_M[:, None] * HEAD_DIM + channel_D[None, :]
+            tl.store(row_ptr + offsets_MD, out_MD, mask=there_MD)
         else:
-            slot = program * 2 + (at == request_begin).to(tl.int32)
-            piece_M = (slot * NUM_KV_HEADS + kv_head) * GROUP + row_M
-            tl.store(
-                partial_ptr + piece_M[:, None] * HEAD_DIM + channel_D[None, :], acc_MD, there_MD
-            )
-            tl.store(stats_ptr + piece_M * 2, top_M, row_M < GROUP)
-            tl.store(stats_ptr + piece_M * 2 + 1, sum_M, row_M < GROUP)
-            tl.debug_barrier()
-            first = owner(request_begin, total, programs)
-            last = owner(request_end - 1, total, programs)
-            cell_ptr = counter_ptr + request * NUM_KV_HEADS + kv_head
-            if tl.atomic_add(cell_ptr, 1, sem="acq_rel", scope="gpu") == last - first:
-                tl.store(cell_ptr, 0)
-                out_GD = join_pieces(
-                    partial_ptr, stats_ptr, kv_head, first, last,
-                    NUM_KV_HEADS, GROUP, HEAD_DIM, BLOCK_G, BLOCK_P, BLOCK_D,
-                )  # fmt: skip
-                group_G = tl.arange(0, BLOCK_G)
-                here_GD = (group_G < GROUP)[:, None] & (channel_D < HEAD_DIM)[None, :]
-                offsets_GD = out_offset + group_G[:, None] * HEAD_DIM + channel_D[None, :]
-                tl.store(out_ptr + offsets_GD, out_GD.to(out_ptr.dtype.element_ty), mask=here_GD)
+            deliver_piece(
+                row_ptr, partial_ptr, stats_ptr, counter_ptr + request * NUM_KV_HEADS + kv_head,
+                acc_MD, top_M, sum_M, kv_head, program * 2 + (at == begin).to(tl.int32),
+                owner(begin, total, programs), owner(stop - 1, total, programs),
+                NUM_KV_HEADS, GROUP, HEAD_DIM, BLOCK_M, BLOCK_G, BLOCK_P, BLOCK_D,
+            )  # fmt: skip
         at = until

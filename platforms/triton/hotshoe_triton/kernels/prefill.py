@@ -1,14 +1,15 @@
 """Paged causal attention for requests with several queries in a step.
 
-One program computes a tile of BLOCK_M rows: the query heads of one KV head, for as many neighbouring
-tokens as fit. Which request a tile belongs to is found on the device, so the host needs no lengths:
-request i owns tiles from query_start[i] // BLOCK_Q + i on, which always suffices for its queries.
+One program computes a tile of BLOCK_M rows: the query heads of one KV head, for as many
+neighbouring tokens as fit. Which request a tile belongs to is found on the device, so the host
+needs no lengths: request i owns the tiles from query_start[i] // BLOCK_Q + i on, which always
+suffices for its queries.
 """
 
 import triton
 import triton.language as tl
 
-from hotshoe_triton.kernels.attention import BOTTOM, LOG2E, absorb
+from hotshoe_triton.kernels.attention import absorb, fresh, result
 from hotshoe_triton.kernels.chain import wait
 
 
@@ -22,6 +23,23 @@ def request_of_tile(tile, starts_ptr, num_reqs, BLOCK_Q: tl.constexpr, BLOCK_R: 
         start_R = tl.load(starts_ptr + index_R, mask=there_R, other=0)
         count += tl.sum((there_R & (start_R // BLOCK_Q + index_R <= tile)).to(tl.int32), 0)
     return count - 1
+
+
+@triton.jit
+def key_tiles(
+    first_pos, last_pos, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr
+):  # fmt: skip
+    """Return the bounds of the tiles of keys that queries at first_pos..last_pos see.
+
+    Tiles low..full_low and full_high..high need a mask, those between need none.
+    """
+    high = last_pos // BLOCK_N + 1
+    low = first_pos * 0
+    full_low = low
+    if WINDOW > 0:
+        low = tl.maximum(first_pos - WINDOW + 1, 0) // BLOCK_N
+        full_low = tl.minimum(tl.cdiv(tl.maximum(last_pos - WINDOW + 1, 0), BLOCK_N), high)
+    return low, full_low, tl.maximum((first_pos + 1) // BLOCK_N, full_low), high
 
 
 @triton.jit
@@ -59,30 +77,19 @@ def prefill_attention(
     q_offsets_M = token_M * q_stride + head_M * HEAD_DIM
     q_MD = tl.load(q_ptr + q_offsets_M[:, None] + channel_D[None, :], mask=there_MD, other=0.0)
 
-    acc_MD = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    top_M = tl.full([BLOCK_M], BOTTOM, tl.float32)
-    sum_M = tl.zeros([BLOCK_M], tl.float32)
-    if SINKS:
-        top_M = tl.load(sinks_ptr + head_M) * LOG2E
-        sum_M += 1.0
+    acc_MD, top_M, sum_M = fresh(sinks_ptr, head_M, there_M, True, SINKS, BLOCK_D)
     table_ptr += request.to(tl.int64) * table_stride
     plane = kv_head.to(tl.int64) * (BLOCK_SIZE * HEAD_DIM)
     k_ptr += plane
     v_ptr += plane
 
-    # Tiles of keys: [low, full_low) and [full_high, high) need a mask, those between need none.
     last_pos = tl.minimum(first_pos + BLOCK_Q, seq_len) - 1
-    high = last_pos // BLOCK_N + 1
-    low = tl.zeros((), tl.int32)
-    full_low = low
+    low, full_low, full_high, high = key_tiles(first_pos, last_pos, WINDOW, BLOCK_N)
     if WINDOW > 0:
-        low = tl.maximum(first_pos - WINDOW + 1, 0) // BLOCK_N
-        full_low = tl.minimum(tl.cdiv(tl.maximum(last_pos - WINDOW + 1, 0), BLOCK_N), high)
         acc_MD, top_M, sum_M = absorb(
             acc_MD, top_M, sum_M, q_MD, position_M, k_ptr, v_ptr, table_ptr, low, full_low, seq_len,
             block_stride, True, HEAD_DIM, BLOCK_SIZE, SCALE, WINDOW, SOFTCAP, BLOCK_N, BLOCK_D,
         )  # fmt: skip
-    full_high = tl.maximum((first_pos + 1) // BLOCK_N, full_low)
     acc_MD, top_M, sum_M = absorb(
         acc_MD, top_M, sum_M, q_MD, position_M, k_ptr, v_ptr, table_ptr, full_low, full_high,
         seq_len, block_stride, False, HEAD_DIM, BLOCK_SIZE, SCALE, WINDOW, SOFTCAP, BLOCK_N,
@@ -93,7 +100,6 @@ def prefill_attention(
         block_stride, True, HEAD_DIM, BLOCK_SIZE, SCALE, WINDOW, SOFTCAP, BLOCK_N, BLOCK_D,
     )  # fmt: skip
 
-    out_MD = acc_MD / tl.where(sum_M > 0, sum_M, 1.0)[:, None]
     out_offsets_M = (token_M * NUM_HEADS + head_M) * HEAD_DIM
     out_ptrs_MD = out_ptr + out_offsets_M[:, None] + channel_D[None, :]
-    tl.store(out_ptrs_MD, out_MD.to(out_ptr.dtype.element_ty), mask=there_MD)
+    tl.store(out_ptrs_MD, result(acc_MD, sum_M).to(out_ptr.dtype.element_ty), mask=there_MD)

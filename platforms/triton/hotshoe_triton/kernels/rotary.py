@@ -42,6 +42,25 @@ def put(x_HC, at_C, there_C, head_H, q_ptr, k_ptr, v_ptr, write,
 
 
 @triton.jit
+def load_heads(qkv_ptr, head_H, there_H, at_C, there_C, HEAD_DIM: tl.constexpr):
+    """Return some channels of heads [H, C] as float32, and their sums of squares [H]."""
+    ptrs_HC = qkv_ptr + head_H[:, None] * HEAD_DIM + at_C[None, :]
+    there_HC = there_H[:, None] & there_C[None, :]
+    x_HC = tl.load(ptrs_HC, mask=there_HC, other=0.0).to(tl.float32)
+    return x_HC, tl.sum(x_HC * x_HC, 1)
+
+
+@triton.jit
+def turned(a_HP, b_HP, row_ptr, pair_P, there_P, is_v_H, HALF: tl.constexpr):
+    """Return the pairs rotated by a row of the table, those of v heads as they are."""
+    cos_P = tl.load(row_ptr + pair_P, mask=there_P, other=0.0)[None, :]
+    sin_P = tl.load(row_ptr + HALF + pair_P, mask=there_P, other=0.0)[None, :]
+    turned_a_HP = tl.where(is_v_H[:, None], a_HP, a_HP * cos_P - b_HP * sin_P)
+    turned_b_HP = tl.where(is_v_H[:, None], b_HP, b_HP * cos_P + a_HP * sin_P)
+    return turned_a_HP, turned_b_HP
+
+
+@triton.jit
 def rotary_and_cache(
     qkv_ptr, positions_ptr, cos_sin_ptr, k_ptr, v_ptr, slots_ptr, q_weight_ptr, k_weight_ptr,
     qkv_stride, block_stride,
@@ -71,24 +90,17 @@ def rotary_and_cache(
     if ROTARY_DIM < HEAD_DIM:
         channel_C = ROTARY_DIM + tl.arange(0, BLOCK_C)
         there_C = channel_C < HEAD_DIM
-        ptrs_HC = qkv_ptr + head_H[:, None] * HEAD_DIM + channel_C[None, :]
-        there_HC = there_H[:, None] & there_C[None, :]
-        rest_HC = tl.load(ptrs_HC, mask=there_HC, other=0.0).to(tl.float32)
-        squares_H += tl.sum(rest_HC * rest_HC, 1)
+        rest_HC, squares_H = load_heads(qkv_ptr, head_H, there_H, channel_C, there_C, HEAD_DIM)
     if HALF > 0:
         pair_P = tl.arange(0, BLOCK_P)
         there_P = pair_P < HALF
         a_P, b_P = pair_P, pair_P + HALF
         if INTERLEAVED:
             a_P, b_P = 2 * pair_P, 2 * pair_P + 1
-        ptrs_H = qkv_ptr + head_H * HEAD_DIM
-        there_HP = there_H[:, None] & there_P[None, :]
-        a_HP = tl.load(ptrs_H[:, None] + a_P[None, :], mask=there_HP, other=0.0).to(tl.float32)
-        b_HP = tl.load(ptrs_H[:, None] + b_P[None, :], mask=there_HP, other=0.0).to(tl.float32)
-        squares_H += tl.sum(a_HP * a_HP + b_HP * b_HP, 1)
-    inverse_H = squares_H
-    if NORM:
-        inverse_H = tl.rsqrt(squares_H / HEAD_DIM + EPS)
+        a_HP, a_squares_H = load_heads(qkv_ptr, head_H, there_H, a_P, there_P, HEAD_DIM)
+        b_HP, b_squares_H = load_heads(qkv_ptr, head_H, there_H, b_P, there_P, HEAD_DIM)
+        squares_H += a_squares_H + b_squares_H
+    inverse_H = tl.rsqrt(squares_H / HEAD_DIM + EPS) if NORM else squares_H
 
     if ROTARY_DIM < HEAD_DIM:
         if NORM:
@@ -103,11 +115,8 @@ def rotary_and_cache(
             b_HP = normed(b_HP, inverse_H, q_weight_ptr, k_weight_ptr, b_P, there_P,
                           is_q_H, is_v_H, OFFSET, dtype)  # fmt: skip
         row_ptr = cos_sin_ptr + tl.load(positions_ptr + token).to(tl.int64) * ROTARY_DIM
-        cos_P = tl.load(row_ptr + pair_P, mask=there_P, other=0.0)[None, :]
-        sin_P = tl.load(row_ptr + HALF + pair_P, mask=there_P, other=0.0)[None, :]
-        turned_HP = tl.where(is_v_H[:, None], a_HP, a_HP * cos_P - b_HP * sin_P)
-        b_HP = tl.where(is_v_H[:, None], b_HP, b_HP * cos_P + a_HP * sin_P)
-        put(turned_HP, a_P, there_P, head_H, qkv_ptr, k_ptr, v_ptr, write,
+        a_HP, b_HP = turned(a_HP, b_HP, row_ptr, pair_P, there_P, is_v_H, HALF)
+        put(a_HP, a_P, there_P, head_H, qkv_ptr, k_ptr, v_ptr, write,
             NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE, False)  # fmt: skip
         put(b_HP, b_P, there_P, head_H, qkv_ptr, k_ptr, v_ptr, write,
             NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE, False)  # fmt: skip
