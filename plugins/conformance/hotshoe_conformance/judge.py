@@ -106,7 +106,7 @@ def judge(
     try:
         with poisoned() if poison else nullcontext():
             first = _run(problem(), op, Place(facts.device))
-        return _check(candidate, op, problem(), first, expected(), facts)
+        return _check(candidate, op, spec, problem(), first, expected(), facts)
     except Exception as error:
         return Outcome(defect=f"supports() says yes, but the call raises {_cause(error)}")
 
@@ -114,6 +114,7 @@ def judge(
 def _check(
     candidate: Candidate,
     op: Any,
+    spec: Any,
     problem: Problem,
     first: Mapping[str, Tensor],
     wanted: Mapping[str, Expected],
@@ -131,7 +132,7 @@ def _check(
         if message := bitwise(second[name], first[name]).message:
             defect = f"{name}: another call with the same inputs gives another result: {message}"
             return Outcome(defect=defect, error=worst, op=op)
-    defect = _memory_defect(problem, op)
+    defect = _memory_defect(problem, op) or _layout_defect(candidate, op, spec, facts)
     if not defect and candidate.batch_invariant:
         defect = _invariance_defect(problem, op, first, place)
     return Outcome(defect=defect, error=worst, op=op)
@@ -153,6 +154,13 @@ def _memory_defect(problem: Any, op: Any) -> str:
     if isinstance(claimed, int) and least <= claimed <= most:
         return ""
     return f"nbytes() says {claimed!r}; a weight of this size takes {least} to {most} bytes"
+
+
+def _layout_defect(candidate: Candidate, op: Any, spec: Any, facts: DeviceFacts) -> str:
+    """Compare the layout that was declared with the one that the operation reads."""
+    if candidate.layout is None or candidate.layout(spec, facts) == op.layout:
+        return ""
+    return f"declares layout {candidate.layout(spec, facts)}, but reads {op.layout}"
 
 
 def _invariance_defect(problem: Any, op: Any, whole: Mapping[str, Tensor], place: Place) -> str:

@@ -18,7 +18,6 @@ import torch
 
 from hotshoe.config import EngineConfig
 from hotshoe.errors import ConfigError, PluginError
-from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import DeviceFacts, Platform
 from hotshoe.plugins import PluginManager
 from hotshoe.plugins.platforms import choose_platform
@@ -190,16 +189,10 @@ class Kit:
         """Return the cache layouts, other than the plain one, that attention declares here."""
         found: dict[KVLayout, None] = {}
         for candidate in self.by_slot["attention"]:
-            if candidate.name == REFERENCE:
-                continue
             for setup in SUITES["attention"].grid(()):
-                verdict, defect = ask(candidate, setup.spec, self.facts)
-                if setup.quick and not defect and verdict is not None and verdict.accepted:
-                    try:
-                        op = resolve_lazy(candidate.build)(setup.spec, self.facts)
-                    except Exception:  # noqa: S112  # slot attention itself reports it
-                        continue
-                    found[op.layout] = None
+                layout = declared_layout(candidate, setup.spec, self.facts)
+                if layout is not None and not ask(candidate, setup.spec, self.facts)[1]:
+                    found[layout] = None
         return list(found)
 
     def _measure(self, report: Report) -> None:
@@ -221,6 +214,14 @@ class Kit:
         [candidate] = [c for c in self.by_slot[slot] if c.name == name]
         setups = SUITES[slot].bench(self.layouts())
         return measure.timings(SUITES[slot], setups, candidate, self.facts, self.seed)
+
+
+def declared_layout(candidate: Candidate, spec: Any, facts: DeviceFacts) -> KVLayout | None:
+    """Return the layout that an attention candidate says it reads, None where it does not say."""
+    if candidate.layout is not None:
+        return candidate.layout(spec, facts)
+    layout = getattr(candidate.build, "layout", None)
+    return layout if isinstance(layout, KVLayout) else None
 
 
 def offered(

@@ -56,9 +56,9 @@ class Place:
 
 def padded(tensor: Tensor, extra: int, poison: float = float("nan")) -> Tensor:
     """Return equal values whose rows lie `extra` elements further apart, NaN in the gaps."""
-    if not extra:
+    if not extra or not tensor.numel():
         return tensor
-    rows, width = tensor.shape[0], tensor[:1].numel() if tensor.shape[0] else 0
+    rows, width = tensor.shape[0], tensor[0].numel()
     wide = torch.full((rows, width + extra), poison).to(tensor.dtype)
     view = wide[:, :width]
     view.copy_(tensor.reshape(rows, -1))

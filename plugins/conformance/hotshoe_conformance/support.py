@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hotshoe.lazy import resolve_lazy
-from hotshoe.platform import DeviceFacts, Platform, Target
+from hotshoe.platform import Platform, Target
 from hotshoe.plugins import PluginManager
 from hotshoe.plugins.platforms import HOOK
 from hotshoe.slots import PLAIN_LAYOUT, REFERENCE, SLOTS, Candidate, KVLayout
 from hotshoe_conformance.cases import SUITES
 from hotshoe_conformance.cases.base import clean, in_dtype
-from hotshoe_conformance.kit import offered
+from hotshoe_conformance.kit import declared_layout, offered
 
 SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 
@@ -103,26 +103,10 @@ class _Judge:
     def _layout(self, dtype: str) -> KVLayout:
         spec = in_dtype(SUITES["attention"].grid(())[0].spec, dtype)
         for candidate in self.by_slot["attention"]:
-            if (
-                candidate.name == REFERENCE
-                or not candidate.supports(spec, self.target.facts).accepted
-            ):
-                continue
-            for facts in (self.target.facts, self.platform.facts()):
-                layout = _built_layout(candidate, spec, facts)
-                if layout is not None:
-                    return layout
+            layout = declared_layout(candidate, spec, self.target.facts)
+            if layout is not None and candidate.supports(spec, self.target.facts).accepted:
+                return layout
         return PLAIN_LAYOUT
-
-
-def _built_layout(candidate: Candidate, spec: Any, facts: DeviceFacts) -> KVLayout | None:
-    """Build an operation to read its layout; None where this machine cannot."""
-    try:
-        layout = resolve_lazy(candidate.build)(spec, facts).layout
-    except Exception:  # kernels of another device need not load here
-        return None
-    assert isinstance(layout, KVLayout)
-    return layout
 
 
 def row_name(spec: Any, base: Any) -> str:

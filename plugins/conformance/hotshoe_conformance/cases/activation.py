@@ -21,6 +21,7 @@ from hotshoe_conformance.cases.base import (
     reference,
     vary,
 )
+from hotshoe_conformance.cases.quant import ACTIVATIONS, plain, rounding
 from hotshoe_conformance.place import Place
 from hotshoe_conformance.tolerance import Close, Exact, Expected
 
@@ -35,12 +36,13 @@ class Rows:
 
 SLOT = "gated_activation"
 BASE = GatedActivationSpec(64, "silu", "float32")
-VARIATIONS = (
+VARIATIONS: tuple[dict[str, Any], ...] = (
     {"activation": "gelu"},
     {"activation": "gelu_tanh"},
     {"size": 1},
     {"size": 37},
     {"size": 3072},
+    *({"quant": quant} for quant in ACTIVATIONS),
 )
 SHAPES = (Rows(0), Rows(1), Rows(3), Rows(64), Rows(9, 30.0), Rows(9, 1e-3), Rows(2048))
 
@@ -65,14 +67,18 @@ class ActivationProblem:
 
     def call(self, op: Any, place: Place) -> Mapping[str, Tensor]:
         x = place(self.x)
-        return {"y": op(x), "x": x}
+        return {"y": plain(op(x), self.spec.quant), "x": x}
 
     def expected(self) -> Mapping[str, Expected]:
-        wide = self.x.float()
-        y = reference(SLOT, in_dtype(self.spec, "float32"))(wide)
+        wide, quant = self.x.float(), self.spec.quant
+        y = reference(SLOT, replace(in_dtype(self.spec, "float32"), quant=None))(wide)
         gate, up = wide.chunk(2, dim=-1)
         # Far to the left an activation is a small difference of large terms.
-        return {"y": Close(y, self.spec.dtype, (gate * up).abs()), "x": Exact(self.x)}
+        magnitude = (gate * up).abs()
+        close = Close(y, self.spec.dtype, magnitude)
+        if quant is not None:
+            close = Close(y, "float32", magnitude, rounding(y, quant), self.spec.dtype)
+        return {"y": close, "x": Exact(self.x)}
 
     def alone(self) -> tuple[ActivationProblem, slice]:
         at = slice(len(self.x) // 2, len(self.x) // 2 + 1)

@@ -157,6 +157,6 @@ def normal(shape: Sequence[int], dtype: str, source: torch.Generator, scale: flo
 
 def clean(value: Any) -> str:
     """Print a specification or shape without the fields that have their default."""
-    from hotshoe.cli.session import show_spec
+    from hotshoe.slots.show import show_spec
 
     return show_spec(value)

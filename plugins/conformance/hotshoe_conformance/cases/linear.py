@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hotshoe.slots import KVLayout, LinearSpec, QuantSpec
+from hotshoe.slots import KVLayout, LinearSpec
 from hotshoe_conformance.cases.base import (
     DTYPES,
     FAR,
@@ -20,6 +20,7 @@ from hotshoe_conformance.cases.base import (
     normal,
     reference,
 )
+from hotshoe_conformance.cases.quant import OPERANDS, rounding
 from hotshoe_conformance.place import Place, padded
 from hotshoe_conformance.tolerance import Close, Exact, Expected
 
@@ -35,10 +36,6 @@ class Rows:
 
 
 SLOT = "linear"
-INT8 = {
-    "weight": QuantSpec("int8", "channel", online=True),
-    "activation": QuantSpec("int8", "token", dynamic=True),
-}
 BASE = LinearSpec(64, 96, "float32")
 VARIATIONS: tuple[dict[str, Any], ...] = (
     {"bias": True},
@@ -49,9 +46,9 @@ VARIATIONS: tuple[dict[str, Any], ...] = (
     {"in_features": 1},
     {"in_features": 1536},
     {"out_features": 1536},
-    INT8,
-    {**INT8, "bias": True},
-    {**INT8, "in_features": 200, "out_features": 72},
+    *OPERANDS,
+    *({**operands, "bias": True} for operands in OPERANDS),
+    *({**operands, "in_features": 200, "out_features": 72} for operands in OPERANDS),
 )
 SHAPES = (
     Rows(0),
@@ -73,7 +70,9 @@ def _grid(layouts: Sequence[KVLayout]) -> list[Setup]:
         base = replace(BASE, dtype=dtype)
         setups += [Setup(replace(base, **v), Rows(5), True) for v in ({}, *VARIATIONS)]
         setups += [Setup(base, shape, shape.count < 100) for shape in SHAPES]
-        setups += [Setup(replace(base, **INT8), s) for s in (Rows(1), Rows(33, parts=2))]
+        for operands in OPERANDS:
+            quantised = replace(base, **operands)
+            setups += [Setup(quantised, s) for s in (Rows(1), Rows(33, parts=2))]
     far = LinearSpec(64, 32, "bfloat16")
     return [*setups, Setup(far, Rows(2, gap=FAR), bytes=2 * FAR)]
 
@@ -82,7 +81,7 @@ def _draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:
     size = rng.choice((lambda: rng.randrange(1, 400), lambda: 32 * rng.randrange(1, 24)))
     spec = LinearSpec(size(), size(), rng.choice(DTYPES), bias=rng.random() < 0.3)
     if rng.random() < 0.3:
-        spec = replace(spec, **INT8)
+        spec = replace(spec, **rng.choice(OPERANDS))
     if rng.random() < 0.2:
         spec = replace(spec, out_dtype="float32")
     parts = rng.randrange(1, 1 + min(3, spec.out_features))
@@ -125,8 +124,9 @@ class LinearProblem:
         magnitude = x.abs() @ weight.abs().T + bias.abs()
         slack: Tensor | float = 0.0
         if spec.weight is not None and len(x):
-            # A value halfway between two int8 steps may be rounded either way.
-            step = x.abs().amax(1, keepdim=True) / 127
+            # A value halfway between two steps may be rounded either way.
+            assert spec.activation is not None
+            step = 2 * rounding(x, spec.activation).amax(1, keepdim=True)
             slack = SLACK_STEPS * step * weight.abs().amax(1)
         y = Close(op(x), self.spec.out_dtype or self.spec.dtype, magnitude, slack, self.spec.dtype)
         return {"y": y, "x": Exact(self.x)}
@@ -173,7 +173,7 @@ def _problem(setup: Setup, source: torch.Generator) -> LinearProblem:
 
 def _bench(layouts: Sequence[KVLayout]) -> list[Setup]:
     specs = [LinearSpec(2048, 2048, dtype) for dtype in DTYPES[:2]]
-    specs.append(LinearSpec(2048, 2048, "bfloat16", **INT8))
+    specs.append(LinearSpec(2048, 2048, "bfloat16", **OPERANDS[0]))
     return [Setup(spec, Rows(n)) for spec in specs for n in (1, 256)]
 
 

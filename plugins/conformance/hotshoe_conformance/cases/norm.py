@@ -21,6 +21,7 @@ from hotshoe_conformance.cases.base import (
     reference,
     vary,
 )
+from hotshoe_conformance.cases.quant import ACTIVATIONS, plain, rounding
 from hotshoe_conformance.place import Place
 from hotshoe_conformance.tolerance import Close, Exact, Expected
 
@@ -40,6 +41,7 @@ VARIATIONS: tuple[dict[str, Any], ...] = (
     {"hidden_size": 37},
     {"hidden_size": 4096},
     {"hidden_size": 7168},
+    *({"quant": quant} for quant in ACTIVATIONS),
 )
 SHAPES = (Rows(0), Rows(1), Rows(2), Rows(33), Rows(5, 1e-4), Rows(5, 200.0), Rows(2048))
 
@@ -70,20 +72,26 @@ class NormProblem:
     def call(self, op: Any, place: Place) -> Mapping[str, Tensor]:
         x, weight = place(self.x), place(self.weight)
         if self.residual is None:
-            return {"y": op(x, weight), "x": x}
+            return {"y": plain(op(x, weight), self.spec.quant), "x": x}
         y, total = op(x, place(self.residual), weight)
-        return {"y": y, "residual": total}
+        return {"y": plain(y, self.spec.quant), "residual": total}
 
     def expected(self) -> Mapping[str, Expected]:
-        dtype, op = self.spec.dtype, reference(self.slot, in_dtype(self.spec, "float32"))
-        weight = self.weight.float()
+        op = reference(self.slot, replace(in_dtype(self.spec, "float32"), quant=None))
+        dtype, weight = self.spec.dtype, self.weight.float()
         if self.residual is None:
-            return {"y": Close(op(self.x.float(), weight), dtype), "x": Exact(self.x)}
+            return {"y": self._close(op(self.x.float(), weight)), "x": Exact(self.x)}
         y, total = op(self.x.float(), self.residual.float(), weight)
         added = self.residual.float().abs() + abs(self.spec.residual_scale) * self.x.float().abs()
         # The norm may be taken of the sum before or after it is rounded.
         scale = (y.abs().amax(-1, keepdim=True)) if y.numel() else y
-        return {"y": Close(y, dtype, 16 * scale), "residual": Close(total, dtype, 16 * added)}
+        return {"y": self._close(y, 16 * scale), "residual": Close(total, dtype, 16 * added)}
+
+    def _close(self, y: Tensor, magnitude: Tensor | None = None) -> Close:
+        quant, dtype = self.spec.quant, self.spec.dtype
+        if quant is None:
+            return Close(y, dtype, magnitude)
+        return Close(y, "float32", magnitude, rounding(y, quant), dtype)
 
     def alone(self) -> tuple[NormProblem, slice]:
         at = slice(len(self.x) // 2, len(self.x) // 2 + 1)
