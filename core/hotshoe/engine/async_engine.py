@@ -95,7 +95,7 @@ class AsyncEngine:
             EngineError: No engine listens there.
             ConfigError: The engine is another version.
         """
-        from hotshoe.engine.sockets import SocketLink
+        from hotshoe.engine.socket_link import SocketLink
 
         engine = cls.__new__(cls)
         engine._reset()
@@ -155,7 +155,11 @@ class AsyncEngine:
         tenant: str | None = None,
         timeout_s: float | None = None,
     ) -> AsyncIterator[RequestUpdate]:
-        """See `EngineClient.generate`."""
+        """See `EngineClient.generate`.
+
+        Raises:
+            RequestError: The request is malformed or could never be served.
+        """
         arrival_s = time.monotonic()
         loop = self._bind()
         self.check_queue()
@@ -236,7 +240,11 @@ class AsyncEngine:
         return str(await self._call("stop_profile"))
 
     async def check_health(self) -> None:
-        """See `EngineClient.check_health`."""
+        """See `EngineClient.check_health`.
+
+        Raises:
+            EngineDeadError: It has stopped, is stuck, or gives no sign of life.
+        """
         self._check_alive()
         silent_s, limit_s = time.monotonic() - self._last_sign_s, self.config.engine_stall_timeout_s
         if silent_s > limit_s:

@@ -31,7 +31,7 @@ from hotshoe.engine.messages import (
     decode_start,
     encode,
 )
-from hotshoe.engine.sockets import SocketPort
+from hotshoe.engine.socket_port import SocketPort
 from hotshoe.errors import HotshoeError
 
 #: How long an orphan tries to end in good order.

@@ -133,3 +133,32 @@ class Connection:
             start = begin + size
             self._messages.append(bytes(memoryview(unread)[begin:start]))
         del unread[:start]
+
+
+class Waker:
+    """Lets a thread that selects return."""
+
+    def __init__(self) -> None:
+        self._reading, self._writing = socket.socketpair()
+        self._reading.setblocking(False)
+        self._writing.setblocking(False)
+
+    def fileno(self) -> int:
+        return self._reading.fileno()
+
+    def wake(self) -> None:
+        try:
+            self._writing.send(b".")
+        except OSError:
+            return  # full: it will wake up anyway; closed: nobody sleeps
+
+    def clear(self) -> None:
+        try:
+            while self._reading.recv(4096):
+                pass
+        except BlockingIOError:
+            return
+
+    def close(self) -> None:
+        self._reading.close()
+        self._writing.close()

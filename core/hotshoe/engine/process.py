@@ -34,7 +34,7 @@ from hotshoe.engine.messages import (
     encode,
 )
 from hotshoe.engine.setup import find_model
-from hotshoe.engine.sockets import SocketLink
+from hotshoe.engine.socket_link import SocketLink
 from hotshoe.errors import EngineError, HotshoeError
 from hotshoe.plugins import PluginManager
 from hotshoe.text.tokenizer import Tokenizer

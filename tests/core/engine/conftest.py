@@ -2,13 +2,18 @@
 
 import importlib
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from hotshoe import AsyncEngine, EngineConfig
+from hotshoe.engine.boot import boot
+from hotshoe.engine.loop import EngineLoop
+from hotshoe.engine.socket_port import SocketPort
 
+PATH_LIMIT = 100
 METADATA = "Metadata-Version: 2.1\nName: hotshoe-faulty\nVersion: 0\n"
 
 
@@ -55,3 +60,33 @@ def start(config: Callable[..., EngineConfig]) -> Iterator[Callable[..., AsyncEn
     yield make
     for engine in engines:
         engine.close()
+
+
+@pytest.fixture
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("s") / "e.sock"
+    assert len(str(path)) < PATH_LIMIT
+    return path
+
+
+@pytest.fixture
+def served(model_dir: Path, plugins, path: Path) -> Iterator[Path]:
+    """An engine of this process behind a socket."""
+    options = {"hf_overrides": {"max_position_embeddings": 1 << 20}, "max_num_seqs": 4}
+    config = EngineConfig(
+        model=str(model_dir), platform="null", kv_cache_memory_bytes=1 << 30, **options
+    )
+    booted = boot(config, plugins)
+    port = SocketPort(path)
+    loop = EngineLoop(booted.core, booted.info, port)
+
+    def target() -> None:
+        loop.run()
+        port.close()
+
+    thread = threading.Thread(target=target)
+    thread.start()
+    yield path
+    loop.stop()
+    thread.join(10)
+    assert not thread.is_alive() and not path.exists()

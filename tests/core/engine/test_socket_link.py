@@ -1,60 +1,18 @@
-"""Port and link over a socket: large messages, strangers, other versions."""
+"""The front end's end of the socket: long messages, and engines that are none."""
 
 import asyncio
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from hotshoe import AsyncEngine, EngineConfig, SamplingParams, TokensPrompt
-from hotshoe.engine.boot import boot
+from hotshoe import AsyncEngine, SamplingParams, TokensPrompt
 from hotshoe.engine.connection import Connection
-from hotshoe.engine.loop import EngineLoop
-from hotshoe.engine.messages import Dead, Hello, Side, Welcome, WireError, decode_news, encode
-from hotshoe.engine.sockets import SocketPort
+from hotshoe.engine.messages import Dead, Side, Welcome, WireError, encode
 from hotshoe.errors import ConfigError, EngineDeadError
-
-PATH_LIMIT = 100
-
-
-@pytest.fixture
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("s") / "e.sock"
-    assert len(str(path)) < PATH_LIMIT
-    return path
-
-
-@pytest.fixture
-def served(model_dir: Path, plugins, path: Path) -> Iterator[Path]:
-    """An engine of this process behind a socket."""
-    options = {"hf_overrides": {"max_position_embeddings": 1 << 20}, "max_num_seqs": 4}
-    config = EngineConfig(
-        model=str(model_dir), platform="null", kv_cache_memory_bytes=1 << 30, **options
-    )
-    booted = boot(config, plugins)
-    port = SocketPort(path)
-    loop = EngineLoop(booted.core, booted.info, port)
-
-    def target() -> None:
-        loop.run()
-        port.close()
-
-    thread = threading.Thread(target=target)
-    thread.start()
-    yield path
-    loop.stop()
-    thread.join(10)
-    assert not thread.is_alive() and not path.exists()
-
-
-def connect(path: Path) -> Connection:
-    sock = socket.socket(socket.AF_UNIX)
-    sock.connect(str(path))
-    return Connection(sock)
 
 
 def test_long_prompts_pass_and_block_nobody(served: Path) -> None:
@@ -81,27 +39,6 @@ def test_long_prompts_pass_and_block_nobody(served: Path) -> None:
 
     assert asyncio.run(main()) < 1.0
     engine.close()
-
-
-@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", b"\x05\0\0\0hello", b"\xff" * 4])
-def test_strangers_are_sent_away(served: Path, data: bytes) -> None:
-    with socket.socket(socket.AF_UNIX) as stranger:
-        stranger.connect(str(served))
-        stranger.sendall(data)
-        stranger.settimeout(10)
-        while stranger.recv(4096):
-            pass
-    engine = AsyncEngine.connect(served)
-    assert asyncio.run(engine.stats()).num_running == 0
-    engine.close()
-
-
-def test_front_ends_of_another_version_are_told(served: Path) -> None:
-    connection = connect(served)
-    connection.send(encode(Hello(Side("9.9", 99))))
-    answer = decode_news(connection.fetch(10))
-    assert isinstance(answer, Dead) and "9.9" in answer.error.message
-    connection.close()
 
 
 @pytest.mark.parametrize("answer", ["welcome", "nonsense", "dead"])
