@@ -60,6 +60,9 @@ class EngineConfig:
     platform_options: dict[str, Any] = option({}, "options of the chosen platform")
     kernel: dict[str, str] = option({}, "forced candidates by slot, as SLOT=NAME")
     require_native: bool = option(False, "refuse to run any slot on its plain reference")
+    batch_invariant: bool = option(
+        False, "compute every row by operations whose result no other row of the batch changes"
+    )
     disable_plugins: list[str] = option([], "names of plugins to leave out")
 
     tensor_parallel_size: int = option(

@@ -229,6 +229,7 @@ class _PaperSelector(Selector):
             replace(facts, device="meta"),
             forced=config.kernel,
             require_native=config.require_native,
+            batch_invariant=config.batch_invariant,
         )
         self._may_lack = may_lack
         self.unbuilt: dict[str, dict[str, None]] = {}

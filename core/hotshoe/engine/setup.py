@@ -117,6 +117,7 @@ def prepare(
         facts,
         forced=resolved.kernel,
         require_native=resolved.require_native,
+        batch_invariant=resolved.batch_invariant,
     )
     return EngineSetup(
         resolved,

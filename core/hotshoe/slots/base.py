@@ -108,6 +108,7 @@ class Selector:
         facts: The device.
         forced: Slot name to candidate name; such a choice may not be silently replaced.
         require_native: Refuse references.
+        batch_invariant: Refuse whoever does not claim to be.
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class Selector:
         facts: DeviceFacts,
         forced: Mapping[str, str] | None = None,
         require_native: bool = False,
+        batch_invariant: bool = False,
     ) -> None:
         self.facts = facts
         self.decisions: dict[tuple[str, Any], Decision] = {}
@@ -126,6 +128,7 @@ class Selector:
         self._slots = slots
         self._forced = dict(forced or {})
         self._require_native = require_native
+        self._batch_invariant = batch_invariant
         self._by_slot: dict[str, dict[str, Candidate]] = {
             slot.name: {REFERENCE: _reference_candidate(slot)} for slot in slots.values()
         }
@@ -205,6 +208,8 @@ class Selector:
         known = self._defects.get((candidate.slot, spec, name))
         if known is not None:
             return known
+        if self._batch_invariant and not candidate.batch_invariant:
+            return refuse("its results may depend on the batch, and --batch-invariant is set")
         try:
             verdict = candidate.supports(spec, self.facts)
         except Exception as error:  # as above
@@ -227,7 +232,8 @@ class Selector:
             eligible = verdicts
         accepted = [(-v.score, n) for n, v in eligible.items() if v.score is not None]
         if not accepted:
-            raise SelectionError(_explain_refusals(slot, spec, eligible, forced))
+            limit = "--require-native" if self._require_native else "--batch-invariant"
+            raise SelectionError(_explain_refusals(slot, spec, eligible, forced, limit))
         chosen = min(accepted)[1]
         verdict = verdicts[chosen]
         others = tuple(sorted((n, v) for n, v in verdicts.items() if n != chosen))
@@ -239,12 +245,12 @@ def _reference_candidate(slot: Slot) -> Candidate:
 
 
 def _explain_refusals(
-    slot: str, spec: Any, verdicts: Mapping[str, Verdict], forced: str | None
+    slot: str, spec: Any, verdicts: Mapping[str, Verdict], forced: str | None, limit: str
 ) -> str:
     lead = (
         f"--kernel {slot}={forced} cannot serve {spec}"
         if forced is not None
-        else f"no native candidate of slot {slot} serves {spec} (--require-native is set)"
+        else f"no candidate of slot {slot} that {limit} allows serves {spec}"
     )
     reasons = "; ".join(f"{name}: {v.reason}" for name, v in sorted(verdicts.items()))
     return f"{lead}: {reasons or 'the platform offers none'}"

@@ -1,6 +1,7 @@
 """The selector: who is chosen, who is refused, and what is said about it."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -180,6 +181,16 @@ def test_require_native_refuses_the_reference_and_lists_every_refusal():
 def test_require_native_takes_a_native_candidate_of_low_score():
     chooser = selector(candidate("slow", accept(-1)), require_native=True)
     assert chooser.decide("rms_norm", SPEC).native
+
+
+def test_batch_invariance_takes_only_who_claims_it():
+    claims = replace(candidate("slow", accept(1)), batch_invariant=True)
+    chooser = selector(candidate("fast", accept(9)), claims, batch_invariant=True)
+    decision = chooser.decide("rms_norm", SPEC)
+    assert decision.chosen == "slow"
+    assert "--batch-invariant is set" in dict(decision.others)["fast"].reason
+    with pytest.raises(SelectionError, match=r"--batch-invariant allows.*reference: its results"):
+        chooser.decide("embedding", SPEC)
 
 
 def test_every_slot_has_a_reference_that_builds():
