@@ -6,6 +6,7 @@ MIRRORED_SHARE = 0.8
 FOLDERS = {
     "core/hotshoe": "tests/core",
     "platforms/cpu/hotshoe_cpu": "tests/platforms/cpu",
+    "platforms/triton/hotshoe_triton": "tests/platforms/triton",
     "plugins/bench/hotshoe_bench": "tests/plugins/bench",
     "plugins/conformance/hotshoe_conformance": "tests/plugins/conformance",
     "plugins/demo/hotshoe_demo": "tests/plugins/demo",
