@@ -1,0 +1,116 @@
+"""The whole engine on a GPU: graphs, overlap without waiting, batch invariance, perplexity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from tests.platforms.cuda.perplexity import perplexity
+
+from hotshoe import LLM, SamplingParams, TokensPrompt
+
+#: Of the CPU platform, by `python -m tests.platforms.cuda.perplexity cpu`.
+CPU_PERPLEXITY = {"bfloat16": 10.78987, "float32": 10.79029}
+GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, logprobs=1)
+MakeLLM = Callable[..., LLM]
+
+
+@pytest.fixture
+def make(gpu: str) -> Iterator[MakeLLM]:
+    made: list[LLM] = []
+
+    def make(**options: object) -> LLM:
+        made.append(LLM("demo", platform="cuda", max_model_len=512, **options))
+        return made[-1]
+
+    yield make
+    for llm in made:
+        llm.close()
+
+
+def prompts(count: int, seed: int = 0) -> list[TokensPrompt]:
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(3, 90, (count,), generator=generator).tolist()
+    return [
+        TokensPrompt(torch.randint(10, 8000, (n,), generator=generator).tolist()) for n in lengths
+    ]
+
+
+def tokens(llm: LLM, batch: list[TokensPrompt], params: SamplingParams = GREEDY) -> list[list[int]]:
+    return [r.outputs[0].token_ids for r in llm.generate(batch, params)]
+
+
+def test_no_slot_runs_on_its_reference(make: MakeLLM) -> None:
+    llm = make(require_native=True)
+    assert all(decision.native for decision in llm.decisions)
+    assert {"graph", "transfer", "attention"} <= {decision.slot for decision in llm.decisions}
+
+
+def test_replayed_steps_equal_eager_ones(make: MakeLLM) -> None:
+    """Padded to a recorded size or not, the same kernels give the same tokens."""
+    batch = prompts(37)
+    replayed = make(batch_invariant=True).generate(batch, GREEDY)
+    eager = make(batch_invariant=True, enforce_eager=True).generate(batch, GREEDY)
+    for a, b in zip(replayed, eager, strict=True):
+        assert a.outputs[0].token_ids == b.outputs[0].token_ids
+        assert a.outputs[0].logprobs == b.outputs[0].logprobs
+
+
+def test_a_batch_of_one_equals_a_batch_of_64(make: MakeLLM) -> None:
+    llm = make(batch_invariant=True, enable_prefix_caching=False)
+    batch = prompts(64)
+    together = llm.generate(batch, GREEDY)
+    for prompt, expected in zip(batch[::7], together[::7], strict=True):
+        (alone,) = llm.generate([prompt], GREEDY)
+        assert alone.outputs[0].token_ids == expected.outputs[0].token_ids
+        assert alone.outputs[0].logprobs == expected.outputs[0].logprobs
+
+
+@pytest.mark.parametrize("enforce_eager", [False, True])
+def test_no_step_waits_for_the_device(make: MakeLLM, enforce_eager: bool) -> None:
+    llm = make(enforce_eager=enforce_eager)
+    kinds = [
+        SamplingParams(temperature=0, max_tokens=20, ignore_eos=True),
+        SamplingParams(temperature=0.8, top_k=40, top_p=0.9, max_tokens=20, seed=3),
+        SamplingParams(temperature=1.0, min_p=0.05, logprobs=4, max_tokens=20),
+        SamplingParams(
+            temperature=0.7,
+            repetition_penalty=1.2,
+            presence_penalty=0.3,
+            frequency_penalty=0.2,
+            logit_bias={5: 3.0},
+            min_tokens=8,
+            max_tokens=20,
+        ),
+    ]
+    batch = prompts(24)
+    params = [kinds[i % len(kinds)] for i in range(len(batch))]
+    llm.generate(batch[:4], params[:4])  # kernels compile, libraries take their workspaces
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        results = llm.generate(batch, params)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert all(r.outputs[0].error is None for r in results)
+
+
+@pytest.mark.parametrize("dtype", CPU_PERPLEXITY)
+def test_perplexity_is_that_of_the_cpu(gpu: str, dtype: str) -> None:
+    assert perplexity("cuda", dtype=dtype) == pytest.approx(CPU_PERPLEXITY[dtype], rel=1e-3)
+
+
+@pytest.mark.parametrize("method", ["fp8", "int8"])
+def test_quantised_perplexity_stays_near(gpu: str, method: str) -> None:
+    found = perplexity("cuda", quantization=method)
+    assert found == pytest.approx(CPU_PERPLEXITY["bfloat16"], rel=0.03)
+
+
+def test_memory_is_given_back(make: MakeLLM) -> None:
+    before = torch.cuda.memory_allocated()
+    llm = make(kv_cache_memory_bytes=256 << 20)
+    tokens(llm, prompts(4))
+    assert torch.cuda.memory_allocated() - before > 256 << 20
+    llm.close()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_allocated() - before < 64 << 20
