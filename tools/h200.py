@@ -52,7 +52,8 @@ def run(name: str, command: list[str], log: Path) -> bool:
     """Run a command, keep its output, and say how it ended."""
     begin = time.perf_counter()
     with log.open("w") as out:
-        code = subprocess.run(command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT).returncode
+        done = subprocess.run(command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, check=False)
+    code = done.returncode
     last = next((line for line in reversed(log.read_text().splitlines()) if line.strip()), "")
     verdict = "ok" if code == 0 else f"FAILED ({code})"
     print(f"{name:26} {verdict:12} {time.perf_counter() - begin:6.1f} s  {last[:110]}", flush=True)
