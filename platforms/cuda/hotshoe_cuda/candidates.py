@@ -13,8 +13,18 @@ INVARIANT = True
 
 def offered() -> Sequence[Candidate]:
     """List the candidates. Imports torch; called once an engine or its explanation is wanted."""
-    from hotshoe_cuda import attention, graph, invariant, linear, transfer
-    from hotshoe_triton import activation, embedding, norm, rotary, sampling
+    from hotshoe_cuda import attention, invariant
+    from hotshoe_cuda.linear import Linear
+    from hotshoe_triton import (
+        activation,
+        embedding,
+        graph,
+        linear,
+        norm,
+        rotary,
+        sampling,
+        transfer,
+    )
     from hotshoe_triton import attention as paged
 
     alone = partial(paged.Attention, alone=True)
@@ -30,6 +40,6 @@ def offered() -> Sequence[Candidate]:
         Candidate("sample", "triton", sampling.supports, sampling.Sample, INVARIANT),
         Candidate("graph", "cuda_graph", graph.supports, graph.Graph, INVARIANT),
         Candidate("transfer", "pinned", transfer.supports, transfer.Transfer, INVARIANT),
-        Candidate("linear", "streaming", linear.supports, linear.Linear),
+        Candidate("linear", "streaming", linear.supports, Linear),
         Candidate("linear", "one_tile", invariant.linear, invariant.Linear, INVARIANT),
     )

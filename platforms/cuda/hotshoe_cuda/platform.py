@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from hotshoe.config import EngineConfig
 from hotshoe.errors import ConfigError
@@ -83,6 +84,16 @@ class CudaPlatform(Platform):
             reason = "a prefill of this size keeps the GPU busy"
             changes.append(Change("max_num_batched_tokens", TOKEN_BUDGET, reason))
         return changes
+
+    def take_part(self, rank: int, size: int) -> None:
+        """Take the GPU that lies `rank` places behind `platform_options.device`."""
+        first, visible = self._options.device, len(nvml.gpus())
+        if first + size > visible:
+            raise ConfigError(
+                f"tensor_parallel_size {size} needs GPUs {first} to {first + size - 1}, but "
+                f"{visible} are visible; lower it to {max(visible - first, 1)}"
+            )
+        self._options = replace(self._options, device=first + rank)
 
     def activate(self, config: EngineConfig) -> Mapping[str, object]:
         import torch

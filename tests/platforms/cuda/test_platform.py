@@ -76,6 +76,17 @@ def test_another_device(install) -> None:
         platform.facts()
 
 
+def test_each_rank_has_a_gpu_of_its_own(install) -> None:
+    install(H200, H200, A100)
+    for rank in (0, 1):
+        platform = CudaPlatform()
+        platform.resolve(EngineConfig(platform_options={"device": 1}))
+        platform.take_part(rank, 2)
+        assert platform.facts().device == f"cuda:{1 + rank}"
+    with pytest.raises(ConfigError, match="needs GPUs 0 to 3, but 3 are visible; lower it to 3"):
+        CudaPlatform().take_part(0, 4)
+
+
 def test_what_is_open_is_decided(install) -> None:
     install(H200)
     changes = {c.field: c.value for c in CudaPlatform().resolve(EngineConfig())}

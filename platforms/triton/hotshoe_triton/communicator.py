@@ -1,0 +1,180 @@
+"""Candidates of slot `communicator` over a vendor's library, through PyTorch's process groups.
+
+The library is named as PyTorch names it: "nccl" is NCCL on one vendor's devices and RCCL on
+another's, "xccl" is oneCCL. Everything runs down the current stream and waits for nothing on the
+host, so it can be recorded. Uneven pieces are padded, which every library can do.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.distributed_c10d import (
+    AllgatherOptions,
+    AllreduceOptions,
+    AllToAllOptions,
+    BroadcastOptions,
+    ReduceScatterOptions,
+)
+
+from hotshoe.errors import EngineError
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import CommunicatorSpec, Rendezvous, Verdict, accept, refuse
+
+SCORE = 50
+
+
+def supports_backend(backend: str) -> Callable[[CommunicatorSpec, DeviceFacts], Verdict]:
+    """Judge by what this build of PyTorch holds."""
+
+    def supports(spec: CommunicatorSpec, facts: DeviceFacts) -> Verdict:
+        if not dist.is_backend_available(backend) or _group_class(backend) is None:
+            return refuse(f"PyTorch {torch.__version__} was built without {backend}")
+        return accept(SCORE, f"{backend} through PyTorch")
+
+    return supports
+
+
+def build_with(backend: str) -> Callable[[CommunicatorSpec, DeviceFacts], "Communicator"]:
+    """Return what builds the operation over one library."""
+    return lambda spec, facts: Communicator(spec, facts, backend)
+
+
+def _group_class(backend: str) -> Any:
+    names = {f"ProcessGroup{backend.upper()}", f"ProcessGroup{backend.title()}"}
+    return next((getattr(dist, name) for name in names if hasattr(dist, name)), None)
+
+
+class Pending:
+    """See `hotshoe.slots.PendingTransfer`. Waiting orders the device's work, not the host's."""
+
+    def __init__(self, work: Any, alive: Tensor) -> None:
+        self._work, self._alive = work, alive
+
+    def wait(self) -> None:
+        if self._work is not None:
+            self._work.wait()
+
+
+class Communicator:
+    """See `hotshoe.slots.CommunicatorOp`.
+
+    Args:
+        spec: The group.
+        facts: The device.
+        backend: The library, as PyTorch names it.
+    """
+
+    def __init__(self, spec: CommunicatorSpec, facts: DeviceFacts, backend: str) -> None:
+        self.rank, self.size = 0, spec.size
+        self._device = torch.device(facts.device)
+        self._backend = backend
+        self._group: Any = None
+
+    def open(self, rendezvous: Rendezvous) -> None:
+        self.rank = rendezvous.rank
+        timeout = timedelta(seconds=rendezvous.timeout_s)
+        store = dist.FileStore(str(Path(rendezvous.directory) / self._backend), self.size)
+        store.set_timeout(timeout)
+        try:
+            self._group = _group_class(self._backend)(store, self.rank, self.size, timeout)
+            # Connections are made here, as none can be made while a step is recorded.
+            self.all_reduce(torch.zeros(1, device=self._device)).cpu()
+        except RuntimeError as error:
+            raise EngineError(f"rank {self.rank} could not meet the others: {error}") from None
+
+    def all_reduce(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        out = x.clone() if out is None else out if out is x else out.copy_(x)
+        if out.numel():
+            self._run(self._group.allreduce, [out], AllreduceOptions())
+        return out
+
+    def all_gather(
+        self, x: Tensor, sizes: Sequence[int] | None = None, out: Tensor | None = None
+    ) -> Tensor:
+        longest = x.shape[0] if sizes is None else max(sizes)
+        even = sizes is None or min(sizes) == longest
+        if out is None:
+            out = x.new_empty((longest * self.size if even else sum(sizes or ()), *x.shape[1:]))
+        if out.numel() == 0:
+            return out
+        if even:
+            self._run(self._group._allgather_base, out, x, AllgatherOptions())
+            return out
+        found = x.new_empty((self.size * longest, *x.shape[1:]))
+        self._run(self._group._allgather_base, found, _padded(x, longest), AllgatherOptions())
+        parts = zip(found.split(longest), sizes or (), strict=True)
+        return torch.cat([part[:n] for part, n in parts], out=out)
+
+    def reduce_scatter(
+        self, x: Tensor, sizes: Sequence[int] | None = None, out: Tensor | None = None
+    ) -> Tensor:
+        sizes = _even_sizes(x, self.size) if sizes is None else list(sizes)
+        longest, own = max(sizes), sizes[self.rank]
+        out = x.new_empty((own, *x.shape[1:])) if out is None else out
+        if x.numel() == 0:
+            return out
+        even = min(sizes) == longest
+        if not even:
+            x = torch.cat([_padded(part, longest) for part in x.split(sizes)])
+        found = out if even else x.new_empty((longest, *x.shape[1:]))
+        self._run(self._group._reduce_scatter_base, found, x, ReduceScatterOptions())
+        return out if even else out.copy_(found[:own])
+
+    def all_to_all(
+        self,
+        x: Tensor,
+        send_sizes: Sequence[int] | None = None,
+        recv_sizes: Sequence[int] | None = None,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        send = _even_sizes(x, self.size) if send_sizes is None else list(send_sizes)
+        receive = _even_sizes(x, self.size) if recv_sizes is None else list(recv_sizes)
+        out = x.new_empty((sum(receive), *x.shape[1:])) if out is None else out
+        self._run(self._group.alltoall_base, out, x, receive, send, AllToAllOptions())
+        return out
+
+    def broadcast(self, x: Tensor, source: int) -> Tensor:
+        if x.numel():
+            options = BroadcastOptions()
+            options.rootRank = source
+            self._run(self._group.broadcast, [x], options)
+        return x
+
+    def send(self, x: Tensor, to: int) -> Pending:
+        return Pending(self._group.send([x], to, 0) if x.numel() else None, x)
+
+    def recv(self, out: Tensor, source: int) -> Pending:
+        return Pending(self._group.recv([out], source, 0) if out.numel() else None, out)
+
+    def close(self) -> None:
+        if self._group is not None:
+            self._group.abort()
+            self._group = None
+
+    def _run(self, collective: Callable[..., Any], *arguments: Any) -> None:
+        """Call a collective; its last argument are its options."""
+        arguments[-1].asyncOp = False  # on the current stream itself
+        try:
+            work = collective(*arguments)
+            if work is not None:
+                work.wait()
+        except RuntimeError as error:
+            raise EngineError(f"rank {self.rank} lost the other ranks: {error}") from None
+
+
+def _padded(x: Tensor, rows: int) -> Tensor:
+    if x.shape[0] == rows:
+        return x
+    return torch.cat([x, x.new_zeros((rows - x.shape[0], *x.shape[1:]))])
+
+
+def _even_sizes(x: Tensor, size: int) -> list[int]:
+    rows, rest = divmod(x.shape[0], size)
+    if rest:
+        raise ValueError(f"{x.shape[0]} rows do not divide among {size} ranks; give sizes")
+    return [rows] * size
