@@ -1,0 +1,22 @@
+"""The cases of gated_activation find another activation, or swapped halves."""
+
+import pytest
+
+from hotshoe.slots import accept
+from hotshoe.slots.reference.activation import build
+
+
+def test_the_reference_passes_also_quantised(defects) -> None:
+    assert defects("gated_activation", build, supports=lambda spec, facts: accept(1)) == []
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
+def test_an_activation_that_is_overlooked(defects, blind, activation: str) -> None:
+    assert defects("gated_activation", blind("gated_activation", activation=activation))
+
+
+def test_halves_that_are_swapped(defects, wrapped) -> None:
+    def swapped(op, spec, x):
+        return op(x.roll(spec.size, dims=1))
+
+    assert defects("gated_activation", wrapped("gated_activation", swapped))

@@ -1,0 +1,101 @@
+"""The cases of attention find whoever overlooks a field, a boundary or a stride."""
+
+import copy
+
+import pytest
+import torch
+
+from hotshoe.slots.reference.attention import Attention
+
+
+def test_the_reference_passes(defects) -> None:
+    assert defects("attention", Attention) == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"window": None}, {"softcap": None}, {"scale": 0.125}, {"window": 7}, {"softcap": 5.0}],
+    ids=str,
+)
+def test_fields_that_are_overlooked(defects, blind, fields) -> None:
+    found = defects("attention", blind("attention", **fields))
+    assert found
+    assert all("out: " in defect for defect in found)
+
+
+def one_more(op, spec, q, cache, metadata, sinks):
+    longer = copy.copy(metadata)
+    longer.seq_lens = metadata.seq_lens + 1
+    return op(q, cache, longer, sinks)
+
+
+def one_less(op, spec, q, cache, metadata, sinks):
+    shorter = copy.copy(metadata)
+    shorter.seq_lens = (metadata.seq_lens - 1).clamp(min=1)
+    return op(q, cache, shorter, sinks)
+
+
+def no_sinks(op, spec, q, cache, metadata, sinks):
+    return op(q, cache, metadata, None)
+
+
+def sorted_blocks(op, spec, q, cache, metadata, sinks):
+    other = copy.copy(metadata)
+    other.block_table = metadata.block_table.sort(dim=1).values
+    return op(q, cache, other, sinks)
+
+
+def first_table_row(op, spec, q, cache, metadata, sinks):
+    other = copy.copy(metadata)
+    other.block_table = metadata.block_table[:1].expand_as(metadata.block_table)
+    return op(q, cache, other, sinks)
+
+
+def packed_queries(op, spec, q, cache, metadata, sinks):
+    tokens = q.as_strided(q.shape, (q.shape[1] * q.shape[2], q.shape[2], 1))
+    return op(tokens, cache, metadata, sinks)
+
+
+def packed_table(op, spec, q, cache, metadata, sinks):
+    other = copy.copy(metadata)
+    rows, columns = metadata.block_table.shape
+    other.block_table = metadata.block_table.as_strided((rows, columns), (columns, 1))
+    return op(q, cache, other, sinks)
+
+
+def first_kv_head(op, spec, q, cache, metadata, sinks):
+    shape = (*cache.shape[:2], spec.block_size, spec.num_kv_heads, spec.head_dim)
+    heads = cache.view(shape)[:, :, :, :1].expand(shape)
+    return op(q, heads.reshape(cache.shape), metadata, sinks)
+
+
+def low_precision(op, spec, q, cache, metadata, sinks):
+    return op(q.bfloat16(), cache, metadata, sinks).to(q.dtype)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        one_more,
+        one_less,
+        no_sinks,
+        sorted_blocks,
+        first_table_row,
+        packed_queries,
+        packed_table,
+        first_kv_head,
+        low_precision,
+    ],
+)
+def test_boundaries_and_layouts(defects, wrapped, change) -> None:
+    assert defects("attention", wrapped("attention", change))
+
+
+def test_a_claim_of_batch_invariance(defects, wrapped) -> None:
+    def by_batch(op, spec, q, cache, metadata, sinks):
+        out = op(q, cache, metadata, sinks)
+        return out if metadata.num_reqs == 1 else torch.nextafter(out, out + 1)
+
+    assert defects("attention", Attention, batch_invariant=True) == []
+    build = wrapped("attention", by_batch)
+    assert any("claims batch inv" in d for d in defects("attention", build, batch_invariant=True))

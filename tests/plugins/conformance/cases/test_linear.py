@@ -1,0 +1,60 @@
+"""The cases of linear find whoever forgets a bias, a part, a stride or a scale."""
+
+import pytest
+import torch
+
+from hotshoe.slots.reference.linear import Linear
+
+
+def test_the_reference_passes(defects) -> None:
+    assert defects("linear", Linear) == []
+
+
+def no_bias(self, tensors):
+    zeros = [torch.zeros_like(part) for part in tensors.get("bias", [])]
+    return Linear.load(self, {**tensors, "bias": zeros})
+
+
+def parts_in_another_order(self, tensors):
+    return Linear.load(self, {**tensors, "weight": tensors["weight"][::-1]})
+
+
+@pytest.mark.parametrize("load", [no_bias, parts_in_another_order])
+def test_weights_that_are_loaded_wrongly(defects, load) -> None:
+    assert defects("linear", type("Mutant", (Linear,), {"load": load}))
+
+
+def packed_rows(self, x):
+    return Linear.__call__(self, x.as_strided(x.shape, (x.shape[1], 1)))
+
+
+def one_column_less(self, x):
+    x = x.clone()
+    x[:, -1] = 0
+    return Linear.__call__(self, x)
+
+
+def rounded_twice(self, x):
+    return Linear.__call__(self, x.half().to(x.dtype))
+
+
+def overwriting(self, x):
+    y = Linear.__call__(self, x)
+    x.mul_(2)
+    return y
+
+
+@pytest.mark.parametrize("call", [packed_rows, one_column_less, rounded_twice, overwriting])
+def test_rows_that_are_read_wrongly(defects, call) -> None:
+    assert defects("linear", type("Mutant", (Linear,), {"__call__": call}))
+
+
+def test_activations_that_are_quantised_too_coarsely(defects) -> None:
+    def coarse(self, x):
+        if self._spec.activation is not None:
+            step = x.abs().amax(1, keepdim=True).clamp(min=1e-9) / 15
+            x = (x / step).round() * step
+        return Linear.__call__(self, x)
+
+    found = defects("linear", type("Mutant", (Linear,), {"__call__": coarse}))
+    assert found

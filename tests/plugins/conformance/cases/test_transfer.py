@@ -1,0 +1,37 @@
+"""The cases of transfer find copies that come too late, too early or not at all."""
+
+from hotshoe.slots.reference.transfer import Transfer
+
+
+def test_the_reference_passes(defects) -> None:
+    assert defects("transfer", Transfer) == []
+
+
+class Late(Transfer):
+    """Copies to the device only when a result is wanted."""
+
+    pending = None
+
+    def upload(self, source, target):
+        self.pending = (source, target)
+
+    def download(self, tensors):
+        later = super().download(tensors)
+        if self.pending:
+            self.pending[1].copy_(self.pending[0])
+        return later
+
+
+class Views(Transfer):
+    """Hands out the device's memory itself, which later steps overwrite."""
+
+    def download(self, tensors):
+        shared = self.__dict__.setdefault("shared", {})
+        for at, tensor in enumerate(tensors):
+            shared.setdefault(at, tensor.clone()).copy_(tensor)
+        return lambda: list(shared.values())
+
+
+def test_copies_that_are_not_in_order(defects) -> None:
+    assert defects("transfer", Late)
+    assert defects("transfer", Views)

@@ -1,0 +1,38 @@
+"""`hotshoe conformance`: exit codes, text and JSON."""
+
+import json
+
+import pytest
+
+from hotshoe.cli.main import main
+
+NARROW = ("conformance", "--platform", "cpu", "--slot", "rms_norm", "--quick", "--seed", "1")
+
+
+def test_a_platform_that_conforms(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(list(NARROW)) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("cpu: ")
+    assert "seed 1" in out
+    assert out.rstrip().endswith("conforms")
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*NARROW, "--json", "--platform-options.isa", "generic"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["conforms"] is True
+    assert document["slots"][0]["verdict"] == "native"
+    assert document["slots"][0]["candidates"][0]["passed"] > 10
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--platform", "cup"), "unknown platform 'cup'; did you mean cpu?"),
+        (("--platform", "cpu", "--slot", "norm"), "unknown slot 'norm'"),
+        (("--seed", "x"), "--seed"),
+    ],
+)
+def test_mistakes(words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["conformance", *words]) == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,157 @@
+"""Every way in which a candidate can be wrong is found and named, and raises nothing."""
+
+import pytest
+import torch
+
+from hotshoe.slots import Candidate, NormSpec, accept, refuse
+from hotshoe.slots.reference.linear import Linear
+from hotshoe.slots.reference.norm import build_norm, rms_norm
+from hotshoe_conformance.cases.base import HOST
+from hotshoe_conformance.judge import ask
+
+SPEC = NormSpec(64, 1e-6, "float32")
+
+
+def test_the_reference_is_right(run) -> None:
+    outcomes = run("rms_norm", build_norm, supports=lambda spec, facts: accept(1))
+    assert len(outcomes) > 20
+    assert [o.defect for o in outcomes if o.defect] == []
+    assert max(o.error for o in outcomes) < 1
+
+
+def nan(spec, facts):
+    return lambda x, weight: torch.full_like(x, float("nan"))
+
+
+def one_nan(spec, facts):
+    def norm(x, weight):
+        out = rms_norm(x, weight, spec.eps, spec.weight_offset)
+        out.view(-1)[-1:] = float("nan")
+        return out
+
+    return norm
+
+
+def unwritten(spec, facts):
+    def norm(x, weight):
+        out = torch.empty_like(x)
+        out[:, :-1] = rms_norm(x, weight, spec.eps, spec.weight_offset)[:, :-1]
+        return out
+
+    return norm
+
+
+def wrong_type(spec, facts):
+    return lambda x, weight: rms_norm(x, weight, spec.eps, spec.weight_offset).double()
+
+
+def wrong_shape(spec, facts):
+    return lambda x, weight: rms_norm(x, weight, spec.eps, spec.weight_offset)[:-1]
+
+
+def nothing(spec, facts):
+    return lambda x, weight: None
+
+
+def in_place(spec, facts):
+    return lambda x, weight: x.copy_(rms_norm(x, weight, spec.eps, spec.weight_offset))
+
+
+def restless(spec, facts):
+    def norm(x, weight):
+        out = rms_norm(x, weight, spec.eps, spec.weight_offset)
+        return out * (1 + 1e-7 * torch.rand(()))
+
+    return norm
+
+
+def fails_later(spec, facts):
+    return lambda x, weight: x @ x
+
+
+def cannot_be_built(spec, facts):
+    raise OSError("libvendor.so.6: cannot open shared object file")
+
+
+@pytest.mark.parametrize(
+    ("build", "defect"),
+    [
+        (nan, "y: nan instead of"),
+        (one_nan, "y: nan instead of"),
+        (unwritten, "y: nan instead of"),
+        (wrong_type, "y: returned [5, 64] torch.float64, not [5, 64] torch.float32"),
+        (wrong_shape, "y: returned [4, 64] torch.float32, not [5, 64]"),
+        (nothing, "the call raises AssertionError: returned NoneType, not a tensor"),
+        (in_place, "x: 320 of 320 values differ"),
+        (restless, "y: another call with the same inputs gives another result"),
+        (fails_later, "supports() says yes, but the call raises RuntimeError: mat1 and mat2"),
+        (cannot_be_built, "supports() says yes, but building raises OSError: libvendor.so.6"),
+        ("no_such_module:build", "building raises ModuleNotFoundError"),
+    ],
+)
+def test_what_is_wrong_is_named(defects, build, defect: str) -> None:
+    found = defects("rms_norm", build)
+    assert found
+    assert defect in found[0]
+
+
+def raising(spec, facts):
+    raise KeyError(spec.dtype)
+
+
+def touching(spec, facts):
+    return accept(int(torch.zeros(1) + 1))
+
+
+ANSWERS = iter(range(10**6))
+
+
+def changing(spec, facts):
+    return accept(next(ANSWERS))
+
+
+@pytest.mark.parametrize(
+    ("supports", "defect"),
+    [
+        (raising, "supports() raised KeyError: 'float32'"),
+        (lambda spec, facts: True, "supports() returned bool, not a Verdict"),
+        (lambda spec, facts: refuse(""), "supports() refuses without a reason"),
+        (touching, "supports() used tensors"),
+        (changing, "supports() answers differently"),
+    ],
+)
+def test_dishonest_verdicts(supports, defect: str) -> None:
+    _, found = ask(Candidate("rms_norm", "mine", supports, "m:f"), SPEC, HOST)
+    assert defect in found
+
+
+def test_a_refusal_is_no_defect_and_runs_nothing(run) -> None:
+    outcomes = run("rms_norm", cannot_be_built, supports=lambda s, f: refuse("not today"))
+    assert {(o.refused, o.defect) for o in outcomes} == {("not today", "")}
+
+
+def by_batch(spec, facts):
+    """Rounds differently for an even number of rows."""
+
+    def norm(x, weight):
+        out = rms_norm(x, weight, spec.eps, spec.weight_offset)
+        return out if len(x) == 1 else out * (1 + 2e-7)
+
+    return norm
+
+
+def test_a_claim_of_batch_invariance_is_tested(defects) -> None:
+    assert defects("rms_norm", by_batch) == []
+    found = defects("rms_norm", by_batch, batch_invariant=True)
+    assert "claims batch invariance, but a row alone is another" in found[0]
+    assert defects("rms_norm", build_norm, batch_invariant=True) == []
+
+
+@pytest.mark.parametrize("claimed", [0, 10**9, 1.5, None])
+def test_memory_that_is_misreported(defects, claimed) -> None:
+    class Liar(Linear):
+        def nbytes(self):
+            return claimed
+
+    found = defects("linear", Liar)
+    assert f"nbytes() says {claimed!r}; a weight of this size takes" in found[0]

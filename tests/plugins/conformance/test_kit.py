@@ -1,0 +1,163 @@
+"""A whole run: verdicts, repeatable defects, narrowed runs, whole models."""
+
+import json
+import re
+import shlex
+
+import pytest
+import torch
+
+from hotshoe.cli.main import main
+from hotshoe.errors import ConfigError, PluginError, SelectionError
+from hotshoe.slots import SLOTS, Candidate, NormSpec, accept, refuse
+from hotshoe.slots.reference.attention import Attention
+from hotshoe.slots.reference.norm import build_norm
+from hotshoe_conformance.kit import Kit, Options, declared_layout
+from hotshoe_conformance.report import NATIVE, REFERENCE, REFUSED, WRONG
+
+QUICK = Options(quick=True, seed=5)
+
+
+def quarter(spec, facts):
+    """Forgets every fourth channel."""
+
+    def norm(x, weight):
+        out = build_norm(spec, facts)(x, weight)
+        out[:, ::4] = 0
+        return out
+
+    return norm
+
+
+def narrow(spec: NormSpec, facts):
+    return accept(9) if spec.hidden_size < 100 and not spec.quant else refuse("too wide")
+
+
+@pytest.fixture(scope="module")
+def report(installed, offer):
+    """One right candidate, one wrong, one that always refuses."""
+
+    def never(spec, facts):
+        return refuse("never")
+
+    plugins = installed(
+        offer("rms_norm", build_norm, narrow),
+        Candidate("rms_norm", "quarter", narrow, quarter),
+        offer("add_rms_norm", "no:build", never),
+        offer("embedding", "hotshoe.slots.reference.embedding:build"),
+    )
+    return Kit("mine", QUICK, plugins).run()
+
+
+def test_verdicts(report) -> None:
+    verdicts = {slot.slot: slot.verdict for slot in report.slots}
+    assert list(verdicts) == list(SLOTS)
+    expected = {"rms_norm": WRONG, "add_rms_norm": REFUSED, "embedding": NATIVE}
+    assert verdicts == {**dict.fromkeys(SLOTS, REFERENCE), **expected}
+    [norm] = [slot for slot in report.slots if slot.slot == "rms_norm"]
+    mine, quarter, reference = norm.candidates
+    assert (mine.name, quarter.name, reference.name) == ("mine", "quarter", "reference")
+    assert mine.passed > 10
+    assert mine.refused > 5
+    assert mine.reasons == {"too wide": mine.refused}
+    assert not mine.defects
+    assert 0 < mine.error < 1
+    assert len(quarter.defects) == 3
+    assert "times the tolerance of" in quarter.defects[0].what
+    assert "hidden_size=64" in quarter.defects[0].spec
+    assert quarter.defects[0].shape.startswith("count=")
+
+
+def test_reports_say_the_same_to_people_and_programs(report) -> None:
+    text = report.as_text()
+    assert "WRONG rms_norm/quarter: y: 0 instead of" in text
+    assert "does not conform: 3 defects" in text
+    document = json.loads(json.dumps(report.as_json()))
+    assert document["conforms"] is False
+    assert [s["verdict"] for s in document["slots"] if s["slot"] == "rms_norm"] == [WRONG]
+    assert document["checks"]["greedy tokens of tiny models"] == []
+
+
+def test_a_defect_comes_with_the_line_that_repeats_it(report, installed, monkeypatch, capsys):
+    import hotshoe_conformance.kit as module
+
+    plugins = installed(Candidate("rms_norm", "quarter", narrow, quarter))
+    monkeypatch.setattr(module, "PluginManager", lambda: plugins)
+    for where, defect in report.defects:
+        assert where == "rms_norm/quarter"
+        words = shlex.split(defect.repeat)
+        assert words[0] == "hotshoe"
+        assert main(words[1:]) == 1
+        assert defect.what in capsys.readouterr().out
+
+
+def test_runs_that_are_narrowed(installed, offer) -> None:
+    plugins = installed(offer("rms_norm", build_norm, narrow))
+    options = Options(slot="rms_norm", candidate="mine", case=1, seed=3)
+    report = Kit("mine", options, plugins).run()
+    assert report.checks == {}
+    [slot] = report.slots
+    [mine] = slot.candidates
+    assert (mine.passed, mine.refused, mine.shares) == (1, 0, [])
+    random = Options(slot="rms_norm", candidate="mine", case=60, seed=3)
+    [slot] = Kit("mine", random, plugins).run().slots
+    assert slot.candidates[0].passed + slot.candidates[0].refused == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (Options(slot="rms_nrom"), r"unknown slot 'rms_nrom'; did you mean rms_norm\?"),
+        (Options(candidate="mien"), r"no candidate 'mien'; did you mean mine\?"),
+    ],
+)
+def test_names_that_do_not_exist(installed, offer, options: Options, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Kit("mine", options, installed(offer("rms_norm", build_norm)))
+
+
+def test_offers_that_no_engine_could_take(installed, offer) -> None:
+    with pytest.raises(SelectionError, match="two candidates named 'mine' for slot rms_norm"):
+        Kit("mine", QUICK, installed(offer("rms_norm", build_norm), offer("rms_norm", quarter)))
+    with pytest.raises(SelectionError, match="unknown slot 'norm'"):
+        Kit("mine", QUICK, installed(offer("norm", build_norm)))
+    with pytest.raises(PluginError, match="unknown platform 'mien'"):
+        Kit("mien", QUICK, installed())
+
+
+def test_models_that_write_something_else(installed, offer) -> None:
+    def negated(spec, facts):
+        return lambda x, weight: -build_norm(spec, facts)(x, weight)
+
+    plugins = installed(offer("rms_norm", negated, lambda s, f: accept(1)))
+    kit = Kit("mine", QUICK, plugins)
+    [defect, *_] = kit.run_tokens()
+    assert re.search(r"token \d+ is \d+, by .* less likely than \d+", defect.what)
+    assert defect.shape.startswith("llama, all at once, prompt of")
+
+
+def test_models_whose_kernels_give_nan(installed, offer) -> None:
+    def nan(spec, facts):
+        return lambda x, weight: torch.full_like(x, float("nan"))
+
+    plugins = installed(offer("rms_norm", nan, lambda s, f: accept(1)))
+    [defect, *_] = Kit("mine", QUICK, plugins).run_tokens()
+    assert "0 of 24 tokens: no token can be sampled" in defect.what
+
+
+def test_layouts_are_those_that_attention_declares(installed, offer) -> None:
+    from hotshoe.slots import KVLayout
+
+    other = KVLayout("other", "htd", "htd")
+
+    class Liar(Attention):
+        pass
+
+    declared = offer("attention", Liar, lambda s, f: accept(1), layout=lambda s, f: other)
+    kit = Kit("mine", Options(slot="attention", case=0, seed=1), installed(declared))
+    assert kit.layouts() == [other]
+    [defect] = kit.run().defects
+    assert "declares layout KVLayout(name='other'" in defect[1].what
+    silent = offer("attention", Attention)
+    assert declared_layout(silent, None, kit.facts) == Attention.layout
+    assert declared_layout(offer("attention", "m:f"), None, kit.facts) is None

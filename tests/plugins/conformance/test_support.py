@@ -1,0 +1,48 @@
+"""docs/reference/support.md is what the code says."""
+
+import importlib.util
+from pathlib import Path
+
+from hotshoe.platform import DeviceFacts, Target
+from hotshoe.slots import GatedActivationSpec, accept, refuse
+from hotshoe_conformance.support import page, row_name
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_the_page_is_current() -> None:
+    spec = importlib.util.spec_from_file_location("make_support", ROOT / "tools/make_support.py")
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    assert tool.PAGE.read_text(encoding="utf-8") == tool.text(), "run `make reference`"
+
+
+def supports(spec: GatedActivationSpec, facts: DeviceFacts):
+    if spec.activation != "silu" and facts.arch != "v2":
+        return refuse("only silu")
+    return accept(1) if spec.dtype != "float16" and not spec.quant else refuse("not this type")
+
+
+def test_a_table(installed, offer) -> None:
+    facts = [DeviceFacts("mine", "dev", f"Chip {n}", f"v{n}", 1, 1) for n in (1, 2)]
+    targets = tuple(Target(f.name, f) for f in facts)
+    plugins = installed(offer("gated_activation", "m:f", supports), targets=targets)
+    lines = page(plugins, "head").splitlines()
+    assert "| specification | Chip 1 | Chip 2 |" in lines
+    assert "| activation=gelu | – | f32 bf16 |" in lines
+    assert "| plain: size=64 activation=silu | f32 bf16 | f32 bf16 |" in lines
+    at = lines.index("### mine: sample")
+    assert lines[at + 2] == "No kernel of its own."
+
+
+def test_targets_that_serve_the_same_share_a_column(installed, offer) -> None:
+    facts = [DeviceFacts("mine", "dev", f"Chip {n}", f"v{n}", 1, 1) for n in (3, 4)]
+    targets = tuple(Target(f.name, f) for f in facts)
+    plugins = installed(offer("gated_activation", "m:f", supports), targets=targets)
+    assert "| specification | every target |" in page(plugins, "head").splitlines()
+
+
+def test_rows_are_named_by_what_differs() -> None:
+    base = GatedActivationSpec(64, "silu", "float32")
+    assert row_name(GatedActivationSpec(64, "gelu", "bfloat16"), base) == "activation=gelu"
+    assert row_name(base, base) == "plain: size=64 activation=silu"
