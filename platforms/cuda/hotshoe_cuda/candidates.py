@@ -13,12 +13,13 @@ INVARIANT = True
 
 def offered() -> Sequence[Candidate]:
     """List the candidates. Imports torch; called once an engine or its explanation is wanted."""
-    from hotshoe_cuda import attention, invariant
+    from hotshoe_cuda import attention
     from hotshoe_cuda.linear import Linear
     from hotshoe_triton import (
         activation,
         embedding,
         graph,
+        invariant,
         linear,
         norm,
         rotary,

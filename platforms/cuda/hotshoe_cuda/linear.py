@@ -1,66 +1,11 @@
-"""Candidate `streaming` of slot `linear`: tuned kernels for few rows, cuBLAS and CUTLASS for many.
+"""Candidate `streaming` of slot `linear`, with what was tuned on NVIDIA's GPUs."""
 
-A batch of few tokens reads the whole weight for little arithmetic; there the streaming kernels of
-`hotshoe_triton`, configured by `tuned/`, come closer to the memory's speed. Wherever tuning found
-the library faster, and for every larger batch, the library multiplies.
-"""
+from pathlib import Path
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
-
-import torch
-from torch import Tensor
-
-from hotshoe.platform import DeviceFacts
-from hotshoe.slots import LinearSpec
-from hotshoe_cuda import tuned
-from hotshoe_triton import linear
-from hotshoe_triton.linear import supports
-from hotshoe_triton.tuning import BUCKETS, LinearConfig
-
-__all__ = ["Linear", "supports"]
+from hotshoe_triton import library
 
 
-class Linear(linear.Linear):
-    """See `hotshoe.slots.LinearOp`."""
+class Linear(library.Linear):
+    """See `hotshoe.slots.LinearOp`; the library is cuBLAS or CUTLASS."""
 
-    def __init__(self, spec: LinearSpec, facts: DeviceFacts) -> None:
-        super().__init__(spec, facts, tuned.table_for(spec, facts))
-
-    def load(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
-        super().load(tensors)
-        self._transposed = self._weight.t()
-
-    def configure(self, bucket: int, config: LinearConfig) -> None:
-        """Use another configuration for a bucket of rows; the tuner does."""
-        self._launches[BUCKETS.index(bucket)] = self._launch(config, bucket)
-
-    def _many(self, y: Tensor, x: Tensor, quantised: tuple[Tensor, Tensor] | None) -> None:
-        if quantised is None:
-            self._unquantised(y, x)
-        elif quantised[0].dtype is torch.int8:
-            super()._many(y, x, quantised)
-        else:
-            values, scale = quantised
-            assert self._scale is not None
-            torch._scaled_mm(
-                values,
-                self._transposed,
-                scale[:, None],
-                self._scale[None, :],
-                self._bias,
-                out_dtype=y.dtype,
-                use_fast_accum=True,
-                out=y,
-            )
-
-    def _unquantised(self, y: Tensor, x: Tensor) -> None:
-        if y.dtype is not x.dtype:
-            torch.ops.aten.mm.dtype_out(x, self._transposed, y.dtype, out=y)
-            if self._bias is not None:
-                y.add_(self._bias)
-        elif self._bias is None:
-            torch.mm(x, self._transposed, out=y)
-        else:
-            torch.addmm(self._bias, x, self._transposed, out=y)
+    folder = Path(__file__).parent / "tuned"

@@ -18,5 +18,7 @@ def hotshoe_platforms() -> Mapping[str, str]:
 def hotshoe_commands() -> Mapping[str, CommandEntry]:
     """Name the tuner."""
     return {
-        "tune": CommandEntry("hotshoe_cuda.tune:Tune", "measure kernel configurations on this GPU")
+        "tune cuda": CommandEntry(
+            "hotshoe_cuda.tune:Tune", "measure kernel configurations on this NVIDIA GPU"
+        )
     }

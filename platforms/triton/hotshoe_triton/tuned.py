@@ -1,4 +1,4 @@
-"""Tuned configurations as data files, one per kind of GPU, shipped in `tuned/`.
+"""Tuned configurations as data files, one per kind of GPU, in a folder that the platform ships.
 
 Keys read `bfloat16/4096x14336/16`: type of the weight, out_features x in_features, rows.
 """
@@ -14,13 +14,12 @@ from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec
 from hotshoe_triton.tuning import LinearConfig
 
-FOLDER = Path(__file__).parent / "tuned"
 Entries = dict[str, dict[str, Any]]
 
 
-def path_of(facts: DeviceFacts) -> Path:
+def path_of(folder: Path, facts: DeviceFacts) -> Path:
     """Return the file of a kind of GPU, such as `nvidia-h200.json`."""
-    return FOLDER / (re.sub(r"[^a-z0-9]+", "-", facts.name.lower()).strip("-") + ".json")
+    return folder / (re.sub(r"[^a-z0-9]+", "-", facts.name.lower()).strip("-") + ".json")
 
 
 def key_of(spec: LinearSpec, bucket: int) -> str:
@@ -42,12 +41,14 @@ def write(path: Path, entries: Entries) -> None:
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
-def table_for(spec: LinearSpec, facts: DeviceFacts) -> dict[tuple[int, int, int], LinearConfig]:
+def table_for(
+    folder: Path, spec: LinearSpec, facts: DeviceFacts
+) -> dict[tuple[int, int, int], LinearConfig]:
     """Return what is tuned for a product, as `hotshoe_triton.linear` takes it."""
     kind, _, _ = key_of(spec, 0).split("/")
     shape = f"{kind}/{spec.out_features}x{spec.in_features}/"
     found = {}
-    for key, entry in read(path_of(facts)).items():
+    for key, entry in read(path_of(folder, facts)).items():
         if key.startswith(shape):
             bucket = int(key.rpartition("/")[2])
             values = {name: value for name, value in entry.items() if name != "us"}

@@ -1,4 +1,7 @@
-"""Candidate `pinned` of slot `transfer`: page-locked host memory and events."""
+"""Candidate `pinned` of slot `transfer`: page-locked host memory and events.
+
+Through what PyTorch offers for every accelerator, so that all GPU platforms share it.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -12,7 +15,7 @@ SCORE = 100
 
 
 def supports(spec: TransferSpec, facts: DeviceFacts) -> Verdict:
-    """Serve every device that this platform drives."""
+    """Serve every device that has events."""
     return accept(SCORE)
 
 
@@ -20,7 +23,7 @@ class Transfer:
     """See `hotshoe.slots.TransferOp`. Copies go down the stream that computes."""
 
     def __init__(self, spec: TransferSpec, facts: DeviceFacts) -> None:
-        pass
+        self._device = facts.device
 
     def host_buffer(self, nbytes: int) -> Tensor:
         return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
@@ -32,7 +35,7 @@ class Transfer:
         copies = [torch.empty(t.shape, dtype=t.dtype, pin_memory=True) for t in tensors]
         for copy, tensor in zip(copies, tensors, strict=True):
             copy.copy_(tensor, non_blocking=True)
-        arrived = torch.cuda.Event()
+        arrived = torch.Event(self._device)
         arrived.record()
 
         def wait() -> Sequence[Tensor]:

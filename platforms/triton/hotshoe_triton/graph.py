@@ -1,4 +1,8 @@
-"""Candidate `cuda_graph` of slot `graph`: CUDA graphs that share one memory pool."""
+"""Candidates of slot `graph`: recorded steps that share one memory pool.
+
+PyTorch has the same recording for every vendor, in a module of each: `torch.cuda` drives AMD's
+devices too.
+"""
 
 from collections.abc import Callable
 
@@ -12,7 +16,7 @@ SCORE = 100
 
 
 def supports(spec: GraphSpec, facts: DeviceFacts) -> Verdict:
-    """Serve every device that this platform drives."""
+    """Serve every device that `torch.cuda` drives."""
     return accept(SCORE)
 
 

@@ -1,0 +1,70 @@
+"""Products by tuned kernels for few rows and by the vendor's library, through PyTorch, for many.
+
+A batch of few tokens reads the whole weight for little arithmetic; there the streaming kernels of
+`linear.py`, configured by what the platform tuned, come closer to the memory's speed. Wherever
+tuning found the library faster, and for every larger batch, the library multiplies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import LinearSpec
+from hotshoe_triton import linear, tuned
+from hotshoe_triton.tuning import BUCKETS, LinearConfig
+
+
+class Linear(linear.Linear):
+    """See `hotshoe.slots.LinearOp`. Each platform has a subclass of its own.
+
+    Attributes:
+        folder: Where the platform keeps its tables of tuned configurations.
+    """
+
+    folder: ClassVar[Path]
+
+    def __init__(self, spec: LinearSpec, facts: DeviceFacts) -> None:
+        super().__init__(spec, facts, tuned.table_for(self.folder, spec, facts))
+
+    def load(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
+        super().load(tensors)
+        self._transposed = self._weight.t()
+
+    def configure(self, bucket: int, config: LinearConfig) -> None:
+        """Use another configuration for a bucket of rows; the tuner does."""
+        self._launches[BUCKETS.index(bucket)] = self._launch(config, bucket)
+
+    def _many(self, y: Tensor, x: Tensor, quantised: tuple[Tensor, Tensor] | None) -> None:
+        if quantised is None:
+            self._unquantised(y, x)
+        elif quantised[0].dtype is torch.int8:
+            super()._many(y, x, quantised)
+        else:
+            values, scale = quantised
+            assert self._scale is not None
+            torch._scaled_mm(
+                values,
+                self._transposed,
+                scale[:, None],
+                self._scale[None, :],
+                self._bias,
+                out_dtype=y.dtype,
+                use_fast_accum=True,
+                out=y,
+            )
+
+    def _unquantised(self, y: Tensor, x: Tensor) -> None:
+        if y.dtype is not x.dtype:
+            torch.ops.aten.mm.dtype_out(x, self._transposed, y.dtype, out=y)
+            if self._bias is not None:
+                y.add_(self._bias)
+        elif self._bias is None:
+            torch.mm(x, self._transposed, out=y)
+        else:
+            torch.addmm(self._bias, x, self._transposed, out=y)

@@ -1,0 +1,213 @@
+"""`hotshoe tune PLATFORM`: measures configurations of the streaming matrix products on this GPU.
+
+For every shape that a model's layers ask for and every bucket of rows, a seeded sample of the
+search space is timed, then the neighbours of the best. Weights rotate, so that none is read from
+the cache. The result is a JSON file by device; entries that it has already are kept, so that an
+interrupted run goes on where it ended.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import statistics
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, fields
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from hotshoe.cli.options import add_engine_flags, engine_config
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import LinearSpec, NormSpec
+from hotshoe_triton import tuned
+from hotshoe_triton.library import Linear
+from hotshoe_triton.tuning import BUCKETS, LIBRARY, LinearConfig, configs, default
+
+#: Bytes of weight copies that are read in turn; several times any GPU's cache.
+ROTATED_BYTES = 768 << 20
+#: A tuned kernel must beat the library by this much to replace it.
+MARGIN = 0.005
+
+
+class Tune:
+    """See `hotshoe.cli.command.Command`.
+
+    Args:
+        linear: The platform's operation.
+    """
+
+    def __init__(self, linear: type[Linear]) -> None:
+        self._linear = linear
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        add_engine_flags(parser)
+        parser.add_argument("--output", type=Path, help="file to extend; default: the shipped one")
+        parser.add_argument("--trials", type=int, default=40, help="sample of each search")
+        parser.add_argument("--buckets", type=int, nargs="*", default=list(BUCKETS))
+        parser.add_argument("--jobs", type=int, default=8, help="processes that compile")
+        parser.add_argument("--again", action="store_true", help="tune what is tuned already too")
+
+    def run(self, args: Namespace) -> int:
+        from hotshoe.engine.explain import explain
+
+        config = engine_config(args)
+        explanation = explain(config)
+        facts = explanation.facts
+        specs = [d.spec for d in explanation.decisions if d.slot == "linear"]
+        path = args.output or tuned.path_of(self._linear.folder, facts)
+        table = tuned.read(path)
+        with ProcessPoolExecutor(args.jobs, mp_context=get_context("spawn")) as pool:
+            for spec, bucket in itertools.product(specs, args.buckets):
+                key = tuned.key_of(spec, bucket)
+                if key in table and not args.again:
+                    continue
+                begin = time.perf_counter()
+                found = Search(self._linear, spec, facts, bucket, pool).best(args.trials)
+                table[key] = {**asdict(found[1]), "us": round(found[0] * 1e6, 2)}
+                tuned.write(path, table)
+                seconds = time.perf_counter() - begin
+                rate = weight_bytes(spec) / found[0] / 1e12
+                print(
+                    f"{key:40} {found[0] * 1e6:8.2f} us {rate:5.2f} TB/s {seconds:5.1f} s", end=""
+                )
+                print(f"  {found[1]}", flush=True)
+        print(f"{len(table)} entries in {path}")
+        return 0
+
+
+def weight_bytes(spec: LinearSpec) -> int:
+    """Return the bytes that a product must read at least."""
+    return spec.in_features * spec.out_features * (2 if spec.weight is None else 1)
+
+
+class Search:
+    """Finds the fastest configuration of one product for one bucket of rows.
+
+    Args:
+        linear: The platform's operation.
+        spec: The product.
+        facts: The device.
+        bucket: Rows of x.
+        pool: Processes that compile.
+    """
+
+    def __init__(
+        self,
+        linear: type[Linear],
+        spec: LinearSpec,
+        facts: DeviceFacts,
+        bucket: int,
+        pool: ProcessPoolExecutor,
+    ) -> None:
+        self._linear = linear
+        self._spec, self._facts, self._bucket, self._pool = spec, facts, bucket, pool
+        self._seconds: dict[LinearConfig, float] = {}
+
+    def best(self, trials: int) -> tuple[float, LinearConfig]:
+        """Return seconds and configuration."""
+        itemsize = 2 if self._spec.weight is None else 1
+        shape = (self._bucket, self._spec.out_features, self._spec.in_features, itemsize)
+        space = list(configs(*shape, self._facts))
+        sample = random.Random(0).sample(space, min(trials, len(space)))
+        self._measure([LIBRARY, default(*shape, self._facts), *sample])
+        for _ in range(3):
+            best = min(self._seconds, key=self._seconds.__getitem__)
+            self._measure(c for c in space if _distance(c, best) == 1)
+        seconds, library = min(self._seconds.values()), self._seconds[LIBRARY]
+        if seconds > library * (1 - MARGIN):
+            return library, LIBRARY
+        return seconds, min(self._seconds, key=self._seconds.__getitem__)
+
+    def _measure(self, candidates: Iterable[LinearConfig]) -> None:
+        new = [c for c in dict.fromkeys(candidates) if c not in self._seconds]
+        works = self._pool.map(
+            compiles,
+            [(self._linear, self._spec, self._facts, self._bucket, config) for config in new],
+        )
+        usable = [config for config, fine in zip(new, works, strict=True) if fine]
+        self._seconds |= dict.fromkeys(new, float("inf"))
+        for config, seconds in zip(usable, self._time(usable), strict=True):
+            self._seconds[config] = seconds
+
+    def _time(self, usable: Sequence[LinearConfig]) -> list[float]:
+        """Time each between small kernels, as in a model: what overlaps with them counts less."""
+        import torch
+
+        from hotshoe_triton.norm import Norm
+
+        spec, device = self._spec, self._facts.device
+        count = max(2, min(24, ROTATED_BYTES // weight_bytes(spec)))
+        ops = [loaded(self._linear, spec, self._facts) for _ in range(count)]
+        x = torch.randn(self._bucket, spec.in_features, device=device).bfloat16()
+        weight = torch.ones(spec.in_features, device=device).bfloat16()
+        norm = Norm(NormSpec(spec.in_features, 1e-5, "bfloat16"), self._facts)
+        seconds = []
+        for config in usable:
+            for op in ops:
+                op.configure(self._bucket, config)
+            seconds.append(replayed(lambda: [op(norm(x, weight)) for op in ops]) / count)
+        return seconds
+
+
+def _distance(a: LinearConfig, b: LinearConfig) -> int:
+    return sum(getattr(a, f.name) != getattr(b, f.name) for f in fields(LinearConfig))
+
+
+def loaded(linear: type[Linear], spec: LinearSpec, facts: DeviceFacts) -> Linear:
+    """Return the operation with a random weight."""
+    import torch
+
+    op = linear(spec, facts)
+    shape = (spec.out_features, spec.in_features)
+    tensors = {"weight": [torch.randn(shape, device=facts.device, dtype=torch.bfloat16)]}
+    if spec.bias:
+        tensors["bias"] = [torch.randn(spec.out_features, device=facts.device)]
+    op.load(tensors)
+    return op
+
+
+_OPS: dict[LinearSpec, Linear] = {}
+
+
+def compiles(job: tuple[type[Linear], LinearSpec, DeviceFacts, int, LinearConfig]) -> bool:
+    """Run a configuration once, in a process of its own, which leaves it in Triton's cache."""
+    import torch
+
+    linear, spec, facts, bucket, config = job
+    if spec not in _OPS:
+        _OPS.clear()
+        _OPS[spec] = loaded(linear, spec, facts)
+    op = _OPS[spec]
+    x = torch.randn(bucket, spec.in_features, device=facts.device).bfloat16()
+    try:
+        op.configure(bucket, config)
+        found = op(x)
+        torch.cuda.synchronize()
+    except Exception as error:  # too little shared memory, registers, or a compiler's failure
+        print(f"  {config}: {type(error).__name__}", flush=True)
+        return False
+    return bool(torch.isfinite(found).all())
+
+
+def replayed(run: Any) -> float:
+    """Return the median seconds of a recorded run."""
+    import torch
+
+    run()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    seconds = []
+    for i in range(13):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        if i >= 3:
+            seconds.append(begin.elapsed_time(end) / 1e3)
+    return statistics.median(seconds)
