@@ -257,7 +257,7 @@ class CommunicatorOp(Protocol):
         ...
 
     def all_reduce(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return the sum over all ranks, rounded once at the end; `out` may be x."""
+        """Return the sum over all ranks; `out` may be x."""
         ...
 
     def all_gather(
