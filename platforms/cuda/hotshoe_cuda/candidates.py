@@ -17,6 +17,7 @@ def offered() -> Sequence[Candidate]:
     from hotshoe_cuda.linear import Linear
     from hotshoe_triton import (
         activation,
+        communicator,
         embedding,
         graph,
         invariant,
@@ -29,6 +30,7 @@ def offered() -> Sequence[Candidate]:
     from hotshoe_triton import attention as paged
 
     alone = partial(paged.Attention, alone=True)
+    nccl = communicator.supports_backend("nccl"), communicator.build_with("nccl")
     return (
         Candidate("attention", "cudnn", attention.supports, attention.Attention),
         Candidate("attention", "triton", paged.supports, paged.Attention),
@@ -41,6 +43,7 @@ def offered() -> Sequence[Candidate]:
         Candidate("sample", "triton", sampling.supports, sampling.Sample, INVARIANT),
         Candidate("graph", "cuda_graph", graph.supports, graph.Graph, INVARIANT),
         Candidate("transfer", "pinned", transfer.supports, transfer.Transfer, INVARIANT),
+        Candidate("communicator", "nccl", *nccl),
         Candidate("linear", "streaming", linear.supports, Linear),
         Candidate("linear", "one_tile", invariant.linear, invariant.Linear, INVARIANT),
     )
