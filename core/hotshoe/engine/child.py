@@ -43,26 +43,27 @@ class Child:
 
     Args:
         control: The channel to its owner.
-        start: What the owner asked for.
+        folder: Made by the owner for the socket alone, to be removed when the owner has gone.
     """
 
-    def __init__(self, control: Connection, start: Start) -> None:
+    def __init__(self, control: Connection, folder: str | None) -> None:
         self._control = control
-        self._path = Path(start.socket_path)
-        self._remove_folder = start.remove_folder
-        self._config = start.config
-        self._side = start.side
+        self._folder = folder
+        self._path: Path | None = None
         self._loop: EngineLoop | None = None
         self._stopping = False
         self._orphaned = False
 
     def run(self) -> int:
         """Serve until told to stop; return the exit code."""
-        signal.signal(signal.SIGTERM, self._stop)
-        threading.Thread(target=self._watch_owner, name="hotshoe-owner", daemon=True).start()
         try:
-            check_side(Side(), self._side)
-            self._serve()
+            signal.signal(signal.SIGTERM, self._stop)
+            message = self._control.fetch()
+            if message is None:
+                self._orphaned = True
+                return 1
+            threading.Thread(target=self._watch_owner, name="hotshoe-owner", daemon=True).start()
+            self._serve(decode_start(message))
         except SystemExit:
             return 0
         except Exception as error:
@@ -75,12 +76,15 @@ class Child:
                 self._clean()
         return 0
 
-    def _serve(self) -> None:
-        booted = boot(EngineConfig.from_mapping(self._config))
+    def _serve(self, start: Start) -> None:
+        check_side(Side(), start.side)
+        booted = boot(EngineConfig.from_mapping(start.config))
+        path = Path(start.socket_path)
         with (
             contextlib.closing(booted.core),
-            contextlib.closing(SocketPort(self._path, self._control)) as port,
+            contextlib.closing(SocketPort(path, self._control)) as port,
         ):
+            self._path = path
             self._loop = EngineLoop(booted.core, booted.info, port)
             if not self._stopping:
                 self._control.send(encode(Ready()))
@@ -102,18 +106,17 @@ class Child:
         os._exit(1)
 
     def _clean(self) -> None:
-        self._path.unlink(missing_ok=True)
-        if self._remove_folder:
-            shutil.rmtree(self._path.parent, ignore_errors=True)
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def main() -> int:
-    """Take the channel from the command line, and its first message from the channel."""
-    control = Connection(socket.socket(fileno=int(sys.argv[1])))
-    message = control.fetch()
-    if message is None:  # the owner went before it said anything
-        return 1
-    return Child(control, decode_start(message)).run()
+    """Take the channel's number, and perhaps the folder, from the command line."""
+    number, *folder = sys.argv[1:]
+    control = Connection(socket.socket(fileno=int(number)))
+    return Child(control, folder[0] if folder else None).run()
 
 
 if __name__ == "__main__":

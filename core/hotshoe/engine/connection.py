@@ -6,7 +6,7 @@ a slow reader. Both sides of every transport between processes use it.
 
 from __future__ import annotations
 
-import select
+import selectors
 import socket
 import struct
 import threading
@@ -81,12 +81,15 @@ class Connection:
     def fetch(self, timeout_s: float | None = None) -> bytes | None:
         """Wait for one message; None if the time is over or the other end has gone."""
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
-        while not self._messages and not self.ended:
-            left_s = None if end_s is None else end_s - time.monotonic()
-            if left_s is not None and left_s < 0:
-                return None
-            if select.select([self._sock], [], [], left_s)[0]:
-                self._read()
+        with selectors.DefaultSelector() as selector:
+            if not self.ended:
+                selector.register(self._sock, selectors.EVENT_READ)
+            while not self._messages and not self.ended:
+                left_s = None if end_s is None else end_s - time.monotonic()
+                if left_s is not None and left_s < 0:
+                    return None
+                if selector.select(left_s):
+                    self._read()
         return self._messages.popleft() if self._messages else None
 
     def close(self) -> None:

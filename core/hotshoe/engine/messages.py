@@ -155,15 +155,11 @@ News = Welcome | Batch | Refused | Reply | State | Heartbeat | Dead
 
 
 class Start(Struct, array_like=True, tag=True):
-    """Build the engine of this configuration and listen at a socket.
-
-    `remove_folder`: the socket's folder exists for it alone, and goes with the last of the two.
-    """
+    """Build the engine of this configuration and listen at a socket."""
 
     side: Side
     config: dict[str, Any]
     socket_path: str
-    remove_folder: bool
 
 
 class Ready(Struct, array_like=True, tag=True):

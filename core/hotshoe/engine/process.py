@@ -121,6 +121,7 @@ class EngineProcess:
         self._verdict = None
         with theirs:
             command = [sys.executable, "-P", "-m", "hotshoe.engine.child", str(theirs.fileno())]
+            command += [] if self._folder is None else [str(self._folder)]
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -128,8 +129,7 @@ class EngineProcess:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # an interrupt from the keyboard is the owner's affair
             )
-        remove = self._folder is not None
-        start = Start(Side(), asdict(self._config), str(self.path), remove)
+        start = Start(Side(), asdict(self._config), str(self.path))
         self._control.send(encode(start))
 
     def _wait_ready(self) -> None:
@@ -194,10 +194,10 @@ class EngineProcess:
         while self.num_restarts < self._config.engine_restarts and not self._closing.is_set():
             self.num_restarts += 1
             self._control.close()
-            self._spawn()
             try:
+                self._spawn()
                 self._wait_ready()
-            except HotshoeError:
+            except (HotshoeError, OSError):
                 continue
             return True
         return False

@@ -13,9 +13,17 @@ from hotshoe.engine.messages import Dead, Side, Start, decode_from_engine, encod
 
 
 @pytest.fixture
-def channel() -> Iterator[tuple[Connection, subprocess.Popen[str]]]:
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "own"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def channel(folder: Path) -> Iterator[tuple[Connection, subprocess.Popen[str]]]:
     ours, theirs = socket.socketpair()
     command = [sys.executable, "-P", "-m", "hotshoe.engine.child", str(theirs.fileno())]
+    command.append(str(folder))
     with subprocess.Popen(command, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE) as child:
         theirs.close()
         control = Connection(ours)
@@ -23,18 +31,19 @@ def channel() -> Iterator[tuple[Connection, subprocess.Popen[str]]]:
         control.close()
 
 
-def test_without_an_owner_it_ends(channel) -> None:
+def test_without_an_owner_it_ends_and_cleans_up(channel, folder: Path) -> None:
     control, child = channel
     control.close()
     assert child.wait(10) == 1
     assert child.stderr.read() == b""
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize(
     ("start", "match"),
     [
-        (Start(Side("9.9", 99), {}, "/nowhere/x", False), "9.9"),
-        (Start(Side(), {"modell": "x"}, "/nowhere/x", False), "did you mean model"),
+        (Start(Side("9.9", 99), {}, "/nowhere/x"), "9.9"),
+        (Start(Side(), {"modell": "x"}, "/nowhere/x"), "did you mean model"),
     ],
     ids=["version", "option"],
 )
@@ -51,7 +60,7 @@ def test_what_is_wrong_is_said_over_the_channel(channel, start: Start, match: st
 def test_a_socket_that_cannot_be_made_is_said(channel, model_dir: Path) -> None:
     control, child = channel
     config = {"model": str(model_dir), "platform": "null"}
-    control.send(encode(Start(Side(), config, "/nowhere/x.sock", False)))
+    control.send(encode(Start(Side(), config, "/nowhere/x.sock")))
     said = decode_from_engine(control.fetch(20))
     assert isinstance(said, Dead) and "cannot make a socket at /nowhere" in said.error.message
     assert child.wait(10) == 1

@@ -118,7 +118,7 @@ def test_news_round_trip(message: object) -> None:
 def test_the_start_round_trips() -> None:
     welcome = Welcome(Side(), INFO)
     assert messages.decode_news(messages.encode(welcome)) == welcome
-    start = Start(Side(), dataclasses.asdict(INFO.config), "/s", True)
+    start = Start(Side(), dataclasses.asdict(INFO.config), "/s")
     read = messages.decode_start(messages.encode(start))
     assert read == start and EngineConfig.from_mapping(read.config) == INFO.config
     for said in (Ready(), Heartbeat(1, 2.0), Dead(WireError("EngineError", "x"))):
