@@ -18,6 +18,9 @@ from hotshoe_server.extensions import RequestRecord
 from hotshoe_server.renderer import Rendered
 from hotshoe_server.state import ServerState
 
+DEADLINE = "deadline"  # see `EngineClient.generate`
+_CUT_OFF = (FinishReason.ABORT, FinishReason.ERROR)
+
 
 async def generate(
     call: Call,
@@ -142,7 +145,7 @@ def _note(server: ServerState, record: RequestRecord, update: RequestUpdate) -> 
         for observer in server.observers:
             observer.advance(record, num_tokens, now)
     for sequence in update.sequences:
-        if sequence.error is not None:
+        if sequence.finish_reason in _CUT_OFF:
             _raise_for(server, sequence)
 
 
@@ -154,7 +157,7 @@ def _raise_for(server: ServerState, sequence: SequenceUpdate) -> None:
     """
     if sequence.finish_reason is FinishReason.ERROR:
         raise ApiError("generation_failed", f"generation failed: {sequence.error}")
-    if sequence.error == "deadline":
+    if sequence.error == DEADLINE:
         raise ApiError("deadline_exceeded")
     if server.draining:
         raise ApiError("shutting_down", retry_after_s=5)

@@ -17,7 +17,7 @@ import pytest
 
 from hotshoe.config import EngineConfig
 from hotshoe.engine.client import EngineInfo, EngineStats
-from hotshoe.errors import EngineDeadError
+from hotshoe.errors import EngineDeadError, RequestError
 from hotshoe.platform import DeviceFacts
 from hotshoe.plugins import PluginManager
 from hotshoe.text.output_processor import OutputProcessor
@@ -29,6 +29,7 @@ from hotshoe_server.config import ServerConfig
 from hotshoe_server.serving import make_state
 
 MAX_MODEL_LEN = 512
+KEY = "a-key-for-tests"
 
 
 class Gate:
@@ -88,6 +89,9 @@ class ScriptedEngine:
             )
         )
         self.check_queue()
+        for name in ("logprobs", "prompt_logprobs"):
+            if (getattr(params, name) or 0) > self.config.max_logprobs:
+                raise RequestError(f"{name} is too large", name)
         outputs = OutputProcessor(self.tokenizer)
         children = [f"{request_id}#{i}" for i in range(params.n)] if params.n > 1 else [request_id]
         outputs.add(request_id, None, list(prompt.token_ids), params, children)
@@ -246,6 +250,7 @@ class RunningServer:
     """A `hotshoe serve` process."""
 
     def __init__(self, log: Path, *arguments: str, ready: bool = True) -> None:
+        self.key = KEY
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = log
@@ -271,6 +276,18 @@ class RunningServer:
         if self.process.poll() is None:
             self.process.terminate()
         return self.process.wait(60)
+
+
+@pytest.fixture(scope="module")
+def demo_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A server of the bundled model, with a key."""
+    folder = tmp_path_factory.mktemp("server")
+    keys = folder / "keys"
+    keys.write_text(f"{KEY}\n")
+    running = RunningServer(folder / "log", "demo", "--api-key-file", str(keys))
+    yield running
+    assert running.stop() == 0
+    assert "Traceback" not in running.log.read_text()
 
 
 @pytest.fixture

@@ -163,7 +163,7 @@ def test_sigterm_lets_requests_end(run_server) -> None:
     wait_for(lambda: httpx.get(server.url + "/ready").status_code == 503)
     refused = httpx.post(server.url + "/v1/completions", json={"prompt": "x"})
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
-    text = stream.read().decode()
+    text = stream.read()
     assert '"finish_reason":"length"' in text and text.rstrip().endswith("data: [DONE]")
     assert server.process.wait(30) == 0
 
@@ -172,7 +172,7 @@ def test_sigterm_aborts_what_takes_too_long(run_server) -> None:
     server = run_server("demo", "--shutdown-timeout-s", "0.3")
     stream = Stream(server)
     server.process.send_signal(signal.SIGTERM)
-    text = stream.read().decode()
+    text = stream.read()
     assert '"code":"shutting_down"' in text.rstrip().splitlines()[-1]
     assert server.process.wait(30) == 0
 
@@ -218,7 +218,7 @@ def test_a_killed_engine_fails_requests_and_is_replaced(run_server) -> None:
     stream = Stream(server)
     [engine] = children(server.process.pid)
     subprocess.run(["kill", "-9", str(engine)], check=True)
-    text = stream.read().decode()
+    text = stream.read()
     assert '"code":"engine_dead"' in text
     server.wait("/ready", 200)
     answer = httpx.post(server.url + "/v1/completions", json={"prompt": "x", "max_tokens": 2})

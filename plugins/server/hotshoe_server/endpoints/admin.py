@@ -40,7 +40,7 @@ class SleepRequest(Schema):
 class WakeRequest(Schema):
     """See `EngineClient.wake_up`."""
 
-    tags: list[Literal["weights", "kv_cache"]] | None = Field(None, max_length=2)
+    tags: list[Literal["weights", "kv_cache"]] | None = Field(None, max_length=2, fail_fast=True)
 
 
 class ResetRequest(Schema):
@@ -52,7 +52,7 @@ class ResetRequest(Schema):
 class AbortRequest(Schema):
     """Ids of requests; without any, all of this server's."""
 
-    request_ids: list[ShortText] | None = Field(None, max_length=65536)
+    request_ids: list[ShortText] | None = Field(None, max_length=65536, fail_fast=True)
 
 
 async def pause(call: Call, body: PauseRequest) -> Done:

@@ -8,7 +8,15 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, Tag
 
 from hotshoe.errors import RequestError
-from hotshoe_server.schemas.base import MAX_ITEMS, ByKind, Schema, ShortList, ShortText
+from hotshoe_server.schemas.base import (
+    MAX_ITEMS,
+    ByKind,
+    Metadata,
+    Schema,
+    ShortList,
+    ShortText,
+    Variables,
+)
 from hotshoe_server.schemas.fields import Generation
 from hotshoe_server.schemas.grammar import ResponseFormat
 
@@ -77,12 +85,12 @@ class AssistantMessage(Schema):
     role: Literal["assistant"]
     content: Content | None = None
     name: ShortText | None = None
-    tool_calls: list[ToolCall] | None = Field(None, max_length=1024)
+    tool_calls: list[ToolCall] | None = Field(None, max_length=1024, fail_fast=True)
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
     audio: None = None
-    annotations: list[Any] | None = Field(None, max_length=1024)
+    annotations: list[Any] | None = Field(None, max_length=1024, fail_fast=True)
     function_call: None = None
 
 
@@ -133,7 +141,7 @@ class AllowedTools(Schema):
     """Some of the tools, and whether one must be called."""
 
     mode: Literal["auto", "required"]
-    tools: list[NamedChoice] = Field(max_length=1024)
+    tools: list[NamedChoice] = Field(max_length=1024, fail_fast=True)
 
 
 class AllowedChoice(Schema):
@@ -154,10 +162,8 @@ class Conversation(Schema):
     """What a prompt is rendered from; `/tokenize` takes it, too."""
 
     messages: ShortList[Message]
-    tools: list[Tool] | None = Field(None, max_length=MAX_ITEMS)
-    chat_template_kwargs: dict[str, str | bool | int | float | None] | None = Field(
-        None, max_length=64
-    )
+    tools: list[Tool] | None = Field(None, max_length=MAX_ITEMS, fail_fast=True)
+    chat_template_kwargs: Variables = None
     add_generation_prompt: bool = True
 
     def template_messages(self) -> list[dict[str, Any]]:
@@ -213,7 +219,7 @@ class ChatRequest(Generation, Conversation):
     include_reasoning: bool = True
 
     # OpenAI's, of no effect here.
-    metadata: dict[str, str] | None = Field(None, max_length=64)
+    metadata: Metadata = None
     store: bool | None = None
     service_tier: ShortText | None = None
     safety_identifier: ShortText | None = None
@@ -222,11 +228,11 @@ class ChatRequest(Generation, Conversation):
     verbosity: Literal["low", "medium", "high"] | None = None
 
     # OpenAI's, refused.
-    modalities: list[str] | None = Field(None, max_length=16)
+    modalities: list[str] | None = Field(None, max_length=16, fail_fast=True)
     audio: dict[str, Any] | None = None
     prediction: dict[str, Any] | None = None
     web_search_options: dict[str, Any] | None = None
-    functions: list[Any] | None = Field(None, max_length=MAX_ITEMS)
+    functions: list[Any] | None = Field(None, max_length=MAX_ITEMS, fail_fast=True)
     function_call: str | dict[str, Any] | None = None
 
     def template_variables(self) -> dict[str, Any]:

@@ -8,14 +8,14 @@ refused by name unless it has a value that asks for nothing. Null always means "
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from hotshoe.errors import RequestError
 from hotshoe.types import SamplingParams
 from hotshoe_server.errors import ApiError
-from hotshoe_server.schemas.base import MAX_ITEMS, Schema, ShortList, ShortText, Texts
+from hotshoe_server.schemas.base import Few, Schema, ShortList, ShortText, Texts
 from hotshoe_server.schemas.grammar import StructuredOutputs
 
 
@@ -48,7 +48,7 @@ class Generation(Schema):
     seed: int | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | None = Field(None, max_length=MAX_ITEMS)
+    logit_bias: Annotated[dict[str, float] | None, Few] = None
 
     top_k: int | None = None
     min_p: float | None = None

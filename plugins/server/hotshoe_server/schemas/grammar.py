@@ -20,7 +20,7 @@ class StructuredOutputs(Schema):
     json_: dict[str, Any] | str | None = Field(None, alias="json")
     json_object: bool | None = None
     regex: str | None = None
-    choice: list[str] | None = Field(None, max_length=MAX_CHOICES)
+    choice: list[str] | None = Field(None, max_length=MAX_CHOICES, fail_fast=True)
     grammar: str | None = None
     structural_tag: dict[str, Any] | str | None = None
 

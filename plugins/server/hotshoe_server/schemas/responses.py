@@ -8,7 +8,15 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Discriminator, Field, Tag
 
 from hotshoe.errors import RequestError
-from hotshoe_server.schemas.base import MAX_ITEMS, ByKind, Schema, ShortList, ShortText
+from hotshoe_server.schemas.base import (
+    MAX_ITEMS,
+    ByKind,
+    Metadata,
+    Schema,
+    ShortList,
+    ShortText,
+    Variables,
+)
 from hotshoe_server.schemas.chat import (
     AllowedChoice,
     AllowedTools,
@@ -29,8 +37,8 @@ class InputText(Schema):
 
     type: Literal["input_text", "output_text", "text", "reasoning_text", "summary_text"]
     text: str
-    annotations: list[Any] | None = Field(None, max_length=MAX_ITEMS)
-    logprobs: list[Any] | None = Field(None, max_length=MAX_ITEMS)
+    annotations: list[Any] | None = Field(None, max_length=MAX_ITEMS, fail_fast=True)
+    logprobs: list[Any] | None = Field(None, max_length=MAX_ITEMS, fail_fast=True)
 
 
 class InputRefusal(Schema):
@@ -84,8 +92,8 @@ class ReasoningItem(Schema):
 
     type: Literal["reasoning"]
     id: ShortText | None = None
-    summary: list[InputPart] | None = Field(None, max_length=1024)
-    content: list[InputPart] | None = Field(None, max_length=1024)
+    summary: list[InputPart] | None = Field(None, max_length=1024, fail_fast=True)
+    content: list[InputPart] | None = Field(None, max_length=1024, fail_fast=True)
     encrypted_content: str | None = None
     status: Status = None
 
@@ -139,7 +147,7 @@ class AllowedFunctions(Schema):
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: list[NamedFunction] = Field(max_length=1024)
+    tools: list[NamedFunction] = Field(max_length=1024, fail_fast=True)
 
     def as_chat(self) -> AllowedChoice:
         """Return it in chat's form."""
@@ -205,19 +213,17 @@ class ResponsesRequest(Generation):
     instructions: str | None = None
     max_output_tokens: int | None = None
     previous_response_id: ShortText | None = None
-    tools: list[FunctionTool] | None = Field(None, max_length=MAX_ITEMS)
+    tools: list[FunctionTool] | None = Field(None, max_length=MAX_ITEMS, fail_fast=True)
     tool_choice: FunctionChoice | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
     store: bool | None = None
-    metadata: dict[str, str] | None = Field(None, max_length=64)
-    chat_template_kwargs: dict[str, str | bool | int | float | None] | None = Field(
-        None, max_length=64
-    )
+    metadata: Metadata = None
+    chat_template_kwargs: Variables = None
 
     # OpenAI's, of no effect here.
-    include: list[ShortText] | None = Field(None, max_length=64)
+    include: list[ShortText] | None = Field(None, max_length=64, fail_fast=True)
     service_tier: ShortText | None = None
     safety_identifier: ShortText | None = None
     prompt_cache_key: ShortText | None = None
@@ -230,7 +236,7 @@ class ResponsesRequest(Generation):
     truncation: Literal["auto", "disabled"] | None = None
     max_tool_calls: int | None = None
     top_logprobs: int | None = None
-    context_management: list[Any] | None = Field(None, max_length=64)
+    context_management: list[Any] | None = Field(None, max_length=64, fail_fast=True)
 
     def chat_tools(self) -> list[Tool]:
         """Return the tools in chat's form."""

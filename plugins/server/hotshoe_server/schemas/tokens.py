@@ -10,7 +10,7 @@ from pydantic import Field
 from hotshoe.errors import RequestError
 from hotshoe.types import SamplingParams
 from hotshoe_server.schemas.answers import Answer, PromptLogprobs, Usage
-from hotshoe_server.schemas.base import Schema, ShortText
+from hotshoe_server.schemas.base import Schema, ShortText, Variables
 from hotshoe_server.schemas.chat import Message, Tool
 from hotshoe_server.schemas.fields import Generation
 
@@ -22,11 +22,9 @@ class TokenizeRequest(Schema):
 
     model: ShortText | None = None
     prompt: str | None = None
-    messages: list[Message] | None = Field(None, max_length=65536)
-    tools: list[Tool] | None = Field(None, max_length=4096)
-    chat_template_kwargs: dict[str, str | bool | int | float | None] | None = Field(
-        None, max_length=64
-    )
+    messages: list[Message] | None = Field(None, max_length=65536, fail_fast=True)
+    tools: list[Tool] | None = Field(None, max_length=4096, fail_fast=True)
+    chat_template_kwargs: Variables = None
     add_special_tokens: bool = True
     add_generation_prompt: bool = True
     return_token_strs: bool = False
@@ -45,7 +43,7 @@ class DetokenizeRequest(Schema):
     """Token ids."""
 
     model: ShortText | None = None
-    tokens: list[int] = Field(max_length=MAX_TOKENS)
+    tokens: list[int] = Field(max_length=MAX_TOKENS, fail_fast=True)
     skip_special_tokens: bool = False
 
 
@@ -58,7 +56,7 @@ class DetokenizeAnswer(Struct):
 class GenerateRequest(Generation):
     """Tokens in, tokens out: no text is made unless stop strings or `detokenize` want it."""
 
-    token_ids: list[int] = Field(max_length=MAX_TOKENS)
+    token_ids: list[int] = Field(max_length=MAX_TOKENS, fail_fast=True)
     logprobs: int | None = None
     detokenize: bool = False
 

@@ -1,0 +1,224 @@
+"""The clients that people use, against a real server: openai, langchain-openai, litellm."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+
+import openai
+import pydantic
+import pytest
+
+SUM = [{"role": "user", "content": "What is 2 + 3?"}]
+WEATHER = [{"role": "user", "content": "What is the weather in Paris?"}]
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Tell the weather of a city",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+FLAT = {"type": "function", **TOOL["function"], "strict": True}
+
+
+class Person(pydantic.BaseModel):
+    """What is asked for."""
+
+    name: str
+    age: int
+
+
+ANN = [{"role": "user", "content": "Give me JSON with name and age: Ann is 5 years old."}]
+
+
+@pytest.fixture
+def client(demo_server) -> Iterator[openai.OpenAI]:
+    url = demo_server.url + "/v1"
+    with openai.OpenAI(base_url=url, api_key=demo_server.key, max_retries=0) as client:
+        yield client
+
+
+def test_models(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["demo"]
+    assert client.models.retrieve("demo").id == "demo"
+
+
+def test_a_wrong_key(demo_server) -> None:
+    wrong = openai.OpenAI(base_url=demo_server.url + "/v1", api_key="wrong", max_retries=0)
+    with wrong as client, pytest.raises(openai.AuthenticationError):
+        client.models.list()
+
+
+def test_completions(client: openai.OpenAI) -> None:
+    whole = client.completions.create(model="demo", prompt="One day", max_tokens=8, temperature=0)
+    with client.completions.create(
+        model="demo", prompt="One day", max_tokens=8, temperature=0, stream=True
+    ) as stream:
+        text = "".join(chunk.choices[0].text for chunk in stream)
+    assert text == whole.choices[0].text
+    assert whole.usage.completion_tokens == 8
+
+
+def test_chat(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(model="demo", messages=SUM, temperature=0, seed=1)
+    assert answer.choices[0].message.content == "2 + 3 = 5"
+    assert answer.choices[0].finish_reason == "stop"
+
+
+def test_chat_stream(client: openai.OpenAI) -> None:
+    with client.chat.completions.stream(
+        model="demo", messages=SUM, temperature=0, stream_options={"include_usage": True}
+    ) as stream:
+        deltas = [event.delta for event in stream if event.type == "content.delta"]
+        final = stream.get_final_completion()
+    assert "".join(deltas) == final.choices[0].message.content == "2 + 3 = 5"
+    assert final.usage.completion_tokens > len(deltas) > 1
+
+
+def test_chat_async(demo_server) -> None:
+    async def run() -> list[str]:
+        url = demo_server.url + "/v1"
+        async with openai.AsyncOpenAI(base_url=url, api_key=demo_server.key) as client:
+            one = client.chat.completions.create(model="demo", messages=SUM, temperature=0)
+            stream = await client.chat.completions.create(
+                model="demo", messages=SUM, temperature=0, stream=True
+            )
+            parts = [chunk.choices[0].delta.content or "" async for chunk in stream]
+            return [(await one).choices[0].message.content, "".join(parts)]
+
+    assert asyncio.run(run()) == ["2 + 3 = 5"] * 2
+
+
+@pytest.mark.parametrize(
+    "choice", ["auto", "required", {"type": "function", "function": {"name": "get_weather"}}]
+)
+def test_tools(client: openai.OpenAI, choice) -> None:
+    body = {"model": "demo", "messages": WEATHER, "tools": [TOOL], "temperature": 0}
+    answer = client.chat.completions.create(**body, tool_choice=choice)
+    [call] = answer.choices[0].message.tool_calls
+    assert answer.choices[0].finish_reason == "tool_calls"
+    assert (call.function.name, json.loads(call.function.arguments)) == (
+        "get_weather",
+        {"city": "Paris"},
+    )
+    with client.chat.completions.stream(**body, tool_choice=choice) as stream:
+        [streamed] = stream.get_final_completion().choices[0].message.tool_calls
+    assert streamed.function.arguments == call.function.arguments
+    answered = [
+        *WEATHER,
+        answer.choices[0].message,
+        {"role": "tool", "tool_call_id": call.id, "content": "sunny"},
+    ]
+    follow = client.chat.completions.create(**{**body, "messages": answered})
+    assert follow.choices[0].message.content
+
+
+def test_chat_parse(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.parse(
+        model="demo", messages=ANN, response_format=Person, temperature=0
+    )
+    assert answer.choices[0].message.parsed == Person(name="Ann", age=5)
+
+
+def test_json_object(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model="demo", messages=ANN, response_format={"type": "json_object"}, max_tokens=64
+    )
+    assert isinstance(json.loads(answer.choices[0].message.content), dict)
+
+
+def test_log_probabilities(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model="demo", messages=SUM, temperature=0, logprobs=True, top_logprobs=3
+    )
+    positions = answer.choices[0].logprobs.content
+    assert "".join(p.token for p in positions).startswith("2 + 3 = 5")
+    assert all(len(p.top_logprobs) == 3 and p.logprob <= 0 for p in positions)
+
+
+def test_responses(client: openai.OpenAI) -> None:
+    first = client.responses.create(model="demo", input="What is 2 + 3?", temperature=0)
+    assert (first.output_text, first.status) == ("2 + 3 = 5", "completed")
+    second = client.responses.create(
+        model="demo", input="What is 4 + 4?", previous_response_id=first.id, temperature=0
+    )
+    assert second.output_text == "4 + 4 = 8"
+    assert second.usage.input_tokens > first.usage.total_tokens
+    assert client.responses.retrieve(first.id).output_text == first.output_text
+    client.responses.delete(first.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(first.id)
+
+
+def test_responses_stream(client: openai.OpenAI) -> None:
+    with client.responses.stream(model="demo", input="What is 2 + 3?", temperature=0) as stream:
+        names = [event.type for event in stream]
+        final = stream.get_final_response()
+    assert final.output_text == "2 + 3 = 5"
+    assert names[0] == "response.created" and names[-1] == "response.completed"
+
+
+def test_responses_tools(client: openai.OpenAI) -> None:
+    body = {"model": "demo", "tools": [FLAT], "temperature": 0}
+    first = client.responses.create(input=WEATHER, **body)
+    [call] = first.output
+    assert (call.type, json.loads(call.arguments)) == ("function_call", {"city": "Paris"})
+    output = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
+    assert client.responses.create(input=[*WEATHER, call, output], **body).output_text
+    again = client.responses.create(input=[output], previous_response_id=first.id, **body)
+    assert again.output_text
+
+
+def test_responses_parse(client: openai.OpenAI) -> None:
+    answer = client.responses.parse(model="demo", input=ANN, text_format=Person, temperature=0)
+    assert answer.output_parsed == Person(name="Ann", age=5)
+
+
+def test_mistakes_are_the_sdks_exceptions(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(model="demo", messages=SUM, temperature=-1)
+    assert caught.value.param == "temperature"
+    with pytest.raises(openai.NotFoundError):
+        client.chat.completions.create(model="other", messages=SUM)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_langchain(demo_server) -> None:
+    from langchain_openai import ChatOpenAI
+
+    chat = ChatOpenAI(
+        model="demo", base_url=demo_server.url + "/v1", api_key=demo_server.key, temperature=0
+    )
+    assert chat.invoke("What is 2 + 3?").content == "2 + 3 = 5"
+    assert "".join(chunk.content for chunk in chat.stream("What is 2 + 3?")) == "2 + 3 = 5"
+    [call] = chat.bind_tools([TOOL]).invoke("What is the weather in Paris?").tool_calls
+    assert (call["name"], call["args"]) == ("get_weather", {"city": "Paris"})
+    assert chat.with_structured_output(Person).invoke(ANN[0]["content"]) == Person(
+        name="Ann", age=5
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_litellm(demo_server) -> None:
+    import litellm
+
+    body = {
+        "model": "hosted_vllm/demo",
+        "api_base": demo_server.url + "/v1",
+        "api_key": demo_server.key,
+        "temperature": 0,
+    }
+    answer = litellm.completion(messages=SUM, **body)
+    assert answer.choices[0].message.content == "2 + 3 = 5"
+    parts = litellm.completion(messages=SUM, stream=True, **body)
+    assert "".join(part.choices[0].delta.content or "" for part in parts) == "2 + 3 = 5"
+    called = litellm.completion(messages=WEATHER, tools=[TOOL], **body)
+    [call] = called.choices[0].message.tool_calls
+    assert json.loads(call.function.arguments) == {"city": "Paris"}
