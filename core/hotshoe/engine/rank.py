@@ -24,11 +24,12 @@ from hotshoe.engine.connection import Connection
 from hotshoe.engine.messages import Side, WireError, check_side
 from hotshoe.engine.rank_messages import (
     Allocate,
-    Allocated,
     Done,
     Failed,
     Join,
     Loaded,
+    Obeyed,
+    Profile,
     RankNews,
     Step,
     decode_command,
@@ -36,8 +37,8 @@ from hotshoe.engine.rank_messages import (
     encode,
 )
 from hotshoe.engine.setup import prepare
-from hotshoe.errors import ConfigError, HotshoeError
-from hotshoe.executor import Worker
+from hotshoe.errors import ConfigError, HotshoeError, RequestError
+from hotshoe.executor import ProfiledWorker, Worker
 from hotshoe.plugins import PluginManager
 from hotshoe.slots import Rendezvous
 from hotshoe.types import StepHandle
@@ -87,7 +88,9 @@ class Rank:
                 deliver(worker.execute(command.plan))
             elif isinstance(command, Allocate):
                 worker.allocate_cache(command.num_blocks)
-                self._say(Allocated())
+                self._say(Obeyed())
+            elif isinstance(command, Profile):
+                self._say(_profile(worker, command.folder))
             else:
                 return
 
@@ -120,6 +123,19 @@ class Rank:
         while self._connection.has_backlog:
             select.select([], [self._connection], [])
             self._connection.flush()
+
+
+def _profile(worker: Worker, folder: str | None) -> Obeyed:
+    """Start or stop recording; a refusal harms nobody."""
+    try:
+        if not isinstance(worker, ProfiledWorker):
+            raise RequestError("this worker records no profiles")
+        if folder is None:
+            return Obeyed(worker.stop_profile())
+        worker.start_profile(folder)
+    except RequestError as error:
+        return Obeyed(error=WireError.wrap(error))
+    return Obeyed()
 
 
 def build_worker(join: Join) -> tuple[Worker, bool]:

@@ -1,8 +1,8 @@
 """What an engine core and its ranks say to each other, as MessagePack; nothing is unpickled.
 
-The core speaks to all ranks alike, so a message is encoded once. Every rank answers `Join` and
-`Allocate`; a step is answered by rank 0 alone, as all would say the same. `Failed` may come at any
-time and is the last thing that a rank says.
+The core speaks to all ranks alike, so a message is encoded once. Every rank answers, but to `Step`
+rank 0 alone does, as all would say the same. `Failed` may come at any time and is the last thing
+that a rank says.
 """
 
 from __future__ import annotations
@@ -47,11 +47,17 @@ class Step(Struct, array_like=True, tag=True):
     plan: StepPlan
 
 
+class Profile(Struct, array_like=True, tag=True):
+    """Begin to record steps, or, without a folder, write what was recorded."""
+
+    folder: str | None = None
+
+
 class Leave(Struct, array_like=True, tag=True):
     """Release everything and end."""
 
 
-RankCommand = Allocate | Step | Leave
+RankCommand = Allocate | Step | Profile | Leave
 
 
 class WireDecision(Struct, array_like=True):
@@ -90,8 +96,14 @@ class Loaded(Struct, array_like=True, tag=True):
         return WorkerInfo(**self.info, decisions=decisions)
 
 
-class Allocated(Struct, array_like=True, tag=True):
-    """The KV cache is there."""
+class Obeyed(Struct, array_like=True, tag=True):
+    """A command other than `Step` has been carried out, or refused without harm.
+
+    `name` is that of the file that a profile was written to.
+    """
+
+    name: str = ""
+    error: WireError | None = None
 
 
 class Done(Struct, array_like=True, tag=True):
@@ -106,7 +118,7 @@ class Failed(Struct, array_like=True, tag=True):
     error: WireError
 
 
-RankNews = Loaded | Allocated | Done | Failed
+RankNews = Loaded | Obeyed | Done | Failed
 
 encode = msgspec.msgpack.Encoder().encode
 decode_join = msgspec.msgpack.Decoder(Join).decode

@@ -26,12 +26,13 @@ from hotshoe.engine.connection import Connection
 from hotshoe.engine.messages import Side, WireError
 from hotshoe.engine.rank_messages import (
     Allocate,
-    Allocated,
     Done,
     Failed,
     Join,
     Leave,
     Loaded,
+    Obeyed,
+    Profile,
     RankCommand,
     RankNews,
     Step,
@@ -134,6 +135,7 @@ class ParallelWorker:
         self._ranks: list[RankProcess] = []
         self._selector = selectors.DefaultSelector()
         self._news: deque[tuple[int, RankNews]] = deque()
+        self._results: deque[StepResult] = deque()
         self._finalizer: weakref.finalize[Any, ParallelWorker] | None = None
 
     def load(self) -> WorkerInfo:
@@ -154,7 +156,7 @@ class ParallelWorker:
 
     def allocate_cache(self, num_blocks: int) -> None:
         self._broadcast(Allocate(num_blocks))
-        self._answers(Allocated)
+        self._answers(Obeyed)
 
     def execute(self, plan: StepPlan) -> RunningRanks:
         self._broadcast(Step(plan))
@@ -169,15 +171,28 @@ class ParallelWorker:
         """
         limit_s = self._config.engine_stall_timeout_s
         deadline_s = time.monotonic() + limit_s
-        while not self._news:
+        while not self._results:
             if not self._pump(deadline_s - time.monotonic()) and time.monotonic() > deadline_s:
                 self._stop()
                 raise EngineDeadError(
                     f"no step has come to an end within {limit_s:g} s on {self._size} ranks"
                 )
-        _, done = self._news.popleft()
-        assert isinstance(done, Done)
-        return done.result
+        return self._results.popleft()
+
+    def start_profile(self, folder: str) -> None:
+        """Let every rank record; see `hotshoe.executor.ProfiledWorker`."""
+        self._profile(folder)
+
+    def stop_profile(self) -> str:
+        return ", ".join(self._profile(None))
+
+    def _profile(self, folder: str | None) -> list[str]:
+        self._broadcast(Profile(folder))
+        answers = self._answers(Obeyed)
+        for answer in answers:
+            if answer.error is not None:
+                raise answer.error.unwrap()
+        return [answer.name for answer in answers]
 
     def close(self) -> None:
         if self._ranks:
@@ -220,11 +235,20 @@ class ParallelWorker:
             connection = self._ranks[key.data].connection
             if events & selectors.EVENT_WRITE:
                 connection.flush()
-            self._news += [(key.data, decode_news(m)) for m in connection.receive()]
+            self._hear(key.data)
             failed |= connection.ended
         if failed or any(isinstance(news, Failed) for _, news in self._news):
             self._diagnose()
         return bool(ready)
+
+    def _hear(self, number: int) -> None:
+        """Take in what a rank has said."""
+        for message in self._ranks[number].connection.receive():
+            news = decode_news(message)
+            if isinstance(news, Done):
+                self._results.append(news.result)
+            else:
+                self._news.append((number, news))
 
     def _diagnose(self) -> NoReturn:
         """End all ranks and raise what was the cause."""
@@ -232,7 +256,7 @@ class ParallelWorker:
         while (left_s := until_s - time.monotonic()) > 0 and not self._silent_deaths():
             for key, _ in self._selector.select(left_s):
                 connection = self._ranks[key.data].connection
-                self._news += [(key.data, decode_news(m)) for m in connection.receive()]
+                self._hear(key.data)
                 if connection.ended:
                     self._selector.unregister(connection)
         size, deaths = self._size, self._silent_deaths()

@@ -57,6 +57,15 @@ class Worker(NullWorker):
         if how == STICK:
             time.sleep(1000)
 
+    def start_profile(self, folder: str) -> None:
+        self.folder = folder
+
+    def stop_profile(self) -> str:
+        if not self.folder:
+            raise RequestError("start one first")
+        name, self.folder = f"{self.folder}/{self.rank}", ""
+        return name
+
     def close(self) -> None:
         print(f"rank {self.rank} closed", file=sys.stderr)
 

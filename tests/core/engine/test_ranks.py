@@ -102,6 +102,17 @@ def test_what_ranks_found_is_joined(open_ranks) -> None:
     worker.close()
 
 
+def test_profiles_are_recorded_by_every_rank_between_steps(open_ranks) -> None:
+    worker = open_ranks()
+    handle = worker.execute(plan(0, 0))
+    worker.start_profile("there")
+    assert handle.result().token_ids == [10]
+    assert worker.stop_profile() == "there/0, there/1"
+    with pytest.raises(RequestError, match="start one first"):
+        worker.stop_profile()
+    assert worker.execute(plan(1, 0)).result().token_ids == [10]
+
+
 def test_large_messages_cross_each_other(open_ranks) -> None:
     """Both directions are full at once, and nobody waits for the other."""
     worker = open_ranks()
