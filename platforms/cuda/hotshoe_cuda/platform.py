@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from hotshoe.config import EngineConfig
-from hotshoe.errors import ConfigError
 from hotshoe.platform import (
     Absent,
     Available,
@@ -23,7 +21,7 @@ from hotshoe.platform import (
 )
 from hotshoe.slots import Candidate
 from hotshoe_cuda import candidates, nvml
-from hotshoe_cuda.options import CudaOptions
+from hotshoe_triton.options import GpuOptions
 
 SCORE = 100
 BLOCK_SIZE = 32
@@ -42,7 +40,7 @@ class CudaPlatform(Platform):
     measures_memory = True
 
     def __init__(self) -> None:
-        self._options = CudaOptions()
+        self._options = GpuOptions()
 
     def probe(self) -> Detection:
         try:
@@ -64,19 +62,13 @@ class CudaPlatform(Platform):
         return Available(SCORE)
 
     def facts(self) -> DeviceFacts:
-        gpus = nvml.gpus()
-        index = self._options.device
-        if index >= len(gpus):
-            raise ConfigError(
-                f"platform_options.device is {index}, but {len(gpus)} GPUs are visible"
-            )
-        return describe(gpus[index], index)
+        return describe(self._options.choose(nvml.gpus()), self._options.device)
 
     def candidates(self) -> Sequence[Candidate]:
         return candidates.offered()
 
     def resolve(self, config: EngineConfig) -> Sequence[Change]:
-        self._options = CudaOptions.from_mapping(config.platform_options)
+        self._options = GpuOptions.from_mapping(self.name, config.platform_options)
         changes = []
         if config.block_size is None:
             changes.append(Change("block_size", BLOCK_SIZE, "the attention kernels' tiles"))
@@ -87,13 +79,7 @@ class CudaPlatform(Platform):
 
     def take_part(self, rank: int, size: int) -> None:
         """Take the GPU that lies `rank` places behind `platform_options.device`."""
-        first, visible = self._options.device, len(nvml.gpus())
-        if first + size > visible:
-            raise ConfigError(
-                f"tensor_parallel_size {size} needs GPUs {first} to {first + size - 1}, but "
-                f"{visible} are visible; lower it to {max(visible - first, 1)}"
-            )
-        self._options = replace(self._options, device=first + rank)
+        self._options = self._options.for_rank(rank, size, len(nvml.gpus()))
 
     def activate(self, config: EngineConfig) -> Mapping[str, object]:
         import torch
@@ -105,21 +91,9 @@ class CudaPlatform(Platform):
         return {"cuda": torch.version.cuda, "driver": nvml.gpus()[self._options.device].driver}
 
     def memory_budget(self, config: EngineConfig) -> MemoryBudget:
-        """Leave what the largest step needed beside the weights."""
-        import torch
+        from hotshoe_triton import memory
 
-        stats = torch.cuda.memory_stats()
-        peak = stats["allocated_bytes.all.peak"]
-        torch.cuda.empty_cache()
-        free, total = torch.cuda.mem_get_info()
-        others = max(total - free - torch.cuda.memory_reserved(), 0)
-        allowed = int(total * self._options.memory_fraction) - others - peak
-        note = (
-            f"{self._options.memory_fraction:.0%} of {total / 2**30:.1f} GiB, less "
-            f"{peak / 2**30:.1f} GiB for weights and the largest step and "
-            f"{others / 2**30:.1f} GiB taken otherwise"
-        )
-        return MemoryBudget(max(allowed, 0), note)
+        return memory.budget(self._options.memory_fraction)
 
 
 def describe(gpu: nvml.Gpu, index: int) -> DeviceFacts:

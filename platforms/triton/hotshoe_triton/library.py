@@ -46,18 +46,21 @@ class Linear(linear.Linear):
         elif quantised[0].dtype is torch.int8:
             super()._many(y, x, quantised)
         else:
-            values, scale = quantised
-            assert self._scale is not None
-            torch._scaled_mm(
-                values,
-                self._transposed,
-                scale[:, None],
-                self._scale[None, :],
-                self._bias,
-                out_dtype=y.dtype,
-                use_fast_accum=True,
-                out=y,
-            )
+            self._scaled(y, *quantised)
+
+    def _scaled(self, y: Tensor, values: Tensor, scale: Tensor) -> None:
+        """Multiply 8-bit floats."""
+        assert self._scale is not None
+        torch._scaled_mm(
+            values,
+            self._transposed,
+            scale[:, None],
+            self._scale[None, :],
+            self._bias,
+            out_dtype=y.dtype,
+            use_fast_accum=True,
+            out=y,
+        )
 
     def _unquantised(self, y: Tensor, x: Tensor) -> None:
         if y.dtype is not x.dtype:
