@@ -1,0 +1,169 @@
+"""Packages from outside that are older, newer or defective: named with their cause, never in the
+way of the others."""
+
+import json
+import shutil
+
+import pytest
+
+from hotshoe.plugins import HOOK_API
+
+PYPROJECT = """
+[build-system]
+requires = ["setuptools>=77"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "hotshoe-x-{name}"
+version = "1.0"
+
+[project.entry-points.hotshoe]
+{name} = "x_{name}"
+
+[tool.setuptools]
+py-modules = ["x_{name}"]
+"""
+NAMES = """
+from hotshoe.plugins import hookimpl
+
+HOTSHOE_HOOK_API = {api}
+
+
+@hookimpl
+def hotshoe_named_models():
+    return {{"{name}-model": "/nowhere/{name}"}}
+"""
+PLATFORM = """
+from hotshoe.platform import Available, DeviceFacts, Platform
+from hotshoe.plugins import hookimpl
+from hotshoe.slots import Candidate, accept
+
+HOTSHOE_HOOK_API = {api}
+
+
+class Device(Platform):
+    name = "{name}"
+
+    def probe(self):
+        return Available(score=-1)
+
+    def facts(self):
+        return DeviceFacts("{name}", "cpu", "a device", "any", 1 << 30, 1)
+
+    def candidates(self):
+        {body}
+
+
+@hookimpl
+def hotshoe_platforms():
+    return {{"{name}": "x_{name}:Device"}}
+"""
+SOURCES = {
+    "previous": NAMES.replace("{api}", str(HOOK_API - 1)),
+    "span": NAMES.replace("{api}", f"({HOOK_API}, {HOOK_API + 1})"),
+    "next": NAMES.replace("{api}", str(HOOK_API + 1)),
+    "crashing": "import no_such_vendor_library\n",
+    "misspelt": NAMES.replace("named_models", "named_model").replace("{api}", str(HOOK_API)),
+    "raising": NAMES.replace("return", "1 / 0; return").replace("{api}", str(HOOK_API)),
+    "twin_a": NAMES.replace("{name}-model", "twin").replace("{api}", str(HOOK_API)),
+    "twin_b": NAMES.replace("{name}-model", "twin").replace("{api}", str(HOOK_API)),
+    "faulty": PLATFORM.replace("{body}", "raise OSError('libvendor.so.6 is missing')"),
+    "liar": PLATFORM.replace(
+        "{body}",
+        'return [Candidate("rms_norm", "lie", lambda s, f: accept(9), "no_such_kernels:build")]',
+    ),
+    "nan": PLATFORM.replace(
+        "{body}",
+        'return [Candidate("rms_norm", "nan", lambda s, f: accept(9), '
+        "lambda s, f: lambda x, w: x * float('nan'))]",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def crowd(shared, tmp_path_factory: pytest.TempPathFactory):
+    """An installation with all of them at once."""
+    place = tmp_path_factory.mktemp("sources")
+    folders = []
+    for name, source in SOURCES.items():
+        folder = place / name
+        folder.mkdir()
+        (folder / "pyproject.toml").write_text(PYPROJECT.format(name=name))
+        (folder / f"x_{name}.py").write_text(source.format(name=name, api=HOOK_API))
+        folders.append(str(folder))
+    shared.ok("pip", "install", *folders)
+    shutil.rmtree(place)
+    return shared
+
+
+@pytest.fixture(scope="module")
+def listed(crowd) -> dict[str, dict[str, object]]:
+    document = json.loads(crowd.ok("hotshoe", "plugins", "--json"))
+    assert any("'twin_a' and 'twin_b' both offer 'twin'" in text for text in document["conflicts"])
+    return {p["plugin"]: p for p in document["plugins"]} | {"offers": document["offers"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [
+        ("next", f"built for hook API {HOOK_API + 1}, but this hotshoe serves"),
+        ("crashing", "ModuleNotFoundError: No module named 'no_such_vendor_library'"),
+        ("misspelt", "unknown hook hotshoe_named_model; did you mean hotshoe_named_models?"),
+        ("raising", "it failed in hotshoe_named_models: ZeroDivisionError"),
+    ],
+)
+def test_defective_plugins_are_listed_with_their_cause(listed, name: str, cause: str) -> None:
+    assert cause in listed[name]["error"]
+
+
+def test_a_package_for_the_version_before_works_and_says_that_it_will_not(listed) -> None:
+    assert listed["previous"]["error"] is None
+    assert f"hook API {HOOK_API - 1} is deprecated" in listed["previous"]["warning"]
+    assert "previous-model" in listed["offers"]["models"]
+
+
+def test_a_package_for_this_version_and_the_next_works(listed) -> None:
+    assert listed["span"]["error"] is None
+    assert listed["span"]["warning"] is None
+    assert {"demo", "span-model"} <= set(listed["offers"]["models"])
+    assert "twin" not in listed["offers"]["models"]
+
+
+def test_the_engine_runs_beside_them_and_names_them(crowd) -> None:
+    words = ("generate", "demo", "-p", "The", "--max-tokens", "2", "--platform", "cpu")
+    done = crowd.run("hotshoe", *words)
+    assert done.returncode == 0, done.stderr
+    for name in ("next", "crashing", "misspelt"):
+        assert f"plugin {name} is broken: " in done.stderr
+
+
+def test_a_platform_that_fails_is_named_and_not_replaced(crowd) -> None:
+    done = crowd.run("hotshoe", "explain", "demo", "--platform", "faulty")
+    assert done.returncode == 2
+    assert "platform faulty is defective: OSError: libvendor.so.6 is missing" in done.stderr
+
+
+def test_a_candidate_that_lies_is_named_and_passed_over(crowd) -> None:
+    words = ("generate", "demo", "-p", "The", "--max-tokens", "2")
+    done = crowd.run("hotshoe", *words, "--platform", "liar")
+    assert done.returncode == 0, done.stderr
+    assert "slot rms_norm: lie is defective: it accepted, but could not be built" in done.stderr
+    forced = crowd.run("hotshoe", *words, "--platform", "liar", "--kernel", "rms_norm=lie")
+    assert forced.returncode == 2
+    assert "candidate lie: it accepted, but could not be built" in forced.stderr
+    conformance = ("conformance", "--quick", "--slot", "rms_norm", "--platform")
+    done = crowd.run("hotshoe", *conformance, "liar")
+    assert done.returncode == 1
+    assert "building raises ModuleNotFoundError: No module named 'no_such_kernels'" in done.stdout
+
+
+def test_a_candidate_that_gives_nan_fails_requests_and_not_the_engine(crowd) -> None:
+    words = ("generate", "demo", "-p", "The", "--max-tokens", "2", "--platform", "nan")
+    done = crowd.run("hotshoe", *words)
+    assert done.returncode == 1
+    assert "no token can be sampled: the logits hold NaN" in done.stderr
+    assert "Traceback" not in done.stderr
+    words = ("conformance", "--quick", "--slot", "rms_norm", "--platform", "nan")
+    done = crowd.run("hotshoe", *words)
+    assert done.returncode == 1
+    assert "WRONG rms_norm/nan: y: nan instead of" in done.stdout
