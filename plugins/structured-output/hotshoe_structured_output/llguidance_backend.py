@@ -125,11 +125,11 @@ class LLGuidanceCompiler:
         return lark.choice(json.loads(value))
 
     def _ebnf(self, value: str) -> str:
-        from llguidance.gbnf_to_lark import any_to_lark
+        from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
         try:
             return lark.grammar(any_to_lark(value))
-        except (ValueError, RecursionError) as error:
+        except (GbnfToLarkError, ValueError, RecursionError) as error:
             raise refusal(f"the grammar is malformed: {_plain(str(error))}") from error
 
     def _structural_tag(self, value: str) -> str:

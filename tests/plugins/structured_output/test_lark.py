@@ -1,0 +1,87 @@
+"""Grammars that are written for llguidance: sections, special tokens, and whose options count."""
+
+import pytest
+
+from hotshoe.errors import RequestError
+from hotshoe.types import GrammarSpec
+from hotshoe_structured_output import lark
+
+DIGIT = {"type": "integer", "minimum": 0, "maximum": 9}
+
+
+def tag(**more) -> GrammarSpec:
+    return GrammarSpec.structural_tag(
+        {
+            "structures": [
+                {"begin": "<a>", "schema": DIGIT, "end": "</a>"},
+                {"begin": "<b>", "schema": {"const": "x"}, "end": ""},
+            ],
+            "triggers": ["<a", "<b"],
+            **more,
+        }
+    )
+
+
+def test_sections_with_parts(llguidance_bench) -> None:
+    accepts, compiled = llguidance_bench.accepts, llguidance_bench.compile
+    parts = {"opening": "[", "separator": ", ", "closing": "]", "triggers": ["["]}
+    grammar = compiled(tag(**parts, at_least_one=True, stop_after_first=True))
+    for text in ("[<a>1</a>]", "[<a>1</a>, <a>2</a>]", '[<b>"x", <a>3</a>]'):
+        assert accepts(grammar, text), text
+    for text in ("", "[]", "[<a>1</a>", "[<a>1</a><a>2</a>]", "[<a>1</a>, ]", "[<a>12</a>]", "x"):
+        assert not accepts(grammar, text), text
+    free = compiled(tag(**parts))
+    for text in ("", "x", 'x [<a>1</a>] y [<b>"x"] z'):
+        assert accepts(free, text), text
+    for text in ("x [", "x [y]", "[<a>1</a>] ["):
+        assert not accepts(free, text), text
+
+
+def test_each_trigger_opens_its_own(llguidance_bench) -> None:
+    accepts, grammar = llguidance_bench.accepts, llguidance_bench.compile(tag())
+    for text in ("<a>1</a>", 'so <b>"x" and <a>2</a>', "< a"):
+        assert accepts(grammar, text), text
+    for text in ("<b>1", '<a>"x"</a>', "<a", "<b>"):
+        assert not accepts(grammar, text), text
+
+
+def test_special_tokens_in_tags(llguidance_bench) -> None:
+    bench = llguidance_bench
+    begin, end = "<|im_start|>", "<|endoftext|>"
+    spec = GrammarSpec.structural_tag(
+        {
+            "structures": [{"begin": f"{begin}call ", "schema": DIGIT, "end": begin}],
+            "triggers": [begin],
+            "stop_after_first": True,
+        }
+    )
+    grammar = bench.compile(spec)
+    for text in ("free", f"{begin}call 7{begin}", f"free {begin}call 7{begin}"):
+        assert bench.accepts(grammar, text), text
+    for text in (f"{begin}7", f"{begin}call 7{end}", f"{begin}call 77{begin}", end):
+        assert not bench.accepts(grammar, text), text
+
+
+def test_a_trigger_is_text_or_one_special_token(llguidance_bench) -> None:
+    spec = GrammarSpec.structural_tag(
+        {
+            "structures": [{"begin": "<|im_start|>x", "schema": True, "end": ""}],
+            "triggers": ["<|im_start|>x"],
+        }
+    )
+    with pytest.raises(RequestError, match="plain text, or one special token alone"):
+        llguidance_bench.compile(spec)
+
+
+def test_options_are_ours() -> None:
+    assert lark.grammar("%llguidance {}\nstart: A").endswith("}\nstart: A")
+    for text in ("%llguidance {}\n%llguidance {}\nstart: A", '%llguidance {"x": 1}\nstart: A'):
+        with pytest.raises(RequestError, match="may not set"):
+            lark.grammar(text)
+
+
+def test_what_must_come_next_may_be_cut_anyhow(llguidance_bench) -> None:
+    bench = llguidance_bench
+    grammar = bench.compile(GrammarSpec.choice(["name"]))
+    found = {bench.vocabulary.tokens[i] for i in bench.allowed(grammar.matcher())}
+    assert {b"n", b"na", b"name"} <= found

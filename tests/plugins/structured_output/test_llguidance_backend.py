@@ -1,0 +1,48 @@
+"""The backend llguidance on its own: limits, failures, memory."""
+
+import pytest
+
+from hotshoe.errors import RequestError
+from hotshoe.types import GrammarSpec
+from hotshoe_structured_output.llguidance_backend import BASE_BYTES, LLGuidance
+
+
+def test_matchers_share_nothing_that_shows(llguidance_bench) -> None:
+    grammar = llguidance_bench.compile(GrammarSpec.regex("[0-9][a-z]{3}"))
+    one, other = grammar.matcher(), grammar.matcher()
+    [token] = llguidance_bench.encode("7")
+    assert one.accept(token)
+    assert not set(llguidance_bench.allowed(one)) & set(llguidance_bench.allowed(other))
+
+
+def test_a_forbidden_token_is_not_accepted(llguidance_bench) -> None:
+    matcher = llguidance_bench.compile(GrammarSpec.regex("[0-9]{3}")).matcher()
+    [token] = llguidance_bench.encode("a")
+    assert not matcher.accept(token)
+    assert "too complex" in matcher.failure()
+
+
+def test_size_grows_with_the_grammar(llguidance_bench) -> None:
+    small = llguidance_bench.compile(GrammarSpec.choice(["a"]))
+    large = llguidance_bench.compile(GrammarSpec.choice([f"value{i}" for i in range(5000)]))
+    assert BASE_BYTES < small.num_bytes < 100_000 < large.num_bytes
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (GrammarSpec.regex("("), "this regex cannot be compiled: invalid regex"),
+        (GrammarSpec.ebnf("root ::= ("), "the grammar is malformed: .*Expected"),
+        (GrammarSpec.json_schema({"minimum": 3, "maximum": 2, "type": "integer"}), "greater than"),
+    ],
+)
+def test_messages_are_one_plain_line(llguidance_bench, spec, message: str) -> None:
+    with pytest.raises(RequestError, match=message) as caught:
+        llguidance_bench.compile(spec)
+    assert "\n" not in str(caught.value)
+    assert "no_forcing" not in str(caught.value)
+
+
+def test_a_missing_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert LLGuidance().missing() == "its library is not installed: pip install llguidance"

@@ -1,0 +1,71 @@
+"""Structural tags as clients describe them."""
+
+import pytest
+
+from hotshoe.errors import RequestError
+from hotshoe.types import GrammarSpec
+from hotshoe_structured_output.tags import StructuralTag, Structure, parse_tag
+
+GOOD = {"structures": [{"begin": "<a>", "schema": {}, "end": "</a>"}], "triggers": ["<a"]}
+
+
+def parse(value):
+    return parse_tag(GrammarSpec.structural_tag(value).value)
+
+
+def test_a_description_is_read() -> None:
+    assert parse(GOOD) == StructuralTag((Structure("<a>", {}, "</a>"),), ("<a",))
+    full = GOOD | {
+        "type": "structural_tag",
+        "opening": "<",
+        "triggers": ["<<"],
+        "separator": ", ",
+        "closing": ">",
+        "at_least_one": True,
+        "stop_after_first": True,
+    }
+    assert parse(full) == StructuralTag(
+        (Structure("<a>", {}, "</a>"),), ("<<",), "<", ", ", ">", True, True
+    )
+    assert parse(GOOD | {"separator": None}).separator is None
+
+
+def test_another_librarys_format_passes() -> None:
+    assert parse({"format": {"type": "any_text"}}) == {"format": {"type": "any_text"}}
+
+
+STRUCTURE = GOOD["structures"][0]
+BAD = [
+    ([], "is a JSON object"),
+    (GOOD | {"tags": []}, "no field 'tags'"),
+    (GOOD | {"structures": {}}, "structures of a structural tag must be a list"),
+    (GOOD | {"structures": []}, "takes 1 to 256 structures"),
+    (GOOD | {"structures": [3]}, "exactly the fields begin, schema and end"),
+    (GOOD | {"structures": [{"begin": "<a>"}]}, "exactly the fields begin, schema and end"),
+    (GOOD | {"structures": [STRUCTURE | {"begin": 3}]}, "must be text"),
+    (GOOD | {"structures": [STRUCTURE | {"schema": 3}]}, "must be a JSON Schema"),
+    (GOOD | {"triggers": []}, "at least one trigger"),
+    (GOOD | {"triggers": [""]}, "no empty one"),
+    (GOOD | {"triggers": [3]}, "at least one trigger"),
+    (GOOD | {"triggers": ["b"]}, "'<a>' must start with one of the triggers: 'b'"),
+    (GOOD | {"at_least_one": 1}, "at_least_one of a structural tag must be a bool"),
+    (GOOD | {"opening": None}, "opening of a structural tag must be a str"),
+    ("{", "is not JSON"),
+]
+
+
+@pytest.mark.parametrize(("value", "match"), BAD)
+def test_mistakes_are_named(value, match: str) -> None:
+    with pytest.raises(RequestError, match=match) as caught:
+        parse(value)
+    assert caught.value.field == "grammar"
+
+
+def test_schemas_within_tags_are_judged(bench) -> None:
+    bad = {"type": "array", "uniqueItems": True}
+    portable = GOOD | {"structures": [STRUCTURE | {"schema": bad}]}
+    assert "'uniqueItems'" in bench.backend.refusal(GrammarSpec.structural_tag(portable))
+    content = {"type": "json_schema", "json_schema": bad}
+    tag = {"type": "tag", "begin": "<a>", "content": content, "end": "</a>"}
+    own = GrammarSpec.structural_tag({"type": "structural_tag", "format": tag})
+    assert bench.backend.refusal(own) is not None
