@@ -29,12 +29,21 @@ def faulty_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return site
 
 
+@pytest.fixture(scope="session")
+def install_faulty(faulty_site: Path) -> Callable[[pytest.MonkeyPatch], None]:
+    """Let this process and its children find the faulty platform."""
+
+    def install(patch: pytest.MonkeyPatch) -> None:
+        patch.setenv("PYTHONPATH", str(faulty_site))
+        patch.syspath_prepend(str(faulty_site))
+        importlib.invalidate_caches()
+
+    return install
+
+
 @pytest.fixture
-def faulty(faulty_site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Install the faulty platform for this process and its children."""
-    monkeypatch.setenv("PYTHONPATH", str(faulty_site))
-    monkeypatch.syspath_prepend(str(faulty_site))
-    importlib.invalidate_caches()
+def faulty(install_faulty, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_faulty(monkeypatch)
 
 
 @pytest.fixture
