@@ -9,7 +9,10 @@ from hotshoe.platform import DeviceFacts
 from hotshoe.slots import SampleSpec, Verdict
 from hotshoe_triton.device import chaining, judge, next_power_of_2
 
-CHUNK = 4096
+#: Logits that one program of the survey walks, and that share one noted maximum.
+CHUNK, GROUP = 4096, 128
+#: Entries that a shortlist of a row may have.
+ROOM = 2048
 
 
 def supports(spec: SampleSpec, facts: DeviceFacts) -> Verdict:
@@ -20,16 +23,32 @@ def supports(spec: SampleSpec, facts: DeviceFacts) -> Verdict:
 class Sample:
     """See `hotshoe.slots.SampleOp`."""
 
-    def __init__(self, spec: SampleSpec, facts: DeviceFacts, chunk: int = CHUNK) -> None:
+    def __init__(
+        self,
+        spec: SampleSpec,
+        facts: DeviceFacts,
+        chunk: int = CHUNK,
+        group: int = GROUP,
+        room: int = ROOM,
+    ) -> None:
         from hotshoe_triton.kernels.sampling import choose, survey
 
         self._survey, self._choose = survey, choose
         self._chunks = -(-spec.vocab_size // chunk)
-        sizes = {"SIZE": spec.vocab_size, "CHUNK": chunk, "NUM_CHUNKS": self._chunks}
-        sizes |= chaining(facts)
+        self._groups = self._chunks * chunk // group
+        block_g = next_power_of_2(self._groups)
+        self._scratch = block_g + 2 * room
+        sizes = {
+            "SIZE": spec.vocab_size,
+            "CHUNK": chunk,
+            "NUM_CHUNKS": self._chunks,
+            "GROUP": group,
+        } | chaining(facts)
         self._survey_constants = sizes | {"num_warps": 8}
         self._choose_constants = sizes | {
             "BLOCK_C": next_power_of_2(self._chunks),
+            "BLOCK_G": block_g,
+            "ROOM": room,
             "num_warps": 16,
         }
 
@@ -48,9 +67,15 @@ class Sample:
             return tokens
         notes = torch.empty((rows, self._chunks, 2), dtype=torch.float32, device=device)
         where = torch.empty((rows, self._chunks), dtype=torch.int32, device=device)
-        first = (tokens, notes, where, logits, temperature)
+        groups = torch.empty((rows, self._groups), dtype=torch.float32, device=device)
+        scratch = torch.empty((rows, self._scratch), dtype=torch.int32, device=device)
+        notes = (notes, where, groups)
         stride = logits.stride(0)
-        self._survey[(rows, self._chunks)](*first, stride, **self._survey_constants)
-        filters = (top_k, top_p, min_p, uniform)
-        self._choose[(rows,)](*first, *filters, stride, **self._choose_constants)
+        self._survey[(rows, self._chunks)](
+            *notes, logits, temperature, stride, **self._survey_constants
+        )
+        filters = (temperature, top_k, top_p, min_p, uniform)
+        self._choose[(rows,)](
+            tokens, *notes, scratch, logits, *filters, stride, **self._choose_constants
+        )
         return tokens

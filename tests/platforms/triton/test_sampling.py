@@ -11,9 +11,16 @@ from hotshoe.slots.reference import sampling as plain
 from hotshoe_triton import sampling
 
 SIZE, CHUNK = 300, 64
+#: Group and room of the shortlist: it holds all, it never does, it holds the largest 256.
+SHORTLISTS = ((4, 512), (4, 2), (1, 512))
 
 
-def sample(facts: DeviceFacts, logits: torch.Tensor, *filters: list[float]) -> list[int]:
+def sample(
+    facts: DeviceFacts,
+    logits: torch.Tensor,
+    *filters: list[float],
+    shortlist: tuple[int, int] = SHORTLISTS[0],
+) -> list[int]:
     """Sample with filters given as lists: temperature, top_k, top_p, min_p, uniform."""
     kinds = (torch.float32, torch.int32, torch.float32, torch.float32, torch.float64)
     tensors = [
@@ -22,8 +29,8 @@ def sample(facts: DeviceFacts, logits: torch.Tensor, *filters: list[float]) -> l
     ]
     spec = SampleSpec(logits.shape[1])
     kept = logits.clone()
-    actual = sampling.Sample(spec, facts, CHUNK)(logits, *tensors)
     expected = plain.build(spec, facts)(logits, *tensors)
+    actual = sampling.Sample(spec, facts, CHUNK, *shortlist)(logits, *tensors)
     assert torch.equal(logits.nan_to_num(7.5), kept.nan_to_num(7.5))
     assert actual.dtype == torch.int64
     assert actual.tolist() == expected.tolist()
@@ -42,17 +49,21 @@ FILTERS = {
     "top_k": (0.7, 5, 1.0, 0.0),
     "top_k all": (1.0, SIZE, 1.0, 0.0),
     "top_p": (1.3, 0, 0.8, 0.0),
+    "top_p nearly all": (30.0, 0, 0.995, 0.0),
     "min_p": (1.0, 0, 1.0, 0.1),
     "all": (1.5, 40, 0.9, 0.02),
 }
 
 
+@pytest.mark.parametrize("shortlist", SHORTLISTS)
 @pytest.mark.parametrize("name", FILTERS)
-def test_agrees_with_the_reference(facts: DeviceFacts, name: str, rng: torch.Generator) -> None:
-    rows = 4
+def test_agrees_with_the_reference(
+    facts: DeviceFacts, name: str, shortlist: tuple[int, int], rng: torch.Generator
+) -> None:
+    rows = 2
     logits = torch.randn(rows, SIZE + 20, generator=rng, device=facts.device)[:, :SIZE] * 3
     columns = ([value] * rows for value in FILTERS[name])
-    sample(facts, logits, *columns, spread(rows, rng))
+    sample(facts, logits, *columns, spread(rows, rng), shortlist=shortlist)
 
 
 def test_rows_do_not_influence_each_other(facts: DeviceFacts, rng: torch.Generator) -> None:

@@ -1,47 +1,38 @@
 """Choice of one token per row of logits, without a sort.
 
 `survey` walks the vocabulary in chunks and notes of each: its largest logit and where, whether it
-holds NaN, and the sum of its weights exp((logit - largest) / temperature). `choose` takes one row
-per program: greedy rows and rows without filters need little more than these notes. Top-k and
-top-p each become a threshold on the logits, found by halving, sixteen ways at a time, the interval
-of integers that order as the float32 values do; then one pass per chunk inverts the CDF.
+holds NaN, the sum of its weights exp((logit - largest) / temperature), and the largest logit of
+each small group. `choose` takes one row per program. Greedy rows and rows without filters need
+little more than these notes. Top-k and top-p each become a threshold on the logits: the lowest
+value that is kept. It is found by halving, sixteen ways at a time, the interval of integers that
+order as the float32 values do: among a shortlist of the largest logits (`shortlist.py`) wherever
+that provably holds all that matters, else over the whole row.
 
-Weights are float32, their sums over chunks float64. Shape suffixes: C chunks, V logits of a chunk.
+Weights are float32, their sums over chunks float64. Shape suffixes: C chunks, V logits of a chunk,
+W ways.
 """
 
 import triton
 import triton.language as tl
 
 from hotshoe_triton.kernels.chain import wait
-
-LOG2E = tl.constexpr(1.4426950408889634)
-NONE = tl.constexpr(2147483647)
-WAYS = tl.constexpr(16)
-
-
-@triton.jit
-def ordered(x):
-    """Map float32 to int32 such that integers order as the values do; both zeros are equal."""
-    bits = tl.where(x == 0, 0.0, x).to(tl.int32, bitcast=True)
-    return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
-
-
-@triton.jit
-def base2(temperature):
-    """Return log2(e) / temperature, finite for every positive temperature."""
-    return LOG2E / tl.maximum(temperature, 1.0e-30)
-
-
-@triton.jit
-def weight(x, largest, inverse):
-    """Return exp((x - largest) / temperature)."""
-    return tl.exp2((x - largest) * inverse)
+from hotshoe_triton.kernels.shortlist import (
+    LOWEST,
+    NONE,
+    WAYS,
+    base2,
+    from_shortlist,
+    ordered,
+    step_down,
+    weight,
+)  # isort: skip
 
 
 @triton.jit
 def survey(
-    tokens_ptr, notes_ptr, where_ptr, logits_ptr, temperature_ptr, logits_stride,
-    SIZE: tl.constexpr, CHUNK: tl.constexpr, NUM_CHUNKS: tl.constexpr, CHAINED: tl.constexpr,
+    notes_ptr, where_ptr, groups_ptr, logits_ptr, temperature_ptr, logits_stride,
+    SIZE: tl.constexpr, CHUNK: tl.constexpr, NUM_CHUNKS: tl.constexpr, GROUP: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Grid: (rows, NUM_CHUNKS).
 
@@ -49,6 +40,7 @@ def survey(
         notes_ptr: [rows, NUM_CHUNKS, 2] float32: largest logit (NaN if any is), sum of weights
             relative to it.
         where_ptr: [rows, NUM_CHUNKS] int32: lowest index of the largest logit.
+        groups_ptr: [rows, NUM_CHUNKS * CHUNK / GROUP] float32: largest logit of each group.
     """
     wait(CHAINED)
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -56,14 +48,18 @@ def survey(
     there_V = index_V < SIZE
     x_V = tl.load(logits_ptr + row * logits_stride + index_V, mask=there_V, other=float("-inf"))
     broken = tl.max((x_V != x_V).to(tl.int32), 0) > 0
-    largest = tl.max(tl.where(x_V == x_V, x_V, float("-inf")), 0)
+    x_V = tl.where(x_V == x_V, x_V, float("-inf"))
+    largest = tl.max(x_V, 0)
     first = tl.min(tl.where(x_V == largest, index_V, NONE), 0)
     temperature = tl.load(temperature_ptr + row)
     total = 0.0
+    cell = row * NUM_CHUNKS + chunk
     if temperature > 0:
         anchor = tl.where(tl.abs(largest) == float("inf"), 0.0, largest)
         total = tl.sum(weight(x_V, anchor, base2(temperature)), 0)
-    cell = row * NUM_CHUNKS + chunk
+        groups: tl.constexpr = CHUNK // GROUP
+        tops = tl.max(tl.reshape(x_V, [groups, GROUP]), 1)
+        tl.store(groups_ptr + cell * groups + tl.arange(0, groups), tops)
     tl.store(notes_ptr + cell * 2, tl.where(broken, float("nan"), largest))
     tl.store(notes_ptr + cell * 2 + 1, total)
     tl.store(where_ptr + cell, first)
@@ -98,14 +94,12 @@ def threshold(
 
     The interval [low, low + 16**step) of keys shrinks by one hexadecimal digit in each pass.
     """
-    low = tl.full((), -2147483648, tl.int64)
-    way_W = tl.arange(0, WAYS).to(tl.int64)
+    low = tl.full((), LOWEST, tl.int64)
     for digit in range(8):
         width = tl.full((), 1, tl.int64) << (28 - 4 * digit)
-        bound_W = (low + way_W * width).to(tl.int32)
-        reached_W = measure(row_ptr, bound_W, lowest, largest, inverse, COUNT, SIZE, CHUNK) >= goal
-        # Measures fall with the bound; the first bound always counts as reached.
-        low += tl.maximum(tl.sum(reached_W.to(tl.int64), 0) - 1, 0) * width
+        bound_W = (low + tl.arange(0, WAYS) * width).to(tl.int32)
+        measure_W = measure(row_ptr, bound_W, lowest, largest, inverse, COUNT, SIZE, CHUNK)
+        low = step_down(low, width, measure_W >= goal)
     return low.to(tl.int32)
 
 
@@ -159,20 +153,62 @@ def kept_total(row_ptr, lowest, least, largest, inverse, SIZE: tl.constexpr, CHU
 
 
 @triton.jit
-def choose(
-    tokens_ptr, notes_ptr, where_ptr, logits_ptr, temperature_ptr, top_k_ptr, top_p_ptr,
-    min_p_ptr, uniform_ptr, logits_stride,
-    SIZE: tl.constexpr, CHUNK: tl.constexpr, NUM_CHUNKS: tl.constexpr, BLOCK_C: tl.constexpr,
-    CHAINED: tl.constexpr,
+def from_row(
+    row_ptr, notes_ptr, top_C, there_C, chunk_C, largest, inverse, top_k, top_p, least, uniform,
+    SIZE: tl.constexpr, CHUNK: tl.constexpr, NUM_CHUNKS: tl.constexpr,
 ):  # fmt: skip
-    """Grid: (rows,)."""
+    """Return the token of a row by passes over all its logits."""
+    lowest = tl.full((), LOWEST, tl.int32)
+    if (top_k > 0) & (top_k < SIZE):
+        goal = top_k.to(tl.float64)
+        lowest = threshold(row_ptr, goal, lowest, largest, inverse, True, SIZE, CHUNK)
+    if top_p < 1:
+        whole = kept_total(row_ptr, lowest, -1.0, largest, inverse, SIZE, CHUNK)
+        goal = top_p.to(tl.float64) * whole
+        nucleus = threshold(row_ptr, goal, lowest, largest, inverse, False, SIZE, CHUNK)
+        lowest = tl.maximum(lowest, nucleus)
+    first = tl.full((), 0, tl.int32)
+    before = tl.zeros((), tl.float64)
+    if (lowest == LOWEST) & (least <= 0):
+        # Nothing is filtered: the chunks' sums say which chunk holds the token.
+        sums_C = tl.cumsum(chunk_shares(notes_ptr, top_C, there_C, chunk_C, largest, inverse), 0)
+        total = tl.max(sums_C, 0)
+        first = tl.sum((there_C & (sums_C <= uniform * total)).to(tl.int32), 0)
+        first = tl.minimum(first, NUM_CHUNKS - 1)
+        before = tl.max(tl.where(chunk_C < first, sums_C, 0.0), 0)
+    else:
+        total = kept_total(row_ptr, lowest, least, largest, inverse, SIZE, CHUNK)
+    return invert(
+        row_ptr, uniform, total, lowest, least, largest, inverse, first, before, SIZE, CHUNK
+    )
+
+
+@triton.jit
+def chunk_shares(notes_ptr, top_C, there_C, chunk_C, largest, inverse):
+    """Return the chunks' weights [C], float64, relative to the row's largest logit."""
+    share_C = tl.load(notes_ptr + chunk_C * 2 + 1, mask=there_C, other=0.0)
+    return (share_C * weight(top_C, largest, inverse)).to(tl.float64)
+
+
+@triton.jit
+def choose(
+    tokens_ptr, notes_ptr, where_ptr, groups_ptr, scratch_ptr, logits_ptr, temperature_ptr,
+    top_k_ptr, top_p_ptr, min_p_ptr, uniform_ptr, logits_stride,
+    SIZE: tl.constexpr, CHUNK: tl.constexpr, NUM_CHUNKS: tl.constexpr, GROUP: tl.constexpr,
+    BLOCK_C: tl.constexpr, BLOCK_G: tl.constexpr, ROOM: tl.constexpr, CHAINED: tl.constexpr,
+):  # fmt: skip
+    """Grid: (rows,).
+
+    Args:
+        scratch_ptr: [rows, BLOCK_G + 2 * ROOM] int32, for the shortlist.
+    """
     wait(CHAINED)
     row = tl.program_id(0).to(tl.int64)
     chunk_C = tl.arange(0, BLOCK_C)
     there_C = chunk_C < NUM_CHUNKS
-    cell_C = row * NUM_CHUNKS + chunk_C
-    top_C = tl.load(notes_ptr + cell_C * 2, mask=there_C, other=float("-inf"))
-    where_C = tl.load(where_ptr + cell_C, mask=there_C, other=NONE)
+    notes_ptr += row * (NUM_CHUNKS * 2)
+    top_C = tl.load(notes_ptr + chunk_C * 2, mask=there_C, other=float("-inf"))
+    where_C = tl.load(where_ptr + row * NUM_CHUNKS + chunk_C, mask=there_C, other=NONE)
     broken = tl.max((top_C != top_C).to(tl.int32), 0) > 0
     largest = tl.max(tl.where(top_C == top_C, top_C, float("-inf")), 0)
     token = tl.min(tl.where(top_C == largest, where_C, NONE), 0)
@@ -189,29 +225,17 @@ def choose(
     top_p = tl.load(top_p_ptr + row)
     least = tl.load(min_p_ptr + row)
     uniform = tl.load(uniform_ptr + row)
-    lowest = tl.full((), -2147483648, tl.int32)
-    if (top_k > 0) & (top_k < SIZE):
-        goal = top_k.to(tl.float64)
-        lowest = threshold(row_ptr, goal, lowest, largest, inverse, True, SIZE, CHUNK)
-    if top_p < 1:
-        whole = kept_total(row_ptr, lowest, -1.0, largest, inverse, SIZE, CHUNK)
-        goal = top_p.to(tl.float64) * whole
-        nucleus = threshold(row_ptr, goal, lowest, largest, inverse, False, SIZE, CHUNK)
-        lowest = tl.maximum(lowest, nucleus)
-    first = tl.full((), 0, tl.int32)
-    before = tl.zeros((), tl.float64)
-    if (lowest == -2147483648) & (least <= 0):
-        # Nothing is filtered: the chunks' sums say which chunk holds the token.
-        share_C = tl.load(notes_ptr + cell_C * 2 + 1, mask=there_C, other=0.0)
-        share_C = (share_C * weight(top_C, largest, inverse)).to(tl.float64)
-        sums_C = tl.cumsum(share_C, 0)
-        total = tl.max(sums_C, 0)
-        first = tl.sum((there_C & (sums_C <= uniform * total)).to(tl.int32), 0)
-        first = tl.minimum(first, NUM_CHUNKS - 1)
-        before = tl.max(tl.where(chunk_C < first, sums_C, 0.0), 0)
-    else:
-        total = kept_total(row_ptr, lowest, least, largest, inverse, SIZE, CHUNK)
-    token = invert(
-        row_ptr, uniform, total, lowest, least, largest, inverse, first, before, SIZE, CHUNK
-    )
+    token = tl.full((), -1, tl.int32)
+    if ((top_k > 0) & (top_k < SIZE)) | (top_p < 1):
+        whole = tl.sum(chunk_shares(notes_ptr, top_C, there_C, chunk_C, largest, inverse), 0)
+        token = from_shortlist(
+            row_ptr, groups_ptr + row * (NUM_CHUNKS * CHUNK // GROUP),
+            scratch_ptr + row * (BLOCK_G + 2 * ROOM), whole, largest, inverse, top_k, top_p, least,
+            uniform, SIZE, GROUP, NUM_CHUNKS * CHUNK // GROUP, BLOCK_G, ROOM,
+        )  # fmt: skip
+    if token < 0:
+        token = from_row(
+            row_ptr, notes_ptr, top_C, there_C, chunk_C, largest, inverse, top_k, top_p, least,
+            uniform, SIZE, CHUNK, NUM_CHUNKS,
+        )  # fmt: skip
     tl.store(tokens_ptr + row, token.to(tl.int64))
