@@ -6,7 +6,7 @@ import weakref
 import pytest
 import torch
 
-from hotshoe.layers import Linear
+from hotshoe.layers import BuildContext, Linear, Section
 from hotshoe.slots import LinearSpec, QuantSpec
 
 PARTS = [("q", 6), ("k", 2), ("v", 3)]
@@ -73,3 +73,66 @@ def test_the_method_says_what_is_quantised_and_the_model_what_is_not(ctx):
         LinearSpec(5, 8, "float32"),
         LinearSpec(5, 7, "float32", out_dtype="float64"),
     ]
+
+
+class Adding:
+    """A communicator that notes what it is to add up."""
+
+    def __init__(self) -> None:
+        self.terms = []
+
+    def all_reduce(self, x, out):
+        assert out is x
+        self.terms.append(x.clone())
+        return x
+
+
+def parallel(ctx, rank, size, communicator=None):
+    return BuildContext(
+        ctx.selector, "float32", "float32", 4, 32, rank=rank, size=size, communicator=communicator
+    )
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_ranks_divide_outputs_part_by_part(ctx, bias):
+    """Rows of each part go to the rank whatever names they come under."""
+    parts, tensors = [("q", 6), ("kv", 4)], {}
+    for name, size in parts:
+        tensors |= {f"{name}.weight": torch.randn(size, 5), f"{name}.bias": torch.randn(size)}
+    x = torch.randn(3, 5)
+    for rank in (0, 1):
+        own = parallel(ctx, rank, 2)
+        split = own.split("rows", Section(2, 3), Section(1, 2, shared=True), Section(2))
+        layer = Linear(own, parts, 5, bias=bias, outputs=split)
+        for name in own.weights.expected:
+            own.weights.feed(name, tensors[name])
+        rows = [slice(3 * rank, 3 * rank + 3), [0, 1, 2 + rank]]
+        expected = torch.cat(
+            [x @ tensors[f"{n}.weight"][r].T for (n, _), r in zip(parts, rows, strict=True)], 1
+        )
+        if bias:
+            expected += torch.cat([tensors["q.bias"][rows[0]], tensors["kv.bias"][rows[1]]])
+        torch.testing.assert_close(layer(x), expected)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_ranks_divide_inputs_and_add_up(ctx, bias):
+    weight, offset, x = torch.randn(4, 6), torch.randn(4), torch.randn(3, 6)
+    group = Adding()
+    for rank in (0, 1, 2):
+        own = parallel(ctx, rank, 3, group)
+        layer = Linear(own, [("o", 4)], 6, bias=bias, inputs=own.split("columns", Section(3, 2)))
+        own.weights.feed("o.weight", weight)
+        if bias:
+            own.weights.feed("o.bias", offset)
+        own.weights.check_complete()
+        layer(x[:, 2 * rank : 2 * rank + 2])
+    expected = x @ weight.T + (offset if bias else 0)
+    torch.testing.assert_close(torch.stack(group.terms).sum(0), expected)
+
+
+def test_a_rank_keeps_no_more_than_its_part(ctx):
+    own = parallel(ctx, 1, 4)
+    Linear(own, [("w", 8)], 6, outputs=own.split("rows", Section(8)))
+    own.weights.feed("w.weight", torch.randn(8, 6))
+    assert [count() for count in own.weight_bytes] == [2 * 6 * 4]

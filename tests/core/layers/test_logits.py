@@ -1,0 +1,47 @@
+"""The output matrix: alone, and gathered from ranks whose parts are padded to be equal."""
+
+import pytest
+import torch
+
+from hotshoe.layers import BuildContext, Logits
+from hotshoe.slots import LinearSpec
+
+
+class Gathering:
+    """A communicator of ranks that are computed one after the other."""
+
+    def __init__(self, parts: list[torch.Tensor]) -> None:
+        self._parts = parts
+
+    def all_gather(self, x: torch.Tensor) -> torch.Tensor:
+        self._parts.append(x)
+        return torch.cat(self._parts)
+
+
+def build(ctx: BuildContext, weight: torch.Tensor, **parallel: object) -> Logits:
+    own = BuildContext(ctx.selector, "float32", "float32", 4, 32, **parallel)
+    head = Logits(own, "head", *weight.shape)
+    own.weights.feed("head.weight", weight)
+    return head
+
+
+def test_alone(ctx) -> None:
+    weight, hidden = torch.randn(7, 5), torch.randn(3, 5)
+    torch.testing.assert_close(build(ctx, weight)(hidden), hidden @ weight.T)
+    assert LinearSpec(5, 7, "float32", out_dtype="float32") in [
+        s for _, s in ctx.selector.decisions
+    ]
+
+
+@pytest.mark.parametrize("vocab_size", [1, 5, 7, 8, 9])
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_every_rank_computes_an_equal_part(ctx, vocab_size: int, size: int, rows: int) -> None:
+    weight, hidden = torch.randn(vocab_size, 5), torch.randn(rows, 5)
+    parts: list[torch.Tensor] = []
+    for rank in range(size):
+        group = Gathering(parts)
+        logits = build(ctx, weight, rank=rank, size=size, communicator=group)(hidden)
+    assert {part.shape for part in parts} == {(rows, -(-vocab_size // size))}
+    torch.testing.assert_close(logits, hidden @ weight.T)  # by the last rank all are there
+    assert logits.is_contiguous()
