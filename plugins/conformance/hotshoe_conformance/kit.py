@@ -103,6 +103,8 @@ class Kit:
     @property
     def slots(self) -> list[str]:
         """The slots to run, all or the one asked for."""
+        if self.options.slot is None and self.platform.create_worker(self.config) is not None:
+            return []  # it has a worker of its own, which asks no slot
         return [s for s in SLOTS if self.options.slot in (None, s)]
 
     def run(self) -> Report:

@@ -2,12 +2,18 @@
 
 import pytest
 
-from hotshoe.builtin.null import NullPlatform
-from hotshoe.config import EngineConfig
-from hotshoe_conformance.checkpoint import MODELS
-from hotshoe_conformance.host import PLATFORM, Host, host_plugins
-from hotshoe_conformance.kit import Options
-from hotshoe_conformance.tokens import RUNS, has_own_worker, token_defects
+from hotshoe import LLM, SamplingParams
+from hotshoe.types import TokensPrompt
+from hotshoe_conformance.checkpoint import MODELS, write_model
+from hotshoe_conformance.host import PLATFORM, host_plugins
+from hotshoe_conformance.kit import Kit, Options
+from hotshoe_conformance.tokens import (
+    NUM_TOKENS,
+    PROMPT_LENGTHS,
+    RUNS,
+    SMALL_CACHE_BLOCKS,
+    token_defects,
+)
 
 
 @pytest.mark.parametrize("quick", [True, pytest.param(False, marks=pytest.mark.slow)])
@@ -22,7 +28,21 @@ def test_runs_differ_in_what_an_engine_can_do() -> None:
     assert len(MODELS) >= 3
 
 
-def test_platforms_with_a_worker_of_their_own() -> None:
-    config = EngineConfig()
-    assert has_own_worker(NullPlatform(), config)
-    assert not has_own_worker(Host(), config)
+def test_a_platform_with_a_worker_of_its_own() -> None:
+    report = Kit("null", Options(quick=True)).run()
+    assert report.slots == []
+    assert report.defects == []
+    assert set(report.checks) == {"declarations", "greedy tokens of tiny models"}
+
+
+def test_the_small_cache_preempts(tmp_path) -> None:
+    plugins = host_plugins()
+    path = write_model("llama", tmp_path / "llama", plugins, 1)
+    [run] = [run for run in RUNS if "preempts" in run.name]
+    place = {"model": str(path), "platform": PLATFORM, "skip_tokenizer_init": True}
+    with LLM(plugins=plugins, **place) as plain:
+        memory = SMALL_CACHE_BLOCKS * plain.engine.core.info.block_bytes
+    with LLM(plugins=plugins, kv_cache_memory_bytes=memory, **place, **run.options) as llm:
+        params = SamplingParams(max_tokens=NUM_TOKENS, temperature=0.0, ignore_eos=True)
+        llm.generate([TokensPrompt([1] * n) for n in PROMPT_LENGTHS], params)
+        assert llm.engine.core.stats().num_preemptions > 0
