@@ -9,14 +9,19 @@ from pathlib import Path
 import pytest
 import torch
 
+from hotshoe import LLM, EngineConfig, SamplingParams, TokensPrompt
+from hotshoe.engine.explain import explain
 from hotshoe.errors import ConfigError
 from hotshoe.layers import BuildContext
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import SLOTS, CommunicatorSpec, Rendezvous, Selector
+from hotshoe.slots.specs import kv_block_bytes
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.spec import DecoderSpec, LayerSpec
 
 CPU = DeviceFacts("plain", "cpu", "a test's device", "any", 1 << 30, 1)
+#: Logits may differ by so much of the largest one, so that nearer tokens may change places.
+TIE = 1e-4
 SPEC = DecoderSpec(
     vocab_size=37,
     hidden_size=12,
@@ -169,3 +174,46 @@ def test_dummy_weights_are_divided_alike(tmp_path) -> None:
     for found in group.run(work):
         torch.testing.assert_close(found, mlp(model, torch.ones(2, 12)))
     group.close()
+
+
+@pytest.mark.slow  # starts two processes for each family
+def test_two_processes_write_the_tokens_of_transformers(end_to_end_variant, checkpoints) -> None:
+    """Chunks, prefix hits and preemption: the cache holds one request and a little more."""
+    variant, count = end_to_end_variant, 12
+    checkpoint = checkpoints.get(variant)
+    options = {
+        "platform": "cpu",
+        "dtype": "float32",
+        "block_size": 8,
+        "max_model_len": variant.max_model_len,
+        "max_num_batched_tokens": 16,
+        "max_num_seqs": 5,
+        "skip_tokenizer_init": True,
+        "tensor_parallel_size": 2,
+    }
+    plan = explain(EngineConfig(str(checkpoint.path), **options))
+    blocks = -(-variant.max_model_len // 8) + 1
+    size = blocks * sum(
+        count * kv_block_bytes(decision.spec, 4)
+        for decision, count in zip(plan.decisions, plan.uses, strict=True)
+        if decision.slot == "attention"
+    )
+    params = SamplingParams(temperature=0.0, max_tokens=count)
+    with LLM(str(checkpoint.path), kv_cache_memory_bytes=size, **options) as llm:
+        shared = draw(16)
+        for prompts in ([shared], [draw(14), [*shared, 5], draw(13), [*shared, 7, 8], draw(12)]):
+            results = llm.generate([TokensPrompt(prompt) for prompt in prompts], params)
+            for prompt, result in zip(prompts, results, strict=True):
+                check_greedy(checkpoint, prompt, result.outputs[0].token_ids, count)
+        stats = llm.engine.core.stats()
+        assert stats.num_preemptions > 0 and stats.num_hit_tokens > 0
+
+
+def check_greedy(checkpoint, prompt: list[int], ours: list[int], count: int) -> None:
+    """Tokens are transformers', but where two are as good as equal."""
+    theirs = checkpoint.greedy(prompt, count)
+    assert len(ours) == len(theirs) == count
+    first = next((i for i in range(count) if ours[i] != theirs[i]), None)
+    if first is not None:
+        logits = checkpoint.logits([*prompt, *theirs[:first]])[-1]
+        assert logits[theirs[first]] - logits[ours[first]] <= TIE * logits.abs().max()
