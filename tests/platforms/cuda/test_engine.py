@@ -64,7 +64,11 @@ def test_a_batch_of_one_equals_a_batch_of_64(make: MakeLLM) -> None:
     for prompt, expected in zip(batch[::7], together[::7], strict=True):
         (alone,) = llm.generate([prompt], GREEDY)
         assert alone.outputs[0].token_ids == expected.outputs[0].token_ids
-        assert alone.outputs[0].logprobs == expected.outputs[0].logprobs
+        # Reported values are normalised by PyTorch, whose sums may differ in the last bit; a bit
+        # of bfloat16 anywhere in the model would show a thousand times larger.
+        for a, b in zip(alone.outputs[0].logprobs, expected.outputs[0].logprobs, strict=True):
+            assert a.token_ids == b.token_ids
+            assert a.logprobs == pytest.approx(b.logprobs, rel=1e-6, abs=1e-6)
 
 
 @pytest.mark.parametrize("enforce_eager", [False, True])

@@ -50,7 +50,7 @@ def test_values_are_the_nearest(
     out = torch.empty(64, dtype=dtype, device=facts.device)
     scale = torch.zeros(1, device=facts.device)
     scale_and_round[(1,)](out, scale, x, LIMIT=limit, BLOCK=64)
-    assert scale.item() == (x.abs().max() / torch.tensor(limit)).item()
+    assert scale.item() == (x.abs().max() / torch.tensor(limit, device=facts.device)).item()
     shrunk = (x / scale).clamp(-limit, limit)
     expected = (shrunk.round() if dtype == torch.int8 else shrunk).to(dtype)
     assert torch.equal(out.view(torch.uint8), expected.view(torch.uint8))
