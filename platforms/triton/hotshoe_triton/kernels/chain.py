@@ -1,18 +1,23 @@
 """Lets a kernel begin while the one before it ends, so that small kernels in a row leave no gaps.
 
 With CHAINED every program lets the next kernel be launched, then waits for all the previous
-kernel's results. Whatever a kernel does before `wait` may touch nothing that other kernels write.
+kernel's results. Whatever a kernel does before `wait` may touch nothing that other kernels write,
+and every program must wait: a kernel's end then means that all before it have ended too.
 Source: CUDA C++ Programming Guide, programmatic dependent launch.
 """
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
 def wait(CHAINED: tl.constexpr):
     """Go on once everything that earlier kernels wrote is visible."""
+    # Written out, because Triton's builds for other vendors lack its module of these.
     if CHAINED:
-        gdc_launch_dependents()
-        gdc_wait()
+        tl.inline_asm_elementwise(
+            "griddepcontrol.launch_dependents; // $0", "=r", [], tl.int32, is_pure=False, pack=1
+        )
+        tl.inline_asm_elementwise(
+            "griddepcontrol.wait; // $0", "=r", [], tl.int32, is_pure=False, pack=1
+        )
