@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import json
 import os
+import shlex
 import signal
 import statistics
 import subprocess
@@ -186,7 +187,9 @@ def main() -> None:
     parser.add_argument("--peers", type=Path, nargs=2, metavar=("CASES_DIR", "PEERS_DIR"))
     parser.add_argument("--questions", nargs="+", choices=QUESTIONS, default=list(QUESTIONS))
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--serve", nargs="*", default=[], help="further words for hotshoe serve")
+    parser.add_argument(
+        "--serve", type=shlex.split, default=[], help="further flags of hotshoe serve, as one word"
+    )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         for question in args.questions:
