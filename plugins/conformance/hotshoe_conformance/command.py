@@ -1,9 +1,18 @@
-"""`hotshoe conformance`: runs the kit on a platform. Exit code 1 where something is wrong."""
+"""`hotshoe conformance`: runs the kit on a platform. Exit code 1 where something is wrong.
+
+The kit runs in a process of its own, so that a kernel which takes the process down is named, too.
+A single case runs in this one, where a debugger finds it.
+"""
 
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import tempfile
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 
 from hotshoe.cli.parser import EntryAction, json_or_text
 
@@ -29,6 +38,12 @@ class Conformance:
         )
         parser.add_argument("--json", action="store_true", help="print JSON")
         parser.add_argument(
+            "--record",
+            type=Path,
+            metavar="FILE",
+            help="run in this process, and keep the command that repeats the running case there",
+        )
+        parser.add_argument(
             "--platform-options",
             action=EntryAction,
             parse=json_or_text,
@@ -40,6 +55,8 @@ class Conformance:
     def run(self, args: Namespace) -> int:
         if args.matrix:
             return self._matrix(args)
+        if args.case is None and args.record is None:
+            return run_apart(words_of(args))
         from hotshoe_conformance.kit import Kit, Options
 
         options = Options(
@@ -49,6 +66,7 @@ class Conformance:
             seed=args.seed,
             quick=args.quick,
             platform_options=args.platform_options,
+            record=args.record,
         )
         report = Kit(args.platform, options).run()
         print(json.dumps(report.as_json()) if args.json else report.as_text())
@@ -61,3 +79,31 @@ class Conformance:
         lines = matrix(PluginManager())
         print(json.dumps([line.as_json() for line in lines]) if args.json else as_text(lines))
         return 0
+
+
+def words_of(args: Namespace) -> list[str]:
+    """Return a command line that says the same."""
+    words = []
+    for name in ("platform", "slot", "candidate", "seed"):
+        value = getattr(args, name)
+        words += [f"--{name}", str(value)] if value is not None else []
+    words += [f"--{name}" for name in ("quick", "json") if getattr(args, name)]
+    for name, value in args.platform_options.items():
+        words += ["--platform-options", f"{name}={value}"]
+    return words
+
+
+def run_apart(words: list[str]) -> int:
+    """Run the command in another process; say where it was if it does not come back."""
+    with tempfile.NamedTemporaryFile("r") as record:
+        command = [sys.executable, "-m", "hotshoe.cli", "conformance", *words]
+        done = subprocess.run(
+            [*command, "--record", record.name], stdout=subprocess.PIPE, text=True, check=False
+        )
+        print(done.stdout, end="")
+        if done.returncode >= 0:
+            return done.returncode
+        name = signal.Signals(-done.returncode).name
+        where = record.read() or "before its first case"
+        print(f"WRONG: the process died of {name}\n  repeat: {where}")
+        return 1

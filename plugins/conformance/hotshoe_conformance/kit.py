@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -48,6 +49,8 @@ class Options:
         quick: Only small cases, and no measurements.
         measure: Time candidates against the device's limits.
         platform_options: As in the configuration.
+        record: File that always holds the command which repeats the running case, for whoever
+            finds this process dead.
     """
 
     slot: str | None = None
@@ -57,6 +60,7 @@ class Options:
     quick: bool = False
     measure: bool = True
     platform_options: dict[str, Any] = field(default_factory=dict)
+    record: Path | None = None
 
 
 class Kit:
@@ -148,6 +152,8 @@ class Kit:
         if setup.bytes and MEMORY_FACTOR * setup.bytes > self._free_bytes():
             found.left_out += 1
             return
+        if self.options.record is not None:
+            self.options.record.write_text(self._repeat(case, candidate.name))
         outcome = judge(candidate, setup.spec, self.facts, *inputs, poison=not setup.bytes)
         if outcome.refused:
             found.refused += 1

@@ -1,6 +1,7 @@
 """`hotshoe conformance`: exit codes, text and JSON."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +26,35 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert document["slots"][0]["candidates"][0]["passed"] > 10
 
 
+DEADLY = """
+import os, sys
+from hotshoe_conformance import kit
+
+def build(spec, facts):
+    return lambda x, weight: os.abort()
+
+original = kit.offered
+
+def offered(platform, plugins, facts):
+    found = original(platform, plugins, facts)
+    candidate = kit.Candidate("rms_norm", "deadly", kit._accept_all, build)
+    return {**found, "rms_norm": [candidate, *found["rms_norm"]]}
+
+kit.offered = offered
+"""
+
+
+def test_a_kernel_that_takes_the_process_down_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(DEADLY)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert main(list(NARROW)) == 1
+    out = capsys.readouterr().out
+    assert "WRONG: the process died of SIGABRT" in out
+    assert "--slot rms_norm --candidate deadly --case 0 --seed 1" in out
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -33,6 +63,6 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
         (("--seed", "x"), "--seed"),
     ],
 )
-def test_mistakes(words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes(words: tuple[str, ...], message: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["conformance", *words]) == 2
-    assert message in capsys.readouterr().err
+    assert message in capfd.readouterr().err
