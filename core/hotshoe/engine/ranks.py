@@ -308,5 +308,11 @@ def _joined(infos: Sequence[WorkerInfo], seconds: float) -> WorkerInfo:
         budget_note=f"{tightest.budget_note}, for each of {len(infos)} ranks",
         weight_bytes=max(info.weight_bytes for info in infos),
         phases={"start ranks": seconds - sum(first.phases.values()), **first.phases},
-        report={**first.report, "ranks": [dict(info.report) for info in infos]},
+        report={name: _told(name, infos) for name in first.report},
     )
+
+
+def _told(name: str, infos: Sequence[WorkerInfo]) -> object:
+    """Return what all ranks report under a name, or, where they differ, a list of it."""
+    found = [info.report.get(name) for info in infos]
+    return found[0] if all(value == found[0] for value in found) else found

@@ -34,7 +34,7 @@ class Worker(NullWorker):
             "attention", SPEC, "fast", 7, "why not", (("slow", Verdict(None, "no")),)
         )
         object.__setattr__(info, "decisions", (decision,))
-        object.__setattr__(info, "report", {"rank": self.rank})
+        object.__setattr__(info, "report", {"rank": self.rank, "same": "on all"})
         return info
 
     def execute(self, plan):

@@ -98,7 +98,7 @@ def test_what_ranks_found_is_joined(open_ranks) -> None:
     [decision] = info.decisions
     assert decision.spec == AttentionSpec(4, 2, 8, "float32", "float32", 16, 0.1, window=7)
     assert decision.others == (("slow", Verdict(None, "no")),)
-    assert info.report["ranks"] == [{"rank": 0}, {"rank": 1}]
+    assert info.report == {"rank": [0, 1], "same": "on all"}
     worker.close()
 
 

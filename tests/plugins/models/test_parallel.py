@@ -206,7 +206,9 @@ def test_two_processes_write_the_tokens_of_transformers(end_to_end_variant, chec
             for prompt, result in zip(prompts, results, strict=True):
                 check_greedy(checkpoint, prompt, result.outputs[0].token_ids, count)
         stats = llm.engine.core.stats()
-        assert stats.num_preemptions > 0 and stats.num_hit_tokens > 0
+        assert stats.num_hit_tokens > 0
+        # Where texts are short, so few requests run at once that all of them have room.
+        assert stats.num_preemptions > 0 or variant.max_model_len < 64
 
 
 def check_greedy(checkpoint, prompt: list[int], ours: list[int], count: int) -> None:
