@@ -220,12 +220,11 @@ class TorchWorker:
 
     def close(self) -> None:
         self._runner = self._model = self._context = None
+        gc.collect()  # recordings must go before the communicator that they use
         if self._communicator is not None:
             self._communicator.close()
             self._communicator = None
-        gc.collect()
 
-    @contextmanager
     def _phase(self, name: str) -> Iterator[None]:
         begin = time.perf_counter()
         yield
