@@ -9,7 +9,7 @@ from hotshoe.config import EngineConfig
 from hotshoe.engine.core import EngineCore, plan_cache
 from hotshoe.engine.messages import Add
 from hotshoe.engine.setup import prepare
-from hotshoe.errors import EngineDeadError, MemoryLimitError
+from hotshoe.errors import EngineDeadError, MemoryLimitError, QueueFullError
 from hotshoe.executor import WorkerInfo
 from hotshoe.types import SamplingParams
 
@@ -75,3 +75,72 @@ def test_cache_is_planned_within_the_budget() -> None:
 def test_a_cache_too_small_for_one_request_is_refused_with_the_remedy() -> None:
     with pytest.raises(MemoryLimitError, match=r"at most 992 fits"):
         plan_cache(CONFIG, WorkerInfo(1, 100, 100 * 62, "half of what is free"))
+
+
+def add(engine: EngineCore, name: str, n: int = 1, length: int = 1) -> None:
+    ids = [f"{name}{i}" for i in range(n)]
+    params = SamplingParams(max_tokens=9, ignore_eos=True)
+    engine.add(Add(ids, [1] * length, params, [0] * n))
+
+
+def test_nothing_is_refused_while_nothing_waits(model_dir: Path, plugins) -> None:
+    engine = core(model_dir, plugins, max_num_seqs=1, max_num_queued_reqs=1, max_queued_tokens=1)
+    add(engine, "a", n=20, length=9)
+    with pytest.raises(QueueFullError) as caught:
+        add(engine, "b")
+    assert 1 <= caught.value.retry_after_s <= 60
+    assert engine.stats().num_refused == 1
+
+
+def test_free_rows_do_not_count_as_a_queue(model_dir: Path, plugins) -> None:
+    engine = core(model_dir, plugins, max_num_seqs=4, max_num_queued_reqs=2)
+    for number in range(6):
+        add(engine, f"{number}-")
+    assert engine.retry_after_s() == 1.0
+    engine.step()
+    assert engine.stats().num_running == 4 and engine.retry_after_s() == 1.0
+    engine.abort(["4-0"])
+    assert engine.retry_after_s() == 0
+
+
+def test_while_paused_no_row_is_free(model_dir: Path, plugins) -> None:
+    engine = core(model_dir, plugins, max_num_seqs=4, max_num_queued_reqs=2)
+    assert engine.pause("wait") == []
+    add(engine, "a")
+    add(engine, "b")
+    with pytest.raises(QueueFullError):
+        add(engine, "c")
+    assert not engine.has_work()
+    engine.resume()
+    add(engine, "c")
+    assert engine.has_work()
+
+
+@pytest.mark.parametrize("call", ["pause", "sleep"])
+def test_freezing_brings_in_the_steps_under_way(model_dir: Path, plugins, call: str) -> None:
+    engine = core(model_dir, plugins, async_scheduling=True)
+    add(engine, "a")
+    assert [o.token_ids for o in engine.step()] == [[2]]
+    outputs = engine.pause("keep") if call == "pause" else engine.sleep(2)
+    assert [o.token_ids for o in outputs] == [[3]]
+    assert not engine.has_work() and engine.step() == []
+    engine.resume() if call == "pause" else engine.wake_up()
+    found = []
+    while engine.has_work():
+        found += [token for o in engine.step() for token in o.token_ids]
+    assert found == [4, 5, 6, 7, 8, 9, 10]
+
+
+def test_a_failed_wake_up_is_the_end(
+    model_dir: Path, plugins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = core(model_dir, plugins)
+    engine.sleep(2)
+
+    def fail(self: NullWorker) -> None:
+        raise RuntimeError("the checkpoint has gone")
+
+    monkeypatch.setattr(NullWorker, "load", fail)
+    with pytest.raises(EngineDeadError, match="the checkpoint has gone"):
+        engine.wake_up()
+    engine.close()
