@@ -225,6 +225,7 @@ class TorchWorker:
             self._communicator.close()
             self._communicator = None
 
+    @contextmanager
     def _phase(self, name: str) -> Iterator[None]:
         begin = time.perf_counter()
         yield
