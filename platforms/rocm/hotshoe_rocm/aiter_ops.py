@@ -1,0 +1,100 @@
+"""Candidates named `aiter`: AMD's own kernels, where its package is installed.
+
+They are known from their documentation, not from a run: they score below the Triton kernels, so
+that one is taken only when it is asked for (`--kernel rms_norm=aiter`). The package is imported
+when an operation is built, never to find out whether it is there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import AddNormSpec, GatedActivationSpec, NormSpec, Verdict, accept, refuse
+
+SCORE = 40
+PACKAGE = "aiter"
+#: Architectures that its kernels are built for.
+ARCHS = ("gfx942", "gfx950")
+DTYPES = ("bfloat16", "float16")
+
+
+def judge(facts: DeviceFacts, dtype: str, refusals: dict[str, bool]) -> Verdict:
+    """Accept what the package has a kernel for."""
+    refusals = {
+        "package aiter is not installed": importlib.util.find_spec(PACKAGE) is None,
+        f"aiter has no kernels for {facts.arch}, but for {', '.join(ARCHS)}": facts.arch
+        not in ARCHS,
+        f"element type {dtype} is not one of {', '.join(DTYPES)}": dtype not in DTYPES,
+        **refusals,
+    }
+    for reason, holds in refusals.items():
+        if holds:
+            return refuse(reason)
+    return accept(SCORE, "AITER; chosen by name alone while Triton serves too")
+
+
+def supports_norm(spec: NormSpec | AddNormSpec, facts: DeviceFacts) -> Verdict:
+    """Judge a norm."""
+    refusals = {
+        "its norms add nothing to the weight": spec.weight_offset != 0,
+        "its norm's result is not quantised here": spec.quant is not None,
+    }
+    if isinstance(spec, AddNormSpec):
+        refusals["its addition has no scale"] = spec.residual_scale != 1
+    return judge(facts, spec.dtype, refusals)
+
+
+def supports_activation(spec: GatedActivationSpec, facts: DeviceFacts) -> Verdict:
+    """Judge a gated activation."""
+    refusals = {
+        f"activation {spec.activation} is not silu": spec.activation != "silu",
+        "its result is not quantised here": spec.quant is not None,
+    }
+    return judge(facts, spec.dtype, refusals)
+
+
+def package() -> Any:
+    """Import it; its name is also a builtin function's."""
+    return importlib.import_module(PACKAGE)
+
+
+class Norm:
+    """See `hotshoe.slots.NormOp`."""
+
+    def __init__(self, spec: NormSpec, facts: DeviceFacts) -> None:
+        self._run, self._eps = package().rms_norm, spec.eps
+
+    def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
+        out: Tensor = self._run(x.contiguous(), weight, self._eps)
+        return out
+
+
+class AddNorm:
+    """See `hotshoe.slots.AddNormOp`. Writes the new residual over the old one."""
+
+    def __init__(self, spec: AddNormSpec, facts: DeviceFacts) -> None:
+        self._run, self._eps = package().rmsnorm2d_fwd_with_add, spec.eps
+
+    def __call__(self, x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        self._run(out, x, residual, residual, weight, self._eps)
+        return out, residual
+
+
+class GatedActivation:
+    """See `hotshoe.slots.GatedActivationOp`."""
+
+    def __init__(self, spec: GatedActivationSpec, facts: DeviceFacts) -> None:
+        self._run, self._size = package().silu_and_mul, spec.size
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out = torch.empty((len(x), self._size), dtype=x.dtype, device=x.device)
+        self._run(out, x.contiguous())
+        return out
