@@ -1,0 +1,65 @@
+"""How findings become a verdict, and how they are printed."""
+
+import pytest
+
+from hotshoe_conformance.report import (
+    NATIVE,
+    REFERENCE,
+    REFUSED,
+    WRONG,
+    CandidateReport,
+    Defect,
+    Report,
+    Share,
+    SlotReport,
+)
+
+PASSED = CandidateReport("mine", passed=3, error=0.5)
+DECLINED = CandidateReport("mine", refused=3)
+BROKEN = CandidateReport(
+    "mine", passed=3, defects=[Defect("off", "size=3", "count=2", "hotshoe x")]
+)
+OURS = CandidateReport("reference", passed=3)
+
+
+@pytest.mark.parametrize(
+    ("candidates", "verdict"),
+    [
+        ([PASSED, OURS], NATIVE),
+        ([DECLINED, PASSED, OURS], NATIVE),
+        ([DECLINED, OURS], REFUSED),
+        ([OURS], REFERENCE),
+        ([PASSED, BROKEN, OURS], WRONG),
+        ([PASSED, CandidateReport("reference", defects=[Defect("off")])], WRONG),
+    ],
+)
+def test_verdicts(candidates: list[CandidateReport], verdict: str) -> None:
+    assert SlotReport("sample", candidates).verdict == verdict
+
+
+def test_text() -> None:
+    shares = [
+        Share("size=64 dtype=a", "count=1", 12.5, "bandwidth", 0.75),
+        Share("size=64 dtype=b", "count=9", 2.5, "arithmetic", 1.5),
+    ]
+    mine = CandidateReport("mine", passed=1, shares=shares)
+    checks = {"declarations": [], "tokens": [Defect("token 3 is 9", shape="llama")]}
+    slots = [SlotReport("sample", [mine]), SlotReport("linear", [BROKEN])]
+    report = Report("p", "a device", 7, slots, checks, {"GB/s": 5e9}, 1.25)
+    lines = [" ".join(line.split()) for line in report.as_text().splitlines()]
+    for line in (
+        "p: a device, seed 7, 1.2 s",
+        "sample native mine 1 0 0 0.00 of tolerance",
+        "declarations passed",
+        "tokens wrong",
+        "limits measured: 5.0 GB/s",
+        "sample mine 12.500 75% of bandwidth count=1 dtype=a",
+        "sample mine 2.500 over 100% of arithmetic count=9 dtype=b",
+        "WRONG tokens: token 3 is 9",
+        "WRONG linear/mine: off",
+        "specification: size=3",
+        "repeat: hotshoe x",
+        "does not conform: 2 defects",
+    ):
+        assert line in lines
+    assert report.as_json()["conforms"] is False
