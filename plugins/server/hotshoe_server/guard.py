@@ -65,8 +65,7 @@ class Guard:
     def __init__(self, app: ASGIApp, config: ServerConfig, public: Collection[str]) -> None:
         self._app = app
         self._public = frozenset(public)
-        self._keys = Keyring(_all_keys(config.api_key, config.api_key_file))
-        self._admin_keys = Keyring(_all_keys([], config.admin_key_file))
+        self._keys, self._admin_keys = keyrings(config)
         names = (*_LOOPBACK_NAMES, config.host) if config.loopback else ()
         self._hosts = frozenset(name.lower() for name in (*names, *config.allowed_hosts))
 
@@ -107,6 +106,16 @@ class Guard:
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
         if name not in self._hosts:
             raise ApiError("host_not_allowed")
+
+
+def keyrings(config: ServerConfig) -> tuple[Keyring, Keyring]:
+    """Return the keys of users and of admins.
+
+    Raises:
+        ConfigError: A file of keys cannot be read or holds a bad key.
+    """
+    users = Keyring(_all_keys(config.api_key, config.api_key_file))
+    return users, Keyring(_all_keys([], config.admin_key_file))
 
 
 def _digest(key: bytes) -> bytes:

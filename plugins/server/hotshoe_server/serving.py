@@ -32,7 +32,7 @@ from hotshoe_server.app import create_app
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Parts, ServerExtension
-from hotshoe_server.guard import ADMIN_SOCKET
+from hotshoe_server.guard import ADMIN_SOCKET, keyrings
 from hotshoe_server.protocol import protocol_for
 from hotshoe_server.renderer import Renderer
 from hotshoe_server.route import error_response
@@ -84,8 +84,9 @@ class Server:
         """Serve until a signal; return the exit code.
 
         Raises:
-            UserError: The engine cannot be built as asked.
+            UserError: The engine cannot be built as asked, or an option of the server is bad.
         """
+        check_early(self._config, self._plugins)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(self._run(listener))
 
@@ -95,6 +96,10 @@ class Server:
             loop.add_signal_handler(number, self._on_signal)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._listen(self._front, listener))
+            if self._config.admin_socket is not None:
+                admin = open_unix(self._config.admin_socket)
+                stack.callback(Path(self._config.admin_socket).unlink, missing_ok=True)
+                await stack.enter_async_context(self._listen(AdminDoor(self._front), admin))
             client = await self._loaded()
             if client is None:
                 _leave_while_loading()
@@ -144,10 +149,6 @@ class Server:
             if part.lifespan is not None:
                 await stack.enter_async_context(part.lifespan())
         app = create_app(state, parts)
-        if self._config.admin_socket is not None:
-            admin = open_unix(self._config.admin_socket)
-            stack.callback(Path(self._config.admin_socket).unlink, missing_ok=True)
-            await stack.enter_async_context(self._listen(AdminDoor(app), admin))
         self._front.app = app
         self._say(f"ready: {', '.join(state.models)}")
         await self._stop.wait()
@@ -234,6 +235,18 @@ class AdminDoor:
         """Hand on, marked."""
         scope[ADMIN_SOCKET] = True
         await self._app(scope, receive, send)
+
+
+def check_early(config: ServerConfig, plugins: PluginManager) -> None:
+    """Find what would be found only when the model has been loaded.
+
+    Raises:
+        UserError: Keys cannot be read, or a parser's name is unknown.
+    """
+    keyrings(config)
+    for role, name in (("tool", config.tool_call_parser), ("reasoning", config.reasoning_parser)):
+        if name != "auto":
+            choose_format(plugins, role, name, {})
 
 
 def make_state(config: ServerConfig, client: EngineClient, plugins: PluginManager) -> ServerState:

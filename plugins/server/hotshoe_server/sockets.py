@@ -7,6 +7,7 @@ import errno
 import os
 import socket
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from hotshoe.errors import ConfigError
@@ -24,18 +25,18 @@ def open_port(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        listener = socket.socket(family, kind, protocol)
-        # Lets a restarted server take its port back at once, and never two servers share one.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)
+        with _closed_on_error(socket.socket(family, kind, protocol)) as listener:
+            # Lets a restarted server take its port back at once; two servers never share one.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(BACKLOG)
+            return listener
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise ConfigError(
                 f"port {port} of {host} is taken, perhaps by another server; choose one with --port"
             ) from None
         raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror}") from None
-    return listener
 
 
 def open_unix(path: str) -> socket.socket:
@@ -44,19 +45,27 @@ def open_unix(path: str) -> socket.socket:
     Raises:
         ConfigError: Somebody serves it, or the path cannot be used.
     """
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _remove_dead(Path(path))
-        mask = os.umask(0o177)
-        try:
-            listener.bind(path)
-        finally:
-            os.umask(mask)
-        listener.listen(BACKLOG)
+        with _closed_on_error(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as listener:
+            mask = os.umask(0o177)
+            try:
+                listener.bind(path)
+            finally:
+                os.umask(mask)
+            listener.listen(BACKLOG)
+            return listener
     except OSError as error:
-        listener.close()
         raise ConfigError(f"cannot listen on --admin-socket {path}: {error.strerror}") from None
-    return listener
+
+
+@contextlib.contextmanager
+def _closed_on_error(made: socket.socket) -> Iterator[socket.socket]:
+    try:
+        yield made
+    except BaseException:
+        made.close()
+        raise
 
 
 def _remove_dead(path: Path) -> None:

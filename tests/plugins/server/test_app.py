@@ -1,0 +1,90 @@
+"""Extensions: what they add, where it runs, what they hear."""
+
+from contextlib import asynccontextmanager
+
+from hotshoe_server.extensions import Endpoint, Parts
+
+KEY = {"authorization": "Bearer user-key-1"}
+
+
+class Observer:
+    """Writes down what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple] = []
+
+    def begin(self, record) -> None:
+        self.heard.append(("begin", record.request_id))
+
+    def advance(self, record, num_tokens: int, now_s: float) -> None:
+        self.heard.append(("advance", num_tokens))
+
+    def end(self, record) -> None:
+        self.record = record
+        self.heard.append(("end", record.error))
+
+
+async def hello(call) -> dict[str, str]:
+    return {"hello": call.path}
+
+
+class Stamp:
+    """Middleware that stamps every response."""
+
+    def __init__(self, app, name: str, seen: list[str]) -> None:
+        self.app, self.name, self.seen = app, name, seen
+
+    async def __call__(self, scope, receive, send) -> None:
+        self.seen.append(self.name)
+        await self.app(scope, receive, send)
+
+
+def test_endpoints_of_extensions_are_guarded(open_http) -> None:
+    parts = Parts(endpoints=[Endpoint("GET", "/hello", hello, "Hello")])
+    http = open_http([parts], api_key=["user-key-1"])
+    assert http.get("/hello").status_code == 401
+    assert http("GET", "/hello", headers=KEY).json() == {"hello": "/hello"}
+    assert "/hello" in http("GET", "/openapi.json", headers=KEY).json()["paths"]
+
+
+def test_middleware_runs_in_order_behind_the_guard(open_http) -> None:
+    seen: list[str] = []
+    first = Parts(middleware=[lambda app: Stamp(app, "a", seen), lambda app: Stamp(app, "b", seen)])
+    second = Parts(middleware=[lambda app: Stamp(app, "c", seen)])
+    http = open_http([first, second], api_key=["user-key-1"])
+    assert http.get("/version").status_code == 401
+    assert seen == []
+    assert http("GET", "/version", headers=KEY).status_code == 200
+    assert seen == ["a", "b", "c"]
+
+
+def test_observers_hear_of_every_request(open_http, engine) -> None:
+    observer = Observer()
+    http = open_http([Parts(observers=[observer])])
+    http.post("/v1/completions", prompt="Say")
+    names = [event[0] for event in observer.heard]
+    assert (names[0], names[-1]) == ("begin", "end")
+    assert sum(event[1] for event in observer.heard if event[0] == "advance") == 3
+    record = observer.record
+    assert record.endpoint == "/v1/completions" and record.finish_reasons == ["stop"]
+    assert record.num_generated_tokens == 3 and record.num_prompt_tokens == 1
+    assert record.error is None and record.end_s >= record.arrival_s
+    engine.fail_after = 0
+    http.post("/v1/completions", prompt="Say")
+    assert observer.heard[-1] == ("end", "generation_failed")
+
+
+def test_lifespans_are_the_callers(open_http) -> None:
+    @asynccontextmanager
+    async def never():
+        raise AssertionError
+        yield
+
+    assert open_http([Parts(lifespan=never)]).get("/live").status_code == 200
+
+
+def test_unknown_urls_and_methods(http) -> None:
+    assert http.get("/nothing").json()["error"]["code"] == "not_found"
+    response = http.get("/v1/completions")
+    assert response.json()["error"]["code"] == "method_not_allowed"
+    assert response.headers["allow"] == "POST"

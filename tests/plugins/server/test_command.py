@@ -1,0 +1,45 @@
+"""`hotshoe serve`: options of extensions, warnings."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from hotshoe.config import option
+from hotshoe_server.command import find_extensions, warn, with_options
+from hotshoe_server.config import ServerConfig
+from hotshoe_server.extensions import ServerExtension
+
+
+@dataclass(frozen=True)
+class Options:
+    """Of some extension."""
+
+    size: int = option(3, "size")
+
+
+def test_every_extension_gets_its_own_options() -> None:
+    given = Options(5)
+    extensions = {"a": ServerExtension("m:a", Options), "b": ServerExtension("m:b")}
+    assert {n: o for n, (_, o) in with_options(extensions, [given]).items()} == {
+        "a": given,
+        "b": None,
+    }
+
+
+def test_installed_extensions_are_light_to_find(plugins) -> None:
+    for extension in find_extensions(plugins).values():
+        assert isinstance(extension, ServerExtension)
+
+
+@pytest.mark.parametrize(
+    ("options", "warned"),
+    [
+        ({}, False),
+        ({"host": "0.0.0.0"}, True),
+        ({"host": "0.0.0.0", "api_key": ["some-key-1"]}, False),
+        ({"host": "::"}, True),
+    ],
+)
+def test_open_doors_are_named(capsys, options: dict[str, object], warned: bool) -> None:
+    warn(ServerConfig(**options))
+    assert ("WARNING" in capsys.readouterr().err) is warned

@@ -1,0 +1,63 @@
+"""Prompts from text, tokens and conversations."""
+
+import asyncio
+
+import pytest
+
+from hotshoe.errors import RequestError
+from hotshoe_server.renderer import Renderer, template_message
+
+
+@pytest.fixture
+def renderer(tokenizer):
+    renderer = Renderer(tokenizer, 512)
+    yield renderer
+    renderer.close()
+
+
+def test_text_and_tokens(renderer, tokenizer) -> None:
+    found = asyncio.run(renderer.prompt("Hello there"))
+    assert (found.token_ids, found.text) == (tokenizer.encode("Hello there"), "Hello there")
+    assert asyncio.run(renderer.prompt([1, 2])).prompt.token_ids == [1, 2]
+    assert asyncio.run(renderer.decode(found.token_ids, True)) == "Hello there"
+
+
+def test_variables_reach_the_template(renderer) -> None:
+    ask = [{"role": "user", "content": "Hi"}]
+    plain = asyncio.run(renderer.chat(ask, None, {}))
+    thinking = asyncio.run(renderer.chat(ask, None, {"enable_thinking": True}))
+    bare = asyncio.run(renderer.chat(ask, None, {}, add_generation_prompt=False))
+    assert thinking.text == plain.text + "<think>\n"
+    assert plain.text.startswith(bare.text) and bare.text != plain.text
+
+
+def test_an_engine_without_a_tokenizer() -> None:
+    renderer = Renderer(None, 512)
+    assert asyncio.run(renderer.prompt([1])).token_ids == [1]
+    with pytest.raises(RequestError, match="send token ids"):
+        asyncio.run(renderer.prompt("text"))
+    renderer.close()
+
+
+def test_contents_become_text() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "refusal", "refusal": "b"}]
+    assert template_message({"role": "user", "content": parts})["content"] == "a\nb"
+    assert template_message({"role": "assistant", "content": None})["content"] == ""
+    with pytest.raises(RequestError, match="text only, no image_url"):
+        template_message({"role": "user", "content": [{"type": "image_url"}]})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [('{"a": 1}', {"a": 1}), ("[1]", "[1]"), ("nonsense", "nonsense"), ("", "")],
+)
+def test_arguments_become_objects_where_they_are(arguments: str, found: object) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    message = template_message({"role": "assistant", "tool_calls": [call]})
+    assert message["tool_calls"][0]["function"] == {"name": "f", "arguments": found}
+    assert call["function"]["arguments"] == arguments
+
+
+def test_half_a_character_is_refused(renderer) -> None:
+    with pytest.raises(RequestError, match="surrogate"):
+        asyncio.run(renderer.prompt("\ud800"))
