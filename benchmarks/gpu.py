@@ -19,7 +19,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +93,8 @@ class Bench:
                 lambda p=prompts, n=out, t=count * (length + out): t / self.generate(p, n),
             )
 
-    def decode(self) -> None:
-        for batch in (32, 128, 256):
+    def decode(self, batches: Sequence[int]) -> None:
+        for batch in batches:
             out = 256 + 2 * -(-batch * 896 // 8192)
             prompts = self.prompts(batch, 1024 - out // 2)
             self.median(
@@ -183,6 +184,7 @@ def main() -> None:
     parser.add_argument("settings", nargs="*", metavar="FIELD=VALUE")
     parser.add_argument("--cases", default="e,a,b,d,c")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--batches", type=int, nargs="*", default=[32, 128, 256])
     parser.add_argument("--json", type=Path)
     parser.add_argument("--first-token", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -197,7 +199,12 @@ def main() -> None:
     bench = Bench(options, args.repeats)
     print({name: round(s, 2) for name, s in bench.llm.startup.items()})
     bench.generate(bench.prompts(256, 32), 16)  # every kernel has run once
-    runs = {"a": bench.one_stream, "b": bench.prefill, "c": bench.throughput, "d": bench.decode}
+    runs = {
+        "a": bench.one_stream,
+        "b": bench.prefill,
+        "c": bench.throughput,
+        "d": partial(bench.decode, args.batches),
+    }
     for case in cases:
         if case in runs:
             runs[case]()

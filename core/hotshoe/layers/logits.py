@@ -42,13 +42,13 @@ class Logits:
             quantize=quantize,
             outputs=split_padded(vocab_size, ctx.rank, ctx.size),
         )
-        self._communicator = ctx.communicator
+        self._communicator, self._size = ctx.communicator, ctx.size
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """Map [n, hidden_size] to [n, vocab_size] float32, a new tensor."""
         logits = self._linear(hidden)
         if self._communicator is None:
             return logits
-        parts = self._communicator.all_gather(logits).view(-1, *logits.shape)
+        parts = self._communicator.all_gather(logits).view(self._size, *logits.shape)
         ends = range(self._vocab_size, 0, -logits.shape[1])
         return torch.cat([part[:, :end] for part, end in zip(parts, ends, strict=False)], dim=1)

@@ -157,10 +157,12 @@ class Runner:
 
     @torch.inference_mode()
     def warm_up(self, lengths: Sequence[int]) -> None:
-        """Run prompts of these lengths, sampling after none, and wait."""
+        """Run prompts of these lengths as the largest of steps, sampling nothing, and wait."""
         inputs = self._padding_inputs(np.array(lengths, np.int32))
         staged, _ = self._stage(inputs)
-        hidden = self._model.forward(self._batch(inputs, staged))
+        batch = self._batch(inputs, staged)
+        batch.outputs_at = None  # as much as any step can want
+        hidden = self._model.forward(batch)
         self._model.logits(hidden[-self._limits.max_num_seqs :])
         self._transfer.download([])()
 

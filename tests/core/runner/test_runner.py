@@ -216,6 +216,7 @@ def test_warming_up_touches_no_request(model: TableModel, runner: Runner) -> Non
     runner.warm_up([7, 3])
     batch = model.batches[-1]
     assert batch.attention.seq_lens.tolist() == [7, 3]
+    assert batch.outputs_at is None  # the most that any step can want
     assert set((batch.attention.slot_mapping // BLOCK).tolist()) == {99}
     expected = model.table.argmax(1)
     assert step(runner, 1, {1: 1}).token_ids == [int(expected[expected[3]])]
