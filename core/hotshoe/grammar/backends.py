@@ -15,6 +15,8 @@ from hotshoe.suggest import did_you_mean
 from hotshoe.types import GrammarSpec
 
 AUTO = "auto"
+#: Grammars whose backend is remembered, as clients send the same ones again and again.
+MAX_REMEMBERED = 64
 INSTALL = "pip install hotshoe-structured-output"
 
 
@@ -33,6 +35,7 @@ class GrammarBackends:
         self._offered = dict(offered)
         self._made: dict[str, GrammarBackend] = {}
         self._preferred = preferred
+        self._chosen: dict[GrammarSpec, str] = {}
         if preferred != AUTO:
             if preferred not in self._offered:
                 choices = ", ".join((AUTO, *self._offered))
@@ -58,6 +61,9 @@ class GrammarBackends:
         if not self._offered:
             raise _refusal(f"this engine has no backend for structured output; {INSTALL}")
         names = list(self._offered)
+        key = replace(spec, after=())
+        if key in self._chosen:
+            return replace(spec, backend=self._chosen[key])
         wanted = spec.backend or self._preferred
         if wanted != AUTO:
             if wanted not in self._offered:
@@ -68,6 +74,9 @@ class GrammarBackends:
             backend = self[name]
             reason = backend.missing() or backend.refusal(spec)
             if reason is None:
+                if len(self._chosen) >= MAX_REMEMBERED:
+                    self._chosen.clear()
+                self._chosen[key] = name
                 return replace(spec, backend=name)
             reasons.append(f"{name}: {reason}")
         raise _refusal("; ".join(reasons))

@@ -26,6 +26,18 @@ def test_a_missing_library_passes_to_the_next(toy) -> None:
     assert backends(absent=absent, toy=toy).choose(REGEX).backend == "toy"
 
 
+def test_a_choice_is_remembered(toy) -> None:
+    asked: list[GrammarSpec] = []
+    toy.refusal = lambda spec: asked.append(spec)
+    both = backends(toy=toy)
+    for after in ((), ((1,),), ((2,),)):
+        assert both.choose(GrammarSpec.regex("1", after)).after == after
+    assert len(asked) == 1
+    for i in range(100):
+        both.choose(GrammarSpec.regex(str(i)))
+    assert len(both._chosen) <= 64
+
+
 def test_each_reason_is_given(toy) -> None:
     absent = type(toy)(lacks="its library is not installed: pip install it")
     with pytest.raises(RequestError) as caught:
