@@ -13,6 +13,7 @@ FOLDERS = {
     "plugins/models/hotshoe_models": "tests/plugins/models",
     "plugins/observability/hotshoe_observability": "tests/plugins/observability",
     "plugins/quantization/hotshoe_quantization": "tests/plugins/quantization",
+    "plugins/server/hotshoe_server": "tests/plugins/server",
     "plugins/structured-output/hotshoe_structured_output": "tests/plugins/structured_output",
     "plugins/ui/hotshoe_ui": "tests/plugins/ui",
 }
