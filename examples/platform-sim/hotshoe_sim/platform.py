@@ -78,4 +78,6 @@ def judge_norm(spec: NormSpec, facts: DeviceFacts) -> Verdict:
         return refuse(f"architecture {facts.arch} is not sim1")
     if spec.dtype not in ("float32", "bfloat16"):
         return refuse(f"element type {spec.dtype} is not float32 or bfloat16")
+    if spec.quant is not None:
+        return refuse("the vector unit quantises no results")
     return accept(10, "the vector unit")
