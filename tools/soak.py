@@ -103,12 +103,14 @@ KINDS: dict[Sender, int] = {short: 8, long: 1, shared: 3, several: 2, left: 2, r
 
 def resident_bytes(pid: int) -> int:
     """Return the memory of a process and its descendants, shared pages counted once by share."""
-    total, folder = 0, Path(f"/proc/{pid}")
-    for line in (folder / "smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            total = int(line.split()[1]) * 1024
-    children = (folder / f"task/{pid}/children").read_text().split()
-    return total + sum(resident_bytes(int(child)) for child in children)
+    folder = Path(f"/proc/{pid}")
+    try:
+        lines = (folder / "smaps_rollup").read_text().splitlines()
+        children = (folder / f"task/{pid}/children").read_text().split()
+    except (FileNotFoundError, ProcessLookupError):  # a child that has just ended
+        return 0
+    own = sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+    return own + sum(resident_bytes(int(child)) for child in children)
 
 
 def slope_mib_per_minute(samples: Sequence[tuple[float, int]]) -> float:
