@@ -28,7 +28,7 @@ def test_a_missing_library_passes_to_the_next(toy) -> None:
 
 def test_a_choice_is_remembered(toy) -> None:
     asked: list[GrammarSpec] = []
-    toy.refusal = lambda spec: asked.append(spec)
+    toy.refusal = asked.append
     both = backends(toy=toy)
     for after in ((), ((1,),), ((2,),)):
         assert both.choose(GrammarSpec.regex("1", after)).after == after
