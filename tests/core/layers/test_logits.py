@@ -10,12 +10,14 @@ from hotshoe.slots import LinearSpec
 class Gathering:
     """A communicator of ranks that are computed one after the other."""
 
-    def __init__(self, parts: list[torch.Tensor]) -> None:
-        self._parts = parts
+    def __init__(self, parts: list[torch.Tensor], size: int) -> None:
+        self._parts, self._size = parts, size
 
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
+        """Return what is known so far; ranks that come later are NaN."""
         self._parts.append(x)
-        return torch.cat(self._parts)
+        unknown = [torch.full_like(x, float("nan"))] * (self._size - len(self._parts))
+        return torch.cat([*self._parts, *unknown])
 
 
 def build(ctx: BuildContext, weight: torch.Tensor, **parallel: object) -> Logits:
@@ -40,7 +42,7 @@ def test_every_rank_computes_an_equal_part(ctx, vocab_size: int, size: int, rows
     weight, hidden = torch.randn(vocab_size, 5), torch.randn(rows, 5)
     parts: list[torch.Tensor] = []
     for rank in range(size):
-        group = Gathering(parts)
+        group = Gathering(parts, size)
         logits = build(ctx, weight, rank=rank, size=size, communicator=group)(hidden)
     assert {part.shape for part in parts} == {(rows, -(-vocab_size // size))}
     torch.testing.assert_close(logits, hidden @ weight.T)  # by the last rank all are there
