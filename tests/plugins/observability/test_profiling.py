@@ -6,25 +6,24 @@ import json
 from pathlib import Path
 
 import aiohttp
-import pytest
 from tests.plugins.served import serve
 
 
 def post(socket: Path, path: str, body: dict | None = None) -> tuple[int, dict]:
     async def send() -> tuple[int, dict]:
         connector = aiohttp.UnixConnector(str(socket))
-        async with aiohttp.ClientSession(connector=connector) as session:
-            async with session.post(f"http://localhost{path}", json=body) as response:
-                return response.status, await response.json()
+        async with (
+            aiohttp.ClientSession(connector=connector) as session,
+            session.post(f"http://localhost{path}", json=body) as response,
+        ):
+            return response.status, await response.json()
 
     return asyncio.run(send())
 
 
-@pytest.mark.parametrize("words", [[], ["--engine-process"]])
-def test_a_trace_of_some_steps(tmp_path: Path, words: list[str]) -> None:
+def test_a_trace_of_some_steps(tmp_path: Path) -> None:
     socket, folder = tmp_path / "admin", tmp_path / "profiles"
-    words = [*words, "--admin-socket", str(socket), "--profile-dir", str(folder)]
-    with serve("demo", *words):
+    with serve("demo", "--admin-socket", str(socket), "--profile-dir", str(folder)):
         assert post(socket, "/stop_profile")[0] == 400
         assert post(socket, "/start_profile") == (200, {"recording": True})
         status, answer = post(socket, "/start_profile")
