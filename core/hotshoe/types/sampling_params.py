@@ -36,7 +36,7 @@ _FLOAT_RANGES: dict[str, tuple[float, float, bool]] = {
     "min_p": (0.0, 1.0, True),
     "presence_penalty": (-2.0, 2.0, True),
     "frequency_penalty": (-2.0, 2.0, True),
-    "repetition_penalty": (0.0, 100.0, False),
+    "repetition_penalty": (0.01, 100.0, True),  # dividing by less could overflow a logit
 }
 # field -> (lowest, highest, may be None)
 _INT_RANGES: dict[str, tuple[int, int, bool]] = {

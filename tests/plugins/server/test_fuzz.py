@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, given, settings
 
 from hotshoe_server.endpoints import ENDPOINTS
 from hotshoe_server.openapi import describe
@@ -123,13 +123,13 @@ def test_schemathesis(demo_server) -> None:
     for operation in operations:
 
         @settings(
-            max_examples=20,
+            max_examples=15,
             deadline=None,
             database=None,
             phases=[Phase.generate],
             suppress_health_check=list(HealthCheck),
         )
-        @schemathesis.python.pytest.given(case=operation.as_strategy())
+        @given(case=operation.as_strategy())
         def check(case: Any) -> None:
             answer = case.call(timeout=60, headers={"authorization": f"Bearer {demo_server.key}"})
             assert answer.status_code < 500, answer.text

@@ -46,6 +46,7 @@ def test_they_answer_and_end(server) -> None:
     wait_for(lambda: not any(map(is_running, workers + engines)))
 
 
+@pytest.mark.slow
 def test_one_that_dies_is_replaced(server) -> None:
     first, second = children(server.process.pid, "api_process")
     os.kill(first, signal.SIGKILL)
@@ -64,8 +65,9 @@ def test_nobody_outlives_the_supervisor(server) -> None:
     wait_for(lambda: not any(map(is_running, everybody)), 10)
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_loaded(run_server) -> None:
-    server = run_server("/no/such/model", "--api-processes", "2", ready=False)
+    server = run_server("/no/such/model", "--platform", "null", "--api-processes", "2", ready=False)
     assert server.process.wait(60) == 2
     assert "/no/such/model" in server.log.read_text()
     assert "Traceback" not in server.log.read_text()
