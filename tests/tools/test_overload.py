@@ -40,7 +40,7 @@ def test_too_little_goodput_fails() -> None:
 @pytest.mark.slow
 def test_ten_times_what_it_can_do() -> None:
     """Nothing is lost. The share of goodput is judged by the tool, on a machine of its own."""
-    words = ("--max-num-seqs", "8", "--max-num-queued-reqs", "8")
+    words = ("--platform", "cpu", "--max-num-seqs", "8", "--max-num-queued-reqs", "8")
     args = overload.parse(["--seconds", "8", "--concurrency", "16", "--output-len", "64"])
     with serve("demo", *words) as served:
         args.base_url = served.url

@@ -23,7 +23,9 @@ def post(socket: Path, path: str, body: dict | None = None) -> tuple[int, dict]:
 
 def test_a_trace_of_some_steps(tmp_path: Path) -> None:
     socket, folder = tmp_path / "admin", tmp_path / "profiles"
-    with serve("demo", "--admin-socket", str(socket), "--profile-dir", str(folder)):
+    with serve(
+        "demo", "--platform", "cpu", "--admin-socket", str(socket), "--profile-dir", str(folder)
+    ):
         assert post(socket, "/stop_profile")[0] == 400
         assert post(socket, "/start_profile") == (200, {"recording": True})
         status, answer = post(socket, "/start_profile")

@@ -16,7 +16,7 @@ def ask(page, text: str) -> str:
 
 
 def test_the_demo_model(page) -> None:
-    with serve("demo", "--served-model-name", "little") as served:
+    with serve("demo", "--platform", "cpu", "--served-model-name", "little") as served:
         page.open(served.url)
         page.wait("document.getElementById('health').textContent == 'ready'")
         page.run("document.getElementById('temperature').value = 0")
