@@ -11,8 +11,16 @@ import pytest
 from importlinter.cli import lint_imports
 
 STANDARD = sys.stdlib_module_names
-# Import name -> distribution, where they differ.
-DISTRIBUTIONS = {"opentelemetry": "opentelemetry-sdk", "yaml": "pyyaml"}
+# Import name -> distribution, where they differ. PyTorch's builds for GPUs bring Triton along, under
+# another name for each vendor.
+DISTRIBUTIONS = {
+    "opentelemetry": "opentelemetry-sdk",
+    "pynvml": "nvidia-ml-py",
+    "triton": "torch",
+    "yaml": "pyyaml",
+}
+#: A library of kernels for the platforms beside it, which offers no platform itself.
+SHARED_KERNELS = {"hotshoe_triton"}
 
 
 def projects(root: Path) -> list[Path]:
@@ -67,7 +75,7 @@ def test_the_scheduler_stands_alone(graph) -> None:
     modules = {m for m in found if m != "hotshoe" and not is_package_front(m)}
     assert len(modules) <= 12, sorted(modules)
     lines = sum(Path(source_of(m)).read_text().count("\n") for m in modules)
-    assert lines <= 1500
+    assert lines <= 1700
     assert loaded_after("import hotshoe.scheduler") <= set(STANDARD) | {"hotshoe"}
 
 
@@ -117,7 +125,7 @@ def test_a_platform_knows_few_rooms_of_core(root: Path, sources) -> None:
         core = {name for name in names if name.partition(".")[0] == "hotshoe"}
         assert len(core) <= 6, sorted(core)
         foreign = {n.partition(".")[0] for n in names} & {package(p).name for p in platforms}
-        assert foreign <= {package(project).name}
+        assert foreign <= {package(project).name} | SHARED_KERNELS
 
 
 def test_distributions_declare_what_they_import(root: Path, sources) -> None:

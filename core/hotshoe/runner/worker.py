@@ -214,6 +214,11 @@ class TorchWorker:
         self._profiler.start(Path(folder))
 
     def stop_profile(self) -> str:
+        """End a recording and return its file's name.
+
+        Raises:
+            RequestError: Nothing is being recorded.
+        """
         if self._profiler is None:
             raise RequestError("no profile is being recorded; start one first")
         return self._profiler.stop().name

@@ -21,6 +21,7 @@ from hotshoe.platform import (
 )
 from hotshoe.slots import Candidate
 from hotshoe_cuda import candidates, nvml
+from hotshoe_cuda.targets import TARGETS, describe
 from hotshoe_triton.options import GpuOptions
 
 SCORE = 100
@@ -28,8 +29,6 @@ BLOCK_SIZE = 32
 TOKEN_BUDGET = 8192
 #: The oldest generation that the kernels are compiled for.
 OLDEST = (8, 0)
-#: Features by the compute capability that brought them.
-FEATURES = {"bfloat16": (8, 0), "fp8": (8, 9), "wgmma": (9, 0), "tma": (9, 0)}
 
 
 class CudaPlatform(Platform):
@@ -38,6 +37,7 @@ class CudaPlatform(Platform):
     name = "cuda"
     asynchronous = True
     measures_memory = True
+    targets = TARGETS
 
     def __init__(self) -> None:
         self._options = GpuOptions()
@@ -94,17 +94,3 @@ class CudaPlatform(Platform):
         from hotshoe_triton import memory
 
         return memory.budget(self._options.memory_fraction)
-
-
-def describe(gpu: nvml.Gpu, index: int) -> DeviceFacts:
-    """State a GPU's facts."""
-    major, minor = gpu.capability
-    return DeviceFacts(
-        platform=CudaPlatform.name,
-        device=f"cuda:{index}",
-        name=gpu.name,
-        arch=f"sm_{major}{minor}",
-        memory_bytes=gpu.memory_bytes,
-        compute_units=gpu.compute_units,
-        features=frozenset(name for name, since in FEATURES.items() if gpu.capability >= since),
-    )

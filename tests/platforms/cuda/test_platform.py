@@ -10,7 +10,8 @@ from hotshoe.errors import ConfigError
 from hotshoe.platform import Absent, Available, Broken
 from hotshoe.slots import SLOTS, Selector
 from hotshoe_cuda.nvml import Gpu
-from hotshoe_cuda.platform import CudaPlatform, describe
+from hotshoe_cuda.platform import CudaPlatform
+from hotshoe_cuda.targets import describe
 
 
 @pytest.fixture

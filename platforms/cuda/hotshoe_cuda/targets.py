@@ -1,0 +1,53 @@
+"""The parts that this platform is written for, with their facts as data, and how facts are stated.
+
+Memory is what NVML reports on such a part, multiprocessors are those of the data sheets.
+"""
+
+from __future__ import annotations
+
+from hotshoe.platform import DeviceFacts, Proof, Target
+from hotshoe_cuda.nvml import Gpu
+
+#: Features by the compute capability that brought them.
+FEATURES = {"bfloat16": (8, 0), "fp8": (8, 9), "wgmma": (9, 0), "tma": (9, 0)}
+#: Warpgroup products exist in these generations alone.
+WGMMA = ((9, 0),)
+#: Name, compute capability, MiB of memory, multiprocessors.
+PARTS = (
+    ("NVIDIA A100-SXM4-80GB", (8, 0), 81_920, 108),
+    ("NVIDIA L40S", (8, 9), 46_068, 142),
+    ("NVIDIA H100 80GB HBM3", (9, 0), 81_559, 132),
+    ("NVIDIA H200", (9, 0), 143_771, 132),
+    ("NVIDIA B200", (10, 0), 183_359, 148),
+    ("NVIDIA GeForce RTX 5090", (12, 0), 32_607, 170),
+)
+
+
+def describe(gpu: Gpu, index: int) -> DeviceFacts:
+    """State a GPU's facts."""
+    major, minor = gpu.capability
+    features = {name for name, since in FEATURES.items() if gpu.capability >= since}
+    if gpu.capability not in WGMMA:
+        features.discard("wgmma")
+    return DeviceFacts(
+        platform="cuda",
+        device=f"cuda:{index}",
+        name=gpu.name,
+        arch=f"sm_{major}{minor}",
+        memory_bytes=gpu.memory_bytes,
+        compute_units=gpu.compute_units,
+        features=frozenset(features),
+    )
+
+
+def _target(name: str, capability: tuple[int, int], mebibytes: int, units: int) -> Target:
+    facts = describe(Gpu(name, "", capability, mebibytes << 20, units, ""), 0)
+    matrix = f"python -m hotshoe_triton.matrix --all --arch {facts.arch}"
+    proofs = (
+        Proof("cross-compiled", matrix, ("triton",)),
+        Proof("simulated", "pytest tests/platforms/triton tests/platforms/cuda", ("triton",)),
+    )
+    return Target(name.removeprefix("NVIDIA "), facts, proofs=proofs)
+
+
+TARGETS = tuple(_target(*part) for part in PARTS)

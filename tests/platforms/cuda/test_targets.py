@@ -1,0 +1,27 @@
+"""Facts of real parts, and what would serve a model on each of them."""
+
+import pytest
+
+from hotshoe_cuda.nvml import Gpu
+from hotshoe_cuda.targets import TARGETS, describe
+from hotshoe_triton.device import ARCHS
+
+
+@pytest.mark.parametrize(
+    ("capability", "features"),
+    [
+        ((8, 0), {"bfloat16"}),
+        ((8, 9), {"bfloat16", "fp8"}),
+        ((9, 0), {"bfloat16", "fp8", "wgmma", "tma"}),
+        ((12, 0), {"bfloat16", "fp8", "tma"}),
+    ],
+)
+def test_features_by_generation(capability: tuple[int, int], features: set[str]) -> None:
+    facts = describe(Gpu("any", "", capability, 1 << 34, 100, ""), 3)
+    assert facts.features == features
+    assert facts.device == "cuda:3"
+
+
+def test_every_target_has_compiled_kernels() -> None:
+    assert {target.facts.arch for target in TARGETS} <= set(ARCHS)
+    assert len({target.name for target in TARGETS}) == len(TARGETS)
