@@ -43,7 +43,9 @@ def describe(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     refs |= dict(zip(answers, answer_refs, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in listed:
-        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, refs)
+        paths.setdefault(_template(endpoint.path), {})[endpoint.method.lower()] = _operation(
+            endpoint, refs
+        )
     return {
         "openapi": "3.1.0",
         "info": {"title": "Hotshoe", "version": __version__},
@@ -54,6 +56,11 @@ def describe(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
         },
         "security": [{"key": []}, {}],
     }
+
+
+def _template(path: str) -> str:
+    """Return a route's path as OpenAPI spells it, without the kinds of its parameters."""
+    return path.replace(":path}", "}")
 
 
 def _operation(endpoint: Endpoint, refs: dict[Any, Any]) -> dict[str, Any]:
@@ -75,7 +82,7 @@ def _operation(endpoint: Endpoint, refs: dict[Any, Any]) -> dict[str, Any]:
             "required": True,
             "content": {"application/json": {"schema": refs[body]}},
         }
-    names = [part[1:-1] for part in endpoint.path.split("/") if part.startswith("{")]
+    names = [part[1:-1] for part in _template(endpoint.path).split("/") if part.startswith("{")]
     if names:
         operation["parameters"] = [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}

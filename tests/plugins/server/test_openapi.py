@@ -17,7 +17,7 @@ def test_every_route_but_the_admins_is_described(http) -> None:
     document = http.get("/openapi.json").json()
     described = {(m.upper(), path) for path, item in document["paths"].items() for m in item}
     routed = {(e.method, e.path) for e in ENDPOINTS if not e.admin} | {("GET", "/openapi.json")}
-    assert described == routed
+    assert described == {(method, path.replace(":path", "")) for method, path in routed}
     assert "/pause" not in document["paths"]
 
 
