@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hotshoe_rocm import kfd, smi
-from hotshoe_rocm.errors import DriverFailureError
 from hotshoe_rocm.kfd import Node
+from hotshoe_triton.detection import DriverFailureError
 
 #: In the order in which they apply: the runtime hides first, then HIP among what is left. HIP reads
 #: the third where the second is not set.

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hotshoe_rocm.errors import DriverFailureError, NoDriverError
+from hotshoe_triton.detection import DriverFailureError, NoDriverError
 
 DEVICE = "/dev/kfd"
 TOPOLOGY = "sys/class/kfd/kfd/topology/nodes"

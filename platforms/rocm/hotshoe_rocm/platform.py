@@ -23,9 +23,9 @@ from hotshoe.platform import (
 )
 from hotshoe.slots import Candidate
 from hotshoe_rocm import candidates
-from hotshoe_rocm.errors import DriverFailureError, NoDriverError
 from hotshoe_rocm.gpus import HIP, RUNTIME, Gpu, gpus
 from hotshoe_rocm.targets import SUPPORTED, TARGETS, describe
+from hotshoe_triton.detection import DriverFailureError, NoDriverError
 from hotshoe_triton.options import GpuOptions
 from hotshoe_triton.torch_build import torch_build
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from hotshoe_rocm.errors import DriverFailureError
+from hotshoe_triton.detection import DriverFailureError
 
 MIB = 1 << 20
 

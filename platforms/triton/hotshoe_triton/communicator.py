@@ -46,7 +46,10 @@ def build_with(backend: str) -> Callable[[CommunicatorSpec, DeviceFacts], "Commu
 
 def _group_class(backend: str) -> Any:
     names = {f"ProcessGroup{backend.upper()}", f"ProcessGroup{backend.title()}"}
-    return next((getattr(dist, name) for name in names if hasattr(dist, name)), None)
+    found = next((getattr(dist, name) for name in names if hasattr(dist, name)), None)
+    if found is None and backend.upper() in dist.Backend._plugins:  # of a package of its own
+        return dist.Backend._plugins[backend.upper()].creator_fn
+    return found
 
 
 class Pending:

@@ -51,6 +51,14 @@ ARCHS: dict[str, Arch] = {
     "gfx1100": Arch("hip", "gfx1100", 32, 64 * KIB, "", "rdna"),
     "gfx1201": Arch("hip", "gfx1201", 32, 64 * KIB, OCP, "rdna"),
 }
+#: Known to the kernels, but not to `matrix.py`: Intel's compiler asks the device what it can do.
+#: Facts of the parts, not of a compiler: sub-groups, and shared memory of an Xe core.
+INTEL_ARCHS: dict[str, Arch] = {
+    "pvc": Arch("xpu", "pvc", 16, 128 * KIB, "", "small"),
+    "dg2": Arch("xpu", "dg2", 16, 64 * KIB, "", "small"),
+    "bmg": Arch("xpu", "bmg", 16, 128 * KIB, "", "small"),
+}
+_KNOWN = ARCHS | INTEL_ARCHS
 
 
 def arch_of(facts: DeviceFacts) -> Arch:
@@ -59,7 +67,7 @@ def arch_of(facts: DeviceFacts) -> Arch:
     Raises:
         KeyError: It has none; `judge` refuses such a device before anything is built.
     """
-    return ARCHS[facts.arch]
+    return _KNOWN[facts.arch]
 
 
 def judge(facts: DeviceFacts, dtype: str, refusals: dict[str, bool] | None = None) -> Verdict:
@@ -70,8 +78,8 @@ def judge(facts: DeviceFacts, dtype: str, refusals: dict[str, bool] | None = Non
         dtype: The operation's element type.
         refusals: Reasons by which the specification is refused, each with whether it holds.
     """
-    if facts.arch not in ARCHS:
-        return refuse(f"architecture {facts.arch} is not one of {', '.join(ARCHS)}")
+    if facts.arch not in _KNOWN:
+        return refuse(f"architecture {facts.arch} is not one of {', '.join(_KNOWN)}")
     if dtype not in DTYPES:
         return refuse(f"element type {dtype} is not one of {', '.join(DTYPES)}")
     for reason, holds in (refusals or {}).items():

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.platforms.rocm.conftest import MI250X, MI300X, RX7900XTX, Machine
 
-from hotshoe_rocm.errors import DriverFailureError
+from hotshoe_triton.detection import DriverFailureError
 from hotshoe_rocm.gpus import gpus
 
 

@@ -6,7 +6,7 @@ import pytest
 from tests.platforms.rocm.conftest import MI250X, MI300X, PARTS, RAPHAEL, RX7900XTX, Machine
 
 from hotshoe_rocm import kfd
-from hotshoe_rocm.errors import DriverFailureError, NoDriverError
+from hotshoe_triton.detection import DriverFailureError, NoDriverError
 
 
 @pytest.mark.parametrize(

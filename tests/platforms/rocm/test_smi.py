@@ -6,7 +6,7 @@ import pytest
 from tests.platforms.rocm.conftest import MI300X, RX7900XTX, Machine
 
 from hotshoe_rocm import smi
-from hotshoe_rocm.errors import DriverFailureError
+from hotshoe_triton.detection import DriverFailureError
 
 
 def test_entries_by_node(machine: Machine) -> None:

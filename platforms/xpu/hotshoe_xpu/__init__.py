@@ -1,0 +1,1 @@
+"""Hotshoe on Intel GPUs."""

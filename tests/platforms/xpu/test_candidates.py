@@ -1,0 +1,39 @@
+"""Which Triton candidates are offered, and how an installed compiler is found."""
+
+import importlib.machinery
+import importlib.util
+
+import pytest
+from tests.platforms.xpu.conftest import on_host
+
+from hotshoe.slots import NormSpec
+from hotshoe_triton import norm
+from hotshoe_xpu.candidates import has_triton, offered, with_triton
+
+
+def test_the_compiler_is_found_without_importing_it(tmp_path, monkeypatch) -> None:
+    assert not has_triton(), "the package index's Triton does not compile for Intel GPUs"
+    spec = importlib.machinery.ModuleSpec("triton", None, is_package=True)
+    spec.submodule_search_locations = [str(tmp_path)]
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    assert not has_triton()
+    (tmp_path / "backends" / "intel").mkdir(parents=True)
+    assert has_triton()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert not has_triton()
+
+
+@pytest.mark.parametrize("arch", ["pvc", "dg2", "bmg"])
+def test_candidates_say_what_they_miss(arch: str) -> None:
+    from dataclasses import replace
+
+    judge = with_triton(norm.supports)
+    facts, spec = replace(on_host(), arch=arch), NormSpec(64, 1e-5, "bfloat16")
+    assert "pytorch-triton-xpu" in judge(spec, facts).reason
+    assert judge(spec, replace(facts, features=frozenset({"triton"}))).score == 50
+    assert not judge(spec, replace(facts, features=frozenset({"triton"}), arch="xe3")).accepted
+
+
+def test_every_kernel_slot_has_a_triton_candidate() -> None:
+    triton = {c.slot for c in offered() if c.name == "triton"}
+    assert triton >= {"attention", "rotary_and_cache", "embedding", "sample", "linear"}
