@@ -48,9 +48,9 @@ PREFILL: dict[str, tuple[Tiling, Tiling]] = {
     "ampere": (Tiling(128, 64, 8, 3), Tiling(64, 64, 8, 2)),
     "hopper": (Tiling(256, 64, 8, 3), Tiling(128, 64, 8, 2)),
     "blackwell": (Tiling(128, 128, 8, 2), Tiling(128, 64, 8, 2)),
-    "small": (Tiling(64, 32, 4, 2), Tiling(64, 32, 4, 2)),
+    "small": (Tiling(64, 32, 4, 2), Tiling(32, 32, 4, 2)),
     "cdna": (Tiling(128, 64, 4, 1), Tiling(64, 32, 4, 1)),
-    "rdna": (Tiling(64, 32, 4, 1), Tiling(32, 32, 4, 1)),
+    "rdna": (Tiling(32, 16, 4, 1), Tiling(16, 16, 4, 1)),
 }
 DECODE: dict[str, tuple[Tiling, Tiling]] = {
     "ampere": (Tiling(16, 64, 4, 3), Tiling(16, 32, 4, 3)),
@@ -58,10 +58,10 @@ DECODE: dict[str, tuple[Tiling, Tiling]] = {
     "blackwell": (Tiling(16, 64, 4, 3), Tiling(16, 64, 4, 3, 1)),
     "small": (Tiling(16, 32, 4, 3), Tiling(16, 32, 4, 2, 1)),
     "cdna": (Tiling(16, 64, 4, 1, 4), Tiling(16, 32, 4, 1, 2)),
-    "rdna": (Tiling(16, 32, 4, 1, 4), Tiling(16, 32, 4, 1, 2)),
+    "rdna": (Tiling(16, 32, 4, 1, 4), Tiling(16, 16, 8, 1, 2)),
 }
-FLOAT32_PREFILL = (Tiling(32, 32, 8, 1), Tiling(16, 16, 8, 1))
-FLOAT32_DECODE = Tiling(16, 16, 4, 1)
+#: Products of float32 keep their operands in registers.
+FLOAT32 = Tiling(16, 16, 8, 1)
 
 
 def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
@@ -91,11 +91,11 @@ def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
 
 
 def tiling(table: dict[str, tuple[Tiling, Tiling]], spec: AttentionSpec, arch: Arch) -> Tiling:
-    """Choose a tiling. Products of float32 keep their operands in registers: small tiles."""
+    """Choose a tiling."""
     dim = spec.head_dim
-    if spec.dtype != "float32":
-        return table[arch.family][dim > 128 or dim != next_power_of_2(dim)]
-    return FLOAT32_DECODE if table is DECODE else FLOAT32_PREFILL[dim > 128]
+    if spec.dtype == "float32":
+        return FLOAT32
+    return table[arch.family][dim > 128 or dim != next_power_of_2(dim)]
 
 
 class Attention:
