@@ -92,7 +92,8 @@ class ChatStream:
                 if self._usage_always:
                     self._chunk.usage = usage_of(update.output())
                 found = [self._advance(sequence) for sequence in update.sequences]
-                yield found[0] if len(found) == 1 else b"".join(found)
+                if chunk := found[0] if len(found) == 1 else b"".join(found):
+                    yield chunk
         assert update is not None, "a stream of updates ends with a finished one"
         if self._usage_at_end:
             self._chunk.choices = []

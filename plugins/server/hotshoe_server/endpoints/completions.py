@@ -156,7 +156,8 @@ class Completion:
                 ]
                 if update.finished:
                     outputs.append(update.output())
-                yield found[0] if len(found) == 1 else b"".join(found)
+                if chunk := found[0] if len(found) == 1 else b"".join(found):
+                    yield chunk
         options = self._body.stream_options
         if options is not None and options.include_usage:
             self._answer.choices, self._answer.usage = [], usage_of(*outputs)
