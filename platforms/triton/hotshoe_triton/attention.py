@@ -50,7 +50,7 @@ PREFILL: dict[str, tuple[Tiling, Tiling]] = {
     "blackwell": (Tiling(128, 128, 8, 2), Tiling(128, 64, 8, 2)),
     "small": (Tiling(64, 32, 4, 2), Tiling(32, 32, 4, 2)),
     "cdna": (Tiling(128, 64, 4, 1), Tiling(64, 32, 4, 1)),
-    "rdna": (Tiling(32, 16, 4, 1), Tiling(16, 16, 4, 1)),
+    "rdna": (Tiling(32, 16, 4, 1), Tiling(16, 16, 8, 1)),
 }
 DECODE: dict[str, tuple[Tiling, Tiling]] = {
     "ampere": (Tiling(16, 64, 4, 3), Tiling(16, 32, 4, 3)),
