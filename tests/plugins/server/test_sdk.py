@@ -206,7 +206,8 @@ def test_langchain(demo_server) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
-def test_litellm(demo_server) -> None:
+def test_litellm(demo_server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # it would ask the network
     import litellm
 
     body = {
