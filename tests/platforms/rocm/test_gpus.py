@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from tests.platforms.rocm.conftest import MI250X, MI300X, RX7900XTX, Machine
 
-from hotshoe_triton.detection import DriverFailureError
 from hotshoe_rocm.gpus import gpus
+from hotshoe_triton.detection import DriverFailureError
 
 
 def test_the_files_tell_enough(machine: Machine) -> None:

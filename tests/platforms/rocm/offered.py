@@ -1,0 +1,147 @@
+"""Compiles every candidate that the platform offers, as it offers it; prints a JSON line for each.
+
+A program of its own, since the tests' process interprets kernels: `python -m
+tests.platforms.rocm.offered ARCH`. Tensors have no memory; launches compile instead.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import (
+    AddNormSpec,
+    AttentionMetadata,
+    AttentionSpec,
+    Candidate,
+    EmbeddingSpec,
+    GatedActivationSpec,
+    LinearSpec,
+    NormSpec,
+    QuantSpec,
+    RotaryAndCacheSpec,
+    SampleSpec,
+)
+from hotshoe_rocm.candidates import offered
+from hotshoe_rocm.targets import TARGETS
+from hotshoe_triton.attention import LAYOUT
+from hotshoe_triton.device import ARCHS
+from hotshoe_triton.matrix import Compiling
+
+BF16 = "bfloat16"
+ATTENTION = AttentionSpec(32, 8, 128, BF16, BF16, 32, 0.088)
+ROTARY = RotaryAndCacheSpec(32, 8, 128, 128, BF16, BF16, 32, LAYOUT, qk_norm_eps=1e-6)
+EIGHT = {
+    kind: {
+        "weight": QuantSpec(kind, "channel", online=True),
+        "activation": QuantSpec(kind, "token", dynamic=True),
+    }
+    for kind in ("int8", "fp8_e4m3")
+}
+#: Matrix instructions of 8-bit floats; gfx950 has one for every format of at most 8 bits.
+FP8 = re.compile(r"v_(mfma|wmma)\w*(fp8_fp8|f8f6f4)")
+#: What Qwen3-8B's layers ask for, by slot.
+SPECS: dict[str, list[Any]] = {
+    "attention": [ATTENTION],
+    "rotary_and_cache": [ROTARY],
+    "rms_norm": [NormSpec(4096, 1e-6, BF16)],
+    "add_rms_norm": [AddNormSpec(4096, 1e-6, BF16)],
+    "gated_activation": [GatedActivationSpec(12288, "silu", BF16)],
+    "embedding": [EmbeddingSpec(512, 4096, BF16)],
+    "sample": [SampleSpec(151_936)],
+    "linear": [
+        LinearSpec(4096, 6144, BF16),
+        LinearSpec(4096, 8192, BF16, out_dtype="float32"),
+        *(LinearSpec(4096, 6144, BF16, **quantised) for quantised in EIGHT.values()),
+    ],
+}
+
+
+def tensor(*shape: int, dtype: str = BF16) -> Tensor:
+    return torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
+
+
+def ints(*shape: int) -> Tensor:
+    return tensor(*shape, dtype="int32")
+
+
+def attend(op: Any, spec: AttentionSpec) -> None:
+    cache = tensor(2, 64, spec.block_size * spec.num_kv_heads * spec.head_dim)
+    for queries in (1, 64):
+        metadata = AttentionMetadata(8, ints(9), ints(8), ints(8, 16), ints(8), queries, 512)
+        op(tensor(8 * queries, spec.num_heads, spec.head_dim), cache, metadata, None)
+
+
+def rotate(op: Any, spec: RotaryAndCacheSpec) -> None:
+    qkv = tensor(8, (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim)
+    cache = tensor(2, 64, spec.block_size * spec.num_kv_heads * spec.head_dim)
+    norms = tensor(spec.head_dim), tensor(spec.head_dim)
+    op(qkv, ints(8), tensor(64, spec.rotary_dim, dtype="float32"), cache, ints(8), norms)
+
+
+def multiply(op: Any, spec: LinearSpec) -> None:
+    op.load({"weight": [tensor(spec.out_features, spec.in_features)]})
+    for rows in (1, 8, 64):
+        op(tensor(rows, spec.in_features))
+
+
+def sample(op: Any, spec: SampleSpec) -> None:
+    kinds = ("float32", "int32", "float32", "float32", "float64")
+    op(tensor(8, spec.vocab_size, dtype="float32"), *(tensor(8, dtype=kind) for kind in kinds))
+
+
+def add_and_norm(op: Any, spec: AddNormSpec) -> None:
+    x = tensor(8, spec.hidden_size)
+    op(x, x, tensor(spec.hidden_size))
+
+
+CALLS: dict[str, Callable[[Any, Any], object]] = {
+    "attention": attend,
+    "rotary_and_cache": rotate,
+    "rms_norm": lambda op, spec: op(tensor(8, spec.hidden_size), tensor(spec.hidden_size)),
+    "add_rms_norm": add_and_norm,
+    "gated_activation": lambda op, spec: op(tensor(8, 2 * spec.size)),
+    "embedding": lambda op, spec: op(ints(8), tensor(512, spec.size)),
+    "sample": sample,
+    "linear": multiply,
+}
+
+
+def compiled(candidate: Candidate, facts: DeviceFacts) -> Iterator[dict[str, Any]]:
+    """Build and call a candidate for each specification; tell what its kernels take."""
+    arch = ARCHS[facts.arch]
+    for i, spec in enumerate(SPECS.get(candidate.slot, [])):
+        row: dict[str, Any] = {"slot": candidate.slot, "name": candidate.name, "spec": i}
+        verdict = candidate.supports(spec, facts)
+        if not verdict.accepted:
+            yield row | {"refused": verdict.reason}
+            continue
+        with Compiling(arch) as compiling:
+            CALLS[candidate.slot](candidate.build(spec, facts), spec)
+        kernels = compiling.compiled
+        yield row | {
+            "kernels": sorted({name for name, _ in kernels}),
+            "shared": max(kernel.metadata.shared for _, kernel in kernels),
+            "warp": {kernel.metadata.warp_size for _, kernel in kernels}.pop(),
+            "target": {str(kernel.metadata.arch) for _, kernel in kernels}.pop(),
+            "fp8": any(FP8.search(kernel.asm["amdgcn"]) for _, kernel in kernels),
+        }
+
+
+def main() -> None:
+    [target] = [t for t in TARGETS if t.facts.arch == sys.argv[1]]
+    for candidate in offered():
+        for row in compiled(candidate, replace(target.facts, device="meta")):
+            print(json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    main()
