@@ -1,6 +1,6 @@
 """What is left of a GPU's memory for the KV cache, asked after a step of the largest size has run.
 
-Through what PyTorch offers for every accelerator; the device is the current one.
+The device is the current one; PyTorch's modules for it have the same functions for every vendor.
 """
 
 import torch
@@ -10,10 +10,11 @@ from hotshoe.platform import MemoryBudget
 
 def budget(memory_fraction: float) -> MemoryBudget:
     """Leave what the largest step needed beside the weights, and what others took."""
-    peak = torch.accelerator.memory_stats()["allocated_bytes.all.peak"]
-    torch.accelerator.empty_cache()
-    free, total = torch.accelerator.get_memory_info()
-    others = max(total - free - torch.accelerator.memory_reserved(), 0)
+    module = torch.get_device_module()
+    peak = module.memory_stats()["allocated_bytes.all.peak"]
+    module.empty_cache()
+    free, total = module.mem_get_info()
+    others = max(total - free - module.memory_reserved(), 0)
     allowed = int(total * memory_fraction) - others - peak
     note = (
         f"{memory_fraction:.0%} of {total / 2**30:.1f} GiB, less "

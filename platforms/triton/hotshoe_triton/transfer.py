@@ -1,6 +1,6 @@
 """Candidate `pinned` of slot `transfer`: page-locked host memory and events.
 
-Through what PyTorch offers for every accelerator, so that all GPU platforms share it.
+PyTorch's modules for a device have the same for every vendor, so all GPU platforms share this.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ class Transfer:
     """See `hotshoe.slots.TransferOp`. Copies go down the stream that computes."""
 
     def __init__(self, spec: TransferSpec, facts: DeviceFacts) -> None:
-        self._device = facts.device
+        self._module = torch.get_device_module(facts.device)
 
     def host_buffer(self, nbytes: int) -> Tensor:
         return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
@@ -35,7 +35,7 @@ class Transfer:
         copies = [torch.empty(t.shape, dtype=t.dtype, pin_memory=True) for t in tensors]
         for copy, tensor in zip(copies, tensors, strict=True):
             copy.copy_(tensor, non_blocking=True)
-        arrived = torch.Event(self._device)
+        arrived = self._module.Event()
         arrived.record()
 
         def wait() -> Sequence[Tensor]:

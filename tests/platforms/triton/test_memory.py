@@ -1,0 +1,39 @@
+"""The memory budget, of a device that says what a test wants."""
+
+import types
+
+import pytest
+import torch
+
+from hotshoe_triton import memory
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
+    """80 GiB, of which 20 are ours, 16 in use at most, and 4 belong to others."""
+    calls: list[str] = []
+    module = types.SimpleNamespace(
+        calls=calls,
+        memory_stats=lambda: {"allocated_bytes.all.peak": 16 * GIB},
+        empty_cache=lambda: calls.append("empty_cache"),
+        mem_get_info=lambda: (56 * GIB, 80 * GIB),
+        memory_reserved=lambda: 20 * GIB,
+    )
+    monkeypatch.setattr(torch, "get_device_module", lambda: module)
+    return module
+
+
+def test_what_is_left(device) -> None:
+    found = memory.budget(0.9)
+    assert found.available_bytes == (72 - 16 - 4) * GIB
+    assert found.note == (
+        "90% of 80.0 GiB, less 16.0 GiB for weights and the largest step and 4.0 GiB taken "
+        "otherwise"
+    )
+    assert device.calls == ["empty_cache"], "what is reserved and unused is not others'"
+
+
+def test_nothing_is_left(device) -> None:
+    assert memory.budget(0.2).available_bytes == 0

@@ -1,0 +1,71 @@
+"""Copies go down the stream and are waited for by an event; on a device of a test's."""
+
+import types
+
+import pytest
+import torch
+from tests.platforms.triton.conftest import ON_DEVICE, device_facts
+
+from hotshoe.slots import TransferSpec
+from hotshoe_triton.transfer import Transfer, supports
+
+SPEC = TransferSpec(2)
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What happens to events; page-locked memory is ordinary memory here."""
+    calls: list[str] = []
+
+    class Event:
+        def record(self) -> None:
+            calls.append("record")
+
+        def synchronize(self) -> None:
+            calls.append("synchronize")
+
+    module = types.SimpleNamespace(Event=Event)
+    monkeypatch.setattr(torch, "get_device_module", lambda device: module)
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *a, pin_memory, **k: empty(*a, **k))  # noqa: PLW0108
+    return calls
+
+
+def test_a_download_waits_for_its_event_alone(events) -> None:
+    transfer = Transfer(SPEC, device_facts("gfx942", "cpu"))
+    source = [torch.arange(5), torch.randn(2, 3)]
+    wait = transfer.download(source)
+    assert events == ["record"]
+    found = wait()
+    assert events == ["record", "synchronize"]
+    for ours, theirs in zip(found, source, strict=True):
+        assert torch.equal(ours, theirs) and ours.data_ptr() != theirs.data_ptr()
+
+
+def test_uploads_and_buffers(events) -> None:
+    transfer = Transfer(SPEC, device_facts("gfx942", "cpu"))
+    buffer = transfer.host_buffer(16)
+    assert (buffer.shape, buffer.dtype) == ((16,), torch.uint8)
+    target = torch.zeros(16, dtype=torch.uint8)
+    transfer.upload(buffer.fill_(3), target)
+    assert target.tolist() == [3] * 16
+    assert events == []
+
+
+def test_every_device_is_served() -> None:
+    assert supports(SPEC, device_facts("gfx942")).score == 100
+
+
+@pytest.mark.skipif(not ON_DEVICE, reason="needs a GPU")
+def test_on_a_device() -> None:
+    transfer = Transfer(SPEC, device_facts("any", "cuda"))
+    host = transfer.host_buffer(64)
+    assert host.is_pinned()
+    host.copy_(torch.arange(64, dtype=torch.uint8))
+    device = torch.zeros(64, dtype=torch.uint8, device="cuda")
+    transfer.upload(host, device)
+    slow = torch.randn(4096, 4096, device="cuda")
+    for _ in range(50):
+        slow = slow @ slow / 4096
+    [bytes_, row] = transfer.download([device, slow[0].isfinite()])()
+    assert bytes_.tolist() == list(range(64)) and row.all()

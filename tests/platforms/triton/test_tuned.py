@@ -1,0 +1,59 @@
+"""Tables of tuned configurations are written as they are read."""
+
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.platforms.triton.conftest import device_facts
+
+from hotshoe.slots import LinearSpec, QuantSpec
+from hotshoe_triton import tuned
+from hotshoe_triton.tuning import LinearConfig
+
+FACTS = device_facts("gfx942")
+PLAIN = LinearSpec(4096, 6144, "bfloat16")
+EIGHT = LinearSpec(4096, 6144, "bfloat16", weight=QuantSpec("int8", "channel", online=True))
+ENTRY = {
+    "kernel": "skinny",
+    "block_n": 32,
+    "block_k": 128,
+    "split_k": 2,
+    "warps": 4,
+    "stages": 2,
+    "us": 12.5,
+}
+
+
+def test_files_are_named_by_the_device() -> None:
+    assert tuned.path_of(Path("x"), FACTS) == Path("x/a-gfx942.json")
+
+
+def test_keys_name_type_shape_and_rows() -> None:
+    assert tuned.key_of(PLAIN, 8) == "bfloat16/6144x4096/8"
+    assert tuned.key_of(EIGHT, 64) == "int8/6144x4096/64"
+
+
+def test_a_product_finds_its_own_entries(tmp_path: Path) -> None:
+    keys = [tuned.key_of(PLAIN, 8), tuned.key_of(PLAIN, 64), tuned.key_of(EIGHT, 8)]
+    other = LinearSpec(4096, 614, "bfloat16")
+    keys.append(tuned.key_of(other, 8))
+    tuned.write(tuned.path_of(tmp_path, FACTS), dict.fromkeys(keys, ENTRY))
+    config = LinearConfig("skinny", 32, 128, 2, 4, 2)
+    assert tuned.table_for(tmp_path, PLAIN, FACTS) == {
+        (6144, 4096, 8): config,
+        (6144, 4096, 64): config,
+    }
+    assert set(tuned.table_for(tmp_path, EIGHT, FACTS)) == {(6144, 4096, 8)}
+
+
+def test_without_a_file_nothing_is_tuned(tmp_path: Path) -> None:
+    assert tuned.read(tmp_path / "none.json") == {}
+    assert tuned.table_for(tmp_path / "none", PLAIN, FACTS) == {}
+
+
+@given(st.dictionaries(st.text(), st.dictionaries(st.text(), st.integers())))
+def test_what_is_written_is_read(tmp_path_factory, entries) -> None:
+    path = tmp_path_factory.mktemp("tuned") / "new" / "a.json"
+    tuned.write(path, entries)
+    assert tuned.read(path) == entries
+    assert path.read_text().count("\n") == len(entries) + 2 or not entries
