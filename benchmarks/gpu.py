@@ -198,7 +198,8 @@ def main() -> None:
         results["e"] = startup(args.settings)
     bench = Bench(options, args.repeats)
     print({name: round(s, 2) for name, s in bench.llm.startup.items()})
-    bench.generate(bench.prompts(256, 32), 16)  # every kernel has run once
+    for count, length, out in ((1, 128, 2), (1, 8192, 2), (256, 32, 16), (40, 1024, 8)):
+        bench.generate(bench.prompts(count, length), out)  # every kernel has run once
     runs = {
         "a": bench.one_stream,
         "b": bench.prefill,

@@ -61,7 +61,7 @@ class Place:
         words = command.format(python=self.python, here=HERE, cases=cases)
         results = self.peers_dir / "results.jsonl"
         known = results.stat().st_size if results.exists() else 0
-        env = {**os.environ, "PEERS": str(self.peers_dir), "HF_HUB_OFFLINE": "1", **extra}  # noqa: TID251 (passed on to the peers)
+        env = {**os.environ, "PEERS": str(self.peers_dir), "HF_HUB_OFFLINE": "1", **extra}
         print(f"== {engine}: {words}", file=sys.stderr, flush=True)
         done = subprocess.run(
             words.split(),

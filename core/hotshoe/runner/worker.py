@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 
 #: The engine starts a step before it has read the last one's result, never more.
 STEPS_IN_FLIGHT = 2
+#: Mixed steps that run once at start-up: numbers of requests, all but one of which decode, and the
+#: tokens of that one.
+MIXED_REQS = (1, 2, 80, 256)
+MIXED_PROMPT = 100
 
 
 class TorchWorker:
@@ -169,7 +173,21 @@ class TorchWorker:
         runner = self._make_runner(num_blocks)
         with self._phase("record graphs"):
             runner.record_graphs()
+        if self._platform.asynchronous:
+            with self._phase("warm up"):
+                self._warm_up(runner)
         self._runner = runner
+
+    def _warm_up(self, runner: Runner) -> None:
+        """Run mixed steps of several sizes, so that their kernels are compiled before requests."""
+        config = self._config
+        assert config.max_model_len is not None and config.max_num_batched_tokens is not None
+        prompt = min(MIXED_PROMPT, config.max_model_len)
+        for num_reqs in MIXED_REQS:
+            if num_reqs <= config.max_num_seqs and num_reqs + prompt <= (
+                config.max_num_batched_tokens
+            ):
+                runner.warm_up([1] * (num_reqs - 1) + [prompt])
 
     def _make_runner(self, num_blocks: int) -> Runner:
         """Allocate caches, with one block more for padding, and a runner over them."""

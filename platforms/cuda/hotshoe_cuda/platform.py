@@ -84,9 +84,12 @@ class CudaPlatform(Platform):
     def activate(self, config: EngineConfig) -> Mapping[str, object]:
         import torch
 
+        from hotshoe_triton import memory
+
         torch.cuda.set_device(self._options.device)
         torch.cuda.init()
-        # Workspaces of a fixed size, so that recorded steps never allocate.
+        memory.start()
+        # Where a library splits a product, its parts are added in float32.
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
         return {"cuda": torch.version.cuda, "driver": nvml.gpus()[self._options.device].driver}
 

@@ -93,9 +93,12 @@ class RocmPlatform(Platform):
     def activate(self, config: EngineConfig) -> Mapping[str, object]:
         import torch
 
+        from hotshoe_triton import memory
+
         facts = self.facts()
         torch.cuda.set_device(self._options.device)
         torch.cuda.init()
+        memory.start()
         properties = torch.cuda.get_device_properties(self._options.device)
         arch = properties.gcnArchName.partition(":")[0]
         if arch != facts.arch:

@@ -4,7 +4,9 @@ PyTorch has the same recording for every vendor, in a module of each: `torch.cud
 devices too.
 """
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -20,6 +22,17 @@ def supports(spec: GraphSpec, facts: DeviceFacts) -> Verdict:
     return accept(SCORE)
 
 
+@contextmanager
+def no_garbage() -> Iterator[None]:
+    """Keep the collector away: what it frees of an earlier engine would break a recording."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 class Graph:
     """See `hotshoe.slots.GraphOp`."""
 
@@ -30,7 +43,7 @@ class Graph:
         # Once as it is: kernels are compiled and libraries take their workspaces outside the graph.
         function()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with no_garbage(), torch.cuda.graph(graph, pool=self._pool):
             output = function()
         self._pool = graph.pool()
 

@@ -8,6 +8,11 @@ import torch
 from hotshoe.platform import MemoryBudget
 
 
+def start() -> None:
+    """Forget the peak of engines before this one in the process."""
+    torch.get_device_module().reset_peak_memory_stats()
+
+
 def budget(memory_fraction: float) -> MemoryBudget:
     """Leave what the largest step needed beside the weights, and what others took."""
     module = torch.get_device_module()

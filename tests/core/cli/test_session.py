@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from hotshoe.cli.session import describe, failures, phases, reference_lines, report_failures
 from hotshoe.config import EngineConfig
 from hotshoe.plugins import PluginRecord
-from hotshoe.slots import REFERENCE, Decision, LinearSpec, NormSpec, QuantSpec, SampleSpec
+from hotshoe.slots import REFERENCE, Decision, NormSpec, SampleSpec
 from hotshoe.types import CompletionOutput, RequestOutput
 
 DECISIONS = [

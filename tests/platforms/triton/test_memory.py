@@ -20,6 +20,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
         empty_cache=lambda: calls.append("empty_cache"),
         mem_get_info=lambda: (56 * GIB, 80 * GIB),
         memory_reserved=lambda: 20 * GIB,
+        reset_peak_memory_stats=lambda: calls.append("reset"),
     )
     monkeypatch.setattr(torch, "get_device_module", lambda: module)
     return module
@@ -33,6 +34,11 @@ def test_what_is_left(device) -> None:
         "otherwise"
     )
     assert device.calls == ["empty_cache"], "what is reserved and unused is not others'"
+
+
+def test_engines_before_do_not_count(device) -> None:
+    memory.start()
+    assert device.calls == ["reset"]
 
 
 def test_nothing_is_left(device) -> None:
