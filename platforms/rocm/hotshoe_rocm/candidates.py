@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from hotshoe.slots import Candidate
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import AttentionSpec, Candidate, KVLayout
 
 #: Claims of `Candidate.batch_invariant`.
 INVARIANT = True
@@ -30,11 +31,15 @@ def offered() -> Sequence[Candidate]:
     from hotshoe_triton import attention as paged
 
     alone = partial(paged.Attention, alone=True)
+
+    def layout(spec: AttentionSpec, facts: DeviceFacts) -> KVLayout:
+        return paged.LAYOUT
+
     # PyTorch calls RCCL by the name of the library whose interface it has.
     rccl = communicator.supports_backend("nccl"), communicator.build_with("nccl")
     return (
-        Candidate("attention", "triton", paged.supports, paged.Attention),
-        Candidate("attention", "triton_alone", invariant.attention, alone, INVARIANT),
+        Candidate("attention", "triton", paged.supports, paged.Attention, layout=layout),
+        Candidate("attention", "triton_alone", invariant.attention, alone, INVARIANT, layout),
         Candidate("rotary_and_cache", "triton", rotary.supports, rotary.RotaryAndCache, INVARIANT),
         Candidate("rms_norm", "triton", norm.supports, norm.build_norm, INVARIANT),
         Candidate("rms_norm", "aiter", aiter_ops.supports_norm, aiter_ops.Norm),

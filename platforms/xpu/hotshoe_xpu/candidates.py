@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import Candidate, Verdict, refuse
+from hotshoe.slots import AttentionSpec, Candidate, KVLayout, Verdict, refuse
 from hotshoe_xpu.targets import TRITON
 
 #: Claims of `Candidate.batch_invariant`.
@@ -50,14 +50,19 @@ def offered() -> Sequence[Candidate]:
     from hotshoe_xpu import attention, communicator, ipex_ops, linear
 
     xccl = groups.supports_backend("xccl"), groups.build_with("xccl")
+    flash = with_triton(paged.supports)
     gated = with_triton(activation.supports)
     rotation = with_triton(rotary.supports)
     table = with_triton(embedding.supports)
     choice = with_triton(sampling.supports)
     normed = with_triton(norm.supports)
+
+    def layout(spec: AttentionSpec, facts: DeviceFacts) -> KVLayout:
+        return paged.LAYOUT
+
     return (
-        Candidate("attention", "sdpa", attention.supports, attention.Attention),
-        Candidate("attention", "triton", with_triton(paged.supports), paged.Attention),
+        Candidate("attention", "sdpa", attention.supports, attention.Attention, layout=layout),
+        Candidate("attention", "triton", flash, paged.Attention, layout=layout),
         Candidate("rotary_and_cache", "triton", rotation, rotary.RotaryAndCache, INVARIANT),
         Candidate("rms_norm", "triton", normed, norm.build_norm, INVARIANT),
         Candidate("rms_norm", "ipex", ipex_ops.supports_norm, ipex_ops.Norm),
