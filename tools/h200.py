@@ -19,6 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+CLI = [sys.executable, "-m", "hotshoe.cli"]
 CHECKS = {
     # Cross-compilation needs no GPU.
     "kernels": [
@@ -29,7 +30,7 @@ CHECKS = {
     ],
     "platform and engine": [*PYTEST, "tests/platforms/cuda"],
     "tokens of transformers": [*PYTEST, "tests/plugins/models/test_end_to_end.py", "-k", "cuda"],
-    "conformance": [sys.executable, "-m", "hotshoe.cli", "conformance", "--platform", "cuda"],
+    "conformance": [*CLI, "conformance", "--platform", "cuda", "--quick"],
 }
 SANITIZED = ("norm", "activation", "embedding", "rotary", "attention", "linear", "sampling")
 #: What runs longer than this has failed.
