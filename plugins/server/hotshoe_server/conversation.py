@@ -12,9 +12,11 @@ from typing import Any
 from hotshoe.text.parsing import (
     ContentDelta,
     Event,
+    MalformedCall,
     ParseContext,
     ParserFormat,
     ResponseParser,
+    ToolCallStart,
 )
 from hotshoe.text.response import open_parser
 from hotshoe.types import GrammarSpec, SamplingParams
@@ -54,13 +56,18 @@ class Dialogue:
 
 
 class Reader:
-    """Turns one sequence's text into events; without a parser, all of it is content."""
+    """Turns one sequence's text into events; without a parser, all of it is content.
 
-    __slots__ = ("_parallel", "_parser")
+    Without `parallel` only the first call that holds is passed on. Text of a malformed call is
+    content, whichever call it was.
+    """
+
+    __slots__ = ("_kept", "_parallel", "_parser")
 
     def __init__(self, parser: ResponseParser | None, parallel: bool) -> None:
         self._parser = parser
         self._parallel = parallel
+        self._kept: int | None = None
 
     @property
     def plain(self) -> bool:
@@ -74,9 +81,21 @@ class Reader:
         events = self._parser.feed(text) if text else []
         if finished:
             events = [*events, *self._parser.finish()]
-        if not self._parallel:
-            events = [event for event in events if not getattr(event, "index", None)]
-        return events
+        if self._parallel:
+            return events
+        return [kept for event in events if (kept := self._one_call(event)) is not None]
+
+    def _one_call(self, event: Event) -> Event | None:
+        """Return an event that belongs to the one call, or to none; drop those of other calls."""
+        index = getattr(event, "index", None)
+        if isinstance(event, ToolCallStart) and self._kept is None:
+            self._kept = index
+        if index is None or index == self._kept:
+            if isinstance(event, MalformedCall) and index is not None:
+                self._kept = None  # void: the next call takes its place
+            return event
+        # Nobody heard of that call, so its text is content.
+        return replace(event, index=None) if isinstance(event, MalformedCall) else None
 
 
 async def open_dialogue(

@@ -1,0 +1,69 @@
+"""One call out of several: the first that holds, and no text is lost."""
+
+from collections.abc import Sequence
+
+from hotshoe.text.parsing import (
+    ContentDelta,
+    Event,
+    MalformedCall,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallStart,
+)
+from hotshoe_server.conversation import Reader
+
+
+class Scripted:
+    """A parser whose text is a number of prepared events."""
+
+    def __init__(self, *events: Event) -> None:
+        self._events = list(events)
+
+    def feed(self, text: str) -> Sequence[Event]:
+        taken, self._events = self._events[: len(text)], self._events[len(text) :]
+        return taken
+
+    def finish(self) -> Sequence[Event]:
+        return self._events
+
+
+def call(index: int) -> list[Event]:
+    start = ToolCallStart(index, f"id{index}", f"f{index}")
+    return [start, ToolCallArguments(index, "{}"), ToolCallEnd(index)]
+
+
+def test_without_a_parser_text_is_content() -> None:
+    reader = Reader(None, parallel=False)
+    assert reader.plain
+    assert reader.read("", finished=False) == []
+    assert reader.read("hello", finished=True) == [ContentDelta("hello")]
+
+
+def test_calls_in_parallel_all_pass() -> None:
+    events = [*call(0), *call(1)]
+    assert Reader(Scripted(*events), parallel=True).read("x", finished=True) == events
+
+
+def test_one_call_passes_alone() -> None:
+    reader = Reader(Scripted(*call(0), ContentDelta("and"), *call(1)), parallel=False)
+    found = [event for step in range(8) for event in reader.read("x", finished=step == 7)]
+    assert found == [*call(0), ContentDelta("and")]
+
+
+def test_a_void_call_makes_room_for_the_next() -> None:
+    void = [ToolCallStart(0, "id0", "f0"), MalformedCall("<tool", "no name", 0)]
+    reader = Reader(Scripted(*void, *call(1), *call(2)), parallel=False)
+    assert reader.read("x", finished=True) == [*void, *call(1)]
+
+
+def test_text_of_a_later_malformed_call_is_not_lost() -> None:
+    later = MalformedCall("<tool_call>{", "unfinished", 1)
+    reader = Reader(Scripted(*call(0), ToolCallStart(1, "id1", "f1"), later), parallel=False)
+    as_content = MalformedCall("<tool_call>{", "unfinished")
+    assert reader.read("x", finished=True) == [*call(0), as_content]
+
+
+def test_malformed_text_after_the_call_makes_no_room() -> None:
+    stray = MalformedCall("<tool_call>", "empty")
+    reader = Reader(Scripted(*call(0), stray, *call(1)), parallel=False)
+    assert reader.read("x", finished=True) == [*call(0), stray]
