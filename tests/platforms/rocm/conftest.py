@@ -171,7 +171,8 @@ class FakeSmi(types.ModuleType):
         } | self.answers
 
     def amdsmi_get_gpu_vram_info(self, handle: int) -> dict[str, object]:
-        return {"vram_type": 1, "vram_size": self.parts[handle].memory_bytes >> 20}
+        size = self.answers.get("vram_size", self.parts[handle].memory_bytes >> 20)
+        return {"vram_type": 1, "vram_size": size}
 
     def amdsmi_get_gpu_driver_info(self, handle: int) -> dict[str, object]:
         return {"driver_name": "amdgpu", "driver_version": "6.12.12"}

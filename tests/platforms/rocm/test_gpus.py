@@ -27,7 +27,7 @@ def test_the_library_names_them_better(machine: Machine) -> None:
 def test_a_partition_has_its_own_share(machine: Machine) -> None:
     """In mode CPX an MI300X is eight devices of 38 units; the library counts the whole chip."""
     share = replace(MI300X, simds=152, memory_bytes=MI300X.memory_bytes // 8)
-    machine.plug(share).install_amdsmi(num_compute_units=304)
+    machine.plug(share).install_amdsmi(num_compute_units=304, vram_size=196_592)
     [gpu] = gpus(machine.root)
     assert (gpu.compute_units, gpu.memory_bytes) == (38, MI300X.memory_bytes // 8)
 

@@ -87,10 +87,11 @@ def check(spec: AttentionSpec, requests: Requests, hosted: bool = True) -> None:
     [
         [(1, 1), (1, 16), (1, 17), (1, 70)],
         [(5, 5)],
+        [(70, 70)],
         [(33, 50)],
         [(1, 40), (7, 7), (1, 3), (1, 90), (16, 33), (1, 1)],
     ],
-    ids=["decode", "prompt", "chunk", "mixed"],
+    ids=["decode", "prompt", "longer prompt", "chunk", "mixed"],
 )
 def test_against_the_reference(changes: dict[str, object], requests: Requests) -> None:
     check(replace(SPEC, **changes), requests)
