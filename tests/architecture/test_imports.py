@@ -11,8 +11,8 @@ import pytest
 from importlinter.cli import lint_imports
 
 STANDARD = sys.stdlib_module_names
-# Import name -> distribution, where they differ. PyTorch's builds for GPUs bring Triton along, under
-# another name for each vendor.
+# Import name -> distribution, where they differ. PyTorch's builds for GPUs bring Triton along,
+# under another name for each vendor.
 DISTRIBUTIONS = {
     "opentelemetry": "opentelemetry-sdk",
     "pynvml": "nvidia-ml-py",

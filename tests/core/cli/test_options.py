@@ -50,6 +50,7 @@ SAMPLES = {
         {"attention": "native", "linear": "reference"},
     ),
     "require_native": (["--require-native"], True),
+    "batch_invariant": (["--batch-invariant"], True),
     "disable_plugins": (["--disable-plugins", "a", "--disable-plugins", "b"], ["a", "b"]),
     "tensor_parallel_size": (["--tensor-parallel-size", "2"], 2),
     "block_size": (["--block-size", "32"], 32),

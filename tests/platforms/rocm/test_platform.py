@@ -12,6 +12,7 @@ from hotshoe.platform import Absent, Available, Broken
 from hotshoe.slots import SLOTS, Selector
 from hotshoe_rocm import platform as module
 from hotshoe_rocm.platform import RocmPlatform
+from hotshoe_triton import memory
 
 
 def test_available(machine: Machine, rocm_torch) -> None:
@@ -98,6 +99,7 @@ def hip(monkeypatch):
         calls: list[object] = []
         monkeypatch.setattr(torch.cuda, "set_device", calls.append)
         monkeypatch.setattr(torch.cuda, "init", lambda: calls.append("init"))
+        monkeypatch.setattr(memory, "start", lambda: calls.append("start"))
         device = types.SimpleNamespace(gcnArchName=f"{arch}:sramecc+:xnack-")
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: device)
         return calls
@@ -111,7 +113,7 @@ def test_activation_takes_the_device(machine: Machine, hip) -> None:
     machine.install_amdsmi()
     platform.resolve(EngineConfig(platform_options={"device": 1}))
     assert platform.activate(EngineConfig())["driver"] == "6.12.12"
-    assert calls == [1, "init"]
+    assert calls == [1, "init", "start"]
 
 
 def test_activation_refuses_another_device_than_the_one_described(machine: Machine, hip) -> None:

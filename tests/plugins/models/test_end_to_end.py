@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hotshoe import LLM, EngineConfig, SamplingParams, TokensPrompt
-from hotshoe.engine.explain import explain
+from hotshoe.engine.setup import prepare
 from hotshoe.errors import ConfigError
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import Available, DeviceFacts, Platform
@@ -74,9 +74,10 @@ def make_llm(request, plugins):
             block_size=BLOCK_SIZES[request.param],
             **options,
         )
-        plan = explain(config, plugins)
-        blocks = -(-max_model_len // plan.config.block_size) + 1
-        config = replace(config, kv_cache_memory_bytes=blocks * plan.memory["kv_block"])
+        ctx, _ = prepare(config, plugins).torch_worker().build()
+        blocks = -(-max_model_len // ctx.block_size) + 1
+        block_bytes = sum(layer.block_bytes() for layer in ctx.attention_layers)
+        config = replace(config, kv_cache_memory_bytes=blocks * block_bytes)
         made.append(LLM(config=config, plugins=plugins))
         return made[-1]
 
