@@ -19,6 +19,8 @@ from hotshoe_server.renderer import Rendered
 from hotshoe_server.state import ServerState
 
 DEADLINE = "deadline"  # see `EngineClient.generate`
+#: How errors begin whose cause is the grammar that the client sent; see `hotshoe.grammar`.
+GRAMMAR = "grammar: "
 _CUT_OFF = (FinishReason.ABORT, FinishReason.ERROR)
 
 
@@ -156,6 +158,8 @@ def _raise_for(server: ServerState, sequence: SequenceUpdate) -> None:
         ApiError: Always, but for a sequence that was aborted on request.
     """
     if sequence.finish_reason is FinishReason.ERROR:
+        if (sequence.error or "").startswith(GRAMMAR):
+            raise ApiError("invalid_value", sequence.error)
         raise ApiError("generation_failed", f"generation failed: {sequence.error}")
     if sequence.error == DEADLINE:
         raise ApiError("deadline_exceeded")

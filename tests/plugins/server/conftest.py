@@ -66,6 +66,7 @@ class ScriptedEngine:
         self.reply = "Hello there"
         self.error: Exception | None = None
         self.fail_after: int | None = None
+        self.failure = "logits are not finite"
         self.deadline_after: int | None = None
         self.gate: Gate | None = None
         self.is_paused = self.is_sleeping = False
@@ -123,7 +124,7 @@ class ScriptedEngine:
         elif params.max_tokens is not None and step + 1 >= params.max_tokens:
             output.finish_reason = FinishReason.LENGTH
         if step == self.fail_after:
-            output.finish_reason, output.error = FinishReason.ERROR, "logits are not finite"
+            output.finish_reason, output.error = FinishReason.ERROR, self.failure
         if step == self.deadline_after:
             output.finish_reason, output.error = FinishReason.ABORT, "deadline"
         return output
