@@ -26,11 +26,13 @@ def supports(spec: GraphSpec, facts: DeviceFacts) -> Verdict:
 def no_garbage() -> Iterator[None]:
     """Keep the collector away: what it frees of an earlier engine would break a recording."""
     gc.collect()
+    enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.enable()
+        if enabled:
+            gc.enable()
 
 
 class Graph:

@@ -1,5 +1,6 @@
 """Recorded work; what is recorded needs a device, how it is done does not."""
 
+import gc
 import types
 from contextlib import contextmanager
 
@@ -8,9 +9,19 @@ import torch
 from tests.platforms.triton.conftest import ON_DEVICE, device_facts
 
 from hotshoe.slots import GraphSpec
-from hotshoe_triton.graph import Graph, supports
+from hotshoe_triton.graph import Graph, no_garbage, supports
 
 SPEC = GraphSpec(8)
+
+
+def test_nothing_is_collected_during_a_recording() -> None:
+    assert gc.isenabled()
+    with no_garbage():
+        assert not gc.isenabled()
+        with no_garbage():
+            pass
+        assert not gc.isenabled(), "whoever turned it off turns it on"
+    assert gc.isenabled()
 
 
 def test_recordings_share_a_pool_and_run_once_before(monkeypatch: pytest.MonkeyPatch) -> None:
