@@ -29,12 +29,12 @@ def offered() -> Sequence[Candidate]:
     )
     from hotshoe_triton import attention as paged
 
-    alone = partial(paged.Attention, alone=True)
+    alone, layout = partial(paged.Attention, alone=True), paged.declared_layout
     nccl = communicator.supports_backend("nccl"), communicator.build_with("nccl")
     return (
-        Candidate("attention", "cudnn", attention.supports, attention.Attention),
-        Candidate("attention", "triton", paged.supports, paged.Attention),
-        Candidate("attention", "triton_alone", invariant.attention, alone, INVARIANT),
+        Candidate("attention", "cudnn", attention.supports, attention.Attention, layout=layout),
+        Candidate("attention", "triton", paged.supports, paged.Attention, layout=layout),
+        Candidate("attention", "triton_alone", invariant.attention, alone, INVARIANT, layout),
         Candidate("rotary_and_cache", "triton", rotary.supports, rotary.RotaryAndCache, INVARIANT),
         Candidate("rms_norm", "triton", norm.supports, norm.build_norm, INVARIANT),
         Candidate("add_rms_norm", "triton", norm.supports, norm.build_add_norm, INVARIANT),

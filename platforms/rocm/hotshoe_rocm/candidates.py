@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AttentionSpec, Candidate, KVLayout
+from hotshoe.slots import Candidate
 
 #: Claims of `Candidate.batch_invariant`.
 INVARIANT = True
@@ -30,10 +29,7 @@ def offered() -> Sequence[Candidate]:
     )
     from hotshoe_triton import attention as paged
 
-    alone = partial(paged.Attention, alone=True)
-
-    def layout(spec: AttentionSpec, facts: DeviceFacts) -> KVLayout:
-        return paged.LAYOUT
+    alone, layout = partial(paged.Attention, alone=True), paged.declared_layout
 
     # PyTorch calls RCCL by the name of the library whose interface it has.
     rccl = communicator.supports_backend("nccl"), communicator.build_with("nccl")

@@ -90,6 +90,11 @@ def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
     )
 
 
+def declared_layout(spec: AttentionSpec, facts: DeviceFacts) -> KVLayout:
+    """Say which layout the operation for a specification reads."""
+    return LAYOUT
+
+
 def tiling(table: dict[str, tuple[Tiling, Tiling]], spec: AttentionSpec, arch: Arch) -> Tiling:
     """Choose a tiling."""
     dim = spec.head_dim

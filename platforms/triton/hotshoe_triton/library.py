@@ -43,7 +43,8 @@ class Linear(linear.Linear):
     def _many(self, y: Tensor, x: Tensor, quantised: tuple[Tensor, Tensor] | None) -> None:
         if quantised is None:
             self._unquantised(y, x)
-        elif quantised[0].dtype is torch.int8:
+        elif quantised[0].dtype is torch.int8 or y.dtype is not torch.bfloat16 or self._n % 16:
+            # Libraries scale 8-bit floats by row into bfloat16 alone, 16 columns at least.
             super()._many(y, x, quantised)
         else:
             self._scaled(y, *quantised)
