@@ -72,6 +72,8 @@ class Child:
             self._control.send(encode(Dead(WireError.wrap(error))))
             return 1
         finally:
+            # It ends anyway: the owner, who hangs up at bad news, must not interrupt that.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
             if self._orphaned:
                 self._clean()
         return 0

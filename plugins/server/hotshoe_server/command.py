@@ -38,6 +38,13 @@ class Serve:
                 add_option_flags(parser, extension.options, {name: first})
 
     def run(self, args: Namespace) -> int:
+        try:
+            return self._serve(args)
+        finally:
+            # It ends anyway, and says how; a signal now would only garble that.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    def _serve(self, args: Namespace) -> int:
         found = find_extensions(PluginManager())
         optional = [extension.options for extension in found.values() if extension.options]
         engine, config, *options = read_configs(args, (EngineConfig, ServerConfig, *optional))

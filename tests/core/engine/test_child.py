@@ -64,3 +64,17 @@ def test_a_socket_that_cannot_be_made_is_said(channel, model_dir: Path) -> None:
     said = decode_from_engine(control.fetch(20))
     assert isinstance(said, Dead) and "cannot make a socket at /nowhere" in said.error.message
     assert child.wait(10) == 1
+
+
+def test_a_signal_at_its_end_does_not_disturb_it() -> None:
+    code = (
+        "import os, signal, socket\n"
+        "from hotshoe.engine.child import Child, Connection\n"
+        "ours, theirs = socket.socketpair()\n"
+        "ours.close()\n"
+        "code = Child(Connection(theirs), None).run()\n"
+        "os.kill(os.getpid(), signal.SIGTERM)\n"
+        "print('ended with', code)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("ended with 1\n", "")
