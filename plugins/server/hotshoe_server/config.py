@@ -60,6 +60,9 @@ class ServerConfig:
     read_timeout_s: float = option(
         60.0, "seconds that a client may take to send a request", low=0.1, high=86400
     )
+    write_timeout_s: float = option(
+        60.0, "seconds that a client may leave an answer unread", low=0.1, high=86400
+    )
     request_timeout_s: float | None = option(
         None, "seconds after which a request ends, finished or not", low=0.001, high=86400
     )

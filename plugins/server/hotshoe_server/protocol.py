@@ -1,4 +1,5 @@
-"""The HTTP connection: uvicorn's, with a bounded head that has to arrive in time.
+"""The HTTP connection: uvicorn's, with a bounded head that has to arrive in time, and answers that
+have to be taken in time.
 
 Bodies are bounded where they are read (`hotshoe_server.call`).
 """
@@ -17,7 +18,11 @@ from hotshoe_server.errors import ApiError
 
 def protocol_for(config: ServerConfig) -> type[asyncio.Protocol]:
     """Return the protocol class with this server's limits."""
-    limits = {"max_head_bytes": config.max_header_bytes, "head_timeout_s": config.read_timeout_s}
+    limits = {
+        "max_head_bytes": config.max_header_bytes,
+        "head_timeout_s": config.read_timeout_s,
+        "write_timeout_s": config.write_timeout_s,
+    }
     return type("LimitedProtocol", (BoundedProtocol,), limits)
 
 
@@ -27,27 +32,43 @@ class BoundedProtocol(HttpToolsProtocol):
     Attributes:
         max_head_bytes: Longest request line and headers together.
         head_timeout_s: How long these may take, from the connection or from their first byte.
+        write_timeout_s: How long a client may take nothing of what waits for it. Then the
+            connection is cut, which aborts the request.
     """
 
     max_head_bytes = 65536
     head_timeout_s = 60.0
+    write_timeout_s = 60.0
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._in_head = True
         self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
         self._problem = "invalid_http"
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start to wait for a head."""
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=0)  # so that nothing waits unnoticed
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop waiting."""
-        self._stop_timer()
+        self._stop_head_timer()
+        self._stop_write_timer()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The kernel has not taken all of an answer: wait for the client, but not for ever."""
+        super().pause_writing()
+        self._await_reader()
+
+    def resume_writing(self) -> None:
+        """The kernel has taken everything."""
+        self._stop_write_timer()
+        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         """Parse what came, unless a head has grown too long."""
@@ -68,7 +89,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """The head is whole: go on if it is small enough."""
         self._in_head = False
         self._head_bytes = 0
-        self._stop_timer()
+        self._stop_head_timer()
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         if size > self.max_head_bytes:
             self._problem = "headers_too_large"
@@ -94,10 +115,29 @@ class BoundedProtocol(HttpToolsProtocol):
     def _await_head(self) -> None:
         self._in_head = True
         self._head_bytes = 0
-        self._stop_timer()
+        self._stop_head_timer()
         self._head_timer = self.loop.call_later(self.head_timeout_s, self._refuse, "read_timeout")
 
-    def _stop_timer(self) -> None:
+    def _stop_head_timer(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+    def _await_reader(self) -> None:
+        self._stop_write_timer()
+        unread_bytes = self.transport.get_write_buffer_size()
+        self._write_timer = self.loop.call_later(
+            self.write_timeout_s, self._check_reader, unread_bytes
+        )
+
+    def _check_reader(self, unread_bytes: int) -> None:
+        """Cut the connection unless the client has taken something meanwhile."""
+        if self.transport.get_write_buffer_size() < unread_bytes:
+            self._await_reader()
+        else:
+            self.transport.abort()
+
+    def _stop_write_timer(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None

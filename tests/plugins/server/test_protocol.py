@@ -91,3 +91,76 @@ def test_what_is_no_http(data: bytes) -> None:
     assert b"Traceback" not in answer
     last = answer[answer.rindex(b"HTTP/1.1 ") :]
     assert b" 200 " in last or error_of(last) == (400, "invalid_http")
+
+
+CHUNK = bytes(2**16)
+
+
+class Flood:
+    """Answers without end, until the client has gone."""
+
+    def __init__(self) -> None:
+        self.ended = asyncio.Event()
+
+    async def __call__(self, scope, receive, send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+        async def write() -> None:
+            while True:
+                await send({"type": "http.response.body", "body": CHUNK, "more_body": True})
+
+        writing = asyncio.create_task(write())
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        writing.cancel()
+        self.ended.set()
+
+
+async def flooded(write_timeout_s: float, read_bytes: int, pause_s: float) -> bool:
+    """Read so much, again and again with pauses; return whether that was cut off."""
+    app = Flood()
+    config = ServerConfig(write_timeout_s=write_timeout_s)
+    server = Server(config, None, {}, lambda: None, print)
+    listener = socket.create_server(("127.0.0.1", 0))
+    loop = asyncio.get_running_loop()
+    async with server._listen(app, listener):
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(listener.getsockname())
+            client.setblocking(False)
+            await loop.sock_sendall(client, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            begin = loop.time()
+            while not app.ended.is_set() and loop.time() - begin < 1.5:
+                left = read_bytes
+                while left > 0 and not app.ended.is_set():
+                    left -= len(await loop.sock_recv(client, left))
+                await asyncio.sleep(pause_s)
+            return app.ended.is_set()
+
+
+def test_a_client_that_does_not_read_is_cut_off() -> None:
+    assert asyncio.run(flooded(0.4, read_bytes=0, pause_s=0.02))
+
+
+def test_a_client_that_reads_slowly_is_served() -> None:
+    assert not asyncio.run(flooded(0.5, read_bytes=2**22, pause_s=0.2))
+
+
+async def dawdle(scope, receive, send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": bytes(2**23)})
+
+
+def test_an_answer_that_is_complete_does_not_wait_for_ever_either() -> None:
+    async def run() -> None:
+        server = Server(ServerConfig(write_timeout_s=0.4), None, {}, lambda: None, print)
+        listener = socket.create_server(("127.0.0.1", 0))
+        async with server._listen(dawdle, listener):
+            reader, writer = await asyncio.open_connection(*listener.getsockname())
+            writer.write(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            await asyncio.sleep(1.0)
+            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                await reader.readexactly(2**23)
+            writer.close()
+
+    asyncio.run(run())
