@@ -101,29 +101,40 @@ async def refused(client: Client, model: str, rng: random.Random) -> str:
 KINDS: dict[Sender, int] = {short: 8, long: 1, shared: 3, several: 2, left: 2, refused: 1}
 
 
-def resident_bytes(pid: int) -> int:
-    """Return the memory of a process and its descendants, shared pages counted once by share."""
+def resident_bytes(pid: int) -> dict[int, int]:
+    """Return the memory of a process and its descendants by id, shared pages counted by share."""
     folder = Path(f"/proc/{pid}")
     try:
         lines = (folder / "smaps_rollup").read_text().splitlines()
         children = (folder / f"task/{pid}/children").read_text().split()
     except (FileNotFoundError, ProcessLookupError):  # a child that has just ended
-        return 0
-    own = sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
-    return own + sum(resident_bytes(int(child)) for child in children)
+        return {}
+    found = {pid: sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))}
+    for child in children:
+        found |= resident_bytes(int(child))
+    return found
 
 
 def slope_mib_per_minute(samples: Sequence[tuple[float, int]]) -> float:
     """Fit a line through the second half of (seconds, bytes)."""
-    half = samples[len(samples) // 2 :]
-    seconds, sizes = zip(*half, strict=True)
+    seconds, sizes = zip(*samples[len(samples) // 2 :], strict=True)
     return 60 * statistics.linear_regression(seconds, sizes).slope / MIB
+
+
+def growth(samples: Sequence[tuple[float, int]]) -> dict[str, float]:
+    """Say how memory grew: at the beginning, in the middle, at the end, and how fast."""
+    first, middle, last = (samples[i][1] / MIB for i in (0, len(samples) // 2, -1))
+    slope = slope_mib_per_minute(samples)
+    mib = {"first_mib": first, "middle_mib": middle, "last_mib": last}
+    return {name: round(value, 1) for name, value in mib.items()} | {
+        "slope_mib_per_minute": round(slope, 3)
+    }
 
 
 async def soak(args: Namespace, url: str, pid: int) -> dict[str, object]:
     """Run the load and watch the memory."""
     ends: Counter[str] = Counter()
-    samples: list[tuple[float, int]] = []
+    samples: list[tuple[float, dict[int, int]]] = []
     begin = time.monotonic()
     stop = begin + 60 * args.minutes
     rng = random.Random(args.seed)
@@ -141,17 +152,19 @@ async def soak(args: Namespace, url: str, pid: int) -> dict[str, object]:
     async with Client(Target(url, ENDPOINT)) as client:
         [model, *_] = await client.models()
         await asyncio.gather(watch(), *(work() for _ in range(args.concurrency)))
-    slope = slope_mib_per_minute(samples)
+    total = growth([(second, sum(sizes.values())) for second, sizes in samples])
     failed = {end: count for end, count in ends.items() if "failed" in end}
+    lasting = set.intersection(*(set(sizes) for _, sizes in samples))
     return {
         "minutes": args.minutes,
         "requests": ends.total(),
         "ends": dict(ends.most_common()),
-        "first_mib": round(samples[0][1] / MIB, 1),
-        "middle_mib": round(samples[len(samples) // 2][1] / MIB, 1),
-        "last_mib": round(samples[-1][1] / MIB, 1),
-        "slope_mib_per_minute": round(slope, 3),
-        "passed": slope < args.max_slope and not failed,
+        **total,
+        "processes": {
+            process: growth([(second, sizes[process]) for second, sizes in samples])
+            for process in sorted(lasting)
+        },
+        "passed": total["slope_mib_per_minute"] < args.max_slope and not failed,
     }
 
 
