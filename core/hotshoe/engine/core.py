@@ -235,6 +235,9 @@ class EngineCore:
             outputs += news if self._constraints is None else self._constraints.advance(news)
         except Exception as error:
             self._fail(error)
+        except BaseException as error:  # an interrupt has torn the step apart
+            self._failure = error
+            raise
         self._num_steps += 1
         self._last_step_s = time.perf_counter() - begin
         self._last_step_tokens = plan.num_tokens

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -75,7 +75,7 @@ class InputProcessor:
                 f"priority must be between -{MAX_PRIORITY} and {MAX_PRIORITY}, not {priority}",
                 "priority",
             )
-        params = self._checked(params, len(token_ids))
+        params = self._checked(params)
         number = next(self._numbers)
         seed = params.seed
         if seed is None:
@@ -119,13 +119,15 @@ class InputProcessor:
             ids = self._require_tokenizer().encode(prompt.text, add_special_tokens=True)
             return prompt.text, self._bounded(ids), prompt.cache_salt
         if isinstance(prompt, TokensPrompt):
-            return None, self._bounded(list(prompt.token_ids)), prompt.cache_salt
-        raise RequestError(f"a prompt is text or token ids, not {type(prompt).__name__}", "prompt")
+            return None, self._bounded(_integers(prompt.token_ids)), prompt.cache_salt
+        raise RequestError(
+            f"a prompt is text, TextPrompt or TokensPrompt, not {type(prompt).__name__}", "prompt"
+        )
 
     def _bounded(self, ids: list[int]) -> list[int]:
         if not ids:
             raise RequestError("the prompt is empty; give at least one token", "prompt")
-        for token_id in (min(ids, key=_as_int), max(ids, key=_as_int)):
+        for token_id in (min(ids), max(ids)):
             if not 0 <= token_id < self._vocab_size:
                 raise RequestError(
                     f"token id {token_id} is outside the vocabulary (0 to {self._vocab_size - 1})",
@@ -140,7 +142,9 @@ class InputProcessor:
             )
         return ids
 
-    def _checked(self, params: SamplingParams, prompt_len: int) -> SamplingParams:
+    def _checked(self, params: SamplingParams) -> SamplingParams:
+        if not isinstance(params, SamplingParams):
+            raise RequestError(f"params must be SamplingParams, not {params!r}", "params")
         for name in ("logprobs", "prompt_logprobs"):
             wanted = getattr(params, name)
             if wanted is not None and wanted > self._config.max_logprobs:
@@ -198,7 +202,13 @@ def derived_seed(seed: int, index: int) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
-def _as_int(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise RequestError(f"token ids are integers, not {value!r}", "prompt")
-    return value
+def _integers(ids: Sequence[int]) -> list[int]:
+    """Return the ids as a list of what is an integer and nothing else."""
+    if not isinstance(ids, Iterable):
+        raise RequestError(f"token ids come as a list, not as {ids!r}", "prompt")
+    ids = list(ids)
+    if set(map(type, ids)) - {int}:
+        wrong = next(i for i in ids if type(i) is not int)
+        kind = type(wrong).__name__
+        raise RequestError(f"token ids are integers, not {wrong!r} of type {kind}", "prompt")
+    return ids

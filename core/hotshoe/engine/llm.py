@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import signal
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Self
 
 from hotshoe.config import EngineConfig
 from hotshoe.engine.engine import Engine
-from hotshoe.errors import RequestError
+from hotshoe.errors import ConfigError, RequestError
 from hotshoe.platform import Change
 from hotshoe.plugins import PluginManager
 from hotshoe.slots import Decision
@@ -42,12 +46,14 @@ class LLM:
         if config is None:
             named = options if model is None else {"model": model, **options}
             config = EngineConfig.from_mapping(named)
-        else:
-            assert model is None and not options, "give either config or options"
+        elif model is not None or options:
+            raise ConfigError("give either config, or model and options")
         self.engine = Engine(config, plugins)
         self._count = 0
         # Requests whose output nobody has taken yet; None until they have ended.
         self._enqueued: dict[str, RequestOutput | None] = {}
+        # Updates of open streams that other calls have stepped past.
+        self._unread: dict[str, deque[RequestUpdate]] = {}
 
     @property
     def config(self) -> EngineConfig:
@@ -115,8 +121,8 @@ class LLM:
             RequestError: A prompt or parameter is bad; then none of the prompts is queued.
             QueueFullError: More would wait than the configuration allows; none is queued.
         """
-        batch = [prompts] if isinstance(prompts, (str, TextPrompt, TokensPrompt)) else list(prompts)
-        each = self._params_for(batch, params)
+        batch = _batch(prompts)
+        each = _params_for(batch, params)
         ids = [self._next_id() for _ in batch]
         try:
             for request_id, prompt, one in zip(ids, batch, each, strict=True):
@@ -137,20 +143,23 @@ class LLM:
     ) -> Iterator[RequestUpdate]:
         """Complete one prompt, yielding what every step brought; `update.output()` is the whole.
 
-        Leaving the iterator early aborts the request.
+        The request begins with the first `next`; leaving the iterator early aborts it. Other calls
+        may be made meanwhile.
         """
         request_id = self._next_id()
-        self.engine.add(request_id, prompt, params or SamplingParams())
+        self.engine.add(request_id, prompt, SamplingParams() if params is None else params)
+        updates = self._unread[request_id] = deque()
         finished = False
         try:
             while not finished:
-                for update in self._step():
-                    if update.request_id == request_id:
-                        finished = update.finished
-                        yield update
+                while not updates:
+                    self._step()
+                update = updates.popleft()
+                finished = update.finished
+                yield update
         finally:
-            if not finished:
-                self.engine.abort(request_id)
+            del self._unread[request_id]
+            self.engine.abort(request_id)
 
     def chat(
         self,
@@ -181,11 +190,14 @@ class LLM:
         self.close()
 
     def _step(self) -> list[RequestUpdate]:
-        """Run one step and keep the outputs that somebody will wait for."""
-        updates = self.engine.step()
-        for update in updates:
-            if update.finished and update.request_id in self._enqueued:
-                self._enqueued[update.request_id] = update.output()
+        """Run one step and keep what somebody will wait for."""
+        with _uninterrupted():
+            updates = self.engine.step()
+            for update in updates:
+                if update.request_id in self._unread:
+                    self._unread[update.request_id].append(update)
+                elif update.finished and update.request_id in self._enqueued:
+                    self._enqueued[update.request_id] = update.output()
         return updates
 
     def _wait(self, ids: Sequence[str]) -> list[RequestOutput]:
@@ -206,14 +218,50 @@ class LLM:
         self._count += 1
         return f"req-{self._count}"
 
-    @staticmethod
-    def _params_for(
-        batch: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
-    ) -> list[SamplingParams]:
-        if params is None or isinstance(params, SamplingParams):
-            return [params or SamplingParams()] * len(batch)
-        if len(params) != len(batch):
-            raise RequestError(
-                f"{len(batch)} prompts, but {len(params)} sampling parameters", "params"
-            )
-        return list(params)
+
+def _batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """Return prompts as a list."""
+    if isinstance(prompts, (str, TextPrompt, TokensPrompt)):
+        return [prompts]
+    if isinstance(prompts, Mapping) or not isinstance(prompts, Iterable):
+        raise RequestError(
+            f"prompts are text, TextPrompt, TokensPrompt or a list of these, not {prompts!r}",
+            "prompt",
+        )
+    return list(prompts)
+
+
+def _params_for(
+    batch: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
+) -> list[SamplingParams]:
+    """Return one set of parameters for each prompt."""
+    if params is None:
+        params = SamplingParams()
+    if not isinstance(params, (list, tuple)):
+        return [params] * len(batch)  # type: ignore[list-item]  # `Engine.add` checks the type
+    if len(params) != len(batch):
+        raise RequestError(f"{len(batch)} prompts, but {len(params)} sampling parameters", "params")
+    return list(params)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let Ctrl-C wait for the end of a step, which it would tear apart; a second one does not."""
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    waiting: list[tuple[Any, ...]] = []
+
+    def postpone(*signalled: Any) -> None:
+        if waiting:
+            handler(*signalled)
+        waiting.append(signalled)
+
+    signal.signal(signal.SIGINT, postpone)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if waiting:
+            handler(*waiting[0])

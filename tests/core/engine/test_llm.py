@@ -1,10 +1,12 @@
 """The offline API on the null platform, whose tokens count upwards."""
 
+import signal
 from pathlib import Path
 
 import pytest
 
 from hotshoe import LLM, SamplingParams, TokensPrompt
+from hotshoe.builtin.null import NullWorker
 from hotshoe.errors import ConfigError, EngineDeadError, QueueFullError, RequestError
 from hotshoe.types import FinishReason
 
@@ -137,7 +139,9 @@ BAD = {
     "negative": (TokensPrompt([-1]), {}, "outside the vocabulary"),
     "beyond": (TokensPrompt([1 << 17]), {}, "outside the vocabulary"),
     "not a number": (TokensPrompt([1.5]), {}, "integers"),
-    "no prompt": (17, {}, "text or token ids"),
+    "no prompt": (17, {}, "TextPrompt or TokensPrompt"),
+    "a flag for a number": (TokensPrompt([True]), {}, "integers, not True of type bool"),
+    "no list": (TokensPrompt(5), {}, "come as a list, not as 5"),
     "logprobs": ("A", {"logprobs": 21}, "allows 20"),
     "bias": ("A", {"logit_bias": {1 << 20: 1.0}}, "logit_bias"),
 }
@@ -148,6 +152,66 @@ def test_bad_requests_are_refused_and_others_go_on(llm: LLM, prompt, params, mat
     with pytest.raises(RequestError, match=match):
         llm.generate([TokensPrompt([1]), prompt], SamplingParams(**params))
     assert tokens(llm, [7], max_tokens=2) == [8, 9]
+
+
+@pytest.mark.parametrize("prompts", [5, None, {"prompt": "A"}])
+def test_prompts_of_another_kind_are_refused(llm: LLM, prompts) -> None:
+    with pytest.raises(RequestError, match="or a list of these"):
+        llm.generate(prompts)
+
+
+@pytest.mark.parametrize("params", [{"temperature": 0}, 5, [5], "x"])
+def test_params_of_another_kind_are_refused(llm: LLM, params) -> None:
+    with pytest.raises(RequestError, match="must be SamplingParams"):
+        llm.generate("A", params)
+
+
+def test_streams_and_other_calls_take_turns(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=5)
+    first, second = llm.stream("A", params), llm.stream("K", params)
+    texts = ["", ""]
+    for one, two in zip(first, second, strict=True):
+        texts[0] += one.sequences[0].new_text
+        texts[1] += two.sequences[0].new_text
+        assert (
+            tokens(llm, [7], max_tokens=9)[-1] == 16
+        )  # both streams end during the first of these
+    assert texts == ["BCDEF", "LMNOP"]
+    assert list(first) == []
+
+
+def test_an_interrupt_waits_for_the_end_of_a_step(llm: LLM, monkeypatch) -> None:
+    execute = NullWorker.execute
+    once = iter([True])
+
+    def interrupted(self: NullWorker, plan):
+        if len(plan.rows) == 2 and next(once, False):
+            signal.raise_signal(signal.SIGINT)
+        return execute(self, plan)
+
+    monkeypatch.setattr(NullWorker, "execute", interrupted)
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate([TokensPrompt([1]), TokensPrompt([5])])
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert tokens(llm, [7], max_tokens=2) == [8, 9]
+
+
+def test_a_second_interrupt_ends_the_engine(llm: LLM, monkeypatch) -> None:
+    def interrupted(self: NullWorker, plan):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(NullWorker, "execute", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate("A")
+    with pytest.raises(EngineDeadError, match="KeyboardInterrupt"):
+        llm.generate("A")
+
+
+def test_either_a_configuration_or_options(llm: LLM) -> None:
+    with pytest.raises(ConfigError, match="either config, or"):
+        LLM("demo", config=llm.config)
 
 
 def test_an_id_in_use_is_refused_whatever_n(llm: LLM) -> None:
