@@ -51,8 +51,10 @@ class Serve:
         plugins = PluginManager(disabled=engine.disable_plugins)
         extensions = with_options(find_extensions(plugins), options)
         warn(config)
-        from hotshoe_server.sockets import open_port
+        from hotshoe_server.sockets import check_certificate, open_port
 
+        if config.ssl_certfile and config.ssl_keyfile:
+            check_certificate(config.ssl_certfile, config.ssl_keyfile)
         listener = open_port(config.host, config.port)
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host

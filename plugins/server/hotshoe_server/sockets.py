@@ -1,4 +1,7 @@
-"""Listening sockets, opened before the model is loaded, so that a taken port is known at once."""
+"""Listening sockets and their certificate, looked at before the model is loaded.
+
+So a taken port or an unusable key is known at once.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import contextlib
 import errno
 import os
 import socket
+import ssl
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,6 +61,26 @@ def open_unix(path: str) -> socket.socket:
             return listener
     except OSError as error:
         raise ConfigError(f"cannot listen on --admin-socket {path}: {error.strerror}") from None
+
+
+def check_certificate(certfile: str, keyfile: str) -> None:
+    """Read a certificate and its key once, before anything depends on them.
+
+    Raises:
+        ConfigError: One cannot be read, is encrypted, or does not belong to the other.
+    """
+    try:
+        # Without a password given, an encrypted key would ask for one on the terminal.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certfile, keyfile, password="")
+    except ssl.SSLError:
+        raise ConfigError(
+            f"--ssl-certfile {certfile} and --ssl-keyfile {keyfile} cannot be used: "
+            "they are no PEM files, the key is encrypted, or it belongs to another certificate"
+        ) from None
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read --ssl-certfile {certfile} or --ssl-keyfile {keyfile}: {error.strerror}"
+        ) from None
 
 
 @contextlib.contextmanager

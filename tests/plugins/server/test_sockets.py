@@ -1,11 +1,13 @@
 """Listening sockets."""
 
 import socket
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from hotshoe.errors import ConfigError
-from hotshoe_server.sockets import open_port, open_unix
+from hotshoe_server.sockets import check_certificate, open_port, open_unix
 
 
 def test_ports() -> None:
@@ -41,3 +43,38 @@ def test_files_are_never_replaced(tmp_path) -> None:
     assert path.read_text() == "precious"
     with pytest.raises(ConfigError, match="cannot listen"):
         open_unix(str(tmp_path / "no" / "folder"))
+
+
+def self_signed(folder: Path, name: str) -> tuple[str, str, str]:
+    """Write a certificate, its key, and the key once more encrypted."""
+    x509 = pytest.importorskip("cryptography.x509")
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    builder = x509.CertificateBuilder(subject, subject, key.public_key(), 1)
+    builder = builder.not_valid_before(now).not_valid_after(now + timedelta(days=1))
+    certificate = builder.sign(key, hashes.SHA256())
+    pem = serialization.Encoding.PEM
+    texts = {"certificate": certificate.public_bytes(pem)}
+    for kind, encryption in {
+        "key": serialization.NoEncryption(),
+        "encrypted": serialization.BestAvailableEncryption(b"secret"),
+    }.items():
+        texts[kind] = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, encryption)
+    for kind, text in texts.items():
+        (folder / f"{name}-{kind}").write_bytes(text)
+    return tuple(str(folder / f"{name}-{kind}") for kind in texts)
+
+
+def test_certificates_that_cannot_be_used(tmp_path: Path) -> None:
+    certificate, key, encrypted = self_signed(tmp_path, "ours")
+    _, foreign, _ = self_signed(tmp_path, "theirs")
+    check_certificate(certificate, key)
+    for pair in ((certificate, encrypted), (certificate, foreign), (key, certificate)):
+        with pytest.raises(ConfigError, match="cannot be used"):
+            check_certificate(*pair)
+    with pytest.raises(ConfigError, match="cannot read --ssl-certfile nowhere"):
+        check_certificate("nowhere", key)
