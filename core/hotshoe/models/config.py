@@ -47,11 +47,7 @@ class ModelConfig:
         Raises:
             CheckpointError: No directory, no or malformed config.json.
         """
-        if not path.is_dir():
-            raise CheckpointError(
-                f"no model at {path}: give a local directory with config.json and safetensors "
-                "files, or a name that a plugin knows (`hotshoe plugins` lists them)"
-            )
+        _check_place(path)
         values = merged(read_json(path / "config.json"), overrides or {})
         names = values.get("architectures")
         if not isinstance(names, list) or not names or not isinstance(names[0], str):
@@ -104,6 +100,31 @@ class ModelConfig:
             self.require(name)
             default = 0
         return _positive(self.values, name, default)
+
+
+def _check_place(path: Path) -> None:
+    """Refuse what is no model directory, in the words for what it is instead.
+
+    Raises:
+        CheckpointError: It is none.
+    """
+    if path.is_dir():
+        files = [] if (path / "config.json").exists() else sorted(path.glob("*.gguf"))
+    else:
+        files = [path] if path.is_file() else []
+    for file in files:
+        if file.suffix == ".gguf":
+            raise CheckpointError(
+                f"{file} is a GGUF file, a format that is not read; use the checkpoint that it was "
+                "made from, a directory with config.json and safetensors files"
+            )
+        raise CheckpointError(f"{file} is a file; give the directory that it lies in")
+    if not path.exists():
+        raise CheckpointError(
+            f"no model at {path}: give a local directory with config.json and safetensors files "
+            "(nothing is downloaded: fetch it first), or a name that a plugin knows "
+            "(`hotshoe plugins` lists them)"
+        )
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -168,6 +168,9 @@ def _convert_backend(directory: Path) -> tokenizers.Tokenizer:
             f"{directory}: tokenizer class {type(converted).__name__} cannot be converted; "
             "supply a tokenizer.json"
         )
+    if backend.get_vocab_size() == len(backend.get_added_tokens_decoder()):
+        # Nothing but the special tokens of the class that config.json names.
+        raise CheckpointError(f"{directory} holds no tokenizer: neither tokenizer.json nor another")
     return backend
 
 

@@ -1,6 +1,7 @@
 """A model directory's configuration: what is read, and what is said of what cannot be."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -105,6 +106,20 @@ def test_scaled_rotations_reach_further(write, rope, longest):
 def test_a_missing_directory_says_what_to_give(tmp_path):
     with pytest.raises(CheckpointError, match=r"no model at .*nowhere.*local directory"):
         ModelConfig.load(tmp_path / "nowhere")
+    with pytest.raises(CheckpointError, match="nothing is downloaded"):
+        ModelConfig.load(Path("Someone/Model-7B"))
+
+
+def test_what_is_no_model_directory_is_named(tmp_path):
+    gguf = tmp_path / "model.gguf"
+    gguf.touch()
+    for path in (gguf, tmp_path):
+        with pytest.raises(CheckpointError, match=r"model\.gguf is a GGUF file"):
+            ModelConfig.load(path)
+    weights = tmp_path / "model.safetensors"
+    weights.touch()
+    with pytest.raises(CheckpointError, match="give the directory"):
+        ModelConfig.load(weights)
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,9 @@ def test_empty_directory_with_transformers(tmp_path):
     pytest.importorskip("transformers")
     with pytest.raises(CheckpointError, match="no tokenizer"):
         Tokenizer.load(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3"}')
+    with pytest.raises(CheckpointError, match="holds no tokenizer"):
+        Tokenizer.load(tmp_path)
 
 
 def test_loading_imports_neither_torch_nor_transformers(make_directory):
