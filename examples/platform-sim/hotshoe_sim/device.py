@@ -11,7 +11,8 @@ from __future__ import annotations
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -50,14 +51,21 @@ class Memory:
 
 
 class Allocation:
-    """Device memory in use; views share one."""
+    """Device memory in use; views share one.
+
+    Work that is still queued needs none: what comes later in the queue may have its memory.
+    """
 
 
 class Queue:
-    """Runs work in order on a thread of its own. An error surfaces where somebody waits."""
+    """Runs work in order on a thread of its own. An error surfaces where somebody waits.
+
+    What a host thread submits while it records is kept for later instead.
+    """
 
     def __init__(self) -> None:
         self._work: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        self._recordings = threading.local()
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         #: Cleared to hold the device, so that tests see what does not wait.
@@ -70,19 +78,38 @@ class Queue:
 
     def submit(self, work: Callable[[], object]) -> None:
         """Append work."""
+        recording: list[Callable[[], object]] | None = getattr(self._recordings, "work", None)
+        if recording is not None:
+            recording.append(work)
+            return
         if self._thread is None:
             self._thread = threading.Thread(target=self._loop, name="sim", daemon=True)
             self._thread.start()
         self._work.put(work)
 
     def wait(self) -> None:
-        """Return when everything submitted before has been done, and raise what went wrong."""
+        """Return when everything submitted before has been done.
+
+        Raises:
+            RuntimeError: Some of it went wrong, or this thread records.
+        """
+        if getattr(self._recordings, "work", None) is not None:
+            raise RuntimeError("sim: work that is being recorded cannot be waited for")
         done = threading.Event()
         self.submit(done.set)
         done.wait()
         error, self._error = self._error, None
         if error is not None:
             raise RuntimeError(f"sim: {error}") from error
+
+    @contextmanager
+    def recording(self) -> Iterator[list[Callable[[], object]]]:
+        """Collect the work that this thread submits, running none of it."""
+        self._recordings.work = work = []
+        try:
+            yield work
+        finally:
+            self._recordings.work = None
 
     @torch.inference_mode()
     def _loop(self) -> None:
@@ -165,37 +192,44 @@ def launch(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     _check_devices(func, leaves)
     by_meta = {id(leaf.meta): leaf for leaf in leaves if isinstance(leaf, SimTensor)}
 
-    def call(convert: Callable[[Any], Any]) -> Any:
-        some_args, some_kwargs = tree_unflatten([convert(leaf) for leaf in leaves], tree)
+    def call(leaves: Sequence[Any]) -> Any:
+        some_args, some_kwargs = tree_unflatten(leaves, tree)
         return func(*some_args, **some_kwargs)
 
+    queued = [_queued(leaf) for leaf in leaves]
+
+    def run() -> Any:
+        return call([leaf.read() if isinstance(leaf, Cell) else leaf for leaf in queued])
+
     try:
-        metas = call(_to_meta)
+        metas = call([_to_meta(leaf) for leaf in leaves])
     except Exception:  # what it gives depends on values, or it is wrong: then the call says so
-        return _launch_and_wait(call)
+        return _launch_and_wait(run)
     flat, shape = tree_flatten(metas)
     if not all(isinstance(meta, Tensor) for meta in flat):
-        return _launch_and_wait(call)
+        return _launch_and_wait(run)
     # A result that is an input was written in place.
     results = [
         by_meta[id(meta)] if id(meta) in by_meta else _result(meta, by_meta.values())
         for meta in flat
     ]
 
+    places = [(result.cell, result.meta) for result in results]
+
     def work() -> None:
-        values, _ = tree_flatten(call(_to_value))
-        for result, value in zip(results, values, strict=True):
-            result.cell.value = _as_laid_out(value, result.meta)
+        values, _ = tree_flatten(run())
+        for (cell, meta), value in zip(places, values, strict=True):
+            cell.value = _as_laid_out(value, meta)
 
     QUEUE.submit(work)
     return tree_unflatten(results, shape)
 
 
-def _launch_and_wait(call: Callable[[Callable[[Any], Any]], Any]) -> Any:
+def _launch_and_wait(run: Callable[[], Any]) -> Any:
     """Run an operation whose results are known only afterwards, such as `item`."""
     found: list[Any] = []
     QUEUE.wait()
-    QUEUE.submit(lambda: found.append(call(_to_value)))
+    QUEUE.submit(lambda: found.append(run()))
     QUEUE.wait()
     return tree_map(lambda x: adopt(x) if isinstance(x, Tensor) else x, found[0])
 
@@ -278,9 +312,10 @@ def _to_meta(leaf: Any) -> Any:
     return torch.device("meta") if isinstance(leaf, torch.device) else leaf
 
 
-def _to_value(leaf: Any) -> Any:
+def _queued(leaf: Any) -> Any:
+    """Return what queued work keeps of an argument."""
     if isinstance(leaf, SimTensor):
-        return leaf.cell.read()
+        return leaf.cell
     return torch.device("cpu") if isinstance(leaf, torch.device) else leaf
 
 

@@ -11,7 +11,14 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import NormSpec, TransferSpec
+from hotshoe.slots import (
+    PLAIN_LAYOUT,
+    AttentionMetadata,
+    AttentionSpec,
+    GraphSpec,
+    NormSpec,
+    TransferSpec,
+)
 from hotshoe_sim.device import QUEUE, SimTensor
 
 
@@ -38,6 +45,64 @@ def build_norm(spec: NormSpec, facts: DeviceFacts) -> Callable[[Tensor, Tensor],
         return out
 
     return norm
+
+
+class Attention:
+    """Candidate `sim` of slot `attention`: one head of one request after the other.
+
+    The lengths are read on the device, when the kernel runs; so it can be recorded.
+    """
+
+    layout = PLAIN_LAYOUT
+
+    def __init__(self, spec: AttentionSpec, facts: DeviceFacts) -> None:
+        self._spec = spec
+
+    def __call__(
+        self, q: Tensor, cache: Tensor, metadata: AttentionMetadata, sinks: Tensor | None
+    ) -> Tensor:
+        out = torch.empty_like(q, memory_format=torch.contiguous_format)
+        starts, lengths = metadata.query_start_loc, metadata.seq_lens
+        launch(self._kernel, out, q, cache, starts, lengths, metadata.block_table)
+        return out.view(q.shape[0], -1)
+
+    def _kernel(
+        self, out: Tensor, q: Tensor, cache: Tensor, starts: Tensor, lengths: Tensor, table: Tensor
+    ) -> None:
+        spec = self._spec
+        heads = (spec.block_size, spec.num_kv_heads, spec.head_dim)
+        blocks = cache.view(*cache.shape[:2], *heads)
+        for i, (length, row) in enumerate(zip(lengths.tolist(), table, strict=True)):
+            used = row[: -(-length // spec.block_size)].long()
+            # [2, num_kv_heads, length, head_dim]
+            k, v = blocks[:, used].flatten(1, 2)[:, :length].transpose(1, 2).float()
+            step = slice(int(starts[i]), int(starts[i + 1]))
+            # [num_kv_heads, group, query_len, head_dim]
+            queries = q[step].float().transpose(0, 1).unflatten(0, (spec.num_kv_heads, -1))
+            scores = queries @ k[:, None].mT * spec.scale
+            later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(
+                1 + length - step.stop + step.start
+            )
+            weights = scores.masked_fill(later, float("-inf")).softmax(-1)
+            out[step] = (weights @ v[:, None]).flatten(0, 1).transpose(0, 1)
+
+
+class Graph:
+    """Candidate `queue` of slot `graph`: keeps the work of a step and queues it again."""
+
+    def __init__(self, spec: GraphSpec, facts: DeviceFacts) -> None:
+        pass
+
+    def record(self, function: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        with QUEUE.recording() as steps:
+            output = function()
+
+        def replay() -> Tensor:
+            for step in steps:
+                QUEUE.submit(step)
+            return output
+
+        return replay
 
 
 class Transfer:

@@ -8,7 +8,16 @@ from collections.abc import Mapping, Sequence
 from hotshoe.config import EngineConfig
 from hotshoe.errors import ConfigError
 from hotshoe.platform import Available, Change, DeviceFacts, MemoryBudget, Platform
-from hotshoe.slots import Candidate, NormSpec, TransferSpec, Verdict, accept, refuse
+from hotshoe.slots import (
+    AttentionSpec,
+    Candidate,
+    GraphSpec,
+    NormSpec,
+    TransferSpec,
+    Verdict,
+    accept,
+    refuse,
+)
 
 MEMORY_MIB = 1024
 #: Left free for the results of a step's operations.
@@ -40,7 +49,9 @@ class SimPlatform(Platform):
 
     def candidates(self) -> Sequence[Candidate]:
         return (
-            Candidate("transfer", "queue", judge_transfer, "hotshoe_sim.kernels:Transfer"),
+            Candidate("transfer", "queue", judge_queue, "hotshoe_sim.kernels:Transfer"),
+            Candidate("graph", "queue", judge_queue, "hotshoe_sim.kernels:Graph"),
+            Candidate("attention", "sim", judge_attention, "hotshoe_sim.kernels:Attention"),
             Candidate("rms_norm", "sim", judge_norm, "hotshoe_sim.kernels:build_norm", True),
         )
 
@@ -53,6 +64,9 @@ class SimPlatform(Platform):
             raise ConfigError(f"platform_options.memory_mib cannot be {mib!r}")
         self._memory_bytes = mib << 20
         return ()
+
+    def take_part(self, rank: int, size: int) -> None:
+        """Let every process have a device of its own; they meet in the host's memory."""
 
     def activate(self, config: EngineConfig) -> Mapping[str, object]:
         from hotshoe_sim import device
@@ -67,17 +81,30 @@ class SimPlatform(Platform):
         return MemoryBudget(max(free, 0), "what weights leave, but 64 MiB for activations")
 
 
-def judge_transfer(spec: TransferSpec, facts: DeviceFacts) -> Verdict:
-    """Accept any depth: copies are queued in order."""
+def judge_queue(spec: TransferSpec | GraphSpec, facts: DeviceFacts) -> Verdict:
+    """Accept any size: work is queued in order, and can be queued again."""
     return accept(10) if "queue" in facts.features else refuse("the device has no queue")
 
 
 def judge_norm(spec: NormSpec, facts: DeviceFacts) -> Verdict:
     """Accept what the device's one vector unit computes."""
-    if facts.arch != "sim1":
-        return refuse(f"architecture {facts.arch} is not sim1")
-    if spec.dtype not in ("float32", "bfloat16"):
-        return refuse(f"element type {spec.dtype} is not float32 or bfloat16")
     if spec.quant is not None:
         return refuse("the vector unit quantises no results")
+    return _judge(facts, spec.dtype)
+
+
+def judge_attention(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
+    """Accept plain attention."""
+    if spec.window is not None or spec.softcap is not None or spec.sinks:
+        return refuse("the vector unit knows no windows, soft caps and sinks")
+    if spec.kv_dtype != spec.dtype:
+        return refuse(f"kv_dtype {spec.kv_dtype} differs from dtype {spec.dtype}")
+    return _judge(facts, spec.dtype)
+
+
+def _judge(facts: DeviceFacts, dtype: str) -> Verdict:
+    if facts.arch != "sim1":
+        return refuse(f"architecture {facts.arch} is not sim1")
+    if dtype not in ("float32", "bfloat16"):
+        return refuse(f"element type {dtype} is not float32 or bfloat16")
     return accept(10, "the vector unit")
