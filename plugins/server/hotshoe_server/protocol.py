@@ -51,7 +51,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start to wait for a head."""
         super().connection_made(transport)
-        transport.set_write_buffer_limits(high=0)  # so that nothing waits unnoticed
+        # So that nothing waits unnoticed; over TLS a limit of 0 would never let writing go on.
+        transport.set_write_buffer_limits(high=1, low=0)
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -1,9 +1,13 @@
 """Listening sockets."""
 
+import contextlib
 import socket
+import ssl
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import httpx
 import pytest
 
 from hotshoe.errors import ConfigError
@@ -78,3 +82,22 @@ def test_certificates_that_cannot_be_used(tmp_path: Path) -> None:
             check_certificate(*pair)
     with pytest.raises(ConfigError, match="cannot read --ssl-certfile nowhere"):
         check_certificate("nowhere", key)
+
+
+def test_answers_over_tls(run_server, tmp_path: Path) -> None:
+    certificate, key, _ = self_signed(tmp_path, "ours")
+    tls = ("--ssl-certfile", certificate, "--ssl-keyfile", key)
+    running = run_server("demo", "--platform", "null", *tls, ready=False)
+    trust = ssl.create_default_context(cafile=certificate)
+    trust.check_hostname = False
+    with httpx.Client(base_url=running.url.replace("http:", "https:"), verify=trust) as client:
+        for _ in range(600):
+            with contextlib.suppress(httpx.ConnectError):
+                if client.get("/ready").status_code == 200:
+                    break
+            time.sleep(0.1)
+        body = {"prompt": [65], "max_tokens": 400, "ignore_eos": True, "stream": True}
+        text = client.post("/v1/completions", json=body).text
+    assert text.count("data: ") > 1
+    assert text.endswith("data: [DONE]\n\n")
+    assert running.stop() == 0
