@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import triton.language as tl
+from tests.platforms.triton import bounds
 from triton.runtime import interpreter
 
 from hotshoe.platform import DeviceFacts
@@ -59,6 +60,7 @@ def repair_interpreter() -> None:
 
 if not ON_DEVICE:
     repair_interpreter()
+    bounds.install()
 
 
 def device_facts(arch: str, device: str = "cpu", units: int = 4) -> DeviceFacts:
