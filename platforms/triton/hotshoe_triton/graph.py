@@ -6,7 +6,8 @@ devices too.
 
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -35,6 +36,27 @@ def no_garbage() -> Iterator[None]:
             gc.enable()
 
 
+@contextmanager
+def ordinary_tensors(recording: AbstractContextManager[None]) -> Iterator[None]:
+    """Record, but make what PyTorch keeps for all recordings of a process outside inference mode.
+
+    The random generator's state is shared by them, and what was made inside cannot be written
+    outside, where the next recording may be made or repeated.
+    """
+    inference = torch.is_inference_mode_enabled()
+    with torch.inference_mode(False), recording, torch.inference_mode(inference):
+        yield
+
+
+@cache
+def recording_stream(device: int) -> torch.cuda.Stream:
+    """Return the one stream on which a device's steps are recorded.
+
+    Not one for each engine: libraries keep a workspace for every stream that they ever met.
+    """
+    return torch.cuda.Stream(device)
+
+
 class Graph:
     """See `hotshoe.slots.GraphOp`."""
 
@@ -42,11 +64,18 @@ class Graph:
         self._pool: tuple[int, int] | None = None
 
     def record(self, function: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        # Once as it is: kernels are compiled and libraries take their workspaces outside the graph.
-        function()
         graph = torch.cuda.CUDAGraph()
-        with no_garbage(), torch.cuda.graph(graph, pool=self._pool):
-            output = function()
+        stream = recording_stream(torch.cuda.current_device())
+        # Other threads' engines may take memory meanwhile: only this one's calls are watched.
+        recording = torch.cuda.graph(
+            graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"
+        )
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):  # left even if a recording fails, which leaves it open
+            # Once as it is: kernels are compiled and libraries take their workspaces outside.
+            function()
+            with no_garbage(), ordinary_tensors(recording):
+                output = function()
         self._pool = graph.pool()
 
         def replay() -> Tensor:

@@ -1,7 +1,9 @@
 """Recorded work; what is recorded needs a device, how it is done does not."""
 
+from __future__ import annotations
+
 import gc
-import types
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -9,7 +11,7 @@ import torch
 from tests.platforms.triton.conftest import ON_DEVICE, device_facts
 
 from hotshoe.slots import GraphSpec
-from hotshoe_triton.graph import Graph, no_garbage, supports
+from hotshoe_triton.graph import Graph, no_garbage, recording_stream, supports
 
 SPEC = GraphSpec(8)
 
@@ -24,37 +26,139 @@ def test_nothing_is_collected_during_a_recording() -> None:
     assert gc.isenabled()
 
 
-def test_recordings_share_a_pool_and_run_once_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[object] = []
+class Device:
+    """What `torch.cuda` has for recordings, as it behaves there: a recording that fails does not
+    leave its stream, and what it keeps for the process is made in the mode of its beginning."""
 
-    class Recording:
-        def pool(self) -> tuple[int, int]:
-            return (0, 7)
+    def __init__(self) -> None:
+        self.log: list[object] = []
+        self.current = "default"
+        self.modes: list[object] = []
+        self.pools = 0
 
-        def replay(self) -> None:
-            calls.append("replay")
+    def Stream(self, device: int) -> Stream:
+        self.log.append("new stream")
+        return Stream(self)
+
+    def current_device(self) -> int:
+        return 0
+
+    def current_stream(self) -> object:
+        return self.current
 
     @contextmanager
-    def record(graph: Recording, pool: object):
-        calls.append(("begin", pool))
-        yield
-        calls.append("end")
+    def stream(self, stream: object) -> Iterator[None]:
+        before, self.current = self.current, stream
+        try:
+            yield
+        finally:
+            self.current = before
 
-    monkeypatch.setattr(torch, "cuda", types.SimpleNamespace(CUDAGraph=Recording, graph=record))
-    graph = Graph(SPEC, device_facts("gfx942"))
+    def CUDAGraph(self) -> Recording:
+        self.pools += 1
+        return Recording(self)
+
+    @contextmanager
+    def graph(
+        self, graph: Recording, pool: object, stream: object, capture_error_mode: str
+    ) -> Iterator[None]:
+        self.modes.append((capture_error_mode, torch.is_inference_mode_enabled()))
+        self.current = stream
+        self.log.append(("begin", pool))
+        yield
+        self.log.append("end")
+
+
+class Stream:
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def wait_stream(self, other: object) -> None:
+        self.device.log.append(("wait for", other))
+
+
+class Recording:
+    def __init__(self, device: Device) -> None:
+        self.device, self.number = device, device.pools
+
+    def pool(self) -> tuple[int, int]:
+        return (0, self.number)
+
+    def replay(self) -> None:
+        self.device.log.append("replay")
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
+    recording_stream.cache_clear()
+    device = Device()
+    monkeypatch.setattr(torch, "cuda", device)
+    yield device
+    recording_stream.cache_clear()
+
+
+@pytest.fixture
+def graph(device: Device) -> Graph:
+    return Graph(SPEC, device_facts("gfx942"))
+
+
+def test_recordings_share_a_pool_and_run_once_before(device: Device, graph: Graph) -> None:
     out = torch.zeros(3)
 
     def step() -> torch.Tensor:
-        calls.append("run")
+        device.log.append("run")
         return out
 
     replay = graph.record(step)
-    assert calls == ["run", ("begin", None), "run", "end"]
-    calls.clear()
+    wait = ("wait for", "default")
+    assert device.log == ["new stream", wait, "run", ("begin", None), "run", "end"]
+    device.log.clear()
     assert replay() is out
-    assert calls == ["replay"]
+    assert device.log == ["replay"]
+    device.log.clear()
     graph.record(step)
-    assert ("begin", (0, 7)) in calls
+    assert device.log == [wait, "run", ("begin", (0, 1)), "run", "end"]
+
+
+def test_engines_have_pools_of_their_own_and_one_stream(device: Device) -> None:
+    streams = []
+    for _ in range(2):
+        graph = Graph(SPEC, device_facts("gfx942"))
+        graph.record(lambda: streams.append(device.current) or torch.zeros(1))
+    assert len(set(streams)) == 1, "libraries keep a workspace for each stream, for ever"
+    assert [entry for entry in device.log if entry[0] == "begin"] == [("begin", None)] * 2
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_what_a_process_keeps_is_made_outside_inference_mode(
+    device: Device, graph: Graph, inference: bool
+) -> None:
+    modes = []
+    with torch.inference_mode(inference):
+        graph.record(lambda: modes.append(torch.is_inference_mode_enabled()) or torch.zeros(1))
+        assert torch.is_inference_mode_enabled() is inference
+    assert modes == [inference, inference]
+    assert device.modes == [("thread_local", False)]
+
+
+@pytest.mark.parametrize("when", [0, 1])
+def test_a_failed_recording_leaves_the_process_fit_for_the_next(
+    device: Device, graph: Graph, when: int
+) -> None:
+    """As one engine's failure must not become the next one's."""
+    runs = iter(range(2))
+
+    def fail() -> torch.Tensor:
+        if next(runs) == when:
+            raise RuntimeError("operation not permitted")
+        return torch.zeros(1)
+
+    with torch.inference_mode(), pytest.raises(RuntimeError, match="not permitted"):
+        graph.record(fail)
+    assert device.current == "default"
+    assert gc.isenabled() and not torch.is_inference_mode_enabled()
+    out = torch.ones(1)
+    assert Graph(SPEC, device_facts("gfx942")).record(lambda: out)() is out
 
 
 def test_every_device_is_served() -> None:
@@ -70,3 +174,17 @@ def test_on_a_device() -> None:
     assert double().tolist() == [6] * 4
     y.fill_(8)
     assert halve().tolist() == [4] * 2
+
+
+@pytest.mark.skipif(not ON_DEVICE, reason="needs a GPU")
+def test_one_after_another_on_a_device() -> None:
+    """Recorded in inference mode and outside, the earlier ones dropped and kept."""
+    x = torch.full((64, 64), 2.0, device="cuda", dtype=torch.bfloat16)
+    kept = []
+    for inference in (True, False, True, False):
+        with torch.inference_mode(inference):
+            graph = Graph(SPEC, device_facts("any", "cuda"))
+            replays = [graph.record(lambda n=n: x[:n] @ x) for n in (64, 8)]
+            assert [float(replay()[0, 0]) for replay in replays] == [256.0] * 2
+        kept.append(replays[0])
+    assert [float(replay()[0, 0]) for replay in kept] == [256.0] * 4
