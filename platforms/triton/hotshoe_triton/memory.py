@@ -19,7 +19,8 @@ def budget(memory_fraction: float) -> MemoryBudget:
     peak = module.memory_stats()["allocated_bytes.all.peak"]
     module.empty_cache()
     free, total = module.mem_get_info()
-    others = max(total - free - module.memory_reserved(), 0)
+    # What is reserved and still not free after this lies between recordings or is in pieces.
+    others = max(total - free - module.memory_allocated(), 0)
     allowed = int(total * memory_fraction) - others - peak
     note = (
         f"{memory_fraction:.0%} of {total / 2**30:.1f} GiB, less "

@@ -12,14 +12,14 @@ GIB = 1 << 30
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
-    """80 GiB, of which 20 are ours, 16 in use at most, and 4 belong to others."""
+    """80 GiB, of which 16 are ours at most, 14 now, and 10 cannot be had: others', or reserved."""
     calls: list[str] = []
     module = types.SimpleNamespace(
         calls=calls,
         memory_stats=lambda: {"allocated_bytes.all.peak": 16 * GIB},
         empty_cache=lambda: calls.append("empty_cache"),
         mem_get_info=lambda: (56 * GIB, 80 * GIB),
-        memory_reserved=lambda: 20 * GIB,
+        memory_allocated=lambda: 14 * GIB,
         reset_peak_memory_stats=lambda: calls.append("reset"),
     )
     monkeypatch.setattr(torch, "get_device_module", lambda: module)
@@ -28,9 +28,9 @@ def device(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
 
 def test_what_is_left(device) -> None:
     found = memory.budget(0.9)
-    assert found.available_bytes == (72 - 16 - 4) * GIB
+    assert found.available_bytes == (72 - 16 - 10) * GIB
     assert found.note == (
-        "90% of 80.0 GiB, less 16.0 GiB for weights and the largest step and 4.0 GiB taken "
+        "90% of 80.0 GiB, less 16.0 GiB for weights and the largest step and 10.0 GiB taken "
         "otherwise"
     )
     assert device.calls == ["empty_cache"], "what is reserved and unused is not others'"
