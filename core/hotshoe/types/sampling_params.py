@@ -7,7 +7,6 @@ Names and defaults follow the OpenAI and vLLM APIs where the meaning is the same
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,7 +28,9 @@ MAX_GRAMMAR_BYTES = 256 * 1024
 MAX_AFTER = 16
 MAX_AFTER_TOKENS = 64
 
-# field -> (lowest, highest, lowest is allowed); all must be finite.
+_LISTS = ("stop", "bad_words", "stop_token_ids", "allowed_token_ids", "bad_words_token_ids")
+_FLAGS = ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "detokenize")
+# field -> (lowest, highest, lowest is allowed).
 _FLOAT_RANGES: dict[str, tuple[float, float, bool]] = {
     "temperature": (0.0, 1000.0, True),
     "top_p": (0.0, 1.0, False),
@@ -196,10 +197,18 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         for name in ("stop", "bad_words"):
-            value = getattr(self, name)
-            object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
-        for name in ("stop_token_ids", "allowed_token_ids"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+            if isinstance(value := getattr(self, name), str):
+                object.__setattr__(self, name, (value,))
+        for name in _LISTS:
+            object.__setattr__(self, name, _frozen(name, getattr(self, name)))
+        if not isinstance(self.logit_bias, Mapping):
+            raise RequestError(
+                f"logit_bias must map token ids to numbers, not {self.logit_bias!r}", "logit_bias"
+            )
+        object.__setattr__(self, "logit_bias", dict(self.logit_bias))
+        for name in _FLAGS:
+            if not isinstance(value := getattr(self, name), bool):
+                raise RequestError(f"{name} must be true or false, not {value!r}", name)
         for name, bounds in _FLOAT_RANGES.items():
             _check_float(name, getattr(self, name), *bounds)
         for name, int_bounds in _INT_RANGES.items():
@@ -219,7 +228,7 @@ class SamplingParams:
         for name in ("stop_token_ids", "allowed_token_ids"):
             for token_id in getattr(self, name):
                 _check_int(name, token_id, 0, MAX_LENGTH, False)
-        words = tuple(tuple(word) for word in self.bad_words_token_ids)
+        words = tuple(_frozen("bad_words_token_ids", word) for word in self.bad_words_token_ids)
         object.__setattr__(self, "bad_words_token_ids", words)
         if any(not 0 < len(word) <= MAX_BAD_WORD_TOKENS for word in words):
             raise RequestError(
@@ -247,10 +256,17 @@ class SamplingParams:
         return self.temperature == 0.0
 
 
+def _frozen(name: str, value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise RequestError(f"{name} must be a list, not {value!r}", name)
+    return tuple(value)
+
+
 def _check_float(name: str, value: object, low: float, high: float, low_allowed: bool) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise RequestError(f"{name} must be a number, not {value!r}", name)
-    if not math.isfinite(value) or not low <= value <= high or (value == low and not low_allowed):
+    # NaN fails every comparison.
+    if not low <= value <= high or (value == low and not low_allowed):
         bracket = "[" if low_allowed else "("
         raise RequestError(f"{name} must be in {bracket}{low:g}, {high:g}], not {value}", name)
 

@@ -22,8 +22,9 @@ from hotshoe.types.sampling_params import (
 
 NAN, INF = math.nan, math.inf
 
+LISTS = ("stop", "bad_words", "stop_token_ids", "allowed_token_ids", "bad_words_token_ids")
 BAD = [
-    *(("temperature", v) for v in (NAN, INF, -INF, -0.1, 1000.1, "1", None, True)),
+    *(("temperature", v) for v in (NAN, INF, -INF, -0.1, 1000.1, 10**400, "1", None, True)),
     *(("top_p", v) for v in (NAN, 0.0, -0.1, 1.0001)),
     *(("min_p", v) for v in (NAN, -0.1, 1.1)),
     *(("presence_penalty", v) for v in (NAN, -2.1, 2.1)),
@@ -36,6 +37,10 @@ BAD = [
     *(("seed", v) for v in (-1, MAX_SEED + 1, 1.5)),
     *(("logprobs", v) for v in (-1, 1.5, True)),
     *(("prompt_logprobs", v) for v in (-1, 1.5)),
+    *((n, v) for n in LISTS for v in (None, 5, {1: 2}, 1.5)),
+    *((n, v) for n in ("ignore_eos", "detokenize") for v in (None, 1, "yes")),
+    *(("logit_bias", v) for v in (None, [1], "1")),
+    *(("bad_words_token_ids", v) for v in ([5], ["ab"], [[]], [[-1]], [[1.5]])),
     *(("stop", v) for v in ([""], ["x" * 257], [3], ["x"] * (MAX_STOP_STRINGS + 1))),
     *(("bad_words", v) for v in ([""], ["x"] * (MAX_BAD_WORDS + 1))),
     *(("stop_token_ids", v) for v in ([-1], [1.5], [0] * 257)),
@@ -95,10 +100,12 @@ def test_one_string_is_one_stop_string() -> None:
 
 
 def test_lists_are_frozen() -> None:
-    ids = [1, 2]
-    params = SamplingParams(stop_token_ids=ids)
+    ids, bias = [1, 2], {1: 0.5}
+    params = SamplingParams(stop_token_ids=ids, logit_bias=bias)
     ids.append(3)
+    bias[2] = NAN
     assert params.stop_token_ids == (1, 2)
+    assert params.logit_bias == {1: 0.5}
     with pytest.raises(FrozenInstanceError):
         params.n = 2
 
