@@ -82,6 +82,7 @@ bench: venv ## latency, throughput and start-up of the bundled model
 
 reference: venv ## write the generated pages and the frozen surface anew
 	$(BIN)/python tools/make_reference.py
+	$(BIN)/python tools/make_metrics_page.py
 	$(BIN)/python tools/make_support.py
 	$(BIN)/python tools/make_public_api.py
 

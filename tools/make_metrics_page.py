@@ -1,6 +1,6 @@
-"""Write docs/reference/metrics.md from the table of metrics; a test fails when it is not current.
+"""Write docs/reference/metrics.md from the table of metrics.
 
-python tools/make_metrics_page.py
+`make reference` runs it; a test fails when the page is not what it would write.
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from hotshoe_observability import table
 from hotshoe_observability.table import Metric
 
 PATH = Path(__file__).resolve().parent.parent / "docs/reference/metrics.md"
-NOTE = "<!-- Written by tools/make_metrics_page.py; run it to write the page anew. -->"
+NOTE = "<!-- Written by tools/make_metrics_page.py; `make reference` writes it anew. -->"
 INTRODUCTION = """\
 `hotshoe serve` answers `GET /metrics` in the text format of Prometheus, or in that of OpenMetrics
 where the `Accept` header asks for it. `--no-metrics` leaves it out. Every series has label `model`;

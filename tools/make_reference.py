@@ -1,7 +1,7 @@
 """Write what is generated from the code: pages of docs/reference and the frozen public surface.
 
 `make reference` runs it; tests/architecture fails when a file here is not what it would write, so
-that every change of a flag, field, hook or slot is seen in a diff. Imports no torch.
+that every change of a flag, field, hook or slot is seen in a diff.
 """
 
 import argparse
@@ -16,17 +16,19 @@ from types import FunctionType
 from typing import Any
 
 import hotshoe
-from hotshoe.builtin import plugin
+from hotshoe.cli.main import HOOK
 from hotshoe.cli.options import ENGINE_GROUPS, add_engine_flags, add_sampling_flags
 from hotshoe.cli.parser import Parser
 from hotshoe.config import EngineConfig
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import DeviceFacts, Platform
-from hotshoe.plugins import hookspecs
+from hotshoe.plugins import PluginManager, hookspecs
 from hotshoe.slots import SLOTS, operations
 from hotshoe.types import SamplingParams
 
 ROOT = Path(__file__).resolve().parent.parent
+#: What argparse calls the arguments of no group of ours.
+PLAIN_TITLES = ("positional arguments", "options")
 NOTE = "<!-- Written by tools/make_reference.py; `make reference` writes it anew. -->"
 
 
@@ -42,8 +44,10 @@ def pages() -> dict[Path, str]:
 
 
 def parsers() -> Iterator[Parser]:
-    """Yield the parser of every command of core."""
-    for name, entry in sorted(plugin.hotshoe_commands().items()):
+    """Yield the parser of every command of this repository's distributions."""
+    records = PluginManager().records
+    foreign = [r.name for r in records if r.distribution.partition("-")[0] != "hotshoe"]
+    for name, entry in sorted(PluginManager(disabled=foreign).mapping(HOOK).items()):
         parser = Parser(f"hotshoe {name}", entry.help)
         resolve_lazy(entry.target)().add_arguments(parser)
         yield parser
@@ -57,12 +61,19 @@ def shared() -> dict[str, list[argparse.Action]]:
     return {title: a for title, a in groups(parser) if title in (*ENGINE_GROUPS, "sampling")}
 
 
-def own(parser: Parser) -> tuple[list[argparse.Action], str]:
-    """Return a command's own arguments, and words for the shared ones that it takes too."""
+def own(parser: Parser) -> tuple[dict[str, list[argparse.Action]], str]:
+    """Return a command's own arguments by group, and words for the shared ones that it takes too.
+
+    The first group has no title.
+    """
     titles = [title for title, _ in groups(parser)]
     kinds = [kind for kind in ("model", "sampling") if kind in titles]
     words = " and ".join({"model": "engine flags", "sampling": "sampling flags"}[k] for k in kinds)
-    return [a for title, actions in groups(parser) if title not in shared() for a in actions], words
+    found: dict[str, list[argparse.Action]] = {"": []}
+    for title, actions in groups(parser):
+        if title not in shared():
+            found.setdefault("" if title in PLAIN_TITLES else title, []).extend(actions)
+    return found, words
 
 
 def groups(parser: Parser) -> Iterator[tuple[str, list[argparse.Action]]]:
@@ -81,7 +92,9 @@ def form(action: argparse.Action) -> str:
     names = ", ".join(action.option_strings)
     if action.nargs == 0 or value is None:
         return names
-    return f"{names} {value}" if names else f"[{value}]"
+    if not names:
+        return str(value) if action.required else f"[{value}]"
+    return f"{names} {value}"
 
 
 def cli_page() -> str:
@@ -97,7 +110,10 @@ def cli_page() -> str:
     for parser in parsers():
         arguments, more = own(parser)
         lines += ["", f"## {parser.prog}", "", _sentence(parser.description or "")]
-        lines += [f"Takes {more} too."] * bool(more) + _arguments(arguments)
+        lines += [f"Takes {more} too."] * bool(more)
+        for title, found in arguments.items():
+            if found:
+                lines += ["", f"### {parser.prog}: {title}"] * bool(title) + _arguments(found)
     for title, actions in shared().items():
         lines += ["", f"## {'Flags' if title == 'sampling' else 'Engine flags'}: {title}"]
         lines += _arguments(actions)
@@ -105,8 +121,12 @@ def cli_page() -> str:
 
 
 def _arguments(actions: list[argparse.Action]) -> list[str]:
-    rows = [f"| `{_cell(form(a))}` | {_cell(a.help or '')} |" for a in actions]
+    rows = [f"| `{_cell(form(a))}` | {_cell(_help(a))} |" for a in actions]
     return ["", "| argument | meaning |", "|---|---|", *rows]
+
+
+def _help(action: argparse.Action) -> str:
+    return (action.help or "") % {"default": action.default, "metavar": action.metavar}
 
 
 def config_page() -> str:
@@ -190,7 +210,7 @@ def surface() -> str:
     lines += ["", "[SamplingParams]", *_fields(SamplingParams)]
     for parser in parsers():
         arguments, more = own(parser)
-        lines += ["", f"[{parser.prog}]", *map(form, arguments)]
+        lines += ["", f"[{parser.prog}]", *(form(a) for found in arguments.values() for a in found)]
         lines += [f"({more})"] * bool(more)
     for title, actions in shared().items():
         lines += ["", f"[flags: {title}]", *map(form, actions)]
@@ -239,7 +259,7 @@ def _sentence(text: str) -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("%%", "%").replace("|", "\\|")
+    return text.replace("|", "\\|")
 
 
 def main() -> int:

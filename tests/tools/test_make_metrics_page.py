@@ -9,7 +9,7 @@ from hotshoe_observability import table
 
 def test_the_page_is_current() -> None:
     text = make_metrics_page.PATH.read_text(encoding="utf-8")
-    assert text == make_metrics_page.page(), "run tools/make_metrics_page.py"
+    assert text == make_metrics_page.page(), "run `make reference`"
 
 
 def test_every_metric_has_a_row() -> None:

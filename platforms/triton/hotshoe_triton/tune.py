@@ -45,11 +45,19 @@ class Tune:
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         add_engine_flags(parser)
-        parser.add_argument("--output", type=Path, help="file to extend; default: the shipped one")
-        parser.add_argument("--trials", type=int, default=40, help="sample of each search")
-        parser.add_argument("--buckets", type=int, nargs="*", default=list(BUCKETS))
-        parser.add_argument("--jobs", type=int, default=8, help="processes that compile")
-        parser.add_argument("--again", action="store_true", help="tune what is tuned already too")
+        add = parser.add_argument
+        add("--output", type=Path, metavar="FILE", help="file to extend; default: the shipped one")
+        add(
+            "--trials",
+            type=int,
+            metavar="N",
+            default=40,
+            help="sample of each search (default: 40)",
+        )
+        text = f"numbers of rows (default: {' '.join(map(str, BUCKETS))})"
+        add("--buckets", type=int, metavar="N", nargs="*", default=list(BUCKETS), help=text)
+        add("--jobs", type=int, metavar="N", default=8, help="processes that compile (default: 8)")
+        add("--again", action="store_true", help="tune what is tuned already too")
 
     def run(self, args: Namespace) -> int:
         from hotshoe.engine.explain import explain

@@ -62,7 +62,10 @@ def add_flags(parser: ArgumentParser) -> None:
             metavar = {int: "N", float: "X", str: "TEXT", Path: "FILE"}[kind]
             group.add_argument(flag, type=kind, default=default, metavar=metavar, help=text + shown)
     groups["server"].add_argument(
-        "--endpoint", choices=ENDPOINTS, default=ENDPOINTS[0], help="(default: %(default)s)"
+        "--endpoint",
+        choices=ENDPOINTS,
+        default=ENDPOINTS[0],
+        help="path to send to (default: %(default)s)",
     )
     groups["prompts"].add_argument(
         "--text", action="store_true", help="send text to /v1/completions, not token ids"
