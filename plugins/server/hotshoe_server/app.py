@@ -33,13 +33,17 @@ def create_app(server: ServerState, extensions: Sequence[Parts] = ()) -> ASGIApp
     """
     endpoints = [*ENDPOINTS, *(e for parts in extensions for e in parts.endpoints)]
     endpoints.append(openapi_endpoint(endpoints))
-    routes = [Route(e.path, EndpointApp(server, e), methods=[e.method]) for e in endpoints]
+    files = [file for parts in extensions for file in parts.files]
+    routes = [
+        *(Route(e.path, EndpointApp(server, e), methods=[e.method]) for e in endpoints),
+        *(Route(f.path, Response(f.body, headers=f.headers), methods=["GET"]) for f in files),
+    ]
     router = Starlette(routes=routes, exception_handlers={HTTPException: _unrouted})
     server.observers.extend(o for parts in extensions for o in parts.observers)
     app: ASGIApp = router
     for middleware in reversed([m for parts in extensions for m in parts.middleware]):
         app = middleware(app)
-    app = Guard(app, server.config, {e.path for e in endpoints if e.public})
+    app = Guard(app, server.config, {file.path for file in files})
     if server.config.allowed_origins:
         app = CORSMiddleware(
             app,

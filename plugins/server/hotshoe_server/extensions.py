@@ -95,7 +95,6 @@ class Endpoint:
             Values that are no `Response` are written as JSON.
         summary: One line, for /openapi.json.
         admin: Only on the admin socket, or with an admin key.
-        public: Outside the guard: needs no key. For liveness only.
         answer: Type of the JSON answer, for /openapi.json; msgspec describes it.
         other_types: Media types of other answers, such as "text/event-stream".
     """
@@ -105,9 +104,23 @@ class Endpoint:
     handler: Callable[..., Awaitable[Any]]
     summary: str
     admin: bool = False
-    public: bool = False
     answer: Any = None
     other_types: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PublicFile:
+    """Bytes that everybody may have, key or not: no code runs for them and nothing is looked at.
+
+    Attributes:
+        path: Such as "/".
+        body: The same for everybody, for as long as the server runs.
+        headers: With the content type.
+    """
+
+    path: str
+    body: bytes
+    headers: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +128,8 @@ class Parts:
     """What an extension adds to one server.
 
     Attributes:
-        endpoints: Routes; all but public ones are behind the guard.
+        endpoints: Routes, all behind the guard.
+        files: Outside the guard, as a browser can give no key before it has a page.
         middleware: Each wraps the application in an ASGI application; the first is outermost. They
             run behind the guard and see only requests that passed it.
         observers: Hear of every engine request.
@@ -123,6 +137,7 @@ class Parts:
     """
 
     endpoints: Sequence[Endpoint] = ()
+    files: Sequence[PublicFile] = ()
     middleware: Sequence[Callable[[ASGIApp], ASGIApp]] = ()
     observers: Sequence[RequestObserver] = ()
     lifespan: Callable[[], AbstractAsyncContextManager[None]] | None = None

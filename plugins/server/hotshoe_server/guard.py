@@ -24,6 +24,9 @@ CALLER = "hotshoe.caller"
 ADMIN_SOCKET = "hotshoe.admin_socket"
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 MIN_KEY_CHARS = 8
+#: The only endpoints that need no key. Beside them there are files of bytes that are the same for
+#: everybody (`hotshoe_server.extensions.PublicFile`).
+PUBLIC_PATHS = frozenset({"/live", "/ready"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +59,15 @@ class Guard:
     Args:
         app: What is guarded.
         config: Keys and hosts.
-        public: Paths that need no key.
+        files: Paths that need no key, beside PUBLIC_PATHS.
 
     Raises:
         ConfigError: A file of keys cannot be read or holds a bad key.
     """
 
-    def __init__(self, app: ASGIApp, config: ServerConfig, public: Collection[str]) -> None:
+    def __init__(self, app: ASGIApp, config: ServerConfig, files: Collection[str]) -> None:
         self._app = app
-        self._public = frozenset(public)
+        self._public = PUBLIC_PATHS.union(files)
         self._keys, self._admin_keys = keyrings(config)
         names = (*_LOOPBACK_NAMES, config.host) if config.loopback else ()
         self._hosts = frozenset(name.lower() for name in (*names, *config.allowed_hosts))

@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 from hotshoe_server.call import Call
 from hotshoe_server.errors import ApiError, as_api_error
 from hotshoe_server.extensions import Endpoint
+from hotshoe_server.guard import PUBLIC_PATHS
 from hotshoe_server.state import ServerState
 
 _log = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ class EndpointApp:
         Raises:
             ApiError: No key, or not an admin.
         """
-        if call.caller is None and not self.endpoint.public:
+        if call.caller is None and self.endpoint.path not in PUBLIC_PATHS:
             raise ApiError("invalid_api_key")
         if self.endpoint.admin and not (call.caller and call.caller.admin):
             raise ApiError("admin_only")

@@ -7,14 +7,9 @@ anywhere else.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from importlib.resources import files
-from typing import Any
 
-from starlette.responses import Response
-
-from hotshoe_server.call import Call
-from hotshoe_server.extensions import Endpoint, Parts
+from hotshoe_server.extensions import Parts, PublicFile
 from hotshoe_server.state import ServerState
 from hotshoe_ui.extension import PageOptions
 
@@ -41,29 +36,17 @@ HEADERS = {
 def build(server: ServerState, options: PageOptions) -> Parts:
     """See `hotshoe_server.extensions.ServerExtension`."""
     wanted = server.config.loopback if options.ui is None else options.ui
-    return Parts(endpoints=endpoints() if wanted else ())
+    return Parts(files=public_files() if wanted else ())
 
 
-def endpoints() -> list[Endpoint]:
-    """Return a route for each file. The files are read once; no path comes from a request."""
-    found = []
-    for file in sorted(files("hotshoe_ui").joinpath("static").iterdir(), key=lambda f: f.name):
-        kind = TYPES[file.name[file.name.rindex(".") :]]
-        found.append(
-            Endpoint(
-                "GET",
-                "/" if file.name == INDEX else f"/ui/{file.name}",
-                _handler(file.read_bytes(), kind),
-                "A file of the page for people",
-                public=True,
-                other_types=(kind,),
-            )
+def public_files() -> list[PublicFile]:
+    """Read the files once; no path comes from a request."""
+    folder = files("hotshoe_ui").joinpath("static")
+    return [
+        PublicFile(
+            "/" if file.name == INDEX else f"/ui/{file.name}",
+            file.read_bytes(),
+            {**HEADERS, "content-type": TYPES[file.name[file.name.rindex(".") :]]},
         )
-    return found
-
-
-def _handler(body: bytes, kind: str) -> Callable[..., Awaitable[Any]]:
-    async def handler(call: Call) -> Response:
-        return Response(body, headers={**HEADERS, "content-type": kind})
-
-    return handler
+        for file in sorted(folder.iterdir(), key=lambda file: file.name)
+    ]

@@ -4,6 +4,7 @@ import pytest
 
 from hotshoe.errors import ConfigError
 from hotshoe_server.endpoints import ENDPOINTS
+from hotshoe_server.extensions import Parts, PublicFile
 from hotshoe_server.guard import Keyring, read_keys
 
 KEY = "a-good-key"
@@ -28,6 +29,19 @@ def test_every_route_is_denied_without_a_key(open_http, engine, method: str, pat
 @pytest.mark.parametrize("path", STRANGE)
 def test_what_no_route_knows_is_denied_too(open_http, path: str) -> None:
     assert open_http(api_key=[KEY]).get(path).status_code == 401
+
+
+def test_public_files_are_bytes_and_nothing_more(open_http) -> None:
+    file = PublicFile("/", b"<p>hello", {"content-type": "text/html"})
+    http = open_http([Parts(files=[file])], api_key=[KEY])
+    answer = http.get("/")
+    assert (answer.status_code, answer.content) == (200, file.body)
+    assert answer.headers["content-type"] == "text/html"
+    assert http.get("/?path=/etc/passwd").content == file.body
+    assert http("POST", "/").status_code == 405
+    for path in ("/index.html", "/./v1/models", "/ui", "/%2e"):
+        assert http.get(path).status_code == 401
+    assert http("GET", "/", headers={"host": "evil.example"}).status_code == 403
 
 
 @pytest.mark.parametrize(

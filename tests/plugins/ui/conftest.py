@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 from tests.plugins.ui.browser import BINARY, Browser
 
-from hotshoe_ui.page import endpoints
+from hotshoe_ui.page import public_files
 
 ORIGIN_KEY = "sesame-4242"
 
@@ -65,8 +65,8 @@ class FakeServer:
         self.stopping = asyncio.Event()
         self.loop = asyncio.get_running_loop()
         app = web.Application()
-        for endpoint in endpoints():
-            app.router.add_get(endpoint.path, _as_aiohttp(endpoint.handler))
+        for file in public_files():
+            app.router.add_get(file.path, _as_aiohttp(file))
         app.router.add_get("/v1/models", self.list_models)
         app.router.add_get("/metrics", self.show_metrics)
         app.router.add_get("/server_info", self.show_info)
@@ -80,10 +80,9 @@ class FakeServer:
         await runner.cleanup()
 
 
-def _as_aiohttp(handler):
+def _as_aiohttp(file):
     async def answer(request: web.Request) -> web.Response:
-        response = await handler(None)
-        return web.Response(body=response.body, headers=dict(response.headers))
+        return web.Response(body=file.body, headers=file.headers)
 
     return answer
 

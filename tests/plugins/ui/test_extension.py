@@ -23,7 +23,7 @@ from hotshoe_ui.page import build
 def test_default(host: str, ui: bool | None, there: bool) -> None:
     server = SimpleNamespace(config=ServerConfig(host=host))
     parts = build(server, PageOptions(ui=ui))
-    assert bool(parts.endpoints) == there
+    assert bool(parts.files) == there and not parts.endpoints
 
 
 def test_options() -> None:
