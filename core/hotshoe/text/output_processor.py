@@ -107,6 +107,21 @@ class RequestUpdate:
         """When things happened to the request so far; the object is shared by its updates."""
         return self._request.timing
 
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return len(self._request.prompt_token_ids)
+
+    @property
+    def num_cached_tokens(self) -> int:
+        """Of these, those found in the prefix cache when the first sequence was started."""
+        return self._request.num_cached_tokens
+
+    @property
+    def num_generated_tokens(self) -> int:
+        """Tokens of all sequences up to this update."""
+        return sum(sequence._num_tokens for sequence in self.sequences)
+
     def output(self) -> RequestOutput:
         """Return everything known of the request at this update. Copies: linear in its length."""
         request = self._request
@@ -208,7 +223,7 @@ class OutputProcessor:
                 continue
             request, sequence = found
             gained = _advance(request.params, sequence, output)
-            _note_first(request, output)
+            _note_first(request, sequence.index, output)
             _note_time(request.timing, output, now_s)
             if sequence.finish_reason is not None:
                 del self._children[output.request_id]
@@ -251,9 +266,9 @@ class OutputProcessor:
         return [child for child in request.child_ids if self._children.pop(child, None)]
 
 
-def _note_first(request: _Request, output: TokenOutput) -> None:
-    if output.num_cached_tokens:
-        request.num_cached_tokens = output.num_cached_tokens
+def _note_first(request: _Request, index: int, output: TokenOutput) -> None:
+    if index == 0:  # the others find what the first has computed
+        request.num_cached_tokens = output.num_cached_tokens or request.num_cached_tokens
     if output.prompt_logprobs is not None and request.prompt_logprobs is None:
         request.prompt_logprobs = output.prompt_logprobs
 

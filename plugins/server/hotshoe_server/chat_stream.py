@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -32,6 +32,7 @@ from hotshoe_server.schemas.answers import (
     Delta,
     FunctionAnswer,
     ToolCallDelta,
+    Usage,
 )
 from hotshoe_server.schemas.chat import ChatRequest
 from hotshoe_server.sse import DONE, event, json_text
@@ -53,7 +54,6 @@ class _Choice:
     token_ids: list[int] = field(default_factory=list)
     num_calls: int = 0
     started: bool = False
-    finished: bool = False
 
 
 class ChatStream:
@@ -89,33 +89,37 @@ class ChatStream:
         update: RequestUpdate | None = None
         async with aclosing(updates):  # type: ignore[type-var]
             async for update in updates:
-                if self._usage_always:
-                    self._chunk.usage = usage_of(update.output())
-                found = [self._advance(sequence) for sequence in update.sequences]
+                found = [self._advance(sequence, update) for sequence in update.sequences]
                 if chunk := found[0] if len(found) == 1 else b"".join(found):
                     yield chunk
         assert update is not None, "a stream of updates ends with a finished one"
         if self._usage_at_end:
             self._chunk.choices = []
-            self._chunk.usage = usage_of(update.output())
+            self._chunk.usage = self._usage(update)
             yield event(self._chunk)
         yield DONE
 
-    def _advance(self, sequence: SequenceUpdate) -> bytes:
+    def _usage(self, update: RequestUpdate) -> Usage:
+        count = sum(choice.reader.num_reasoning_tokens for choice in self._choices)
+        return usage_of(update, num_reasoning_tokens=count)
+
+    def _advance(self, sequence: SequenceUpdate, update: RequestUpdate) -> bytes:
         """Return the chunks of what one sequence gained."""
         choice = self._choices[sequence.index]
-        if choice.finished:
+        if choice.reader.finished:
             return b""
-        opening = b"" if choice.started else self._open(choice)
-        choice.finished = sequence.finish_reason is not None
-        if choice.head is not None and not choice.finished:
-            if not sequence.new_text:
-                return opening
-            return opening + choice.head + json_text(sequence.new_text) + _TAIL
-        return opening + self._careful(choice, sequence)
+        if choice.head is not None and sequence.finish_reason is None:
+            opening, text = self._open(choice), sequence.new_text
+            return opening + choice.head + json_text(text) + _TAIL if text else opening
+        events = choice.reader.read(sequence)
+        if self._usage_always:
+            self._chunk.usage = self._usage(update)
+        return self._open(choice) + self._careful(choice, sequence, events)
 
     def _open(self, choice: _Choice) -> bytes:
-        """Return the chunk that begins a message."""
+        """Return the chunk that begins a message, the first time."""
+        if choice.started:
+            return b""
         choice.started = True
         first = ChunkChoice(choice.index, Delta(role="assistant", content=""), None, None)
         if self._body.return_token_ids:
@@ -124,15 +128,14 @@ class ChatStream:
         self._chunk.prompt_token_ids = None
         return written
 
-    def _careful(self, choice: _Choice, sequence: SequenceUpdate) -> bytes:
+    def _careful(self, choice: _Choice, sequence: SequenceUpdate, events: Sequence[Event]) -> bytes:
         """Return the chunks of any news, the end of the message included."""
         if sequence.new_logprobs:
             choice.waiting += list(zip(sequence.new_token_ids, sequence.new_logprobs, strict=True))
         choice.token_ids += sequence.new_token_ids
-        found = choice.reader.read(sequence.new_text, choice.finished)
-        deltas = [delta for e in found if (delta := self._delta(choice, e)) is not None]
+        deltas = [delta for e in events if (delta := self._delta(choice, e)) is not None]
         written = [self._write(self._choice(choice, delta)) for delta in deltas]
-        if choice.finished:
+        if choice.reader.finished:
             last = self._choice(choice, Delta())
             last.finish_reason = finish_reason(sequence.finish_reason, choice.num_calls > 0)
             last.stop_reason = sequence.stop_reason

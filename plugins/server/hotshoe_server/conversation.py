@@ -5,20 +5,23 @@ Shared by the chat and the responses endpoints, which only word requests and ans
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hotshoe.text.output_processor import RequestUpdate, SequenceUpdate
 from hotshoe.text.parsing import (
     ContentDelta,
     Event,
     MalformedCall,
     ParseContext,
     ParserFormat,
+    ReasoningDelta,
     ResponseParser,
     ToolCallStart,
 )
-from hotshoe.text.response import open_parser
+from hotshoe.text.response import ParsedResponse, collect, open_parser
 from hotshoe.types import GrammarSpec, SamplingParams
 from hotshoe_server.errors import ApiError
 from hotshoe_server.renderer import Rendered
@@ -54,36 +57,71 @@ class Dialogue:
         context = ParseContext(self.tools.callable, self.rendered.text[-PROMPT_TAIL_CHARS:])
         return Reader(open_parser(context, self.reasoning, self.tool), self.tools.parallel)
 
+    async def finish(
+        self, updates: AsyncIterator[RequestUpdate]
+    ) -> tuple[RequestUpdate, list[ParsedResponse], int]:
+        """Run to the end; return the last update, what each sequence says, and the number of
+        reasoning tokens."""
+        readers = [self.reader() for _ in range(self.params.n)]
+        events: list[list[Event]] = [[] for _ in readers]
+        update: RequestUpdate | None = None
+        async with aclosing(updates):  # type: ignore[type-var]
+            async for update in updates:
+                for sequence in update.sequences:
+                    events[sequence.index] += readers[sequence.index].read(sequence)
+        assert update is not None, "a stream of updates ends with a finished one"
+        num_reasoning_tokens = sum(reader.num_reasoning_tokens for reader in readers)
+        return update, [collect(found) for found in events], num_reasoning_tokens
+
 
 class Reader:
     """Turns one sequence's text into events; without a parser, all of it is content.
 
     Without `parallel` only the first call that holds is passed on. Text of a malformed call is
     content, whichever call it was.
+
+    Attributes:
+        num_reasoning_tokens: From the beginning of each reasoning section to the last token that
+            gave text to it; the mark that closes it does not count.
+        finished: The sequence has ended.
     """
 
-    __slots__ = ("_kept", "_parallel", "_parser")
+    __slots__ = ("_kept", "_parallel", "_parser", "_undecided", "finished", "num_reasoning_tokens")
 
     def __init__(self, parser: ResponseParser | None, parallel: bool) -> None:
         self._parser = parser
         self._parallel = parallel
         self._kept: int | None = None
+        self._undecided = 0
+        self.num_reasoning_tokens = 0
+        self.finished = False
 
     @property
     def plain(self) -> bool:
         """True when all text is content."""
         return self._parser is None
 
-    def read(self, text: str, finished: bool) -> list[Event]:
-        """Take more text; with `finished`, also what was held back."""
+    def read(self, sequence: SequenceUpdate) -> list[Event]:
+        """Take what a sequence gained; with its end, also what was held back."""
+        if self.finished:
+            return []
+        text, self.finished = sequence.new_text, sequence.finish_reason is not None
         if self._parser is None:
             return [ContentDelta(text)] if text else []
         events = self._parser.feed(text) if text else []
-        if finished:
+        if self.finished:
             events = [*events, *self._parser.finish()]
+        self._count(events, len(sequence.new_token_ids))
         if self._parallel:
             return events
         return [kept for event in events if (kept := self._one_call(event)) is not None]
+
+    def _count(self, events: Sequence[Event], num_tokens: int) -> None:
+        self._undecided += num_tokens
+        for event in events:
+            if isinstance(event, ReasoningDelta):
+                self.num_reasoning_tokens += self._undecided
+            self._undecided = 0
 
     def _one_call(self, event: Event) -> Event | None:
         """Return an event that belongs to the one call, or to none; drop those of other calls."""

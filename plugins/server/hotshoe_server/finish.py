@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hotshoe.types import FinishReason, RequestOutput
-from hotshoe_server.schemas.answers import PromptTokensDetails, Usage
+from hotshoe.text.output_processor import RequestUpdate
+from hotshoe.types import FinishReason
+from hotshoe_server.schemas.answers import CompletionTokensDetails, PromptTokensDetails, Usage
 
 
 def finish_reason(reason: FinishReason | None, called: bool = False) -> str:
@@ -13,9 +14,14 @@ def finish_reason(reason: FinishReason | None, called: bool = False) -> str:
     return reason.value if reason is not None else "abort"
 
 
-def usage_of(*outputs: RequestOutput) -> Usage:
-    """Count the tokens of finished requests."""
-    prompt = sum(len(output.prompt_token_ids) for output in outputs)
-    generated = sum(len(s.token_ids) for output in outputs for s in output.outputs)
-    cached = sum(output.num_cached_tokens for output in outputs)
-    return Usage(prompt, generated, prompt + generated, PromptTokensDetails(cached))
+def usage_of(*updates: RequestUpdate, num_reasoning_tokens: int = 0) -> Usage:
+    """Count the tokens of requests up to their last updates."""
+    prompt = sum(update.num_prompt_tokens for update in updates)
+    generated = sum(update.num_generated_tokens for update in updates)
+    return Usage(
+        prompt,
+        generated,
+        prompt + generated,
+        PromptTokensDetails(sum(update.num_cached_tokens for update in updates)),
+        CompletionTokensDetails(num_reasoning_tokens),
+    )

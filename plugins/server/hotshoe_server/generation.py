@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 
 from hotshoe.text.output_processor import RequestUpdate, SequenceUpdate
-from hotshoe.types import FinishReason, RequestOutput, SamplingParams
+from hotshoe.types import FinishReason, SamplingParams
 from hotshoe_server.call import Call
 from hotshoe_server.errors import ApiError, as_api_error
 from hotshoe_server.extensions import RequestRecord
@@ -89,14 +89,14 @@ def admit(server: ServerState) -> None:
     server.client.check_queue()
 
 
-async def last_output(updates: AsyncIterator[RequestUpdate]) -> RequestOutput:
-    """Run to the end and return all of it."""
+async def last_update(updates: AsyncIterator[RequestUpdate]) -> RequestUpdate:
+    """Run to the end and return the last update."""
     last: RequestUpdate | None = None
     async with aclosing(updates):  # type: ignore[type-var]
         async for update in updates:
             last = update
     assert last is not None, "a stream of updates ends with a finished one"
-    return last.output()
+    return last
 
 
 def check_length(server: ServerState, token_ids: Sequence[int]) -> None:
@@ -140,7 +140,7 @@ def _note(server: ServerState, record: RequestRecord, update: RequestUpdate) -> 
     record.num_generated_tokens += num_tokens
     record.timing = update.timing
     if update.finished:
-        record.num_cached_tokens = update.output().num_cached_tokens
+        record.num_cached_tokens = update.num_cached_tokens
         record.finish_reasons = [s.finish_reason.value for s in update.sequences if s.finish_reason]
     if server.observers:
         now = time.monotonic()

@@ -1,9 +1,13 @@
-"""Stored responses, bounded by bytes: the oldest unused go first."""
+"""Stored responses, bounded by bytes: the oldest unused go first.
+
+Several API processes share one store, which the supervisor keeps: `hotshoe_server.store_link`.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +30,24 @@ class StoredResponse:
         return len(self.answer) + len(self.messages)
 
 
+class Store(Protocol):
+    """Keeps responses by id, wherever that is."""
+
+    async def put(self, response_id: str, entry: StoredResponse) -> None:
+        """Keep a response, at the cost of those used longest ago."""
+        ...
+
+    async def get(self, response_id: str, tenant: str | None) -> StoredResponse | None:
+        """Return a response of this tenant."""
+        ...
+
+    async def delete(self, response_id: str, tenant: str | None) -> bool:
+        """Forget a response of this tenant; return whether there was one."""
+        ...
+
+
 class ResponseStore:
-    """Keeps responses by id, least recently used first to go.
+    """Keeps responses in this process; see `Store`.
 
     Args:
         max_bytes: Of all entries together; an entry above it is not kept.
@@ -41,9 +61,8 @@ class ResponseStore:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def put(self, response_id: str, entry: StoredResponse) -> None:
-        """Keep a response, at the cost of those used longest ago."""
-        self.delete(response_id, entry.tenant)
+    async def put(self, response_id: str, entry: StoredResponse) -> None:
+        await self.delete(response_id, entry.tenant)
         if entry.num_bytes > self._max_bytes:
             return
         self._entries[response_id] = entry
@@ -52,16 +71,14 @@ class ResponseStore:
             _, oldest = self._entries.popitem(last=False)
             self.num_bytes -= oldest.num_bytes
 
-    def get(self, response_id: str, tenant: str | None) -> StoredResponse | None:
-        """Return a response of this tenant."""
+    async def get(self, response_id: str, tenant: str | None) -> StoredResponse | None:
         entry = self._entries.get(response_id)
         if entry is None or entry.tenant != tenant:
             return None
         self._entries.move_to_end(response_id)
         return entry
 
-    def delete(self, response_id: str, tenant: str | None) -> bool:
-        """Forget a response of this tenant; return whether there was one."""
+    async def delete(self, response_id: str, tenant: str | None) -> bool:
         entry = self._entries.get(response_id)
         if entry is None or entry.tenant != tenant:
             return False

@@ -53,6 +53,7 @@ class ScriptedEngine:
         reply: What is said; past its end come end-of-sequence tokens.
         error: Raised instead, when set.
         fail_after: Number of tokens after which the sequence ends with an error.
+        num_cached: Tokens found in the prefix cache, by sequence.
         gate: When given, every token waits for it.
         requests: What was asked, in order.
         aborted: Ids of requests that were left before their end.
@@ -70,6 +71,7 @@ class ScriptedEngine:
         self.deadline_after: int | None = None
         self.gate: Gate | None = None
         self.is_paused = self.is_sleeping = False
+        self.num_cached = [0]
         self.num_restarts = 0
         self.requests: list[SimpleNamespace] = []
         self.aborted: list[str] = []
@@ -103,6 +105,8 @@ class ScriptedEngine:
                 await (self.gate.wait() if self.gate else asyncio.sleep(0))
                 token = tokens[step] if step < len(tokens) else 8183
                 batch = [self._output(child, token, step, params) for child in children]
+                for output, count in zip(batch, self.num_cached, strict=False):
+                    output.num_cached_tokens = count
                 updates, _ = outputs.process(batch)
                 for update in updates:
                     finished = update.finished

@@ -2,14 +2,17 @@
 
 from collections.abc import Sequence
 
+from hotshoe.text.output_processor import OutputProcessor, SequenceUpdate
 from hotshoe.text.parsing import (
     ContentDelta,
     Event,
     MalformedCall,
+    ReasoningDelta,
     ToolCallArguments,
     ToolCallEnd,
     ToolCallStart,
 )
+from hotshoe.types import FinishReason, SamplingParams, TokenOutput
 from hotshoe_server.conversation import Reader
 
 
@@ -27,6 +30,15 @@ class Scripted:
         return self._events
 
 
+def gained(text: str, finished: bool, num_tokens: int = 1) -> SequenceUpdate:
+    outputs = OutputProcessor(None)
+    outputs.add("r", None, [0], SamplingParams())
+    reason = FinishReason.STOP if finished else None
+    [[update], _] = outputs.process([TokenOutput("r", [1] * num_tokens, finish_reason=reason)])
+    update.sequences[0].new_text = text
+    return update.sequences[0]
+
+
 def call(index: int) -> list[Event]:
     start = ToolCallStart(index, f"id{index}", f"f{index}")
     return [start, ToolCallArguments(index, "{}"), ToolCallEnd(index)]
@@ -35,35 +47,59 @@ def call(index: int) -> list[Event]:
 def test_without_a_parser_text_is_content() -> None:
     reader = Reader(None, parallel=False)
     assert reader.plain
-    assert reader.read("", finished=False) == []
-    assert reader.read("hello", finished=True) == [ContentDelta("hello")]
+    assert reader.read(gained("", False)) == []
+    assert reader.read(gained("hello", True)) == [ContentDelta("hello")]
 
 
 def test_calls_in_parallel_all_pass() -> None:
     events = [*call(0), *call(1)]
-    assert Reader(Scripted(*events), parallel=True).read("x", finished=True) == events
+    assert Reader(Scripted(*events), parallel=True).read(gained("x", True)) == events
 
 
 def test_one_call_passes_alone() -> None:
     reader = Reader(Scripted(*call(0), ContentDelta("and"), *call(1)), parallel=False)
-    found = [event for step in range(8) for event in reader.read("x", finished=step == 7)]
+    found = [event for step in range(8) for event in reader.read(gained("x", step == 7))]
     assert found == [*call(0), ContentDelta("and")]
 
 
 def test_a_void_call_makes_room_for_the_next() -> None:
     void = [ToolCallStart(0, "id0", "f0"), MalformedCall("<tool", "no name", 0)]
     reader = Reader(Scripted(*void, *call(1), *call(2)), parallel=False)
-    assert reader.read("x", finished=True) == [*void, *call(1)]
+    assert reader.read(gained("x", True)) == [*void, *call(1)]
 
 
 def test_text_of_a_later_malformed_call_is_not_lost() -> None:
     later = MalformedCall("<tool_call>{", "unfinished", 1)
     reader = Reader(Scripted(*call(0), ToolCallStart(1, "id1", "f1"), later), parallel=False)
     as_content = MalformedCall("<tool_call>{", "unfinished")
-    assert reader.read("x", finished=True) == [*call(0), as_content]
+    assert reader.read(gained("x", True)) == [*call(0), as_content]
 
 
 def test_malformed_text_after_the_call_makes_no_room() -> None:
     stray = MalformedCall("<tool_call>", "empty")
     reader = Reader(Scripted(*call(0), stray, *call(1)), parallel=False)
-    assert reader.read("x", finished=True) == [*call(0), stray]
+    assert reader.read(gained("x", True)) == [*call(0), stray]
+
+
+def test_tokens_up_to_the_last_that_gave_reasoning_count() -> None:
+    reader = Reader(
+        Scripted(
+            ReasoningDelta("Hm."),
+            ReasoningDelta("So"),
+            ContentDelta("Yes"),
+            ReasoningDelta("or"),
+            ContentDelta("no"),
+        ),
+        parallel=True,
+    )
+    counts = []
+    for text, num_tokens in (("", 1), ("x", 2), ("", 3), ("x", 1), ("x", 5), ("x", 2), ("x", 9)):
+        reader.read(gained(text, False, num_tokens))
+        counts.append(reader.num_reasoning_tokens)
+    assert counts == [0, 3, 3, 7, 7, 9, 9]
+
+
+def test_nothing_comes_after_the_end() -> None:
+    reader = Reader(Scripted(ContentDelta("a")), parallel=True)
+    assert reader.read(gained("", True)) == [ContentDelta("a")]
+    assert reader.read(gained("more", True)) == []

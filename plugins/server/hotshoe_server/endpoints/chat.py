@@ -6,14 +6,14 @@ import time
 
 from starlette.responses import Response
 
-from hotshoe.text.response import ParsedResponse, collect
-from hotshoe.types import CompletionOutput, RequestOutput
+from hotshoe.text.response import ParsedResponse
+from hotshoe.types import CompletionOutput
 from hotshoe_server.call import Call
 from hotshoe_server.chat_stream import ChatStream, new_call_id
-from hotshoe_server.conversation import Dialogue, open_dialogue, text_form
+from hotshoe_server.conversation import open_dialogue, text_form
 from hotshoe_server.extensions import Endpoint
 from hotshoe_server.finish import finish_reason, usage_of
-from hotshoe_server.generation import admit, check_count, generate, last_output
+from hotshoe_server.generation import admit, check_count, generate
 from hotshoe_server.logprobs import chat_logprobs, prompt_logprobs
 from hotshoe_server.schemas.answers import (
     ChatAnswer,
@@ -58,20 +58,14 @@ async def chat(call: Call, body: ChatRequest) -> Response | ChatAnswer:
         return await open_stream(
             ChatStream(server, body, dialogue, request_id, model).events(updates)
         )
-    output = await last_output(updates)
-    return whole_answer(call, body, dialogue, output, request_id, model)
-
-
-def whole_answer(
-    call: Call, body: ChatRequest, dialogue: Dialogue, output: RequestOutput, id: str, model: str
-) -> ChatAnswer:
-    """Return the answer to a request that has ended."""
+    update, parsed, num_reasoning_tokens = await dialogue.finish(updates)
+    output = update.output()
     answer = ChatAnswer(
-        id,
+        request_id,
         int(time.time()),
         model,
-        [whole_choice(call, body, dialogue, sequence) for sequence in output.outputs],
-        usage_of(output),
+        [whole_choice(call, body, s, p) for s, p in zip(output.outputs, parsed, strict=True)],
+        usage_of(update, num_reasoning_tokens=num_reasoning_tokens),
     )
     if output.prompt_logprobs is not None:
         tokenizer = call.server.client.tokenizer
@@ -82,10 +76,9 @@ def whole_answer(
 
 
 def whole_choice(
-    call: Call, body: ChatRequest, dialogue: Dialogue, sequence: CompletionOutput
+    call: Call, body: ChatRequest, sequence: CompletionOutput, parsed: ParsedResponse
 ) -> ChatChoice:
     """Return one sequence as a message."""
-    parsed = collect(dialogue.reader().read(sequence.text, finished=True))
     logprobs = None
     if sequence.logprobs is not None:
         tokenizer = call.server.renderer.tokenizer

@@ -21,6 +21,7 @@ from hotshoe_server.merge import merge
 from hotshoe_server.renderer import Rendered
 from hotshoe_server.schemas.answers import CompletionAnswer, CompletionChoice
 from hotshoe_server.schemas.completions import CompletionRequest
+from hotshoe_server.schemas.fields import StreamOptions
 from hotshoe_server.sse import DONE, event, json_text, open_stream
 
 #: What follows the text in a chunk of text.
@@ -89,14 +90,12 @@ class Completion:
 
     async def whole(self) -> CompletionAnswer:
         """Run to the end and return the answer."""
-        outputs: dict[int, RequestOutput] = {}
         async with aclosing(self._run()) as updates:  # type: ignore[type-var]
-            async for number, update in updates:
-                if update.finished:
-                    outputs[number] = update.output()
-        for number, output in sorted(outputs.items()):
+            latest = {number: update async for number, update in updates}
+        for number, update in sorted(latest.items()):
+            output = update.output()
             self._answer.choices += [self._whole(number, output, s) for s in output.outputs]
-        self._answer.usage = usage_of(*outputs.values())
+        self._answer.usage = usage_of(*latest.values())
         return self._answer
 
     def _whole(
@@ -146,21 +145,22 @@ class Completion:
             _Stream(self._writer(), self._head(index))
             for index in range(len(self._prompts) * self._params.n)
         ]
-        outputs: list[RequestOutput] = []
+        options = self._body.stream_options or StreamOptions()
+        latest: dict[int, RequestUpdate] = {}
         async with aclosing(self._run()) as updates:  # type: ignore[type-var]
             async for number, update in updates:
                 first = number * self._params.n
+                latest[number] = update
+                if options.continuous_usage_stats:
+                    self._answer.usage = usage_of(*latest.values())
                 found = [
                     self._advance(choices[first + sequence.index], first, sequence, update)
                     for sequence in update.sequences
                 ]
-                if update.finished:
-                    outputs.append(update.output())
                 if chunk := found[0] if len(found) == 1 else b"".join(found):
                     yield chunk
-        options = self._body.stream_options
-        if options is not None and options.include_usage:
-            self._answer.choices, self._answer.usage = [], usage_of(*outputs)
+        if options.include_usage:
+            self._answer.choices, self._answer.usage = [], usage_of(*latest.values())
             yield event(self._answer)
         yield DONE
 
@@ -171,8 +171,11 @@ class Completion:
         if stream.finished:
             return b""
         stream.finished = sequence.finish_reason is not None
-        plain = stream.writer is None and not self._body.return_token_ids
-        if plain and not stream.finished and (stream.started or not self._body.echo):
+        if (
+            stream.head is not None
+            and not stream.finished
+            and (stream.started or not self._body.echo)
+        ):
             text = sequence.new_text
             return stream.head + json_text(text) + _TAIL if text else b""
         choice = CompletionChoice(first + sequence.index, sequence.new_text, None, None)
@@ -197,8 +200,12 @@ class Completion:
         self._answer.choices = [choice]
         return event(self._answer)
 
-    def _head(self, index: int) -> bytes:
-        """Return the bytes of a chunk of text up to the text."""
+    def _head(self, index: int) -> bytes | None:
+        """Return the bytes of a chunk of text up to the text; None where chunks have more."""
+        options, body = self._body.stream_options, self._body
+        counted = options is not None and options.continuous_usage_stats
+        if counted or body.logprobs is not None or body.return_token_ids:
+            return None
         head, mark, tail = self._write(CompletionChoice(index, "", None, None)).rpartition(b'""')
         assert mark and tail == _TAIL, "CompletionChoice is written differently"
         return head
@@ -209,7 +216,7 @@ class _Stream:
     """One choice of a stream on its way."""
 
     writer: CompletionLogprobsWriter | None
-    head: bytes
+    head: bytes | None
     started: bool = False
     finished: bool = False
 

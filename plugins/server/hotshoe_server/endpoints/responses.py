@@ -11,12 +11,12 @@ import msgspec
 from starlette.responses import Response
 
 from hotshoe.text.output_processor import RequestUpdate
-from hotshoe.types import FinishReason, RequestOutput
+from hotshoe.types import FinishReason
 from hotshoe_server.call import Call
 from hotshoe_server.conversation import Dialogue, open_dialogue, text_form
 from hotshoe_server.errors import ApiError, as_api_error
 from hotshoe_server.extensions import Endpoint
-from hotshoe_server.generation import admit, generate, last_output
+from hotshoe_server.generation import admit, generate
 from hotshoe_server.response_builder import ResponseBuilder, Told, as_message
 from hotshoe_server.schemas.chat import check_variables
 from hotshoe_server.schemas.response_answers import (
@@ -66,7 +66,7 @@ async def respond(call: Call, body: ResponsesRequest) -> Response | ResponseAnsw
     )
     if body.stream:
         return await open_stream(exchange.events(updates))
-    return exchange.whole(await last_output(updates))
+    return await exchange.whole(updates)
 
 
 class Exchange:
@@ -96,10 +96,11 @@ class Exchange:
         self._builder = ResponseBuilder()
         self._num_told = 0
 
-    def whole(self, output: RequestOutput) -> ResponseAnswer:
-        """Return the answer to a request that has ended."""
-        self._builder.build(self._reader.read(output.outputs[0].text, finished=True))
-        self._end(output)
+    async def whole(self, updates: AsyncIterator[RequestUpdate]) -> ResponseAnswer:
+        """Run to the end and return the answer."""
+        async with aclosing(updates):  # type: ignore[type-var]
+            async for update in updates:
+                self._advance(update)
         return self._answer
 
     async def events(self, updates: AsyncIterator[RequestUpdate]) -> AsyncIterator[bytes]:
@@ -115,11 +116,7 @@ class Exchange:
                             (f"response.{s}", self._whole()) for s in ("created", "in_progress")
                         ]
                         started = True
-                    sequence = update.sequences[0]
-                    finished = sequence.finish_reason is not None
-                    told += self._builder.build(self._reader.read(sequence.new_text, finished))
-                    if finished:
-                        told += self._end(update.output())
+                    told += self._advance(update)
                     if told:
                         yield self._written(told)
             except Exception as error:
@@ -127,9 +124,14 @@ class Exchange:
                     raise
                 yield self._written(self._fail(as_api_error(error)))
 
-    def _end(self, output: RequestOutput) -> list[Told]:
+    def _advance(self, update: RequestUpdate) -> list[Told]:
+        """Take in an update and return what to tell of it."""
+        told = self._builder.build(self._reader.read(update.sequences[0]))
+        return [*told, *self._end(update)] if update.finished else told
+
+    def _end(self, update: RequestUpdate) -> list[Told]:
         """Close everything, store the answer, and return what to tell."""
-        sequence, told = output.outputs[0], list[Told]()
+        sequence, told = update.sequences[0], list[Told]()
         cut = sequence.finish_reason is not FinishReason.STOP
         self._builder.close(told, "incomplete" if cut else "completed")
         answer = self._answer
@@ -142,12 +144,12 @@ class Exchange:
             answer.incomplete_details = {"reason": reason}
         else:
             answer.completed_at = int(time.time())
-        prompt, generated = len(output.prompt_token_ids), len(sequence.token_ids)
+        prompt, generated = update.num_prompt_tokens, update.num_generated_tokens
         answer.usage = ResponseUsage(
             prompt,
-            InputDetails(output.num_cached_tokens),
+            InputDetails(update.num_cached_tokens),
             generated,
-            OutputDetails(0),
+            OutputDetails(self._reader.num_reasoning_tokens),
             prompt + generated,
         )
         self._store()

@@ -14,10 +14,11 @@ from hotshoe_server.conversation import bounded_grammar
 from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Endpoint
 from hotshoe_server.finish import finish_reason, usage_of
-from hotshoe_server.generation import admit, check_count, generate, last_output
+from hotshoe_server.generation import admit, check_count, generate, last_update
 from hotshoe_server.logprobs import LOWEST, prompt_logprobs, token_text
 from hotshoe_server.renderer import Rendered
 from hotshoe_server.schemas.chat import Conversation
+from hotshoe_server.schemas.fields import StreamOptions
 from hotshoe_server.schemas.tokens import (
     DetokenizeAnswer,
     DetokenizeRequest,
@@ -88,9 +89,10 @@ async def generate_tokens(call: Call, body: GenerateRequest) -> Response | Gener
     )
     if body.stream:
         return await open_stream(_events(body, request_id, updates))
-    output = await last_output(updates)
+    last = await last_update(updates)
+    output = last.output()
     choices = [_whole(body, sequence) for sequence in output.outputs]
-    answer = GenerateAnswer(request_id, choices, usage_of(output))
+    answer = GenerateAnswer(request_id, choices, usage_of(last))
     if output.prompt_logprobs is not None:
         answer.prompt_logprobs = prompt_logprobs(None, output.prompt_logprobs)
     return answer
@@ -110,6 +112,7 @@ def _whole(body: GenerateRequest, sequence: CompletionOutput) -> GenerateChoice:
 async def _events(
     body: GenerateRequest, id: str, updates: AsyncIterator[RequestUpdate]
 ) -> AsyncIterator[bytes]:
+    options = body.stream_options or StreamOptions()
     ended: set[int] = set()
     update: RequestUpdate | None = None
     async with aclosing(updates):  # type: ignore[type-var]
@@ -131,10 +134,11 @@ async def _events(
                         _positions(sequence.new_logprobs),
                     )
                 )
-            yield event(GenerateAnswer(id, choices))
+            usage = usage_of(update) if options.continuous_usage_stats else None
+            yield event(GenerateAnswer(id, choices, usage))
     assert update is not None
-    if body.stream_options is not None and body.stream_options.include_usage:
-        yield event(GenerateAnswer(id, [], usage_of(update.output())))
+    if options.include_usage:
+        yield event(GenerateAnswer(id, [], usage_of(update)))
     yield DONE
 
 

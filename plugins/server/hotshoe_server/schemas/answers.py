@@ -27,14 +27,14 @@ class CompletionTokensDetails(Struct):
     reasoning_tokens: int
 
 
-class Usage(Answer):
+class Usage(Struct):
     """Counts of tokens."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
-    prompt_tokens_details: PromptTokensDetails | None = None
-    completion_tokens_details: CompletionTokensDetails | None = None
+    prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
 
 
 class ErrorDetail(Struct):

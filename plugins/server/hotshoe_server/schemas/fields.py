@@ -20,7 +20,7 @@ from hotshoe_server.schemas.grammar import StructuredOutputs
 
 
 class StreamOptions(Schema):
-    """How to stream."""
+    """How to stream: with a last chunk that counts tokens, or with counts in every chunk."""
 
     include_usage: bool = False
     include_obfuscation: bool | None = None

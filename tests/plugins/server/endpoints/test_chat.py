@@ -84,6 +84,30 @@ def test_usage_in_every_chunk_when_asked(http) -> None:
     assert counts[0] == 1
 
 
+@pytest.mark.parametrize("n", [1, 2])
+def test_tokens_of_reasoning_are_counted(open_http, engine, tokenizer, n: int) -> None:
+    http = open_http(reasoning_parser="qwen3")
+    thought, rest = "<think>\nSo many thoughts", "\n</think>\n\nYes."
+    engine.reply = thought + rest
+    assert tokenizer.encode(engine.reply, False)[: len(tokenizer.encode(thought, False))] == (
+        tokenizer.encode(thought, False)
+    )
+    usage = http.post(PATH, messages=ASK, n=n).json()["usage"]
+    found = usage["completion_tokens_details"]["reasoning_tokens"]
+    assert found == n * len(tokenizer.encode(thought, False))
+    assert 0 < found < usage["completion_tokens"]
+    asked = {"stream_options": {"include_usage": True}, "include_reasoning": False}
+    assert http.events(PATH, messages=ASK, n=n, **asked)[-1]["usage"] == usage
+
+
+def test_cached_tokens_are_those_of_the_first_sequence(http, engine) -> None:
+    engine.num_cached = [16, 48]
+    for n, cached in ((1, 16), (2, 16)):
+        usage = http.post(PATH, messages=ASK, n=n).json()["usage"]
+        assert usage["prompt_tokens_details"]["cached_tokens"] == cached
+        assert usage["completion_tokens_details"]["reasoning_tokens"] == 0
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_several_choices(http, stream: bool) -> None:
     if stream:

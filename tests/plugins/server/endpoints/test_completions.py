@@ -137,3 +137,13 @@ def test_a_prompt_that_is_too_long(http, engine) -> None:
     error = http.post(PATH, prompt=[5] * 512).json()["error"]
     assert error["code"] == "context_length_exceeded"
     assert engine.requests == []
+
+
+@pytest.mark.parametrize("path", [PATH, "/inference/v1/generate"])
+def test_usage_in_every_chunk_when_asked(http, path: str) -> None:
+    prompt = {"prompt": "x"} if path == PATH else {"token_ids": [5]}
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    chunks = http.events(path, **prompt, n=2, stream_options=options)
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts == sorted(counts)
+    assert 0 < counts[0] < counts[-1]

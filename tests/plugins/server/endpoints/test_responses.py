@@ -54,8 +54,11 @@ def test_reasoning_is_an_item(open_http, engine) -> None:
     assert reasoning["type"] == "reasoning"
     assert reasoning["content"][0]["text"].strip() == "Hm."
     assert message["content"][0]["text"].strip() == "Yes."
-    names = [event["type"] for event in http.events(PATH, input="Really?")]
-    assert "response.reasoning_text.delta" in names
+    events = http.events(PATH, input="Really?")
+    assert "response.reasoning_text.delta" in [event["type"] for event in events]
+    for found in (answer, events[-1]["response"]):
+        count = found["usage"]["output_tokens_details"]["reasoning_tokens"]
+        assert 0 < count < found["usage"]["output_tokens"]
 
 
 def test_a_conversation_goes_on(http, engine, tokenizer) -> None:
