@@ -3,8 +3,9 @@
     python benchmarks/server.py MODEL_DIR [--peers CASES_DIR PEERS_DIR] [--runs 3]
 
 Three questions, each by the same client (`hotshoe bench serve`) or the offline benchmarks:
-`peer`: the same load on both servers, one after the other; `offline`: 32 requests at once over
-HTTP and through `LLM.generate`; `added`: time per token of one stream, over HTTP and without.
+`peer`: the same load on both servers; `offline`: 32 requests at once over HTTP and through
+`LLM.generate`; `added`: time per token of one stream, over HTTP and without. What is compared is up
+at the same time and measured by turns, since a machine's speed drifts; it idles while it waits.
 CASES_DIR holds `vllm_env.sh`, PEERS_DIR the peer's environment. Ratios hold within a run alone.
 """
 
@@ -14,6 +15,7 @@ import argparse
 import contextlib
 import json
 import os
+import random
 import shlex
 import signal
 import statistics
@@ -24,10 +26,12 @@ import time
 import urllib.error
 import urllib.request
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-PORT = 8801
+from hotshoe import LLM, SamplingParams, TokensPrompt
+
+PORTS = {"hotshoe": 8801, "peer": 8802}
 START_S = 400
 STOP_S = 60
 LIMITS = ("--dtype", "bfloat16", "--max-model-len", "2048", "--max-num-seqs", "32")
@@ -40,37 +44,37 @@ LOADS = {
     "1 at a time": ("--max-concurrency", "1", "--num-prompts", "2"),
 }
 SIZES = ("--input-len", "256", "--output-len", "64")
+NO_WARMUP = ("--num-warmups", "0")
 SHOWN = ("requests_per_s", "ttft_ms_p50", "ttft_ms_p99", "tpot_ms_p50", "tpot_ms_p99", "e2e_ms_p50")
 
 
-def commands(args: Namespace) -> dict[str, list[str]]:
-    """Return how each server is started."""
-    place = ("--host", "127.0.0.1", "--port", str(PORT))
+def command(name: str, args: Namespace) -> list[str]:
+    """Return how a server is started."""
     model = str(args.model.resolve())
-    found = {"hotshoe": [*HOTSHOE, "serve", model, *LIMITS, *place, *args.serve]}
-    if args.peers:
-        cases, peers = (path.resolve() for path in args.peers)
-        script = (
-            f"export PEERS={peers}; . {cases}/vllm_env.sh; "
-            f'LD_PRELOAD=$TCM:$IOMP exec $V/vllm serve "$@"'
-        )
-        named = (model, "--served-model-name", "peer", *LIMITS, *place)
-        found["peer"] = ["bash", "-c", script, "vllm", *named]
-    return found
+    place = ("--host", "127.0.0.1", "--port", str(PORTS[name]))
+    if name == "hotshoe":
+        return [*HOTSHOE, "serve", model, *LIMITS, *place, *args.serve]
+    cases, peers = (path.resolve() for path in args.peers)
+    script = (
+        f"export PEERS={peers}; . {cases}/vllm_env.sh; "
+        f'LD_PRELOAD=$TCM:$IOMP exec $V/vllm serve "$@"'
+    )
+    return ["bash", "-c", script, "vllm", model, "--served-model-name", "peer", *LIMITS, *place]
 
 
 @contextlib.contextmanager
-def serving(command: Sequence[str], log: Path) -> Iterator[None]:
+def serving(name: str, args: Namespace, folder: Path) -> Iterator[None]:
     """Run a server while the context is open; say how long it took to answer."""
     begin = time.monotonic()
+    log = folder / f"{name}.log"
     with log.open("wb") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=file, cwd=log.parent)
+        process = subprocess.Popen(command(name, args), stdout=file, stderr=file, cwd=folder)
     try:
-        while not _healthy():
+        while not _healthy(name):
             if process.poll() is not None or time.monotonic() - begin > START_S:
                 sys.exit(f"the server did not start: {log.read_text()[-2000:]}")
             time.sleep(0.1)
-        say(f"  healthy after {time.monotonic() - begin:.1f} s")
+        say(f"{name} is healthy after {time.monotonic() - begin:.1f} s")
         yield
     finally:
         process.send_signal(signal.SIGINT)
@@ -80,9 +84,11 @@ def serving(command: Sequence[str], log: Path) -> Iterator[None]:
             process.kill()
 
 
-def _healthy() -> bool:
+def _healthy(name: str) -> bool:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/health", timeout=2) as response:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{PORTS[name]}/health", timeout=2
+        ) as response:
             return bool(response.status == 200)
     except (urllib.error.URLError, OSError):
         return False
@@ -100,9 +106,9 @@ def bench(*words: str) -> dict[str, float]:
     return numbers
 
 
-def load(*words: str) -> dict[str, float]:
-    """Put a load on the server that runs."""
-    return bench("serve", "--base-url", f"http://127.0.0.1:{PORT}", *IDS, *words)
+def load(name: str, *words: str) -> dict[str, float]:
+    """Put a load on a server."""
+    return bench("serve", "--base-url", f"http://127.0.0.1:{PORTS[name]}", *IDS, *words)
 
 
 def medians(runs: Sequence[dict[str, float]]) -> dict[str, float]:
@@ -112,23 +118,21 @@ def medians(runs: Sequence[dict[str, float]]) -> dict[str, float]:
 
 def ask_peer(args: Namespace, folder: Path) -> None:
     """Print the same loads on every server, and ratios."""
-    found: dict[str, dict[str, dict[str, float]]] = {}
-    for name, command in commands(args).items():
-        say(f"== {name}")
-        with serving(command, folder / f"{name}.log"):
-            load(*SIZES, *LOADS["16 at a time"])  # warm
-            found[name] = {
-                title: medians([load(*SIZES, *words) for _ in range(args.runs)])
-                for title, words in LOADS.items()
-            }
-    print("\n| load | server | " + " | ".join(SHOWN) + " |")
-    print("|---" * (len(SHOWN) + 2) + "|")
-    for title in LOADS:
-        for name in found:
-            row(title, name, [found[name][title][column] for column in SHOWN])
-        if "peer" in found:
-            ours, theirs = found["hotshoe"][title], found["peer"][title]
-            row(title, "hotshoe ÷ peer", [ours[c] / theirs[c] for c in SHOWN])
+    names = list(PORTS) if args.peers else ["hotshoe"]
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            stack.enter_context(serving(name, args, folder))
+            load(name, *SIZES, *LOADS["16 at a time"])  # warm
+        print("\n| load | server | " + " | ".join(SHOWN) + " |")
+        print("|---" * (len(SHOWN) + 2) + "|")
+        for title, words in LOADS.items():
+            turns = [{name: load(name, *SIZES, *words) for name in names} for _ in range(args.runs)]
+            found = {name: medians([turn[name] for turn in turns]) for name in names}
+            for name, numbers in found.items():
+                row(title, name, [numbers[column] for column in SHOWN])
+            if "peer" in found:
+                ours, theirs = found.values()
+                row(title, "hotshoe ÷ peer", [ours[c] / theirs[c] for c in SHOWN])
 
 
 def row(title: str, name: str, values: Sequence[float]) -> None:
@@ -137,40 +141,76 @@ def row(title: str, name: str, values: Sequence[float]) -> None:
 
 
 def ask_offline(args: Namespace, folder: Path) -> None:
-    """Print throughput over HTTP and without, in turns."""
-    engine = (str(args.model.resolve()), *LIMITS)
-    sizes = (*SIZES, "--num-prompts", "32")
-    offline, online = [], []
-    for _ in range(args.runs):
-        once = ("--num-iters", "1", "--num-iters-warmup", "1")
-        offline.append(bench("throughput", *engine, *sizes, *once))
-        with serving(commands(args)["hotshoe"], folder / "offline.log"):
-            online += [load(*sizes), load(*sizes)][1:]
-    name = "output_tokens_per_s"
-    without, over = medians(offline)[name], medians(online)[name]
-    print(
-        f"\n32 requests at once, {name}: without server {without:.1f}, over HTTP {over:.1f}, ",
-        end="",
-    )
-    print(f"ratio {over / without:.3f}")
+    """Print throughput over HTTP and without."""
+    num, (length, output) = 32, (int(SIZES[1]), int(SIZES[3]))
+
+    def without(llm: LLM) -> float:
+        begin = time.perf_counter()
+        llm.generate(prompts(num, length), fixed(output))
+        return num * output / (time.perf_counter() - begin)
+
+    def over() -> float:
+        return load("hotshoe", *SIZES, "--num-prompts", str(num), *NO_WARMUP)["output_tokens_per_s"]
+
+    pairs = taken_in_turns(args, folder, without, over)
+    print("\n32 requests at once, output tokens per second: " + compared(pairs), end="; ")
+    print(f"median ratio {statistics.median(over / offline for offline, over in pairs):.3f}")
 
 
 def ask_added(args: Namespace, folder: Path) -> None:
-    """Print the time per token of one stream, over HTTP and without, in turns."""
-    engine = (str(args.model.resolve()), *LIMITS)
-    sizes = ("--input-len", "128", "--output-len", "128")
-    offline, online = [], []
-    for _ in range(args.runs):
-        once = ("--num-iters", "2", "--num-iters-warmup", "1")
-        offline.append(bench("latency", *engine, *sizes, *once)["ms_per_token"])
-        with serving(commands(args)["hotshoe"], folder / "added.log"):
-            words = ("--max-concurrency", "1", "--num-prompts", "2", "--num-warmups", "1")
-            online.append(load(*sizes, *words)["tpot_ms_mean"])
+    """Print the time per token of one stream, over HTTP and without."""
+    length, output = 128, 128
+    sizes = ("--input-len", str(length), "--output-len", str(output))
+
+    def without(llm: LLM) -> float:
+        times = [time.perf_counter() for _ in llm.stream(*prompts(1, length), fixed(output))]
+        return 1e3 * (times[-1] - times[0]) / (output - 1)
+
+    def over() -> float:
+        return load("hotshoe", *sizes, "--num-prompts", "1", *NO_WARMUP)["tpot_ms_mean"]
+
+    pairs = taken_in_turns(args, folder, without, over)
+    print("\nOne stream, ms per token: " + compared(pairs), end="; ")
+    print(f"median added {statistics.median(over - offline for offline, over in pairs):.2f}")
+
+
+def taken_in_turns(
+    args: Namespace,
+    folder: Path,
+    without: Callable[[LLM], float],
+    over: Callable[[], float],
+) -> list[tuple[float, float]]:
+    """Measure without a server and over HTTP by turns: a machine's speed drifts meanwhile."""
+    flags = dict(zip(LIMITS[::2], LIMITS[1::2], strict=True))
+    options = {
+        name.removeprefix("--").replace("-", "_"): int(value) if value.isdigit() else value
+        for name, value in flags.items()
+    }
+    with (
+        serving("hotshoe", args, folder),
+        LLM(str(args.model.resolve()), **options) as llm,
+    ):
+        without(llm), over()  # warm
+        return [(without(llm), over()) for _ in range(args.turns)]
+
+
+def prompts(num: int, length: int) -> list[TokensPrompt]:
+    """Return random prompts."""
+    return [
+        TokensPrompt([random.randrange(10, int(IDS[1])) for _ in range(length)]) for _ in range(num)
+    ]
+
+
+def fixed(length: int) -> SamplingParams:
+    """Return what makes every output so long."""
+    return SamplingParams(max_tokens=length, ignore_eos=True, temperature=0.0)
+
+
+def compared(pairs: Sequence[tuple[float, float]]) -> str:
+    """Return both medians in words."""
+    offline, online = zip(*pairs, strict=True)
     without, over = statistics.median(offline), statistics.median(online)
-    print(
-        f"\nOne stream, ms per token: without server {without:.2f}, over HTTP {over:.2f}, ", end=""
-    )
-    print(f"added {over - without:.2f}")
+    return f"without server {without:.2f}, over HTTP {over:.2f}, {len(pairs)} turns"
 
 
 QUESTIONS = {"peer": ask_peer, "offline": ask_offline, "added": ask_added}
@@ -187,6 +227,7 @@ def main() -> None:
     parser.add_argument("--peers", type=Path, nargs=2, metavar=("CASES_DIR", "PEERS_DIR"))
     parser.add_argument("--questions", nargs="+", choices=QUESTIONS, default=list(QUESTIONS))
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=7, help="of the questions about HTTP")
     parser.add_argument(
         "--serve", type=shlex.split, default=[], help="further flags of hotshoe serve, as one word"
     )
