@@ -94,11 +94,9 @@ class Scheduler:
         self._in_flight: deque[_Step] = deque()
         self._next_step_id = 0
         self._next_arrival = 0
-        # Requests that were added while `_holding`.
-        self._held = WaitingQueue()
+        # Requests that are not ready or are held; they wait for `make_ready` and `release`.
+        self._aside = WaitingQueue()
         self._holding = False
-        # Requests that were added before they could be run.
-        self._unready = WaitingQueue()
         self._last_wait_s = 0.0
         self._num_preemptions = 0
         self._num_prompt_tokens = 0
@@ -113,11 +111,11 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting) + len(self._held) + len(self._unready)
+        return len(self._waiting) + len(self._aside)
 
     @property
     def num_waiting_tokens(self) -> int:
-        return self._waiting.num_tokens + self._held.num_tokens + self._unready.num_tokens
+        return self._waiting.num_tokens + self._aside.num_tokens
 
     @property
     def last_wait_s(self) -> float:
@@ -125,7 +123,7 @@ class Scheduler:
 
     def has_work(self) -> bool:
         """Return whether a step is to be updated, or a request unfinished that may be run."""
-        return bool(self._in_flight) or len(self._requests) > len(self._held) + len(self._unready)
+        return bool(self._in_flight) or len(self._requests) > len(self._aside)
 
     def stats(self) -> SchedulerStats:
         """Return the present counts."""
@@ -165,8 +163,8 @@ class Scheduler:
     def make_ready(self, request_id: str) -> None:
         """Let a request be run that was added as not ready. It keeps its place in the order."""
         request = self._requests[request_id]
-        self._unready.remove(request)
-        request.ready, request.held = True, self._holding
+        self._aside.remove(request)
+        request.ready = True
         self._queue_of(request).push(request)
 
     def hold(self) -> None:
@@ -174,12 +172,13 @@ class Scheduler:
         self._holding = True
 
     def release(self) -> None:
-        """Queue the requests that were held back, in the order in which they came."""
+        """Let the requests be run that were held back; they keep their places in the order."""
         self._holding = False
-        while (request := self._held.first()) is not None:
-            self._held.remove(request)
-            request.held = False
-            self._waiting.push(request)
+        for request in self._requests.values():
+            if request.held:
+                self._aside.remove(request)
+                request.held = False
+                self._queue_of(request).push(request)
 
     def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> bool:
         """Drop a request, counting it under `reason`; nothing more is put out for it.
@@ -276,9 +275,7 @@ class Scheduler:
 
     def _queue_of(self, request: Request) -> WaitingQueue:
         """Return where a request waits."""
-        if not request.ready:
-            return self._unready
-        return self._held if request.held else self._waiting
+        return self._waiting if request.ready and not request.held else self._aside
 
     def _length_limit(self, request: Request) -> int:
         """Return the length at which a request ends, or refuse it."""

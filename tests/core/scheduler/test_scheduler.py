@@ -225,6 +225,32 @@ def test_requests_are_held_back_until_released() -> None:
     assert len(plan_step(scheduler).new_rows) == 2
 
 
+def test_only_requests_that_came_while_holding_are_held() -> None:
+    scheduler = make_scheduler()
+
+    def add_unready(name: str) -> None:
+        scheduler.add(Request(name, [3, 4], LONG), ready=False)
+        scheduler.check()
+        assert not scheduler.has_work()
+
+    add_unready("before")
+    scheduler.hold()
+    add_unready("while")
+    add_unready("still")
+    scheduler.make_ready("while")
+    assert not scheduler.has_work() and scheduler.num_waiting == 3
+    scheduler.make_ready("before")
+    plan = plan_step(scheduler)
+    assert scheduler.num_running == 1  # unfinished before, so it goes on
+    scheduler.release()
+    finish_step(scheduler, plan, {0: 5})
+    plan_step(scheduler)
+    assert scheduler.num_running == 2 and scheduler.num_waiting == 1
+    scheduler.make_ready("still")
+    scheduler.check()
+    assert scheduler.has_work()
+
+
 def test_generated_tokens_are_found_by_the_next_turn() -> None:
     scheduler = make_scheduler()
     add(scheduler, "a", [2, 3], SamplingParams(max_tokens=7))
