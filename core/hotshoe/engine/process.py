@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -35,6 +34,7 @@ from hotshoe.engine.messages import (
 )
 from hotshoe.engine.setup import find_model
 from hotshoe.engine.socket_link import SocketLink
+from hotshoe.engine.spawn import spawn
 from hotshoe.errors import EngineError, HotshoeError
 from hotshoe.plugins import PluginManager
 from hotshoe.text.tokenizer import Tokenizer
@@ -42,7 +42,7 @@ from hotshoe.text.tokenizer import Tokenizer
 TERMINATE_S = 5.0
 EXIT_S = 2.0
 POLL_S = 0.2
-STDERR = 2
+COMMAND = (sys.executable, "-P", "-m", "hotshoe.engine.child")
 
 
 class EngineProcess:
@@ -116,19 +116,10 @@ class EngineProcess:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _spawn(self) -> None:
-        ours, theirs = socket.socketpair()
-        self._control = Connection(ours)
+        folder = [] if self._folder is None else [str(self._folder)]
+        self._process, channel = spawn(COMMAND, folder)
+        self._control = Connection(channel)
         self._verdict = None
-        with theirs:
-            command = [sys.executable, "-P", "-m", "hotshoe.engine.child", str(theirs.fileno())]
-            command += [] if self._folder is None else [str(self._folder)]
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=STDERR,  # what a command prints is its own
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,  # an interrupt from the keyboard is the owner's affair
-            )
         start = Start(Side(), asdict(self._config), str(self.path))
         self._control.send(encode(start))
 

@@ -10,7 +10,6 @@ import contextlib
 import selectors
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -39,12 +38,12 @@ from hotshoe.engine.rank_messages import (
     decode_news,
     encode,
 )
+from hotshoe.engine.spawn import spawn
 from hotshoe.errors import EngineDeadError
 from hotshoe.executor import WorkerInfo
 from hotshoe.types import StepPlan, StepResult
 
 COMMAND = (sys.executable, "-P", "-m", "hotshoe.engine.rank")
-STDERR = 2
 #: How long all ranks together may take to end in good order.
 LEAVE_S = 4.0
 #: The first sign of a failure is often an effect; for so long the cause may still show.
@@ -68,16 +67,8 @@ class RankProcess:
     @classmethod
     def start(cls, rank: int, size: int, command: Sequence[str]) -> RankProcess:
         """Start a process that expects `Join`."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            process = subprocess.Popen(
-                [*command, str(theirs.fileno()), f"rank-{rank}-of-{size}"],
-                stdin=subprocess.PIPE,
-                stdout=STDERR,  # what a command prints is its own
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,  # an interrupt from the keyboard is the owner's affair
-            )
-        return cls(rank, process, Connection(ours))
+        process, channel = spawn(command, [f"rank-{rank}-of-{size}"], stdin=subprocess.PIPE)
+        return cls(rank, process, Connection(channel))
 
     def ending(self) -> str:
         """Say how the process has ended, or is about to."""

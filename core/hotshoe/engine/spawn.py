@@ -1,0 +1,49 @@
+"""Starts processes of ours, each with a private channel to its owner.
+
+They live as long as the owner wants: an interrupt from the keyboard is the owner's affair, so it
+never reaches them.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+from collections.abc import Sequence
+
+_STDERR = 2
+
+
+def spawn(
+    command: Sequence[str],
+    arguments: Sequence[str] = (),
+    *,
+    fds: Sequence[int] = (),
+    stdin: int = subprocess.DEVNULL,
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start a process; return it and the owner's end of the channel.
+
+    Args:
+        command: Followed by the number of the channel's other end.
+        arguments: Come after that number.
+        fds: Further descriptors that the process gets.
+        stdin: As for `Popen`.
+    """
+    ours, theirs = socket.socketpair()
+    # A process starts with its parent's mask: so not even its first moments can be interrupted.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        with theirs:
+            process = subprocess.Popen(
+                [*command, str(theirs.fileno()), *arguments],
+                stdin=stdin,
+                stdout=_STDERR,  # what a command prints is its own
+                pass_fds=[theirs.fileno(), *fds],
+                start_new_session=True,
+            )
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return process, ours
