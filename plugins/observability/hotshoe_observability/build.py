@@ -55,11 +55,12 @@ class Metrics:
     def __init__(self, server: ServerState, options: ObservabilityOptions) -> None:
         self._server = server
         self._names = (HOTSHOE, VLLM) if options.metrics_names == "vllm" else (HOTSHOE,)
-        if server.shared_file is None:
-            self._counts = Counts()
-        else:
-            place = (server.process, server.config.api_processes)
-            self._counts = Counts.shared(server.shared_file, *place)
+        shared, num_processes = server.shared, server.config.api_processes
+        self._counts = (
+            Counts()
+            if shared is None
+            else Counts.shared(shared.file, shared.process, num_processes)
+        )
         self.recorder = Recorder(self._counts)
 
     async def answer(self, call: Call) -> Response:

@@ -21,6 +21,7 @@ from hotshoe.plugins import PluginManager
 from hotshoe_server.command import describe, find_extensions, with_options
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.serving import Server
+from hotshoe_server.state import Shared
 from hotshoe_server.supervisor import READY, Mission
 
 
@@ -54,8 +55,8 @@ def main() -> int:
             say(line)
 
     config = ServerConfig(**mission.server)
-    place = (mission.process, mission.shared_file)
-    server = Server(config, plugins, with_options(found, options), load, tell, *place)
+    shared = Shared(mission.process, mission.shared_file, socket.socket(fileno=mission.store))
+    server = Server(config, plugins, with_options(found, options), load, tell, shared)
     try:
         return server.run(socket.socket(fileno=mission.listener))
     except HotshoeError as error:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal
 
 from hotshoe.cli.options import add_engine_flags, add_option_flags, read_configs
 from hotshoe.cli.session import phases, say
@@ -15,6 +14,7 @@ from hotshoe.lazy import resolve_lazy
 from hotshoe.plugins import PluginManager
 from hotshoe_server.config import SERVER_GROUPS, ServerConfig
 from hotshoe_server.extensions import ServerExtension
+from hotshoe_server.signals import end_at_sigterm, ignore_signals
 
 if TYPE_CHECKING:
     from hotshoe.engine.client import EngineClient
@@ -26,8 +26,7 @@ class Serve:
     """See `hotshoe.cli.command.Command`."""
 
     def __init__(self) -> None:
-        # A server that is told to stop ends in good order, however early that comes.
-        signal.signal(signal.SIGTERM, _leave)
+        end_at_sigterm()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         add_engine_flags(parser)
@@ -41,8 +40,7 @@ class Serve:
         try:
             return self._serve(args)
         finally:
-            # It ends anyway, and says how; a signal now would only garble that.
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            ignore_signals()
 
     def _serve(self, args: Namespace) -> int:
         found = find_extensions(PluginManager())
@@ -123,8 +121,3 @@ def warn(config: ServerConfig) -> None:
             f"WARNING: --host {config.host} lets every machine that reaches this one use the "
             "model, without a key; give --api-key-file, or listen on 127.0.0.1"
         )
-
-
-def _leave(number: int, frame: object) -> NoReturn:
-    """End at once: nothing has been started yet."""
-    raise SystemExit(0)

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 import socket
 import sys
 import threading
@@ -36,15 +35,25 @@ from hotshoe_server.guard import ADMIN_SOCKET, keyrings
 from hotshoe_server.protocol import protocol_for
 from hotshoe_server.renderer import Renderer
 from hotshoe_server.route import error_response
+from hotshoe_server.signals import signals_call
 from hotshoe_server.sockets import open_unix
-from hotshoe_server.state import ServerState
+from hotshoe_server.state import ServerState, Shared
 from hotshoe_server.store import ResponseStore
+from hotshoe_server.store_link import RemoteStore
 
 _log = logging.getLogger(__name__)
 #: How long connections get to send what is left, once no request runs.
 FLUSH_S = 2
 POLL_S = 0.02
 RETRY_AFTER_LOADING_S = 2
+#: For `logging.config`: a line for each request, to stderr.
+ACCESS_LOG = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"plain": {"format": "%(asctime)s %(message)s"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "plain"}},
+    "loggers": {"uvicorn.access": {"level": "INFO", "handlers": ["stderr"], "propagate": False}},
+}
 
 
 class Server:
@@ -56,7 +65,7 @@ class Server:
         extensions: Those installed, by name, with their options.
         load: Builds the engine; called in a thread.
         say: Prints a line for people.
-        process, shared_file: As in `ServerState`.
+        shared: As in `ServerState`.
     """
 
     def __init__(
@@ -66,16 +75,14 @@ class Server:
         extensions: Mapping[str, tuple[ServerExtension, Any]],
         load: Callable[[], EngineClient],
         say: Callable[[str], None],
-        process: int = 0,
-        shared_file: int | None = None,
+        shared: Shared | None = None,
     ) -> None:
         self._config = config
         self._plugins = plugins
         self._extensions = extensions
         self._load = load
         self._say = say
-        self._process = process
-        self._shared_file = shared_file
+        self._shared = shared
         self._front = Front()
         self._stop = asyncio.Event()
         self._forced = False
@@ -91,10 +98,8 @@ class Server:
             return runner.run(self._run(listener))
 
     async def _run(self, listener: socket.socket) -> int:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._on_signal)
         async with AsyncExitStack() as stack:
+            stack.enter_context(signals_call(self._on_signal))
             await stack.enter_async_context(self._listen(self._front, listener))
             if self._config.admin_socket is not None:
                 admin = open_unix(self._config.admin_socket)
@@ -138,9 +143,9 @@ class Server:
         return future.result()
 
     async def _serve(self, client: EngineClient, stack: AsyncExitStack) -> None:
-        state = make_state(self._config, client, self._plugins)
-        state.process, state.shared_file = self._process, self._shared_file
+        state = make_state(self._config, client, self._plugins, self._shared)
         stack.callback(state.renderer.close)
+        stack.callback(state.store.close)
         parts: list[Parts] = [
             resolve_lazy(extension.build)(state, options)
             for extension, options in self._extensions.values()
@@ -178,7 +183,7 @@ class Server:
             ws="none",
             lifespan="off",
             interface="asgi3",
-            log_config=None,
+            log_config=ACCESS_LOG if config.access_log else None,
             access_log=config.access_log,
             proxy_headers=False,
             server_header=False,
@@ -249,7 +254,12 @@ def check_early(config: ServerConfig, plugins: PluginManager) -> None:
             choose_format(plugins, role, name, {})
 
 
-def make_state(config: ServerConfig, client: EngineClient, plugins: PluginManager) -> ServerState:
+def make_state(
+    config: ServerConfig,
+    client: EngineClient,
+    plugins: PluginManager,
+    shared: Shared | None = None,
+) -> ServerState:
     """Return what endpoints share.
 
     Raises:
@@ -261,9 +271,10 @@ def make_state(config: ServerConfig, client: EngineClient, plugins: PluginManage
         client,
         Renderer(client.tokenizer, client.info.max_model_len),
         config.served_model_name or [model_name(client.config.model)],
-        ResponseStore(config.response_store_bytes),
+        ResponseStore(config.response_store_bytes) if shared is None else RemoteStore(shared.store),
         choose_format(plugins, "tool", config.tool_call_parser, templates),
         choose_format(plugins, "reasoning", config.reasoning_parser, templates),
+        shared=shared,
     )
 
 

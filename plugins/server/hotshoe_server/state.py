@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,22 @@ from hotshoe_server.config import ServerConfig
 from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import RequestObserver, RequestRecord
 from hotshoe_server.renderer import Renderer
-from hotshoe_server.store import ResponseStore
+from hotshoe_server.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What one of several API processes has in common with the others.
+
+    Attributes:
+        process: Which of `config.api_processes` this is, from 0.
+        file: Descriptor of a nameless file, for who counts over all of them.
+        store: Leads to the store of responses; see `hotshoe_server.store_link`.
+    """
+
+    process: int
+    file: int
+    store: socket.socket
 
 
 @dataclass(slots=True)
@@ -29,9 +45,7 @@ class ServerState:
         in_flight: Running engine requests by id.
         num_open: HTTP requests under way, but for those that only read.
         draining: SIGTERM came: nothing new is taken.
-        process: Which of `config.api_processes` this is, from 0.
-        shared_file: Descriptor of a nameless file that these share, for who counts over all of
-            them; None when there is one process.
+        shared: What ties this process to others; None when there is one alone.
         created_s: When it started, in seconds since the epoch.
     """
 
@@ -39,15 +53,14 @@ class ServerState:
     client: EngineClient
     renderer: Renderer
     models: Sequence[str]
-    store: ResponseStore
+    store: Store
     tool_format: ParserFormat | None = None
     reasoning_format: ParserFormat | None = None
     observers: list[RequestObserver] = field(default_factory=list)
     in_flight: dict[str, RequestRecord] = field(default_factory=dict)
     num_open: int = 0
     draining: bool = False
-    process: int = 0
-    shared_file: int | None = None
+    shared: Shared | None = None
     created_s: int = field(default_factory=lambda: int(time.time()))
 
     def model_name(self, asked: str | None) -> str:

@@ -45,6 +45,10 @@ class Store(Protocol):
         """Forget a response of this tenant; return whether there was one."""
         ...
 
+    def close(self) -> None:
+        """Let go of what leads to the store."""
+        ...
+
 
 class ResponseStore:
     """Keeps responses in this process; see `Store`.
@@ -85,3 +89,7 @@ class ResponseStore:
         del self._entries[response_id]
         self.num_bytes -= entry.num_bytes
         return True
+
+    def close(self) -> None:
+        self._entries.clear()
+        self.num_bytes = 0

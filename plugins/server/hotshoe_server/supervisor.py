@@ -1,14 +1,14 @@
 """Several processes that answer HTTP on one socket, for one engine process.
 
-The supervisor owns the listening socket, the engine and the API processes; it answers nothing
-itself. Each API process is told what it is over a private channel, whose end tells it that the
-supervisor is gone. One that dies is started anew.
+The supervisor owns the listening socket, the engine, the API processes and the store of responses;
+it answers no HTTP itself. Each API process is told what it is over a private channel, whose end
+tells it that the supervisor is gone. One that dies is started anew.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import signal
 import socket
 import subprocess
 import sys
@@ -23,9 +23,14 @@ import msgspec
 
 from hotshoe.config import EngineConfig
 from hotshoe.engine.process import EngineProcess
+from hotshoe.engine.spawn import spawn
 from hotshoe.errors import HotshoeError
 from hotshoe_server.config import ServerConfig
+from hotshoe_server.signals import signals_call
+from hotshoe_server.store import ResponseStore
+from hotshoe_server.store_link import serve_store
 
+COMMAND = (sys.executable, "-P", "-m", "hotshoe_server.api_process")
 POLL_S = 0.1
 RESTART_S = 1.0
 #: Beyond the shutdown timeout: how long a process may take to end.
@@ -35,7 +40,8 @@ EXIT_S = 10.0
 class Mission(msgspec.Struct):
     """What an API process is told at first. Then comes READY, once the engine serves.
 
-    `shared_file` is as in `hotshoe_server.state.ServerState`, `process` counts from 0.
+    `listener`, `store` and `shared_file` are descriptors; `store` leads to `serve_store`, and
+    `shared_file` is as in `hotshoe_server.state.ServerState`. `process` counts from 0.
     """
 
     engine: dict[str, Any]
@@ -43,6 +49,7 @@ class Mission(msgspec.Struct):
     options: dict[str, dict[str, Any]]
     engine_socket: str
     listener: int
+    store: int
     shared_file: int
     process: int
 
@@ -52,11 +59,22 @@ READY = b"ready\n"
 
 @dataclass(slots=True)
 class Worker:
-    """An API process and the channel to it."""
+    """An API process, the channel to it, and the task that answers it about stored responses."""
 
     process: subprocess.Popen[bytes]
     channel: socket.socket
+    storing: asyncio.Task[None]
     started_s: float
+
+    def tell(self, message: bytes) -> None:
+        """Send, unless it has died already, which the watch will see."""
+        with contextlib.suppress(OSError):
+            self.channel.sendall(message)
+
+    def release(self) -> None:
+        """Let go of what led to a process that has ended."""
+        self.channel.close()
+        self.storing.cancel()
 
 
 class Supervisor:
@@ -80,7 +98,8 @@ class Supervisor:
         self._config = server
         self._options = {name: asdict(value) for name, value in options.items()}
         self._say = say
-        self._stop = threading.Event()
+        self._stop = asyncio.Event()
+        self._store = ResponseStore(server.response_store_bytes)
         self._workers: list[Worker] = []
         self._ready = False
         # It has no name, so nothing is left behind, however this process ends.
@@ -92,82 +111,84 @@ class Supervisor:
         Raises:
             UserError: The engine cannot be built as asked.
         """
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._stop.set())
-        engine = EngineProcess(self._engine_config)
-        failure: list[BaseException] = []
-        booting = threading.Thread(target=_wait_for, args=(engine, failure), daemon=True)
-        booting.start()
-        try:
-            self._workers = [
-                self._spawn(engine, listener, index) for index in range(self._config.api_processes)
-            ]
-            self._watch(engine, listener, booting, failure)
-        finally:
-            self._end()
-            engine.close()
+        asyncio.run(self._run(listener))
         return 0
 
-    def _watch(
+    async def _run(self, listener: socket.socket) -> None:
+        with signals_call(self._stop.set):
+            engine = EngineProcess(self._engine_config)
+            failure: list[BaseException] = []
+            booting = threading.Thread(target=_wait_for, args=(engine, failure), daemon=True)
+            booting.start()
+            try:
+                for index in range(self._config.api_processes):
+                    self._workers.append(self._spawn(engine, listener, index))
+                await self._watch(engine, listener, booting, failure)
+            finally:
+                await self._end()
+                engine.close()
+
+    async def _watch(
         self,
         engine: EngineProcess,
         listener: socket.socket,
         booting: threading.Thread,
         failure: list[BaseException],
     ) -> None:
-        while not self._stop.wait(POLL_S):
+        while not self._stop.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), POLL_S)
             if failure:
                 raise failure[0]
             if not self._ready and not booting.is_alive():
                 self._ready = True
                 for worker in self._workers:
-                    _tell_ready(worker)
+                    worker.tell(READY)
             for index, worker in enumerate(self._workers):
                 old_enough = time.monotonic() - worker.started_s > RESTART_S
-                if worker.process.poll() is not None and old_enough:
+                if worker.process.poll() is not None and old_enough and not self._stop.is_set():
                     self._say(f"API process {index} has ended; starting another one")
-                    worker.channel.close()
+                    worker.release()
                     self._workers[index] = self._spawn(engine, listener, index)
-                    if self._ready:
-                        _tell_ready(self._workers[index])
 
     def _spawn(self, engine: EngineProcess, listener: socket.socket, index: int) -> Worker:
+        """Start an API process and tell it all that it needs."""
+        config = self._config if index == 0 else replace(self._config, admin_socket=None)
         ours, theirs = socket.socketpair()
         shared = self._shared_file.fileno()
-        fds = [theirs.fileno(), listener.fileno(), shared]
-        module = "hotshoe_server.api_process"
-        command = [sys.executable, "-P", "-m", module, str(theirs.fileno())]
         with theirs:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, pass_fds=fds, start_new_session=True
+            fds = [listener.fileno(), theirs.fileno(), shared]
+            process, channel = spawn(COMMAND, fds=fds)
+            mission = Mission(
+                engine=asdict(self._engine_config),
+                server=asdict(config),
+                options=self._options,
+                engine_socket=str(engine.path),
+                listener=listener.fileno(),
+                store=theirs.fileno(),
+                shared_file=shared,
+                process=index,
             )
-        config = self._config if index == 0 else replace(self._config, admin_socket=None)
-        mission = Mission(
-            asdict(self._engine_config),
-            asdict(replace(config, response_store_bytes=0)),
-            self._options,
-            str(engine.path),
-            listener.fileno(),
-            shared,
-            index,
-        )
-        with contextlib.suppress(OSError):  # it has died already; the watch will see that
-            ours.sendall(msgspec.json.encode(mission) + b"\n")
-        return Worker(process, ours, time.monotonic())
+        storing = asyncio.create_task(serve_store(self._store, ours))
+        worker = Worker(process, channel, storing, time.monotonic())
+        worker.tell(msgspec.json.encode(mission) + b"\n")
+        if self._ready:
+            worker.tell(READY)
+        return worker
 
-    def _end(self) -> None:
+    async def _end(self) -> None:
         """Let the API processes drain, and kill those that do not end."""
         for worker in self._workers:
             if worker.process.poll() is None:
                 worker.process.terminate()
         limit = time.monotonic() + self._config.shutdown_timeout_s + EXIT_S
+        while any(worker.process.poll() is None for worker in self._workers):
+            if time.monotonic() > limit:
+                for worker in self._workers:
+                    worker.process.kill()
+            await asyncio.sleep(POLL_S)
         for worker in self._workers:
-            try:
-                worker.process.wait(max(0.0, limit - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                worker.process.kill()
-                worker.process.wait()
-            worker.channel.close()
+            worker.release()
 
 
 def _wait_for(engine: EngineProcess, failure: list[BaseException]) -> None:
@@ -175,8 +196,3 @@ def _wait_for(engine: EngineProcess, failure: list[BaseException]) -> None:
         engine.wait()
     except HotshoeError as error:
         failure.append(error)
-
-
-def _tell_ready(worker: Worker) -> None:
-    with contextlib.suppress(OSError):
-        worker.channel.sendall(READY)

@@ -71,3 +71,20 @@ def test_a_model_that_cannot_be_loaded(run_server) -> None:
     assert server.process.wait(60) == 2
     assert "/no/such/model" in server.log.read_text()
     assert "Traceback" not in server.log.read_text()
+
+
+def test_any_of_them_goes_on_from_a_stored_response(run_server) -> None:
+    server = run_server("demo", "--platform", "null", "--api-processes", "3")
+    first = httpx.post(server.url + "/v1/responses", json={"input": "x", "max_output_tokens": 3})
+    known = first.json()["id"]
+    for _ in range(8):  # each time a new connection, which any of them may take
+        assert httpx.get(f"{server.url}/v1/responses/{known}").json() == first.json()
+        body = {"input": "y", "max_output_tokens": 3, "previous_response_id": known}
+        answer = httpx.post(server.url + "/v1/responses", json=body)
+        assert answer.status_code == 200, answer.text
+        known = answer.json()["id"]
+        first = answer
+    assert httpx.delete(f"{server.url}/v1/responses/{known}").status_code == 200
+    assert all(httpx.get(f"{server.url}/v1/responses/{known}").status_code == 404 for _ in range(4))
+    assert server.stop() == 0
+    assert "Traceback" not in server.log.read_text()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -37,8 +38,9 @@ async def respond(call: Call, body: ResponsesRequest) -> Response | ResponseAnsw
     server = call.server
     admit(server)
     model = server.model_name(body.model)
-    body.sampling_params()  # mistakes are found before the prompt is rendered
-    history = [*_earlier(call, body.previous_response_id), *body.chat_messages()]
+    make_params = partial(body.sampling_params, server.client.info.sampling_defaults)
+    make_params()  # mistakes are found before the prompt is rendered
+    history = [*(await _earlier(call, body.previous_response_id)), *body.chat_messages()]
     opening = (
         [] if body.instructions is None else [{"role": "system", "content": body.instructions}]
     )
@@ -48,11 +50,11 @@ async def respond(call: Call, body: ResponsesRequest) -> Response | ResponseAnsw
         [*opening, *history],
         check_variables(body.variables()),
         plan_tools(server, body.chat_tools(), body.chat_choice(), body.parallel_tool_calls),
-        body.sampling_params,
+        make_params,
         text_form(form, body.structured_outputs),
     )
     answer = ResponseAnswer(
-        f"resp_{call.id}", int(time.time()), "in_progress", model, [], **_echo(body)
+        f"resp_{call.id}", int(time.time()), "in_progress", model, [], **_echo(body, dialogue)
     )
     exchange = Exchange(call, body, dialogue, history, answer)
     updates = generate(
@@ -100,7 +102,7 @@ class Exchange:
         """Run to the end and return the answer."""
         async with aclosing(updates):  # type: ignore[type-var]
             async for update in updates:
-                self._advance(update)
+                await self._advance(update)
         return self._answer
 
     async def events(self, updates: AsyncIterator[RequestUpdate]) -> AsyncIterator[bytes]:
@@ -116,7 +118,7 @@ class Exchange:
                             (f"response.{s}", self._whole()) for s in ("created", "in_progress")
                         ]
                         started = True
-                    told += self._advance(update)
+                    told += await self._advance(update)
                     if told:
                         yield self._written(told)
             except Exception as error:
@@ -124,13 +126,16 @@ class Exchange:
                     raise
                 yield self._written(self._fail(as_api_error(error)))
 
-    def _advance(self, update: RequestUpdate) -> list[Told]:
-        """Take in an update and return what to tell of it."""
+    async def _advance(self, update: RequestUpdate) -> list[Told]:
+        """Take in an update and return what to tell of it; the answer is stored before that."""
         told = self._builder.build(self._reader.read(update.sequences[0]))
-        return [*told, *self._end(update)] if update.finished else told
+        if update.finished:
+            told += self._end(update)
+            await self._store()
+        return told
 
     def _end(self, update: RequestUpdate) -> list[Told]:
-        """Close everything, store the answer, and return what to tell."""
+        """Close everything and return what to tell."""
         sequence, told = update.sequences[0], list[Told]()
         cut = sequence.finish_reason is not FinishReason.STOP
         self._builder.close(told, "incomplete" if cut else "completed")
@@ -152,7 +157,6 @@ class Exchange:
             OutputDetails(self._reader.num_reasoning_tokens),
             prompt + generated,
         )
-        self._store()
         return [*told, (f"response.{answer.status}", self._whole())]
 
     def _fail(self, error: ApiError) -> list[Told]:
@@ -161,7 +165,7 @@ class Exchange:
         self._answer.output = self._builder.items
         return [("response.failed", self._whole())]
 
-    def _store(self) -> None:
+    async def _store(self) -> None:
         if self._answer.store:
             messages = [*self._history, as_message(self._answer.output)]
             entry = StoredResponse(
@@ -169,7 +173,7 @@ class Exchange:
                 msgspec.json.encode(self._answer),
                 msgspec.json.encode(messages),
             )
-            self._call.server.store.put(self._answer.id, entry)
+            await self._call.server.store.put(self._answer.id, entry)
 
     def _whole(self) -> dict[str, Any]:
         return {"response": msgspec.Raw(msgspec.json.encode(self._answer))}
@@ -183,7 +187,7 @@ class Exchange:
         return b"".join(written)
 
 
-def _earlier(call: Call, response_id: str | None) -> list[dict[str, Any]]:
+async def _earlier(call: Call, response_id: str | None) -> list[dict[str, Any]]:
     """Return the conversation up to a stored response.
 
     Raises:
@@ -191,12 +195,13 @@ def _earlier(call: Call, response_id: str | None) -> list[dict[str, Any]]:
     """
     if response_id is None:
         return []
-    messages: list[dict[str, Any]] = msgspec.json.decode(_stored(call, response_id).messages)
+    stored = await _stored(call, response_id)
+    messages: list[dict[str, Any]] = msgspec.json.decode(stored.messages)
     return messages
 
 
-def _stored(call: Call, response_id: str) -> StoredResponse:
-    found = call.server.store.get(response_id, call.tenant)
+async def _stored(call: Call, response_id: str) -> StoredResponse:
+    found = await call.server.store.get(response_id, call.tenant)
     if found is None:
         raise ApiError(
             "response_not_found",
@@ -206,8 +211,8 @@ def _stored(call: Call, response_id: str) -> StoredResponse:
     return found
 
 
-def _echo(body: ResponsesRequest) -> dict[str, Any]:
-    """Return what a response repeats of its request."""
+def _echo(body: ResponsesRequest, dialogue: Dialogue) -> dict[str, Any]:
+    """Return what a response repeats of its request, and what stood for what that left open."""
     values = body.model_dump(
         exclude_none=True,
         by_alias=True,
@@ -222,8 +227,8 @@ def _echo(body: ResponsesRequest) -> dict[str, Any]:
         "tool_choice": "auto",
         "parallel_tool_calls": True,
         "metadata": {},
-        "temperature": 1.0,
-        "top_p": 1.0,
+        "temperature": dialogue.params.temperature,
+        "top_p": dialogue.params.top_p,
         "text": {"format": {"type": "text"}},
     }
     return defaults | values
@@ -231,15 +236,15 @@ def _echo(body: ResponsesRequest) -> dict[str, Any]:
 
 async def stored_response(call: Call) -> Response:
     """Return a stored response."""
-    entry = _stored(call, call.path_params["response_id"])
+    entry = await _stored(call, call.path_params["response_id"])
     return Response(entry.answer, media_type="application/json")
 
 
 async def delete_response(call: Call) -> DeletedResponse:
     """Forget a stored response."""
     response_id = call.path_params["response_id"]
-    _stored(call, response_id)
-    call.server.store.delete(response_id, call.tenant)
+    await _stored(call, response_id)
+    await call.server.store.delete(response_id, call.tenant)
     return DeletedResponse(response_id)
 
 

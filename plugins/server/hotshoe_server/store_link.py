@@ -1,0 +1,115 @@
+"""The store of responses for several API processes: the supervisor keeps it, they ask for it.
+
+Each process has a stream socket of its own; four bytes of length, then a message by msgspec. An
+answer to `put` means that every process finds the response from now on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from hotshoe_server.store import Store, StoredResponse
+
+_HEADER = struct.Struct("<I")
+
+
+class Put(Struct, tag=True):
+    """See `Store.put`."""
+
+    id: str
+    entry: StoredResponse
+
+    async def run(self, store: Store) -> None:
+        await store.put(self.id, self.entry)
+
+
+class Get(Struct, tag=True):
+    """See `Store.get`."""
+
+    id: str
+    tenant: str | None
+
+    async def run(self, store: Store) -> StoredResponse | None:
+        return await store.get(self.id, self.tenant)
+
+
+class Delete(Struct, tag=True):
+    """See `Store.delete`."""
+
+    id: str
+    tenant: str | None
+
+    async def run(self, store: Store) -> bool:
+        return await store.delete(self.id, self.tenant)
+
+
+Command = Put | Get | Delete
+_decode = msgspec.msgpack.Decoder(Command).decode
+
+
+async def serve_store(store: Store, sock: socket.socket) -> None:
+    """Answer one process until it has gone."""
+    reader, writer = await asyncio.open_connection(sock=sock)
+    with contextlib.closing(writer), contextlib.suppress(ConnectionError, EOFError):
+        while True:
+            answer = await _decode(await _receive(reader)).run(store)
+            await _send(writer, answer)
+
+
+class RemoteStore:
+    """See `hotshoe_server.store.Store`.
+
+    Args:
+        sock: Leads to `serve_store`.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._lock = asyncio.Lock()
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def put(self, response_id: str, entry: StoredResponse) -> None:
+        await self._ask(Put(response_id, entry))
+
+    async def get(self, response_id: str, tenant: str | None) -> StoredResponse | None:
+        found = await self._ask(Get(response_id, tenant))
+        return msgspec.convert(found, StoredResponse | None)
+
+    async def delete(self, response_id: str, tenant: str | None) -> bool:
+        return bool(await self._ask(Delete(response_id, tenant)))
+
+    def close(self) -> None:
+        if self._streams is None:
+            self._sock.close()
+        else:
+            self._streams[1].close()
+
+    async def _ask(self, command: Command) -> Any:
+        """Ask and wait for the answer, even for a caller who is cancelled: it must be read."""
+        return await asyncio.shield(self._exchange(command))
+
+    async def _exchange(self, command: Command) -> Any:
+        async with self._lock:
+            if self._streams is None:
+                self._streams = await asyncio.open_connection(sock=self._sock)
+            reader, writer = self._streams
+            await _send(writer, command)
+            return msgspec.msgpack.decode(await _receive(reader))
+
+
+async def _send(writer: asyncio.StreamWriter, message: object) -> None:
+    data = msgspec.msgpack.encode(message)
+    writer.write(_HEADER.pack(len(data)) + data)
+    await writer.drain()
+
+
+async def _receive(reader: asyncio.StreamReader) -> bytes:
+    (size,) = _HEADER.unpack(await reader.readexactly(_HEADER.size))
+    return await reader.readexactly(size)
