@@ -1,17 +1,20 @@
 """Times one GPU on Llama-3.1-8B dimensions with dummy weights, and prints a table.
 
-    python benchmarks/gpu.py [--cases e,a,b,d,c] [--repeats 3] [--json FILE] [FIELD=VALUE ...]
+    python benchmarks/gpu.py [--cases a,b,d,i,c,e] [--repeats 3] [--json FILE] [FIELD=VALUE ...]
 
 a: one stream, 128 in and 256 out; b: prefill of 8,192 tokens; d: decode steps of 32, 128 and 256
-sequences around a context of 1,024; c: throughput of 512 x (1,024/128) and 256 x (128/512); e: from
-process start to the first token. Medians; random token ids, fixed seed, prefix caching off, up to
-256 sequences. FIELD=VALUE are fields of `EngineConfig`. Limits are the device's measured read
-bandwidth and matrix rate, taken in the same run.
+sequences around a context of 1,024; i: the share of that time in which the device waits for the
+host between steps, at 32 and 128; c: throughput of 512 x (1,024/128) and 256 x (128/512); e: from
+process start to the first token, with kernels compiled before. Medians; random token ids, fixed
+seed, prefix caching off, up to 256 sequences. FIELD=VALUE are fields of `EngineConfig`. Limits are
+the device's measured read bandwidth and matrix rate, taken in the same run. FILE is written anew
+after every case.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
 import json
 import random
@@ -40,12 +43,13 @@ class Bench:
     Args:
         options: Fields of `EngineConfig`.
         repeats: Runs of each case; the median counts.
+        results: Takes what is measured, by name.
     """
 
-    def __init__(self, options: dict[str, Any], repeats: int) -> None:
+    def __init__(self, options: dict[str, Any], repeats: int, results: dict[str, Any]) -> None:
         from hotshoe import LLM
 
-        self.results: dict[str, Any] = {}
+        self.results = results
         self._repeats = repeats
         fixed = {"enable_prefix_caching": False, "skip_tokenizer_init": True, "max_num_seqs": 256}
         self.llm = LLM(str(MODEL), **{**DEFAULTS, **fixed, **options})
@@ -93,15 +97,39 @@ class Bench:
                 lambda p=prompts, n=out, t=count * (length + out): t / self.generate(p, n),
             )
 
+    def around_1024(self, batch: int) -> tuple[list[Any], int]:
+        """Return prompts, and how many tokens of each make them pass a context of 1,024."""
+        out = 256 + 2 * -(-batch * 896 // 8192)
+        return self.prompts(batch, 1024 - out // 2), out
+
     def decode(self, batches: Sequence[int]) -> None:
         for batch in batches:
-            out = 256 + 2 * -(-batch * 896 // 8192)
-            prompts = self.prompts(batch, 1024 - out // 2)
+            prompts, out = self.around_1024(batch)
             self.median(
                 f"d decode {batch} x 1024",
                 "ms/step",
                 lambda p=prompts, n=out: self._steady(p, n),
             )
+
+    def idle(self, batches: Sequence[int]) -> None:
+        """Measure how long the device waits for the host between steps that only decode."""
+        import torch
+
+        event = partial(torch.cuda.Event, enable_timing=True)
+        worker = self.llm.engine.core._worker
+        execute = worker.execute
+        for batch in batches:
+
+            def share(batch: int = batch) -> float:
+                marks = Marks(event, batch)
+                worker.execute = marks.around(execute)
+                try:
+                    self._steady(*self.around_1024(batch))
+                finally:
+                    worker.execute = execute
+                return 100 * idle_share(marks.spans())
+
+            self.median(f"i idle {batch} x 1024", "%", share)
 
     def _steady(self, prompts: list[Any], num_tokens: int) -> float:
         """Return the median time between steps in which every sequence gains a token."""
@@ -115,6 +143,56 @@ class Bench:
         gaps = [b - a for a, b in itertools.pairwise(stamps)]
         assert len(gaps) > 200, "no steady stretch"
         return 1e3 * statistics.median(gaps)
+
+
+class Marks:
+    """Events down the device's stream, before and after each step's work.
+
+    Args:
+        event: Makes one that takes the time.
+        num_tokens: Of the steps that count; others are in the way between two that do.
+    """
+
+    def __init__(self, event: Callable[[], Any], num_tokens: int) -> None:
+        self._event, self._num_tokens = event, num_tokens
+        self._marks: list[tuple[Any, Any] | None] = []
+
+    def around(self, execute: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return the call that starts a step, with an event on either side of it."""
+
+        def marked(plan: Any) -> Any:
+            begin, end = self._event(), self._event()
+            begin.record()
+            step = execute(plan)
+            end.record()
+            self._marks.append((begin, end) if plan.num_tokens == self._num_tokens else None)
+            return step
+
+        return marked
+
+    def spans(self) -> list[tuple[float, float]]:
+        """Return begin and end, in ms, of the longest stretch of steps that count. Waits."""
+        stretches = [[]]
+        for pair in self._marks:
+            if pair is None:
+                stretches.append([])
+            else:
+                stretches[-1].append(pair)
+        pairs = max(stretches, key=len)
+        assert pairs, "no step has so many tokens"
+        pairs[-1][1].synchronize()
+        zero = pairs[0][0]
+        return [(zero.elapsed_time(begin), zero.elapsed_time(end)) for begin, end in pairs]
+
+
+def idle_share(spans: Sequence[tuple[float, float]]) -> float:
+    """Return which part of the time, from the first begin to the last end, lies between spans.
+
+    An event is done when all before it on the stream is: what the host starts late begins late,
+    and what it starts in time begins where the last one ends.
+    """
+    gaps = [max(later[0] - earlier[1], 0.0) for earlier, later in itertools.pairwise(spans)]
+    return sum(gaps) / (spans[-1][1] - spans[0][0])
 
 
 def greedy(num_tokens: int) -> Any:
@@ -138,6 +216,14 @@ def limits(weight_bytes: int) -> dict[str, float]:
         nbytes = LAYERS * LAYER_PARAMETERS * weight_bytes + VOCAB * HIDDEN * 2
         found[f"step_{batch}_ms"] = 1e3 * (nbytes + batch * context * KV_BYTES) / read
     return found
+
+
+def give_back() -> None:
+    """Return to the device what PyTorch keeps of it."""
+    import torch
+
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
 def timed(run: Callable[[], object]) -> float:
@@ -172,7 +258,7 @@ def startup(settings: list[str]) -> dict[str, Any]:
 
 def first_token(options: dict[str, Any]) -> None:
     begin = time.time()
-    bench = Bench(options, 1)
+    bench = Bench(options, 1, {})
     bench.generate(bench.prompts(1, 16), 1)
     phases = {name: round(seconds, 2) for name, seconds in bench.llm.startup.items()}
     phases["python and imports before"] = round(begin - PROCESS_START, 2)
@@ -182,7 +268,7 @@ def first_token(options: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("settings", nargs="*", metavar="FIELD=VALUE")
-    parser.add_argument("--cases", default="e,a,b,d,c")
+    parser.add_argument("--cases", default="a,b,d,i,c,e")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--batches", type=int, nargs="*", default=[32, 128, 256])
     parser.add_argument("--json", type=Path)
@@ -194,9 +280,7 @@ def main() -> None:
         return
     cases = args.cases.split(",")
     results: dict[str, Any] = {"options": options}
-    if "e" in cases:
-        results["e"] = startup(args.settings)
-    bench = Bench(options, args.repeats)
+    bench = Bench(options, args.repeats, results)
     print({name: round(s, 2) for name, s in bench.llm.startup.items()})
     for count, length, out in ((1, 128, 2), (1, 8192, 2), (256, 32, 16), (40, 1024, 8)):
         bench.generate(bench.prompts(count, length), out)  # every kernel has run once
@@ -205,16 +289,27 @@ def main() -> None:
         "b": bench.prefill,
         "c": bench.throughput,
         "d": partial(bench.decode, args.batches),
+        "i": partial(bench.idle, args.batches[:2]),
     }
     for case in cases:
         if case in runs:
             runs[case]()
-    results |= bench.results
+            write(args.json, results)
     bench.llm.close()
     results["limits"] = limits(1 if options.get("quantization") else 2)
     print({name: round(value, 3) for name, value in results["limits"].items()})
-    if args.json:
-        args.json.write_text(json.dumps(results, indent=1))
+    write(args.json, results)
+    if "e" in cases:  # every kernel has been compiled; the other process needs the memory
+        give_back()
+        begun = startup(args.settings)
+        results["e start to first token"] = {"median": begun["total_s"], "unit": "s", **begun}
+        write(args.json, results)
+
+
+def write(path: Path | None, results: dict[str, Any]) -> None:
+    """Keep what was found so far."""
+    if path is not None:
+        path.write_text(json.dumps(results, indent=1))
 
 
 PROCESS_START = time.time()
