@@ -1,50 +1,99 @@
-"""Checks and times everything on one H200 in one call, and prints a table.
+"""Proves and times everything on one H200 in one call, in under ten minutes.
 
-    python tools/h200.py [--only checks|sanitizer|bench|fp8] [--repeats 3] [--out DIR]
+    python3 tools/h200.py --out DIR [--only NAME ...] [--budget-s 570] [--repeats 3] [--dry-run]
 
-The distributions must be importable (installed, or on PYTHONPATH with their metadata). Checks run
-the kernels' tests, the engine's, transformers' tokens and the conformance kit on the GPU; the
-sanitizer looks for bad memory accesses in the kernels' tests; the benchmarks print what
-`benchmarks/gpu.py` measures beside the limit and what vLLM 0.25.1 reaches on such a GPU.
+Nothing need be installed: distributions are found in the tree. First the checks, side by side, as
+most of their time goes into compiling: kernels' and engine's tests, transformers' tokens, the
+conformance kit, sanitizers. A failed test of the engine is repeated in a process of its own. Then,
+alone, what is timed. Every part has a limit, and a part that fails stops no other. DIR gets
+`report.md`, `report.json`, `failures.txt` (each failure with its whole cause) and `logs.txt`, anew
+after every part, so that a call that is cut short leaves what was found.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
+import signal
 import subprocess
 import sys
+import tempfile
 import time
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
+from xml.etree import ElementTree as ET
 
 ROOT = Path(__file__).resolve().parent.parent
-PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-CLI = [sys.executable, "-m", "hotshoe.cli"]
-CHECKS = {
+PYTEST = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-o", "junit_logging=out-err"]
+TRITON = "tests/platforms/triton"
+#: Freed and taken anew each time, so that a sanitizer sees where a tensor's memory ends.
+UNCACHED = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+LOG_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class Part:
+    """One thing to prove: a command, and how long it may take.
+
+    Attributes:
+        tests: Arguments of pytest; empty for another command.
+        tool: A sanitizer and its options, under which the first case of every test runs.
+        alone: Failed tests are repeated in processes of their own.
+    """
+
+    name: str
+    limit_s: int
+    tests: Sequence[str] = ()
+    command: Sequence[str] = ()
+    tool: Sequence[str] = ()
+    alone: bool = False
+
+
+#: Sanitized are the kernels that have tests of their own; recordings need memory that is kept.
+ROWS = ("norm", "activation", "embedding", "quantize", "rotary", "sampling")
+PRODUCTS = ("attention", "linear", "invariant")
+RACING = ("attention", "linear", "sampling")
+MEMCHECK = ("--tool", "memcheck", "--error-exitcode", "9")
+RACECHECK = ("--tool", "racecheck", "--error-exitcode", "9")
+
+
+def files(names: Iterable[str]) -> list[str]:
+    """Return the test files of kernels."""
+    return [f"{TRITON}/test_{name}.py" for name in names]
+
+
+CHECKS = (
     # Cross-compilation needs no GPU.
-    "kernels": [
-        *PYTEST,
-        "tests/platforms/triton",
-        "--ignore",
-        "tests/platforms/triton/test_matrix.py",
-    ],
-    "platform and engine": [*PYTEST, "tests/platforms/cuda"],
-    "tokens of transformers": [*PYTEST, "tests/plugins/models/test_end_to_end.py", "-k", "cuda"],
-    "conformance": [*CLI, "conformance", "--platform", "cuda", "--quick"],
-}
-SANITIZED = ("norm", "activation", "embedding", "rotary", "attention", "linear", "sampling")
-#: What runs longer than this has failed.
-LIMIT_S = 300
-#: Name: limit, what the peer reaches, the bar; ms or s are better low, tokens/s high.
+    Part("kernels", 240, [TRITON, "--ignore", f"{TRITON}/test_matrix.py", "-n", "6"]),
+    Part("engine", 240, ["tests/platforms/cuda", "-v"], alone=True),
+    Part("tokens", 240, ["tests/plugins/models/test_end_to_end.py", "-k", "cuda", "-n", "3"]),
+    Part(
+        "conformance",
+        260,
+        command=["-m", "hotshoe.cli", "conformance", "--platform", "cuda", "--quick"],
+    ),
+    Part("memcheck rows", 260, files(ROWS), tool=MEMCHECK),
+    Part("memcheck products", 260, files(PRODUCTS), tool=MEMCHECK),
+    Part("racecheck", 200, files(RACING), tool=RACECHECK),
+)
+#: Name: limit, what the peer reaches, the bar; "" where there is none. See `better`.
 BF16 = {
     "a one stream 128/256": (3.45, 4.90, 4.4),
     "d decode 32 x 1024": (4.42, 6.28, 5.8),
     "d decode 128 x 1024": (7.38, 10.47, 9.8),
     "d decode 256 x 1024": (11.31, 17.44, 16.0),
     "b prefill 8192": (174, 212, 212),
-    "c 512 x (1024/128)": (None, 35_567, 36_500),
-    "c 256 x (128/512)": (None, 23_246, 24_500),
-    "e start to first token": (None, 33.2, 12),
+    "i idle 32 x 1024": ("", "", 3),
+    "i idle 128 x 1024": ("", "", 3),
+    "c 512 x (1024/128)": ("", 35_567, 36_500),
+    "c 256 x (128/512)": ("", 23_246, 24_500),
+    "e start to first token": ("", 33.2, 12),
 }
 FP8 = {
     "a one stream 128/256": (1.85, 3.49, 3.49),
@@ -52,79 +101,294 @@ FP8 = {
     "d decode 128 x 1024": (5.78, 8.75, 8.75),
     "d decode 256 x 1024": (9.71, 15.07, 15.07),
     "b prefill 8192": (92, 145, 145),
-    "c 512 x (1024/128)": (None, 50_756, 50_756),
-    "c 256 x (128/512)": (None, 29_243, 29_243),
+    "c 512 x (1024/128)": ("", 50_756, 50_756),
+    "c 256 x (128/512)": ("", 29_243, 29_243),
 }
+Table = Mapping[str, tuple[float | str, float | str, float]]
+#: Name: table, cases of `benchmarks/gpu.py`, options, limit in seconds.
+BENCHES: dict[str, tuple[Table, str, list[str], int]] = {
+    "bf16": (BF16, "a,d,b,i,c,e", [], 260),
+    "fp8": (FP8, "a,d,b,c", ["quantization=fp8"], 200),
+}
+NAMES = [part.name for part in CHECKS] + list(BENCHES)
 
 
-def run(name: str, command: list[str], log: Path) -> bool:
-    """Run a command, keep its output, and say how it ended."""
-    begin = time.perf_counter()
-    with log.open("w") as out:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT)
-        try:
-            code = process.wait(LIMIT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            code = -9
-    last = next((line for line in reversed(log.read_text().splitlines()) if line.strip()), "")
-    verdict = "ok" if code == 0 else f"FAILED ({code})"
-    print(f"{name:26} {verdict:12} {time.perf_counter() - begin:6.1f} s  {last[:110]}", flush=True)
-    if code:
-        print("\n".join(log.read_text().splitlines()[-40:]), flush=True)
-    return code == 0
+@dataclass
+class Outcome:
+    """What became of a part.
+
+    Attributes:
+        counts: Tests by outcome.
+        failures: Each failed test's name and whole text.
+        note: What else the report should say in a few words.
+    """
+
+    name: str
+    verdict: str = "not run"
+    seconds: float = 0.0
+    counts: dict[str, int] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    note: str = ""
 
 
-def sanitize(out: Path) -> bool:
-    """Run the kernels' tests under memcheck."""
-    tests = [f"tests/platforms/triton/test_{name}.py" for name in SANITIZED]
-    options = ["--tool", "memcheck", "--error-exitcode", "9", "--target-processes", "all"]
-    command = ["compute-sanitizer", *options, *PYTEST, "-x", *tests]
-    return run("memcheck", command, out / "memcheck.log")
+class Prover:
+    """Runs parts within the time that is left, and writes what they find.
+
+    Args:
+        out: Where reports go.
+        budget_s: Seconds for everything.
+        names: Of the parts that are wanted.
+    """
+
+    def __init__(self, out: Path, budget_s: float, names: Iterable[str] = ()) -> None:
+        self._out, self._end = out, time.monotonic() + budget_s
+        self._work = Path(tempfile.mkdtemp(prefix="h200-"))
+        self._environment = os.environ | {"PYTHONPATH": search_path(self._work / "site")}
+        self._writing = Lock()
+        self.outcomes = {name: Outcome(name) for name in names}
+        self.measured: dict[str, dict[str, object]] = {}
+
+    def run(
+        self, name: str, command: Sequence[str], limit_s: float, extra: Mapping[str, str] = {}
+    ) -> tuple[str, float]:
+        """Run Python, or a sanitizer over it, and return the verdict and the seconds taken."""
+        begin = time.monotonic()
+        limit_s = min(limit_s, self._end - begin)
+        if limit_s < 5:
+            return "no time left", 0.0
+        with self.log(name).open("wb") as log:
+            try:
+                process = subprocess.Popen(
+                    command,
+                    cwd=ROOT,
+                    env=self._environment | extra,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            except FileNotFoundError as error:
+                return f"not here: {error.filename}", 0.0
+            try:
+                code = process.wait(limit_s)
+                verdict = "ok" if code == 0 else f"failed ({code})"
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)  # what it started holds the device too
+                process.wait()
+                verdict = f"stopped after {limit_s:.0f} s"
+        return verdict, time.monotonic() - begin
+
+    def log(self, name: str) -> Path:
+        return self._work / f"{name}.log"
+
+    def check(self, part: Part) -> None:
+        """Run a part of the checks."""
+        outcome = self.outcomes[part.name]
+        record, found = self._work / f"{part.name}.record", self._work / f"{part.name}.xml"
+        record.touch()
+        command = command_of(part, record, found, self._environment)
+        extra = UNCACHED if part.tool else {}
+        outcome.verdict, outcome.seconds = self.run(part.name, command, part.limit_s, extra)
+        outcome.counts, outcome.failures = read_results(found)
+        if outcome.verdict != "ok" and not outcome.failures:
+            outcome.failures[part.name] = tail(self.log(part.name)) + record.read_text()
+        if part.tool:
+            lines = self.log(part.name).read_text(errors="replace").splitlines()
+            outcome.note = "; ".join(line.strip("= ") for line in lines if "SUMMARY" in line)
+        if part.alone:
+            self._repeat(outcome)
+        self.write()
+
+    def _repeat(self, outcome: Outcome) -> None:
+        """Run failed tests alone, a few at a time: do they fail for themselves, or after others?"""
+
+        def again(test: str) -> None:
+            name = "alone " + re.sub(r"\W+", "-", test.partition("::")[2])
+            verdict, _ = self.run(name, [*PYTEST, "-q", test], 60)
+            alone = f"\nIN A PROCESS OF ITS OWN: {verdict}\n{tail(self.log(name))}"
+            outcome.failures[test] += alone
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(again, [test for test in outcome.failures if "::" in test]))
+
+    def time(self, name: str, repeats: int) -> None:
+        """Time one configuration."""
+        table, cases, settings, limit_s = BENCHES[name]
+        outcome = self.outcomes[name]
+        found = self._work / f"{name}.json"
+        command = [sys.executable, "benchmarks/gpu.py", "--cases", cases, "--json", str(found)]
+        command += ["--repeats", str(repeats), *settings]
+        outcome.verdict, outcome.seconds = self.run(name, command, limit_s)
+        if outcome.verdict != "ok":
+            outcome.failures[name] = tail(self.log(name))
+        if found.exists():
+            self.measured[name] = json.loads(found.read_text())
+            missed = [line for line in rows(table, self.measured[name]) if line[-1] != "met"]
+            outcome.note = f"{len(table) - len(missed)} of {len(table)} bars met"
+        self.write()
+
+    def write(self) -> None:
+        """Write the reports as things stand."""
+        with self._writing:
+            self._write()
+
+    def _write(self) -> None:
+        report = {
+            "parts": [vars(outcome) for outcome in self.outcomes.values()],
+            "measured": self.measured,
+        }
+        (self._out / "report.json").write_text(json.dumps(report, indent=1))
+        text = parts_table(self.outcomes.values())
+        for name, results in self.measured.items():
+            text += "\n" + bench_table(name, BENCHES[name][0], results)
+        (self._out / "report.md").write_text(text)
+        texts = [
+            f"{'=' * 100}\n{outcome.name}: {test}\n\n{cause}\n"
+            for outcome in self.outcomes.values()
+            for test, cause in outcome.failures.items()
+        ]
+        (self._out / "failures.txt").write_text("\n".join(texts))
+        with (self._out / "logs.txt").open("wb") as logs:
+            for log in sorted(self._work.glob("*.log")):
+                logs.write(f"\n===== {log.stem}\n".encode() + log.read_bytes()[-LOG_BYTES:])
 
 
-def bench(name: str, table: dict, settings: list[str], repeats: int, out: Path) -> bool:
-    """Time one configuration and compare."""
-    found = out / f"{name}.json"
-    cases = "e,a,b,d,c" if "e start to first token" in table else "a,b,d,c"
-    command = [sys.executable, "benchmarks/gpu.py", "--cases", cases, "--json", str(found)]
-    command += ["--repeats", str(repeats), *settings]
-    if not run(f"bench {name}", command, out / f"{name}.log"):
-        return False
-    results = json.loads(found.read_text())
-    values = {key: value["median"] for key, value in results.items() if "median" in str(value)}
-    if "e" in results:
-        values["e start to first token"] = results["e"]["total_s"]
-    print(f"\n{name:26} {'here':>10} {'limit':>8} {'vLLM':>8} {'bar':>8}")
-    met = True
-    for key, (limit, peer, bar) in table.items():
-        value = values[key]
-        good = value >= bar if key.startswith("c") else value <= bar
-        met &= good
-        shown = f"{limit or '':>8} {peer:>8} {bar:>8} {'' if good else '  MISSED'}"
-        print(f"{key:26} {value:>10.3f} {shown}", flush=True)
-    return met
+def search_path(site: Path) -> str:
+    """Describe every distribution of the tree as if it were installed; return the path to them."""
+    folders = [str(site)]
+    for file in sorted([*ROOT.glob("core/pyproject.toml"), *ROOT.glob("p*/*/pyproject.toml")]):
+        project = tomllib.loads(file.read_text())["project"]
+        name = project["name"].replace("-", "_")
+        info = site / f"{name}-{project['version']}.dist-info"
+        info.mkdir(parents=True)
+        text = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+        (info / "METADATA").write_text(text)
+        groups = project.get("entry-points", {})
+        lines = [
+            line
+            for group, points in groups.items()
+            for line in (f"[{group}]", *(f"{key} = {value}" for key, value in points.items()))
+        ]
+        (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+        folders.append(str(file.parent))
+    return os.pathsep.join([*folders, str(ROOT), os.environ.get("PYTHONPATH", "")])
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=("checks", "sanitizer", "bench", "fp8"))
-    parser.add_argument("--repeats", type=int, default=3)
+def command_of(part: Part, record: Path, found: Path, environment: Mapping[str, str]) -> list[str]:
+    """Return the command of a part; the conformance kit keeps its running case in `record`."""
+    if part.command:
+        return [sys.executable, *part.command, "--record", str(record)]
+    tests = first_cases(part.tests, environment) if part.tool else part.tests
+    command = [*PYTEST, "--junitxml", str(found), *tests]
+    return ["compute-sanitizer", *part.tool, *command] if part.tool else command
+
+
+def first_cases(files: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """Collect tests and keep one case of each function: all kernels, in bounded time."""
+    command = [*PYTEST, "--collect-only", "-q", *files]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
+    listed = done.stdout.splitlines()
+    first: dict[str, str] = {}
+    for line in listed:
+        if "::" in line:
+            first.setdefault(line.partition("[")[0], line)
+    return list(first.values())
+
+
+def read_results(file: Path) -> tuple[dict[str, int], dict[str, str]]:
+    """Return the tests' outcomes and each failed one's whole text, from pytest's XML."""
+    counts = dict.fromkeys(("passed", "failed", "skipped"), 0)
+    failures: dict[str, str] = {}
+    if not file.exists():
+        return {}, {}
+    for case in ET.parse(file).getroot().iter("testcase"):
+        broken = [child for child in case if child.tag in ("failure", "error")]
+        skipped = case.find("skipped") is not None
+        counts["failed" if broken else "skipped" if skipped else "passed"] += 1
+        for child in broken:
+            path = case.get("classname", "").replace(".", "/")
+            captured = [case.findtext(name) or "" for name in ("system-out", "system-err")]
+            text = "\n".join([child.get("message", ""), child.text or "", *captured])
+            failures[f"{path}.py::{case.get('name')}"] = text
+    return counts, failures
+
+
+def first_error(text: str) -> str:
+    """Return the first line that says what went wrong, of a chain the first cause."""
+    lines = text.splitlines()
+    marked = [line[1:].strip() for line in lines if line.startswith("E  ")]
+    said = [line for line in marked or lines if "Error" in line or "assert" in line]
+    return (said or marked or lines or [""])[0]
+
+
+def tail(log: Path, count: int = 60) -> str:
+    """Return a log's last lines."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-count:]) if log.exists() else ""
+
+
+def parts_table(outcomes: Iterable[Outcome]) -> str:
+    """Return the verdicts, and of every failure the first error, as Markdown."""
+    lines = [
+        "| part | verdict | s | passed | failed | skipped | |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    causes = []
+    for one in outcomes:
+        counts = " | ".join(str(one.counts.get(k, "")) for k in ("passed", "failed", "skipped"))
+        lines.append(f"| {one.name} | {one.verdict} | {one.seconds:.0f} | {counts} | {one.note} |")
+        causes += [f"- {test}: `{first_error(text)[:300]}`" for test, text in one.failures.items()]
+    return "\n".join([*lines, "", *causes, ""])
+
+
+def rows(table: Table, results: Mapping[str, object]) -> list[list[str]]:
+    """Return name, value, limit, peer, bar and judgement of each line of a table."""
+    found = []
+    for name, (limit, peer, bar) in table.items():
+        measured = results.get(name)
+        shown, judged = "", "not measured"
+        if isinstance(measured, dict):
+            value = float(measured["median"])
+            judged = "met" if better(name, value, bar) else "MISSED"
+            shown = f"{value:.3f}" if value < 1000 else f"{value:.0f}"
+        found.append([name, shown, str(limit), str(peer), str(bar), judged])
+    return found
+
+
+def better(name: str, value: float, bar: float) -> bool:
+    """Tell whether a value reaches its bar; of throughput (c) more is better, else less."""
+    return value >= bar if name.startswith("c ") else value <= bar
+
+
+def bench_table(name: str, table: Table, results: Mapping[str, object]) -> str:
+    """Return what was measured as Markdown."""
+    lines = [f"| {name} | here | limit | vLLM 0.25.1 | bar | |", "|---|---|---|---|---|---|"]
+    lines += ["| " + " | ".join(row) + " |" for row in rows(table, results)]
+    return "\n".join(lines) + f"\n\nlimits measured: {json.dumps(results.get('limits'))}\n"
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "h200")
-    args = parser.parse_args()
+    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES)
+    parser.add_argument("--budget-s", type=float, default=570)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--dry-run", action="store_true", help="print the commands, run nothing")
+    args = parser.parse_args(words)
+    checks = [part for part in CHECKS if part.name in args.only]
+    if args.dry_run:
+        for part in checks:
+            print(part.name, *command_of(part, Path("RECORD"), Path("XML"), os.environ))
+        return 0
     args.out.mkdir(parents=True, exist_ok=True)
-    wanted = [args.only] if args.only else ["checks", "sanitizer", "bench", "fp8"]
-    fine = []
-    if "checks" in wanted:
-        for name, command in CHECKS.items():
-            fine.append(run(name, command, args.out / f"{name.replace(' ', '-')}.log"))
-    if "sanitizer" in wanted:
-        fine.append(sanitize(args.out))
-    if "bench" in wanted:
-        fine.append(bench("bfloat16", BF16, [], args.repeats, args.out))
-    if "fp8" in wanted:
-        fine.append(bench("fp8", FP8, ["quantization=fp8"], args.repeats, args.out))
-    return 0 if all(fine) else 1
+    prover = Prover(args.out, args.budget_s, args.only)
+    with ThreadPoolExecutor(max(1, len(checks))) as pool:
+        list(pool.map(prover.check, checks))
+    for name in (name for name in BENCHES if name in args.only):
+        prover.time(name, args.repeats)
+    prover.write()
+    print((args.out / "report.md").read_text())
+    return 0 if all(outcome.verdict == "ok" for outcome in prover.outcomes.values()) else 1
 
 
 if __name__ == "__main__":
