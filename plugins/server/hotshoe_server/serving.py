@@ -54,6 +54,14 @@ ACCESS_LOG = {
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "plain"}},
     "loggers": {"uvicorn.access": {"level": "INFO", "handlers": ["stderr"], "propagate": False}},
 }
+#: For `logging.config`: a line for each request, to stderr.
+ACCESS_LOG = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"plain": {"format": "%(asctime)s %(message)s"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "plain"}},
+    "loggers": {"uvicorn.access": {"level": "INFO", "handlers": ["stderr"], "propagate": False}},
+}
 
 
 class Server:

@@ -259,3 +259,10 @@ def test_the_engine_in_the_same_process(run_server) -> None:
 def test_names_of_models(tmp_path) -> None:
     assert model_name(str(tmp_path)) == tmp_path.name
     assert model_name("demo") == "demo"
+
+
+def test_an_access_log_has_a_line_for_each_request(run_server) -> None:
+    running = run_server(*NULL, "--access-log")
+    httpx.get(running.url + "/v1/models")
+    assert running.stop() == 0
+    assert '"GET /v1/models HTTP/1.1" 200' in running.log.read_text()
