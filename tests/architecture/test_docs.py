@@ -1,0 +1,130 @@
+"""What the pages name is there: commands, flags, make targets, scripts, names in Python, links."""
+
+import ast
+import importlib
+import re
+import shlex
+import signal
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hotshoe.cli.main import HOOK
+from hotshoe.cli.parser import Parser
+from hotshoe.lazy import resolve_lazy
+from hotshoe.plugins import PluginManager
+
+BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+FLAG = re.compile(r"`(--[a-z][a-z0-9-]*)")
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
+OURS = ("hotshoe.", "hotshoe_conformance.", "hotshoe_server.")
+#: Flags of other programs.
+FOREIGN = {"--conformance-full", "--conformance-seed", "--device"}
+
+
+@pytest.fixture(scope="module")
+def pages(root: Path) -> dict[Path, str]:
+    paths = [*root.glob("*.md"), *(root / "docs").rglob("*.md")]
+    return {path: path.read_text(encoding="utf-8") for path in sorted(paths)}
+
+
+@pytest.fixture(scope="module")
+def commands() -> Iterator[dict[str, Parser]]:
+    """Every command's parser; `serve` does something to signals that is taken back."""
+    handler = signal.getsignal(signal.SIGTERM)
+    found = {}
+    for name, entry in PluginManager().mapping(HOOK).items():
+        found[name] = Parser(f"hotshoe {name}", entry.help)
+        resolve_lazy(entry.target)().add_arguments(found[name])
+    yield found
+    signal.signal(signal.SIGTERM, handler)
+
+
+def blocks(text: str, *languages: str) -> list[str]:
+    return [body for language, body in BLOCK.findall(text) if language in languages]
+
+
+def shell_lines(pages: dict[Path, str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the page and the words of every line that a reader is told to type."""
+    for path, text in pages.items():
+        for block in blocks(text, "console"):
+            for line in block.replace("\\\n", " ").splitlines():
+                if line.startswith("$ "):
+                    words = shlex.split(line[2:], comments=True)
+                    yield f"{path.name}: {line}", [word for word in words if word != "..."]
+
+
+def test_every_command_line_is_understood(pages, commands) -> None:
+    count = 0
+    for place, words in shell_lines(pages):
+        if words[:1] != ["hotshoe"]:
+            continue
+        name = next((n for n in (" ".join(words[1:3]), words[1]) if n in commands), None)
+        assert name is not None, place
+        commands[name].parse(words[1 + len(name.split()) :])
+        count += 1
+    assert count > 50
+
+
+def test_every_flag_exists(pages, commands) -> None:
+    known = {flag for parser in commands.values() for flag in parser._option_string_actions}
+    named = {(path.name, flag) for path, text in pages.items() for flag in FLAG.findall(text)}
+    assert len(named) > 100
+    assert [(page, flag) for page, flag in sorted(named) if flag not in known | FOREIGN] == []
+
+
+def test_every_target_and_script_exists(root: Path, pages) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (root / "Makefile").read_text(), re.MULTILINE))
+    lines = list(shell_lines(pages))
+    used = {words[1] for _, words in lines if words[0] == "make"}
+    used |= {name for text in pages.values() for name in re.findall(r"`make ([a-z-]+)", text)}
+    assert used >= {"check", "demo", "test"}
+    assert used <= targets
+    scripts = {word for _, words in lines if words[0] == "python" for word in words[1:2]}
+    assert [word for word in scripts if word.endswith(".py") and not (root / word).exists()] == []
+
+
+def test_names_in_python_exist(pages) -> None:
+    count = 0
+    for path, text in pages.items():
+        for block in blocks(text, "python"):
+            for node in ast.walk(ast.parse(textwrap.dedent(block))):
+                if isinstance(node, ast.ImportFrom) and str(node.module).startswith(OURS):
+                    module = importlib.import_module(str(node.module))
+                    missing = [a.name for a in node.names if not hasattr(module, a.name)]
+                    assert missing == [], (path.name, node.module)
+                    count += 1
+    assert count > 10
+
+
+def test_options_in_yaml_exist(pages, commands) -> None:
+    known = {action.dest for action in commands["serve"]._actions}
+    named = set()
+    for text in pages.values():
+        for block in blocks(text, "yaml"):
+            values = yaml.safe_load(block)
+            if "model" in values:
+                named |= set(values)
+    assert named
+    assert named <= known
+
+
+def test_links_lead_somewhere(root: Path, pages) -> None:
+    broken = []
+    for path, text in pages.items():
+        for target, anchor in LINK.findall(BLOCK.sub("", text)):
+            if "://" in target:
+                continue
+            place = (path.parent / target).resolve() if target else path
+            if not place.exists() or (anchor and anchor not in anchors(place)):
+                broken.append((path.name, target, anchor))
+    assert broken == []
+
+
+def anchors(path: Path) -> set[str]:
+    """Return the anchors of a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
