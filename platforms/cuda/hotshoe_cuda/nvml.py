@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from hotshoe_triton.detection import DriverFailureError, NoDriverError
+
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 #: FP32 cores per multiprocessor by compute capability; NVML counts cores.
 #: Source: CUDA C++ Programming Guide, table of compute capabilities.
@@ -28,14 +30,6 @@ class Gpu:
     memory_bytes: int
     compute_units: int
     driver: str
-
-
-class NoDriverError(Exception):
-    """There is no NVIDIA driver on this machine: an ordinary finding."""
-
-
-class DriverFailureError(Exception):
-    """There is a driver, or its library, and it does not answer."""
 
 
 def gpus() -> list[Gpu]:

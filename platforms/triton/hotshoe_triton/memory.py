@@ -1,21 +1,21 @@
 """What is left of a GPU's memory for the KV cache, asked after a step of the largest size has run.
 
-The device is the current one; PyTorch's modules for it have the same functions for every vendor.
+The device is the current one of PyTorch's module for it, which has the same functions for every
+vendor.
 """
 
-import torch
+from types import ModuleType
 
 from hotshoe.platform import MemoryBudget
 
 
-def start() -> None:
+def start(module: ModuleType) -> None:
     """Forget the peak of engines before this one in the process."""
-    torch.get_device_module().reset_peak_memory_stats()
+    module.reset_peak_memory_stats()
 
 
-def budget(memory_fraction: float) -> MemoryBudget:
+def budget(module: ModuleType, memory_fraction: float) -> MemoryBudget:
     """Leave what the largest step needed beside the weights, and what others took."""
-    module = torch.get_device_module()
     peak = module.memory_stats()["allocated_bytes.all.peak"]
     module.empty_cache()
     free, total = module.mem_get_info()

@@ -34,6 +34,11 @@ class Gpu:
     driver: str
     node: str
 
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return self.part.name
+
 
 def gpus(root: Path = Path("/")) -> list[Gpu]:
     """List the GPUs that this process may use, in Level Zero's order.

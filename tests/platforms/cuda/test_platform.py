@@ -1,7 +1,5 @@
 """Detection with its causes, facts, and what the platform decides; no GPU is needed."""
 
-import importlib.metadata
-
 import pytest
 from tests.platforms.cuda.conftest import A100, H200, T4
 
@@ -12,14 +10,13 @@ from hotshoe.slots import SLOTS, Selector
 from hotshoe_cuda.nvml import Gpu
 from hotshoe_cuda.platform import CudaPlatform
 from hotshoe_cuda.targets import describe
+from hotshoe_triton import gpu
 
 
 @pytest.fixture
 def cuda_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    version = importlib.metadata.version
-    monkeypatch.setattr(
-        importlib.metadata, "version", lambda n: "2.11.0" if n == "torch" else version(n)
-    )
+    build = {"__version__": "2.11.0+cu130", "cuda": "13.0", "hip": None, "xpu": None}
+    monkeypatch.setattr(gpu, "torch_build", lambda: build)
 
 
 def test_available(install, cuda_torch) -> None:
@@ -52,7 +49,8 @@ def test_broken_driver(install) -> None:
 
 def test_a_gpu_without_a_cuda_build_of_torch_is_broken_not_absent(install, monkeypatch) -> None:
     install(H200)
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.13.0+cpu")
+    build = {"__version__": "2.13.0+cpu", "cuda": None, "hip": None, "xpu": None}
+    monkeypatch.setattr(gpu, "torch_build", lambda: build)
     detection = CudaPlatform().probe()
     assert isinstance(detection, Broken)
     assert "install the CUDA build of torch" in detection.cause

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from hotshoe_rocm import platform as rocm_platform
+from hotshoe_triton import gpu
 from hotshoe_triton.device import KIB
 
 
@@ -203,7 +203,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 def rocm_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """A torch that was built for ROCm."""
     build = {"__version__": "2.11.0+rocm7.1", "hip": "7.1.25424", "cuda": None, "xpu": None}
-    monkeypatch.setattr(rocm_platform, "torch_build", lambda: build)
+    monkeypatch.setattr(gpu, "torch_build", lambda: build)
 
 
 def lds_bytes(part: Part) -> int:

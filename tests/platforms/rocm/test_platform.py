@@ -10,9 +10,8 @@ from hotshoe.config import EngineConfig
 from hotshoe.errors import ConfigError, PlatformError
 from hotshoe.platform import Absent, Available, Broken
 from hotshoe.slots import SLOTS, Selector
-from hotshoe_rocm import platform as module
 from hotshoe_rocm.platform import RocmPlatform
-from hotshoe_triton import memory
+from hotshoe_triton import gpu, memory
 
 
 def test_available(machine: Machine, rocm_torch) -> None:
@@ -47,7 +46,7 @@ def test_absent_where_no_kernel_is_for_it(machine: Machine, rocm_torch) -> None:
     ],
 )
 def test_a_gpu_without_a_rocm_build_of_torch_is_broken(machine, monkeypatch, build) -> None:
-    monkeypatch.setattr(module, "torch_build", lambda: build)
+    monkeypatch.setattr(gpu, "torch_build", lambda: build)
     detection = RocmPlatform(machine.plug(MI300X).root).probe()
     assert isinstance(detection, Broken)
     assert "install the ROCm build of torch" in detection.cause
@@ -99,7 +98,7 @@ def hip(monkeypatch):
         calls: list[object] = []
         monkeypatch.setattr(torch.cuda, "set_device", calls.append)
         monkeypatch.setattr(torch.cuda, "init", lambda: calls.append("init"))
-        monkeypatch.setattr(memory, "start", lambda: calls.append("start"))
+        monkeypatch.setattr(memory, "start", calls.append)
         device = types.SimpleNamespace(gcnArchName=f"{arch}:sramecc+:xnack-")
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: device)
         return calls
@@ -113,7 +112,7 @@ def test_activation_takes_the_device(machine: Machine, hip) -> None:
     machine.install_amdsmi()
     platform.resolve(EngineConfig(platform_options={"device": 1}))
     assert platform.activate(EngineConfig())["driver"] == "6.12.12"
-    assert calls == [1, "init", "start"]
+    assert calls == [1, "init", torch.cuda]
 
 
 def test_activation_refuses_another_device_than_the_one_described(machine: Machine, hip) -> None:

@@ -3,7 +3,6 @@
 import types
 
 import pytest
-import torch
 
 from hotshoe_triton import memory
 
@@ -11,10 +10,10 @@ GIB = 1 << 30
 
 
 @pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
+def device() -> types.SimpleNamespace:
     """80 GiB, of which 16 are ours at most, 14 now, and 10 cannot be had: others', or reserved."""
     calls: list[str] = []
-    module = types.SimpleNamespace(
+    return types.SimpleNamespace(
         calls=calls,
         memory_stats=lambda: {"allocated_bytes.all.peak": 16 * GIB},
         empty_cache=lambda: calls.append("empty_cache"),
@@ -22,12 +21,10 @@ def device(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
         memory_allocated=lambda: 14 * GIB,
         reset_peak_memory_stats=lambda: calls.append("reset"),
     )
-    monkeypatch.setattr(torch, "get_device_module", lambda: module)
-    return module
 
 
 def test_what_is_left(device) -> None:
-    found = memory.budget(0.9)
+    found = memory.budget(device, 0.9)
     assert found.available_bytes == (72 - 16 - 10) * GIB
     assert found.note == (
         "90% of 80.0 GiB, less 16.0 GiB for weights and the largest step and 10.0 GiB taken "
@@ -37,9 +34,9 @@ def test_what_is_left(device) -> None:
 
 
 def test_engines_before_do_not_count(device) -> None:
-    memory.start()
+    memory.start(device)
     assert device.calls == ["reset"]
 
 
 def test_nothing_is_left(device) -> None:
-    assert memory.budget(0.2).available_bytes == 0
+    assert memory.budget(device, 0.2).available_bytes == 0

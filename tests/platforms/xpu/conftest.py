@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hotshoe.platform import DeviceFacts
-from hotshoe_xpu import platform as xpu_platform
+from hotshoe_triton import gpu
 from hotshoe_xpu.parts import PARTS
 from hotshoe_xpu.targets import describe
 
@@ -73,7 +73,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 def xpu_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """A torch that was built for Intel GPUs."""
     build = {"__version__": "2.11.0+xpu", "xpu": "20250302", "cuda": None, "hip": None}
-    monkeypatch.setattr(xpu_platform, "torch_build", lambda: build)
+    monkeypatch.setattr(gpu, "torch_build", lambda: build)
 
 
 def on_host(device_id: int = 0xE20B) -> DeviceFacts:

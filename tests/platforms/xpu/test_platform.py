@@ -10,8 +10,8 @@ from hotshoe.config import EngineConfig
 from hotshoe.errors import ConfigError, PlatformError
 from hotshoe.platform import Absent, Available, Broken
 from hotshoe.slots import SLOTS, Selector
+from hotshoe_triton import gpu, memory
 from hotshoe_xpu import candidates
-from hotshoe_xpu import platform as module
 from hotshoe_xpu.platform import XpuPlatform
 
 
@@ -31,7 +31,7 @@ def test_absent_when_every_gpu_is_hidden(machine: Machine, xpu_torch, monkeypatc
 
 @pytest.mark.parametrize("version", ["2.13.0+cpu", "2.11.0+cu130"])
 def test_a_gpu_without_an_xpu_build_of_torch_is_broken(machine, monkeypatch, version) -> None:
-    monkeypatch.setattr(module, "torch_build", lambda: {"__version__": version, "xpu": None})
+    monkeypatch.setattr(gpu, "torch_build", lambda: {"__version__": version, "xpu": None})
     detection = XpuPlatform(machine.plug(B580).root).probe()
     assert isinstance(detection, Broken)
     assert f"Intel Arc B580 is here, but torch {version} was built without XPU" in detection.cause
@@ -84,10 +84,11 @@ def test_activation_takes_the_device_that_was_described(
     monkeypatch.setattr(torch.xpu, "set_device", calls.append)
     monkeypatch.setattr(torch.xpu, "init", lambda: calls.append("init"))
     monkeypatch.setattr(torch.xpu, "get_device_properties", lambda index: found)
+    monkeypatch.setattr(memory, "start", calls.append)
     platform = XpuPlatform(machine.plug(B580).root)
     if fits:
         assert platform.activate(EngineConfig())["driver"] == "1.6"
-        assert calls == [0, "init"]
+        assert calls == [0, "init", torch.xpu]
     else:
         with pytest.raises(PlatformError, match="PyTorch sees what is here at xpu:0"):
             platform.activate(EngineConfig())
