@@ -1,7 +1,7 @@
-"""The candidates that platforms driving their GPUs through `torch.cuda` share: one line each.
+"""The candidates that GPU platforms share: one line each.
 
-A platform adds its own, and names what its vendor calls otherwise. The module imports no torch;
-`shared` does, and is called once an engine or its explanation is wanted.
+A platform adds its own, and names what its vendor calls otherwise. The module imports no torch; its
+functions do, and are called once an engine or its explanation is wanted.
 """
 
 from __future__ import annotations
@@ -16,30 +16,11 @@ from hotshoe.slots import Candidate
 INVARIANT = True
 
 
-def shared(graphs: str, collectives: str, build_linear: Callable[..., Any]) -> Sequence[Candidate]:
-    """List them.
-
-    Args:
-        graphs: What recordings are called here, such as "cuda_graph".
-        collectives: What the library of collectives is called here; PyTorch calls it nccl.
-        build_linear: The platform's class over `hotshoe_triton.library`.
-    """
-    from hotshoe_triton import (
-        activation,
-        attention,
-        communicator,
-        embedding,
-        graph,
-        invariant,
-        linear,
-        norm,
-        rotary,
-        sampling,
-        transfer,
-    )
+def kernels() -> tuple[Candidate, ...]:
+    """List the portable kernels, which serve every GPU that Triton compiles for."""
+    from hotshoe_triton import activation, attention, embedding, invariant, norm, rotary, sampling
 
     alone, layout = partial(attention.Attention, alone=True), attention.declared_layout
-    nccl = communicator.supports_backend("nccl"), communicator.build_with("nccl")
     return (
         Candidate("attention", "triton", attention.supports, attention.Attention, layout=layout),
         Candidate("attention", "triton_alone", invariant.attention, alone, INVARIANT, layout),
@@ -49,9 +30,44 @@ def shared(graphs: str, collectives: str, build_linear: Callable[..., Any]) -> S
         Candidate("gated_activation", "triton", activation.supports, activation.build, INVARIANT),
         Candidate("embedding", "triton", embedding.supports, embedding.Embedding, INVARIANT),
         Candidate("sample", "triton", sampling.supports, sampling.Sample, INVARIANT),
-        Candidate("graph", graphs, graph.supports, graph.Graph, INVARIANT),
-        Candidate("transfer", "pinned", transfer.supports, transfer.Transfer, INVARIANT),
-        Candidate("communicator", collectives, *nccl),
-        Candidate("linear", "streaming", linear.supports, build_linear),
         Candidate("linear", "one_tile", invariant.linear, invariant.Linear, INVARIANT),
+    )
+
+
+def pinned() -> Candidate:
+    """Return page-locked host memory, which every GPU has."""
+    from hotshoe_triton import transfer
+
+    return Candidate("transfer", "pinned", transfer.supports, transfer.Transfer, INVARIANT)
+
+
+def collectives(name: str, backend: str) -> Candidate:
+    """Return a vendor's library of collectives.
+
+    Args:
+        name: As its users call it.
+        backend: As PyTorch calls it.
+    """
+    from hotshoe_triton import communicator
+
+    serve, build = communicator.supports_backend(backend), communicator.build_with(backend)
+    return Candidate("communicator", name, serve, build)
+
+
+def shared(graphs: str, group: str, build_linear: Callable[..., Any]) -> Sequence[Candidate]:
+    """List what platforms have that drive their GPUs through `torch.cuda`.
+
+    Args:
+        graphs: What recordings are called here, such as "cuda_graph".
+        group: What the library of collectives is called here; PyTorch calls it nccl.
+        build_linear: The platform's class over `hotshoe_triton.library`.
+    """
+    from hotshoe_triton import graph, linear
+
+    return (
+        *kernels(),
+        pinned(),
+        collectives(group, "nccl"),
+        Candidate("graph", graphs, graph.supports, graph.Graph, INVARIANT),
+        Candidate("linear", "streaming", linear.supports, build_linear),
     )

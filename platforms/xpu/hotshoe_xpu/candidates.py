@@ -1,18 +1,17 @@
-"""Every candidate that this platform offers, by slot: one line each."""
+"""Every candidate that this platform offers: the shared ones where Triton is, and Intel's."""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AttentionSpec, Candidate, KVLayout, Verdict, refuse
+from hotshoe.slots import Candidate, Verdict, refuse
 from hotshoe_xpu.targets import TRITON
 
-#: Claims of `Candidate.batch_invariant`.
-INVARIANT = True
 Supports = Callable[[Any, DeviceFacts], Verdict]
 
 
@@ -36,47 +35,22 @@ def with_triton(supports: Supports) -> Supports:
 
 def offered() -> Sequence[Candidate]:
     """List the candidates. Imports torch; called once an engine or its explanation is wanted."""
-    from hotshoe_triton import (
-        activation,
-        embedding,
-        norm,
-        rotary,
-        sampling,
-        transfer,
-    )
-    from hotshoe_triton import attention as paged
-    from hotshoe_triton import communicator as groups
     from hotshoe_triton import linear as streaming
+    from hotshoe_triton.attention import declared_layout
+    from hotshoe_triton.candidates import collectives, kernels, pinned
     from hotshoe_xpu import attention, communicator, ipex_ops, linear
 
-    xccl = groups.supports_backend("xccl"), groups.build_with("xccl")
-    flash = with_triton(paged.supports)
-    gated = with_triton(activation.supports)
-    rotation = with_triton(rotary.supports)
-    table = with_triton(embedding.supports)
-    choice = with_triton(sampling.supports)
-    normed = with_triton(norm.supports)
-
-    def layout(spec: AttentionSpec, facts: DeviceFacts) -> KVLayout:
-        return paged.LAYOUT
-
+    sdpa = attention.supports, attention.Attention
+    gated = ipex_ops.supports_activation, ipex_ops.GatedActivation
     return (
-        Candidate("attention", "sdpa", attention.supports, attention.Attention, layout=layout),
-        Candidate("attention", "triton", flash, paged.Attention, layout=layout),
-        Candidate("rotary_and_cache", "triton", rotation, rotary.RotaryAndCache, INVARIANT),
-        Candidate("rms_norm", "triton", normed, norm.build_norm, INVARIANT),
-        Candidate("rms_norm", "ipex", ipex_ops.supports_norm, ipex_ops.Norm),
-        Candidate("add_rms_norm", "triton", normed, norm.build_add_norm, INVARIANT),
-        Candidate("add_rms_norm", "ipex", ipex_ops.supports_norm, ipex_ops.AddNorm),
-        Candidate("gated_activation", "triton", gated, activation.build, INVARIANT),
-        Candidate(
-            "gated_activation", "ipex", ipex_ops.supports_activation, ipex_ops.GatedActivation
-        ),
-        Candidate("embedding", "triton", table, embedding.Embedding, INVARIANT),
-        Candidate("sample", "triton", choice, sampling.Sample, INVARIANT),
-        Candidate("transfer", "pinned", transfer.supports, transfer.Transfer, INVARIANT),
-        Candidate("communicator", "xccl", *xccl),
+        *(replace(each, supports=with_triton(each.supports)) for each in kernels()),
+        pinned(),
+        collectives("xccl", "xccl"),
         Candidate("communicator", "ccl", communicator.supports, communicator.build),
+        Candidate("attention", "sdpa", *sdpa, layout=declared_layout),
+        Candidate("rms_norm", "ipex", ipex_ops.supports_norm, ipex_ops.Norm),
+        Candidate("add_rms_norm", "ipex", ipex_ops.supports_norm, ipex_ops.AddNorm),
+        Candidate("gated_activation", "ipex", *gated),
         Candidate("linear", "onednn", linear.supports, linear.Linear),
         Candidate("linear", "triton", with_triton(streaming.supports), streaming.Linear),
     )

@@ -37,3 +37,10 @@ def test_candidates_say_what_they_miss(arch: str) -> None:
 def test_every_kernel_slot_has_a_triton_candidate() -> None:
     triton = {c.slot for c in offered() if c.name == "triton"}
     assert triton >= {"attention", "rotary_and_cache", "embedding", "sample", "linear"}
+
+
+def test_one_candidate_of_each_slot_is_batch_invariant_where_triton_is() -> None:
+    claimed = {c.slot: c.name for c in offered() if c.batch_invariant and c.slot != "transfer"}
+    assert claimed["attention"] == "triton_alone" and claimed["linear"] == "one_tile"
+    slots = {c.slot for c in offered()} - {"communicator", "transfer"}
+    assert set(claimed) == slots
