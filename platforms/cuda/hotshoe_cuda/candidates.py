@@ -1,4 +1,4 @@
-"""Every candidate that this platform offers: the shared ones and cuDNN."""
+"""Every candidate that this platform offers: the shared ones, cuDNN and FlashAttention 3."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from hotshoe_triton.candidates import shared
 
 def offered() -> Sequence[Candidate]:
     """List the candidates. Imports torch; called once an engine or its explanation is wanted."""
-    from hotshoe_cuda import attention
+    from hotshoe_cuda import attention, flash3
     from hotshoe_cuda.linear import Linear
     from hotshoe_triton.attention import declared_layout
 
     cudnn = attention.supports, attention.Attention
+    flash = flash3.supports, flash3.Attention
     return (
         Candidate("attention", "cudnn", *cudnn, layout=declared_layout),
+        Candidate("attention", "flash3", *flash, layout=declared_layout),
         *shared("cuda_graph", "nccl", Linear),
     )

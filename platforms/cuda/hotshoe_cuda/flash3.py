@@ -1,0 +1,76 @@
+"""Candidate `flash3` of slot `attention`: FlashAttention 3, where its package is installed.
+
+It is known from its interface, not from a run here: it scores below the Triton kernels, so that it
+is taken only when it is asked for (`--kernel attention=flash3`). The package is imported when an
+operation is built, never to find out whether it is there. Blocks are handed over where they lie,
+as strided views. Source: `flash_attn_with_kvcache` of Dao-AILab/flash-attention, folder hopper.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+
+from torch import Tensor
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import AttentionMetadata, AttentionSpec, Verdict, accept, refuse
+from hotshoe_triton import attention
+
+SCORE = 40
+PACKAGE = "flash_attn_interface"
+DTYPES = ("bfloat16", "float16")
+
+
+def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
+    """Judge what its kernels are built for; the rest as for Triton, whose cache it reads."""
+    refusals = {
+        f"package {PACKAGE} (FlashAttention 3) is not installed": importlib.util.find_spec(PACKAGE)
+        is None,
+        f"FlashAttention 3 has no kernels for {facts.arch}, but for sm_90": facts.arch != "sm_90",
+        f"element type {spec.dtype} is not one of {', '.join(DTYPES)}": spec.dtype not in DTYPES,
+        "sinks are not computed": spec.sinks,
+    }
+    for reason, holds in refusals.items():
+        if holds:
+            return refuse(reason)
+    verdict = attention.supports(spec, facts)
+    if not verdict.accepted:
+        return verdict
+    return accept(SCORE, "FlashAttention 3; chosen by name alone until it has been measured here")
+
+
+class Attention:
+    """See `hotshoe.slots.AttentionOp`."""
+
+    layout = attention.LAYOUT
+
+    def __init__(self, spec: AttentionSpec, facts: DeviceFacts) -> None:
+        self._run = importlib.import_module(PACKAGE).flash_attn_with_kvcache
+        self._shape = (spec.num_kv_heads, spec.block_size, spec.head_dim)
+        self._options = {
+            "softmax_scale": spec.scale,
+            "causal": True,
+            # Keys to the left of a query's own that it sees, and to the right; -1: all.
+            "window_size": (-1 if spec.window is None else spec.window - 1, 0),
+            "softcap": spec.softcap or 0.0,
+        }
+
+    def __call__(
+        self, q: Tensor, cache: Tensor, metadata: AttentionMetadata, sinks: Tensor | None
+    ) -> Tensor:
+        if metadata.num_reqs == 0:
+            return q.flatten(1)
+        # [blocks, heads, tokens, head_dim] as [blocks, tokens, heads, head_dim]
+        k, v = (part.view(-1, *self._shape).transpose(1, 2) for part in cache)
+        out: Tensor = self._run(
+            q,
+            k,
+            v,
+            cache_seqlens=metadata.seq_lens,
+            page_table=metadata.block_table,
+            cu_seqlens_q=metadata.query_start_loc,
+            max_seqlen_q=metadata.max_query_len,
+            **self._options,
+        )
+        return out.flatten(1)

@@ -1,0 +1,164 @@
+"""FlashAttention 3 is refused without the package, and called as it documents; here by a stand-in.
+
+What no request owns is NaN, and block tables name blocks that do not exist behind a request's end.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import sys
+import types
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import AttentionMetadata, AttentionSpec
+from hotshoe.slots.reference.attention import attend
+from hotshoe.slots.reference.kv import PagedKV
+from hotshoe_cuda import flash3
+from hotshoe_cuda.candidates import offered
+
+SPEC = AttentionSpec(8, 2, 32, "bfloat16", "bfloat16", 16, 0.17)
+H200 = DeviceFacts("cuda", "cpu", "NVIDIA H200", "sm_90", 1 << 37, 132)
+
+
+def flash_attn_with_kvcache(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    cache_seqlens: Tensor | None = None,
+    page_table: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+) -> Tensor:
+    """Do what its docstring says: the mask is aligned to the end of keys and queries."""
+    assert causal and q.stride(-1) == k_cache.stride(-1) == v_cache.stride(-1) == 1
+    assert {x.dtype for x in (cache_seqlens, page_table, cu_seqlens_q)} == {torch.int32}
+    counts = cu_seqlens_q.diff().tolist()
+    assert max_seqlen_q == max(counts)
+    page_size, heads, dim = k_cache.shape[1:]
+    out = []
+    for part, table, length in zip(
+        q.split(counts), page_table, cache_seqlens.tolist(), strict=True
+    ):
+        own = table[: -(-length // page_size)].long()
+        k, v = (cache[own].reshape(-1, heads, dim)[:length] for cache in (k_cache, v_cache))
+        k, v = (x.float().repeat_interleave(q.shape[1] // heads, 1) for x in (k, v))
+        scores = torch.einsum("qhd,khd->hqk", part.float(), k) * softmax_scale
+        if softcap:
+            scores = softcap * torch.tanh(scores / softcap)
+        behind = (torch.arange(length) - (length - len(part)))[None] - torch.arange(len(part))[
+            :, None
+        ]
+        seen = behind <= window_size[1]
+        if window_size[0] >= 0:
+            seen &= behind >= -window_size[0]
+        weights = scores.masked_fill(~seen, float("-inf")).softmax(-1)
+        out.append(torch.einsum("hqk,khd->qhd", weights, v))
+    return torch.cat(out).to(q.dtype)
+
+
+@pytest.fixture
+def package(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = types.ModuleType(flash3.PACKAGE)
+    fake.__spec__ = importlib.machinery.ModuleSpec(flash3.PACKAGE, None)
+    fake.flash_attn_with_kvcache = flash_attn_with_kvcache
+    monkeypatch.setitem(sys.modules, flash3.PACKAGE, fake)
+
+
+@pytest.mark.parametrize(
+    "requests", [[(1, 1), (1, 16), (1, 70)], [(5, 5)], [(33, 70), (1, 40), (17, 17)]], ids=str
+)
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"num_kv_heads": 8}, {"window": 9}, {"window": 1}, {"softcap": 3.0}, {"block_size": 32}],
+    ids=str,
+)
+def test_it_computes_what_the_reference_does(package, changes, requests) -> None:
+    spec = replace(SPEC, **changes)
+    counts, lengths = ([r[i] for r in requests] for i in (0, 1))
+    blocks = [-(-length // spec.block_size) for length in lengths]
+    order = torch.randperm(sum(blocks) + 3).int()
+    table = torch.full((len(requests), max(blocks) + 2), 2**31 - 1, dtype=torch.int32)
+    numel = spec.block_size * spec.num_kv_heads * spec.head_dim
+    cache = torch.full((2, sum(blocks) + 3, numel), float("nan"), dtype=torch.bfloat16)
+    paged = PagedKV(
+        cache, flash3.Attention.layout, spec.block_size, spec.num_kv_heads, spec.head_dim
+    )
+    q = torch.randn(sum(counts), spec.num_heads + 2, spec.head_dim).bfloat16()[:, : spec.num_heads]
+    expected, at = [], 0
+    for row, (count, length) in enumerate(requests):
+        own, order = order[: blocks[row]], order[blocks[row] :]
+        table[row, : len(own)] = own
+        k, v = (torch.randn(length, spec.num_kv_heads, spec.head_dim).bfloat16() for _ in "kv")
+        positions = torch.arange(length)
+        slots = own[positions // spec.block_size] * spec.block_size + positions % spec.block_size
+        paged.write(k, v, slots)
+        expected.append(attend(spec, q[at : at + count].float(), k, v, None))
+        at += count
+    metadata = AttentionMetadata(
+        len(requests),
+        torch.tensor([0, *counts]).cumsum(0).int(),
+        torch.tensor(lengths, dtype=torch.int32),
+        table,
+        torch.zeros(sum(counts), dtype=torch.int32),
+        max(counts),
+        max(lengths),
+    )
+    found = flash3.Attention(spec, H200)(q, cache, metadata, None)
+    assert found.dtype == q.dtype and found.is_contiguous()
+    torch.testing.assert_close(
+        found.float(), torch.cat(expected).flatten(1).float(), rtol=2e-2, atol=2e-2
+    )
+
+
+def test_a_step_without_requests(package) -> None:
+    none = torch.zeros(0, dtype=torch.int32)
+    metadata = AttentionMetadata(
+        0, torch.zeros(1, dtype=torch.int32), none, none[:, None], none, 0, 0
+    )
+    cache = torch.zeros(2, 4, SPEC.block_size * SPEC.num_kv_heads * SPEC.head_dim).bfloat16()
+    q = torch.zeros(0, SPEC.num_heads, SPEC.head_dim).bfloat16()
+    assert flash3.Attention(SPEC, H200)(q, cache, metadata, None).shape == (0, 256)
+
+
+def test_without_the_package_it_is_refused() -> None:
+    assert "flash_attn_interface (FlashAttention 3) is not installed" in (
+        flash3.supports(SPEC, H200).reason
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "facts", "reason"),
+    [
+        (SPEC, replace(H200, arch="sm_80"), "no kernels for sm_80"),
+        (SPEC, replace(H200, arch="sm_100"), "no kernels for sm_100"),
+        (replace(SPEC, dtype="float32", kv_dtype="float32"), H200, "float32 is not one of"),
+        (replace(SPEC, kv_dtype="fp8_e4m3"), H200, "differs from dtype"),
+        (replace(SPEC, sinks=True), H200, "sinks"),
+        (replace(SPEC, head_dim=512), H200, "head_dim 512"),
+    ],
+)
+def test_refusals(package, spec: AttentionSpec, facts: DeviceFacts, reason: str) -> None:
+    verdict = flash3.supports(spec, facts)
+    assert not verdict.accepted and reason in verdict.reason
+
+
+def test_others_are_preferred_until_it_has_been_measured(package) -> None:
+    assert flash3.supports(SPEC, H200).accepted
+    facts = replace(H200, features=frozenset({"wgmma", "tma"}))
+    verdicts = {c.name: c.supports(SPEC, facts) for c in offered() if c.slot == "attention"}
+    scores = {name: verdict.score for name, verdict in verdicts.items() if verdict.accepted}
+    assert scores["cudnn"] > scores["triton"] > scores["flash3"] > scores["triton_alone"]
+
+
+def test_looking_for_it_does_not_import_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flash3.importlib, "import_module", lambda name: pytest.fail("imported"))
+    assert not flash3.supports(SPEC, H200).accepted
