@@ -26,6 +26,8 @@ from hotshoe.types import StepPlan, StepResult
 
 #: Device memory for a step's arrays, at a fixed address; steps that bring more get their own.
 INBOX_BYTES = 1 << 20
+#: Prompt positions whose logits are held at once; a prompt has many, and a vocabulary is large.
+JUDGED_TOKENS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,8 @@ class RunningStep:
     """A step whose results are still on their way.
 
     Attributes:
-        prompts: Log probabilities of prompt tokens: row, tensors, and how many tokens to report.
+        prompts: Log probabilities of prompt tokens, in order: row, tensors, and how many of the
+            most likely tokens to report.
         arrived: Waits, and gives what `tensors` of sampled batch and prompts became on the host.
     """
 
@@ -100,7 +103,8 @@ class RunningStep:
         for row, device_form, width in self.prompts:
             taken = len(device_form.tensors)
             found = LogprobTensors(*tensors[:taken])
-            result.prompt_logprobs[row] = found.to_host([width] * len(found.ranks))
+            judged = result.prompt_logprobs.setdefault(row, [])
+            judged += found.to_host([width] * len(found.ranks))
             del tensors[:taken]
         return result
 
@@ -142,16 +146,16 @@ class Runner:
         self._sampler = Sampler(
             model.vocab_size, ops.sample, eos_token_ids, self._tokens, limits.max_logprobs
         )
-        self._prompt_logprobs: dict[int, int] = {}
+        # How many of the most likely tokens to report of a row's prompt; -1 reports nothing.
+        self._prompt_widths = np.full(limits.max_num_seqs, -1, np.int32)
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> RunningStep:
         """Start a step; its `result()` waits for the device."""
         for new in plan.new_rows:
-            self._sampler.set_row(new, new.params.bad_words_token_ids)
-            self._prompt_logprobs.pop(new.row, None)
-            if new.params.prompt_logprobs is not None:
-                self._prompt_logprobs[new.row] = new.params.prompt_logprobs
+            self._sampler.set_row(new)
+            width = new.params.prompt_logprobs
+            self._prompt_widths[new.row] = -1 if width is None else width
         self._sampler.set_masks(plan.mask_rows, plan.masks)
         return self._run(plan.step_id, self._rows.advance(plan))
 
@@ -160,10 +164,8 @@ class Runner:
         """Run prompts of these lengths as the largest of steps, sampling nothing, and wait."""
         inputs = self._padding_inputs(np.array(lengths, np.int32))
         staged, _ = self._stage(inputs)
-        batch = self._batch(inputs, staged)
-        batch.outputs_at = None  # as much as any step can want
-        hidden = self._model.forward(batch)
-        self._model.logits(hidden[-self._limits.max_num_seqs :])
+        hidden = self._model.forward(self._batch(inputs, staged, every=True))
+        self._model.logits(hidden[-max(self._limits.max_num_seqs, JUDGED_TOKENS) :])
         self._transfer.download([])()
 
     @torch.inference_mode()
@@ -185,8 +187,9 @@ class Runner:
         return padding_inputs(lengths, limits.max_num_seqs, first_slot, limits.block_size)
 
     def _run(self, step_id: int, inputs: StepInputs) -> RunningStep:
+        judging = self._judging(inputs)
         size = None
-        if inputs.decodes_only and not self._prompt_logprobs:
+        if inputs.decodes_only and not judging:
             size = self._graphs.size_for(len(inputs.rows))
         if size is not None:
             limits = self._limits
@@ -197,11 +200,10 @@ class Runner:
         if size is not None and in_place:
             logits = self._graphs.replay(size)[: len(inputs.sample_rows)]
         else:
-            hidden = self._model.forward(self._batch(inputs, staged))
-            if self._prompt_logprobs:
-                prompts = self._prompt_positions(inputs, hidden)
+            hidden = self._model.forward(self._batch(inputs, staged, every=len(judging) > 0))
+            if judging:
+                prompts = self._judge(judging, hidden)
                 hidden = hidden[staged.sample_at]
-                self._forget_judged_prompts(inputs)
             logits = self._model.logits(hidden) if len(inputs.sample_rows) else hidden
         sampled = self._sample(inputs, logits, staged)
         tensors = [*sampled.tensors] if sampled is not None else []
@@ -234,9 +236,10 @@ class Runner:
             self._flat_tokens.index_copy_(0, staged.token_put_index, staged.token_put_values)
         return staged, in_place
 
-    def _batch(self, inputs: StepInputs, staged: StagedInputs) -> ForwardBatch:
-        # All tokens are wanted where prompts are judged; else those that sample.
-        every = self._prompt_logprobs or len(inputs.sample_at) == len(inputs.positions)
+    def _batch(self, inputs: StepInputs, staged: StagedInputs, every: bool) -> ForwardBatch:
+        """Describe a step to the model; it returns hidden states of every token, or of those that
+        sample."""
+        every = every or len(inputs.sample_at) == len(inputs.positions)
         counts = np.diff(inputs.query_start_loc)
         batch = self._forward_batch(staged, int(counts.max()), int(inputs.seq_lens.max()))
         batch.attention.host_lens = (counts.tolist(), inputs.seq_lens.tolist())
@@ -261,12 +264,6 @@ class Runner:
             ),
         )
 
-    def _forget_judged_prompts(self, inputs: StepInputs) -> None:
-        """Let later steps be cheap again once a row's last prompt token has been judged."""
-        for row, computed in zip(inputs.rows.tolist(), inputs.seq_lens.tolist(), strict=True):
-            if computed >= self._rows.num_prompt[row] - 1:
-                self._prompt_logprobs.pop(row, None)
-
     def _sample(
         self, inputs: StepInputs, logits: Tensor, staged: StagedInputs
     ) -> SampledBatch | None:
@@ -285,20 +282,33 @@ class Runner:
         self._flat_tokens.index_copy_(0, staged.sampled_index, tokens)
         return sampled
 
-    def _prompt_positions(
-        self, inputs: StepInputs, hidden: Tensor
-    ) -> list[tuple[int, LogprobTensors, int]]:
-        """Judge the prompt tokens that this step's positions predict, row by asking row."""
+    def _judging(self, inputs: StepInputs) -> list[tuple[int, int, int, int]]:
+        """Return, of each row whose prompt tokens this step predicts and shall judge: the row, the
+        first such token's place in the step, its position, and how many there are."""
+        counts = np.diff(inputs.query_start_loc)
+        starts = inputs.seq_lens - counts
+        judged = np.minimum(counts, self._rows.num_prompt[inputs.rows] - 1 - starts)
         found = []
-        for i, row in enumerate(inputs.rows.tolist()):
-            first = int(inputs.query_start_loc[i])
-            count = int(inputs.query_start_loc[i + 1]) - first
-            start = int(inputs.seq_lens[i]) - count
-            count = min(count, int(self._rows.num_prompt[row]) - 1 - start)
-            if row not in self._prompt_logprobs or count <= 0:
-                continue
-            logits = self._model.logits(hidden[first : first + count])
-            targets = self._tokens[row, start + 1 : start + 1 + count].long()
-            width = self._prompt_logprobs[row]
-            found.append((row, compute_logprobs(logits, targets, width), width))
+        for i in np.flatnonzero((self._prompt_widths[inputs.rows] >= 0) & (judged > 0)).tolist():
+            first, position = int(inputs.query_start_loc[i]), int(starts[i])
+            found.append((int(inputs.rows[i]), first, position, int(judged[i])))
+        return found
+
+    def _judge(
+        self, judging: list[tuple[int, int, int, int]], hidden: Tensor
+    ) -> list[tuple[int, LogprobTensors, int]]:
+        """Compute log probabilities of prompt tokens, as `RunningStep.prompts` holds them.
+
+        Args:
+            judging: From `_judging`.
+            hidden: [num_tokens, hidden_size] of the whole step.
+        """
+        found = []
+        for row, first, position, count in judging:
+            width = int(self._prompt_widths[row])
+            for done in range(0, count, JUDGED_TOKENS):
+                end = min(done + JUDGED_TOKENS, count)
+                logits = self._model.logits(hidden[first + done : first + end])
+                targets = self._tokens[row, position + done + 1 : position + end + 1].long()
+                found.append((row, compute_logprobs(logits, targets, width), width))
         return found

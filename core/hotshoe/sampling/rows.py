@@ -49,9 +49,7 @@ class RowParameters:
         #: Which rows have a list that is not empty, by field of `RowLists`.
         self.users = {f.name: np.zeros(max_num_seqs, np.bool_) for f in fields(RowLists)}
 
-    def set_row(
-        self, new: NewRow, bad_words: Iterable[Sequence[int]], eos_token_ids: Sequence[int]
-    ) -> None:
+    def set_row(self, new: NewRow, eos_token_ids: Sequence[int]) -> None:
         """Replace everything known about `new.row`."""
         row, params = new.row, new.params
         self.temperature[row] = params.temperature
@@ -65,16 +63,11 @@ class RowParameters:
         self.num_prompt_tokens[row] = new.num_prompt_tokens
         self.min_length[row] = new.num_prompt_tokens + params.min_tokens
         self.num_logprobs[row] = -1 if params.logprobs is None else params.logprobs
-        self.lists[row] = self._lists(params, bad_words, eos_token_ids)
+        self.lists[row] = self._lists(params, eos_token_ids)
         for name, users in self.users.items():
             users[row] = len(getattr(self.lists[row], name)) > 0
 
-    def _lists(
-        self,
-        params: SamplingParams,
-        bad_words: Iterable[Sequence[int]],
-        eos_token_ids: Sequence[int],
-    ) -> RowLists:
+    def _lists(self, params: SamplingParams, eos_token_ids: Sequence[int]) -> RowLists:
         bias = {t: b for t, b in params.logit_bias.items() if t < self.vocab_size}
         ending = {*eos_token_ids, *params.stop_token_ids} if params.min_tokens else ()
         return RowLists(
@@ -83,7 +76,7 @@ class RowParameters:
             allowed_ids=self._known(params.allowed_token_ids),
             ending_ids=self._known(ending),
             bad_words=tuple(
-                tuple(word) for word in bad_words if word and max(word) < self.vocab_size
+                word for word in params.bad_words_token_ids if max(word) < self.vocab_size
             ),
         )
 

@@ -4,7 +4,7 @@ Knows no scheduler and no model. The runner calls `set_row` when a row starts or
 sampler itself with the logits of the rows that sample in a step. Nothing waits for the device.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -106,14 +106,12 @@ class Sampler:
         self._masks: tuple[Sequence[int], Sequence[bytes]] = ((), ())
         self._token_masks = TokenMasks(token_table.device)
 
-    def set_row(self, new: NewRow, bad_words_token_ids: Iterable[Sequence[int]] = ()) -> None:
-        """Take over a row's parameters. Token ids beyond the vocabulary are dropped.
+    def set_row(self, new: NewRow) -> None:
+        """Take over a row's parameters; its tokens are read from the token table, never from here.
 
-        Args:
-            new: The row; its tokens are read from the token table, never from here.
-            bad_words_token_ids: `new.params.bad_words` as token sequences.
+        Token ids beyond the vocabulary are dropped.
         """
-        self._params.set_row(new, bad_words_token_ids, self._eos_token_ids)
+        self._params.set_row(new, self._eos_token_ids)
         self._plan = None
 
     def set_masks(self, rows: Sequence[int], masks: Sequence[bytes]) -> None:

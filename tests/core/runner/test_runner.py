@@ -1,6 +1,7 @@
 """The runner over a model whose logits are a table: token t is followed by row t's distribution."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -147,6 +148,43 @@ def test_prompt_logprobs_over_chunks(model: TableModel, runner: Runner, chunks: 
     assert step(runner, 9, {2: 1}).prompt_logprobs == {}
     step(runner, 10, {2: 1, 0: 3}, new(0, [6] * 4))
     assert model.batches[-1].outputs_at is not None  # no prompt is judged any more
+
+
+def test_prompts_are_judged_a_part_at_a_time(
+    model: TableModel, runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hotshoe.runner.runner.JUDGED_TOKENS", 3)
+    heights = []
+    logits = model.logits
+    model.logits = lambda hidden: heights.append(len(hidden)) or logits(hidden)
+    prompts = {0: [3, 1, 4, 1, 5, 9, 2, 6], 1: [5, 3, 5], 2: [8, 9, 7, 9]}
+    wanted = {0: 2, 1: None, 2: 0}
+    fresh = [
+        new(row, ids, SamplingParams(temperature=0, prompt_logprobs=wanted[row]))
+        for row, ids in prompts.items()
+    ]
+    result = step(runner, 0, {2: 4, 1: 3, 0: 8}, *fresh)
+    assert max(heights) <= 3
+    expected = model.table.log_softmax(1)
+    assert set(result.prompt_logprobs) == {0, 2}
+    for row, found in result.prompt_logprobs.items():
+        ids = prompts[row]
+        assert [x.token_ids[0] for x in found] == ids[1:]
+        assert {len(x.token_ids) for x in found} == {1 + wanted[row]}
+        values = [float(expected[a, b]) for a, b in pairwise(ids)]
+        assert [x.logprobs[0] for x in found] == pytest.approx(values, abs=1e-5)
+
+
+def test_a_prompt_given_up_before_it_was_judged_slows_nothing(model: TableModel) -> None:
+    runner = make_runner(model, graph_sizes(ROWS))
+    runner.record_graphs()
+    asking = SamplingParams(temperature=0, prompt_logprobs=1)
+    step(runner, 0, {0: 1, 1: 2}, new(0, [9]), new(1, [5, 6, 7, 8], asking))
+    step(runner, 1, {0: 1, 2: 1}, new(2, [3]))  # row 1 was aborted
+    step(runner, 2, {0: 1, 2: 1, 3: 1}, new(3, [4]))
+    assert model.batches[-1].attention.num_reqs == 4  # padded, so as recorded
+    step(runner, 3, {0: 1, 2: 2}, new(2, [3, 4, 5]))
+    assert model.batches[-1].outputs_at is not None
 
 
 def test_a_reused_row_forgets_its_predecessor(model: TableModel, runner: Runner) -> None:

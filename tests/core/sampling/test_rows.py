@@ -22,6 +22,7 @@ RICH = SamplingParams(
     allowed_token_ids=(3, 1, 3, 900),
     min_tokens=4,
     stop_token_ids=(7, 900),
+    bad_words_token_ids=((1, 2), (900, 1)),
     logprobs=2,
 )
 
@@ -34,7 +35,7 @@ def snapshot(rows):
 
 def test_values_of_a_row():
     rows = RowParameters(3, vocab_size=10)
-    rows.set_row(new_row(RICH), [(1, 2), (), (900, 1)], eos_token_ids=(9,))
+    rows.set_row(new_row(RICH), eos_token_ids=(9,))
     assert (rows.top_k[1], rows.seed[1], rows.num_logprobs[1]) == (0, 2**63 - 1, 2)
     assert (rows.num_prompt_tokens[1], rows.min_length[1]) == (5, 9)
     lists = rows.lists[1]
@@ -47,8 +48,8 @@ def test_values_of_a_row():
 def test_a_plain_request_leaves_a_plain_row():
     plain = SamplingParams(stop_token_ids=(7,))
     fresh, reused = RowParameters(3, 10), RowParameters(3, 10)
-    reused.set_row(new_row(RICH), [(1, 2)], (9,))
+    reused.set_row(new_row(RICH), (9,))
     for rows in (fresh, reused):
-        rows.set_row(new_row(plain, seed=3), [], (9,))
+        rows.set_row(new_row(plain, seed=3), (9,))
     assert snapshot(fresh) == snapshot(reused)
     assert not any(users.any() for users in fresh.users.values())

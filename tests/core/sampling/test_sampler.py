@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -38,8 +39,8 @@ class Rig:
     def add(self, row, tokens, num_prompt, params, seed=0, bad_words=()):
         self.table[row] = 2**31 - 1
         self.table[row, : len(tokens)] = torch.tensor(tokens, dtype=self.table.dtype)
-        new = NewRow(row, [], num_prompt, 0, [], params, seed)
-        self.sampler.set_row(new, bad_words)
+        params = replace(params, bad_words_token_ids=bad_words)
+        self.sampler.set_row(NewRow(row, [], num_prompt, 0, [], params, seed))
         return len(tokens)
 
     def __call__(self, logits, rows, num_tokens):
@@ -237,6 +238,6 @@ def test_logprobs_are_capped_and_ids_beyond_the_vocabulary_ignored():
         stop_token_ids=(far, 2),
         min_tokens=1,
     )
-    n = rig.add(0, [1], 1, params, bad_words=[(far, 1), (1, far), ()])
+    n = rig.add(0, [1], 1, params, bad_words=[(far, 1), (1, far)])
     result = host_result(rig(torch.randn(1, VOCAB), [0], [n]))
     assert result.token_ids == [1] and len(result.logprobs[0].token_ids) == 3

@@ -1,6 +1,7 @@
 """Logit stages at their edges; their arithmetic is tested through the sampler."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,7 +19,8 @@ def change(rows, logits, table, bad_words=()):
     """Apply what rows {row: (num_prompt, num_tokens, params)} ask for; return the stages."""
     params = RowParameters(len(table), VOCAB)
     for row, (num_prompt, _, sampling) in rows.items():
-        params.set_row(NewRow(row, [], num_prompt, 0, [], sampling, 0), bad_words, (7,))
+        sampling = replace(sampling, bad_words_token_ids=bad_words)
+        params.set_row(NewRow(row, [], num_prompt, 0, [], sampling, 0), (7,))
     stages = plan_stages(params, np.array(list(rows)), CPU)
     step = Step(np.array([n for _, n, _ in rows.values()]), table)
     for stage in stages:
