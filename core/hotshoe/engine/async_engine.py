@@ -33,6 +33,7 @@ from hotshoe.engine.messages import (
     Refused,
     Reply,
     State,
+    Unwanted,
 )
 from hotshoe.errors import EngineDeadError, EngineError, QueueFullError, RequestError
 from hotshoe.plugins import PluginManager
@@ -208,6 +209,11 @@ class AsyncEngine:
             self._end(request_id, None)
 
     async def stats(self) -> EngineStats:
+    async def abort_everywhere(self, request_ids: Iterable[str] | None = None) -> None:
+        """See `EngineClient.abort_everywhere`."""
+        ids = None if request_ids is None else list(request_ids)
+        await self._call("abort_everywhere", request_ids=ids)
+
         """See `EngineClient.stats`."""
         return msgspec.convert(await self._call("stats"), EngineStats)
 
@@ -355,6 +361,9 @@ class AsyncEngine:
             if stream is not None:
                 stream.news.put_nowait(news.error.unwrap())
         elif isinstance(news, Reply):
+        elif isinstance(news, Unwanted):
+            for request_id in list(self._streams) if news.ids is None else news.ids:
+                self._end(request_id, None)
             future = self._calls.get(news.number)
             if future is not None and not future.done():
                 if news.error is None:

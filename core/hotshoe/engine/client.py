@@ -191,6 +191,10 @@ class EngineClient(Protocol):
         """Return the present counts.
 
         Raises:
+    async def abort_everywhere(self, request_ids: Iterable[str] | None = None) -> None:
+        """End requests of all clients of the engine with finish reason ABORT; default: all."""
+        ...
+
             EngineDeadError: The engine has stopped, or does not answer.
         """
         ...

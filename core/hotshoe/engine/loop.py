@@ -29,6 +29,7 @@ from hotshoe.engine.messages import (
     Reply,
     Side,
     State,
+    Unwanted,
     Welcome,
     WireError,
     check_side,
@@ -100,6 +101,7 @@ class EngineLoop:
         }
         self._verbs: dict[str, Callable[..., Any]] = {
             "stats": self._stats,
+            "abort_everywhere": self._abort_everywhere,
             "resume": self._resume,
             "sleep": self._sleep,
             "wake_up": core.wake_up,
@@ -244,6 +246,10 @@ class EngineLoop:
 
     def _stats(self) -> EngineStats:
         return self._core.stats()
+
+    def _abort_everywhere(self, request_ids: list[str] | None) -> None:
+        """Let every front end abort requests: only they know which sequences these have."""
+        self._port.broadcast(Unwanted(request_ids))
 
     def _pause(self, peer: int, number: int, mode: PauseMode, clear_cache: bool) -> None:
         """Begin to pause; `_settle` replies when the core is quiet."""

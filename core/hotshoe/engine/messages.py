@@ -134,6 +134,12 @@ class State(Struct, array_like=True, tag=True):
     retry_after_s: float = 0.0
 
 
+class Unwanted(Struct, array_like=True, tag=True):
+    """Every front end is to abort its requests of these ids; None: all that it has."""
+
+    ids: list[str] | None
+
+
 class Heartbeat(Struct, array_like=True, tag=True):
     """A sign of life, sent by a thread of its own: the present step has taken `busy_s` so far."""
 
@@ -147,7 +153,7 @@ class Dead(Struct, array_like=True, tag=True):
     error: WireError
 
 
-News = Welcome | Batch | Refused | Reply | State | Heartbeat | Dead
+News = Welcome | Batch | Refused | Reply | State | Unwanted | Heartbeat | Dead
 
 
 # Between a process and the engine process that it has started, over their private channel, which

@@ -28,6 +28,7 @@ from hotshoe.errors import (
     MemoryLimitError,
     PluginError,
 )
+from hotshoe.types import FinishReason
 
 Start = Callable[..., AsyncEngine]
 Configure = Callable[..., EngineConfig]
@@ -319,6 +320,30 @@ def test_several_front_ends_share_one_engine(start: Start) -> None:
             after = await engine.stats()
         assert after.num_steps - before.num_steps <= 3  # two, and the one of the first count
         assert len(await stays) == 60
+
+    asyncio.run(main())
+
+
+def test_any_front_end_ends_the_requests_of_all(start: Start) -> None:
+    engine = start("process", {"step_s": 0.02}, max_num_seqs=4)
+
+    async def last(client: AsyncEngine, request_id: str) -> FinishReason | None:
+        params = SamplingParams(max_tokens=100, ignore_eos=True)
+        async for update in client.generate(TokensPrompt([1]), params, request_id):
+            reason = update.sequences[0].finish_reason
+        return reason
+
+    async def main() -> None:
+        other = AsyncEngine.connect(engine._link._path)
+        clients = (engine, other, other)
+        tasks = [asyncio.create_task(last(c, i)) for c, i in zip(clients, "abc", strict=True)]
+        await asyncio.sleep(0.2)
+        await engine.abort_everywhere(["b", "unknown"])
+        assert await tasks[1] is FinishReason.ABORT
+        assert not tasks[0].done() and not tasks[2].done()
+        await other.abort_everywhere()
+        assert await asyncio.gather(*tasks) == [FinishReason.ABORT] * 3
+        other.close()
 
     asyncio.run(main())
 

@@ -147,6 +147,9 @@ class ScriptedEngine:
     async def abort(self, request_ids: Any) -> None:
         self.calls.append(("abort", list(request_ids)))
 
+    async def abort_everywhere(self, request_ids: Any = None) -> None:
+        self.calls.append(("abort_everywhere", request_ids))
+
     async def pause(self, mode: str = "abort", clear_cache: bool = True) -> None:
         self.calls.append(("pause", mode, clear_cache))
 

@@ -102,7 +102,7 @@ async def load(call: Call) -> Load:
     """Say how busy the engine is."""
     stats = await call.server.client.stats()
     return Load(
-        len(call.server.in_flight),
+        stats.num_running + stats.num_waiting,
         stats.num_running,
         stats.num_waiting,
         stats.num_waiting_tokens,

@@ -50,7 +50,7 @@ class ResetRequest(Schema):
 
 
 class AbortRequest(Schema):
-    """Ids of requests; without any, all of this server's."""
+    """Ids of requests; without any, all of the engine's."""
 
     request_ids: list[ShortText] | None = Field(None, max_length=65536, fail_fast=True)
 
@@ -91,8 +91,7 @@ async def reset_prefix_cache(call: Call, body: ResetRequest) -> Done:
 
 async def abort_requests(call: Call, body: AbortRequest) -> Done:
     """End requests with finish reason "abort"."""
-    ids = list(call.server.in_flight) if body.request_ids is None else body.request_ids
-    await call.server.client.abort(ids)
+    await call.server.client.abort_everywhere(body.request_ids)
     return Done()
 
 

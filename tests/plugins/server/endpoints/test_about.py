@@ -43,7 +43,7 @@ def test_readiness_turns_red_while_draining(http) -> None:
 
 def test_load(http) -> None:
     assert http.get("/load").json() == {
-        "server_load": 0,
+        "server_load": 3,
         "num_running": 1,
         "num_waiting": 2,
         "num_waiting_tokens": 0,

@@ -10,7 +10,7 @@ VERBS = {
     "/sleep": ("sleep", 0),
     "/wake_up": ("wake_up", None),
     "/reset_prefix_cache": ("reset_prefix_cache", False),
-    "/abort_requests": ("abort", []),
+    "/abort_requests": ("abort_everywhere", None),
 }
 
 
@@ -36,7 +36,7 @@ def test_verbs_take_arguments(admin, engine) -> None:
         ("pause", "keep", False),
         ("sleep", 1),
         ("wake_up", ["weights"]),
-        ("abort", ["a"]),
+        ("abort_everywhere", ["a"]),
     ]
     assert admin.post("/pause", mode="never").status_code == 400
 
