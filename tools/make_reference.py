@@ -170,7 +170,8 @@ def hooks_page() -> str:
         "`@hotshoe.plugins.hookimpl`. Hooks run at start-up only.",
     ]
     for name, hook in hooks().items():
-        lines += ["", f"## {name}", "", "```python", f"def {name}{_signature(hook)}: ...", "```", ""]
+        line = f"def {name}{_signature(hook)}: ..."
+        lines += ["", f"## {name}", "", "```python", line, "```", ""]
         lines.append(inspect.getdoc(hook) or "")
     return "\n".join(lines) + "\n"
 

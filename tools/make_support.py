@@ -11,6 +11,10 @@ from hotshoe_conformance.support import page
 
 PAGE = Path(__file__).resolve().parent.parent / "docs/reference/support.md"
 NOTE = "<!-- Written by tools/make_support.py; `make reference` writes it anew. -->"
+PROVED = """
+The tables below say what candidates promise, not what has been seen. Run on hardware so far:
+CPUs with AVX2, AVX-512 and AMX, and NVIDIA's H200. For every other NVIDIA part, and for all AMD
+and Intel GPUs, kernels have been compiled, interpreted or simulated, but **not run**."""
 #: Platforms of this repository; others that happen to be installed are left out.
 OURS = ("hotshoe",)
 
@@ -19,7 +23,7 @@ def text() -> str:
     """Return the page."""
     own = PluginManager()
     foreign = [r.name for r in own.records if not r.distribution.startswith(OURS)]
-    return page(PluginManager(disabled=foreign), NOTE)
+    return page(PluginManager(disabled=foreign), f"{NOTE}\n{PROVED}")
 
 
 if __name__ == "__main__":

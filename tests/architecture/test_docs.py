@@ -1,6 +1,7 @@
 """What the pages name is there: commands, flags, make targets, scripts, names in Python, links."""
 
 import ast
+import configparser
 import importlib
 import re
 import shlex
@@ -110,6 +111,14 @@ def test_options_in_yaml_exist(pages, commands) -> None:
                 named |= set(values)
     assert named
     assert named <= known
+
+
+def test_the_rooms_of_core_are_drawn_as_they_are(root: Path, pages) -> None:
+    contracts = configparser.ConfigParser()
+    contracts.read(root / ".importlinter")
+    layers = contracts["importlinter:contract:core"]["layers"].split("\n")
+    [drawn] = [b for b in blocks(pages[root / "ARCHITECTURE.md"], "text") if "builtin" in b]
+    assert drawn.split("\n")[:-1] == layers[1:]
 
 
 def test_links_lead_somewhere(root: Path, pages) -> None:

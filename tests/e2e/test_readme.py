@@ -7,7 +7,6 @@ from types import ModuleType
 
 import pytest
 
-from hotshoe.cli.main import main
 from hotshoe.platform import Available
 from hotshoe.plugins import PluginManager
 from hotshoe.plugins.manager import EntryPoint
@@ -46,16 +45,3 @@ def test_the_platform_example_is_a_platform(toaster: PluginManager) -> None:
     refused = selector.decide("rms_norm", NormSpec(65, 1e-6, "float32"))
     assert refused.chosen == "reference"
     assert dict(refused.others)["toasted"].reason == "wants multiples of 16"
-
-
-def test_every_command_line_parses(readme: str, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = re.findall(r"^\$ hotshoe (.*?)(?:\s+#.*)?$", readme, re.MULTILINE)
-    assert len(lines) >= 5
-    for line in lines:
-        words = [word.strip('"') for word in re.findall(r'"[^"]*"|\S+', line)]
-        with pytest.raises(SystemExit, match="0"):
-            main([*words, "--help"])
-        flags = [word for word in words if word.startswith("-")]
-        help_text = capsys.readouterr().out
-        for flag in flags:
-            assert flag in help_text
