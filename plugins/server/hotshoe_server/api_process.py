@@ -16,13 +16,13 @@ import msgspec
 from hotshoe.cli.session import say
 from hotshoe.config import EngineConfig
 from hotshoe.engine.async_engine import AsyncEngine
-from hotshoe.errors import HotshoeError
+from hotshoe.errors import HotshoeError, UserError
 from hotshoe.plugins import PluginManager
 from hotshoe_server.command import describe, find_extensions, with_options
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.serving import Server
 from hotshoe_server.state import Shared
-from hotshoe_server.supervisor import READY, Mission
+from hotshoe_server.supervisor import HOPELESS, READY, Mission
 
 
 def main() -> int:
@@ -61,7 +61,7 @@ def main() -> int:
         return server.run(socket.socket(fileno=mission.listener))
     except HotshoeError as error:
         say(f"hotshoe: error: {error}")
-        return 1
+        return HOPELESS if isinstance(error, UserError) else 1
 
 
 def _watch(channel: BinaryIO) -> None:

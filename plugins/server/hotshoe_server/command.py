@@ -49,10 +49,9 @@ class Serve:
         plugins = PluginManager(disabled=engine.disable_plugins)
         extensions = with_options(find_extensions(plugins), options)
         warn(config)
-        from hotshoe_server.sockets import check_certificate, open_port
+        check_early(config, plugins)
+        from hotshoe_server.sockets import open_port
 
-        if config.ssl_certfile and config.ssl_keyfile:
-            check_certificate(config.ssl_certfile, config.ssl_keyfile)
         listener = open_port(config.host, config.port)
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
@@ -69,6 +68,24 @@ class Serve:
         return Server(config, plugins, extensions, lambda: load(engine, transport), say).run(
             listener
         )
+
+
+def check_early(config: ServerConfig, plugins: PluginManager) -> None:
+    """Find what would be found only when the model has been loaded, or by every API process.
+
+    Raises:
+        UserError: Keys or a certificate cannot be used, or a parser's name is unknown.
+    """
+    from hotshoe.text.response import choose_format
+    from hotshoe_server.guard import keyrings
+    from hotshoe_server.sockets import check_certificate
+
+    keyrings(config)
+    if config.ssl_certfile and config.ssl_keyfile:
+        check_certificate(config.ssl_certfile, config.ssl_keyfile)
+    for role, name in (("tool", config.tool_call_parser), ("reasoning", config.reasoning_parser)):
+        if name != "auto":
+            choose_format(plugins, role, name, {})
 
 
 def find_extensions(plugins: PluginManager) -> dict[str, ServerExtension]:

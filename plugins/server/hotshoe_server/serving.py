@@ -31,7 +31,7 @@ from hotshoe_server.app import create_app
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Parts, ServerExtension
-from hotshoe_server.guard import ADMIN_SOCKET, keyrings
+from hotshoe_server.guard import ADMIN_SOCKET
 from hotshoe_server.protocol import protocol_for
 from hotshoe_server.renderer import Renderer
 from hotshoe_server.route import error_response
@@ -46,14 +46,6 @@ _log = logging.getLogger(__name__)
 FLUSH_S = 2
 POLL_S = 0.02
 RETRY_AFTER_LOADING_S = 2
-#: For `logging.config`: a line for each request, to stderr.
-ACCESS_LOG = {
-    "version": 1,
-    "disable_existing_loggers": False,
-    "formatters": {"plain": {"format": "%(asctime)s %(message)s"}},
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "plain"}},
-    "loggers": {"uvicorn.access": {"level": "INFO", "handlers": ["stderr"], "propagate": False}},
-}
 #: For `logging.config`: a line for each request, to stderr.
 ACCESS_LOG = {
     "version": 1,
@@ -101,7 +93,6 @@ class Server:
         Raises:
             UserError: The engine cannot be built as asked, or an option of the server is bad.
         """
-        check_early(self._config, self._plugins)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(self._run(listener))
 
@@ -248,18 +239,6 @@ class AdminDoor:
         """Hand on, marked."""
         scope[ADMIN_SOCKET] = True
         await self._app(scope, receive, send)
-
-
-def check_early(config: ServerConfig, plugins: PluginManager) -> None:
-    """Find what would be found only when the model has been loaded.
-
-    Raises:
-        UserError: Keys cannot be read, or a parser's name is unknown.
-    """
-    keyrings(config)
-    for role, name in (("tool", config.tool_call_parser), ("reasoning", config.reasoning_parser)):
-        if name != "auto":
-            choose_format(plugins, role, name, {})
 
 
 def make_state(

@@ -35,6 +35,8 @@ POLL_S = 0.1
 RESTART_S = 1.0
 #: Beyond the shutdown timeout: how long a process may take to end.
 EXIT_S = 10.0
+#: Exit code of an API process that would fail again: it has said what the user's mistake is.
+HOPELESS = 2
 
 
 class Mission(msgspec.Struct):
@@ -102,6 +104,7 @@ class Supervisor:
         self._store = ResponseStore(server.response_store_bytes)
         self._workers: list[Worker] = []
         self._ready = False
+        self._code = 0
         # It has no name, so nothing is left behind, however this process ends.
         self._shared_file = tempfile.TemporaryFile()  # noqa: SIM115
 
@@ -112,7 +115,7 @@ class Supervisor:
             UserError: The engine cannot be built as asked.
         """
         asyncio.run(self._run(listener))
-        return 0
+        return self._code
 
     async def _run(self, listener: socket.socket) -> None:
         with signals_call(self._stop.set):
@@ -146,7 +149,12 @@ class Supervisor:
                     worker.tell(READY)
             for index, worker in enumerate(self._workers):
                 old_enough = time.monotonic() - worker.started_s > RESTART_S
-                if worker.process.poll() is not None and old_enough and not self._stop.is_set():
+                if self._stop.is_set() or worker.process.poll() is None:
+                    continue
+                if worker.process.returncode == HOPELESS:
+                    self._code = HOPELESS
+                    self._stop.set()
+                elif old_enough:
                     self._say(f"API process {index} has ended; starting another one")
                     worker.release()
                     self._workers[index] = self._spawn(engine, listener, index)

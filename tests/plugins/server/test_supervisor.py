@@ -88,3 +88,13 @@ def test_any_of_them_goes_on_from_a_stored_response(run_server) -> None:
     assert all(httpx.get(f"{server.url}/v1/responses/{known}").status_code == 404 for _ in range(4))
     assert server.stop() == 0
     assert "Traceback" not in server.log.read_text()
+
+
+def test_a_mistake_that_all_would_repeat(run_server, tmp_path) -> None:
+    file = tmp_path / "precious"
+    file.write_text("x")
+    for flag in ("--admin-socket", "--api-key-file"):
+        server = run_server(*NULL, flag, str(file) if "socket" in flag else "/no", ready=False)
+        assert server.process.wait(60) == 2
+        log = server.log.read_text()
+        assert log.count("hotshoe: error") == 1 and "Traceback" not in log
