@@ -1,7 +1,27 @@
-"""`python -m hotshoe.cli`, where the `hotshoe` script is not on the path."""
+"""The `hotshoe` program, also as `python -m hotshoe.cli`: answers Ctrl-C quietly at any time.
 
+While modules are imported there is nothing to put in order, and an exception would surface in
+strange places; at the end nobody is left to catch it.
+"""
+
+import signal
 import sys
 
-from hotshoe.cli.main import main
 
-sys.exit(main())
+def run() -> int:
+    """Run the command line and return its exit code."""
+    heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not in background jobs
+    if heeded:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from hotshoe.cli.main import main
+
+    if heeded:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return main()
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+if __name__ == "__main__":
+    sys.exit(run())

@@ -1,0 +1,44 @@
+"""Ctrl-C before the first line of a command, and after its last."""
+
+import signal
+import subprocess
+import sys
+
+#: Undoes what a shell does to its background jobs, whose children ignore Ctrl-C.
+HEEDING = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+EARLY = """
+import os, sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "hotshoe.cli.main":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+"""
+LATE = """
+import atexit, os, sys
+atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))
+"""
+RUN = "from hotshoe.cli.__main__ import run; sys.argv[1:] = ['--version']; sys.exit(run())"
+
+
+def run(prelude: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-c", HEEDING + prelude + RUN]
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_an_interrupt_during_imports_is_silent() -> None:
+    done = run(EARLY)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_an_interrupt_at_the_end_changes_nothing() -> None:
+    done = run(LATE)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("hotshoe ")
+
+
+def test_background_jobs_go_on_ignoring_it() -> None:
+    done = run("signal.signal(signal.SIGINT, signal.SIG_IGN)" + EARLY)
+    assert done.returncode == 0
