@@ -13,7 +13,6 @@ from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec, Quantised, QuantSpec, Verdict
-from hotshoe.slots.reference.dtypes import torch_dtype
 from hotshoe_triton.device import DTYPES, arch_of, chaining, judge
 from hotshoe_triton.quantize import QuantizeRows, format_of, quantize_weight
 from hotshoe_triton.tuning import BUCKETS, LinearConfig, default
@@ -64,8 +63,8 @@ class Linear:
         self._kernels = linear
         self._spec, self._facts = spec, facts
         self._n, self._k = spec.out_features, spec.in_features
-        self._dtype = torch_dtype(spec.dtype)
-        self._y_dtype = torch_dtype(spec.out_dtype or spec.dtype)
+        self._dtype: torch.dtype = getattr(torch, spec.dtype)
+        self._y_dtype: torch.dtype = getattr(torch, spec.out_dtype or spec.dtype)
         self._format = format_of(spec.weight.format, facts) if spec.weight else None
         self._quantize = QuantizeRows(self._k, self._format, self._facts) if self._format else None
         self._table = table or {}
