@@ -37,6 +37,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"hotshoe: error: {error}", file=sys.stderr)
         return 2 if isinstance(error, UserError) else 1
+    except ModuleNotFoundError as error:
+        if show_traceback or error.name is None or error.name.startswith("hotshoe"):
+            raise
+        print(f"hotshoe: error: {error}; install what this command needs", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

@@ -113,6 +113,15 @@ def test_a_defect_is_not_hidden(raising) -> None:
         main(["raise"])
 
 
+def test_a_library_that_is_missing_is_named(hotshoe, raising) -> None:
+    raising(ModuleNotFoundError("No module named 'torch'", name="torch"))
+    assert hotshoe("raise").code == 2
+    assert "No module named 'torch'" in hotshoe("raise").err
+    raising(ModuleNotFoundError("No module named 'hotshoe.nowhere'", name="hotshoe.nowhere"))
+    with pytest.raises(ModuleNotFoundError):  # a defect of ours
+        main(["raise"])
+
+
 def test_traceback_on_request(raising) -> None:
     raising(ConfigError("bad option"))
     with pytest.raises(ConfigError):
