@@ -76,7 +76,7 @@ def part_of(plan: CorePlan, rank: int, size: int) -> CorePlan:
     if plan.threads < size:
         raise ValueError(f"{size} workers cannot share {plan.threads} threads ({plan.reason})")
     first, last = plan.threads * rank // size, plan.threads * (rank + 1) // size
-    reason = f"part {rank + 1} of {size}: {plan.reason}"
+    reason = f"part {rank + 1} of {size}: {plan.reason}" if size > 1 else plan.reason
     return CorePlan(last - first, plan.cores[first:last], reason)
 
 

@@ -147,7 +147,7 @@ class CpuPlatform(Platform):
             "isa": native.info()["isa"],
             "threads": plan.threads,
             "cores": plan.cores,
-            "threads_reason": plan.reason,
+            "because": plan.reason,
         }
 
     def memory_budget(self, config: EngineConfig) -> MemoryBudget:
