@@ -14,8 +14,9 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AttentionMetadata, AttentionSpec, Verdict, accept, refuse
+from hotshoe.slots import AttentionMetadata, AttentionSpec, Verdict
 from hotshoe_triton import attention
+from hotshoe_triton.device import judged
 
 SCORE = 60
 #: Tokens from which a prompt is worth collecting its keys and values.
@@ -33,11 +34,8 @@ def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
         f"head_dim {spec.head_dim} exceeds {MAX_HEAD_DIM}": spec.head_dim > MAX_HEAD_DIM,
         f"element type {spec.dtype} has no kernel": spec.dtype == "float32",
     }
-    for reason, holds in refusals.items():
-        if holds:
-            return refuse(reason)
-    verdict = attention.supports(spec, facts)
-    return accept(SCORE, "cuDNN for long prompts") if verdict.accepted else verdict
+    paged = attention.supports(spec, facts)
+    return judged(refusals, SCORE, "cuDNN for long prompts") if paged.accepted else paged
 
 
 class Attention(attention.Attention):

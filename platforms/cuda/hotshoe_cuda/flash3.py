@@ -14,8 +14,9 @@ import importlib.util
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AttentionMetadata, AttentionSpec, Verdict, accept, refuse
+from hotshoe.slots import AttentionMetadata, AttentionSpec, Verdict
 from hotshoe_triton import attention
+from hotshoe_triton.device import judged
 
 SCORE = 40
 PACKAGE = "flash_attn_interface"
@@ -31,13 +32,9 @@ def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
         f"element type {spec.dtype} is not one of {', '.join(DTYPES)}": spec.dtype not in DTYPES,
         "sinks are not computed": spec.sinks,
     }
-    for reason, holds in refusals.items():
-        if holds:
-            return refuse(reason)
-    verdict = attention.supports(spec, facts)
-    if not verdict.accepted:
-        return verdict
-    return accept(SCORE, "FlashAttention 3; chosen by name alone until it has been measured here")
+    paged = attention.supports(spec, facts)
+    note = "FlashAttention 3; chosen by name alone until it has been measured here"
+    return judged(refusals, SCORE, note) if paged.accepted else paged
 
 
 class Attention:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AddNormSpec, GatedActivationSpec, NormSpec, Verdict, accept, refuse
+from hotshoe.slots import AddNormSpec, GatedActivationSpec, NormSpec, Verdict
+from hotshoe_triton.device import judged
 
 SCORE = 40
 PACKAGE = "aiter"
@@ -33,10 +34,7 @@ def judge(facts: DeviceFacts, dtype: str, refusals: dict[str, bool]) -> Verdict:
         f"element type {dtype} is not one of {', '.join(DTYPES)}": dtype not in DTYPES,
         **refusals,
     }
-    for reason, holds in refusals.items():
-        if holds:
-            return refuse(reason)
-    return accept(SCORE, "AITER; chosen by name alone while Triton serves too")
+    return judged(refusals, SCORE, "AITER; chosen by name alone while Triton serves too")
 
 
 def supports_norm(spec: NormSpec | AddNormSpec, facts: DeviceFacts) -> Verdict:

@@ -5,6 +5,7 @@ An architecture that has no row here is refused by every candidate. Nothing here
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hotshoe.platform import DeviceFacts
@@ -78,14 +79,17 @@ def judge(facts: DeviceFacts, dtype: str, refusals: dict[str, bool] | None = Non
         dtype: The operation's element type.
         refusals: Reasons by which the specification is refused, each with whether it holds.
     """
-    if facts.arch not in _KNOWN:
-        return refuse(f"architecture {facts.arch} is not one of {', '.join(_KNOWN)}")
-    if dtype not in DTYPES:
-        return refuse(f"element type {dtype} is not one of {', '.join(DTYPES)}")
-    for reason, holds in (refusals or {}).items():
-        if holds:
-            return refuse(reason)
-    return accept(SCORE, f"Triton kernels for {facts.arch}")
+    known = {
+        f"architecture {facts.arch} is not one of {', '.join(_KNOWN)}": facts.arch not in _KNOWN,
+        f"element type {dtype} is not one of {', '.join(DTYPES)}": dtype not in DTYPES,
+    }
+    return judged(known | (refusals or {}), SCORE, f"Triton kernels for {facts.arch}")
+
+
+def judged(refusals: Mapping[str, bool], score: int, note: str) -> Verdict:
+    """Refuse for the first reason that holds, else accept."""
+    reason = next((reason for reason, holds in refusals.items() if holds), None)
+    return accept(score, note) if reason is None else refuse(reason)
 
 
 def chaining(facts: DeviceFacts) -> dict[str, bool]:

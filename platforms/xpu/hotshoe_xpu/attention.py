@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AttentionMetadata, AttentionSpec, Verdict, accept, refuse
+from hotshoe.slots import AttentionMetadata, AttentionSpec, Verdict
 from hotshoe_triton.attention import LAYOUT
+from hotshoe_triton.device import judged
 
 SCORE = 40
 DTYPES = ("bfloat16", "float16", "float32")
@@ -34,10 +35,7 @@ def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
         "soft caps are not computed": spec.softcap is not None,
         "sinks are not computed": spec.sinks,
     }
-    for reason, holds in refusals.items():
-        if holds:
-            return refuse(reason)
-    return accept(SCORE, "oneDNN through PyTorch, from collected keys and values")
+    return judged(refusals, SCORE, "oneDNN through PyTorch, from collected keys and values")
 
 
 class Attention:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AddNormSpec, GatedActivationSpec, NormSpec, Verdict, accept, refuse
+from hotshoe.slots import AddNormSpec, GatedActivationSpec, NormSpec, Verdict
+from hotshoe_triton.device import judged
 
 SCORE = 30
 PACKAGE = "intel_extension_for_pytorch"
@@ -29,10 +30,7 @@ def judge(dtype: str, refusals: dict[str, bool]) -> Verdict:
         f"element type {dtype} is not one of {', '.join(DTYPES)}": dtype not in DTYPES,
         **refusals,
     }
-    for reason, holds in refusals.items():
-        if holds:
-            return refuse(reason)
-    return accept(SCORE, "Intel's extension for PyTorch")
+    return judged(refusals, SCORE, "Intel's extension for PyTorch")
 
 
 def supports_norm(spec: NormSpec | AddNormSpec, facts: DeviceFacts) -> Verdict:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import LinearSpec, Quantised, Verdict, accept, refuse
+from hotshoe.slots import LinearSpec, Quantised, Verdict
+from hotshoe_triton.device import judged
 
 SCORE = 60
 DTYPES = ("bfloat16", "float16", "float32")
@@ -23,10 +24,7 @@ def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
         f"element type {spec.dtype} is not one of {', '.join(DTYPES)}": spec.dtype not in DTYPES,
         f"results of type {results} are not written": results not in DTYPES,
     }
-    for reason, holds in refusals.items():
-        if holds:
-            return refuse(reason)
-    return accept(SCORE, "oneDNN through PyTorch")
+    return judged(refusals, SCORE, "oneDNN through PyTorch")
 
 
 class Linear:
