@@ -121,6 +121,14 @@ def test_the_rooms_of_core_are_drawn_as_they_are(root: Path, pages) -> None:
     assert drawn.split("\n")[:-1] == layers[1:]
 
 
+def test_every_page_is_in_the_navigation(root: Path, pages) -> None:
+    nav = re.findall(r"[\w/-]+\.md", (root / "mkdocs.yml").read_text())
+    names = {str(p.relative_to(root / "docs")) for p in pages if root / "docs" in p.parents}
+    assert sorted(nav) == sorted(names)
+    index = pages[root / "docs/decisions/index.md"]
+    assert [n for n in names if re.match(r"decisions/\d", n) and Path(n).name not in index] == []
+
+
 def test_links_lead_somewhere(root: Path, pages) -> None:
     broken = []
     for path, text in pages.items():
