@@ -5,6 +5,7 @@
 // does its share. A child process after fork() makes its own workers at its first job.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -62,6 +63,25 @@ void parallel_dynamic(int64_t n_tasks, int64_t chunk, F&& fn) {
   };
   const int64_t threads = chunks < num_threads() ? chunks : num_threads();
   parallel_for(threads, drain);
+}
+
+// As parallel_dynamic, for tasks whose operands are worth fetching early: a thread claims its next
+// chunk before it runs the present one. fn(begin, end, following) hears where that one begins;
+// n_tasks when there is none.
+template <class F>
+void parallel_foreseen(int64_t n_tasks, int64_t chunk, F&& fn) {
+  const int64_t chunks = (n_tasks + chunk - 1) / chunk;
+  std::atomic<int64_t> next{0};
+  auto claim = [&] {
+    return std::min(next.fetch_add(1, std::memory_order_relaxed) * chunk, n_tasks);
+  };
+  auto drain = [&](int64_t, int64_t, int) {
+    for (int64_t begin = claim(), following; begin < n_tasks; begin = following) {
+      following = claim();
+      fn(begin, std::min(begin + chunk, n_tasks), following);
+    }
+  };
+  parallel_for(std::min<int64_t>(chunks, num_threads()), drain);
 }
 
 }  // namespace hotshoe

@@ -24,6 +24,8 @@ constexpr int64_t kMinThreadBytes = 128 * 1024;
 constexpr int64_t kMinThreadProducts = 512 * 1024;
 // A thread that falls behind leaves chunks to the others.
 constexpr int kChunksPerThread = 4;
+// Rows so far apart, or a multiple of it, share a set of the first-level cache.
+constexpr int64_t kCacheWayBytes = 4096;
 
 const Kernel& choose_kernel(const Call& call) {
   const DType weights = call.layout.dtype;
@@ -86,8 +88,9 @@ char* conversion_buffer(size_t bytes) {
 
 XRows convert_rows(const Call& call, const Kernel& kernel, int64_t m_begin, int64_t rows) {
   const int64_t k = call.layout.k, strip = kernel.strip_rows;
-  const int64_t row_bytes =
+  int64_t row_bytes =
       round_up(round_up(k, kernel.k_unit) * form_bytes(kernel.form), kLineBytes);
+  if (strip == 1 && row_bytes % kCacheWayBytes == 0) row_bytes += kLineBytes;
   const int64_t room = round_up(rows, strip);
   char* data = conversion_buffer(size_t(room * (row_bytes + 4) + kLineBytes));
   data += kLineBytes - intptr_t(data) % kLineBytes;
@@ -112,11 +115,12 @@ XRows convert_rows(const Call& call, const Kernel& kernel, int64_t m_begin, int6
 }
 
 XRows prepare_rows(const Call& call, const Kernel& kernel, int64_t m_begin, int64_t rows) {
-  const bool as_it_is = kernel.strip_rows == 1 &&
-                        ((kernel.form == Form::bf16 && call.layout.k % kernel.k_unit == 0) ||
-                         (kernel.form == Form::f32 && call.x_dtype == DType::f32));
-  if (!as_it_is) return convert_rows(call, kernel, m_begin, rows);
+  const bool right_form = (kernel.form == Form::bf16 && call.layout.k % kernel.k_unit == 0) ||
+                          (kernel.form == Form::f32 && call.x_dtype == DType::f32);
+  if (kernel.strip_rows > 1 || !right_form) return convert_rows(call, kernel, m_begin, rows);
   const int64_t stride = call.x_stride * element_bytes(call.x_dtype);
+  const bool collide = rows > kMaxStreamingRows && stride % kCacheWayBytes == 0;
+  if (collide) return convert_rows(call, kernel, m_begin, rows);
   return {(const char*)call.x + m_begin * stride, stride, nullptr};
 }
 
@@ -139,8 +143,8 @@ class Block {
     const int64_t least = std::min(divide_up(kMinThreadBytes, bytes),
                                    divide_up(kMinThreadProducts, products));
     const int64_t chunk = std::max(least, divide_up(tasks, num_threads() * kChunksPerThread));
-    parallel_dynamic(tasks, chunk, [&](int64_t begin, int64_t end, int) {
-      for (int64_t task = begin; task < end; ++task) run_task(task, end);
+    parallel_foreseen(tasks, chunk, [&](int64_t begin, int64_t end, int64_t following) {
+      for (int64_t task = begin; task < end; ++task) run_task(task, end, following);
       if (kernel_.finish) kernel_.finish();
     });
   }
@@ -155,16 +159,26 @@ class Block {
     return std::min(rows_, strips * tile / tiles_ * kernel_.strip_rows);
   }
 
-  void run_task(int64_t task, int64_t end) const {
+  // A tile writes one line of each of its rows of y, which no processor foresees.
+  void fetch_y(int64_t row, int rows, int64_t column) const {
+    const int64_t bytes = call_.y_dtype == DType::f32 ? 4 : 2, stride = call_.y_stride * bytes;
+    const char* y = (const char*)call_.y + (m_begin_ + row) * stride + column * bytes;
+    for (int r = 0; r < rows; ++r) __builtin_prefetch(y + r * stride, 1);
+  }
+
+  // One panel of W by some of the rows. The thread's tasks end at `end` and go on at `following`.
+  void run_task(int64_t task, int64_t end, int64_t following) const {
     const int64_t panel = task / parts_, part = task % parts_;
     const int64_t first = tiles_ * part / parts_, last = tiles_ * (part + 1) / parts_;
-    const int64_t next = std::min((task + parts_) / parts_, (end - 1) / parts_);
-    // Each tile of this panel fetches its share of the next panel's lines.
+    // Each tile of this panel fetches its share of the panel that this thread needs next, if any.
+    int64_t next = panel + 1;
+    if (next * parts_ >= end) next = following / parts_;
+    if (next >= panels_) next = panel;
     const int64_t step = divide_up(kLineBytes, last - first);
-    // All tiles first, then all of y: tile units that idle between wake up slowly.
-    const int64_t row_begin = tile_begin(first), rows = tile_begin(last) - row_begin;
-    const int64_t room = round_up(rows, kernel_.strip_rows) * kTileCols * 4;
-    char* sums = (char*)thread_scratch(size_t(room));
+    const int64_t column = panel * kernel_.max_blocks * kBlockRows;
+    // Sums become y while they are close. But tile units that idle between wake up slowly, so
+    // those do all tiles first.
+    const int64_t together = kernel_.finish ? last - first : 1;
     Tile t;
     t.x_stride = x_.strip_bytes;
     t.w = panel_address(panel);
@@ -173,15 +187,21 @@ class Block {
                                      call_.layout.blocks - panel * kernel_.max_blocks));
     t.groups = groups_;
     t.prefetch_step = step;
-    for (int64_t tile = first; tile < last; ++tile) {
-      const int64_t row = tile_begin(tile);
-      t.x = x_.data + row / kernel_.strip_rows * x_.strip_bytes;
-      t.rows = int(tile_begin(tile + 1) - row);
-      t.prefetch = panel_address(next) + (tile - first) * groups_ * step;
-      t.sums = sums + (row - row_begin) * kTileCols * 4;
-      kernel_.run(t);
+    for (int64_t begin = first; begin < last; begin += together) {
+      const int64_t row_begin = tile_begin(begin), rows = tile_begin(begin + together) - row_begin;
+      const int64_t room = round_up(rows, kernel_.strip_rows) * kTileCols * 4;
+      char* sums = (char*)thread_scratch(size_t(room));
+      for (int64_t tile = begin; tile < begin + together; ++tile) {
+        const int64_t row = tile_begin(tile);
+        t.x = x_.data + row / kernel_.strip_rows * x_.strip_bytes;
+        t.rows = int(tile_begin(tile + 1) - row);
+        t.prefetch = panel_address(next) + (tile - first) * groups_ * step;
+        t.sums = sums + (row - row_begin) * kTileCols * 4;
+        if (together == 1) fetch_y(row, t.rows, column);
+        kernel_.run(t);
+      }
+      write(sums, row_begin, int(rows), column);
     }
-    write(sums, row_begin, int(rows), panel * kernel_.max_blocks * kBlockRows);
   }
 
   Columns columns(int64_t first) const {

@@ -132,6 +132,15 @@ def test_rows_beyond_one_cache_block(native: ModuleType, rng: torch.Generator) -
         assert_close(pack(native, w)(x), x.double() @ w.double().T, magnitude)
 
 
+@pytest.mark.parametrize(("dtype", "k"), [(torch.bfloat16, 2048), (torch.float32, 1024)])
+def test_bits_do_not_depend_on_where_rows_lie(
+    native: ModuleType, rng: torch.Generator, dtype: torch.dtype, k: int
+) -> None:
+    x = strided(rng, 20, k, dtype)
+    linear = pack(native, strided(rng, 70, k, dtype))
+    assert torch.equal(linear(x), linear(x.contiguous()))  # rows 4 KiB apart are copied
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.int8])
 def test_layout_is_the_same_for_all_builds(
     native: ModuleType, rng: torch.Generator, dtype: torch.dtype
