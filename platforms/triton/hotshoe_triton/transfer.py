@@ -20,15 +20,22 @@ def supports(spec: TransferSpec, facts: DeviceFacts) -> Verdict:
 
 
 class Transfer:
-    """See `hotshoe.slots.TransferOp`. Copies go down the stream that computes."""
+    """See `hotshoe.slots.TransferOp`. Copies go down the stream that computes.
+
+    A step begins with its upload, which makes the engine's device the thread's: the thread may be
+    another one than took the device, or one whose last step was an engine's on another device.
+    """
 
     def __init__(self, spec: TransferSpec, facts: DeviceFacts) -> None:
         self._module = torch.get_device_module(facts.device)
+        self._index = torch.device(facts.device).index
 
     def host_buffer(self, nbytes: int) -> Tensor:
         return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
 
     def upload(self, source: Tensor, target: Tensor) -> None:
+        if self._index is not None:
+            self._module.set_device(self._index)
         target.copy_(source, non_blocking=True)
 
     def download(self, tensors: Sequence[Tensor]) -> Callable[[], Sequence[Tensor]]:

@@ -4,7 +4,7 @@ import types
 
 import pytest
 import torch
-from tests.platforms.triton.conftest import ON_DEVICE, device_facts
+from tests.platforms.triton.conftest import DEVICE, ON_DEVICE, device_facts
 
 from hotshoe.slots import TransferSpec
 from hotshoe_triton.transfer import Transfer, supports
@@ -24,7 +24,9 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         def synchronize(self) -> None:
             calls.append("synchronize")
 
-    module = types.SimpleNamespace(Event=Event)
+    module = types.SimpleNamespace(
+        Event=Event, set_device=lambda index: calls.append(f"set_device {index}")
+    )
     monkeypatch.setattr(torch, "get_device_module", lambda device: module)
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *a, pin_memory, **k: empty(*a, **k))  # noqa: PLW0108
@@ -52,19 +54,27 @@ def test_uploads_and_buffers(events) -> None:
     assert events == []
 
 
+def test_a_step_begins_by_taking_its_device(events) -> None:
+    """As two engines in one thread want it, and one whose steps run in another thread."""
+    engines = [Transfer(SPEC, device_facts("gfx942", f"cuda:{i}")) for i in (0, 1)]
+    for i in (1, 0, 1):
+        engines[i].upload(engines[i].host_buffer(4), torch.zeros(4, dtype=torch.uint8))
+    assert events == ["set_device 1", "set_device 0", "set_device 1"]
+
+
 def test_every_device_is_served() -> None:
     assert supports(SPEC, device_facts("gfx942")).score == 100
 
 
 @pytest.mark.skipif(not ON_DEVICE, reason="needs a GPU")
 def test_on_a_device() -> None:
-    transfer = Transfer(SPEC, device_facts("any", "cuda"))
+    transfer = Transfer(SPEC, device_facts("any", DEVICE))
     host = transfer.host_buffer(64)
     assert host.is_pinned()
     host.copy_(torch.arange(64, dtype=torch.uint8))
-    device = torch.zeros(64, dtype=torch.uint8, device="cuda")
+    device = torch.zeros(64, dtype=torch.uint8, device=DEVICE)
     transfer.upload(host, device)
-    slow = torch.randn(4096, 4096, device="cuda")
+    slow = torch.randn(4096, 4096, device=DEVICE)
     for _ in range(50):
         slow = slow @ slow / 4096
     [bytes_, row] = transfer.download([device, slow[0].isfinite()])()
