@@ -9,6 +9,7 @@
     │   ├── PluginError           a plugin: unknown, broken, duplicate, wrong API version
     │   ├── PlatformError         a platform: unknown, absent, broken
     │   ├── SelectionError        no candidate for a slot, or a forced one that refuses
+    │   ├── KVTransferError       KV blocks of another engine that this one's cache cannot take
     │   └── MemoryLimitError      weights or KV cache do not fit; checked before allocation
     └── EngineError               the engine's own failure: exit code 1, HTTP 5xx
         └── EngineDeadError       the engine has stopped; every pending request gets this
@@ -63,6 +64,14 @@ class SelectionError(UserError):
 
 class MemoryLimitError(UserError):
     """Something would not fit into the memory that the platform reports."""
+
+
+class KVTransferError(UserError):
+    """KV blocks of another engine cannot be taken over. `field` names what stands against it."""
+
+    def __init__(self, message: str, field: str) -> None:
+        super().__init__(message)
+        self.field = field
 
 
 class EngineError(HotshoeError):

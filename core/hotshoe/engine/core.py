@@ -21,13 +21,22 @@ from hotshoe.errors import (
     EngineDeadError,
     EngineError,
     HotshoeError,
+    KVTransferError,
     MemoryLimitError,
     QueueFullError,
     RequestError,
 )
-from hotshoe.executor import ProfiledWorker, Worker, WorkerInfo
+from hotshoe.executor import (
+    KVBlocks,
+    KVWorker,
+    ProfiledWorker,
+    Worker,
+    WorkerInfo,
+    check_transfer,
+)
 from hotshoe.grammar.backends import GrammarBackends
 from hotshoe.grammar.vocabulary import read_vocabulary
+from hotshoe.kv import StoredTokens
 from hotshoe.scheduler import Request, Scheduler, SchedulerConfig
 from hotshoe.types import StepHandle, StepPlan, TokenOutput
 
@@ -61,13 +70,13 @@ class EngineCore:
         self._constraints: Constraints | None = None
         self._worker: Worker | None = setup.create_worker()
         self.info: WorkerInfo = self._worker.load()
-        begin = time.perf_counter()
+        begin, loaded = time.perf_counter(), sum(self.info.phases.values())
         num_blocks = plan_cache(config, self.info)
         self._worker.allocate_cache(num_blocks)
-        self.startup: dict[str, float] = {
-            **self.info.phases,
-            "allocate cache": time.perf_counter() - begin,
-        }
+        phases = self.info.phases  # to which a worker may just have added
+        inside = sum(phases.values()) - loaded
+        rest = time.perf_counter() - begin - inside
+        self.startup: dict[str, float] = {**phases, "allocate cache": rest}
         self._depth = 2 if config.async_scheduling else 1
         assert config.max_model_len is not None and config.block_size is not None
         assert config.max_num_batched_tokens is not None
@@ -323,6 +332,64 @@ class EngineCore:
             return False
         self._scheduler.reset_prefix_cache()
         return True
+
+    def export_kv(
+        self, token_ids: list[int], cache_salt: str | None = None, tenant: str | None = None
+    ) -> KVBlocks:
+        """Return the full blocks that hold the start of these tokens, as far as they are cached.
+
+        A request's blocks are, while it runs and, until they are reused, after it.
+
+        Raises:
+            KVTransferError: What computes steps here cannot show them.
+            RequestError: A step is under way; pause the engine first.
+        """
+        worker = self._kv_worker()
+        block_ids = self._scheduler.cache.find_stored(StoredTokens(token_ids, cache_salt, tenant))
+        own = worker.describe_kv()
+        held = token_ids[: len(block_ids) * own.block_size]
+        return KVBlocks(own, held, worker.read_kv(block_ids))
+
+    def import_kv(
+        self, blocks: KVBlocks, cache_salt: str | None = None, tenant: str | None = None
+    ) -> str:
+        """Take blocks of another engine, of whatever platform, into the prefix cache.
+
+        A request that begins with their tokens then finds them there. They replace nothing that is
+        in use; where there is little room, the first of them are taken.
+
+        Returns:
+            What converting them cost; "" if it was exact.
+
+        Raises:
+            KVTransferError: They cannot be converted; the message names the field and the remedy.
+            RequestError: A step is under way; pause the engine first.
+        """
+        worker = self._kv_worker()
+        if not self.setup.config.enable_prefix_caching:
+            raise KVTransferError(
+                "KV blocks cannot be taken over: enable_prefix_caching is off here; switch it on",
+                "enable_prefix_caching",
+            )
+        cost = check_transfer(blocks.descriptor, worker.describe_kv())
+        tokens = StoredTokens(blocks.token_ids, cache_salt, tenant)
+        first, block_ids = self._scheduler.cache.store(tokens)
+        try:
+            worker.write_kv(block_ids, first, blocks)
+        except Exception as error:
+            self._fail(error)
+        return cost
+
+    def _kv_worker(self) -> KVWorker:
+        if self._in_flight:
+            raise RequestError("KV blocks are moved between steps; pause the engine first")
+        if isinstance(self._worker, KVWorker):
+            return self._worker
+        raise KVTransferError(
+            "KV blocks cannot be moved: what computes steps here has none, has divided them among "
+            "processes, or sleeps; use a platform with memory and tensor_parallel_size 1",
+            "worker",
+        )
 
     def start_profile(self, folder: str) -> None:
         """Record the steps that follow, as `EngineClient.start_profile` says.

@@ -1,5 +1,15 @@
 """Where steps are computed: the worker interface, and the executor in this process."""
 
+from hotshoe.executor.kv import KVBlocks, KVDescriptor, KVLayer, KVWorker, check_transfer
 from hotshoe.executor.worker import ProfiledWorker, Worker, WorkerInfo
 
-__all__ = ["ProfiledWorker", "Worker", "WorkerInfo"]
+__all__ = [
+    "KVBlocks",
+    "KVDescriptor",
+    "KVLayer",
+    "KVWorker",
+    "ProfiledWorker",
+    "Worker",
+    "WorkerInfo",
+    "check_transfer",
+]

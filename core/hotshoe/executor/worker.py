@@ -25,8 +25,10 @@ class WorkerInfo:
         budget_note: How the budget was found.
         weight_bytes: Bytes of the prepared weights.
         decisions: Every slot decision of the model.
-        phases: Start-up phases and their seconds, in order.
+        phases: Start-up phases and their seconds, in order; `allocate_cache` may add to it.
         report: What the platform says of itself, such as its thread count.
+        has_logits: Whether tokens are sampled from logits. Without them, requests that ask for
+            log probabilities, or for other than the likeliest tokens, are refused.
     """
 
     vocab_size: int
@@ -37,6 +39,7 @@ class WorkerInfo:
     decisions: tuple[Decision, ...] = ()
     phases: Mapping[str, float] = field(default_factory=dict)
     report: Mapping[str, object] = field(default_factory=dict)
+    has_logits: bool = True
 
 
 class Worker(Protocol):

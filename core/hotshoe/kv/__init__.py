@@ -4,6 +4,6 @@ Only numbers live here; the memory that the block ids stand for belongs to the r
 the scheduler. Standard library only.
 """
 
-from hotshoe.kv.manager import CacheStats, KVCacheManager
+from hotshoe.kv.manager import CacheStats, KVCacheManager, StoredTokens
 
-__all__ = ["CacheStats", "KVCacheManager"]
+__all__ = ["CacheStats", "KVCacheManager", "StoredTokens"]

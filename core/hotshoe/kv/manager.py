@@ -11,7 +11,7 @@ freed while a step is in flight may be given away at once: its new owner writes 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from hotshoe.kv.blocks import BlockPool
@@ -46,6 +46,18 @@ class CacheStats:
     num_indexed_blocks: int
     num_queried_tokens: int
     num_hit_tokens: int
+
+
+@dataclass(slots=True)
+class StoredTokens:
+    """A CachedSequence that is no request: tokens whose blocks are read or written from outside."""
+
+    token_ids: list[int]
+    cache_salt: str | None = None
+    tenant: str | None = None
+    block_ids: list[int] = field(default_factory=list)
+    block_hashes: list[bytes] = field(default_factory=list)
+    num_registered_blocks: int = 0
 
 
 class KVCacheManager:
@@ -83,15 +95,31 @@ class KVCacheManager:
         At least one token is left to compute, since a step has to produce its logits. The blocks
         are not held until `admit`.
         """
-        hits: list[int] = []
-        most = (len(sequence.token_ids) - 1) // self.block_size if self._caching else 0
-        for i in range(most):
-            self._extend_hashes(sequence, i + 1)
-            block = self.index.find(sequence.block_hashes[i])
-            if block is None:
-                break
-            hits.append(block)
-        return hits
+        return self._find(sequence, len(sequence.token_ids) - 1)
+
+    def find_stored(self, sequence: CachedSequence) -> list[int]:
+        """Return the blocks that hold the start of a sequence, all of it if need be."""
+        return self._find(sequence, len(sequence.token_ids))
+
+    def store(self, sequence: CachedSequence) -> tuple[int, list[int]]:
+        """Make room in the prefix cache for the full blocks of a sequence, as many as are free.
+
+        The blocks count as filled at once, so the caller fills them before the next step.
+
+        Returns:
+            How many leading blocks are there already, and the blocks behind them, to be filled.
+        """
+        num_full = len(sequence.token_ids) // self.block_size if self._caching else 0
+        hits = self.find_stored(sequence)
+        for block in hits:
+            self.pool.acquire(block)
+        sequence.block_ids.extend(hits)
+        self._allocate(sequence, min(num_full - len(hits), self.pool.num_free))
+        sequence.num_registered_blocks = len(hits)
+        self.register(sequence, len(sequence.block_ids) * self.block_size)
+        new = sequence.block_ids[len(hits) :]
+        self.free(sequence)
+        return len(hits), new
 
     def fits(self, hits: Sequence[int], num_tokens: int, spare_blocks: int) -> bool:
         """Return whether `num_tokens` tokens could be held now, leaving `spare_blocks` free.
@@ -186,6 +214,17 @@ class KVCacheManager:
         for block in blocks:
             self.index.forget(block)
         sequence.block_ids.extend(blocks)
+
+    def _find(self, sequence: CachedSequence, num_tokens: int) -> list[int]:
+        """Return the blocks that hold the first `num_tokens` tokens, as far as they are here."""
+        hits: list[int] = []
+        for i in range(num_tokens // self.block_size if self._caching else 0):
+            self._extend_hashes(sequence, i + 1)
+            block = self.index.find(sequence.block_hashes[i])
+            if block is None:
+                break
+            hits.append(block)
+        return hits
 
     def _extend_hashes(self, sequence: CachedSequence, num_blocks: int) -> None:
         hashes, size = sequence.block_hashes, self.block_size

@@ -38,6 +38,7 @@ class Attention:
     ) -> None:
         self.spec = replace(spec, sinks=sinks is not None)
         self._attend: AttentionOp = ctx.selector.choose("attention", self.spec)
+        self.layout = self._attend.layout
         self._prepare: RotaryAndCacheOp = ctx.selector.choose(
             "rotary_and_cache",
             RotaryAndCacheSpec(
@@ -48,7 +49,7 @@ class Attention:
                 ctx.dtype,
                 ctx.kv_dtype,
                 ctx.block_size,
-                self._attend.layout,
+                self.layout,
                 interleaved=rotary.interleaved if rotary else False,
                 qk_norm_eps=qk_norm[2] if qk_norm else None,
                 qk_norm_offset=qk_norm[3] if qk_norm else 0.0,

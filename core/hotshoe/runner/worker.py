@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import hashlib
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +15,7 @@ import torch
 
 from hotshoe.config import EngineConfig
 from hotshoe.errors import RequestError
-from hotshoe.executor.worker import WorkerInfo
+from hotshoe.executor import KVBlocks, KVDescriptor, KVLayer, WorkerInfo
 from hotshoe.layers import BuildContext, Quantization
 from hotshoe.layers.weights import WeightTable
 from hotshoe.loader import load_weights
@@ -21,6 +23,7 @@ from hotshoe.models import ModelConfig
 from hotshoe.models.base import Model, ModelBuilder
 from hotshoe.platform import Platform
 from hotshoe.runner.graphs import graph_sizes
+from hotshoe.runner.kv import converted, read_blocks, write_blocks
 from hotshoe.runner.runner import Operations, Runner, RunnerLimits, RunningStep
 from hotshoe.slots import (
     CommunicatorOp,
@@ -40,6 +43,9 @@ if TYPE_CHECKING:
 
 #: The engine starts a step before it has read the last one's result, never more.
 STEPS_IN_FLIGHT = 2
+DIGEST_LENGTH = 16
+#: Slots whose references wait for the device, so that a step with one cannot be recorded.
+WAITING = ("attention", "communicator")
 #: Mixed steps that run once at start-up: numbers of requests, all but one of which decode, and the
 #: tokens of that one.
 MIXED_REQS = (1, 2, 80, 256)
@@ -82,12 +88,14 @@ class TorchWorker:
         self._runner: Runner | None = None
         self._communicator: CommunicatorOp | None = None
         self._profiler: Profiler | None = None
+        self._records = False
 
     def load(self) -> WorkerInfo:
         with self._phase("activate platform"):
             report = self._platform.activate(self._config)
         with self._phase("build model"):
             ctx, model = self.build()
+            self._records, hindrance = self._recording()
             self._ops = self._operations(model.vocab_size)
         self._communicator = ctx.communicator
         if self._communicator is not None:
@@ -122,7 +130,7 @@ class TorchWorker:
             weight_bytes=weight_bytes,
             decisions=tuple(self._selector.decisions.values()),
             phases=self._phases,
-            report=report,
+            report={**report, **({"graphs": hindrance} if hindrance else {})},
         )
 
     @torch.inference_mode()
@@ -147,6 +155,17 @@ class TorchWorker:
         )
         return ctx, self._builder(self._model_config, ctx)
 
+    def _recording(self) -> tuple[bool, str]:
+        """Tell whether decode steps are to be recorded, and what alone stands against it."""
+        if not self._platform.asynchronous or self._config.enforce_eager:
+            return False, ""
+        decisions = self._selector.decisions.values()
+        waiting = {d.slot for d in decisions if d.slot in WAITING and not d.native}
+        if not waiting:
+            return True, ""
+        slots = " and ".join(sorted(waiting))
+        return False, f"none recorded, as the reference of {slots} waits for the device"
+
     def _operations(self, vocab_size: int) -> Operations:
         """Choose what the runner itself calls. A synchronous device needs no help with overlap."""
         choose, facts = self._selector.choose, self._selector.facts
@@ -154,7 +173,7 @@ class TorchWorker:
         transfer, graph = TransferSpec(STEPS_IN_FLIGHT), GraphSpec(self._config.max_num_seqs)
         if not self._platform.asynchronous:
             return Operations(sample, Transfer(transfer, facts), Graph(graph, facts))
-        if self._config.enforce_eager:
+        if not self._records:
             return Operations(sample, choose("transfer", transfer), Graph(graph, facts))
         return Operations(sample, choose("transfer", transfer), choose("graph", graph))
 
@@ -196,7 +215,6 @@ class TorchWorker:
         assert config.block_size is not None and config.max_model_len is not None
         for layer in self._context.attention_layers:
             layer.allocate_cache(num_blocks + 1)
-        graphs = self._platform.asynchronous and not config.enforce_eager
         limits = RunnerLimits(
             max_num_seqs=config.max_num_seqs,
             max_model_len=config.max_model_len,
@@ -204,7 +222,7 @@ class TorchWorker:
             max_logprobs=config.max_logprobs,
             padding_block=num_blocks,
             max_steps_in_flight=STEPS_IN_FLIGHT,
-            graph_sizes=graph_sizes(config.max_num_seqs) if graphs else (),
+            graph_sizes=graph_sizes(config.max_num_seqs) if self._records else (),
         )
         return Runner(
             self._model,
@@ -223,6 +241,34 @@ class TorchWorker:
     def execute(self, plan: StepPlan) -> RunningStep:
         assert self._runner is not None, "allocate_cache comes before the first step"
         return self._runner.execute(plan)
+
+    def describe_kv(self) -> KVDescriptor:
+        assert self._context is not None
+        config, model = self._config, self._model_config
+        assert config.block_size is not None
+        content = json.dumps([model.values, config.quantization], sort_keys=True, default=str)
+        return KVDescriptor(
+            hashlib.sha256(content.encode()).hexdigest()[:DIGEST_LENGTH],
+            config.kv_cache_dtype,
+            config.block_size,
+            tuple(
+                KVLayer(layer.spec.num_kv_heads, layer.spec.head_dim, layer.layout)
+                for layer in self._context.attention_layers
+            ),
+        )
+
+    @torch.inference_mode()
+    def read_kv(self, block_ids: Sequence[int]) -> list[torch.Tensor]:
+        assert self._context is not None
+        return [read_blocks(x.cache, block_ids) for x in self._context.attention_layers]
+
+    @torch.inference_mode()
+    def write_kv(self, block_ids: Sequence[int], first: int, blocks: KVBlocks) -> None:
+        assert self._context is not None
+        own = self.describe_kv()
+        wanted = range(first, first + len(block_ids))
+        for number, layer in enumerate(self._context.attention_layers):
+            write_blocks(layer.cache, block_ids, converted(blocks, number, own, wanted))
 
     def start_profile(self, folder: str) -> None:
         from hotshoe.runner.profiler import Profiler  # made at the first use
