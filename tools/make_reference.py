@@ -106,6 +106,7 @@ def cli_page() -> str:
         "Engine and sampling flags are the fields of [the configuration](config.md) and of the",
         "request's parameters; a flag that is not given falls back to the file of `--config`.",
         "Exit codes: 0 done, 1 the engine failed, 2 a mistake in the call, 130 interrupted.",
+        "With `--traceback`, any command shows where an error was raised.",
     ]
     for parser in parsers():
         arguments, more = own(parser)
