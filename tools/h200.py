@@ -13,6 +13,7 @@ after every part, so that a call that is cut short leaves what was found.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -30,11 +31,16 @@ from threading import Lock
 from xml.etree import ElementTree as ET
 
 ROOT = Path(__file__).resolve().parent.parent
-PYTEST = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-o", "junit_logging=out-err"]
+#: Whatever else is installed there; what hangs shows its stacks.
+PYTEST = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:benchmark"]
+PYTEST += ["-o", "junit_logging=out-err", "-o", "faulthandler_timeout=100"]
 TRITON = "tests/platforms/triton"
 #: Freed and taken anew each time, so that a sanitizer sees where a tensor's memory ends.
 UNCACHED = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-LOG_BYTES = 4 << 20
+#: What is kept of one log, and of one failure.
+LOG_BYTES, FAILURE_CHARACTERS = 512 << 10, 20_000
+#: Seconds that a part has to write what it knows, once it is told to stop.
+STOP_S = 8
 
 
 @dataclass(frozen=True)
@@ -107,8 +113,8 @@ FP8 = {
 Table = Mapping[str, tuple[float | str, float | str, float]]
 #: Name: table, cases of `benchmarks/gpu.py`, options, limit in seconds.
 BENCHES: dict[str, tuple[Table, str, list[str], int]] = {
-    "bf16": (BF16, "a,d,b,i,c,e", [], 260),
-    "fp8": (FP8, "a,d,b,c", ["quantization=fp8"], 200),
+    "bf16": (BF16, "a,d,b,i,c,e", ["platform=cuda"], 260),
+    "fp8": (FP8, "a,d,b,c", ["platform=cuda", "quantization=fp8"], 200),
 }
 NAMES = [part.name for part in CHECKS] + list(BENCHES)
 
@@ -172,8 +178,7 @@ class Prover:
                 code = process.wait(limit_s)
                 verdict = "ok" if code == 0 else f"failed ({code})"
             except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)  # what it started holds the device too
-                process.wait()
+                stop(process)
                 verdict = f"stopped after {limit_s:.0f} s"
         return verdict, time.monotonic() - begin
 
@@ -190,10 +195,13 @@ class Prover:
         outcome.verdict, outcome.seconds = self.run(part.name, command, part.limit_s, extra)
         outcome.counts, outcome.failures = read_results(found)
         if outcome.verdict != "ok" and not outcome.failures:
-            outcome.failures[part.name] = tail(self.log(part.name)) + record.read_text()
+            text = tail(self.log(part.name)) + record.read_text()
+            outcome.failures[part.name] = text or outcome.verdict
+        if outcome.verdict.startswith("stopped"):
+            outcome.note = "what ran when it was stopped counts as passed"
         if part.tool:
             lines = self.log(part.name).read_text(errors="replace").splitlines()
-            outcome.note = "; ".join(line.strip("= ") for line in lines if "SUMMARY" in line)
+            outcome.note += "; ".join(line.strip("= ") for line in lines if "SUMMARY" in line)
         if part.alone:
             self._repeat(outcome)
         self.write()
@@ -242,7 +250,7 @@ class Prover:
             text += "\n" + bench_table(name, BENCHES[name][0], results)
         (self._out / "report.md").write_text(text)
         texts = [
-            f"{'=' * 100}\n{outcome.name}: {test}\n\n{cause}\n"
+            f"{'=' * 100}\n{outcome.name}: {test}\n\n{shortened(cause)}\n"
             for outcome in self.outcomes.values()
             for test, cause in outcome.failures.items()
         ]
@@ -250,6 +258,23 @@ class Prover:
         with (self._out / "logs.txt").open("wb") as logs:
             for log in sorted(self._work.glob("*.log")):
                 logs.write(f"\n===== {log.stem}\n".encode() + log.read_bytes()[-LOG_BYTES:])
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End a process and all that it started, which holds the device too."""
+    for order in (signal.SIGINT, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, order)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_S)
+
+
+def shortened(text: str) -> str:
+    """Leave out the middle of what is too long: a failure begins with its first cause."""
+    if len(text) <= FAILURE_CHARACTERS:
+        return text
+    half = FAILURE_CHARACTERS // 2
+    return f"{text[:half]}\n[{len(text) - 2 * half} characters left out]\n{text[-half:]}"
 
 
 def search_path(site: Path) -> str:
@@ -315,11 +340,11 @@ def read_results(file: Path) -> tuple[dict[str, int], dict[str, str]]:
 
 
 def first_error(text: str) -> str:
-    """Return the first line that says what went wrong, of a chain the first cause."""
-    lines = text.splitlines()
+    """Return the line that says what went wrong: the first cause in a test's text, a log's last."""
+    lines = [line for line in text.splitlines() if line.strip()]
     marked = [line[1:].strip() for line in lines if line.startswith("E  ")]
-    said = [line for line in marked or lines if "Error" in line or "assert" in line]
-    return (said or marked or lines or [""])[0]
+    said = [line for line in marked or reversed(lines) if "Error" in line or "assert" in line]
+    return (said or marked or lines[-1:] or [""])[0]
 
 
 def tail(log: Path, count: int = 60) -> str:
