@@ -13,9 +13,10 @@ from tests.platforms.triton import bounds
 from triton.runtime import interpreter
 
 from hotshoe.platform import DeviceFacts
+from hotshoe_xpu.parts import PARTS
 
-ON_DEVICE = torch.cuda.is_available()
-
+ON_DEVICE = torch.accelerator.is_available()
+DEVICE = torch.accelerator.current_accelerator().type if ON_DEVICE else "cpu"
 
 TORCH_TYPES = {
     tl.float32: torch.float32,
@@ -68,23 +69,25 @@ def device_facts(arch: str, device: str = "cpu", units: int = 4) -> DeviceFacts:
     return DeviceFacts("test", device, f"a {arch}", arch, 1 << 36, units)
 
 
-def arch_here() -> str:
-    """Return the architecture under test; the interpreter's is that of common accelerators."""
+def found_here() -> tuple[str, int]:
+    """Return architecture and compute units under test; interpreted, those of a common device."""
     if not ON_DEVICE:
-        return "sm_90"
+        return "sm_90", 4
+    properties = torch.get_device_module(DEVICE).get_device_properties(0)
+    if DEVICE == "xpu":
+        part = PARTS[properties.device_id]
+        return part.arch, part.cores
+    arch = f"sm_{properties.major}{properties.minor}"
     if torch.version.hip:
-        return torch.cuda.get_device_properties(0).gcnArchName.split(":")[0]
-    major, minor = torch.cuda.get_device_capability()
-    return f"sm_{major}{minor}"
+        arch = properties.gcnArchName.partition(":")[0]
+    return arch, properties.multi_processor_count
 
 
 @pytest.fixture
 def facts() -> DeviceFacts:
     """Facts of the device under test."""
-    if not ON_DEVICE:
-        return device_facts("sm_90")
-    units = torch.cuda.get_device_properties(0).multi_processor_count
-    return device_facts(arch_here(), "cuda", units)
+    arch, units = found_here()
+    return device_facts(arch, DEVICE, units)
 
 
 @pytest.fixture

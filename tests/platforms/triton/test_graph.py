@@ -8,12 +8,15 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from tests.platforms.triton.conftest import ON_DEVICE, device_facts
+from tests.platforms.triton.conftest import device_facts
 
 from hotshoe.slots import GraphSpec
 from hotshoe_triton.graph import Graph, no_garbage, recording_stream, supports
 
 SPEC = GraphSpec(8)
+RECORDS = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="needs a GPU that PyTorch calls cuda"
+)
 
 
 def test_nothing_is_collected_during_a_recording() -> None:
@@ -165,7 +168,7 @@ def test_every_device_is_served() -> None:
     assert supports(SPEC, device_facts("gfx942")).score == 100
 
 
-@pytest.mark.skipif(not ON_DEVICE, reason="needs a GPU")
+@RECORDS
 def test_on_a_device() -> None:
     graph = Graph(SPEC, device_facts("any", "cuda"))
     x, y = torch.ones(4, device="cuda"), torch.ones(2, device="cuda")
@@ -176,7 +179,7 @@ def test_on_a_device() -> None:
     assert halve().tolist() == [4] * 2
 
 
-@pytest.mark.skipif(not ON_DEVICE, reason="needs a GPU")
+@RECORDS
 def test_one_after_another_on_a_device() -> None:
     """Recorded in inference mode and outside, the earlier ones dropped and kept."""
     x = torch.full((64, 64), 2.0, device="cuda", dtype=torch.bfloat16)

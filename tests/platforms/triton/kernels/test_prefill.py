@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.platforms.triton.conftest import DEVICE
 
 from hotshoe.platform import DeviceFacts
 from hotshoe_triton.kernels.prefill import key_tiles, request_of_tile
@@ -24,10 +25,9 @@ def requests(out_ptr, starts_ptr, num_reqs, BLOCK_Q: tl.constexpr, BLOCK_R: tl.c
     block_q=st.sampled_from([1, 4, 5, 16]),
 )
 def test_every_query_lies_in_one_tile_of_its_request(queries: list[int], block_q: int) -> None:
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    starts = torch.tensor([0, *queries]).cumsum(0).int().to(device)
+    starts = torch.tensor([0, *queries]).cumsum(0).int().to(DEVICE)
     tiles = int(starts[-1]) // block_q + len(queries)
-    out = torch.full((tiles,), -1, dtype=torch.int32, device=device)
+    out = torch.full((tiles,), -1, dtype=torch.int32, device=DEVICE)
     requests[(tiles,)](out, starts, len(queries), BLOCK_Q=block_q, BLOCK_R=4)
     covered = []
     for tile, request in enumerate(out.tolist()):
