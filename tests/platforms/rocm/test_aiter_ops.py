@@ -84,9 +84,10 @@ def test_refusals(package, spec, reason: str) -> None:
     assert not verdict.accepted and reason in verdict.reason
 
 
-def test_consumer_parts_are_refused(package) -> None:
-    facts = DeviceFacts("rocm", "cpu", "a card", "gfx1100", 1 << 34, 96)
-    assert all("no kernels for gfx1100" in v.reason for v in verdicts(facts))
+@pytest.mark.parametrize("arch", ["gfx90a", "gfx1100", "gfx1201"])
+def test_other_parts_are_refused(package, arch: str) -> None:
+    facts = DeviceFacts("rocm", "cpu", "a card", arch, 1 << 34, 96)
+    assert all(f"no kernels for {arch}" in v.reason for v in verdicts(facts))
 
 
 def test_results_are_the_references(package) -> None:
