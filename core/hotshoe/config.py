@@ -54,6 +54,10 @@ class EngineConfig:
     max_model_len: int | None = option(
         None, "longest sequence, prompt and output; default: the model's", low=1, high=2**24
     )
+    generation_config: str = option(
+        "auto",
+        "sampling defaults: auto, the model's generation_config.json; none; or such a file",
+    )
     seed: int = option(0, "seed of dummy weights and of unseeded requests", low=0, high=2**63 - 1)
 
     platform: str = option("auto", "platform to run on, or auto")

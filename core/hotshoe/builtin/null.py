@@ -35,7 +35,7 @@ class NullWorker:
         self._missing = [0] * max_num_seqs
 
     def load(self) -> WorkerInfo:
-        return WorkerInfo(VOCAB_SIZE, block_bytes=1024, cache_budget_bytes=64 << 20)
+        return WorkerInfo(VOCAB_SIZE, 1024, cache_budget_bytes=64 << 20, has_logits=False)
 
     def allocate_cache(self, num_blocks: int) -> None:
         pass

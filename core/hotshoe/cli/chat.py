@@ -52,13 +52,15 @@ class Chat:
         add_grammar_flags(parser)
 
     def run(self, args: Namespace) -> int:
-        params = sampling_params(args, grammar=grammar_spec(args))
+        grammar = grammar_spec(args)
+        sampling_params(args, grammar=grammar)
         engine_config(args)  # a bad option is found before the engine's modules load
         tools = read_tools(args.tools) if args.tools else None
         opening = [{"role": "system", "content": args.system}] if args.system else []
         messages = list(opening)
         reasons: list[str] = []
         with open_llm(args, quiet=args.quiet) as llm:
+            params = sampling_params(args, llm.sampling_defaults, grammar=grammar)
             for turn in turns(args.prompt):
                 if turn == RESET:
                     messages = list(opening)

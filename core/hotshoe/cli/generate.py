@@ -46,9 +46,11 @@ class Generate:
 
     def run(self, args: Namespace) -> int:
         prompts = args.prompt or read_stdin()
-        params = sampling_params(args, grammar=grammar_spec(args))
+        grammar = grammar_spec(args)
+        sampling_params(args, grammar=grammar)
         engine_config(args)  # a bad option is found before the engine's modules load
         with open_llm(args, quiet=args.quiet) as llm:
+            params = sampling_params(args, llm.sampling_defaults, grammar=grammar)
             begin = time.perf_counter()
             if len(prompts) == 1 and params.n == 1 and not args.json:
                 outputs = [stream_one(llm, prompts[0], params, args.quiet)]

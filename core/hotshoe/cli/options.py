@@ -121,14 +121,16 @@ def read_configs(
     return [config(**part) for config, part in zip(configs, parts, strict=True)]
 
 
-def sampling_params(args: argparse.Namespace, **overrides: Any) -> SamplingParams:
-    """Build the sampling parameters from flags.
+def sampling_params(
+    args: argparse.Namespace, defaults: Mapping[str, Any] | None = None, **overrides: Any
+) -> SamplingParams:
+    """Build the sampling parameters from flags, where these are silent from the model's defaults.
 
     Raises:
         RequestError: A value is out of range.
     """
     flags = {name: value for name, value in vars(args).items() if name in SAMPLING_HELP}
-    return SamplingParams(**{**SAMPLING_DEFAULTS, **flags, **overrides})
+    return SamplingParams(**{**SAMPLING_DEFAULTS, **(defaults or {}), **flags, **overrides})
 
 
 def _add(

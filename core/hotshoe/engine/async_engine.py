@@ -119,7 +119,8 @@ class AsyncEngine:
     def _attach(self, link: Link) -> None:
         self._link = link
         self._info = link.info
-        self._inputs = InputProcessor(self.config, self._info.vocab_size, link.tokenizer)
+        info = self._info
+        self._inputs = InputProcessor(self.config, info.vocab_size, link.tokenizer, info.has_logits)
         self._outputs = OutputProcessor(link.tokenizer)
         link.start()
 
@@ -177,7 +178,7 @@ class AsyncEngine:
                 self._inputs.prepare,
                 request_id,
                 prompt,
-                params or SamplingParams(),
+                params or SamplingParams(**self._info.sampling_defaults),
                 priority,
                 tenant,
             )

@@ -85,6 +85,8 @@ def _describe(core: EngineCore, startup: Mapping[str, float]) -> EngineInfo:
         memory=core.memory,
         report={name: _plain(value) for name, value in found.report.items()},
         broken_plugins={r.name: r.error for r in setup.plugins.records if r.error},
+        sampling_defaults=setup.sampling_defaults,
+        has_logits=found.has_logits,
     )
 
 

@@ -49,6 +49,8 @@ class EngineInfo:
         memory: Bytes by purpose.
         report: What the platform says of itself, such as its thread count.
         broken_plugins: Cause by name.
+        sampling_defaults: Fields of `SamplingParams` for what requests leave open.
+        has_logits: As in `WorkerInfo`.
     """
 
     config: EngineConfig
@@ -63,6 +65,8 @@ class EngineInfo:
     memory: Mapping[str, int] = field(default_factory=dict)
     report: Mapping[str, Any] = field(default_factory=dict)
     broken_plugins: Mapping[str, str] = field(default_factory=dict)
+    sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
+    has_logits: bool = True
 
     @property
     def model(self) -> str:
@@ -168,7 +172,7 @@ class EngineClient(Protocol):
 
         Args:
             prompt: Text or token ids.
-            params: Default: those of `SamplingParams()`.
+            params: Default: `SamplingParams()` with `info.sampling_defaults`.
             request_id: Unique among this client's unfinished requests; default: a fresh one.
             priority: Lower is served first, with `scheduling_policy` "priority".
             tenant: Only requests of equal tenant share cached prefixes. Comes from the credentials

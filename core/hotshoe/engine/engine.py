@@ -30,7 +30,9 @@ class Engine:
         self.core, self.tokenizer, self.info = booted.core, booted.tokenizer, booted.info
         self.setup = self.core.setup
         self.startup = self.info.startup
-        self.inputs = InputProcessor(self.setup.config, self.info.vocab_size, self.tokenizer)
+        self.inputs = InputProcessor(
+            self.setup.config, self.info.vocab_size, self.tokenizer, self.info.has_logits
+        )
         self._outputs = OutputProcessor(self.tokenizer)
 
     def add(

@@ -21,6 +21,11 @@ from hotshoe.types import Prompt, SamplingParams, TextPrompt, TokensPrompt
 
 MAX_PRIORITY = 2**31 - 1
 MAX_LABEL_CHARS = 1024
+#: Parameters that mean nothing where no logits are.
+_ABOUT_LOGITS = (
+    *("logprobs", "prompt_logprobs", "logit_bias", "bad_words", "bad_words_token_ids"),
+    *("allowed_token_ids", "grammar"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +49,20 @@ class InputProcessor:
         config: Resolved configuration.
         vocab_size: Token ids must lie below it.
         tokenizer: None when the engine works on token ids only.
+        has_logits: As in `WorkerInfo`.
     """
 
-    def __init__(self, config: EngineConfig, vocab_size: int, tokenizer: Tokenizer | None) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        vocab_size: int,
+        tokenizer: Tokenizer | None,
+        has_logits: bool = True,
+    ) -> None:
         self._config = config
         self._vocab_size = vocab_size
         self._tokenizer = tokenizer
+        self._has_logits = has_logits
         self._numbers = itertools.count(1)
 
     def prepare(
@@ -165,6 +178,11 @@ class InputProcessor:
                     f"{name} names token id {max(ids)}, outside the vocabulary "
                     f"(0 to {self._vocab_size - 1})",
                     name,
+                )
+        for name in () if self._has_logits else _ABOUT_LOGITS:
+            if getattr(params, name) not in (None, (), {}):
+                raise RequestError(
+                    f"{name} cannot be served: tokens are not sampled from logits here", name
                 )
         if params.bad_words:
             found = bad_word_token_ids(self._require_tokenizer(), params.bad_words)

@@ -81,6 +81,14 @@ class LLM:
         return self.engine.core.memory
 
     @property
+    def sampling_defaults(self) -> Mapping[str, Any]:
+        """Fields of `SamplingParams` as the model's authors chose them; for where none are given.
+
+        To change one of them: `SamplingParams(**{**llm.sampling_defaults, "temperature": 0.2})`.
+        """
+        return self.engine.info.sampling_defaults
+
+    @property
     def tokenizer(self) -> Any:
         """The tokenizer, None with `skip_tokenizer_init`."""
         return self.engine.tokenizer
@@ -122,7 +130,7 @@ class LLM:
             QueueFullError: More would wait than the configuration allows; none is queued.
         """
         batch = _batch(prompts)
-        each = _params_for(batch, params)
+        each = _params_for(batch, self._params(params))
         ids = [self._next_id() for _ in batch]
         try:
             for request_id, prompt, one in zip(ids, batch, each, strict=True):
@@ -147,7 +155,7 @@ class LLM:
         may be made meanwhile.
         """
         request_id = self._next_id()
-        self.engine.add(request_id, prompt, SamplingParams() if params is None else params)
+        self.engine.add(request_id, prompt, self._params(params))
         updates = self._unread[request_id] = deque()
         finished = False
         try:
@@ -214,6 +222,10 @@ class LLM:
             self.engine.abort(request_id)
             self._enqueued.pop(request_id, None)
 
+    def _params(self, params: Any) -> Any:
+        """Return what was given, or else what the model's authors chose."""
+        return SamplingParams(**self.sampling_defaults) if params is None else params
+
     def _next_id(self) -> str:
         self._count += 1
         return f"req-{self._count}"
@@ -232,11 +244,9 @@ def _batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 
 
 def _params_for(
-    batch: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
+    batch: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams]
 ) -> list[SamplingParams]:
     """Return one set of parameters for each prompt."""
-    if params is None:
-        params = SamplingParams()
     if not isinstance(params, (list, tuple)):
         return [params] * len(batch)  # type: ignore[list-item]  # `Engine.add` checks the type
     if len(params) != len(batch):

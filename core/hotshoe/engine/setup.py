@@ -4,9 +4,9 @@ is taken. Every incompatibility between configuration, platform and model is fou
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from hotshoe.errors import ConfigError, PlatformError, UserError
 from hotshoe.executor import Worker
 from hotshoe.lazy import resolve_lazy
 from hotshoe.models import ModelConfig
+from hotshoe.models.generation import sampling_defaults
 from hotshoe.platform import Change, Platform
 from hotshoe.plugins import PluginManager
 from hotshoe.plugins.platforms import choose_platform
@@ -32,6 +33,7 @@ class EngineSetup:
         config: Resolved: what was None or "auto" has a value.
         changes: What was decided for the user, and why.
         selector: Over the platform's and the plugins' candidates; it keeps the decisions.
+        sampling_defaults: Fields of `SamplingParams` for what requests leave open.
     """
 
     config: EngineConfig
@@ -40,6 +42,7 @@ class EngineSetup:
     platform: Platform
     model_config: ModelConfig
     selector: Selector
+    sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def create_worker(self) -> Worker:
         """Make the worker: the platform's own, else core's, in processes of its own if it is many.
@@ -101,6 +104,7 @@ def prepare(
     first = [Change("platform", platform.name, "the available platform with the highest score")]
     changes = first if config.platform == "auto" else []
     changes += _model_changes(config, model_config, platform)
+    defaults = sampling_defaults(config.generation_config, model_config.path)
     resolved = config.resolve_changes(changes)
     with blaming(platform.name):
         by_platform = list(platform.resolve(resolved))
@@ -126,6 +130,7 @@ def prepare(
         platform,
         model_config,
         selector,
+        defaults,
     )
 
 

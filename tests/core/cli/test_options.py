@@ -42,6 +42,7 @@ SAMPLES = {
         {"rope_scaling": {"factor": 2}, "a": 1},
     ),
     "max_model_len": (["--max-model-len", "77"], 77),
+    "generation_config": (["--generation-config", "none"], "none"),
     "seed": (["--seed", "5"], 5),
     "platform": (["--platform", "null"], "null"),
     "platform_options": (["--platform-options.threads=2"], {"threads": 2}),

@@ -8,7 +8,7 @@ from hotshoe.config import EngineConfig
 from hotshoe.engine.inputs import InputProcessor, derived_seed
 from hotshoe.errors import RequestError
 from hotshoe.text.tokenizer import Tokenizer
-from hotshoe.types import SamplingParams, TextPrompt, TokensPrompt
+from hotshoe.types import GrammarSpec, SamplingParams, TextPrompt, TokensPrompt
 
 
 @pytest.fixture
@@ -122,3 +122,25 @@ def test_without_a_tokenizer_text_is_refused() -> None:
         with pytest.raises(RequestError, match="no tokenizer"):
             call()
     assert not inputs.prepare("a", TokensPrompt([1]), SamplingParams()).params.detokenize
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("logprobs", 0),
+        ("prompt_logprobs", 0),
+        ("logit_bias", {1: 1.0}),
+        ("bad_words", "x"),
+        ("bad_words_token_ids", ((1,),)),
+        ("allowed_token_ids", (1,)),
+        ("grammar", GrammarSpec.regex("a")),
+    ],
+)
+def test_without_logits_what_is_about_them_is_refused(model_dir: Path, name: str, value) -> None:
+    inputs = InputProcessor(
+        EngineConfig(max_model_len=64), 256, Tokenizer.load(model_dir), has_logits=False
+    )
+    with pytest.raises(RequestError, match="not sampled from logits") as caught:
+        inputs.prepare("a", "x", SamplingParams(**{name: value}))
+    assert caught.value.field == name
+    inputs.prepare("a", "x", SamplingParams(temperature=0.5, top_k=3))

@@ -7,7 +7,13 @@ import pytest
 
 from hotshoe import LLM, SamplingParams, TokensPrompt
 from hotshoe.builtin.null import NullWorker
-from hotshoe.errors import ConfigError, EngineDeadError, QueueFullError, RequestError
+from hotshoe.errors import (
+    CheckpointError,
+    ConfigError,
+    EngineDeadError,
+    QueueFullError,
+    RequestError,
+)
 from hotshoe.types import FinishReason
 
 EOS = 255
@@ -247,3 +253,19 @@ def test_without_tokenizer(model_dir: Path, plugins) -> None:
     assert tokens(llm, [7], max_tokens=1) == [8]
     with pytest.raises(RequestError, match="no tokenizer"):
         llm.generate("text")
+
+
+def test_the_checkpoints_defaults_stand_where_nothing_is_given(
+    model_dir: Path, plugins, tmp_path: Path
+) -> None:
+    chosen = tmp_path / "generation_config.json"
+    chosen.write_text('{"max_new_tokens": 3, "temperature": 0.5}')
+    llm = LLM(str(model_dir), platform="null", plugins=plugins, generation_config=str(chosen))
+    assert llm.sampling_defaults == {"max_tokens": 3, "temperature": 0.5}
+    outputs = [*llm.generate("A"), *llm.generate("A", SamplingParams(max_tokens=2))]
+    *_, streamed = llm.stream("A")
+    outputs.append(streamed.output())
+    assert [len(output.outputs[0].token_ids) for output in outputs] == [3, 2, 3]
+    chosen.write_text('{"temperature": "warm"}')
+    with pytest.raises(CheckpointError, match=r"generation_config\.json: temperature"):
+        LLM(str(model_dir), platform="null", plugins=plugins, generation_config=str(tmp_path))

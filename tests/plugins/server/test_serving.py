@@ -69,6 +69,14 @@ def wait_for(condition, timeout_s: float = 20) -> None:
         time.sleep(0.02)
 
 
+def test_what_needs_logits_is_refused_where_there_are_none(run_server) -> None:
+    server = run_server(*NULL)
+    for stream in (False, True):
+        body = {"prompt": "x", "logprobs": 1, "stream": stream}
+        answer = httpx.post(server.url + "/v1/completions", json=body)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "logprobs")
+
+
 def test_it_starts_answers_and_ends(run_server, tmp_path) -> None:
     admin = tmp_path / "admin.sock"
     server = run_server(*NULL, "--admin-socket", str(admin))

@@ -118,7 +118,14 @@ async def version(call: Call) -> Version:
 async def server_info(call: Call) -> dict[str, Any]:
     """Describe the engine: device, memory, what was decided, what serves each slot."""
     info = call.server.client.info
-    hidden = ("model", "tokenizer", "disable_plugins", "platform_options", "hf_overrides")
+    hidden = (
+        "model",
+        "tokenizer",
+        "disable_plugins",
+        "platform_options",
+        "hf_overrides",
+        "generation_config",
+    )
     config = {name: v for name, v in asdict(info.config).items() if name not in hidden}
     facts = {**asdict(info.facts), "features": sorted(info.facts.features)}
     return {
@@ -133,6 +140,7 @@ async def server_info(call: Call) -> dict[str, Any]:
         "decisions": [asdict(decision) for decision in info.decisions],
         "startup_s": dict(info.startup),
         "memory_bytes": dict(info.memory),
+        "sampling_defaults": dict(info.sampling_defaults),
         "tool_call_parser": getattr(call.server.tool_format, "name", None),
         "reasoning_parser": getattr(call.server.reasoning_format, "name", None),
         "num_restarts": call.server.client.num_restarts,

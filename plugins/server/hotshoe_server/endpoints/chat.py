@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from starlette.responses import Response
 
@@ -32,14 +33,15 @@ async def chat(call: Call, body: ChatRequest) -> Response | ChatAnswer:
     server = call.server
     admit(server)
     model = server.model_name(body.model)
-    more = body.more_params()
-    body.sampling_params(**more)  # mistakes are found before the prompt is rendered
+    defaults = server.client.info.sampling_defaults
+    make_params = partial(body.sampling_params, defaults, **body.more_params())
+    make_params()  # mistakes are found before the prompt is rendered
     dialogue = await open_dialogue(
         server,
         body.template_messages(),
         body.template_variables(),
         plan_tools(server, body.tools, body.tool_choice, body.parallel_tool_calls),
-        lambda **extra: body.sampling_params(**more, **extra),
+        make_params,
         text_form(body.response_format, body.structured_outputs),
         body.add_generation_prompt,
     )

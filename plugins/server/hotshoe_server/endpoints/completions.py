@@ -34,7 +34,8 @@ async def complete(call: Call, body: CompletionRequest) -> Response | Completion
     admit(server)
     model = server.model_name(body.model)
     grammar = bounded_grammar(server, text_form(body.response_format, body.structured_outputs))
-    params = body.params(**({} if grammar is None else {"grammar": grammar}))
+    defaults = server.client.info.sampling_defaults
+    params = body.params(defaults, **({} if grammar is None else {"grammar": grammar}))
     prompts = body.prompts()
     check_count(server, len(prompts) * params.n)
     rendered = [await server.renderer.prompt(p, body.add_special_tokens) for p in prompts]

@@ -74,7 +74,8 @@ async def generate_tokens(call: Call, body: GenerateRequest) -> Response | Gener
     admit(server)
     model = server.model_name(body.model)
     grammar = bounded_grammar(server, body.structured_outputs)
-    params = body.params(**({} if grammar is None else {"grammar": grammar}))
+    defaults = server.client.info.sampling_defaults
+    params = body.params(defaults, **({} if grammar is None else {"grammar": grammar}))
     check_count(server, params.n)
     prompt = Rendered(body.checked_token_ids(server.client.info.vocab_size))
     request_id = f"gen-{call.id}"

@@ -45,7 +45,7 @@ class CompletionRequest(Generation):
             return self.prompt
         raise RequestError("prompt takes text, token ids, or a list of either", "prompt")
 
-    def params(self, **more: Any) -> SamplingParams:
+    def params(self, defaults: Mapping[str, Any], **more: Any) -> SamplingParams:
         """Return what the engine takes. `max_tokens` 0 asks for the prompt alone."""
         values: dict[str, Any] = {}
         if self.max_tokens == 0 and self.echo:
@@ -54,4 +54,4 @@ class CompletionRequest(Generation):
             values["logprobs"] = self.logprobs
             if self.echo:
                 values["prompt_logprobs"] = self.logprobs
-        return self.sampling_params(**values | more)
+        return self.sampling_params(defaults, **values | more)

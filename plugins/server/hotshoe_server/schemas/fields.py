@@ -68,15 +68,21 @@ class Generation(Schema):
     # OpenAI's, of no effect here.
     user: ShortText | None = None
 
-    def sampling_params(self, **more: Any) -> SamplingParams:
-        """Return what the engine takes; `more` wins.
+    def sampling_params(self, defaults: Mapping[str, Any], **more: Any) -> SamplingParams:
+        """Return what the engine takes.
+
+        Args:
+            defaults: The model's, for what the request leaves open.
+            more: Wins over the request.
 
         Raises:
             ApiError: A field is given whose effect this server cannot give.
             RequestError: A value is out of range; `field` names it.
         """
         self._refuse_unsupported()
-        values: dict[str, Any] = {"max_tokens": self.DEFAULT_MAX_TOKENS}
+        values: dict[str, Any] = {"max_tokens": None, **defaults}
+        if self.DEFAULT_MAX_TOKENS is not None:
+            values["max_tokens"] = self.DEFAULT_MAX_TOKENS
         for name in _SAMPLING:
             value = getattr(self, self.RENAMED.get(name, name))
             if value is not None:

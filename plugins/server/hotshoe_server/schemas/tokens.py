@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -60,10 +61,11 @@ class GenerateRequest(Generation):
     logprobs: int | None = None
     detokenize: bool = False
 
-    def params(self, **more: Any) -> SamplingParams:
+    def params(self, defaults: Mapping[str, Any], **more: Any) -> SamplingParams:
         """Return what the engine takes."""
         detokenize = self.detokenize or bool(self.stop)
-        return self.sampling_params(detokenize=detokenize, logprobs=self.logprobs, **more)
+        more |= {"detokenize": detokenize, "logprobs": self.logprobs}
+        return self.sampling_params(defaults, **more)
 
     def checked_token_ids(self, vocab_size: int) -> list[int]:
         """Return the prompt.

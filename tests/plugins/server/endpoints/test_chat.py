@@ -1,6 +1,7 @@
 """`/v1/chat/completions` over a scripted engine: whole answers, streams, tools, reasoning."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -241,6 +242,23 @@ def test_a_grammar_waits_for_the_end_of_reasoning(open_http, engine, tokenizer) 
     thinking, plain = (request.params.grammar for request in engine.requests)
     assert tuple(tokenizer.encode("</think>", False)) in thinking.after
     assert plain.after == ()
+
+
+def test_the_models_defaults_stand_for_what_is_left_open(http, engine) -> None:
+    found = {"temperature": 0.6, "top_k": 20, "max_tokens": 5}
+    engine.info = replace(engine.info, sampling_defaults=found)
+    http.post(PATH, messages=ASK)
+    http.post(PATH, messages=ASK, temperature=0, top_k=0, max_completion_tokens=7)
+    http.post("/v1/completions", prompt="x")
+    answer = http.post("/v1/responses", input="x").json()
+    http.post("/inference/v1/generate", token_ids=[5])
+    chat, own, completion, response, tokens = (request.params for request in engine.requests)
+    assert (chat.temperature, chat.top_k, chat.max_tokens) == (0.6, 20, 5)
+    assert (own.temperature, own.top_k, own.max_tokens) == (0.0, 0, 7)
+    assert (completion.temperature, completion.max_tokens) == (0.6, 16)
+    assert (response.temperature, response.max_tokens) == (0.6, 5)
+    assert (answer["temperature"], answer["top_p"]) == (0.6, 1.0)
+    assert (tokens.temperature, tokens.max_tokens) == (0.6, 5)
 
 
 def test_token_ids_when_asked(http, engine) -> None:
