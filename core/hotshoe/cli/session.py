@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.cli.options import engine_config
@@ -42,8 +42,12 @@ def open_llm(args: Namespace, quiet: bool = False, **overrides: Any) -> Iterator
 
 
 def say(line: str) -> None:
-    """Print a line for people; stdout stays free for what was asked for."""
-    print(line, file=sys.stderr, flush=True)
+    """Print a line for people; stdout stays free for what was asked for.
+
+    Work goes on where nobody can read it any more, or a disk is full.
+    """
+    with suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
 
 
 def describe(llm: LLM) -> list[str]:

@@ -63,15 +63,22 @@ class Port(Protocol):
 
 @dataclass(slots=True)
 class StepClock:
-    """How many steps have ended, and when the present one began (0: none runs)."""
+    """How many steps have ended, and how long the present one has been seen to run.
+
+    Time passes with `tick` alone: while a whole machine is suspended, no step is stuck.
+    """
 
     num_steps: int = 0
-    begun_s: float = 0.0
+    is_running: bool = False
+    _seen: int = -1
+    _busy_s: float = 0.0
 
-    def busy_s(self) -> float:
-        """Return how long the present step has taken so far."""
-        begun_s = self.begun_s
-        return time.monotonic() - begun_s if begun_s else 0.0
+    def tick(self, seconds: float) -> float:
+        """Return how long the present step has taken, so many seconds after the last tick."""
+        same = self.is_running and self._seen == self.num_steps
+        self._busy_s = self._busy_s + seconds if same else 0.0
+        self._seen = self.num_steps
+        return self._busy_s
 
 
 class EngineLoop:
@@ -145,15 +152,15 @@ class EngineLoop:
     def _beat(self) -> None:
         interval_s = min(HEARTBEAT_S, self._info.config.engine_stall_timeout_s / 4)
         while not self._stopping.wait(interval_s):
-            self._port.broadcast(Heartbeat(self.clock.num_steps, self.clock.busy_s()))
+            self._port.broadcast(Heartbeat(self.clock.num_steps, self.clock.tick(interval_s)))
 
     def _timed(self, work: Callable[[], list[TokenOutput]]) -> list[TokenOutput]:
         """Do what may take a step's time, with the clock running."""
-        self.clock.begun_s = time.monotonic()
+        self.clock.is_running = True
         try:
             return work()
         finally:
-            self.clock.begun_s = 0.0
+            self.clock.is_running = False
             self.clock.num_steps += 1
 
     def _emit(self, outputs: Iterable[TokenOutput]) -> None:

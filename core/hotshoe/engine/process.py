@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -157,15 +156,13 @@ class EngineProcess:
     def _watch_one(self) -> None:
         """Return when the engine process has closed the channel; kill it when it is stuck."""
         limit_s = self._config.engine_stall_timeout_s
-        last_sign_s = time.monotonic()
+        silent_s = 0.0  # counted here, as the time while both processes are suspended is no silence
         while not self._control.ended:
             said = self._hear()
-            now_s = time.monotonic()
-            if said is not None:
-                last_sign_s = now_s
+            silent_s = silent_s + POLL_S if said is None else 0.0
             if isinstance(said, Heartbeat) and said.busy_s > limit_s:
                 self._kill(f"stuck: a step has not come to an end within {limit_s:g} s")
-            elif now_s - last_sign_s > limit_s:
+            elif silent_s > limit_s:
                 self._kill(f"stuck: no sign of life for {limit_s:g} s")
 
     def _kill(self, verdict: str) -> None:

@@ -49,6 +49,7 @@ LEAVE_S = 4.0
 #: The first sign of a failure is often an effect; for so long the cause may still show.
 GRACE_S = 0.3
 DEAD_S = 1.0
+LOOK_S = 0.25
 
 News = TypeVar("News")
 
@@ -161,9 +162,10 @@ class ParallelWorker:
             HotshoeError: What a rank failed with.
         """
         limit_s = self._config.engine_stall_timeout_s
-        deadline_s = time.monotonic() + limit_s
+        look_s, waited_s = min(LOOK_S, limit_s), 0.0  # counted, as while all are suspended none is
         while not self._results:
-            if not self._pump(deadline_s - time.monotonic()) and time.monotonic() > deadline_s:
+            waited_s += 0.0 if self._pump(look_s) else look_s
+            if waited_s > limit_s:
                 self._stop()
                 raise EngineDeadError(
                     f"no step has come to an end within {limit_s:g} s on {self._size} ranks"

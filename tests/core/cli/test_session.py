@@ -1,8 +1,10 @@
 """What start-up says: nothing that runs on a reference stays unsaid."""
 
+import errno
+import io
 from types import SimpleNamespace
 
-from hotshoe.cli.session import describe, failures, phases, reference_lines, report_failures
+from hotshoe.cli.session import describe, failures, phases, reference_lines, report_failures, say
 from hotshoe.config import EngineConfig
 from hotshoe.plugins import PluginRecord
 from hotshoe.slots import REFERENCE, Decision, NormSpec, SampleSpec
@@ -58,3 +60,15 @@ def test_failures(capsys) -> None:
     assert report_failures([]) == 0
     assert report_failures(failures(outputs)) == 1
     assert capsys.readouterr().err == "hotshoe: error: request 2: bad numbers\n"
+
+
+class FullDisk(io.StringIO):
+    def flush(self) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_notes_that_nobody_can_read_stop_nothing(monkeypatch) -> None:
+    disk = FullDisk()
+    monkeypatch.setattr("sys.stderr", disk)
+    say("hello")
+    assert disk.getvalue() == "hello\n"

@@ -233,8 +233,12 @@ def test_a_failing_core_is_the_end(run: Run, monkeypatch: pytest.MonkeyPatch) ->
     assert dead.error.kind == "EngineDeadError" and "ZeroDivisionError: boom" in dead.error.message
 
 
-def test_the_clock_stands_while_nothing_runs() -> None:
+def test_the_clock_counts_ticks_of_one_step() -> None:
     clock = StepClock()
-    assert clock.busy_s() == 0
-    clock.begun_s = time.monotonic() - 3
-    assert 3 <= clock.busy_s() < 4
+    assert [clock.tick(0.5) for _ in range(3)] == [0, 0, 0]  # nothing runs
+    clock.is_running = True
+    assert [clock.tick(0.5) for _ in range(3)] == [0.5, 1.0, 1.5]
+    clock.num_steps += 1  # one step right after the other
+    assert [clock.tick(0.5) for _ in range(2)] == [0, 0.5]
+    clock.is_running = False
+    assert clock.tick(0.5) == 0

@@ -151,6 +151,36 @@ def test_a_stuck_engine_is_killed_and_replaced(start: Start, fault: str) -> None
     asyncio.run(asyncio.wait_for(main(), 30))
 
 
+def test_a_suspended_machine_has_no_stuck_engine(tmp_path: Path) -> None:
+    code = """
+import asyncio
+from hotshoe import AsyncEngine, EngineConfig, SamplingParams, TokensPrompt
+
+async def main():
+    config = EngineConfig("demo", platform="null", engine_stall_timeout_s=1.0)
+    engine = AsyncEngine(config, transport="process")
+    print(engine._link._owner.pid, flush=True)
+    await asyncio.to_thread(input)
+    await asyncio.sleep(0.5)
+    params = SamplingParams(max_tokens=2, ignore_eos=True)
+    tokens = [t async for u in engine.generate(TokensPrompt([1]), params)
+              for t in u.sequences[0].new_token_ids]
+    print(tokens, engine.num_restarts, flush=True)
+    engine.close()
+
+asyncio.run(main())
+"""
+    words = [sys.executable, "-c", code]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as front:
+        everybody = [front.pid, int(front.stdout.readline())]
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            for pid in everybody:
+                os.kill(pid, number)
+            time.sleep(2.5)
+        said, _ = front.communicate("\n", timeout=30)
+    assert said == "[2, 3] 0\n"
+
+
 STARTS = {
     "checkpoint": ({"faults": {"load_error": "the file is torn"}}, CheckpointError, "is torn"),
     "memory": ({"kv_cache_memory_bytes": 1}, MemoryLimitError, "max_model_len"),
