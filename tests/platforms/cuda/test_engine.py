@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -21,13 +22,24 @@ GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, logprobs=
 MakeLLM = Callable[..., LLM]
 
 
+def let_waiting(mode: str) -> None:
+    """Say what happens where the host waits for the device: "error" or "default".
+
+    PyTorch warns of the mode itself. As an error, that warning is raised once the mode is set, past
+    whatever would set it back, and every later test fails by it.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.cuda.set_sync_debug_mode(mode)
+
+
 @pytest.fixture(autouse=True)
 def clean(gpu: str) -> Iterator[None]:
     """Undo what a test, or the one that failed before it, may have left behind."""
     # What is kept of the last failure holds its engine.
     sys.last_exc = sys.last_value = sys.last_traceback = None
     yield
-    torch.cuda.set_sync_debug_mode("default")
+    let_waiting("default")
     gc.collect()
     torch.cuda.synchronize()  # a kernel that failed is this test's, not the next one's
     torch.cuda.empty_cache()
@@ -42,7 +54,7 @@ def make(clean: None) -> Iterator[MakeLLM]:
         return made[-1]
 
     yield make
-    torch.cuda.set_sync_debug_mode("default")
+    let_waiting("default")
     for llm in made:
         llm.close()
 
@@ -96,11 +108,12 @@ def test_a_batch_of_one_equals_a_batch_of_64(make: MakeLLM) -> None:
     for prompt, expected in zip(batch[::7], together[::7], strict=True):
         (alone,) = llm.generate([prompt], GREEDY)
         assert alone.outputs[0].token_ids == expected.outputs[0].token_ids
-        # Reported values are normalised by PyTorch, whose sums may differ in the last bit; a bit
-        # of bfloat16 anywhere in the model would show a thousand times larger.
+        # Reported values are normalised by PyTorch, whose sums of a row depend on the number of
+        # rows: by a few units in the last place of a normaliser around 10, whatever the value. A
+        # bit of bfloat16 anywhere in the model would show a thousand times larger.
         for a, b in zip(alone.outputs[0].logprobs, expected.outputs[0].logprobs, strict=True):
             assert a.token_ids == b.token_ids
-            assert a.logprobs == pytest.approx(b.logprobs, rel=1e-6, abs=1e-6)
+            assert a.logprobs == pytest.approx(b.logprobs, rel=0, abs=1e-5)
 
 
 @pytest.mark.parametrize("enforce_eager", [False, True])
@@ -123,11 +136,11 @@ def test_no_step_waits_for_the_device(make: MakeLLM, enforce_eager: bool) -> Non
     batch = prompts(24)
     params = [kinds[i % len(kinds)] for i in range(len(batch))]
     llm.generate(batch[:4], params[:4])  # kernels compile, libraries take their workspaces
-    torch.cuda.set_sync_debug_mode("error")
+    let_waiting("error")
     try:
         results = llm.generate(batch, params)
     finally:
-        torch.cuda.set_sync_debug_mode("default")
+        let_waiting("default")
     assert all(r.outputs[0].error is None for r in results)
 
 
