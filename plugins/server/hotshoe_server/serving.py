@@ -176,6 +176,7 @@ class Server:
     async def _listen(self, app: ASGIApp, listener: socket.socket) -> Any:
         """Answer a socket's connections; at the end, let them send what is left."""
         config = self._config
+        private = listener.family == socket.AF_UNIX  # the admin socket, which speaks no TLS
         settings = uvicorn.Config(
             app,
             http=protocol_for(config),
@@ -187,8 +188,8 @@ class Server:
             proxy_headers=False,
             server_header=False,
             timeout_graceful_shutdown=FLUSH_S,
-            ssl_certfile=config.ssl_certfile if listener.family != socket.AF_UNIX else None,
-            ssl_keyfile=config.ssl_keyfile,
+            ssl_certfile=None if private else config.ssl_certfile,
+            ssl_keyfile=None if private else config.ssl_keyfile,
         )
         server = Uvicorn(settings)
         task = asyncio.create_task(server.serve(sockets=[listener]))
