@@ -86,7 +86,8 @@ def test_certificates_that_cannot_be_used(tmp_path: Path) -> None:
 
 def test_answers_over_tls(run_server, tmp_path: Path) -> None:
     certificate, key, _ = self_signed(tmp_path, "ours")
-    tls = ("--ssl-certfile", certificate, "--ssl-keyfile", key)
+    admin = str(tmp_path / "admin")
+    tls = ("--ssl-certfile", certificate, "--ssl-keyfile", key, "--admin-socket", admin)
     running = run_server("demo", "--platform", "null", *tls, ready=False)
     trust = ssl.create_default_context(cafile=certificate)
     trust.check_hostname = False
@@ -100,4 +101,6 @@ def test_answers_over_tls(run_server, tmp_path: Path) -> None:
         text = client.post("/v1/completions", json=body).text
     assert text.count("data: ") > 1
     assert text.endswith("data: [DONE]\n\n")
+    with httpx.Client(transport=httpx.HTTPTransport(uds=admin)) as client:
+        assert client.get("http://localhost/is_sleeping").json() == {"is_sleeping": False}
     assert running.stop() == 0
