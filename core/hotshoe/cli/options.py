@@ -64,7 +64,7 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     """Add MODEL, `--config` and every field of EngineConfig, in groups."""
     model = next(f for f in fields(EngineConfig) if f.name == "model")
     parser.add_argument("model", nargs="?", metavar="MODEL", default=_ABSENT, help=_help(model))
-    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file of engine options")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file of options")
     add_option_flags(parser, EngineConfig, ENGINE_GROUPS, skip=("model",))
 
 
