@@ -4,9 +4,17 @@ import ast
 import json
 from pathlib import Path
 
+import openai
 import pytest
+from tests.plugins.served import Served, serve
 
 MAX_CORE_MODULES = 6
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +47,79 @@ def test_it_knows_few_modules_of_core_and_patches_nothing(sim: Path) -> None:
 def test_the_engine_runs_on_it(sim: Path, installed) -> None:
     found = json.loads(installed.ok("hotshoe", "platforms", "--json"))
     assert [p["status"] for p in found if p["platform"] == "sim"] == ["available"]
-    words = ["generate", "demo", "-p", "The list of files", "--max-tokens", "6", "--temperature"]
-    here = installed.ok("hotshoe", *words, "0", "--platform", "sim", "--dtype", "float32")
-    host = installed.ok("hotshoe", *words, "0", "--platform", "cpu", "--dtype", "float32")
+    words = [
+        "generate",
+        "demo",
+        "-p",
+        "The list of files",
+        "--max-tokens",
+        "6",
+        "--temperature",
+        "0",
+    ]
+    words += ["--dtype", "float32", "--max-num-seqs", "4", "--platform"]
+    here, host = installed.ok("hotshoe", *words, "sim"), installed.ok("hotshoe", *words, "cpu")
     assert here == host
     assert " passed" in installed.ok("pytest", str(sim / "tests/test_device.py"))
+
+
+def test_every_kind_of_slot_is_served(installed) -> None:
+    """Operations, movement, recordings: what core would otherwise do itself."""
+    words = ("explain", "demo", "--platform", "sim", "--json")
+    chosen = {
+        d["slot"]: d["chosen"] for d in json.loads(installed.ok("hotshoe", *words))["decisions"]
+    }
+    own = {slot for slot, name in chosen.items() if name != "reference"}
+    assert own == {"attention", "rms_norm", "transfer", "graph"}
+
+
+def answers(served: Served) -> list[object]:
+    """What a server says to a stream, to a schema, and about log probabilities."""
+    client = openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", timeout=120)
+    chat = {"model": "demo", "temperature": 0, "max_tokens": 24}
+    question = [{"role": "user", "content": "What is 17 + 25?"}]
+    with client.chat.completions.create(messages=question, stream=True, **chat) as stream:
+        pieces = [chunk.choices[0].delta.content for chunk in stream if chunk.choices]
+    person = [{"role": "user", "content": "Give me a person as JSON."}]
+    form = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA}}
+    made = client.chat.completions.create(messages=person, response_format=form, **chat)
+    judged = client.completions.create(
+        model="demo", prompt="The list of files", max_tokens=6, temperature=0, logprobs=2, n=2
+    )
+    client.close()
+    texts = [choice.text for choice in judged.choices]
+    numbers = [number for c in judged.choices for number in c.logprobs.token_logprobs]
+    return ["".join(filter(None, pieces)), made.choices[0].message.content, texts, numbers]
+
+
+def test_the_server_runs_on_it(installed) -> None:
+    """On one device and on two, it says what it says on a CPU."""
+    common = ("demo", "--dtype", "float32", "--max-num-seqs", "4")
+    with serve(*common, "--platform", "cpu") as served:
+        expected = answers(served)
+    assert set(json.loads(expected[1])) == {"name", "age"}
+    for words in ((), ("--tensor-parallel-size", "2")):
+        with serve(*common, "--platform", "sim", *words, python=str(installed.python)) as served:
+            found = answers(served)
+        assert found[:3] == expected[:3]
+        assert found[3] == pytest.approx(expected[3], abs=1e-3)
+
+
+def test_it_and_a_cpu_serve_in_one_process(installed) -> None:
+    """And each goes on with requests that the other began: blocks differ in size and layout."""
+    script = Path(__file__).with_name("together.py")
+    assert installed.ok("python", str(script)).split("\n")[:2] == [
+        "cpu 32 cpu-float",
+        "sim 16 plain",
+    ]
+
+
+def test_without_its_kernels_nothing_is_recorded(installed) -> None:
+    """The reference of attention waits for the device, and start-up says what follows."""
+    words = ("generate", "demo", "-p", "The list of", "--max-tokens", "2", "--max-num-seqs", "2")
+    done = installed.run("hotshoe", *words, "--platform", "sim", "--kernel", "attention=reference")
+    assert done.returncode == 0
+    assert "graphs none recorded, as the reference of attention waits" in done.stderr
 
 
 @pytest.mark.slow

@@ -72,6 +72,13 @@ SOURCES = {
         "{body}",
         'return [Candidate("rms_norm", "lie", lambda s, f: accept(9), "no_such_kernels:build")]',
     ),
+    "older": PLATFORM.replace("{api}", str(HOOK_API - 1)).replace(
+        "{body}", 'return [Candidate("rms_norm", "eager", lambda s, f: accept(9), "m:f")]'
+    ),
+    "twins": PLATFORM.replace(
+        "{body}",
+        'return 2 * [Candidate("rms_norm", "twin", lambda s, f: accept(9), "m:f")]',
+    ),
     "nan": PLATFORM.replace(
         "{body}",
         'return [Candidate("rms_norm", "nan", lambda s, f: accept(9), '
@@ -120,6 +127,49 @@ def test_a_package_for_the_version_before_works_and_says_that_it_will_not(listed
     assert listed["previous"]["error"] is None
     assert f"hook API {HOOK_API - 1} is deprecated" in listed["previous"]["warning"]
     assert "previous-model" in listed["offers"]["models"]
+
+
+GROWN = """
+from dataclasses import dataclass
+
+from hotshoe.plugins import HOOK_API, PluginManager
+from hotshoe.plugins.platforms import candidates_of, choose_platform
+from hotshoe.slots import SLOTS, Selector
+from hotshoe.slots.specs import since
+
+
+@dataclass(frozen=True)
+class Grown:
+    size: int
+    twist: bool = since(HOOK_API, False)
+
+
+plugins = PluginManager()
+platform = choose_platform(plugins, "older")
+selector = Selector(SLOTS, candidates_of(platform, plugins), platform.facts())
+for spec in (Grown(4), Grown(4, twist=True)):
+    decision = selector.decide("rms_norm", spec)
+    print(decision.chosen, dict(decision.others).get("eager"))
+"""
+
+
+def test_a_package_for_the_version_before_is_not_asked_for_what_is_new(crowd) -> None:
+    """As if a field had come with this version: its candidate says yes to everything."""
+    known, new = crowd.ok("python", "-c", GROWN).splitlines()
+    assert known.startswith("eager ")
+    assert new.startswith("reference ")
+    assert f"built for hook API {HOOK_API - 1} and does not know twist=True" in new
+    assert f"install a version of its package for hook API {HOOK_API}" in new
+
+
+def test_two_candidates_of_one_name_are_named_and_neither_is_taken(crowd) -> None:
+    words = ("generate", "demo", "-p", "The", "--max-tokens", "2", "--platform", "twins")
+    done = crowd.run("hotshoe", *words)
+    assert done.returncode == 0, done.stderr
+    assert "slot rms_norm: twin is defective: two candidates have this name" in done.stderr
+    done = crowd.run("hotshoe", "conformance", "--quick", "--platform", "twins")
+    assert done.returncode == 1
+    assert "rms_norm/twin: two candidates have this name" in done.stdout
 
 
 def test_a_package_for_this_version_and_the_next_works(listed) -> None:

@@ -34,11 +34,11 @@ class Served:
 
 
 @contextmanager
-def serve(*words: str) -> Iterator[Served]:
+def serve(*words: str, python: str = sys.executable) -> Iterator[Served]:
     """Start a server on a free port, wait until it is ready, and end it as a user would."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
-        command = [sys.executable, "-m", "hotshoe.cli", "serve", *words, "--port", "0"]
+        command = [python, "-m", "hotshoe.cli", "serve", *words, "--port", "0"]
         with log.open("w") as file:
             process = subprocess.Popen(command, stderr=file, text=True)
         try:
