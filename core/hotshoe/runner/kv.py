@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -34,7 +35,7 @@ def converted(blocks: KVBlocks, layer: int, target: KVDescriptor, wanted: range)
     Returns:
         [2, len(wanted), block_numel of the target].
     """
-    source, content = blocks.descriptor, blocks.layers[layer]
+    source, content = blocks.descriptor, cast(Tensor, blocks.layers[layer])
     ours, theirs = source.layers[layer], target.layers[layer]
     if _form(source, ours) == _form(target, theirs):
         return content[:, wanted.start : wanted.stop]
