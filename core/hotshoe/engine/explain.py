@@ -25,7 +25,7 @@ from hotshoe.executor import Worker
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import Available, Change, DeviceFacts, MemoryBudget, Platform, Target
 from hotshoe.plugins import PluginManager
-from hotshoe.plugins.platforms import HOOK, choose_platform
+from hotshoe.plugins.platforms import HOOK, candidates_of, choose_platform
 from hotshoe.slots import (
     PLAIN_LAYOUT,
     REFERENCE,
@@ -222,10 +222,7 @@ class _PaperSelector(Selector):
         config, facts = setup.config, setup.selector.facts
         super().__init__(
             SLOTS,
-            [
-                *setup.platform.candidates(),
-                *setup.plugins.sequence("hotshoe_candidates", platform=setup.platform.name),
-            ],
+            candidates_of(setup.platform, setup.plugins),
             replace(facts, device="meta"),
             forced=config.kernel,
             require_native=config.require_native,

@@ -18,7 +18,7 @@ from hotshoe.models import ModelConfig
 from hotshoe.models.generation import sampling_defaults
 from hotshoe.platform import Change, Platform
 from hotshoe.plugins import PluginManager
-from hotshoe.plugins.platforms import choose_platform
+from hotshoe.plugins.platforms import candidates_of, choose_platform
 from hotshoe.slots import SLOTS, Rendezvous, Selector
 
 DEFAULT_BLOCK_SIZE = 16
@@ -114,10 +114,10 @@ def prepare(
     by_core = _remaining_changes(resolved, platform)
     resolved = resolved.resolve_changes(by_core)
     with blaming(platform.name):
-        candidates, facts = list(platform.candidates()), platform.facts()
+        candidates, facts = candidates_of(platform, plugins), platform.facts()
     selector = Selector(
         SLOTS,
-        [*candidates, *plugins.sequence("hotshoe_candidates", platform=platform.name)],
+        candidates,
         facts,
         forced=resolved.kernel,
         require_native=resolved.require_native,

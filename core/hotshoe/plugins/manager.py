@@ -35,6 +35,7 @@ class PluginRecord:
         error: Why it is unusable, if it is.
         disabled: It was left out on demand.
         warning: What will make it unusable in a later version.
+        hook_api: The last hook version that it was built for; None where it is unusable.
     """
 
     name: str
@@ -44,6 +45,7 @@ class PluginRecord:
     error: str | None = None
     disabled: bool = False
     warning: str | None = None
+    hook_api: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class PluginManager:
             hooks = tuple(sorted(name for name in dir(plugin) if name.startswith(_PREFIX)))
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                _check_plugin(point.name, plugin, hooks)
+                hook_api = _check_plugin(point.name, plugin, hooks)
                 self._pm.register(plugin, name=point.name)
         except Exception as error:  # a foreign module may raise anything at all
             return PluginRecord(*record, hooks, error=f"{type(error).__name__}: {error}")
@@ -103,7 +105,7 @@ class PluginManager:
                 warning.message, warning.category, warning.filename, warning.lineno
             )
         texts = "; ".join(str(warning.message) for warning in caught)
-        return PluginRecord(*record, hooks, warning=texts or None)
+        return PluginRecord(*record, hooks, warning=texts or None, hook_api=hook_api)
 
     def mapping(self, hook: str) -> dict[str, Any]:
         """Merge the mappings that a hook returns; names that two plugins offer are left out."""
@@ -153,20 +155,25 @@ class PluginManager:
         """Return the unusable plugins that are known to implement a hook."""
         return [r for r in self.records if r.error and hook in r.hooks]
 
-    def sequence(self, hook: str, **arguments: Any) -> list[Any]:
-        """Concatenate the sequences that a hook returns, in the order of plugin names."""
-        return [item for _, items in self._results(hook, Sequence, **arguments) for item in items]
+    def sequence(self, hook: str, **arguments: Any) -> list[tuple[PluginRecord, Any]]:
+        """Concatenate the sequences that a hook returns, in the order of plugin names, with who
+        offers each item."""
+        results = self._results(hook, Sequence, **arguments)
+        return [(self._record(name), item) for name, items in results for item in items]
 
-    def owner(self, hook: str, name: str) -> str:
-        """Return the distribution that offers a name through a mapping hook.
+    def owner(self, hook: str, name: str) -> PluginRecord:
+        """Return the plugin that offers a name through a mapping hook.
 
         Raises:
             PluginError: None does.
         """
         for plugin, values in self._results(hook, Mapping):
             if name in values:
-                return next(r.distribution for r in self.records if r.name == plugin)
+                return self._record(plugin)
         raise PluginError(f"no plugin offers {name!r} through {hook}")
+
+    def _record(self, plugin: str) -> PluginRecord:
+        return next(r for r in self.records if r.name == plugin and r.error is None)
 
     def _results(self, hook: str, kind: type, **arguments: Any) -> list[tuple[str, Any]]:
         """Call a hook of every plugin; one that fails is recorded and left out from then on."""
@@ -206,8 +213,8 @@ def installed_entry_points() -> list[EntryPoint]:
     ]
 
 
-def _check_plugin(name: str, plugin: Any, hooks: Sequence[str]) -> None:
-    """Refuse misspelt hooks and other hook versions.
+def _check_plugin(name: str, plugin: Any, hooks: Sequence[str]) -> int:
+    """Refuse misspelt hooks and other hook versions; return the last one that it was built for.
 
     A plugin states the version that it was built for, or the first and the last that it knows.
     """
@@ -216,7 +223,7 @@ def _check_plugin(name: str, plugin: Any, hooks: Sequence[str]) -> None:
     served = (hookspecs.HOOK_API - 1, hookspecs.HOOK_API)
     if len(built_for) != 2 or not all(isinstance(version, int) for version in built_for):
         raise PluginError(_version_text("None" if stated is None else repr(stated), served))
-    first, last = built_for
+    first, last = (int(version) for version in built_for)
     if first > served[1] or last < served[0]:
         raise PluginError(
             _version_text(str(first) if first == last else f"{first} to {last}", served)
@@ -228,6 +235,7 @@ def _check_plugin(name: str, plugin: Any, hooks: Sequence[str]) -> None:
     for hook in hooks:
         if hook not in known:
             raise PluginError(f"unknown hook {hook}{did_you_mean(hook, known)}")
+    return last
 
 
 def _version_text(built_for: str, served: tuple[int, int]) -> str:

@@ -6,10 +6,16 @@ of another one without being asked.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 from hotshoe.errors import PlatformError
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import Absent, Available, Broken, Detection, Platform, PlatformStatus
 from hotshoe.plugins.manager import PluginManager
+
+if TYPE_CHECKING:
+    from hotshoe.slots import Candidate
 
 HOOK = "hotshoe_platforms"
 
@@ -53,6 +59,17 @@ def choose_platform(plugins: PluginManager, name: str) -> Platform:
     return platform
 
 
+def candidates_of(platform: Platform, plugins: PluginManager) -> list[Candidate]:
+    """Return what a platform and the kernel packs beside it offer.
+
+    Each candidate knows the hook version that its package was built for, so that it is not asked
+    about what came later.
+    """
+    own = [(plugins.owner(HOOK, platform.name), candidate) for candidate in platform.candidates()]
+    packs = plugins.sequence("hotshoe_candidates", platform=platform.name)
+    return [replace(candidate, hook_api=record.hook_api) for record, candidate in own + packs]
+
+
 def _named(plugins: PluginManager, name: str) -> Platform:
     plugins.pick("platform", name, HOOK)
     platform, detection = _probe(plugins, name)
@@ -78,7 +95,7 @@ def _probe(plugins: PluginManager, name: str) -> tuple[Platform | None, Detectio
 
 def _status(plugins: PluginManager, name: str) -> PlatformStatus:
     platform, detection = _probe(plugins, name)
-    owner = plugins.owner(HOOK, name)
+    owner = plugins.owner(HOOK, name).distribution
     facts = None
     if platform is not None and isinstance(detection, Available):
         try:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hotshoe.errors import SelectionError, UserError
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots.specs import KVLayout
+from hotshoe.slots.specs import KVLayout, younger_fields
 from hotshoe.suggest import did_you_mean
 
 REFERENCE = "reference"
@@ -62,6 +62,7 @@ class Candidate:
             is in the batch. Conformance tests the claim.
         layout: For attention alone: `layout(spec, facts)` is the cache layout that the operation
             will read, said without building it, so that it is known of devices that are not here.
+        hook_api: The hook version that its package was built for. Core fills it in.
     """
 
     slot: str
@@ -70,6 +71,22 @@ class Candidate:
     build: Callable[[Any, DeviceFacts], Any] | str
     batch_invariant: bool = False
     layout: Callable[[Any, DeviceFacts], KVLayout] | None = None
+    hook_api: int | None = None
+
+    def ask(self, spec: Any, facts: DeviceFacts) -> Any:
+        """Return what it says to a specification, which may be anything at all.
+
+        One that asks for something younger than the candidate is refused in its name: it would
+        overlook the field, and say yes to what it does not do.
+        """
+        younger = [] if self.hook_api is None else younger_fields(spec, self.hook_api)
+        if younger:
+            field, since = younger[0]
+            return refuse(
+                f"it was built for hook API {self.hook_api} and does not know {field}, which came "
+                f"with {since}; install a version of its package for hook API {since}"
+            )
+        return self.supports(spec, facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +170,12 @@ class Selector:
 
     def _register(self, candidate: Candidate) -> None:
         offered = self._candidates_of(candidate.slot)
-        if candidate.name in offered:
+        if candidate.name == REFERENCE:
             raise SelectionError(
-                f"two candidates named {candidate.name!r} for slot {candidate.slot}"
+                f"a candidate of slot {candidate.slot} may not be named {REFERENCE}"
             )
+        if candidate.name in offered:
+            candidate = replace(candidate, supports=_refuse_twins)
         offered[candidate.name] = candidate
 
     def decide(self, slot: str, spec: Any) -> Decision:
@@ -211,7 +230,7 @@ class Selector:
         if self._batch_invariant and not candidate.batch_invariant:
             return refuse("its results may depend on the batch, and --batch-invariant is set")
         try:
-            verdict = candidate.supports(spec, self.facts)
+            verdict = candidate.ask(spec, self.facts)
         except Exception as error:  # as above
             cause = f"supports() raised {type(error).__name__}: {error}"
             return Verdict(None, cause, defect=True)
@@ -242,6 +261,11 @@ class Selector:
 
 def _reference_candidate(slot: Slot) -> Candidate:
     return Candidate(slot.name, REFERENCE, lambda spec, facts: accept(0), slot.reference)
+
+
+def _refuse_twins(spec: Any, facts: DeviceFacts) -> Verdict:
+    cause = "two candidates have this name; disable the plugin of one with --disable-plugins"
+    return Verdict(None, cause, defect=True)
 
 
 def _explain_refusals(

@@ -79,6 +79,11 @@ def manager(disabled: tuple[str, ...] = (), **plugins: object) -> PluginManager:
     return PluginManager(points, disabled)
 
 
+def items(offered: list[tuple[object, str]]) -> list[str]:
+    """Leave out who offers what."""
+    return [item for _, item in offered]
+
+
 def errors(**plugins: object) -> dict[str, str | None]:
     return {record.name: record.error for record in manager(**plugins).records}
 
@@ -88,12 +93,12 @@ def test_names_are_merged() -> None:
     assert found.mapping("hotshoe_named_models") == {"one": "1", "two": "2"}
     assert [r.name for r in found.records] == ["a", "b"]
     assert found.records[0].hooks == ("hotshoe_candidates", "hotshoe_named_models")
-    assert found.owner("hotshoe_named_models", "two") == "dist-b"
+    assert found.owner("hotshoe_named_models", "two").distribution == "dist-b"
 
 
 def test_sequences_follow_plugin_names_and_get_arguments() -> None:
     found = manager(b=Plugin(two="2"), a=Plugin(one="1"))
-    assert found.sequence("hotshoe_candidates", platform="p") == ["one on p", "two on p"]
+    assert items(found.sequence("hotshoe_candidates", platform="p")) == ["one on p", "two on p"]
 
 
 def test_the_same_name_twice_is_nobodys() -> None:
@@ -206,7 +211,7 @@ def test_a_hook_that_fails_stops_nobody_else(plugin: Plugin, cause: str) -> None
     assert [r.name for r in found.broken(hook)] == ["a"]
     with pytest.raises(PluginError, match=f"plugin a is broken: {error}"):
         found.pick("model", "two", hook)
-    assert found.sequence("hotshoe_candidates", platform="p") == ["one on p"]
+    assert items(found.sequence("hotshoe_candidates", platform="p")) == ["one on p"]
 
 
 def test_disabled_plugins_are_not_even_loaded() -> None:

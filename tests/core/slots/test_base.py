@@ -1,14 +1,15 @@
 """The selector: who is chosen, who is refused, and what is said about it."""
 
 import random
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
 from hotshoe.errors import SelectionError
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import REFERENCE, SLOTS, Candidate, NormSpec, Selector, accept, refuse
+from hotshoe.slots import REFERENCE, SLOTS, Candidate, NormSpec, Selector, Slot, accept, refuse
 from hotshoe.slots.base import resolve_lazy
+from hotshoe.slots.specs import since
 
 FACTS = DeviceFacts("test", "cpu", "a device", "arch", 1 << 30, 1)
 SPEC = NormSpec(64, 1e-6, "float32")
@@ -162,11 +163,64 @@ def test_an_unknown_slot_is_an_error():
         selector(candidate("x", accept(1), slot="flux"))
 
 
-def test_two_candidates_of_one_name_are_an_error():
-    with pytest.raises(SelectionError, match=r"two candidates.*'same'.*rms_norm"):
-        selector(candidate("same", accept(1)), candidate("same", accept(2)))
-    with pytest.raises(SelectionError, match="two candidates"):
+def test_of_two_candidates_of_one_name_neither_is_taken():
+    twins = candidate("same", accept(1)), candidate("same", accept(2))
+    decision = selector(*twins, candidate("other", accept(0))).decide("rms_norm", SPEC)
+    assert decision.chosen == "other"
+    verdict = dict(decision.others)["same"]
+    assert verdict.defect and verdict.reason.startswith("two candidates have this name")
+    with pytest.raises(SelectionError, match=r"rms_norm=same cannot serve .* two candidates"):
+        selector(*twins, forced={"rms_norm": "same"}).decide("rms_norm", SPEC)
+
+
+def test_no_candidate_may_be_named_as_the_reference():
+    with pytest.raises(SelectionError, match="slot rms_norm may not be named reference"):
         selector(candidate(REFERENCE, accept(2)))
+
+
+@dataclass(frozen=True)
+class Inner:
+    """A record within a specification, with a field that came later."""
+
+    bits: int = 8
+    odd: bool = since(3, False)
+
+
+@dataclass(frozen=True)
+class Grown:
+    """A specification that has grown."""
+
+    size: int
+    inner: Inner = Inner()
+    twist: bool = since(2, False)
+
+
+def grown(hook_api):
+    """A selector over a candidate of that version, which overlooks whatever is new."""
+    slots = {"grown": Slot("grown", Grown, "hotshoe.slots.reference.norm:build_norm", "")}
+    eager = replace(candidate("eager", accept(9), slot="grown"), hook_api=hook_api)
+    return Selector(slots, [eager], FACTS)
+
+
+@pytest.mark.parametrize(
+    ("hook_api", "spec", "text"),
+    [
+        (1, Grown(4, twist=True), "does not know twist=True, which came with 2"),
+        (2, Grown(4, Inner(odd=True)), "does not know odd=True, which came with 3"),
+    ],
+)
+def test_a_candidate_is_not_asked_for_what_came_after_it(hook_api, spec, text):
+    decision = grown(hook_api).decide("grown", spec)
+    assert decision.chosen == REFERENCE
+    verdict = dict(decision.others)["eager"]
+    assert not verdict.accepted and not verdict.defect
+    assert f"built for hook API {hook_api} and {text}; install a version" in verdict.reason
+    assert grown(hook_api + 1).decide("grown", spec).chosen == "eager"
+
+
+def test_an_older_candidate_serves_what_it_knows():
+    for hook_api in (None, 1, 2, 3):
+        assert grown(hook_api).decide("grown", Grown(4, Inner(bits=4))).chosen == "eager"
 
 
 def test_require_native_refuses_the_reference_and_lists_every_refusal():
