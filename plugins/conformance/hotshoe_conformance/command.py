@@ -32,6 +32,12 @@ class Conformance:
             "--quick", action="store_true", help="small cases only, and no measurements"
         )
         parser.add_argument(
+            "--time-limit",
+            type=float,
+            metavar="SECONDS",
+            help="start no case later than this, and say what was left out",
+        )
+        parser.add_argument(
             "--matrix",
             action="store_true",
             help="say what this machine can prove for each target of each platform, run nothing",
@@ -65,10 +71,11 @@ class Conformance:
             case=args.case,
             seed=args.seed,
             quick=args.quick,
+            time_limit_s=args.time_limit,
             platform_options=args.platform_options,
             record=args.record,
         )
-        report = Kit(args.platform, options).run()
+        report = Kit(args.platform, options, say=_say).run()
         print(json.dumps(report.as_json()) if args.json else report.as_text())
         return 1 if report.defects else 0
 
@@ -81,12 +88,16 @@ class Conformance:
         return 0
 
 
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
 def words_of(args: Namespace) -> list[str]:
     """Return a command line that says the same."""
     words = []
-    for name in ("platform", "slot", "candidate", "seed"):
+    for name in ("platform", "slot", "candidate", "seed", "time_limit"):
         value = getattr(args, name)
-        words += [f"--{name}", str(value)] if value is not None else []
+        words += [f"--{name.replace('_', '-')}", str(value)] if value is not None else []
     words += [f"--{name}" for name in ("quick", "json") if getattr(args, name)]
     for name, value in args.platform_options.items():
         words += ["--platform-options", f"{name}={value}"]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hotshoe.platform import DeviceFacts, Platform
-from hotshoe.slots import SLOTS, Candidate
+from hotshoe.slots import Candidate
 from hotshoe_conformance.cases import SUITES
 from hotshoe_conformance.judge import ask
 from hotshoe_conformance.place import Place
@@ -19,6 +20,9 @@ def declaration_defects(
     """Return what is wrong, of a platform that has not been activated yet."""
     found = [*_facts_defects(platform, facts)]
     for slot, candidates in offered.items():
+        names = Counter(candidate.name for candidate in candidates)
+        twins = [f"{slot}/{name}" for name, count in names.items() if count > 1]
+        found += [Defect(f"{name}: two candidates have this name") for name in twins]
         for candidate in candidates:
             found += [Defect(f"{slot}/{candidate.name}: {d}") for d in _fields(candidate)]
             found += _foreign(slot, candidate, facts)
@@ -54,8 +58,6 @@ def _fields(candidate: Candidate) -> list[str]:
 
 def _foreign(slot: str, candidate: Candidate, facts: DeviceFacts) -> list[Defect]:
     """Ask about specifications and a device that a candidate has never seen."""
-    if slot not in SLOTS or slot not in SUITES:
-        return []
     nowhere = DeviceFacts("elsewhere", "meta", "another device", "unknown", 1, 1)
     questions: list[tuple[Any, DeviceFacts]] = [
         (setup.spec, other) for setup in SUITES[slot].grid(())[:3] for other in (facts, nowhere)

@@ -5,9 +5,10 @@ A defect is a value, never an exception: whatever a candidate raises is named wi
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,6 +22,9 @@ from hotshoe_conformance.cases.base import Problem
 from hotshoe_conformance.place import Place, poisoned
 from hotshoe_conformance.tolerance import Expected, bitwise
 
+#: A verdict is a few comparisons; even a busy machine gives one in this time.
+SLOW_S = 0.5
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -30,13 +34,11 @@ class Outcome:
         refused: Its reason, if it declined.
         defect: What is wrong, if anything.
         error: Largest error as a share of the tolerance.
-        op: The operation, where it was built.
     """
 
     refused: str = ""
     defect: str = ""
     error: float = 0.0
-    op: Any = None
 
 
 class _Watch(TorchDispatchMode):
@@ -57,14 +59,19 @@ def ask(candidate: Candidate, spec: Any, facts: DeviceFacts) -> tuple[Verdict | 
     An honest verdict is a `Verdict`, the same one every time, found without tensors; a refusal
     says why.
     """
+    begin = time.perf_counter()
     with _Watch() as watch:
         try:
-            verdict = candidate.supports(spec, facts)
-            again = candidate.supports(spec, facts)
+            verdict = candidate.ask(spec, facts)
+            middle = time.perf_counter()
+            again = candidate.ask(spec, facts)
         except Exception as error:  # foreign code may raise anything; the cause is kept
-            return None, f"supports() raised {_cause(error)}"
+            return None, f"supports() raised {cause(error)}"
     if not isinstance(verdict, Verdict):
         return None, f"supports() returned {type(verdict).__name__}, not a Verdict"
+    seconds = min(middle - begin, time.perf_counter() - middle)
+    if seconds > SLOW_S:
+        return verdict, f"supports() takes {seconds:.1f} s, each time; it is asked by every layer"
     if watch.seen:
         return verdict, f"supports() used tensors ({watch.seen[0]}); it must not touch a device"
     if verdict != again:
@@ -72,6 +79,15 @@ def ask(candidate: Candidate, spec: Any, facts: DeviceFacts) -> tuple[Verdict | 
     if not verdict.accepted and not verdict.reason:
         return verdict, "supports() refuses without a reason"
     return verdict, ""
+
+
+def ask_outcome(candidate: Candidate, spec: Any, facts: DeviceFacts) -> Outcome | None:
+    """Return what becomes of a case whose specification is not accepted, None if it is."""
+    verdict, defect = ask(candidate, spec, facts)
+    if defect:
+        return Outcome(defect=defect)
+    assert verdict is not None
+    return None if verdict.accepted else Outcome(refused=verdict.reason)
 
 
 @torch.inference_mode()
@@ -93,55 +109,64 @@ def judge(
         expected: Makes what must come out.
         poison: Fill memory that is taken; not where most of a very large piece stays unused.
     """
-    verdict, defect = ask(candidate, spec, facts)
-    if defect:
-        return Outcome(defect=defect)
-    assert verdict is not None
-    if not verdict.accepted:
-        return Outcome(refused=verdict.reason)
+    outcome = ask_outcome(candidate, spec, facts)
+    if outcome is not None:
+        return outcome
     try:
         op = resolve_lazy(candidate.build)(spec, facts)
     except Exception as error:
-        return Outcome(defect=f"supports() says yes, but building raises {_cause(error)}")
+        return Outcome(defect=f"supports() says yes, but building raises {cause(error)}")
     try:
-        with poisoned() if poison else nullcontext():
-            first = _run(problem(), op, Place(facts.device))
-        return _check(candidate, op, spec, problem(), first, expected(), facts)
+        place = Place(facts.device)
+        outcome, first = call_twice(op, problem(), expected(), place, poison)
+        defect = outcome.defect or _memory_defect(problem(), op)
+        defect = defect or _layout_defect(candidate, op, spec, facts)
+        if not defect and candidate.batch_invariant:
+            defect = _invariance_defect(problem(), op, first, place)
+        return replace(outcome, defect=defect)
     except Exception as error:
-        return Outcome(defect=f"supports() says yes, but the call raises {_cause(error)}")
+        return Outcome(defect=f"supports() says yes, but the call raises {cause(error)}")
 
 
-def _check(
-    candidate: Candidate,
-    op: Any,
-    spec: Any,
-    problem: Problem,
-    first: Mapping[str, Tensor],
-    wanted: Mapping[str, Expected],
-    facts: DeviceFacts,
-) -> Outcome:
-    place = Place(facts.device)
+def call_twice(
+    op: Any, problem: Problem, wanted: Mapping[str, Expected], place: Place, poison: bool = True
+) -> tuple[Outcome, Mapping[str, Tensor]]:
+    """Call an operation, compare what came out, and what comes out of a second call.
+
+    Both calls are made before anything is compared: where ranks compute together, one that finds
+    a defect must not leave the others waiting. Returns the first call's outputs, too.
+    """
+    with poisoned() if poison else nullcontext():
+        lent = problem.call(op, place)
+    first = _on_host(lent)
+    overrun = place.overrun()
+    place.spoil()
+    found = problem.call(op, place)
+    second = _on_host(found)
+    place.spoil()
     worst = 0.0
     for name, expected in wanted.items():
         finding = expected.check(first[name])
         worst = max(worst, finding.error)
         if finding.message:
-            return Outcome(defect=f"{name}: {finding.message}", error=worst, op=op)
-    second = _run(problem, op, place)
+            return Outcome(defect=f"{name}: {finding.message}", error=worst), first
+    if overrun:
+        return Outcome(defect=f"it writes where it must not: {overrun}", error=worst), first
     for name in wanted:
+        if lent[name].numel() and lent[name].data_ptr() == found[name].data_ptr():
+            defect = f"{name}: another call returns the memory of the first one's result"
+            return Outcome(defect=defect, error=worst), first
         if message := bitwise(second[name], first[name]).message:
             defect = f"{name}: another call with the same inputs gives another result: {message}"
-            return Outcome(defect=defect, error=worst, op=op)
-    defect = _memory_defect(problem, op) or _layout_defect(candidate, op, spec, facts)
-    if not defect and candidate.batch_invariant:
-        defect = _invariance_defect(problem, op, first, place)
-    return Outcome(defect=defect, error=worst, op=op)
+            return Outcome(defect=defect, error=worst), first
+    return Outcome(error=worst), first
 
 
-def _run(problem: Problem, op: Any, place: Place) -> dict[str, Tensor]:
+def _on_host(outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copy what came out, so that nothing which happens later changes it."""
     return {
-        name: value.cpu() if isinstance(value, Tensor) else value
-        for name, value in problem.call(op, place).items()
+        name: value.to("cpu", copy=True) if isinstance(value, Tensor) else value
+        for name, value in outputs.items()
     }
 
 
@@ -168,12 +193,13 @@ def _invariance_defect(problem: Any, op: Any, whole: Mapping[str, Tensor], place
     if not hasattr(problem, "alone"):
         return ""
     part, at = problem.alone()
-    for name, value in _run(part, op, place).items():
+    for name, value in _on_host(part.call(op, place)).items():
         rows = whole[name][at]
         if value.shape == rows.shape and (message := bitwise(value, rows).message):
             return f"{name}: claims batch invariance, but a row alone is another: {message}"
     return ""
 
 
-def _cause(error: Exception) -> str:
+def cause(error: Exception) -> str:
+    """Return what an exception says, on one line."""
     return f"{type(error).__name__}: {error}".splitlines()[0]

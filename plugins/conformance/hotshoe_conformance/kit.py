@@ -8,27 +8,30 @@ from __future__ import annotations
 
 import secrets
 import shlex
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from hotshoe.config import EngineConfig
-from hotshoe.errors import ConfigError, PluginError
+from hotshoe.errors import ConfigError
 from hotshoe.platform import DeviceFacts, Platform
 from hotshoe.plugins import PluginManager
-from hotshoe.plugins.platforms import choose_platform
+from hotshoe.plugins.platforms import candidates_of, choose_platform
 from hotshoe.slots import REFERENCE, SLOTS, Candidate, KVLayout, Selector
 from hotshoe.suggest import did_you_mean
 from hotshoe_conformance import measure
 from hotshoe_conformance.cases import SUITES
-from hotshoe_conformance.cases.base import Case, cases, clean
+from hotshoe_conformance.cases.base import Case, Setup, cases, clean, quick_indices
+from hotshoe_conformance.clock import Clock
 from hotshoe_conformance.declarations import declaration_defects
-from hotshoe_conformance.judge import ask, judge
+from hotshoe_conformance.judge import Outcome, ask, ask_outcome, judge
+from hotshoe_conformance.rank import Job
+from hotshoe_conformance.ranks import group_outcomes
 from hotshoe_conformance.report import CandidateReport, Defect, Report, SlotReport
 from hotshoe_conformance.tokens import token_defects
 
@@ -49,6 +52,7 @@ class Options:
         quick: Only small cases, and no measurements.
         measure: Time candidates against the device's limits.
         platform_options: As in the configuration.
+        time_limit_s: Start no case later; each slot has a fair share of what is left.
         record: File that always holds the command which repeats the running case, for whoever
             finds this process dead.
     """
@@ -59,6 +63,7 @@ class Options:
     seed: int | None = None
     quick: bool = False
     measure: bool = True
+    time_limit_s: float | None = None
     platform_options: dict[str, Any] = field(default_factory=dict)
     record: Path | None = None
 
@@ -70,23 +75,26 @@ class Kit:
         name: The platform's name.
         options: What to run.
         plugins: Default: those installed.
+        say: Is told now and then where a long run is.
 
     Raises:
         UserError: The platform or a narrowed name does not exist.
     """
 
     def __init__(
-        self, name: str, options: Options | None = None, plugins: PluginManager | None = None
+        self,
+        name: str,
+        options: Options | None = None,
+        plugins: PluginManager | None = None,
+        say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.options = options or Options()
+        self._clock = Clock(self.options.time_limit_s, say)
         self.plugins = plugins or PluginManager()
         self.seed = secrets.randbelow(10**6) if self.options.seed is None else self.options.seed
         self.platform = choose_platform(self.plugins, name)
-        config = EngineConfig(
-            platform=self.platform.name, platform_options=self.options.platform_options
-        )
         self._host_threads = torch.get_num_threads()
-        self.config = config.resolve_changes(self.platform.resolve(config))
+        self.config = resolved(self.platform, self.options.platform_options)
         self.facts = self.platform.facts()
         self.by_slot = offered(self.platform, self.plugins, self.facts)
         self._check_names()
@@ -113,17 +121,19 @@ class Kit:
 
     def run(self) -> Report:
         """Run everything that the options ask for."""
-        begin = time.perf_counter()
         report = Report(self.platform.name, self.facts.name, self.seed)
         narrowed = self.options.slot is not None
         if not narrowed:
             report.checks["declarations"] = self.undeclared
-        report.slots = [self.run_slot(slot) for slot in self.slots]
+        for left, slot in zip(range(len(self.slots), 0, -1), self.slots, strict=True):
+            self._clock.share_of(left)
+            report.slots.append(self.run_slot(slot))
         if not narrowed:
+            self._clock.say("models")
             report.checks["greedy tokens of tiny models"] = self.run_tokens()
         if self.options.measure and not self.options.quick and self.options.case is None:
             self._measure(report)
-        report.seconds = time.perf_counter() - begin
+        report.seconds = self._clock.seconds
         return report
 
     def run_tokens(self) -> list[Defect]:
@@ -132,16 +142,21 @@ class Kit:
 
     def run_slot(self, slot: str) -> SlotReport:
         """Run all cases of a slot against all of its candidates."""
-        report = SlotReport(slot)
-        if slot not in SUITES:
-            return report
         candidates = [c for c in self.by_slot[slot] if self.options.candidate in (None, c.name)]
-        report.candidates = [CandidateReport(c.name) for c in candidates]
+        report = SlotReport(slot, [CandidateReport(c.name) for c in candidates])
+        pairs = list(zip(candidates, report.candidates, strict=True))
+        if SUITES[slot].among_ranks:
+            for candidate, found in pairs:
+                self._run_among_ranks(candidate, found)
+            return report
         for case in self._cases(slot):
             problem = cache(lambda case=case: case.problem(SUITES[slot]))
             expected = cache(lambda problem=problem: problem().expected())
-            for candidate, found in zip(candidates, report.candidates, strict=True):
-                if len(found.defects) < MAX_DEFECTS:
+            for candidate, found in pairs:
+                if self._clock.over:
+                    found.leave_out(1, self._clock.reason)
+                elif len(found.defects) < MAX_DEFECTS:
+                    self._clock.say(f"{slot}/{candidate.name}, case {case.index}")
                     self._run_case(candidate, found, case, (problem, expected))
         return report
 
@@ -150,22 +165,63 @@ class Kit:
     ) -> None:
         setup = case.setup
         if setup.bytes and MEMORY_FACTOR * setup.bytes > self._free_bytes():
-            found.left_out += 1
+            found.leave_out(1, "it needs more memory than is free")
             return
         if self.options.record is not None:
             self.options.record.write_text(self._repeat(case, candidate.name))
         outcome = judge(candidate, setup.spec, self.facts, *inputs, poison=not setup.bytes)
+        self._book(found, case, outcome)
+
+    def _book(self, found: CandidateReport, case: Case, outcome: Outcome) -> None:
+        setup = case.setup
         if outcome.refused:
-            found.refused += 1
-            found.reasons[outcome.refused] = found.reasons.get(outcome.refused, 0) + 1
+            found.refuse(outcome.refused)
         elif outcome.defect:
-            repeat = self._repeat(case, candidate.name)
+            repeat = self._repeat(case, found.name)
             found.defects.append(
                 Defect(outcome.defect, clean(setup.spec), clean(setup.shape), repeat)
             )
         else:
             found.passed += 1
         found.error = max(found.error, outcome.error)
+
+    def _run_among_ranks(self, candidate: Candidate, found: CandidateReport) -> None:
+        accepted: dict[int, list[Case]] = {}
+        for case in self._cases(candidate.slot):
+            outcome = ask_outcome(candidate, case.setup.spec, self.facts)
+            if outcome is not None:
+                self._book(found, case, outcome)
+            else:
+                accepted.setdefault(case.setup.spec.size, []).append(case)
+        for size, group in accepted.items():
+            if reason := self._why_not(size):
+                found.leave_out(len(group), reason)
+                continue
+            job = Job(
+                self.platform.name,
+                self.options.platform_options,
+                candidate.name,
+                size=size,
+                seed=self.seed,
+            )
+            limit = MAX_DEFECTS - len(found.defects)
+            outcomes = group_outcomes(job, group, self.platform.asynchronous, limit)
+            with closing(outcomes):
+                for count, (case, outcome) in enumerate(outcomes, 1):
+                    self._clock.say(f"{candidate.slot}/{candidate.name}, case {case.index}")
+                    self._book(found, case, outcome)
+                    if self._clock.over:
+                        found.leave_out(len(group) - count, self._clock.reason)
+                        break
+
+    def _why_not(self, size: int) -> str:
+        """Say why the platform cannot be that of several workers here, empty if it can."""
+        try:
+            platform = choose_platform(self.plugins, self.platform.name)
+            resolved(platform, self.options.platform_options, 0, size)
+        except ConfigError as error:
+            return str(error)
+        return ""
 
     def _free_bytes(self) -> int:
         return self.platform.memory_budget(self.config).available_bytes
@@ -179,22 +235,23 @@ class Kit:
             words += [f"--platform-options.{name}", str(value)]
         return shlex.join(words)
 
-    def _cases(self, slot: str) -> Iterator[Case]:
-        """Yield the cases to run. Indices do not depend on how many are asked for."""
-        quick, only = self.options.quick, self.options.case
-        count = NUM_RANDOM_QUICK if quick else NUM_RANDOM
-        suite, layouts = SUITES[slot], self.layouts()
-        for case in cases(suite, layouts, self.seed, max(count, 0 if only is None else only + 1)):
-            if only is not None:
-                if case.index == only:
-                    yield case
-                continue
-            random = case.index >= len(suite.grid(layouts))
-            if random or case.setup.quick or not quick:
-                yield case
+    def _cases(self, slot: str) -> list[Case]:
+        """Return the cases to run. Indices do not depend on how many are asked for."""
+        suite, only = SUITES[slot], self.options.case
+        fixed = suite.grid(self.layouts)
+        if only is not None:
+            wanted = {only}
+        elif self.options.quick:
+            wanted = quick_indices(fixed, self.seed) | _following(fixed, NUM_RANDOM_QUICK)
+        else:
+            wanted = {*range(len(fixed))} | _following(fixed, NUM_RANDOM)
+        num_random = max(wanted) + 1 - len(fixed)
+        found = cases(suite, self.layouts, self.seed, num_random)
+        return [case for case in found if case.index in wanted]
 
+    @cached_property
     def layouts(self) -> list[KVLayout]:
-        """Return the cache layouts, other than the plain one, that attention declares here."""
+        """The cache layouts, other than the plain one, that attention declares here."""
         found: dict[KVLayout, None] = {}
         for candidate in self.by_slot["attention"]:
             for setup in SUITES["attention"].grid(()):
@@ -220,8 +277,30 @@ class Kit:
 
     def _timings(self, slot: str, name: str) -> Iterator[measure.Timing]:
         [candidate] = [c for c in self.by_slot[slot] if c.name == name]
-        setups = SUITES[slot].bench(self.layouts())
+        setups = SUITES[slot].bench(self.layouts)
         return measure.timings(SUITES[slot], setups, candidate, self.facts, self.seed)
+
+
+def resolved(
+    platform: Platform, options: dict[str, Any], rank: int = 0, size: int = 1
+) -> EngineConfig:
+    """Return a platform's configuration, as one of several workers where there are.
+
+    Raises:
+        ConfigError: An option is wrong, or there cannot be so many workers.
+    """
+    config = EngineConfig(
+        platform=platform.name, platform_options=options, tensor_parallel_size=size
+    )
+    config = config.resolve_changes(platform.resolve(config))
+    if size > 1:
+        platform.take_part(rank, size)
+    return config
+
+
+def _following(fixed: Sequence[Setup], count: int) -> set[int]:
+    """Return the indices of random cases, which follow the fixed ones."""
+    return {*range(len(fixed), len(fixed) + count)}
 
 
 def declared_layout(candidate: Candidate, spec: Any, facts: DeviceFacts) -> KVLayout | None:
@@ -238,16 +317,10 @@ def offered(
     """Return every slot's candidates, the reference last.
 
     Raises:
-        PluginError: A platform or plugin offers something that no engine could take.
+        SelectionError: A platform or plugin offers something that no engine could take.
     """
-    found = [
-        *platform.candidates(),
-        *plugins.sequence("hotshoe_candidates", platform=platform.name),
-    ]
-    Selector(SLOTS, found, facts)  # refuses unknown slots and duplicate names
-    for candidate in found:
-        if candidate.name == REFERENCE:
-            raise PluginError(f"a candidate of slot {candidate.slot} may not be named {REFERENCE}")
+    found = candidates_of(platform, plugins)
+    Selector(SLOTS, found, facts)  # refuses unknown slots
     return {
         name: [
             *(c for c in found if c.slot == name),

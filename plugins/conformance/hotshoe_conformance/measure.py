@@ -97,7 +97,7 @@ def timings(
     """Time a candidate on its suite's setups for that, where it accepts them."""
     place = Place(facts.device)
     for index, setup in enumerate(setups):
-        if not candidate.supports(setup.spec, facts).accepted:
+        if not candidate.ask(setup.spec, facts).accepted:
             continue
         problem: Any = Case(suite.slot, index, seed, setup).problem(suite)
         op = resolve_lazy(candidate.build)(setup.spec, facts)

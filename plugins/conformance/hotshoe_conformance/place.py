@@ -13,9 +13,12 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+#: Memory on both sides of every tensor that must stay as it is.
+GUARD_BYTES = 256
+
 
 class Place:
-    """Copies tensors to one device.
+    """Copies tensors to one device, and remembers them.
 
     Args:
         device: As in `DeviceFacts.device`.
@@ -23,16 +26,37 @@ class Place:
 
     def __init__(self, device: str) -> None:
         self.device = device
+        self._placed: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def __call__(self, tensor: Tensor) -> Tensor:
-        """Return a copy of the same size, strides and offset on the device."""
-        if tensor.is_contiguous():
+        """Return a copy of the same size and strides on the device, NaN or ones around it."""
+        if not tensor.numel():
             return tensor.to(self.device, copy=True)
-        span = 1 + sum(
-            (size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True)
-        )
-        flat = tensor.as_strided((span,), (1,)).to(self.device, copy=True)
-        return flat.as_strided(tensor.shape, tensor.stride(), 0)
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        span = 1 + sum((size - 1) * step for size, step in steps)
+        guard = GUARD_BYTES // tensor.itemsize
+        here = torch.full((span + 2 * guard,), _filler(tensor)).to(tensor.dtype)
+        here[guard : guard + span] = tensor.as_strided((span,), (1,))
+        there = here.to(self.device, copy=True)
+        self._placed.append((tensor, here, there))
+        return there.as_strided(tensor.shape, tensor.stride(), guard)
+
+    def overrun(self) -> str:
+        """Say what was written beside a tensor or between its rows, empty for nothing."""
+        for tensor, here, there in self._placed:
+            guard = GUARD_BYTES // tensor.itemsize
+            changed = (_bytes(there.cpu()) != _bytes(here)).view(here.numel(), -1).any(1)
+            changed.as_strided(tensor.shape, tensor.stride(), guard).fill_(False)
+            if changed.any():
+                at = int(changed.nonzero()[0, 0]) - guard
+                return f"element {at} of the memory of a {list(tensor.shape)} tensor was written"
+        return ""
+
+    def spoil(self) -> None:
+        """Overwrite all that was placed so far, as its owner may once a call has returned."""
+        for tensor, _, there in self._placed:
+            there.fill_(_filler(tensor))
+        self._placed.clear()
 
     def empty(self, *shape: int, dtype: torch.dtype) -> Tensor:
         """Take device memory without filling it, however large."""
@@ -52,6 +76,14 @@ class Place:
             return False
         asked = getattr(module, "is_initialized", None)
         return None if asked is None else bool(asked())
+
+
+def _filler(tensor: Tensor) -> float:
+    return float("nan") if tensor.is_floating_point() else 1
+
+
+def _bytes(flat: Tensor) -> Tensor:
+    return flat.contiguous().view(torch.uint8)
 
 
 def padded(tensor: Tensor, extra: int, poison: float = float("nan")) -> Tensor:

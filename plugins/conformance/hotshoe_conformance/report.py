@@ -8,8 +8,9 @@ from typing import Any
 
 from hotshoe.cli.table import table
 
-#: A slot's verdict, from the worst down.
+#: A slot's verdict, from the worst down; the last where nothing could be run here.
 WRONG, NATIVE, REFUSED, REFERENCE = "wrong", "native", "refused", "reference"
+UNTESTED = "untested"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +50,31 @@ class Share:
 
 @dataclass(slots=True)
 class CandidateReport:
-    """One candidate over all cases of its slot. `error` is a share of the tolerance."""
+    """One candidate over all cases of its slot.
+
+    Attributes:
+        error: As a share of the tolerance.
+        reasons: Why cases were refused, with their number.
+        left_out: Why cases could not be run here, with their number.
+    """
 
     name: str
     passed: int = 0
     refused: int = 0
-    left_out: int = 0
     error: float = 0.0
     reasons: dict[str, int] = field(default_factory=dict)
+    left_out: dict[str, int] = field(default_factory=dict)
     defects: list[Defect] = field(default_factory=list)
     shares: list[Share] = field(default_factory=list)
+
+    def refuse(self, reason: str) -> None:
+        """Count a case that the candidate refused."""
+        self.refused += 1
+        self.reasons[reason] = self.reasons.get(reason, 0) + 1
+
+    def leave_out(self, count: int, reason: str) -> None:
+        """Count cases that could not be run here."""
+        self.left_out[reason] = self.left_out.get(reason, 0) + count
 
 
 @dataclass(slots=True)
@@ -75,6 +91,8 @@ class SlotReport:
             return WRONG
         if any(c.passed for c in own):
             return NATIVE
+        if not any(c.passed or c.refused for c in self.candidates):
+            return UNTESTED
         return REFUSED if own else REFERENCE
 
 
@@ -116,11 +134,22 @@ class Report:
         header = ("slot", "verdict", "candidate", "passed", "refused", "left out", "worst error")
         parts.append(table(header, rows))
         checks = [(n, "wrong" if found else "passed") for n, found in self.checks.items()]
-        parts += [table(("check", "verdict"), checks), self._shares()]
+        parts += [table(("check", "verdict"), checks), self._shares(), self._left_out()]
         parts += [_describe(where, defect) for where, defect in self.defects]
         count = len(self.defects)
-        parts.append("conforms" if not count else f"does not conform: {count} defects")
+        verdict = "conforms" if not count else f"does not conform: {count} defects"
+        parts.append(verdict + ", as far as it was run" * bool(self._left_out()))
         return "\n\n".join(part for part in parts if part)
+
+    def _left_out(self) -> str:
+        reasons: dict[tuple[str, str], int] = {}
+        for slot in self.slots:
+            for candidate in slot.candidates:
+                for reason, count in candidate.left_out.items():
+                    reasons[slot.slot, reason] = reasons.get((slot.slot, reason), 0) + count
+        return "\n".join(
+            f"left out: {n} cases of {slot}: {why}" for (slot, why), n in reasons.items()
+        )
 
     def _shares(self) -> str:
         limits = [f"{value / 1e9:,.1f} {unit}" for unit, value in self.limits.items()]
@@ -159,7 +188,7 @@ def _slot_rows(slot: SlotReport) -> Sequence[tuple[object, ...]]:
         rows.append(
             (
                 *(slot.slot if first else "", slot.verdict if first else "", candidate.name),
-                *(candidate.passed, candidate.refused, candidate.left_out, error),
+                *(candidate.passed, candidate.refused, sum(candidate.left_out.values()), error),
             )
         )
     return rows

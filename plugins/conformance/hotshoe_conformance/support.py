@@ -32,6 +32,9 @@ def page(plugins: PluginManager, head: str) -> str:
         "core's plain reference. Each row changes the plainest specification of its slot in the",
         "fields that it names. `hotshoe explain MODEL` says the same of a model;",
         "`hotshoe conformance` proves it, and its `--matrix` says what a machine can prove.",
+        "",
+        "Quantised operands are weights quantised while they load, with activations quantised by",
+        "token: int8 and OCP fp8. No plugin reads quantised checkpoints yet, so no row has them.",
     ]
     for name, target in sorted(plugins.mapping(HOOK).items()):
         platform: Platform = resolve_lazy(target)()
@@ -47,8 +50,8 @@ def _platform(name: str, platform: Platform, plugins: PluginManager) -> list[str
         for target in platform.targets
     }
     for slot in SLOTS:
-        if slot not in SUITES:
-            continue
+        if SUITES[slot].among_ranks:
+            continue  # decided by the libraries of the machine that asks
         cells = {n: judge.cells(slot) for n, judge in by_target.items()}
         lines += ["", f"### {name}: {slot}", ""]
         if not any(value for cell in cells.values() for value in cell.values()):
@@ -92,7 +95,7 @@ class _Judge:
 
     def _serves(self, slot: str, spec: Any) -> bool:
         own = (c for c in self.by_slot[slot] if c.name != REFERENCE)
-        return any(c.supports(spec, self.target.facts).accepted for c in own)
+        return any(c.ask(spec, self.target.facts).accepted for c in own)
 
     def _with_layout(self, spec: Any) -> Any:
         """Ask a writer of the cache about the layout that this target's attention reads."""
@@ -104,7 +107,7 @@ class _Judge:
         spec = in_dtype(SUITES["attention"].grid(())[0].spec, dtype)
         for candidate in self.by_slot["attention"]:
             layout = declared_layout(candidate, spec, self.target.facts)
-            if layout is not None and candidate.supports(spec, self.target.facts).accepted:
+            if layout is not None and candidate.ask(spec, self.target.facts).accepted:
                 return layout
         return PLAIN_LAYOUT
 

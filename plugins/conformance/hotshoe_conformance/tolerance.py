@@ -29,8 +29,9 @@ class Tolerance:
     smallest: float
 
 
-#: By the result's type. A unit roundoff is 2^-24, 2^-9 and 2^-12.
+#: By the result's type. A unit roundoff is 2^-53, 2^-24, 2^-8 and 2^-11.
 TOLERANCES = {
+    "float64": Tolerance(rounding=1e-14, accumulation=1e-14, smallest=2**-1022),
     "float32": Tolerance(rounding=1e-5, accumulation=4e-6, smallest=2**-126),
     "bfloat16": Tolerance(rounding=2**-7, accumulation=2**-12, smallest=2**-126),
     "float16": Tolerance(rounding=2**-10, accumulation=2**-14, smallest=2**-23),

@@ -1,6 +1,6 @@
 """Ranks over shared memory as processes: speed, equal sums, and what happens when one dies.
 
-What all communicators promise is in tests/e2e/test_communicators.py.
+What all communicators promise, the conformance kit tests.
 """
 
 import os

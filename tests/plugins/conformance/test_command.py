@@ -1,6 +1,7 @@
 """`hotshoe conformance`: exit codes, text and JSON."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,7 @@ def test_a_kernel_that_takes_the_process_down_is_named(
     assert main(list(NARROW)) == 1
     out = capsys.readouterr().out
     assert "WRONG: the process died of SIGABRT" in out
-    assert "--slot rms_norm --candidate deadly --case 0 --seed 1" in out
+    assert re.search(r"--slot rms_norm --candidate deadly --case \d+ --seed 1", out)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Every way in which a candidate can be wrong is found and named, and raises nothing."""
 
+import time
+
 import pytest
 import torch
 
@@ -73,9 +75,44 @@ def cannot_be_built(spec, facts):
     raise OSError("libvendor.so.6: cannot open shared object file")
 
 
+def overrunning(spec, facts):
+    def norm(x, weight):
+        out = rms_norm(x, weight, spec.eps, spec.weight_offset)
+        if len(x):
+            x.as_strided((1,), (1,), x.storage_offset() - 1).zero_()
+        return out
+
+    return norm
+
+
+def hoarding(spec, facts):
+    """Writes every result into the same memory."""
+    kept = {}
+
+    def norm(x, weight):
+        out = kept.setdefault(x.shape, torch.empty_like(x, memory_format=torch.contiguous_format))
+        return out.copy_(rms_norm(x, weight, spec.eps, spec.weight_offset))
+
+    return norm
+
+
+def clinging(spec, facts):
+    """Goes on reading the input of its first call."""
+    kept = {}
+
+    def norm(x, weight):
+        x = kept.setdefault(x.shape, x)
+        return rms_norm(x, weight, spec.eps, spec.weight_offset)
+
+    return norm
+
+
 @pytest.mark.parametrize(
     ("build", "defect"),
     [
+        (overrunning, "it writes where it must not: element -1 of the memory of a [5, 64] tensor"),
+        (hoarding, "y: another call returns the memory of the first one's result"),
+        (clinging, "y: another call with the same inputs gives another result"),
         (nan, "y: nan instead of"),
         (one_nan, "y: nan instead of"),
         (unwritten, "y: nan instead of"),
@@ -103,6 +140,11 @@ def touching(spec, facts):
     return accept(int(torch.zeros(1) + 1))
 
 
+def slow(spec, facts):
+    time.sleep(0.6)
+    return accept(1)
+
+
 ANSWERS = iter(range(10**6))
 
 
@@ -117,6 +159,7 @@ def changing(spec, facts):
         (lambda spec, facts: True, "supports() returned bool, not a Verdict"),
         (lambda spec, facts: refuse(""), "supports() refuses without a reason"),
         (touching, "supports() used tensors"),
+        (slow, "supports() takes 0.6 s, each time"),
         (changing, "supports() answers differently"),
     ],
 )

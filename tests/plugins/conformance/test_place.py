@@ -44,3 +44,25 @@ def test_memory_that_is_taken_is_poisoned_for_a_while() -> None:
 def test_devices_that_pytorch_has_not_heard_of_are_not_initialised() -> None:
     assert Place("nowhere").initialized() is False
     Place("cpu").synchronize()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32, torch.bool])
+def test_writes_beside_a_tensor_and_between_its_rows_are_seen(dtype) -> None:
+    rows = padded(torch.ones(3, 5), 4).to(torch.float32) if dtype == torch.float32 else None
+    tensor = rows if rows is not None else torch.zeros(3, 5, dtype=dtype)
+    ends = (-1, tensor.stride(0) * 2 + 5)
+    for at in (*ends, *([6] if rows is not None else [])):
+        place = Place("cpu")
+        x = place(tensor)
+        x.zero_()
+        assert place.overrun() == ""
+        x.as_strided((1,), (1,), x.storage_offset() + at).zero_()
+        assert place.overrun() == f"element {at} of the memory of a [3, 5] tensor was written"
+
+
+def test_what_was_placed_is_overwritten_afterwards() -> None:
+    place = Place("cpu")
+    x, ids = place(torch.zeros(4)), place(torch.zeros(2, dtype=torch.int32))
+    place.spoil()
+    assert x.isnan().all() and ids.tolist() == [1, 1]
+    assert place.overrun() == ""

@@ -5,7 +5,7 @@ import torch
 
 from hotshoe_conformance.tolerance import TOLERANCES, Close, Exact, Tokens, bitwise
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {name: getattr(torch, name) for name in TOLERANCES}
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)

@@ -147,8 +147,8 @@ class Communicator:
 
     def _lost(self, error: RuntimeError) -> EngineError:
         # [place in gloo's sources] what happened [address]. Advice.
-        cause = re.sub(r"\s*\[[^]]*\]\s*", "", str(error)).partition("\n")[0].partition(". ")[0]
-        return EngineError(f"rank {self.rank} lost the other ranks: {cause}")
+        cause = re.sub(r"\s*\[[^]]*\]\s*", " ", str(error)).partition("\n")[0].partition(". ")[0]
+        return EngineError(f"rank {self.rank} lost the other ranks: {cause.strip()}")
 
 
 def even_sizes(x: Tensor, size: int) -> list[int]:

@@ -3,6 +3,7 @@
 from hotshoe_conformance.cases import (
     activation,
     attention,
+    communicator,
     embedding,
     graph,
     linear,
@@ -26,5 +27,6 @@ SUITES: dict[str, Suite] = {
         sample.SUITE,
         transfer.SUITE,
         graph.SUITE,
+        communicator.SUITE,
     )
 }

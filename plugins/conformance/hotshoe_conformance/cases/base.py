@@ -93,6 +93,7 @@ class Suite:
         random: Draws another case.
         problem: Makes the inputs.
         bench: Cases to time, given the layouts too; their problems are `Measurable`.
+        among_ranks: Its operation is that of several processes; see `ranks`.
     """
 
     slot: str
@@ -100,6 +101,7 @@ class Suite:
     random: Callable[[random.Random, Sequence[KVLayout]], Setup]
     problem: Callable[[Setup, torch.Generator], Problem]
     bench: Callable[[Sequence[KVLayout]], Sequence[Setup]] = lambda layouts: ()
+    among_ranks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,20 @@ def cases(suite: Suite, layouts: Sequence[KVLayout], seed: int, num_random: int)
     for index in range(len(fixed), len(fixed) + num_random):
         rng = random.Random(f"{seed}/{suite.slot}/{index}")
         yield Case(suite.slot, index, seed, suite.random(rng, layouts))
+
+
+def quick_indices(setups: Sequence[Setup], seed: int) -> set[int]:
+    """Choose the cases of a quick run: small ones, each in one of the element types that it is in.
+
+    Which one differs from case to case and changes with the seed. A kernel that is compiled for
+    every specification takes a third of the time so.
+    """
+    alike: dict[tuple[Any, Any], list[int]] = {}
+    for index, setup in enumerate(setups):
+        if setup.quick:
+            plain = in_dtype(setup.spec, DTYPES[0]) if hasattr(setup.spec, "dtype") else setup.spec
+            alike.setdefault((plain, setup.shape), []).append(index)
+    return {found[(turn + seed) % len(found)] for turn, found in enumerate(alike.values())}
 
 
 def generator(seed: int, slot: str, index: int) -> torch.Generator:

@@ -1,6 +1,6 @@
 """The reference communicator's own: messages of its errors, and sums in a wider type.
 
-What all communicators promise is in tests/e2e/test_communicators.py.
+What all communicators promise is tested by the conformance kit.
 """
 
 from concurrent.futures import ThreadPoolExecutor

@@ -1,0 +1,112 @@
+"""Groups of processes, with processes that only play a part; and one that is real."""
+
+import sys
+
+import pytest
+
+from hotshoe.slots import CommunicatorSpec
+from hotshoe_conformance import ranks
+from hotshoe_conformance.cases.base import Case, Setup
+from hotshoe_conformance.cases.communicator import DIES, Exchange
+from hotshoe_conformance.kit import Kit, Options
+from hotshoe_conformance.rank import Answer
+from hotshoe_conformance.ranks import Job, group_outcomes, joined
+
+JOB = Job("cpu", {}, "mine", size=2, seed=1)
+#: Every rank does as its script says, which sees `job` and `say`.
+PLAYER = """
+import json, os, signal, sys, time
+job = json.loads(sys.argv[2])
+out = os.fdopen(int(sys.argv[1]), "w", buffering=1)
+def say(case, **fields):
+    out.write(json.dumps({"case": case, **fields}) + "\\n")
+for case in job["cases"]:
+    {script}
+    say(case)
+"""
+
+
+def case(index: int, verb: str = "all_reduce") -> Case:
+    return Case("communicator", index, 1, Setup(CommunicatorSpec(2), Exchange(verb)))
+
+
+@pytest.fixture
+def play(monkeypatch):
+    """Run three cases with ranks that follow a script; return the defects by case."""
+
+    def play(script: str, patient: bool = False, last: str = "all_reduce", limit: int = 3):
+        command = (sys.executable, "-c", PLAYER.replace("{script}", script))
+        monkeypatch.setattr(ranks, "COMMAND", command)
+        listed = [case(4), case(5), case(9, last)]
+        return [(c.index, o.defect) for c, o in group_outcomes(JOB, listed, patient, limit)]
+
+    return play
+
+
+def test_cases_that_are_well(play) -> None:
+    assert play("pass") == [(4, ""), (5, ""), (9, "")]
+
+
+@pytest.mark.parametrize(
+    ("script", "defect"),
+    [
+        ("if job['rank'] and case == 5: os.kill(os.getpid(), 11)", "rank 1 was killed by SIGSEGV"),
+        ("if not job['rank'] and case == 5: sys.exit(3)", "rank 0 ended with 3"),
+    ],
+)
+def test_a_process_that_goes_is_named_and_the_rest_goes_on(play, script, defect) -> None:
+    (first, ok), (second, wrong), (third, after) = play(script)
+    assert (first, second, third) == (4, 5, 9)
+    assert (ok, after) == ("", "")
+    assert wrong.startswith(defect)
+
+
+def test_a_process_that_hangs_is_not_waited_for(play, monkeypatch) -> None:
+    monkeypatch.setattr(ranks, "CASE_S", 0.5)
+    found = play("if job['rank'] and case == 5: time.sleep(60)")
+    assert found == [(4, ""), (5, "no answer of rank 1 within 0.5 s"), (9, "")]
+
+
+def test_who_fails_is_named_and_not_who_notices(play) -> None:
+    script = """if case == 5:
+        text = ["EngineError: rank 0 lost the others", "ValueError: no"][job["rank"]]
+        say(case, defect=text, over=True)
+        break"""
+    assert play(script) == [(4, ""), (5, "ValueError: no"), (9, "")]
+
+
+def test_after_some_defects_nothing_more_is_learnt(play) -> None:
+    assert len(play("sys.exit(1)", limit=2)) == 2
+
+
+def test_a_rank_that_is_to_die(play) -> None:
+    dies = "if case == 9 and job['rank']: os.kill(os.getpid(), 9)"
+    assert play(dies, last=DIES)[-1] == (9, "")
+    both = "if case == 9: os.kill(os.getpid(), 9)"
+    assert "rank 0 was killed by SIGKILL" in play(both, last=DIES)[-1][1]
+    assert play(both, patient=True, last=DIES)[-1] == (9, "")
+
+
+def test_ranks_that_have_other_bits() -> None:
+    answers = [Answer(1, bits="a", error=0.5), Answer(1, bits="b", error=0.25)]
+    outcome = joined(answers)
+    assert outcome.defect == "the ranks do not all have the same bits"
+    assert outcome.error == 0.5
+    assert joined(answers[:1]).defect == ""
+
+
+def test_real_processes() -> None:
+    [slot] = (
+        Kit("cpu", Options(slot="communicator", candidate="reference", case=0, seed=1)).run().slots
+    )
+    [found] = slot.candidates
+    assert (found.passed, found.defects) == (1, [])
+
+
+def test_a_platform_for_one_device_says_why_nothing_was_run(installed) -> None:
+    report = Kit("mine", Options(slot="communicator", quick=True), installed()).run()
+    [slot] = report.slots
+    assert slot.verdict == "untested"
+    [reason] = slot.candidates[0].left_out
+    assert reason == "platform mine runs on one device; leave tensor_parallel_size at 1"
+    assert f"cases of communicator: {reason}" in report.as_text()
