@@ -52,7 +52,7 @@ class EngineConfig:
     )
     hf_overrides: dict[str, Any] = option({}, "entries that replace those of config.json")
     max_model_len: int | None = option(
-        None, "longest sequence, prompt and output; default: the model's", low=1, high=2**24
+        None, "longest sequence, prompt and output; default: the model's", low=2, high=2**24
     )
     generation_config: str = option(
         "auto",
@@ -163,16 +163,29 @@ def split_options(values: Mapping[str, Any], configs: Sequence[type[Any]]) -> li
 
 def _check_type(name: str, value: Any, hint: Any) -> None:
     options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    for candidate in options:
-        origin = typing.get_origin(candidate) or candidate
-        if origin is float:
-            origin = (int, float)
-        if isinstance(value, origin) and not (isinstance(value, bool) and origin is not bool):
-            return
-    wanted = " or ".join(
-        "null" if o is type(None) else getattr(o, "__name__", str(o)) for o in options
-    )
-    raise ConfigError(f"{name} must be {wanted}, not {value!r}")
+    if not any(_fits(value, option) for option in options):
+        wanted = " or ".join(map(_type_name, options))
+        raise ConfigError(f"{name} must be {wanted}, not {value!r}")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Tell whether a value, with all its entries, is of a type. No bool is a number."""
+    if hint is Any:
+        return True
+    origin = typing.get_origin(hint) or hint
+    if isinstance(value, bool):
+        return origin is bool
+    if not isinstance(value, (int, float) if origin is float else origin):
+        return False
+    parts = (value.keys(), value.values()) if origin is dict else (value,)
+    each = zip(parts, typing.get_args(hint), strict=False)
+    return all(_fits(entry, kind) for part, kind in each for entry in part)
+
+
+def _type_name(hint: Any) -> str:
+    if hint is type(None):
+        return "null"
+    return str(hint).replace("typing.", "") if typing.get_args(hint) else str(hint.__name__)
 
 
 def _check_bounds(f: Field[Any], value: Any) -> None:
@@ -181,6 +194,6 @@ def _check_bounds(f: Field[Any], value: Any) -> None:
         raise ConfigError(f"{f.name} must be one of {', '.join(choices)}, not {value!r}")
     if value is None or low is None:
         return
-    if value < low or (high is not None and value > high):
+    if not value >= low or (high is not None and value > high):  # so that NaN is refused too
         limit = f"between {low} and {high}" if high is not None else f"at least {low}"
         raise ConfigError(f"{f.name} must be {limit}, not {value}")

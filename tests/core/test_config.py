@@ -1,5 +1,6 @@
 """The configuration: validated when built, frozen, changed only by copies."""
 
+import math
 from dataclasses import FrozenInstanceError, asdict, fields, replace
 
 import pytest
@@ -23,8 +24,13 @@ from hotshoe.platform import Change
         ({"scheduling_policy": "random"}, "must be one of fcfs, priority"),
         ({"enable_prefix_caching": 1}, "enable_prefix_caching must be bool, not 1"),
         ({"seed": -1}, "seed must be between"),
-        ({"kernel": ["attention"]}, "kernel must be dict"),
-        ({"disable_plugins": "demo"}, "disable_plugins must be list"),
+        ({"kernel": ["attention"]}, r"kernel must be dict\[str, str\], not"),
+        ({"kernel": {"attention": 5}}, r"kernel must be dict\[str, str\], not"),
+        ({"hf_overrides": {5: "x"}}, r"hf_overrides must be dict\[str, Any\], not"),
+        ({"disable_plugins": "demo"}, r"disable_plugins must be list\[str\], not"),
+        ({"disable_plugins": [5]}, r"disable_plugins must be list\[str\], not"),
+        ({"max_model_len": 1}, "max_model_len must be between 2 and"),
+        ({"engine_stall_timeout_s": math.nan}, "must be at least 0.1, not nan"),
         ({"model": 7}, "model must be str, not 7"),
         (
             {"max_num_sequences": 3},
