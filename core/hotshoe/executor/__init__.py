@@ -1,4 +1,4 @@
-"""Where steps are computed: the worker interface, and the executor in this process."""
+"""Where steps are computed: the worker interface, and the form of KV blocks between engines."""
 
 from hotshoe.executor.kv import KVBlocks, KVDescriptor, KVLayer, KVWorker, check_transfer
 from hotshoe.executor.worker import ProfiledWorker, Worker, WorkerInfo
