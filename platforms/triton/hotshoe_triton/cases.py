@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -25,9 +27,21 @@ from hotshoe.slots import (
     RotaryAndCacheSpec,
     SampleSpec,
 )
-from hotshoe_triton import activation, attention, embedding, linear, norm, rotary, sampling
+from hotshoe_triton import (
+    activation,
+    attention,
+    embedding,
+    invariant,
+    linear,
+    norm,
+    rotary,
+    sampling,
+    tuned,
+)
 from hotshoe_triton.quantize import INT8, QuantizeRows, format_of
-from hotshoe_triton.tuning import LinearConfig, bucket_of
+from hotshoe_triton.tuning import LIBRARY
+
+Build = Callable[[LinearSpec, DeviceFacts], linear.Linear]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +63,9 @@ def tensor(facts: DeviceFacts, *shape: int, dtype: str = "bfloat16") -> Tensor:
     return torch.empty(shape, dtype=getattr(torch, dtype), device=facts.device)
 
 
-def attend(spec: AttentionSpec, queries: int, reqs: int = 8) -> Callable[[DeviceFacts], bool]:
+def attend(
+    spec: AttentionSpec, queries: int, reqs: int = 8, alone: bool = False
+) -> Callable[[DeviceFacts], bool]:
     """Return a call of attention over `reqs` requests with `queries` each."""
 
     def call(facts: DeviceFacts) -> bool:
@@ -63,16 +79,16 @@ def attend(spec: AttentionSpec, queries: int, reqs: int = 8) -> Callable[[Device
             reqs, ints[0], ints[1], tensor(facts, reqs, 32, dtype="int32"), ints[2], queries, 512
         )
         sinks = tensor(facts, spec.num_heads, dtype="float32") if spec.sinks else None
-        attention.Attention(spec, facts)(q, cache, meta, sinks)
+        attention.Attention(spec, facts, alone)(q, cache, meta, sinks)
         return True
 
     return call
 
 
 def multiply(
-    rows: int, n: int, k: int, format: str = "", config: LinearConfig | None = None
+    rows: int, n: int, k: int, format: str = "", build: Build = linear.Linear
 ) -> Callable[[DeviceFacts], bool]:
-    """Return a call of a product; with the default configuration unless one is given."""
+    """Return a call of a product."""
     spec = LinearSpec(k, n, "bfloat16", bias=False)
     if format:
         spec = replace(
@@ -84,14 +100,26 @@ def multiply(
     def call(facts: DeviceFacts) -> bool:
         if not linear.supports(spec, facts).accepted:
             return False
-        bucket = bucket_of(rows)
-        table = {(n, k, bucket): config} if config and bucket else None
-        operation = linear.Linear(spec, facts, table)
+        operation = build(spec, facts)
         operation.load({"weight": [tensor(facts, n, k)]})
         operation(tensor(facts, rows, k))
         return True
 
     return call
+
+
+def tuned_cases(path: Path) -> tuple[Case, ...]:
+    """Return a case for each configuration of kernels in a platform's file."""
+    found = []
+    for key, entry in tuned.read(path).items():
+        config = tuned.config_of(entry)
+        if config != LIBRARY:
+            kind, shape, rows = key.split("/")
+            n, k = map(int, shape.split("x"))
+            build = partial(linear.Linear, table={(n, k, int(rows)): config})
+            stored = "" if kind == "bfloat16" else kind
+            found.append(Case(f"tuned {key}", multiply(int(rows), n, k, stored, build)))
+    return tuple(found)
 
 
 def rotate(spec: RotaryAndCacheSpec) -> Callable[[DeviceFacts], bool]:
@@ -203,6 +231,14 @@ CASES: tuple[Case, ...] = (
         )
         for name, (n, k) in LINEAR.items()
         for rows in (1, 8, 32, 64)
+        for stored in ("", "int8", "fp8_e4m3")
+    ),
+    *(
+        Case(f"attention alone {kind}", attend(LLAMA, queries, alone=True))
+        for kind, queries in (("decode", 1), ("mixed", 2))
+    ),
+    *(
+        Case(f"linear one tile {stored}".strip(), multiply(8, 4096, 4096, stored, invariant.Linear))
         for stored in ("", "int8", "fp8_e4m3")
     ),
     *(

@@ -1,9 +1,10 @@
 """Cross-compilation of every kernel, as shipped, for every architecture; needs no accelerator.
 
-`python -m hotshoe_triton.matrix [--arch sm_90] [--all] [--json]` builds the operations of `CASES`
-for each architecture, calls them with tensors that have no memory, and compiles instead of
-launching. So what is compiled is what runs there: kernel, constants, warps, stages. The table
-says what each takes: registers and spilled bytes of a thread, shared memory of a program.
+`python -m hotshoe_triton.matrix [--arch sm_90] [--all] [--json] [--tuned FILE]` builds the
+operations of `CASES` (or those that a platform's file configures) for each architecture, calls them
+with tensors that have no memory, and compiles instead of launching. So what is compiled is what
+runs there: kernel, constants, warps, stages. The table says what each takes: registers and spilled
+bytes of a thread, shared memory of a program.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Self
 
 import triton
@@ -25,7 +27,7 @@ from triton.compiler import CompiledKernel
 from triton.runtime.jit import JITFunction
 
 from hotshoe.platform import DeviceFacts
-from hotshoe_triton.cases import CASES, Case
+from hotshoe_triton.cases import CASES, Case, tuned_cases
 from hotshoe_triton.device import ARCHS, Arch
 
 #: Compute units of the machine that is imagined; grids and tables depend on it a little.
@@ -160,17 +162,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--all", action="store_true", help="every case, not only the quick ones")
     parser.add_argument("--case", default="", help="cases whose name contains this")
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
+    parser.add_argument("--tuned", type=Path, help="compile what this file configures instead")
     options = parser.parse_args(arguments)
     names = options.arch or list(ARCHS)
     if len(names) > 1:
         # A process each: LLVM does not survive a change of its target.
         tool = [sys.executable, "-m", "hotshoe_triton.matrix", "--case", options.case]
         tool += ["--all"] * options.all + ["--json"] * options.json
+        tool += ["--tuned", str(options.tuned)] if options.tuned else []
         runs = [subprocess.run([*tool, "--arch", name], check=False) for name in names]
         return max(run.returncode for run in runs)
     faults = 0
-    for case in CASES:
-        if (case.quick or options.all) and options.case in case.name:
+    for case in tuned_cases(options.tuned) if options.tuned else CASES:
+        if (case.quick or options.all or options.tuned) and options.case in case.name:
             for row in rows(names[0], case):
                 faults += bool(row.fault)
                 print(json.dumps(asdict(row)) if options.json else line(row), flush=True)

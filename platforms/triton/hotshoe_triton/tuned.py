@@ -51,6 +51,10 @@ def table_for(
     for key, entry in read(path_of(folder, facts)).items():
         if key.startswith(shape):
             bucket = int(key.rpartition("/")[2])
-            values = {name: value for name, value in entry.items() if name != "us"}
-            found[spec.out_features, spec.in_features, bucket] = LinearConfig(**values)
+            found[spec.out_features, spec.in_features, bucket] = config_of(entry)
     return found
+
+
+def config_of(entry: dict[str, Any]) -> LinearConfig:
+    """Return an entry's configuration, without what was measured of it."""
+    return LinearConfig(**{name: value for name, value in entry.items() if name != "us"})

@@ -40,11 +40,6 @@ class LinearConfig:
 LIBRARY = LinearConfig("library")
 
 
-def bucket_of(rows: int) -> int | None:
-    """Return the bucket for a number of rows; None above the largest."""
-    return next((bucket for bucket in BUCKETS if bucket >= rows), None)
-
-
 def default(bucket: int, n: int, k: int, itemsize: int, facts: DeviceFacts) -> LinearConfig:
     """Choose without measuring.
 

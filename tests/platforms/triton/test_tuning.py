@@ -6,7 +6,7 @@ import pytest
 
 from hotshoe.platform import DeviceFacts
 from hotshoe_triton.device import ARCHS
-from hotshoe_triton.tuning import BUCKETS, LIBRARY, LinearConfig, bucket_of, configs, default
+from hotshoe_triton.tuning import BUCKETS, LIBRARY, LinearConfig, configs, default
 
 SHAPES = [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (128256, 4096), (96, 64)]
 
@@ -49,7 +49,3 @@ def test_a_tuner_tries_what_fits(facts: DeviceFacts, bucket: int) -> None:
         if config.kernel == "skinny":
             assert shared_bytes(config, bucket, 2) <= limit
     assert any(config.kernel == "gemv" for config in tried) == (bucket == 1)
-
-
-def test_buckets() -> None:
-    assert [bucket_of(rows) for rows in (1, 2, 3, 33, 64, 65)] == [1, 2, 4, 64, 64, None]
