@@ -286,8 +286,10 @@ void prepare_groups(const AttentionArgs& args, Workspace& work) {
 
 template <class T>
 void run_unit(const AttentionArgs& args, const ScoreMap& map, Workspace& work, int64_t index) {
-  const Unit& unit = work.plan.units[index / args.num_kv_heads];
-  const int kv_head = int(index % args.num_kv_heads);
+  // Head by head: units of one head may read the same keys, of one request or a shared prefix.
+  const int64_t units = int64_t(work.plan.units.size());
+  const Unit& unit = work.plan.units[index % units];
+  const int kv_head = int(index / units);
   UnitRun<T> run(args, map, unit, kv_head);
   run.compute();
   if (unit.group < 0) return run.store();
