@@ -22,8 +22,12 @@ constexpr int64_t kXCacheBytes = 512 * 1024;
 // Waking another thread pays from about so many bytes read or multiply-adds made by it.
 constexpr int64_t kMinThreadBytes = 128 * 1024;
 constexpr int64_t kMinThreadProducts = 512 * 1024;
+// And from about so many elements of x that it converts.
+constexpr int64_t kMinThreadElements = 32 * 1024;
 // A thread that falls behind leaves chunks to the others.
 constexpr int kChunksPerThread = 4;
+// Form::u8 is the quantised value plus 2^7.
+constexpr int kShiftOfU8 = 7, kOffsetOfU8 = 1 << kShiftOfU8;
 // Rows so far apart, or a multiple of it, share a set of the first-level cache.
 constexpr int64_t kCacheWayBytes = 4096;
 
@@ -63,14 +67,14 @@ float bring_into_form(const T* row, int64_t k, Form form, char* out, int8_t* byt
     return 1.0f;
   }
   const float scale = row_scale(row, k);
-  quantize_row(row, k, scale, form == Form::s8 ? (int8_t*)out : bytes);
-  if (form == Form::u8) {
-    for (int64_t i = 0; i < k; ++i) ((uint8_t*)out)[i] = uint8_t(bytes[i] + 128);
-  } else if (form == Form::s16_pairs) {
-    for (int64_t i = 0; i < k; ++i) {
-      const int64_t swapped = (i & ~int64_t(3)) | ((i & 1) << 1) | ((i & 2) >> 1);
-      ((int16_t*)out)[swapped] = bytes[i];
-    }
+  if (form != Form::s16_pairs) {
+    quantize_row(row, k, scale, (int8_t*)out, form == Form::u8 ? kOffsetOfU8 : 0);
+    return scale;
+  }
+  quantize_row(row, k, scale, bytes);
+  for (int64_t i = 0; i < k; ++i) {
+    const int64_t swapped = (i & ~int64_t(3)) | ((i & 1) << 1) | ((i & 2) >> 1);
+    ((int16_t*)out)[swapped] = bytes[i];
   }
   return scale;
 }
@@ -109,7 +113,7 @@ XRows convert_rows(const Call& call, const Kernel& kernel, int64_t m_begin, int6
         }
       }
     };
-    parallel_for(rows, convert, divide_up(kMinThreadBytes, k));
+    parallel_for(rows, convert, divide_up(kMinThreadElements, k));
   });
   return {data, strip * row_bytes, kernel.float_sums ? nullptr : scales};
 }
@@ -209,9 +213,8 @@ class Block {
     const int64_t n = std::min<int64_t>(kernel_.max_blocks * kBlockRows, layout.n - first);
     const float* bias = call_.bias ? call_.bias + first : nullptr;
     if (kernel_.float_sums) return {n, bias, nullptr, nullptr, 0};
-    constexpr int kShiftOf128 = 7;
     return {n, bias, layout.scales(call_.weights) + first, layout.sums(call_.weights) + first,
-            kernel_.form == Form::u8 ? kShiftOf128 : 0};
+            kernel_.form == Form::u8 ? kShiftOfU8 : 0};
   }
 
   void write(const void* sums, int64_t row, int rows, int64_t column) const {
