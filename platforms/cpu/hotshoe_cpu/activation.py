@@ -30,6 +30,6 @@ class GatedActivation:
     def __call__(self, x: Tensor) -> Tensor:
         size = self._size
         rows = x.size(0)
-        out = torch.empty((rows, size), dtype=x.dtype)
+        out = torch.empty(rows, size, dtype=x.dtype)
         self._kernel(out.data_ptr(), x.data_ptr(), rows, size, size, x.stride(0), *self._codes)
         return out

@@ -74,7 +74,7 @@ class Attention:
         assert (sinks is not None) == self._sinks
         table = metadata.block_table
         # Rows behind the last request's are padding of the batch, if anything.
-        out = torch.empty((q.size(0), self._width), dtype=q.dtype)
+        out = torch.empty(q.size(0), self._width, dtype=q.dtype)
         self._kernel(
             out.data_ptr(),
             q.data_ptr(),

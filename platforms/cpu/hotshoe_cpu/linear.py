@@ -86,7 +86,7 @@ class Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         rows, n = x.size(0), self._n
-        y = torch.empty((rows, n), dtype=self._y_dtype)
+        y = torch.empty(rows, n, dtype=self._y_dtype)
         self._kernel(
             *self._weight,
             rows,

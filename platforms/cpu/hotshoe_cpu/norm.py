@@ -24,7 +24,7 @@ class Norm:
     def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
         size = self._size
         rows = x.size(0)
-        out = torch.empty((rows, size), dtype=x.dtype)
+        out = torch.empty(rows, size, dtype=x.dtype)
         self._kernel(
             out.data_ptr(),
             x.data_ptr(),
@@ -50,7 +50,7 @@ class AddNorm:
     def __call__(self, x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         size = self._size
         rows = x.size(0)
-        out = torch.empty((rows, size), dtype=x.dtype)
+        out = torch.empty(rows, size, dtype=x.dtype)
         self._kernel(
             out.data_ptr(),
             x.data_ptr(),
