@@ -22,7 +22,7 @@ import msgspec
 from hotshoe.config import EngineConfig
 from hotshoe.engine.client import EngineInfo, EngineStats, PauseMode
 from hotshoe.engine.inputs import InputProcessor
-from hotshoe.engine.link import Link
+from hotshoe.engine.link import Link, runs_here
 from hotshoe.engine.messages import (
     Abort,
     Batch,
@@ -209,12 +209,12 @@ class AsyncEngine:
         for request_id in request_ids:
             self._end(request_id, None)
 
-    async def stats(self) -> EngineStats:
     async def abort_everywhere(self, request_ids: Iterable[str] | None = None) -> None:
         """See `EngineClient.abort_everywhere`."""
         ids = None if request_ids is None else list(request_ids)
         await self._call("abort_everywhere", request_ids=ids)
 
+    async def stats(self) -> EngineStats:
         """See `EngineClient.stats`."""
         return msgspec.convert(await self._call("stats"), EngineStats)
 
@@ -276,7 +276,7 @@ class AsyncEngine:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self.on_lost(EngineDeadError("the engine was closed"))
 
-    # What the link's thread calls.
+    # What the link calls, from its thread or in the loop.
 
     def on_news(self, news: News) -> None:
         """See `Listener.on_news`."""
@@ -318,7 +318,11 @@ class AsyncEngine:
 
     def _post(self, function: Callable[[Any], None], argument: object) -> None:
         """Run in the event loop; one that is closed has nobody who listens."""
-        if self._loop is not None:
+        if self._loop is None:
+            return
+        if runs_here(self._loop):
+            function(argument)
+        else:
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(function, argument)
 
@@ -336,6 +340,7 @@ class AsyncEngine:
                 raise EngineError("an AsyncEngine can serve one event loop at a time")
             self._loop = loop
             self._calls.clear()
+            self._link.attend(loop)
         return loop
 
     def _check_alive(self) -> None:
@@ -361,10 +366,10 @@ class AsyncEngine:
             stream = self._streams.get(self._sent.get(news.id, ""))
             if stream is not None:
                 stream.news.put_nowait(news.error.unwrap())
-        elif isinstance(news, Reply):
         elif isinstance(news, Unwanted):
             for request_id in list(self._streams) if news.ids is None else news.ids:
                 self._end(request_id, None)
+        elif isinstance(news, Reply):
             future = self._calls.get(news.number)
             if future is not None and not future.done():
                 if news.error is None:

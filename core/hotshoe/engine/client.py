@@ -191,14 +191,14 @@ class EngineClient(Protocol):
         """End requests of this client with finish reason ABORT; unknown ids are ignored."""
         ...
 
-    async def stats(self) -> EngineStats:
-        """Return the present counts.
-
-        Raises:
     async def abort_everywhere(self, request_ids: Iterable[str] | None = None) -> None:
         """End requests of all clients of the engine with finish reason ABORT; default: all."""
         ...
 
+    async def stats(self) -> EngineStats:
+        """Return the present counts.
+
+        Raises:
             EngineDeadError: The engine has stopped, or does not answer.
         """
         ...

@@ -6,6 +6,7 @@ A link carries commands there and calls its listener with what comes back. `Thre
 
 from __future__ import annotations
 
+import asyncio
 from typing import Protocol
 
 from hotshoe.engine.client import EngineInfo
@@ -15,7 +16,10 @@ from hotshoe.text.tokenizer import Tokenizer
 
 
 class Listener(Protocol):
-    """Gets called by a thread of the link; must not block and must not raise."""
+    """Gets called by a thread of the link, or by the loop that attends to it.
+
+    Must not block and must not raise.
+    """
 
     def on_news(self, news: News) -> None:
         """The engine has said something; `Dead` is the last thing that it says."""
@@ -50,6 +54,10 @@ class Link(Protocol):
         """Begin to call the listener."""
         ...
 
+    def attend(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let a running loop listen from now on, where that saves waking a thread for each step."""
+        ...
+
     def send(self, command: Command) -> None:
         """Send without waiting. May be called from any thread; while lost, nothing is sent."""
         ...
@@ -57,3 +65,11 @@ class Link(Protocol):
     def close(self) -> None:
         """Let go of the engine, and end it if this link started it."""
         ...
+
+
+def runs_here(loop: asyncio.AbstractEventLoop) -> bool:
+    """Return whether the caller is what this loop runs just now."""
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False

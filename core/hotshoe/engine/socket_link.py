@@ -1,11 +1,14 @@
 """The front end's link to an engine process over its unix socket.
 
-A front end whose engine has gone keeps trying to reach a new one at the same place. `socket_port`
-is the other end.
+The link's thread connects, and reads until an event loop attends to the link; from then on the loop
+reads, and the thread sends what the socket did not take at once and looks for a new engine at the
+same place when the old one has gone. `socket_port` is the other end.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import selectors
 import socket
 import threading
@@ -16,7 +19,7 @@ from typing import Protocol
 from hotshoe.engine.boot import load_tokenizer
 from hotshoe.engine.client import EngineInfo
 from hotshoe.engine.connection import Connection, Waker
-from hotshoe.engine.link import Listener
+from hotshoe.engine.link import Listener, runs_here
 from hotshoe.engine.messages import (
     UNREADABLE,
     Command,
@@ -35,6 +38,7 @@ from hotshoe.text.tokenizer import Tokenizer
 
 CONNECT_S = 10.0
 RETRY_S = 0.1
+LEAVE_S = 1.0
 
 
 class Owner(Protocol):
@@ -61,7 +65,7 @@ class SocketLink:
 
     Args:
         path: Where the engine listens.
-        listener: Called from the link's own thread.
+        listener: Called from the link's own thread or the loop that attends.
         owner: Who started the engine, if it was this process; closed with this link.
         tokenizer: On its way; default: loaded as the engine's description says.
 
@@ -84,6 +88,7 @@ class SocketLink:
         self._closed = threading.Event()
         self._num_found = 0
         self._connection: Connection | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         try:
             self._connection, self.info = self._connect()
             if tokenizer is None:
@@ -102,12 +107,17 @@ class SocketLink:
     def start(self) -> None:
         self._thread.start()
 
+    def attend(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waker.wake()
+
     def send(self, command: Command) -> None:
         assert self._connection is not None
         self._connection.send(encode(command))
 
     def close(self) -> None:
         self._closed.set()
+        self._leave_loop()
         self._waker.wake()
         if self._owner is not None:
             self._owner.close()
@@ -162,20 +172,59 @@ class SocketLink:
                 return
 
     def _pump(self, connection: Connection) -> None:
-        """Hand on what comes until the engine or this link has gone."""
+        """Hand on what comes, or let a loop do so, until the engine or this link has gone."""
+        loop: asyncio.AbstractEventLoop | None = None
         with selectors.DefaultSelector() as selector:
             selector.register(self._waker, selectors.EVENT_READ)
             selector.register(connection, selectors.EVENT_READ)
             self._hand_on(connection)  # what came along with the welcome
             while not (self._closed.is_set() or connection.ended):
+                if self._loop is not None and loop is not self._loop:
+                    loop = self._loop
+                    self._read_in(loop, connection)
+                reading = selectors.EVENT_READ if loop is None else 0
                 writing = selectors.EVENT_WRITE if connection.has_backlog else 0
-                selector.modify(connection, selectors.EVENT_READ | writing)
+                _watch(selector, connection, reading | writing)
                 for key, events in selector.select():
                     if key.fileobj is self._waker:
                         self._waker.clear()
                     if events & selectors.EVENT_WRITE:
                         connection.flush()
+                if loop is None:
+                    self._hand_on(connection)
+
+    def _read_in(self, loop: asyncio.AbstractEventLoop, connection: Connection) -> None:
+        """Let a loop hand on what comes until the connection ends or another loop attends."""
+        number = connection.fileno()
+
+        def read() -> None:
+            if self._loop is loop:
                 self._hand_on(connection)
+            if self._loop is not loop or connection.ended:
+                loop.remove_reader(number)
+                self._waker.wake()
+
+        with contextlib.suppress(RuntimeError):  # it has been closed; the next one will read
+            loop.call_soon_threadsafe(loop.add_reader, number, read)
+
+    def _leave_loop(self) -> None:
+        """Take the socket out of the loop, before it is closed."""
+        loop, connection = self._loop, self._connection
+        if loop is None or connection is None or loop.is_closed():
+            return
+        done = threading.Event()
+
+        def leave() -> None:
+            if connection.fileno() >= 0:
+                loop.remove_reader(connection.fileno())
+            done.set()
+
+        if not loop.is_running() or runs_here(loop):
+            leave()
+            return
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(leave)
+            done.wait(LEAVE_S)
 
     def _hand_on(self, connection: Connection) -> None:
         for message in connection.receive():
@@ -199,3 +248,14 @@ class SocketLink:
             self._listener.on_found(self.info)
             return True
         return False
+
+
+def _watch(selector: selectors.BaseSelector, connection: Connection, events: int) -> None:
+    """Let a selector wait for these events of a connection, or leave it out."""
+    watched = connection in selector.get_map()
+    if events and watched:
+        selector.modify(connection, events)
+    elif events:
+        selector.register(connection, events)
+    elif watched:
+        selector.unregister(connection)

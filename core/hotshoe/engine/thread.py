@@ -5,6 +5,7 @@ See `hotshoe.engine.link` for the other side of the contract.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import queue
 import threading
@@ -70,6 +71,9 @@ class ThreadLink:
 
     def start(self) -> None:
         self._thread.start()
+
+    def attend(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The engine's own thread speaks; there is no other one to save."""
 
     def send(self, command: Command) -> None:
         self._port.commands.put(command)
