@@ -91,7 +91,7 @@ class Compilations:
             compiler = lane.compiler()
             grammar = compiler.compile(key)
             size = grammar.num_bytes
-        except Exception as error:  # a foreign library may raise anything at all
+        except BaseException as error:  # a library may raise anything, a panic of Rust included
             future.set_exception(_as_request_error(key, error))
         else:
             future.set_result((compiler, grammar))
@@ -139,7 +139,7 @@ class _Lane:
             job()
 
 
-def _as_request_error(spec: GrammarSpec, error: Exception) -> UserError:
+def _as_request_error(spec: GrammarSpec, error: BaseException) -> UserError:
     if isinstance(error, UserError):
         return error
     cause = " ".join(str(error).split()) or type(error).__name__

@@ -16,6 +16,10 @@ WHITESPACE = r"[ \t\n\r]{1,40}"
 ESCAPES = '"\\bfnrt'
 #: Without it, text that must come next could be cut into tokens in one way only.
 _HEADER = '%llguidance {"no_forcing": true}\n'
+#: Rules that refer to each other are followed by recursion: 3,000 exhaust a thread's stack.
+MAX_RULES = 1000
+#: Time grows exponentially with them: 8 take 40 ms, 20 take 7 s.
+MAX_INTERSECTIONS = 8
 _FREE_TEXT = r"TEXT: /(.|\n)*/"
 
 
@@ -33,11 +37,18 @@ def grammar(text: str) -> str:
     """Return a grammar that is written in Lark already, with our options for its header.
 
     Raises:
-        RequestError: It sets options itself.
+        RequestError: It sets options itself, embeds what is checked only elsewhere, or is so large
+            that the library would exhaust its stack or compile for hours.
     """
     body = re.sub(r"\A\s*%llguidance \{\}\n", "", text)
-    if "%llguidance" in body:
-        raise refusal("a grammar may not set %llguidance options")
+    # Literals count as well: what is one, only the library knows.
+    for name in ("%llguidance", "%json", "%lark"):
+        if name in body:
+            raise refusal(f"a grammar may not contain {name}")
+    if sum(":" in line for line in body.splitlines()) > MAX_RULES:
+        raise refusal(f"a grammar may have {MAX_RULES} rules")
+    if body.count("&") > MAX_INTERSECTIONS:
+        raise refusal(f"a grammar may have {MAX_INTERSECTIONS} intersections (&)")
     return _HEADER + body
 
 
@@ -63,7 +74,8 @@ def structural_tag(tag: StructuralTag, special: Mapping[str, int]) -> str:
     begun = (f"{literal(s.begin)} body_{i}" for i, s in enumerate(tag.structures))
     rules += [f"one: {' | '.join(begun)}", f"section: {literal(tag.opening)} one more"]
     announced = []
-    for k, trigger in enumerate(tag.triggers):
+    only_section = tag.at_least_one and tag.stop_after_first
+    for k, trigger in enumerate(() if only_section else tag.triggers):
         rests = [
             f"{literal((tag.opening + s.begin)[len(trigger) :])} body_{i}"
             for i, s in enumerate(tag.structures)

@@ -14,6 +14,9 @@ from urllib.parse import unquote
 from hotshoe.errors import RequestError
 
 MAX_DEPTH = 100
+#: Levels of everything that is referred to, together: a library may follow one reference from
+#: within another by recursion, and 5,000 levels exhaust a thread's stack.
+MAX_REFERRED_DEPTH = 2000
 Schema = Mapping[str, Any] | bool
 
 TYPES = frozenset(("array", "boolean", "integer", "null", "number", "object", "string"))
@@ -100,11 +103,14 @@ def reachable(root: Schema) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
     Raises:
         RequestError: A keyword holds something that is not a schema, a `$ref` leads nowhere or
-            away from this document, or `$ref`s run in a circle that consumes no text.
+            away from this document, `$ref`s lead to too much, or run in a circle that consumes
+            no text.
     """
     seen: set[int] = set()
     stack: list[tuple[str, Any]] = [("#", root)]
     in_place: dict[str, list[str]] = {}
+    referred: set[int] = set()
+    levels_left = MAX_REFERRED_DEPTH
     while stack:
         place, schema = stack.pop()
         if isinstance(schema, bool) or id(schema) in seen:
@@ -122,6 +128,13 @@ def reachable(root: Schema) -> Iterator[tuple[str, Mapping[str, Any]]]:
                 edges.append(child_place)
         if "$ref" in schema:
             target_place, target = _resolve(root, schema["$ref"], place)
+            if id(target) not in referred:
+                referred.add(id(target))
+                levels_left -= _depth(target)
+                if levels_left < 0:
+                    raise refusal(
+                        f"what $ref leads to nests deeper than {MAX_REFERRED_DEPTH} levels in all"
+                    )
             stack.append((target_place, target))
             edges.append(target_place)
     _check_circles(in_place)

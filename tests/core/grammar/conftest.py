@@ -16,6 +16,10 @@ from hotshoe.types import GrammarSpec
 VOCAB_SIZE, EOS, SPECIAL = 300, 255, 256
 
 
+class Panic(BaseException):
+    """What is no Exception."""
+
+
 @dataclass
 class ToyMatcher:
     texts: list[tuple[int, ...]]
@@ -56,6 +60,8 @@ class ToyCompiler:
             raise RequestError("grammar: a bracket is open", "grammar")
         if spec.value == "bug":
             raise ZeroDivisionError("oh\nno")
+        if spec.value.startswith("panic"):
+            raise Panic("of a library in another language")
         texts = [tuple(map(int, text.split())) for text in spec.value.split("|")]
         return ToyGrammar(texts)
 

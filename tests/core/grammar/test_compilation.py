@@ -7,7 +7,11 @@ import pytest
 
 from hotshoe.errors import RequestError
 from hotshoe.grammar.backends import GrammarBackends
-from hotshoe.grammar.compilation import FAILURE_BYTES, Compilations
+from hotshoe.grammar.compilation import (
+    FAILURE_BYTES,
+    THREADS_PER_BACKEND,
+    Compilations,
+)
 from hotshoe.types import GrammarSpec
 
 
@@ -53,6 +57,13 @@ def test_failures_are_remembered_and_plain(compilations, toy) -> None:
         compilations.submit(spec("bug")).result(10)
     compilations.close()
     assert compilations.num_bytes == 2 * FAILURE_BYTES
+
+
+def test_a_panic_costs_no_thread(compilations) -> None:
+    for i in range(2 * THREADS_PER_BACKEND):
+        with pytest.raises(RequestError, match="of a library in another language"):
+            compilations.submit(spec(f"panic {i}")).result(10)
+        compilations.submit(spec(str(i))).result(10)
 
 
 def test_a_slow_backend_delays_no_other(toy, vocabulary) -> None:

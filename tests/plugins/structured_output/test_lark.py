@@ -76,8 +76,29 @@ def test_a_trigger_is_text_or_one_special_token(llguidance_bench) -> None:
 def test_options_are_ours() -> None:
     assert lark.grammar("%llguidance {}\nstart: A").endswith("}\nstart: A")
     for text in ("%llguidance {}\n%llguidance {}\nstart: A", '%llguidance {"x": 1}\nstart: A'):
-        with pytest.raises(RequestError, match="may not set"):
+        with pytest.raises(RequestError, match="may not contain %llguidance"):
             lark.grammar(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ('start: %json {"allOf": []}', "%json"),
+        ('start: %lark { start: "a" }', "%lark"),
+        ("start: r0\n" + "\n".join(f"r{i}: r{i + 1}" for i in range(5000)), "1000 rules"),
+        ("start: A\nA: " + " & ".join(["/a+/"] * 10), "8 intersections"),
+    ],
+)
+def test_what_a_library_cannot_bear_is_refused(text: str, cause: str) -> None:
+    with pytest.raises(RequestError, match=cause):
+        lark.grammar(text)
+
+
+def test_the_longest_chain_of_rules_is_compiled(llguidance_bench) -> None:
+    links = range(lark.MAX_RULES - 2)
+    rules = [f'r{i}: r{i + 1} "a"' for i in links] + [f'r{len(links)}: "b"']
+    grammar = llguidance_bench.compile(GrammarSpec.ebnf("start: r0\n" + "\n".join(rules)))
+    assert llguidance_bench.accepts(grammar, "b" + "a" * len(links))
 
 
 def test_what_must_come_next_may_be_cut_anyhow(llguidance_bench) -> None:

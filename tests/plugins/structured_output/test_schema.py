@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 import pytest
@@ -9,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hotshoe.errors import RequestError
-from hotshoe_structured_output.keywords import LLGUIDANCE, XGRAMMAR, unsupported
+from hotshoe_structured_output.keywords import (
+    LLGUIDANCE,
+    MAX_COMBINED_PATTERNS,
+    XGRAMMAR,
+    unsupported,
+)
 from hotshoe_structured_output.schema import MAX_DEPTH, parse_json, reachable
 
 
@@ -87,11 +93,22 @@ def test_each_schema_is_visited_once() -> None:
     assert len(list(reachable(json.loads(json.dumps(shared))))) == 52
 
 
-def test_many_references_take_linear_time() -> None:
-    names = range(5000)
-    schema = {"$defs": {str(i): {"items": {"$ref": f"#/$defs/{i + 1}"}} for i in names}}
-    schema["$defs"]["5000"] = {}
-    assert len(list(reachable({**schema, "$ref": "#/$defs/0"}))) == 10_002
+def chain(length: int) -> dict:
+    schema = {"$defs": {str(i): {"items": {"$ref": f"#/$defs/{i + 1}"}} for i in range(length)}}
+    schema["$defs"][str(length)] = {}
+    return {**schema, "$ref": "#/$defs/0"}
+
+
+def test_references_are_followed_only_so_far() -> None:
+    assert len(list(reachable(chain(600)))) == 1202
+    with pytest.raises(RequestError, match="nests deeper than 2000 levels in all"):
+        list(reachable(chain(700)))
+
+
+def test_many_references_to_one_place_are_one() -> None:
+    schema = {"$defs": {"x": {"type": "integer"}}, "items": {"$ref": "#/$defs/x"}}
+    schema["properties"] = {str(i): {"$ref": "#/$defs/x"} for i in range(3000)}
+    assert len(list(reachable(schema))) == 3003
 
 
 KEYWORDS = st.sampled_from([*LLGUIDANCE, "not", "$defs", "uniqueItems", "$id"])
@@ -110,3 +127,26 @@ def test_nothing_else_than_a_refusal_comes_of_any_json(schema) -> None:
         except RequestError as error:
             reason = str(error)
         assert reason is None or reason
+
+
+@pytest.mark.parametrize(
+    "spread",
+    [
+        lambda patterns: {"allOf": [{"pattern": p} for p in patterns]},
+        lambda patterns: {"allOf": [{"properties": {"a": {"pattern": p}}} for p in patterns]},
+        lambda patterns: {
+            "$defs": {str(i): {"pattern": p} for i, p in enumerate(patterns)},
+            "allOf": [{"$ref": f"#/$defs/{i}"} for i in range(len(patterns))],
+        },
+        lambda patterns: functools.reduce(
+            lambda inner, p: {"pattern": p, "anyOf": [inner]}, patterns, {"type": "string"}
+        ),
+    ],
+)
+def test_patterns_that_may_intersect_are_few(spread) -> None:
+    patterns = [f"a{{{i}}}" for i in range(MAX_COMBINED_PATTERNS + 1)]
+    assert unsupported(spread(patterns[1:]), LLGUIDANCE, 100) is None
+    reason = unsupported(spread(patterns), LLGUIDANCE, 100)
+    assert reason is not None and "patterns" in reason
+    apart = {"properties": {p: {"type": "string", "pattern": p} for p in patterns}}
+    assert unsupported(apart, LLGUIDANCE, 100) is None
