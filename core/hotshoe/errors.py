@@ -17,6 +17,9 @@
 A message says what is wrong, with which value, and what to do. Programmer errors stay asserts.
 """
 
+#: What foreign code may raise where it must stop nobody else: a library may end the process, too.
+FOREIGN = (Exception, SystemExit)
+
 
 class HotshoeError(Exception):
     """Root of every deliberate exception."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +23,10 @@ class Platforms:
         parser.add_argument("--json", action="store_true", help="print JSON")
 
     def run(self, args: Namespace) -> int:
-        from hotshoe.plugins.platforms import list_platforms
+        from hotshoe.plugins.platforms import list_platforms, troubles
 
-        found = [describe(status) for status in list_platforms(PluginManager())]
+        plugins = PluginManager()
+        found = [describe(status) for status in list_platforms(plugins)]
         if args.json:
             print(json.dumps(found))
         elif found:
@@ -32,6 +34,8 @@ class Platforms:
             print(table(names, [[row[name] for name in names] for row in found]))
         else:
             print("no platform is installed; install one, such as hotshoe-platform-cpu")
+        for trouble in troubles(plugins):
+            print(trouble, file=sys.stderr)
         return 0
 
 

@@ -4,21 +4,20 @@ is taken. Every incompatibility between configuration, platform and model is fou
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hotshoe.config import EngineConfig
-from hotshoe.errors import ConfigError, PlatformError, UserError
+from hotshoe.errors import ConfigError
 from hotshoe.executor import Worker
 from hotshoe.lazy import resolve_lazy
 from hotshoe.models import ModelConfig
 from hotshoe.models.generation import sampling_defaults
 from hotshoe.platform import Change, Platform
 from hotshoe.plugins import PluginManager
-from hotshoe.plugins.platforms import candidates_of, choose_platform
+from hotshoe.plugins.platforms import blaming, candidates_of, choose_platform
 from hotshoe.slots import SLOTS, Rendezvous, Selector
 
 DEFAULT_BLOCK_SIZE = 16
@@ -132,24 +131,6 @@ def prepare(
         selector,
         defaults,
     )
-
-
-@contextmanager
-def blaming(platform: str) -> Iterator[None]:
-    """Name the platform whose code fails, whatever it raises.
-
-    Raises:
-        PlatformError: It failed in a way that is not a user's mistake.
-    """
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        raise PlatformError(
-            f"platform {platform} is defective: {type(error).__name__}: {error}; "
-            "choose another with --platform NAME, or mend it"
-        ) from error
 
 
 def find_model(name: str, plugins: PluginManager) -> Path:

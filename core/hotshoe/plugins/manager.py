@@ -18,7 +18,7 @@ import pluggy
 
 from hotshoe import __version__
 from hotshoe.deprecation import deprecated
-from hotshoe.errors import PluginError
+from hotshoe.errors import FOREIGN, PluginError
 from hotshoe.plugins import hookspecs
 from hotshoe.suggest import did_you_mean
 
@@ -98,7 +98,7 @@ class PluginManager:
                 warnings.simplefilter("always")
                 hook_api = _check_plugin(point.name, plugin, hooks)
                 self._pm.register(plugin, name=point.name)
-        except Exception as error:  # a foreign module may raise anything at all
+        except FOREIGN as error:  # a foreign module may raise anything at all
             return PluginRecord(*record, hooks, error=f"{type(error).__name__}: {error}")
         for warning in caught:
             warnings.warn_explicit(
@@ -186,7 +186,7 @@ class PluginManager:
                 value = implementation.function(**call)
                 if not isinstance(value, kind):
                     raise TypeError(f"it returned {type(value).__name__}")
-            except Exception as error:  # a foreign hook may raise anything at all
+            except FOREIGN as error:  # a foreign hook may raise anything at all
                 self._give_up(name, f"it failed in {hook}: {type(error).__name__}: {error}")
             else:
                 results.append((name, value))

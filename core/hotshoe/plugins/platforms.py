@@ -6,10 +6,12 @@ of another one without being asked.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hotshoe.errors import PlatformError
+from hotshoe.errors import FOREIGN, PlatformError, PluginError, UserError
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import Absent, Available, Broken, Detection, Platform, PlatformStatus
 from hotshoe.plugins.manager import PluginManager
@@ -59,14 +61,45 @@ def choose_platform(plugins: PluginManager, name: str) -> Platform:
     return platform
 
 
+def troubles(plugins: PluginManager) -> list[str]:
+    """Say which plugins may have brought a platform, but cannot, and which names are contested."""
+    broken = [f"plugin {r.name} is broken: {r.error}" for r in plugins.records if r.error]
+    return [*broken, *plugins.conflicts(HOOK).values()]
+
+
+@contextmanager
+def blaming(platform: str) -> Iterator[None]:
+    """Name the platform whose code fails, whatever it raises.
+
+    Raises:
+        PlatformError: It failed in a way that is not a user's mistake.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except FOREIGN as error:
+        raise PlatformError(
+            f"platform {platform} is defective: {type(error).__name__}: {error}; "
+            "choose another with --platform NAME, or mend it"
+        ) from error
+
+
 def candidates_of(platform: Platform, plugins: PluginManager) -> list[Candidate]:
     """Return what a platform and the kernel packs beside it offer.
 
     Each candidate knows the hook version that its package was built for, so that it is not asked
     about what came later.
+
+    Raises:
+        PluginError: Something else than a candidate is offered.
     """
-    own = [(plugins.owner(HOOK, platform.name), candidate) for candidate in platform.candidates()]
+    offers = list(platform.candidates())
+    own = [(plugins.owner(HOOK, platform.name), candidate) for candidate in offers]
     packs = plugins.sequence("hotshoe_candidates", platform=platform.name)
+    for record, candidate in own + packs:
+        if not hasattr(candidate, "hook_api"):
+            raise PluginError(f"plugin {record.name} offers {candidate!r}, which is no Candidate")
     return [replace(candidate, hook_api=record.hook_api) for record, candidate in own + packs]
 
 
@@ -89,7 +122,7 @@ def _probe(plugins: PluginManager, name: str) -> tuple[Platform | None, Detectio
         if not isinstance(detection, Detection):
             return None, Broken(f"probe() returned {type(detection).__name__}, not a detection")
         return platform, detection
-    except Exception as error:  # foreign code may raise anything; the cause is kept
+    except FOREIGN as error:  # foreign code may raise anything; the cause is kept
         return None, Broken(f"{type(error).__name__}: {error}")
 
 
@@ -100,6 +133,6 @@ def _status(plugins: PluginManager, name: str) -> PlatformStatus:
     if platform is not None and isinstance(detection, Available):
         try:
             facts = platform.facts()
-        except Exception as error:  # as for probing
+        except FOREIGN as error:  # as for probing
             detection = Broken(f"facts() failed: {type(error).__name__}: {error}")
     return PlatformStatus(name, owner, detection, facts)

@@ -22,6 +22,7 @@ from hotshoe.loader import load_weights
 from hotshoe.models import ModelConfig
 from hotshoe.models.base import Model, ModelBuilder
 from hotshoe.platform import Platform
+from hotshoe.plugins.platforms import blaming
 from hotshoe.runner.graphs import graph_sizes
 from hotshoe.runner.kv import converted, read_blocks, write_blocks
 from hotshoe.runner.runner import Operations, Runner, RunnerLimits, RunningStep
@@ -91,7 +92,7 @@ class TorchWorker:
         self._records = False
 
     def load(self) -> WorkerInfo:
-        with self._phase("activate platform"):
+        with self._phase("activate platform"), blaming(self._platform.name):
             report = self._platform.activate(self._config)
         with self._phase("build model"):
             ctx, model = self.build()
@@ -121,7 +122,8 @@ class TorchWorker:
         if self._platform.measures_memory:
             with self._phase("measure memory"):
                 self._measure()
-        budget = self._platform.memory_budget(self._config)
+        with blaming(self._platform.name):
+            budget = self._platform.memory_budget(self._config)
         return WorkerInfo(
             vocab_size=model.vocab_size,
             block_bytes=sum(layer.block_bytes() for layer in ctx.attention_layers),

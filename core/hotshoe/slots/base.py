@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hotshoe.errors import SelectionError, UserError
+from hotshoe.errors import FOREIGN, SelectionError, UserError
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots.specs import KVLayout, younger_fields
@@ -169,7 +169,10 @@ class Selector:
         return self._by_slot[slot]
 
     def _register(self, candidate: Candidate) -> None:
-        offered = self._candidates_of(candidate.slot)
+        try:
+            offered = self._candidates_of(candidate.slot)
+        except SelectionError as error:
+            raise SelectionError(f"candidate {candidate.name!r}: {error}") from None
         if candidate.name == REFERENCE:
             raise SelectionError(
                 f"a candidate of slot {candidate.slot} may not be named {REFERENCE}"
@@ -212,7 +215,7 @@ class Selector:
                 operation = resolve_lazy(self._by_slot[slot][name].build)(spec, self.facts)
             except UserError:
                 raise
-            except Exception as error:  # a foreign kernel may raise anything; the cause is kept
+            except FOREIGN as error:  # a foreign kernel may raise anything; the cause is kept
                 cause = f"it accepted, but could not be built: {type(error).__name__}: {error}"
                 if name in (REFERENCE, self._forced.get(slot)):
                     raise SelectionError(f"slot {slot}, candidate {name}: {cause}") from error
@@ -231,7 +234,7 @@ class Selector:
             return refuse("its results may depend on the batch, and --batch-invariant is set")
         try:
             verdict = candidate.ask(spec, self.facts)
-        except Exception as error:  # as above
+        except FOREIGN as error:  # as above
             cause = f"supports() raised {type(error).__name__}: {error}"
             return Verdict(None, cause, defect=True)
         if not isinstance(verdict, Verdict):

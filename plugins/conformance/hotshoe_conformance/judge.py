@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hotshoe.errors import FOREIGN
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import Candidate, Verdict
@@ -65,7 +66,7 @@ def ask(candidate: Candidate, spec: Any, facts: DeviceFacts) -> tuple[Verdict | 
             verdict = candidate.ask(spec, facts)
             middle = time.perf_counter()
             again = candidate.ask(spec, facts)
-        except Exception as error:  # foreign code may raise anything; the cause is kept
+        except FOREIGN as error:  # foreign code may raise anything; the cause is kept
             return None, f"supports() raised {cause(error)}"
     if not isinstance(verdict, Verdict):
         return None, f"supports() returned {type(verdict).__name__}, not a Verdict"
@@ -114,7 +115,7 @@ def judge(
         return outcome
     try:
         op = resolve_lazy(candidate.build)(spec, facts)
-    except Exception as error:
+    except FOREIGN as error:
         return Outcome(defect=f"supports() says yes, but building raises {cause(error)}")
     try:
         place = Place(facts.device)
@@ -124,7 +125,7 @@ def judge(
         if not defect and candidate.batch_invariant:
             defect = _invariance_defect(problem(), op, first, place)
         return replace(outcome, defect=defect)
-    except Exception as error:
+    except FOREIGN as error:
         return Outcome(defect=f"supports() says yes, but the call raises {cause(error)}")
 
 
@@ -200,6 +201,6 @@ def _invariance_defect(problem: Any, op: Any, whole: Mapping[str, Tensor], place
     return ""
 
 
-def cause(error: Exception) -> str:
+def cause(error: BaseException) -> str:
     """Return what an exception says, on one line."""
     return f"{type(error).__name__}: {error}".splitlines()[0]

@@ -21,7 +21,7 @@ from hotshoe.config import EngineConfig
 from hotshoe.errors import ConfigError
 from hotshoe.platform import DeviceFacts, Platform
 from hotshoe.plugins import PluginManager
-from hotshoe.plugins.platforms import candidates_of, choose_platform
+from hotshoe.plugins.platforms import blaming, candidates_of, choose_platform, troubles
 from hotshoe.slots import REFERENCE, SLOTS, Candidate, KVLayout, Selector
 from hotshoe.suggest import did_you_mean
 from hotshoe_conformance import measure
@@ -93,13 +93,17 @@ class Kit:
         self.plugins = plugins or PluginManager()
         self.seed = secrets.randbelow(10**6) if self.options.seed is None else self.options.seed
         self.platform = choose_platform(self.plugins, name)
+        for trouble in troubles(self.plugins):
+            say(trouble)
         self._host_threads = torch.get_num_threads()
-        self.config = resolved(self.platform, self.options.platform_options)
-        self.facts = self.platform.facts()
-        self.by_slot = offered(self.platform, self.plugins, self.facts)
+        with blaming(name):
+            self.config = resolved(self.platform, self.options.platform_options)
+            self.facts = self.platform.facts()
+            self.by_slot = offered(self.platform, self.plugins, self.facts)
         self._check_names()
         self.undeclared = declaration_defects(self.platform, self.facts, self.by_slot)
-        self.platform.activate(self.config)
+        with blaming(name):
+            self.platform.activate(self.config)
 
     def _check_names(self) -> None:
         slot, name = self.options.slot, self.options.candidate
@@ -224,7 +228,8 @@ class Kit:
         return ""
 
     def _free_bytes(self) -> int:
-        return self.platform.memory_budget(self.config).available_bytes
+        with blaming(self.platform.name):
+            return self.platform.memory_budget(self.config).available_bytes
 
     def _repeat(self, case: Case, candidate: str) -> str:
         words = [

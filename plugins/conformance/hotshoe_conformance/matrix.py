@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hotshoe.cli.table import table
+from hotshoe.errors import FOREIGN
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import Absent, Available, Broken, Platform, PlatformStatus, Proof, Target
 from hotshoe.plugins import PluginManager
@@ -44,7 +45,7 @@ def matrix(plugins: PluginManager) -> list[Line]:
     for status in list_platforms(plugins):
         try:
             platform: Platform = resolve_lazy(plugins.mapping(HOOK)[status.name])()
-        except Exception as error:  # foreign code may raise anything; the cause is printed
+        except FOREIGN as error:  # foreign code may raise anything; the cause is printed
             found.append(Line(status.name, "", NOTHING, f"{type(error).__name__}: {error}"))
             continue
         found += _platform_lines(platform, status)

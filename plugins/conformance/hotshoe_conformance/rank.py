@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from hotshoe.errors import EngineError
+from hotshoe.errors import FOREIGN, EngineError
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import DeviceFacts
 from hotshoe.plugins import PluginManager
@@ -88,7 +88,7 @@ class Member:
                 raw = found["y"].contiguous().view(-1).view(torch.uint8).numpy().tobytes()
                 bits = hashlib.sha256(raw).hexdigest()
             return Answer(case.index, outcome.defect, outcome.error, bits)
-        except Exception as error:  # foreign code may raise anything; the cause is kept
+        except FOREIGN as error:  # foreign code may raise anything; the cause is kept
             self.close()
             return Answer(case.index, f"rank {self.rank} raises {cause(error)}", over=True)
 
@@ -134,7 +134,7 @@ class Member:
             call()
         except EngineError:
             pass
-        except Exception as error:
+        except FOREIGN as error:
             if not self.patient:
                 return f"rank {self.rank} gets {cause(error)}; promised is an EngineError"
         else:

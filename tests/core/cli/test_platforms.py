@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from hotshoe.cli.main import main
 from hotshoe.cli.platforms import describe
 from hotshoe.platform import Absent, Available, Broken, DeviceFacts, PlatformStatus
 
@@ -36,3 +37,14 @@ def test_table(hotshoe) -> None:
 def test_json(hotshoe) -> None:
     rows = json.loads(hotshoe("platforms", "--json").out)
     assert "null" in [row["platform"] for row in rows]
+
+
+def test_plugins_that_cannot_bring_a_platform_are_named(monkeypatch, capsys) -> None:
+    import hotshoe.plugins.manager as manager
+
+    broken = manager.EntryPoint("broken", "dist", "1", lambda: 1 / 0)
+    points = [*manager.installed_entry_points(), broken]
+    monkeypatch.setattr(manager, "installed_entry_points", lambda: points)
+    assert main(["platforms"]) == 0
+    told = capsys.readouterr().err
+    assert told == "plugin broken is broken: ZeroDivisionError: division by zero\n"

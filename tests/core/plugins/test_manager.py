@@ -246,3 +246,14 @@ def test_core_is_installed_like_any_other() -> None:
     [core] = [point for point in installed_entry_points() if point.name == "core"]
     assert core.distribution == "hotshoe"
     assert core.load().HOTSHOE_HOOK_API == HOOK_API
+
+
+def test_a_plugin_that_ends_the_process_on_import_is_broken() -> None:
+    def load() -> None:
+        raise SystemExit(3)
+
+    broken, well = PluginManager(
+        [EntryPoint("a", "dist", "1", load), EntryPoint("b", "dist", "1", lambda: Plugin(one="1"))]
+    ).records
+    assert broken.error == "SystemExit: 3"
+    assert (well.error, well.hook_api) == (None, HOOK_API)

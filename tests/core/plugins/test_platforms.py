@@ -2,12 +2,13 @@
 
 import pytest
 
-from hotshoe.errors import PlatformError, PluginError
+from hotshoe.errors import ConfigError, PlatformError, PluginError
 from hotshoe.platform import Absent, Available, Broken, DeviceFacts, Platform
 from hotshoe.plugins import PluginManager, hookimpl, platforms
 from hotshoe.plugins.hookspecs import HOOK_API
 from hotshoe.plugins.manager import EntryPoint
-from hotshoe.plugins.platforms import choose_platform, list_platforms
+from hotshoe.plugins.platforms import blaming, candidates_of, choose_platform, list_platforms
+from hotshoe.slots import Candidate, accept
 
 
 class Simulated(Platform):
@@ -17,7 +18,7 @@ class Simulated(Platform):
     finding: object = None
 
     def probe(self):
-        if isinstance(self.finding, Exception):
+        if isinstance(self.finding, BaseException):
             raise self.finding
         return self.finding
 
@@ -164,3 +165,37 @@ def test_facts_that_fail_make_a_platform_broken(machine, monkeypatch: pytest.Mon
     [status] = list_platforms(found)
     assert status.detection == Broken("facts() failed: OSError: the driver hangs")
     assert status.facts is None
+
+
+def test_a_platform_that_ends_the_process_is_broken(machine) -> None:
+    found = machine(a=SystemExit("no licence"), b=Available(1))
+    [a, b] = list_platforms(found)
+    assert a.detection == Broken("SystemExit: no licence")
+    assert b.facts is not None
+
+
+def test_candidates_know_the_hook_version_of_their_package(machine) -> None:
+    found = machine(a=Available(1))
+    platform = choose_platform(found, "a")
+    platform.candidates = lambda: [Candidate("rms_norm", "mine", accept, "m:f")]
+    [candidate] = candidates_of(platform, found)
+    assert candidate.hook_api == HOOK_API
+
+
+def test_what_is_no_candidate_is_named(machine) -> None:
+    found = machine(a=Available(1))
+    platform = choose_platform(found, "a")
+    platform.candidates = lambda: ["rms_norm"]
+    with pytest.raises(PluginError, match="plugin plugin offers 'rms_norm', which is no Candidate"):
+        candidates_of(platform, found)
+
+
+@pytest.mark.parametrize("error", [OSError("libvendor.so is missing"), SystemExit("no licence")])
+def test_whose_code_fails_is_named(error: BaseException) -> None:
+    with (
+        pytest.raises(PlatformError, match=r"platform a is defective: \w+: (lib|no)"),
+        blaming("a"),
+    ):
+        raise error
+    with pytest.raises(ConfigError, match="a user's mistake"), blaming("a"):
+        raise ConfigError("a user's mistake")

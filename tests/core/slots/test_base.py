@@ -159,7 +159,7 @@ def test_forcing_an_unknown_slot_lists_the_slots():
 def test_an_unknown_slot_is_an_error():
     with pytest.raises(SelectionError, match="rotary_and_cache"):
         selector().decide("flux", SPEC)
-    with pytest.raises(SelectionError, match="unknown slot 'flux'"):
+    with pytest.raises(SelectionError, match="candidate 'x': unknown slot 'flux'"):
         selector(candidate("x", accept(1), slot="flux"))
 
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from hotshoe.cli.main import main
-from hotshoe.errors import ConfigError, PluginError, SelectionError
+from hotshoe.errors import ConfigError, PlatformError, PluginError, SelectionError
+from hotshoe.plugins.manager import EntryPoint, PluginManager, installed_entry_points
 from hotshoe.slots import SLOTS, Candidate, NormSpec, accept, refuse
 from hotshoe.slots.reference.attention import Attention
 from hotshoe.slots.reference.norm import build_norm
@@ -123,6 +124,22 @@ def test_offers_that_no_engine_could_take(installed, offer) -> None:
         Kit("mine", QUICK, installed(offer("norm", build_norm)))
     with pytest.raises(PluginError, match="unknown platform 'mien'"):
         Kit("mien", QUICK, installed())
+
+
+def test_plugins_that_are_broken_are_named(installed) -> None:
+    broken = PluginManager([*installed_entry_points(), EntryPoint("b", "d", "1", lambda: 1 / 0)])
+    said: list[str] = []
+    Kit("cpu", Options(slot="sample", case=0), broken, said.append)
+    assert said == ["plugin b is broken: ZeroDivisionError: division by zero"]
+
+
+@pytest.mark.parametrize("method", ["resolve", "candidates", "activate"])
+def test_a_platform_that_fails_is_named(installed, method: str) -> None:
+    def fail(self, *arguments):
+        raise OSError("libvendor.so is missing")
+
+    with pytest.raises(PlatformError, match="platform mine is defective: OSError: libvendor"):
+        Kit("mine", QUICK, installed(**{method: fail}))
 
 
 def test_two_candidates_of_one_name_are_a_defect(installed, offer) -> None:
