@@ -108,10 +108,12 @@ def _check_place(path: Path) -> None:
     Raises:
         CheckpointError: It is none.
     """
-    if path.is_dir():
-        files = [] if (path / "config.json").exists() else sorted(path.glob("*.gguf"))
-    else:
-        files = [path] if path.is_file() else []
+    try:
+        if (path / "config.json").exists():
+            return
+        files = sorted(path.glob("*.gguf")) if path.is_dir() else [path] if path.is_file() else []
+    except OSError as error:  # no permission, or no name that a file can have
+        raise CheckpointError(f"{str(path)[:200]} cannot be read: {error.strerror}") from None
     for file in files:
         if file.suffix == ".gguf":
             raise CheckpointError(

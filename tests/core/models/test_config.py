@@ -120,6 +120,8 @@ def test_what_is_no_model_directory_is_named(tmp_path):
     weights.touch()
     with pytest.raises(CheckpointError, match="give the directory"):
         ModelConfig.load(weights)
+    with pytest.raises(CheckpointError, match="cannot be read: File name too long"):
+        ModelConfig.load(tmp_path / ("a" * 5000))
 
 
 @pytest.mark.parametrize(
