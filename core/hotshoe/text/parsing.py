@@ -120,12 +120,14 @@ class CallGrammar:
 
     The response is `opening`, one of `tags`, any number of further ones, each after `separator`,
     then `closing`. A `separator` of None allows one call only. In free text, `trigger` announces
-    such a response: `opening` and every `begin`, joined, start with it. Where a reasoning section
-    may come first, it ends with one of `after`, or else as `ParserFormat.reasoning_ends` says.
+    such a response: `opening` and every `begin`, joined, start with it. It is None where the parser
+    reads calls that are announced otherwise, too; then a grammar cannot constrain calls that nobody
+    forces. Where a reasoning section may come first, it ends with one of `after`, or else as
+    `ParserFormat.reasoning_ends` says.
     """
 
     tags: tuple[CallTag, ...]
-    trigger: str
+    trigger: str | None
     opening: str = ""
     separator: str | None = ""
     closing: str = ""

@@ -30,7 +30,7 @@ def _open(context: ParseContext) -> ResponseParser:
 def _calls(tools: Tools) -> CallGrammar:
     marker = _MARKERS[0]
     return CallGrammar(
-        json_tags(tools), trigger=marker, opening=f"{marker}[", separator=", ", closing="]"
+        json_tags(tools), trigger=None, opening=f"{marker}[", separator=", ", closing="]"
     )
 
 

@@ -122,8 +122,7 @@ def _call(reader: Reader, writer: Writer, tools: Tools, recipient: str) -> Steps
 def _calls(tools: Tools) -> CallGrammar:
     begin = f"{_CHANNEL}commentary {_RECIPIENT}{_FUNCTIONS}{{}} {_CONSTRAIN}json{_MESSAGE}"
     tags = [CallTag(name, begin.format(name), schema, _CALL) for name, schema in tools.items()]
-    trigger = f"{_CHANNEL}commentary {_RECIPIENT}"
-    return CallGrammar(tuple(tags), trigger=trigger, separator=None, after=(f"{_START}assistant",))
+    return CallGrammar(tuple(tags), trigger=None, separator=None, after=(f"{_START}assistant",))
 
 
 FORMAT = ParserFormat(

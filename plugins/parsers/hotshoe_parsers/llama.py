@@ -43,7 +43,7 @@ def _open(context: ParseContext) -> ResponseParser:
 
 
 def _calls(tools: Tools) -> CallGrammar:
-    return CallGrammar(json_tags(tools, key="parameters"), trigger='{"name": "', separator=None)
+    return CallGrammar(json_tags(tools, key="parameters"), trigger=None, separator=None)
 
 
 FORMAT = ParserFormat(

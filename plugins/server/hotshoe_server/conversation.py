@@ -27,7 +27,7 @@ from hotshoe_server.errors import ApiError
 from hotshoe_server.renderer import Rendered
 from hotshoe_server.schemas.grammar import JsonSchemaFormat, StructuredOutputs
 from hotshoe_server.state import ServerState
-from hotshoe_server.tools import ToolPlan, forced_calls
+from hotshoe_server.tools import ToolPlan, call_grammar
 
 #: How much of a prompt's end a parser sees: it looks for the opening of a reasoning section.
 PROMPT_TAIL_CHARS = 256
@@ -192,17 +192,15 @@ def text_form(response_format: Any, structured: StructuredOutputs | None) -> Any
 def _grammar(
     server: ServerState, rendered: Rendered, tools: ToolPlan, wanted: Any
 ) -> GrammarSpec | None:
-    after = _reasoning_ends(server, rendered)
-    if tools.forced:
-        assert server.tool_format is not None
-        if wanted is not None:
-            raise ApiError(
-                "invalid_value",
-                "a forced tool call leaves no text to format",
-                "response_format",
-            )
-        return GrammarSpec.structural_tag(forced_calls(server.tool_format, tools), after)
-    return bounded_grammar(server, wanted, after)
+    if tools.forced and wanted is not None:
+        message = "a forced tool call leaves no text to format"
+        raise ApiError("invalid_value", message, "response_format")
+    if tools.constrained and wanted is None:  # a form of the text leaves no room for calls
+        assert server.tool_format is not None and server.tool_format.calls is not None
+        written = server.tool_format.calls(tools.callable)
+        after = _reasoning_ends(server, rendered, written.after)
+        return GrammarSpec.structural_tag(call_grammar(written, tools), after)
+    return bounded_grammar(server, wanted, _reasoning_ends(server, rendered))
 
 
 def bounded_grammar(
@@ -226,10 +224,18 @@ def bounded_grammar(
     return grammar
 
 
-def _reasoning_ends(server: ServerState, rendered: Rendered) -> list[list[int]]:
-    """Return what must come before a grammar begins, when the answer begins with reasoning."""
+def _reasoning_ends(
+    server: ServerState, rendered: Rendered, ends: Sequence[str] = ()
+) -> list[list[int]]:
+    """Return what must come before a grammar begins, when the answer begins with reasoning.
+
+    Args:
+        server: Where the format is.
+        rendered: The prompt.
+        ends: Instead of the format's own ends of reasoning, if there are any.
+    """
     found = server.reasoning_format
     if found is None or not found.reasons_after(rendered.text[-PROMPT_TAIL_CHARS:]):
         return []
     tokenizer = server.renderer.tokenizer
-    return [tokenizer.encode(end, add_special_tokens=False) for end in found.reasoning_ends]
+    return [tokenizer.encode(end, add_special_tokens=False) for end in ends or found.reasoning_ends]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hotshoe.text.parsing import CallGrammar, ParserFormat
+from hotshoe.text.parsing import CallGrammar
 from hotshoe_server.errors import ApiError
 from hotshoe_server.schemas.chat import AllowedChoice, NamedChoice, Tool
 from hotshoe_server.state import ServerState
@@ -23,12 +23,20 @@ class ToolPlan:
         callable: Schemas of the arguments of those that may be called, by name.
         forced: Whether a call must come.
         parallel: Whether several may.
+        strict: Names of those whose arguments must follow their schema even where no call is
+            forced.
     """
 
     offered: Sequence[Mapping[str, Any]] = ()
     callable: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     forced: bool = False
     parallel: bool = True
+    strict: frozenset[str] = frozenset()
+
+    @property
+    def constrained(self) -> bool:
+        """Whether a grammar is needed."""
+        return self.forced or bool(self.strict)
 
 
 def plan_tools(
@@ -44,12 +52,14 @@ def plan_tools(
     allowed, forced = _choice(choice, by_name)
     if not allowed:
         return ToolPlan()
-    _check_format(server, forced)
+    strict = frozenset(name for name in allowed if by_name[name].function.strict)
+    _check_format(server, forced, bool(strict))
     return ToolPlan(
         [tool.model_dump(exclude_none=True) for tool in by_name.values()],
         {name: by_name[name].function.parameters or ANY_OBJECT for name in allowed},
         forced,
         parallel is not False,
+        strict,
     )
 
 
@@ -87,7 +97,7 @@ def _choice(choice: Any, by_name: Mapping[str, Tool]) -> tuple[Sequence[str], bo
     return names, forced
 
 
-def _check_format(server: ServerState, forced: bool) -> None:
+def _check_format(server: ServerState, forced: bool, strict: bool) -> None:
     found = server.tool_format
     if found is None:
         message = "how this model calls tools is not known; start the server with a "
@@ -95,34 +105,34 @@ def _check_format(server: ServerState, forced: bool) -> None:
     if forced and found.calls is None:
         message = f"calls in the format {found.name} cannot be forced; use tool_choice auto"
         raise ApiError("unsupported_value", message, "tool_choice")
+    if strict and not forced and (found.calls is None or found.calls({}).trigger is None):
+        message = f"strict cannot be kept in the format {found.name}, unless a call is forced"
+        raise ApiError("unsupported_value", f"{message}; leave it out", "tools")
     if not forced and not server.config.enable_auto_tool_choice:
         message = "tool_choice auto is switched off here (--no-enable-auto-tool-choice)"
         raise ApiError("unsupported_value", message, "tool_choice")
 
 
-def forced_calls(found: ParserFormat, plan: ToolPlan) -> dict[str, Any]:
-    """Describe a response that only calls tools, as a structural tag."""
-    assert found.calls is not None
-    written: CallGrammar = found.calls(plan.callable)
-    tags = [
-        {
-            "type": "tag",
-            "begin": tag.begin,
-            "content": {"type": "json_schema", "json_schema": tag.schema},
-            "end": tag.end,
-        }
-        for tag in written.tags
-    ]
-    calls = {
-        "type": "tags_with_separator",
-        "tags": tags,
-        "separator": written.separator or "",
-        "at_least_one": True,
-        "stop_after_first": not plan.parallel or written.separator is None,
+def call_grammar(written: CallGrammar, plan: ToolPlan) -> dict[str, Any]:
+    """Describe a response as a structural tag.
+
+    It only calls tools where a call is forced. Otherwise text is free up to the mark that announces
+    a call; what follows is one of the tools, and the arguments of a strict one follow its schema.
+    """
+    tag = {
+        "structures": [
+            {
+                "begin": one.begin,
+                "schema": one.schema if plan.forced or one.name in plan.strict else ANY_OBJECT,
+                "end": one.end,
+            }
+            for one in written.tags
+        ],
+        "triggers": sorted({written.trigger or written.opening + t.begin for t in written.tags}),
+        "opening": written.opening,
+        "separator": written.separator if plan.parallel else None,
+        "closing": written.closing,
+        "at_least_one": plan.forced,
+        "stop_after_first": plan.forced or not plan.parallel,
     }
-    around = [
-        {"type": "const_string", "value": text} for text in (written.opening, written.closing)
-    ]
-    parts = [part for part in (around[0], calls, around[1]) if part.get("value") != ""]
-    written_as = parts[0] if len(parts) == 1 else {"type": "sequence", "elements": parts}
-    return {"type": "structural_tag", "format": written_as}
+    return {"type": "structural_tag", **tag}

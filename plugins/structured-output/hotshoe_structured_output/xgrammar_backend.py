@@ -61,8 +61,11 @@ def _regex_refusal(pattern: str) -> str | None:
 
 def _tag_refusal(tag: StructuralTag | dict[str, Any]) -> str | None:
     if isinstance(tag, StructuralTag):
-        if tag.opening or tag.closing or tag.separator is not None:
-            return "a structural tag with opening, separator or closing is not supported"
+        parts = tag.opening or tag.closing or tag.separator is not None
+        if parts and tag.at_least_one and not tag.stop_after_first:
+            return "free text behind a first section with opening, separator or closing"
+        if tag.closing and not tag.opening and not tag.at_least_one:
+            return "a structural tag with closing, but no opening"
         schemas = [structure.schema for structure in tag.structures]
     else:
         schemas = list(_schemas_in(tag["format"]))
@@ -143,27 +146,46 @@ _COMPILERS: Mapping[str, Callable[[XGrammarCompiler, str], xgrammar.CompiledGram
 
 def _own_format(tag: StructuralTag) -> dict[str, Any]:
     tags = [
-        {
-            "begin": structure.begin,
-            "content": {
+        _tag(
+            structure.begin,
+            {
                 "type": "json_schema",
                 "json_schema": structure.schema,
                 "max_whitespace_cnt": MAX_WHITESPACE,
             },
-            "end": structure.end,
-        }
+            structure.end,
+        )
         for structure in tag.structures
     ]
-    return {
-        "type": "structural_tag",
-        "format": {
-            "type": "triggered_tags",
-            "triggers": list(tag.triggers),
-            "tags": [{"type": "tag", **item} for item in tags],
-            "at_least_one": tag.at_least_one,
-            "stop_after_first": tag.stop_after_first,
-        },
+    calls = {
+        "type": "tags_with_separator",
+        "tags": tags,
+        "separator": tag.separator or "",
+        "at_least_one": True,
+        "stop_after_first": tag.separator is None,
     }
+    section = _tag(tag.opening, calls, tag.closing)
+    if tag.at_least_one and tag.stop_after_first:
+        return {"type": "structural_tag", "format": section if tag.opening else _closed(calls, tag)}
+    free = {
+        "type": "triggered_tags",
+        "triggers": list(tag.triggers),
+        "tags": [section] if tag.opening else tags,
+        "at_least_one": tag.at_least_one,
+        "stop_after_first": tag.stop_after_first,
+    }
+    return {"type": "structural_tag", "format": free}
+
+
+def _tag(begin: str, content: dict[str, Any], end: str) -> dict[str, Any]:
+    return {"type": "tag", "begin": begin, "content": content, "end": end}
+
+
+def _closed(calls: dict[str, Any], tag: StructuralTag) -> dict[str, Any]:
+    if not tag.closing:
+        return calls
+    closing = {"type": "const_string", "value": tag.closing}
+    return {"type": "sequence", "elements": [calls, closing]}
 
 
 class XGrammarGrammar:

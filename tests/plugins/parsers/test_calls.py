@@ -48,7 +48,7 @@ def test_forced_calls_are_read(calls) -> None:
         assert [tag.schema for tag in grammar.tags] == list(tools.values())
         chosen = calls[:1] if grammar.separator is None else calls
         text = written(grammar, chosen)
-        assert text.startswith(grammar.trigger)
+        assert text.startswith(grammar.trigger or "")
         parser = found.open(ParseContext(tools))
         seen = collect([*parser.feed(text), *parser.finish()])
         assert seen.warnings == []

@@ -37,10 +37,13 @@ def test_every_format_is_documented(any_format, request: pytest.FixtureRequest) 
     page = (request.config.rootpath / "docs/reference/parsers.md").read_text(encoding="utf-8")
     calls, reasoning = page.split("## Reasoning")
     if ":tool:" in request.node.name.replace("[", ":"):
-        forced = "no"
+        forced = strict = "no"
         if any_format.calls is not None:
-            forced = "one" if any_format.calls({}).separator is None else "yes"
-        assert re.search(rf"\| `{any_format.name}` \| .* \| {forced} \|\n", calls)
+            written = any_format.calls({})
+            forced = "one" if written.separator is None else "yes"
+            strict = "no" if written.trigger is None else "yes"
+        row = rf"\| `{any_format.name}` \| [^|]* \| {strict} \| {forced} \|\n"
+        assert re.search(row, calls)
         assert any_format.keep_special_tokens
     else:
         assert f"| `{any_format.name}` |" in reasoning

@@ -1,15 +1,22 @@
 """What may be called, what must be, and how that is forced."""
 
 import json
+from dataclasses import replace
 
 import pytest
+from tests.plugins.structured_output.conftest import BACKENDS, Bench, make_bench
 
-from hotshoe.text.parsing import CallGrammar, CallTag, ParserFormat
+from hotshoe.grammar.vocabulary import vocabulary_of
+from hotshoe.text.parsing import ParserFormat
+from hotshoe.text.response import choose_format
+from hotshoe.types import GrammarSpec
+from hotshoe_parsers.plugin import TOOL_FORMATS
 from hotshoe_server.errors import ApiError
 from hotshoe_server.schemas.chat import ChatRequest
-from hotshoe_server.tools import ToolPlan, forced_calls, plan_tools
+from hotshoe_server.tools import ToolPlan, call_grammar, plan_tools
 
 NAMES = ("one", "two")
+FORMATS = sorted(set(TOOL_FORMATS) - {"pythonic", "qwen3_xml"})
 TOOLS = [{"type": "function", "function": {"name": name}} for name in NAMES]
 
 
@@ -72,25 +79,67 @@ def test_models_whose_calls_nobody_knows(open_http) -> None:
     assert not plan(http).forced
 
 
-@pytest.mark.parametrize(
-    ("opening", "separator", "parallel", "once"),
-    [
-        ("", "\n", True, False),
-        ("[", ", ", True, False),
-        ("", None, True, True),
-        ("", "", False, True),
-    ],
-)
-def test_forced_calls(opening: str, separator: str | None, parallel: bool, once: bool) -> None:
-    schema = {"type": "object"}
-    written = CallGrammar((CallTag("f", "<f>", schema, "</f>"),), "<", opening, separator)
-    found_format = ParserFormat("x", None, (), (), calls=lambda tools: written)
-    found = forced_calls(found_format, ToolPlan((), {"f": schema}, True, parallel))
-    assert found["type"] == "structural_tag"
-    calls = found["format"]
-    if opening:
-        assert calls["elements"][0] == {"type": "const_string", "value": opening}
-        calls = calls["elements"][1]
-    assert calls["stop_after_first"] is once
-    assert calls["at_least_one"] is True
-    assert calls["tags"][0]["content"] == {"type": "json_schema", "json_schema": schema}
+def strict(*names: str) -> list[dict[str, object]]:
+    return [
+        {"type": "function", "function": {"name": name, "strict": name in names}} for name in NAMES
+    ]
+
+
+def test_strict_tools_need_a_grammar(http) -> None:
+    assert not plan(http).constrained
+    assert plan(http, tools=strict("two")).strict == {"two"}
+    assert plan(http, tools=strict("two")).constrained
+    assert not plan(http, tools=strict("two"), tool_choice=allowed("auto")).constrained
+    assert not plan(http, tools=strict("two"), tool_choice="none").constrained
+
+
+@pytest.mark.parametrize("name", ["granite", "harmony", "llama3_json", "pythonic", "qwen3_xml"])
+def test_strict_is_refused_where_calls_cannot_be_constrained(open_http, name: str) -> None:
+    http = open_http(tool_call_parser=name)
+    assert not plan(http).constrained
+    with pytest.raises(ApiError, match=f"strict .* format {name}") as caught:
+        plan(http, tools=strict("one"))
+    assert caught.value.param == "tools"
+
+
+CITY = {"type": "object", "properties": {"city": {"enum": ["Ulm"]}}, "required": ["city"]}
+GOOD, BAD = {"city": "Ulm"}, {"city": "Oslo"}
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def bench(request, tokenizer) -> Bench:
+    vocabulary = vocabulary_of(tokenizer, tokenizer.vocab_size, tokenizer.eos_token_ids)
+    return make_bench(request.param, vocabulary, tokenizer)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_grammars_of_calls_allow(bench: Bench, plugins, name: str) -> None:
+    written = choose_format(plugins, "tool", name, {}).calls({"f": CITY, "g": CITY})
+
+    def text(*calls: tuple[str, dict[str, str]]) -> str:
+        tags = {tag.name: tag for tag in written.tags}
+        parts = [tags[f].begin + json.dumps(arguments) + tags[f].end for f, arguments in calls]
+        return written.opening + (written.separator or "").join(parts) + written.closing
+
+    def accepts(found: ToolPlan, answer: str) -> bool:
+        spec = GrammarSpec.structural_tag(call_grammar(written, found))
+        return bench.accepts(bench.compile(spec), answer)
+
+    tools = {"f": CITY, "g": CITY}
+    forced = ToolPlan((), tools, forced=True)
+    assert accepts(forced, text(("f", GOOD)))
+    assert not accepts(forced, text(("f", BAD)))
+    assert not accepts(forced, "It rains.")
+    twice = text(("f", GOOD), ("g", GOOD))
+    assert accepts(forced, twice) is (written.separator is not None)
+    assert not accepts(replace(forced, parallel=False), twice)
+    if written.trigger is None:
+        return
+    free = ToolPlan((), tools, strict=frozenset({"f"}))
+    for answer in ("It rains.", "", text(("f", GOOD)), "So: " + text(("g", BAD)), twice):
+        assert accepts(free, answer), answer
+    for answer in (text(("f", BAD)), "So: " + text(("f", BAD)), f"So: {written.trigger} no"):
+        assert not accepts(free, answer), answer
+    one = replace(free, parallel=False)
+    assert accepts(one, "So: " + text(("f", GOOD)))
+    assert not accepts(one, twice)
