@@ -121,9 +121,9 @@ def test_a_request_goes_on_elsewhere(open_on, source: str, target: str, sizes: t
         begun = [next(stream) for _ in range(LENGTH // 2)][-1].output().outputs[0].token_ids
         there.engine.core.pause("keep")
         known = [*PROMPT.token_ids, *begun]
-        blocks = there.engine.core.export_kv(known)
+        blocks = there.engine.core.kv_exchange().give(known)
         assert blocks.token_ids == known[:48]  # the prompt has 45
-        assert here.engine.core.import_kv(blocks) == ""
+        assert here.engine.core.kv_exchange().take(blocks) == ""
         here.engine.core._scheduler.check()
         rest = tokens(
             here,
@@ -140,18 +140,20 @@ def test_the_cache_is_really_used(open_on) -> None:
     """Other keys and values give other tokens."""
     with open_on("cpu") as there, open_on("plain") as here:
         whole = tokens(there)
-        blocks = there.engine.core.export_kv(PROMPT.token_ids)
-        here.engine.core.import_kv(replace(blocks, layers=[-layer for layer in blocks.layers]))
+        blocks = there.engine.core.kv_exchange().give(PROMPT.token_ids)
+        here.engine.core.kv_exchange().take(
+            replace(blocks, layers=[-layer for layer in blocks.layers])
+        )
         assert tokens(here) != whole
 
 
 def test_blocks_are_held_back_from_other_tenants(open_on) -> None:
     with open_on("cpu") as there, open_on("plain") as here:
         there.generate(TokensPrompt(PROMPT.token_ids, cache_salt="a"), GREEDY)
-        assert there.engine.core.export_kv(PROMPT.token_ids).token_ids == []
-        blocks = there.engine.core.export_kv(PROMPT.token_ids, cache_salt="a")
+        assert there.engine.core.kv_exchange().give(PROMPT.token_ids).token_ids == []
+        blocks = there.engine.core.kv_exchange().give(PROMPT.token_ids, cache_salt="a")
         assert len(blocks.token_ids) == 32
-        here.engine.core.import_kv(blocks, cache_salt="a")
+        here.engine.core.kv_exchange().take(blocks, cache_salt="a")
         tokens(here)
         assert here.engine.core.stats().num_hit_tokens == 0
 
@@ -163,30 +165,30 @@ def test_little_room_takes_the_first_blocks(open_on) -> None:
         whole = tokens(there, params=SEEDED)
         busy = here.stream(TokensPrompt([5]), SEEDED)  # holds one block of three
         next(busy)
-        blocks = there.engine.core.export_kv([*PROMPT.token_ids, *whole])
+        blocks = there.engine.core.kv_exchange().give([*PROMPT.token_ids, *whole])
         assert len(blocks.layers[0][0]) == 4
-        here.engine.core.import_kv(blocks)
+        here.engine.core.kv_exchange().take(blocks)
         here.engine.core._scheduler.check()
         assert here.engine.core.stats().num_used_blocks == 1
-        assert len(here.engine.core.export_kv(PROMPT.token_ids).token_ids) == 32
+        assert len(here.engine.core.kv_exchange().give(PROMPT.token_ids).token_ids) == 32
 
 
 def test_what_cannot_be_taken_over_is_refused(open_on) -> None:
     with open_on("plain") as there, open_on("null") as null:
         tokens(there)
-        blocks = there.engine.core.export_kv(PROMPT.token_ids)
+        blocks = there.engine.core.kv_exchange().give(PROMPT.token_ids)
         with pytest.raises(KVTransferError, match="use a platform with memory"):
-            null.engine.core.export_kv(PROMPT.token_ids)
+            null.engine.core.kv_exchange().give(PROMPT.token_ids)
         for options, field in (
             ({"hf_overrides": {"rope_theta": 5000.0}}, "model"),
             ({"quantization": "int8"}, "model"),
             ({"enable_prefix_caching": False}, "enable_prefix_caching"),
         ):
             with open_on("cpu", **options) as here, pytest.raises(KVTransferError) as caught:
-                here.engine.core.import_kv(blocks)
+                here.engine.core.kv_exchange().take(blocks)
             assert caught.value.field == field
         with open_on("cpu", tensor_parallel_size=1, dtype="bfloat16") as here:
-            assert "rounded" in here.engine.core.import_kv(blocks)
+            assert "rounded" in here.engine.core.kv_exchange().take(blocks)
             with pytest.raises(RequestError, match="pause the engine first"):
                 _with_a_step_under_way(here.engine.core)
 
@@ -194,6 +196,6 @@ def test_what_cannot_be_taken_over_is_refused(open_on) -> None:
 def _with_a_step_under_way(core) -> None:
     core._in_flight.append(None)
     try:
-        core.export_kv([1])
+        core.kv_exchange()
     finally:
         core._in_flight.clear()

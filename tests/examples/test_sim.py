@@ -123,6 +123,12 @@ def test_without_its_kernels_nothing_is_recorded(installed) -> None:
 
 
 @pytest.mark.slow
+def test_uneven_sizes_are_divided_among_four_processes(installed) -> None:
+    script = Path(__file__).with_name("divided.py")
+    assert installed.ok("python", str(script)).split() == ["1", "2", "3", "4"]
+
+
+@pytest.mark.slow
 def test_it_conforms(sim: Path, installed) -> None:
     assert " passed" in installed.ok("pytest", str(sim / "tests/test_conformance.py"))
 

@@ -26,8 +26,8 @@ def main() -> None:
         for there, here in ((cpu, sim), (sim, cpu)):
             here.engine.core.reset_prefix_cache()
             before = here.engine.core.stats().num_hit_tokens
-            blocks = there.engine.core.export_kv(known)
-            here.engine.core.import_kv(blocks)
+            blocks = there.engine.core.kv_exchange().give(known)
+            here.engine.core.kv_exchange().take(blocks)
             [answer] = here.generate(TokensPrompt(known), rest)
             assert halves[0] + answer.outputs[0].token_ids == whole[0]
             assert here.engine.core.stats().num_hit_tokens - before >= 32

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from hotshoe.config import EngineConfig
 from hotshoe.engine.client import EngineStats, PauseMode
+from hotshoe.engine.kv_exchange import KVExchange
 from hotshoe.engine.messages import Add
 from hotshoe.engine.setup import EngineSetup
 from hotshoe.errors import (
@@ -26,17 +27,9 @@ from hotshoe.errors import (
     QueueFullError,
     RequestError,
 )
-from hotshoe.executor import (
-    KVBlocks,
-    KVWorker,
-    ProfiledWorker,
-    Worker,
-    WorkerInfo,
-    check_transfer,
-)
+from hotshoe.executor import KVWorker, ProfiledWorker, Worker, WorkerInfo
 from hotshoe.grammar.backends import GrammarBackends
 from hotshoe.grammar.vocabulary import read_vocabulary
-from hotshoe.kv import StoredTokens
 from hotshoe.scheduler import Request, Scheduler, SchedulerConfig
 from hotshoe.types import StepHandle, StepPlan, TokenOutput
 
@@ -333,58 +326,17 @@ class EngineCore:
         self._scheduler.reset_prefix_cache()
         return True
 
-    def export_kv(
-        self, token_ids: list[int], cache_salt: str | None = None, tenant: str | None = None
-    ) -> KVBlocks:
-        """Return the full blocks that hold the start of these tokens, as far as they are cached.
-
-        A request's blocks are, while it runs and, until they are reused, after it.
+    def kv_exchange(self) -> KVExchange:
+        """Return what passes KV blocks on to other engines, for use before the next step.
 
         Raises:
-            KVTransferError: What computes steps here cannot show them.
+            KVTransferError: What computes steps here has no blocks that could be moved.
             RequestError: A step is under way; pause the engine first.
         """
-        worker = self._kv_worker()
-        block_ids = self._scheduler.cache.find_stored(StoredTokens(token_ids, cache_salt, tenant))
-        own = worker.describe_kv()
-        held = token_ids[: len(block_ids) * own.block_size]
-        return KVBlocks(own, held, worker.read_kv(block_ids))
-
-    def import_kv(
-        self, blocks: KVBlocks, cache_salt: str | None = None, tenant: str | None = None
-    ) -> str:
-        """Take blocks of another engine, of whatever platform, into the prefix cache.
-
-        A request that begins with their tokens then finds them there. They replace nothing that is
-        in use; where there is little room, the first of them are taken.
-
-        Returns:
-            What converting them cost; "" if it was exact.
-
-        Raises:
-            KVTransferError: They cannot be converted; the message names the field and the remedy.
-            RequestError: A step is under way; pause the engine first.
-        """
-        worker = self._kv_worker()
-        if not self.setup.config.enable_prefix_caching:
-            raise KVTransferError(
-                "KV blocks cannot be taken over: enable_prefix_caching is off here; switch it on",
-                "enable_prefix_caching",
-            )
-        cost = check_transfer(blocks.descriptor, worker.describe_kv())
-        tokens = StoredTokens(blocks.token_ids, cache_salt, tenant)
-        first, block_ids = self._scheduler.cache.store(tokens)
-        try:
-            worker.write_kv(block_ids, first, blocks)
-        except Exception as error:
-            self._fail(error)
-        return cost
-
-    def _kv_worker(self) -> KVWorker:
         if self._in_flight:
             raise RequestError("KV blocks are moved between steps; pause the engine first")
         if isinstance(self._worker, KVWorker):
-            return self._worker
+            return KVExchange(self._scheduler.cache, self._worker)
         raise KVTransferError(
             "KV blocks cannot be moved: what computes steps here has none, has divided them among "
             "processes, or sleeps; use a platform with memory and tensor_parallel_size 1",

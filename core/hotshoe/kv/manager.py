@@ -80,7 +80,7 @@ class KVCacheManager:
         self.block_size = block_size
         self.pool = BlockPool(num_blocks)
         self.index = PrefixIndex(num_blocks)
-        self._caching = enable_prefix_caching
+        self.caches_prefixes = enable_prefix_caching
         self._hasher = BlockHasher(block_size, hash_key)
         self._num_queried_tokens = 0
         self._num_hit_tokens = 0
@@ -109,7 +109,7 @@ class KVCacheManager:
         Returns:
             How many leading blocks are there already, and the blocks behind them, to be filled.
         """
-        num_full = len(sequence.token_ids) // self.block_size if self._caching else 0
+        num_full = len(sequence.token_ids) // self.block_size if self.caches_prefixes else 0
         hits = self.find_stored(sequence)
         for block in hits:
             self.pool.acquire(block)
@@ -165,7 +165,7 @@ class KVCacheManager:
             num_tokens: Tokens that are known and whose computation has been scheduled.
         """
         num_full = num_tokens // self.block_size
-        if not self._caching or num_full <= sequence.num_registered_blocks:
+        if not self.caches_prefixes or num_full <= sequence.num_registered_blocks:
             return
         self._extend_hashes(sequence, num_full)
         for i in range(sequence.num_registered_blocks, num_full):
@@ -218,7 +218,7 @@ class KVCacheManager:
     def _find(self, sequence: CachedSequence, num_tokens: int) -> list[int]:
         """Return the blocks that hold the first `num_tokens` tokens, as far as they are here."""
         hits: list[int] = []
-        for i in range(num_tokens // self.block_size if self._caching else 0):
+        for i in range(num_tokens // self.block_size if self.caches_prefixes else 0):
             self._extend_hashes(sequence, i + 1)
             block = self.index.find(sequence.block_hashes[i])
             if block is None:
