@@ -30,6 +30,8 @@ from hotshoe_cpu.targets import TARGETS
 
 SCORE = 10
 BLOCK_SIZE = 32
+#: Enough rows for matrix products at full speed; more only make decoding requests wait.
+TOKEN_BUDGET = 512
 #: Of the memory that is free once weights are loaded; the rest is for activations and the system.
 CACHE_SHARE = 0.5
 #: Freed memory that stays with the process, for the results of the next step's operations.
@@ -112,9 +114,15 @@ class CpuPlatform(Platform):
         except ValueError as error:
             raise ConfigError(f"platform_options.isa: {error}") from None
         self._core_plan()
+        changes = []
         if config.block_size is None:
-            return (Change("block_size", BLOCK_SIZE, "the CPU kernels' vectors and cache lines"),)
-        return ()
+            reason = "the CPU kernels' vectors and cache lines"
+            changes.append(Change("block_size", BLOCK_SIZE, reason))
+        if config.max_num_batched_tokens is None:
+            budget = max(TOKEN_BUDGET, config.max_num_seqs)
+            reason = "longer steps make first tokens wait and compute no faster"
+            changes.append(Change("max_num_batched_tokens", budget, reason))
+        return changes
 
     def take_part(self, rank: int, size: int) -> None:
         """Divide cores, threads and memory."""

@@ -55,12 +55,14 @@ def test_candidates_cover_every_slot() -> None:
     Selector(SLOTS, platform.candidates(), platform.facts())  # names are unique
 
 
-def test_resolve_chooses_the_block_size() -> None:
+@pytest.mark.parametrize(("max_num_seqs", "budget"), [(256, 512), (1000, 1000)])
+def test_resolve_decides_what_is_open(max_num_seqs: int, budget: int) -> None:
     platform = CpuPlatform()
-    changes = platform.resolve(EngineConfig())
-    assert [(c.field, c.value) for c in changes] == [("block_size", 32)]
+    changes = platform.resolve(EngineConfig(max_num_seqs=max_num_seqs))
+    found = {c.field: c.value for c in changes}
+    assert found == {"block_size": 32, "max_num_batched_tokens": budget}
     assert all(isinstance(c, Change) and c.reason for c in changes)
-    assert not platform.resolve(EngineConfig(block_size=64))
+    assert not platform.resolve(EngineConfig(block_size=64, max_num_batched_tokens=2048))
 
 
 def test_float16_checkpoints_are_computed_in_a_type_with_kernels() -> None:
