@@ -5,18 +5,12 @@ import configparser
 import importlib
 import re
 import shlex
-import signal
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
-
-from hotshoe.cli.main import HOOK
-from hotshoe.cli.parser import Parser
-from hotshoe.lazy import resolve_lazy
-from hotshoe.plugins import PluginManager
 
 BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 FLAG = re.compile(r"`(--[a-z][a-z0-9-]*)")
@@ -30,18 +24,6 @@ FOREIGN = {"--conformance-full", "--conformance-seed", "--device"}
 def pages(root: Path) -> dict[Path, str]:
     paths = [*root.glob("*.md"), *(root / "docs").rglob("*.md")]
     return {path: path.read_text(encoding="utf-8") for path in sorted(paths)}
-
-
-@pytest.fixture(scope="module")
-def commands() -> Iterator[dict[str, Parser]]:
-    """Every command's parser; `serve` does something to signals that is taken back."""
-    handler = signal.getsignal(signal.SIGTERM)
-    found = {}
-    for name, entry in PluginManager().mapping(HOOK).items():
-        found[name] = Parser(f"hotshoe {name}", entry.help)
-        resolve_lazy(entry.target)().add_arguments(found[name])
-    yield found
-    signal.signal(signal.SIGTERM, handler)
 
 
 def blocks(text: str, *languages: str) -> list[str]:

@@ -3,18 +3,11 @@
 import itertools
 import re
 import shlex
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-
-from hotshoe.cli.main import HOOK
-from hotshoe.cli.parser import Parser
-from hotshoe.lazy import resolve_lazy
-from hotshoe.plugins import PluginManager
 
 EXPRESSION = re.compile(r"\$\{\{\s*matrix\.(\w+)\s*\}\}")
 #: What runs a step's other commands.
@@ -49,18 +42,6 @@ def lines(jobs) -> list[tuple[str, list[str]]]:
                 assert "${{" not in text, (place, line)
                 found.append((f"{place}: {text}", shlex.split(text)))
     return found
-
-
-@pytest.fixture(scope="module")
-def commands() -> Iterator[dict[str, Parser]]:
-    """Every command's parser; `serve` does something to signals that is taken back."""
-    handler = signal.getsignal(signal.SIGTERM)
-    found = {}
-    for name, entry in PluginManager().mapping(HOOK).items():
-        found[name] = Parser(f"hotshoe {name}", entry.help)
-        resolve_lazy(entry.target)().add_arguments(found[name])
-    yield found
-    signal.signal(signal.SIGTERM, handler)
 
 
 def test_every_program_is_known(lines) -> None:
