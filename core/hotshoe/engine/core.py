@@ -62,14 +62,11 @@ class EngineCore:
         )
         self._constraints: Constraints | None = None
         self._worker: Worker | None = setup.create_worker()
-        self.info: WorkerInfo = self._worker.load()
-        begin, loaded = time.perf_counter(), sum(self.info.phases.values())
-        num_blocks = plan_cache(config, self.info)
-        self._worker.allocate_cache(num_blocks)
-        phases = self.info.phases  # to which a worker may just have added
-        inside = sum(phases.values()) - loaded
-        rest = time.perf_counter() - begin - inside
-        self.startup: dict[str, float] = {**phases, "allocate cache": rest}
+        try:
+            num_blocks = self._bring_up(self._worker)
+        except BaseException:
+            self._worker.close()
+            raise
         self._depth = 2 if config.async_scheduling else 1
         assert config.max_model_len is not None and config.block_size is not None
         assert config.max_num_batched_tokens is not None
@@ -94,6 +91,28 @@ class EngineCore:
         self._last_step_s = 0.0
         self._last_step_tokens = 0
         self._num_refused = 0
+
+    def _bring_up(self, worker: Worker) -> int:
+        """Load the model and take the cache; return the number of its blocks."""
+        self.info: WorkerInfo = worker.load()
+        begin, loaded = time.perf_counter(), sum(self.info.phases.values())
+        num_blocks = plan_cache(self.setup.config, self.info)
+        self._check_cache(num_blocks * self.info.block_bytes)
+        worker.allocate_cache(num_blocks)
+        phases = self.info.phases  # to which a worker may just have added
+        inside = sum(phases.values()) - loaded
+        rest = time.perf_counter() - begin - inside
+        self.startup: dict[str, float] = {**phases, "allocate cache": rest}
+        return num_blocks
+
+    def _check_cache(self, size_bytes: int) -> None:
+        facts = self.setup.selector.facts
+        if size_bytes > facts.memory_bytes:
+            raise MemoryLimitError(
+                f"the KV cache would take {size_bytes / 2**20:.0f} MiB, but "
+                f"{facts.name} has {facts.memory_bytes / 2**20:.0f} MiB in all; lower "
+                "--kv-cache-memory-bytes"
+            )
 
     @property
     def num_blocks(self) -> int:
@@ -147,6 +166,8 @@ class EngineCore:
         for request_id, seed in zip(new.ids, new.seeds, strict=True):
             # All are alike, so if one is refused, it is the first.
             add(Request(request_id, new.token_ids, params, seed, *labels))
+            if params.prompt_logprobs is not None:  # once is enough; the others share its prefix
+                params = replace(params, prompt_logprobs=None)
 
     def retry_after_s(self, num_seqs: int = 1, num_tokens: int = 1) -> float:
         """Return 0 if so many sequences and tokens would be queued now, else when to ask again.
@@ -426,12 +447,12 @@ def plan_cache(config: EngineConfig, info: WorkerInfo) -> int:
     per_request = -(-config.max_model_len // config.block_size)
     num_blocks = min(budget // max(info.block_bytes, 1), per_request * config.max_num_seqs)
     if num_blocks < per_request:
-        mib = 2**20
+        mib, longest = 2**20, num_blocks * config.block_size
+        lower = f"lower --max-model-len to {longest} or less" if longest > 1 else "free memory"
         raise MemoryLimitError(
-            f"the KV cache may take {budget / mib:.0f} MiB ({note}), but one request of "
+            f"the KV cache may take {budget / mib:.2f} MiB ({note}), but one request of "
             f"max_model_len {config.max_model_len} needs "
-            f"{per_request * info.block_bytes / mib:.0f} MiB; lower --max-model-len "
-            f"(at most {budget // max(info.block_bytes, 1) * config.block_size} fits), "
+            f"{per_request * info.block_bytes / mib:.2f} MiB; {lower}, "
             "or raise --kv-cache-memory-bytes"
         )
     return int(num_blocks)

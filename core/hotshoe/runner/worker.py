@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from hotshoe.config import EngineConfig
-from hotshoe.errors import RequestError
+from hotshoe.errors import MemoryLimitError, RequestError
 from hotshoe.executor import KVBlocks, KVDescriptor, KVLayer, WorkerInfo
 from hotshoe.layers import BuildContext, Quantization
 from hotshoe.layers.weights import WeightTable
@@ -51,6 +52,9 @@ WAITING = ("attention", "communicator")
 #: tokens of that one.
 MIXED_REQS = (1, 2, 80, 256)
 MIXED_PROMPT = 100
+#: Of a quantised weight's element, in the densest format.
+LEAST_BITS = 4
+GIB = 2**30
 
 
 class TorchWorker:
@@ -98,6 +102,7 @@ class TorchWorker:
             ctx, model = self.build()
             self._records, hindrance = self._recording()
             self._ops = self._operations(model.vocab_size)
+            self._check_weights(ctx)
         self._communicator = ctx.communicator
         if self._communicator is not None:
             assert self._rendezvous is not None
@@ -157,6 +162,23 @@ class TorchWorker:
         )
         return ctx, self._builder(self._model_config, ctx)
 
+    def _check_weights(self, ctx: BuildContext) -> None:
+        """Refuse weights that the whole device could not hold, before any is loaded.
+
+        Raises:
+            MemoryLimitError: Even the least that they can take is too much.
+        """
+        facts = self._selector.facts
+        bits = 8 * ctx.torch_dtype.itemsize if self._quantization is None else LEAST_BITS
+        numel = sum(math.prod(weight.shape) for weight in ctx.weights.expected.values())
+        needed = numel * bits // 8 // ctx.size
+        if needed > facts.memory_bytes:
+            raise MemoryLimitError(
+                f"the weights take {needed / GIB:.1f} GiB or more, but {facts.name} has "
+                f"{facts.memory_bytes / GIB:.1f} GiB in all; use a smaller model, --quantization, "
+                "or several devices (--tensor-parallel-size)"
+            )
+
     def _recording(self) -> tuple[bool, str]:
         """Tell whether decode steps are to be recorded, and what alone stands against it."""
         if not self._platform.asynchronous or self._config.enforce_eager:
@@ -191,7 +213,8 @@ class TorchWorker:
         self._free_cache()
 
     def allocate_cache(self, num_blocks: int) -> None:
-        runner = self._make_runner(num_blocks)
+        with _enough_memory("allocate the KV cache"):
+            runner = self._make_runner(num_blocks)
         with self._phase("record graphs"):
             runner.record_graphs()
         if self._platform.asynchronous:
@@ -299,5 +322,23 @@ class TorchWorker:
     @contextmanager
     def _phase(self, name: str) -> Iterator[None]:
         begin = time.perf_counter()
-        yield
+        with _enough_memory(name):
+            yield
         self._phases[name] = time.perf_counter() - begin
+
+
+@contextmanager
+def _enough_memory(purpose: str) -> Iterator[None]:
+    """Say of memory that has run out what it was for.
+
+    Raises:
+        MemoryLimitError: It has; the device's own words are in it.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise MemoryLimitError(
+            f"the device has too little memory to {purpose} ({str(error).partition('. ')[0]}); "
+            "free some, or lower --kv-cache-memory-bytes, --max-num-batched-tokens or "
+            "--max-num-seqs"
+        ) from error

@@ -73,8 +73,53 @@ def test_cache_is_planned_within_the_budget() -> None:
 
 
 def test_a_cache_too_small_for_one_request_is_refused_with_the_remedy() -> None:
-    with pytest.raises(MemoryLimitError, match=r"at most 992 fits"):
+    with pytest.raises(MemoryLimitError, match=r"lower --max-model-len to 992 or less"):
         plan_cache(CONFIG, WorkerInfo(1, 100, 100 * 62, "half of what is free"))
+    with pytest.raises(MemoryLimitError, match=r"may take 0\.00 MiB .* free memory, or raise"):
+        plan_cache(CONFIG, WorkerInfo(1, 100, 0, "half of what is free"))
+
+
+def test_a_cache_larger_than_the_device_is_refused(model_dir: Path, plugins) -> None:
+    with pytest.raises(MemoryLimitError, match="nothing has 1024 MiB in all; lower"):
+        core(
+            model_dir,
+            plugins,
+            kv_cache_memory_bytes=1 << 40,
+            max_num_seqs=1 << 15,
+            max_num_batched_tokens=1 << 15,
+            block_size=1,
+        )
+
+
+def test_a_worker_is_closed_when_the_engine_cannot_start(
+    model_dir: Path, plugins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = []
+
+    def close(self: NullWorker) -> None:
+        closed.append(self)
+
+    monkeypatch.setattr(NullWorker, "close", close)
+    with pytest.raises(MemoryLimitError):
+        core(model_dir, plugins, kv_cache_memory_bytes=1)
+    assert len(closed) == 1
+
+
+def test_the_first_sequence_alone_judges_the_prompt(model_dir: Path, plugins, monkeypatch) -> None:
+    started = []
+    execute = NullWorker.execute
+
+    def record(self: NullWorker, plan):
+        started.extend(plan.new_rows)
+        return execute(self, plan)
+
+    monkeypatch.setattr(NullWorker, "execute", record)
+    engine = core(model_dir, plugins)
+    params = SamplingParams(prompt_logprobs=1, max_tokens=1)
+    engine.add(Add(["a", "b", "c"], [1] * 40, params, [0, 1, 2]))
+    engine.step()
+    assert [new.params.prompt_logprobs for new in started] == [1, None, None]
+    assert [new.num_computed_tokens for new in started] == [0, 32, 32]
 
 
 def add(engine: EngineCore, name: str, n: int = 1, length: int = 1) -> None:
