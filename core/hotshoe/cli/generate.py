@@ -73,9 +73,12 @@ def read_stdin() -> list[str]:
     """Take standard input as the prompt.
 
     Raises:
-        ConfigError: It is a terminal, or empty.
+        ConfigError: It is a terminal, empty, or not text.
     """
-    text = "" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.read()
+    try:
+        text = "" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"standard input is not {error.encoding} text: {error.reason}") from None
     if not text:
         raise ConfigError("nothing to continue; give -p TEXT, or a prompt on standard input")
     return [text]

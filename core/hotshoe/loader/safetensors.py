@@ -59,7 +59,7 @@ class SafetensorsFile:
             raise self._bad("its header is cut off or is not a safetensors header")
         try:
             header = json.loads(self._map[8 : 8 + length])
-        except ValueError:
+        except (ValueError, RecursionError):
             raise self._bad("its header is not JSON") from None
         if not isinstance(header, dict):
             raise self._bad("its header is not a JSON object")
@@ -76,10 +76,12 @@ class SafetensorsFile:
     def _span(self, name: str) -> tuple[int, int]:
         entry = self._header[name]
         try:
-            begin, end = (int(offset) for offset in entry["data_offsets"])
-            dtype, shape = DTYPES[entry["dtype"]], [int(n) for n in entry["shape"]]
+            begin, end = entry["data_offsets"]
+            dtype, shape = DTYPES[entry["dtype"]], list(entry["shape"])
         except (KeyError, TypeError, ValueError):
             raise self._bad(f"the entry of {name} is malformed or of an unknown type") from None
+        if not all(type(number) is int for number in (begin, end, *shape)):
+            raise self._bad(f"the entry of {name} is malformed: sizes and offsets are integers")
         if min(shape, default=0) < 0 or end - begin != math.prod(shape) * dtype.itemsize:
             raise self._bad(f"{name} has offsets that do not match its shape")
         if not 0 <= begin <= end <= len(self._map) - self._data_start:

@@ -62,6 +62,14 @@ def test_no_prompt_at_all(hotshoe, null, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "nothing to continue; give -p TEXT" in ran.err
 
 
+def test_standard_input_that_is_no_text(hotshoe, null, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = io.TextIOWrapper(io.BytesIO(b"\xff"), encoding="utf-8")
+    monkeypatch.setattr("sys.stdin", bad)
+    ran = hotshoe("generate", *null)
+    assert ran.code == 2
+    assert "standard input is not utf-8 text" in ran.err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

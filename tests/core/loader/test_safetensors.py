@@ -81,6 +81,13 @@ BROKEN = {
     "negative": ({"w": {**ENTRY, "shape": [-2]}}, b"\0" * 8, "do not match"),
     "dtype": ({"w": {**ENTRY, "dtype": "F13"}}, b"\0" * 8, "unknown type"),
     "offsets": ({"w": {"dtype": "F32", "shape": [2]}}, b"\0" * 8, "malformed"),
+    "fraction": ({"w": {**ENTRY, "shape": [2.5]}}, b"\0" * 8, "integers"),
+    "text": ({"w": {**ENTRY, "shape": "2"}}, b"\0" * 8, "integers"),
+    "infinite": ({"w": {**ENTRY, "data_offsets": [0, float("inf")]}}, b"\0" * 8, "integers"),
+    "three offsets": ({"w": {**ENTRY, "data_offsets": [0, 4, 8]}}, b"\0" * 8, "malformed"),
+    "list of types": ({"w": {**ENTRY, "dtype": ["F32"]}}, b"\0" * 8, "malformed"),
+    "no entry": ({"w": 5}, b"\0" * 8, "malformed"),
+    "huge": ({"w": {**ENTRY, "shape": [10**30, 0, 2]}}, b"\0" * 8, "do not match"),
 }
 
 
@@ -91,7 +98,12 @@ def test_broken_entries_are_named(tmp_path: Path, header, data, match: str) -> N
         SafetensorsFile(path).names()
 
 
-@pytest.mark.parametrize("content", [b"", b"abc", b"\xff" * 64, struct.pack("<Q", 4) + b"nope"])
+DEEP = struct.pack("<Q", 200_000) + b"[" * 200_000
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"abc", b"\xff" * 64, struct.pack("<Q", 4) + b"nope", DEEP]
+)
 def test_garbage_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "m.safetensors"
     path.write_bytes(content)
