@@ -45,7 +45,9 @@ def prover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> h200.Prover:
     (tmp_path / "test_engine.py").write_text(TESTS)
     monkeypatch.setattr(h200, "STOP_S", 3)
     (tmp_path / "out").mkdir()
-    return h200.Prover(tmp_path / "out", 60, h200.NAMES)
+    prover = h200.Prover(tmp_path / "out", 60, h200.NAMES)
+    prover._environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # faster, and none is needed
+    return prover
 
 
 def report(prover: h200.Prover, name: str) -> str:
@@ -96,6 +98,12 @@ def test_tests_that_hang_lose_only_themselves(prover: h200.Prover, tmp_path: Pat
     assert prover.outcomes["kernels"].note == "what ran when it was stopped counts as passed"
     deaf = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)"
     assert prover.run("engine", [sys.executable, "-c", deaf], 6)[0] == "stopped after 6 s"
+
+
+def test_what_breaks_in_a_part_is_its_own(prover: h200.Prover, tmp_path: Path) -> None:
+    prover.check(h200.Part("memcheck rows", 9, ["test_nothing.py"], tool=h200.MEMCHECK))
+    assert prover.outcomes["memcheck rows"].verdict == "broke off"
+    assert "test_nothing.py" in report(prover, "failures.txt")
 
 
 def test_long_failures_keep_beginning_and_end() -> None:
