@@ -128,9 +128,10 @@ class LLGuidanceCompiler:
         from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
         try:
-            return lark.grammar(any_to_lark(value))
+            text = any_to_lark(value)
         except (GbnfToLarkError, ValueError, RecursionError) as error:
             raise refusal(f"the grammar is malformed: {_plain(str(error))}") from error
+        return lark.grammar(text)
 
     def _structural_tag(self, value: str) -> str:
         tag = parse_tag(value)

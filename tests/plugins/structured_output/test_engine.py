@@ -135,7 +135,7 @@ def test_max_tokens_ends_with_length(llm: LLM) -> None:
         ({"grammar": GrammarSpec.regex("(")}, "cannot be compiled: invalid regex"),
         ({"grammar": GrammarSpec.regex("(?=a)b")}, "look-around"),
         ({"grammar": GrammarSpec.ebnf("root ::= foo")}, "Rule 'foo' not found"),
-        ({"grammar": GrammarSpec.ebnf("%llguidance {}\nstart: %llguidance")}, "may not set"),
+        ({"grammar": GrammarSpec.ebnf("%llguidance {}\nstart: %llguidance")}, "may not contain"),
         (
             {"grammar": GrammarSpec.json_schema({"oneOf": [SMALL, {"type": "number"}]})},
             "oneOf constraints are not supported",
