@@ -60,8 +60,11 @@ class Dialogue:
     async def finish(
         self, updates: AsyncIterator[RequestUpdate]
     ) -> tuple[RequestUpdate, list[ParsedResponse], int]:
-        """Run to the end; return the last update, what each sequence says, and the number of
-        reasoning tokens."""
+        """Run to the end.
+
+        Returns:
+            The last update, what each sequence says, and the number of reasoning tokens.
+        """
         readers = [self.reader() for _ in range(self.params.n)]
         events: list[list[Event]] = [[] for _ in readers]
         update: RequestUpdate | None = None

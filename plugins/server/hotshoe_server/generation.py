@@ -21,6 +21,13 @@ from hotshoe_server.state import ServerState
 DEADLINE = "deadline"  # see `EngineClient.generate`
 #: How errors begin whose cause is the grammar that the client sent; see `hotshoe.grammar`.
 GRAMMAR = "grammar: "
+#: Which field of each route's requests the prompt is made from.
+PROMPT_FIELDS = {
+    "/v1/completions": "prompt",
+    "/v1/chat/completions": "messages",
+    "/v1/responses": "input",
+    "/inference/v1/generate": "token_ids",
+}
 _CUT_OFF = (FinishReason.ABORT, FinishReason.ERROR)
 
 
@@ -42,7 +49,7 @@ async def generate(
         EngineDeadError: The engine has stopped.
     """
     server = call.server
-    check_length(server, rendered.token_ids)
+    check_length(call, rendered.token_ids)
     record = RequestRecord(
         request_id, call.path, model, call.headers, stream, params, call.arrival_s
     )
@@ -99,21 +106,22 @@ async def last_update(updates: AsyncIterator[RequestUpdate]) -> RequestUpdate:
     return last
 
 
-def check_length(server: ServerState, token_ids: Sequence[int]) -> None:
+def check_length(call: Call, token_ids: Sequence[int]) -> None:
     """Refuse a prompt without tokens, and one that leaves no room for any.
 
     Raises:
         ApiError: It is empty or too long.
     """
+    field = PROMPT_FIELDS.get(call.path)
     if not token_ids:
-        raise ApiError("invalid_value", "the prompt is empty; give at least one token", "prompt")
-    limit = server.client.info.max_model_len
+        raise ApiError("invalid_value", "the prompt is empty; give at least one token", field)
+    limit = call.server.client.info.max_model_len
     if len(token_ids) >= limit:
         raise ApiError(
             "context_length_exceeded",
             f"the prompt has {len(token_ids)} tokens, but this model's longest sequence is "
             f"{limit}, prompt and output together; shorten it",
-            "messages",
+            field,
         )
 
 

@@ -149,14 +149,15 @@ def _id(kind: str) -> str:
 def as_message(items: Iterable[OutputItem]) -> dict[str, Any]:
     """Return the output as chat's message, for a conversation that goes on from it."""
     message: dict[str, Any] = {"role": "assistant", "content": ""}
+    thoughts: list[str] = []
     for item in items:
         match item:
             case OutputMessage():
                 message["content"] += item.content[0].text
             case OutputReasoning():
-                message["reasoning_content"] = item.content[0].text
+                thoughts.append(item.content[0].text)
             case OutputCall(status="completed"):
                 function = {"name": item.name, "arguments": item.arguments}
                 call = {"id": item.call_id, "type": "function", "function": function}
                 message.setdefault("tool_calls", []).append(call)
-    return message
+    return message | ({"reasoning_content": "\n".join(thoughts)} if thoughts else {})

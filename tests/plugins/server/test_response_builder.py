@@ -41,6 +41,11 @@ def test_kinds_become_items() -> None:
     assert [c["function"]["name"] for c in message["tool_calls"]] == ["f0", "f1"]
 
 
+def test_several_thoughts_are_kept() -> None:
+    builder, _ = built([ReasoningDelta("Hm."), *call(0), ReasoningDelta("So."), *call(1)])
+    assert as_message(builder.items)["reasoning_content"] == "Hm.\nSo."
+
+
 def test_a_call_that_breaks_off_is_incomplete() -> None:
     start = [ToolCallStart(0, "f"), ToolCallArguments(0, '{"a')]
     builder, _ = built([*start, MalformedCall("<call>", "cut off", 0)])

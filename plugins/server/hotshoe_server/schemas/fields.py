@@ -111,7 +111,6 @@ _SAMPLING = (
 
 
 def _token_biases(biases: Mapping[str, float]) -> dict[int, float]:
-    try:
-        return {int(name): bias for name, bias in biases.items() if len(name) < 20}
-    except ValueError:
-        raise RequestError("logit_bias maps token ids to numbers", "logit_bias") from None
+    if not all(name.isascii() and name.isdecimal() and len(name) < 20 for name in biases):
+        raise RequestError("logit_bias maps token ids to numbers", "logit_bias")
+    return {int(name): bias for name, bias in biases.items()}

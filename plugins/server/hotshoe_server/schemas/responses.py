@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Discriminator, Field, Tag
 
 from hotshoe.errors import RequestError
+from hotshoe_server.errors import ApiError
 from hotshoe_server.schemas.base import (
     MAX_ITEMS,
     ByKind,
@@ -29,6 +30,7 @@ from hotshoe_server.schemas.chat import (
 from hotshoe_server.schemas.fields import Generation
 from hotshoe_server.schemas.grammar import JsonObjectFormat, JsonSchema, TextFormat
 
+LOGPROBS = "message.output_text.logprobs"
 Status = Literal["in_progress", "completed", "incomplete"] | None
 
 
@@ -238,6 +240,12 @@ class ResponsesRequest(Generation):
     top_logprobs: int | None = None
     context_management: list[Any] | None = Field(None, max_length=64, fail_fast=True)
 
+    def _refuse_unsupported(self) -> None:
+        super()._refuse_unsupported()
+        if LOGPROBS in (self.include or ()):
+            message = f"{LOGPROBS} cannot be included here; /v1/chat/completions has them"
+            raise ApiError("unsupported_value", message, "include")
+
     def chat_tools(self) -> list[Tool]:
         """Return the tools in chat's form."""
         return [tool.as_chat() for tool in self.tools or ()]
@@ -283,7 +291,9 @@ def as_messages(items: Sequence[Any]) -> list[dict[str, Any]]:
             case MessageItem():
                 messages.append({"role": item.role, "content": _text(item.content)})
             case ReasoningItem():
-                assistant()["reasoning_content"] = _text(item.content or item.summary or [])
+                message, thought = assistant(), _text(item.content or item.summary or [])
+                earlier = message.get("reasoning_content")
+                message["reasoning_content"] = f"{earlier}\n{thought}" if earlier else thought
             case CallItem():
                 function = {"name": item.name, "arguments": item.arguments}
                 call = {"id": item.call_id, "type": "function", "function": function}

@@ -133,9 +133,27 @@ def test_too_many_sequences(open_http) -> None:
     assert "6 sequences" in response.json()["error"]["message"]
 
 
-def test_a_prompt_that_is_too_long(http, engine) -> None:
-    error = http.post(PATH, prompt=[5] * 512).json()["error"]
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (PATH, {"prompt": [5] * 512}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "no " * 512}]}),
+        ("/v1/responses", {"input": "no " * 512}),
+        ("/inference/v1/generate", {"token_ids": [5] * 512}),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_prompt_that_is_too_long(http, engine, path: str, body, stream: bool) -> None:
+    error = http.post(path, **body, stream=stream).json()["error"]
     assert error["code"] == "context_length_exceeded"
+    assert error["param"] == next(iter(body))
+    assert engine.requests == []
+
+
+@pytest.mark.parametrize("name", ["x", "", "-1", " 5", "1_0", "٥", "9" * 30])
+def test_biases_are_of_token_ids(http, engine, name: str) -> None:
+    answer = http.post(PATH, prompt="x", logit_bias={name: 1})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "logit_bias")
     assert engine.requests == []
 
 

@@ -154,6 +154,7 @@ def test_a_failure_on_the_way_is_an_event(http, engine) -> None:
         {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
         {"input": "x", "tools": [{"type": "web_search"}]},
         {"input": "x", "chat_template_kwargs": {"tools": "x"}},
+        {"input": "x", "include": ["message.output_text.logprobs"]},
     ],
 )
 def test_what_cannot_be_done_is_refused(http, body) -> None:
