@@ -72,7 +72,7 @@ class MemoryLimitError(UserError):
 class KVTransferError(UserError):
     """KV blocks of another engine cannot be taken over. `field` names what stands against it."""
 
-    def __init__(self, message: str, field: str) -> None:
+    def __init__(self, message: str, field: str = "") -> None:
         super().__init__(message)
         self.field = field
 
