@@ -4,16 +4,11 @@ Standard library only, so that the scheduler, a front end or a test can import t
 milliseconds. No behaviour beyond validation lives here.
 """
 
-from hotshoe.types.outputs import (
-    CompletionOutput,
-    FinishReason,
-    RequestOutput,
-    RequestTiming,
-    TokenLogprobs,
-    TokenOutput,
-)
+from hotshoe.types.grammar import GrammarSpec
+from hotshoe.types.outputs import FinishReason, TokenLogprobs, TokenOutput
 from hotshoe.types.prompts import Prompt, TextPrompt, TokensPrompt
-from hotshoe.types.sampling_params import GrammarSpec, SamplingParams
+from hotshoe.types.results import CompletionOutput, RequestOutput, RequestTiming
+from hotshoe.types.sampling_params import SamplingParams
 from hotshoe.types.steps import FinishedStep, NewRow, StepHandle, StepPlan, StepResult
 
 __all__ = [

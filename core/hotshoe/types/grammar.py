@@ -1,0 +1,127 @@
+"""What a generated text must conform to: a value that is bounded when built, compiled elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hotshoe.errors import RequestError
+
+KINDS = ("json_schema", "json_object", "regex", "choice", "ebnf", "structural_tag")
+MAX_GRAMMAR_BYTES = 256 * 1024
+MAX_AFTER = 16
+MAX_AFTER_TOKENS = 64
+#: Token ids are bounded by the vocabulary once that is known; until then by what 32 bits hold.
+MAX_TOKEN_ID = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarSpec:
+    """A grammar that the generated text follows from its first token, or from a later place.
+
+    Equal specifications share one compiled grammar. Use the constructors below; they take Python
+    values and check them.
+
+    Attributes:
+        kind: One of KINDS.
+        value: The schema, regular expression, grammar or tag description, as text; a JSON array of
+            strings for "choice", empty for "json_object".
+        after: Token-id sequences. When given, text is free until one of them has been generated,
+            such as the end of a reasoning section, and the grammar begins behind it. The prompt is
+            never searched, so that what an earlier turn said cannot begin it.
+        backend: Name of the backend that must serve it; None leaves it to the engine.
+
+    Raises:
+        RequestError: A part is missing, of the wrong type or too large; `field` is "grammar".
+    """
+
+    kind: str
+    value: str = ""
+    after: tuple[tuple[int, ...], ...] = ()
+    backend: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise _refusal(f"kind must be one of {', '.join(KINDS)}, not {self.kind!r}")
+        if not isinstance(self.value, str):
+            raise _refusal(f"value must be text, not {type(self.value).__name__}")
+        if self.backend is not None and not isinstance(self.backend, str):
+            raise _refusal(f"backend must be a name, not {self.backend!r}")
+        if (self.kind == "json_object") != (not self.value):
+            raise _refusal(f"{self.kind} takes {'no' if self.value else 'a non-empty'} value")
+        self._check_size()
+        object.__setattr__(self, "after", _sequences(self.after))
+
+    def _check_size(self) -> None:
+        try:
+            size = len(self.value.encode())
+        except UnicodeEncodeError as error:
+            raise _refusal("the value holds an unpaired surrogate, so it is not text") from error
+        if size > MAX_GRAMMAR_BYTES:
+            raise _refusal(f"the value has {size} bytes; at most {MAX_GRAMMAR_BYTES} are allowed")
+
+    @classmethod
+    def json_schema(
+        cls, schema: Mapping[str, Any] | bool | str, after: Iterable[Sequence[int]] = ()
+    ) -> GrammarSpec:
+        """Follow a JSON Schema, given as a value or as JSON text."""
+        return cls("json_schema", _json_text(schema), tuple(map(tuple, after)))
+
+    @classmethod
+    def json_object(cls, after: Iterable[Sequence[int]] = ()) -> GrammarSpec:
+        """Give any JSON object."""
+        return cls("json_object", "", tuple(map(tuple, after)))
+
+    @classmethod
+    def regex(cls, pattern: str, after: Iterable[Sequence[int]] = ()) -> GrammarSpec:
+        """Match a regular expression with the whole text."""
+        return cls("regex", pattern, tuple(map(tuple, after)))
+
+    @classmethod
+    def choice(cls, choices: Iterable[str], after: Iterable[Sequence[int]] = ()) -> GrammarSpec:
+        """Be one of several strings."""
+        texts = [choices] if isinstance(choices, str) else list(choices)
+        if not texts or not all(isinstance(text, str) and text for text in texts):
+            raise _refusal("choice takes at least one string, and no empty one")
+        return cls("choice", _json_text(texts), tuple(map(tuple, after)))
+
+    @classmethod
+    def ebnf(cls, grammar: str, after: Iterable[Sequence[int]] = ()) -> GrammarSpec:
+        """Follow a context-free grammar."""
+        return cls("ebnf", grammar, tuple(map(tuple, after)))
+
+    @classmethod
+    def structural_tag(
+        cls, tag: Mapping[str, Any] | str, after: Iterable[Sequence[int]] = ()
+    ) -> GrammarSpec:
+        """Leave text free but for sections between tags, each of which follows a schema."""
+        return cls("structural_tag", _json_text(tag), tuple(map(tuple, after)))
+
+
+def _json_text(value: Any) -> str:
+    """Return JSON; text is taken to be JSON already."""
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _refusal(f"the value cannot be written as JSON: {error}") from error
+
+
+def _sequences(after: object) -> tuple[tuple[int, ...], ...]:
+    if not isinstance(after, (tuple, list)) or len(after) > MAX_AFTER:
+        raise _refusal(f"after takes at most {MAX_AFTER} token sequences")
+    for sequence in after:
+        if not isinstance(sequence, (tuple, list)) or not 0 < len(sequence) <= MAX_AFTER_TOKENS:
+            raise _refusal(f"after takes sequences of 1 to {MAX_AFTER_TOKENS} token ids")
+        for token_id in sequence:
+            known = isinstance(token_id, int) and not isinstance(token_id, bool)
+            if not known or not 0 <= token_id <= MAX_TOKEN_ID:
+                raise _refusal(f"after takes token ids, not {token_id!r}")
+    return tuple(map(tuple, after))
+
+
+def _refusal(message: str) -> RequestError:
+    return RequestError(f"grammar: {message}", "grammar")
