@@ -69,7 +69,8 @@ class RowParameters:
 
     def _lists(self, params: SamplingParams, eos_token_ids: Sequence[int]) -> RowLists:
         bias = {t: b for t, b in params.logit_bias.items() if t < self.vocab_size}
-        ending = {*eos_token_ids, *params.stop_token_ids} if params.min_tokens else ()
+        eos = () if params.ignore_eos else eos_token_ids
+        ending = (*eos, *params.stop_token_ids) if params.min_tokens else ()
         return RowLists(
             bias_ids=np.fromiter(bias.keys(), np.int64),
             bias_values=np.fromiter(bias.values(), np.float32),

@@ -53,3 +53,15 @@ def test_a_plain_request_leaves_a_plain_row():
         rows.set_row(new_row(plain, seed=3), (9,))
     assert snapshot(fresh) == snapshot(reused)
     assert not any(users.any() for users in fresh.users.values())
+
+
+def test_only_what_would_end_the_text_is_kept_from_it():
+    rows = RowParameters(3, 10)
+    for params, ending in (
+        (SamplingParams(min_tokens=1, stop_token_ids=(7,)), [7, 9]),
+        (SamplingParams(min_tokens=1, stop_token_ids=(7,), ignore_eos=True), [7]),
+        (SamplingParams(min_tokens=1, ignore_eos=True), []),
+        (SamplingParams(stop_token_ids=(7,)), []),
+    ):
+        rows.set_row(new_row(params), (9,))
+        assert rows.lists[1].ending_ids.tolist() == ending
