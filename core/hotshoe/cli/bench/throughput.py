@@ -6,17 +6,9 @@ import random
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from hotshoe.cli.bench.workload import (
-    add_workload_flags,
-    fixed_length,
-    iterate,
-    open_for,
-    random_prompts,
-    report,
-)
+from hotshoe.cli.bench.workload import add_workload_flags, fixed_length, random_prompts, run
 
 if TYPE_CHECKING:
     from hotshoe.engine.llm import LLM
@@ -29,11 +21,7 @@ class Throughput:
         add_workload_flags(parser, num_prompts=32)
 
     def run(self, args: Namespace) -> int:
-        with open_for(args) as llm:
-            rng = random.Random(llm.config.seed)
-            iterations = iterate(args, lambda: measure(llm, args, rng))
-            report("throughput", args, asdict(llm.config), iterations)
-        return 0
+        return run("throughput", args, measure)
 
 
 def measure(llm: LLM, args: Namespace, rng: random.Random) -> Mapping[str, float]:

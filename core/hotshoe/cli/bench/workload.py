@@ -13,6 +13,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +84,18 @@ def open_for(args: Namespace) -> Iterator[LLM]:
                 f"--input-len and --output-len make {length} tokens, but max_model_len is {longest}"
             )
         yield llm
+
+
+def run(
+    kind: str,
+    args: Namespace,
+    measure: Callable[[LLM, Namespace, random.Random], Mapping[str, float]],
+) -> int:
+    """Measure a workload of token ids as often as asked, report it, and return the exit code."""
+    with open_for(args) as llm:
+        rng = random.Random(llm.config.seed)
+        report(kind, args, asdict(llm.config), iterate(args, lambda: measure(llm, args, rng)))
+    return 0
 
 
 def random_prompts(llm: LLM, args: Namespace, rng: random.Random) -> list[TokensPrompt]:
