@@ -1,7 +1,9 @@
 """The clients that people use, against a real server: openai, langchain-openai, litellm."""
 
 import asyncio
+import functools
 import json
+import operator
 from collections.abc import Iterator
 
 import openai
@@ -118,6 +120,74 @@ def test_tools(client: openai.OpenAI, choice) -> None:
     assert follow.choices[0].message.content
 
 
+def test_strict_tools_keep_to_their_schema(client: openai.OpenAI) -> None:
+    only_ulm = {"type": "object", "properties": {"city": {"enum": ["Ulm"]}}, "required": ["city"]}
+    function = {**TOOL["function"], "parameters": only_ulm, "strict": True}
+    tools = [{"type": "function", "function": function}]
+    body = {"model": "demo", "messages": WEATHER, "tools": tools, "temperature": 0}
+    answer = client.chat.completions.create(**body)
+    [call] = answer.choices[0].message.tool_calls
+    assert json.loads(call.function.arguments) == {"city": "Ulm"}
+    with client.chat.completions.stream(**body) as stream:
+        [streamed] = stream.get_final_completion().choices[0].message.tool_calls
+    assert streamed.function.arguments == call.function.arguments
+    text = client.chat.completions.create(**{**body, "messages": SUM}).choices[0].message
+    assert (text.content, text.tool_calls) == ("2 + 3 = 5", None)
+
+
+def test_what_else_the_sdk_offers(client: openai.OpenAI) -> None:
+    parts = [{"type": "text", "text": "What is"}, {"type": "text", "text": "2 + 3?"}]
+    messages = [
+        {"role": "developer", "content": "Be brief. " * 30},
+        {"role": "user", "content": parts},
+    ]
+    body = {"model": "demo", "messages": messages, "seed": 1, "max_completion_tokens": 6}
+    stream = client.chat.completions.create(
+        **body, n=2, stream=True, stream_options={"include_usage": True}
+    )
+    *chunks, last = stream
+    texts = ["", ""]
+    for choice in (choice for chunk in chunks for choice in chunk.choices):
+        texts[choice.index] += choice.delta.content or ""
+    whole = client.chat.completions.create(**body, n=2)
+    assert texts == [choice.message.content for choice in whole.choices]
+    assert last.choices == [] and last.usage.total_tokens == whole.usage.total_tokens
+    assert whole.usage.completion_tokens_details.reasoning_tokens == 0
+    again = client.chat.completions.create(**body, n=2)
+    assert again.usage.prompt_tokens_details.cached_tokens > 0
+    body = {"model": "demo", "messages": SUM, "temperature": 0}
+    stopped = client.chat.completions.create(**body, stop=["=", "never"])
+    assert (stopped.choices[0].message.content, stopped.choices[0].finish_reason) == (
+        "2 + 3 ",
+        "stop",
+    )
+    [first] = client.chat.completions.create(**body, logprobs=True).choices
+    token_id = client.completions.create(
+        model="demo", prompt="x", max_tokens=1, extra_body={"return_token_ids": True}
+    )
+    assert token_id.choices[0].token_ids
+    assert first.logprobs.content[0].token == "2"
+    cut = client.chat.completions.create(**body, max_completion_tokens=2).choices[0]
+    assert cut.finish_reason == "length"
+
+
+def test_responses_events_are_numbered(client: openai.OpenAI) -> None:
+    body = {"model": "demo", "input": "What is 2 + 3?", "temperature": 0, "store": False}
+    events = list(client.responses.create(**body, stream=True))
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    names = [event.type.removeprefix("response.") for event in events]
+    assert names[:4] == ["created", "in_progress", "output_item.added", "content_part.added"]
+    assert names[-4:] == [
+        "output_text.done",
+        "content_part.done",
+        "output_item.done",
+        "completed",
+    ]
+    assert set(names[4:-4]) == {"output_text.delta"}
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(events[-1].response.id)
+
+
 def test_chat_parse(client: openai.OpenAI) -> None:
     answer = client.chat.completions.parse(
         model="demo", messages=ANN, response_format=Person, temperature=0
@@ -199,9 +269,14 @@ def test_langchain(demo_server) -> None:
     assert "".join(chunk.content for chunk in chat.stream("What is 2 + 3?")) == "2 + 3 = 5"
     [call] = chat.bind_tools([TOOL]).invoke("What is the weather in Paris?").tool_calls
     assert (call["name"], call["args"]) == ("get_weather", {"city": "Paris"})
-    assert chat.with_structured_output(Person).invoke(ANN[0]["content"]) == Person(
-        name="Ann", age=5
-    )
+    for method in ("json_schema", "function_calling"):
+        asked = chat.with_structured_output(Person, method=method)
+        assert asked.invoke(ANN[0]["content"]) == Person(name="Ann", age=5)
+    strict = chat.bind_tools([TOOL], strict=True, parallel_tool_calls=False)
+    chunks = list(strict.stream("What is the weather in Paris?", stream_usage=True))
+    whole = functools.reduce(operator.add, chunks)
+    assert whole.tool_calls[0]["args"] == {"city": "Paris"}
+    assert whole.usage_metadata["output_token_details"]["reasoning"] == 0
 
 
 @pytest.mark.slow
