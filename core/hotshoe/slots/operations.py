@@ -246,7 +246,9 @@ class CommunicatorOp(Protocol):
     0. Without `out` the result is a new tensor. Work goes down the device's current order of work;
     where a device can record its work, collectives can be recorded.
 
-    Collectives and `wait` raise EngineError when another rank has gone or stays away too long.
+    Collectives and `wait` raise EngineError when another rank has gone or stays away too long; on a
+    device that runs behind, its own error may come first and end the process. Rows that do not
+    divide among the ranks, without sizes, are a ValueError.
     """
 
     rank: int

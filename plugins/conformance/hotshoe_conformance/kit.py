@@ -96,13 +96,13 @@ class Kit:
         for trouble in troubles(self.plugins):
             say(trouble)
         self._host_threads = torch.get_num_threads()
-        with blaming(name):
+        with blaming(self.platform.name):
             self.config = resolved(self.platform, self.options.platform_options)
             self.facts = self.platform.facts()
             self.by_slot = offered(self.platform, self.plugins, self.facts)
         self._check_names()
         self.undeclared = declaration_defects(self.platform, self.facts, self.by_slot)
-        with blaming(name):
+        with blaming(self.platform.name):
             self.platform.activate(self.config)
 
     def _check_names(self) -> None:
@@ -193,12 +193,13 @@ class Kit:
         accepted: dict[int, list[Case]] = {}
         for case in self._cases(candidate.slot):
             outcome = ask_outcome(candidate, case.setup.spec, self.facts)
-            if outcome is not None:
-                self._book(found, case, outcome)
-            else:
+            if outcome is None:
                 accepted.setdefault(case.setup.spec.size, []).append(case)
+            elif len(found.defects) < MAX_DEFECTS:
+                self._book(found, case, outcome)
         for size, group in accepted.items():
-            if reason := self._why_not(size):
+            reason = self._clock.reason if self._clock.over else self._why_not(size)
+            if reason:
                 found.leave_out(len(group), reason)
                 continue
             job = Job(

@@ -161,6 +161,7 @@ class Job:
 
 def main() -> None:
     """Read the job from the command line and answer case after case."""
+    # The kit imports this module, by way of `ranks`.
     from hotshoe.plugins.platforms import choose_platform
     from hotshoe_conformance.kit import offered, resolved
 
