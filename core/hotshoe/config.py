@@ -177,9 +177,14 @@ def _fits(value: Any, hint: Any) -> bool:
         return origin is bool
     if not isinstance(value, (int, float) if origin is float else origin):
         return False
-    parts = (value.keys(), value.values()) if origin is dict else (value,)
-    each = zip(parts, typing.get_args(hint), strict=False)
-    return all(_fits(entry, kind) for part, kind in each for entry in part)
+    kinds = typing.get_args(hint)
+    if isinstance(value, dict):
+        return all(
+            _fits(entry, kind)
+            for pair in value.items()
+            for entry, kind in zip(pair, kinds, strict=True)
+        )
+    return not isinstance(value, list) or all(_fits(entry, kinds[0]) for entry in value)
 
 
 def _type_name(hint: Any) -> str:
