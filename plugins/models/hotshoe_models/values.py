@@ -93,7 +93,10 @@ def activation(config: ModelConfig, name: str) -> str:
 
 def head_dim(config: ModelConfig) -> int:
     """Return channels per head: said, or the hidden size divided among the heads."""
-    return config.size("head_dim", config.size("hidden_size") // config.size("num_attention_heads"))
+    heads, hidden_size = config.size("num_attention_heads"), config.size("hidden_size")
+    if config.get("head_dim") is None and heads > hidden_size:
+        raise refuse(config, "num_attention_heads", f"has a hidden size of {hidden_size}")
+    return config.size("head_dim", hidden_size // heads)
 
 
 def layer_types(config: ModelConfig, default: Callable[[int], str]) -> list[str]:

@@ -14,6 +14,10 @@ BAD = [
     ({"rms_norm_eps": float("nan")}, "rms_norm_eps.*nan"),
     ({"attention_bias": "yes"}, "attention_bias.*yes"),
     ({"num_key_value_heads": 5}, "num_key_value_heads.*5"),
+    (
+        {"num_attention_heads": 9999, "head_dim": None},
+        "num_attention_heads is 9999.*hidden size of",
+    ),
     ({"rope_scaling": {"type": "spiral"}}, "rope_type.*spiral"),
     ({"rope_scaling": {"type": "linear"}}, "factor"),
     ({"rope_scaling": [2.0]}, r"rope_parameters.*\[2.0\]"),
