@@ -39,7 +39,7 @@ from hotshoe.engine.rank_messages import (
     encode,
 )
 from hotshoe.engine.spawn import spawn
-from hotshoe.errors import EngineDeadError
+from hotshoe.errors import EngineDeadError, EngineError
 from hotshoe.executor import WorkerInfo
 from hotshoe.types import StepPlan, StepResult
 
@@ -133,9 +133,17 @@ class ParallelWorker:
     def load(self) -> WorkerInfo:
         begin = time.perf_counter()
         directory = tempfile.mkdtemp(prefix="hotshoe-ranks-")
-        self._ranks = [RankProcess.start(r, self._size, self._command) for r in range(self._size)]
-        # Ends them also when nobody calls `close`.
+        # Ends them also when nobody calls `close`, and when not all can be started.
         self._finalizer = weakref.finalize(self, end_ranks, self._ranks, directory)
+        try:
+            for number in range(self._size):
+                self._ranks.append(RankProcess.start(number, self._size, self._command))
+        except OSError as error:
+            self._stop()
+            raise EngineError(
+                f"rank {number} of {self._size} cannot be started: {error}; the system's limits on "
+                "processes, open files or memory may be reached"
+            ) from error
         join = Join(
             Side(), asdict(self._config), self._eos_token_ids, self._plugins, directory, rank=0
         )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hotshoe.config import EngineConfig
-from hotshoe.engine.ranks import ParallelWorker
+from hotshoe.engine.ranks import ParallelWorker, RankProcess
 from hotshoe.errors import CheckpointError, ConfigError, EngineDeadError, EngineError, RequestError
 from hotshoe.plugins import PluginManager
 from hotshoe.slots import AttentionSpec, Verdict
@@ -169,6 +169,25 @@ def test_a_failure_while_loading(open_ranks, fault: str, error, message: str) ->
     worker = open_ranks(load=False, overrides={"faulty": 1, "load_fault": fault})
     with pytest.raises(error, match=message):
         worker.load()
+    worker.close()
+
+
+def test_ranks_that_cannot_all_be_started(open_ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = open_ranks(load=False)
+    started: list[int] = []
+    start = RankProcess.start
+
+    def fail_later(rank: int, size: int, command) -> RankProcess:
+        if rank == 1:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        made = start(rank, size, command)
+        started.append(made.process.pid)
+        return made
+
+    monkeypatch.setattr(RankProcess, "start", fail_later)
+    with pytest.raises(EngineError, match=r"rank 1 of 2 cannot be started: .*limits on processes"):
+        worker.load()
+    assert len(started) == 1 and gone(started)
     worker.close()
 
 
