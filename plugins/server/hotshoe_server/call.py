@@ -27,6 +27,7 @@ class Call(Request):
         arrival_s: `time.monotonic()` when the body had been read.
         path: The route's, one of a closed set.
         caller: What the guard found; None without a valid key.
+        body_read: The body as a model; None before it was read.
     """
 
     def __init__(self, scope: Scope, receive: Receive, server: ServerState, path: str) -> None:
@@ -36,6 +37,7 @@ class Call(Request):
         self.path = path
         self.arrival_s = time.monotonic()
         self.caller: Caller | None = scope.get(CALLER)
+        self.body_read: BaseModel | None = None
 
     @property
     def tenant(self) -> str | None:
@@ -60,9 +62,11 @@ class Call(Request):
             raise ApiError("unsupported_media_type")
         body = body or b"{}"
         try:
-            return model.model_validate_json(body)
+            found = model.model_validate_json(body)
         except ValidationError as error:
             raise from_validation(error, body) from None
+        self.body_read = found
+        return found
 
     async def _read_bounded(self, limit: int) -> bytes:
         """Read what comes, and stop where the limit is passed; announced lengths count first."""

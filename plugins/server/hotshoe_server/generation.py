@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 
+from hotshoe.errors import RequestError
 from hotshoe.text.output_processor import RequestUpdate, SequenceUpdate
 from hotshoe.types import FinishReason, SamplingParams
 from hotshoe_server.call import Call
@@ -21,6 +22,8 @@ from hotshoe_server.state import ServerState
 DEADLINE = "deadline"  # see `EngineClient.generate`
 #: How errors begin whose cause is the grammar that the client sent; see `hotshoe.grammar`.
 GRAMMAR = "grammar: "
+#: Where requests give one, the first of those that are given.
+GRAMMAR_FIELDS = ("structured_outputs", "response_format", "text", "tools")
 #: Which field of each route's requests the prompt is made from.
 PROMPT_FIELDS = {
     "/v1/completions": "prompt",
@@ -68,13 +71,17 @@ async def generate(
     try:
         async with aclosing(updates):  # type: ignore[type-var]
             async for update in updates:
-                _note(server, record, update)
+                _note(call, record, update)
                 yield update
     except (asyncio.CancelledError, GeneratorExit):
         record.error = None if record.finish_reasons else "client_gone"
         raise
     except Exception as error:
-        record.error = as_api_error(error).code
+        found = as_api_error(error)
+        record.error = found.code
+        if isinstance(error, RequestError) and error.field == "grammar":
+            found.param = _grammar_field(call)
+            raise found from None
         raise
     finally:
         del server.in_flight[request_id]
@@ -141,8 +148,13 @@ def check_count(server: ServerState, num_sequences: int) -> None:
         )
 
 
-def _note(server: ServerState, record: RequestRecord, update: RequestUpdate) -> None:
-    num_tokens = 0
+def _grammar_field(call: Call) -> str | None:
+    """Return which field of the request the grammar was made from."""
+    return next((n for n in GRAMMAR_FIELDS if getattr(call.body_read, n, None) is not None), None)
+
+
+def _note(call: Call, record: RequestRecord, update: RequestUpdate) -> None:
+    server, num_tokens = call.server, 0
     for sequence in update.sequences:
         num_tokens += len(sequence.new_token_ids)
     record.num_generated_tokens += num_tokens
@@ -156,10 +168,10 @@ def _note(server: ServerState, record: RequestRecord, update: RequestUpdate) -> 
             observer.advance(record, num_tokens, now)
     for sequence in update.sequences:
         if sequence.finish_reason in _CUT_OFF:
-            _raise_for(server, sequence)
+            _raise_for(call, sequence)
 
 
-def _raise_for(server: ServerState, sequence: SequenceUpdate) -> None:
+def _raise_for(call: Call, sequence: SequenceUpdate) -> None:
     """Turn the error of a sequence into the request's.
 
     Raises:
@@ -167,9 +179,9 @@ def _raise_for(server: ServerState, sequence: SequenceUpdate) -> None:
     """
     if sequence.finish_reason is FinishReason.ERROR:
         if (sequence.error or "").startswith(GRAMMAR):
-            raise ApiError("invalid_value", sequence.error)
+            raise ApiError("invalid_value", sequence.error, _grammar_field(call))
         raise ApiError("generation_failed", f"generation failed: {sequence.error}")
     if sequence.error == DEADLINE:
         raise ApiError("deadline_exceeded")
-    if server.draining:
+    if call.server.draining:
         raise ApiError("shutting_down", retry_after_s=5)

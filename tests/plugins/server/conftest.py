@@ -52,6 +52,7 @@ class ScriptedEngine:
     Attributes:
         reply: What is said; past its end come end-of-sequence tokens.
         error: Raised instead, when set.
+        refusal: Raised when a request comes to be run.
         fail_after: Number of tokens after which the sequence ends with an error.
         num_cached: Tokens found in the prefix cache, by sequence.
         gate: When given, every token waits for it.
@@ -66,6 +67,7 @@ class ScriptedEngine:
         self.info = EngineInfo(self.config, "/model", 8192, 64, (8183,), facts)
         self.reply = "Hello there"
         self.error: Exception | None = None
+        self.refusal: Exception | None = None
         self.fail_after: int | None = None
         self.failure = "logits are not finite"
         self.deadline_after: int | None = None
@@ -92,6 +94,8 @@ class ScriptedEngine:
             )
         )
         self.check_queue()
+        if self.refusal is not None:
+            raise self.refusal
         for name in ("logprobs", "prompt_logprobs"):
             if (getattr(params, name) or 0) > self.config.max_logprobs:
                 raise RequestError(f"{name} is too large", name)
