@@ -131,6 +131,12 @@ class ParallelWorker:
         self._finalizer: weakref.finalize[Any, ParallelWorker] | None = None
 
     def load(self) -> WorkerInfo:
+        """Start the ranks and let them build and load.
+
+        Raises:
+            EngineError: Not all of them can be started, or one has died.
+            HotshoeError: What a rank failed with.
+        """
         begin = time.perf_counter()
         directory = tempfile.mkdtemp(prefix="hotshoe-ranks-")
         # Ends them also when nobody calls `close`, and when not all can be started.
