@@ -64,13 +64,19 @@ class WeightTable:
         """Hand a tensor to the layers that want it.
 
         Raises:
-            CheckpointError: The shape differs from the configuration's.
+            CheckpointError: The shape differs from the configuration's, or the values are integers.
         """
         expected = self.expected[name]
         if tuple(tensor.shape) != expected.shape:
             raise CheckpointError(
                 f"{name} has shape {list(tensor.shape)}, but config.json means "
                 f"{list(expected.shape)}; checkpoint and configuration do not belong together"
+            )
+        if not tensor.is_floating_point():
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise CheckpointError(
+                f"{name} is of type {kind}: the checkpoint is quantised in a form not read here; "
+                "use the unquantised one, with --quantization if wanted"
             )
         self._missing.pop(name, None)
         for sink in expected.sinks:

@@ -70,11 +70,16 @@ def checkpoint_files(path: Path) -> list[Path]:
         weight_map = read_json(path / INDEX).get("weight_map")
         if not isinstance(weight_map, dict):
             raise CheckpointError(f"{path / INDEX} has no weight_map")
-        names = {str(name) for name in weight_map.values()}
-        files = [path / name for name in names if Path(name).name == name]
-        missing = sorted(str(f.name) for f in files if not f.exists())
-        if missing or len(files) < len(names):
-            raise CheckpointError(f"{path} lacks shard {missing[0] if missing else 'in the index'}")
+        names = sorted({str(name) for name in weight_map.values()})
+        outside = [name for name in names if Path(name).name != name]
+        if outside:
+            raise CheckpointError(
+                f"{path / INDEX} names {outside[0]!r}, which is no file beside it"
+            )
+        files = [path / name for name in names]
+        missing = [f.name for f in files if not f.exists()]
+        if missing:
+            raise CheckpointError(f"{path} lacks shard {missing[0]}; fetch it again")
     else:
         files = list(path.glob("*.safetensors"))
     if not files:

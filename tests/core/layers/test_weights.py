@@ -32,6 +32,14 @@ def test_a_wrong_shape_names_both():
         table.check_complete()
 
 
+def test_integers_are_no_weights():
+    table = WeightTable()
+    table.expect("w", (2,), lambda tensor: None)
+    with pytest.raises(CheckpointError, match="w is of type int8: the checkpoint is quantised"):
+        table.feed("w", torch.zeros(2, dtype=torch.int8))
+    table.feed("w", torch.zeros(2, dtype=torch.float16))
+
+
 def test_unknown_tensors_are_refused_unless_declared_unused():
     table = WeightTable()
     collecting(table, "w", (1,))

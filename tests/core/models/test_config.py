@@ -128,6 +128,7 @@ def test_what_is_no_model_directory_is_named(tmp_path):
     ("text", "message"),
     [
         ("{", "cannot be read"),
+        ("[" * 100_000, "cannot be read: maximum recursion depth"),
         ("[1]", "must hold a JSON object"),
         ("{}", "names no architecture"),
         ('{"architectures": []}', "names no architecture"),
