@@ -133,7 +133,7 @@ def describe(client: EngineClient) -> list[str]:
 
 def warn(config: ServerConfig) -> None:
     """Say loudly what is dangerous."""
-    if not config.loopback and not config.api_key and config.api_key_file is None:
+    if not config.loopback and not config.has_keys:
         say(
             f"WARNING: --host {config.host} lets every machine that reaches this one use the "
             "model, without a key; give --api-key-file, or listen on 127.0.0.1"

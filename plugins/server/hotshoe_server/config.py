@@ -42,6 +42,7 @@ class ServerConfig:
 
     api_key: list[str] = option([], "key that requests must bear; prefer --api-key-file")
     api_key_file: str | None = option(None, "file of such keys, one a line")
+    api_key_env: str | None = option(None, "name of an environment variable with such keys")
     admin_key_file: str | None = option(None, "file of keys that allow admin verbs over HTTP")
     allowed_hosts: list[str] = option(
         [], "value of the Host header to accept; on loopback its own names always are"
@@ -80,6 +81,11 @@ class ServerConfig:
             raise ConfigError("TLS needs both ssl_certfile and ssl_keyfile")
         if self.api_processes > 1 and not self.engine_process:
             raise ConfigError("several API processes need the engine in a process of its own")
+
+    @property
+    def has_keys(self) -> bool:
+        """True when requests must bear a key."""
+        return bool(self.api_key) or self.api_key_file is not None or self.api_key_env is not None
 
     @property
     def loopback(self) -> bool:

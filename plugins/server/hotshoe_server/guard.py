@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import os
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +63,7 @@ class Guard:
         files: Paths that need no key, beside PUBLIC_PATHS.
 
     Raises:
-        ConfigError: A file of keys cannot be read or holds a bad key.
+        ConfigError: As for `keyrings`.
     """
 
     def __init__(self, app: ASGIApp, config: ServerConfig, files: Collection[str]) -> None:
@@ -87,7 +88,8 @@ class Guard:
         if scope.get(ADMIN_SOCKET):
             return Caller(admin=True)
         headers = dict(scope["headers"])
-        self._check_host(headers.get(b"host", b""))
+        hosts = [value for name, value in scope["headers"] if name == b"host"]
+        self._check_host(hosts[0] if len(hosts) == 1 else b"")
         scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
         key = key.strip() if scheme.lower() == b"bearer" else b""
         if self._admin_keys.find(key):
@@ -115,23 +117,37 @@ def keyrings(config: ServerConfig) -> tuple[Keyring, Keyring]:
     """Return the keys of users and of admins.
 
     Raises:
-        ConfigError: A file of keys cannot be read or holds a bad key.
+        ConfigError: Keys cannot be read, one is bad, or one is a user's and an admin's.
     """
-    users = Keyring(_all_keys(config.api_key, config.api_key_file))
-    return users, Keyring(_all_keys([], config.admin_key_file))
+    users = [*config.api_key, *_from_file(config.api_key_file), *_from_env(config.api_key_env)]
+    admins = _from_file(config.admin_key_file)
+    for key in (*users, *admins):
+        if len(key) < MIN_KEY_CHARS or not key.isascii() or any(c.isspace() for c in key):
+            raise ConfigError(
+                f"a key has at least {MIN_KEY_CHARS} characters, all ASCII and none a space"
+            )
+    if not set(users).isdisjoint(admins):
+        raise ConfigError("a key of --admin-key-file is a user's key, too; give admins their own")
+    return Keyring(users), Keyring(admins)
 
 
 def _digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
 
 
-def _all_keys(given: Iterable[str], file: str | None) -> list[str]:
-    keys = [*given, *(read_keys(Path(file)) if file is not None else ())]
-    for key in keys:
-        if len(key) < MIN_KEY_CHARS or not key.isascii() or any(c.isspace() for c in key):
-            raise ConfigError(
-                f"a key has at least {MIN_KEY_CHARS} characters, all ASCII and none a space"
-            )
+def _from_file(file: str | None) -> list[str]:
+    return [] if file is None else read_keys(Path(file))
+
+
+def _from_env(name: str | None) -> list[str]:
+    """Read keys, separated by white space, from a variable that the user has named.
+
+    Raises:
+        ConfigError: It is not set, or empty.
+    """
+    keys = [] if name is None else os.environ.get(name, "").split()  # noqa: TID251
+    if name is not None and not keys:
+        raise ConfigError(f"the environment variable {name} (--api-key-env) holds no key")
     return keys
 
 

@@ -30,7 +30,8 @@ class BoundedProtocol(HttpToolsProtocol):
     """One connection.
 
     Attributes:
-        max_head_bytes: Longest request line and headers together.
+        max_head_bytes: Longest request line and headers together; also what may come between two
+            pieces of a body, or after its last one.
         head_timeout_s: How long these may take, from the connection or from their first byte.
         write_timeout_s: How long a client may take nothing of what waits for it. Then the
             connection is cut, which aborts the request.
@@ -42,8 +43,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._in_head = True
-        self._head_bytes = 0
+        self._num_idle_bytes = 0  # since the last one of a body, or the end of a head
         self._head_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._problem = "invalid_http"
@@ -75,10 +75,9 @@ class BoundedProtocol(HttpToolsProtocol):
         """Parse what came, unless a head has grown too long."""
         if self.transport.is_closing():
             return
-        if self._in_head:
-            self._head_bytes += len(data)
+        self._num_idle_bytes += len(data)
         super().data_received(data)
-        if self._in_head and self._head_bytes > self.max_head_bytes:
+        if self._num_idle_bytes > self.max_head_bytes:
             self._refuse("headers_too_large")
 
     def on_message_begin(self) -> None:
@@ -88,14 +87,18 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The head is whole: go on if it is small enough."""
-        self._in_head = False
-        self._head_bytes = 0
+        self._num_idle_bytes = 0
         self._stop_head_timer()
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         if size > self.max_head_bytes:
             self._problem = "headers_too_large"
             raise httptools.HttpParserError("the head is too long")
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Some of the body has come."""
+        self._num_idle_bytes = 0
+        super().on_body(body)
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP, in the form of all errors."""
@@ -114,8 +117,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _await_head(self) -> None:
-        self._in_head = True
-        self._head_bytes = 0
+        self._num_idle_bytes = 0
         self._stop_head_timer()
         self._head_timer = self.loop.call_later(self.head_timeout_s, self._refuse, "read_timeout")
 

@@ -12,6 +12,7 @@ import typing
 from typing import Any
 
 import msgspec
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -46,6 +47,8 @@ class EndpointApp:
             arguments = []
             if self._body_type is not None:
                 arguments.append(await call.read(self._body_type))
+        except ClientDisconnect:
+            return
         except Exception as error:
             await self._send(call, answer_error(error), send)
             return

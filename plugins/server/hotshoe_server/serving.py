@@ -93,6 +93,8 @@ class Server:
         Raises:
             UserError: The engine cannot be built as asked, or an option of the server is bad.
         """
+        # Below that, it says of every broken request that it was broken, which fills disks.
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(self._run(listener))
 
@@ -106,7 +108,7 @@ class Server:
                 await stack.enter_async_context(self._listen(AdminDoor(self._front), admin))
             client = await self._loaded()
             if client is None:
-                _leave_while_loading()
+                self._leave_while_loading()
             stack.callback(client.close)
             await self._serve(client, stack)
         return 0
@@ -140,6 +142,14 @@ class Server:
             future.cancel()
             return None
         return future.result()
+
+    def _leave_while_loading(self) -> NoReturn:
+        """End at once: the thread that loads cannot be stopped, and nothing is in flight."""
+        if self._config.admin_socket is not None:
+            Path(self._config.admin_socket).unlink(missing_ok=True)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
     async def _serve(self, client: EngineClient, stack: AsyncExitStack) -> None:
         state = make_state(self._config, client, self._plugins, self._shared)
@@ -269,10 +279,3 @@ def make_state(
 def model_name(model: str) -> str:
     """Return the name of a model: of a directory, its last part."""
     return Path(model).name if Path(model).is_dir() else model
-
-
-def _leave_while_loading() -> NoReturn:
-    """End at once: the thread that loads cannot be stopped, and nothing is in flight."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)

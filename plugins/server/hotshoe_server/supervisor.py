@@ -13,10 +13,10 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -24,7 +24,6 @@ import msgspec
 from hotshoe.config import EngineConfig
 from hotshoe.engine.process import EngineProcess
 from hotshoe.engine.spawn import spawn
-from hotshoe.errors import HotshoeError
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.signals import signals_call
 from hotshoe_server.store import ResponseStore
@@ -120,30 +119,23 @@ class Supervisor:
     async def _run(self, listener: socket.socket) -> None:
         with signals_call(self._stop.set):
             engine = EngineProcess(self._engine_config)
-            failure: list[BaseException] = []
-            booting = threading.Thread(target=_wait_for, args=(engine, failure), daemon=True)
-            booting.start()
+            booting = asyncio.create_task(asyncio.to_thread(engine.wait))
+            spawn_one = partial(self._spawn, str(engine.path), listener.fileno())
             try:
-                for index in range(self._config.api_processes):
-                    self._workers.append(self._spawn(engine, listener, index))
-                await self._watch(engine, listener, booting, failure)
+                self._workers = [spawn_one(index) for index in range(self._config.api_processes)]
+                await self._watch(booting, spawn_one)
             finally:
                 await self._end()
                 engine.close()
+                await asyncio.gather(booting, return_exceptions=True)
 
-    async def _watch(
-        self,
-        engine: EngineProcess,
-        listener: socket.socket,
-        booting: threading.Thread,
-        failure: list[BaseException],
-    ) -> None:
+    async def _watch(self, booting: asyncio.Task[None], spawn_one: Callable[[int], Worker]) -> None:
+        """Wait for a signal, and for what befalls the processes meanwhile."""
         while not self._stop.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), POLL_S)
-            if failure:
-                raise failure[0]
-            if not self._ready and not booting.is_alive():
+            if booting.done() and not self._ready:
+                booting.result()
                 self._ready = True
                 for worker in self._workers:
                     worker.tell(READY)
@@ -157,22 +149,21 @@ class Supervisor:
                 elif old_enough:
                     self._say(f"API process {index} has ended; starting another one")
                     worker.release()
-                    self._workers[index] = self._spawn(engine, listener, index)
+                    self._workers[index] = spawn_one(index)
 
-    def _spawn(self, engine: EngineProcess, listener: socket.socket, index: int) -> Worker:
+    def _spawn(self, engine_socket: str, listener: int, index: int) -> Worker:
         """Start an API process and tell it all that it needs."""
         config = self._config if index == 0 else replace(self._config, admin_socket=None)
         ours, theirs = socket.socketpair()
         shared = self._shared_file.fileno()
         with theirs:
-            fds = [listener.fileno(), theirs.fileno(), shared]
-            process, channel = spawn(COMMAND, fds=fds)
+            process, channel = spawn(COMMAND, fds=[listener, theirs.fileno(), shared])
             mission = Mission(
                 engine=asdict(self._engine_config),
                 server=asdict(config),
                 options=self._options,
-                engine_socket=str(engine.path),
-                listener=listener.fileno(),
+                engine_socket=engine_socket,
+                listener=listener,
                 store=theirs.fileno(),
                 shared_file=shared,
                 process=index,
@@ -197,10 +188,3 @@ class Supervisor:
             await asyncio.sleep(POLL_S)
         for worker in self._workers:
             worker.release()
-
-
-def _wait_for(engine: EngineProcess, failure: list[BaseException]) -> None:
-    try:
-        engine.wait()
-    except HotshoeError as error:
-        failure.append(error)

@@ -37,6 +37,7 @@ def test_installed_extensions_are_light_to_find(plugins) -> None:
         ({}, False),
         ({"host": "0.0.0.0"}, True),
         ({"host": "0.0.0.0", "api_key": ["some-key-1"]}, False),
+        ({"host": "0.0.0.0", "api_key_env": "KEYS"}, False),
         ({"host": "::"}, True),
     ],
 )

@@ -4,6 +4,7 @@ import pytest
 
 from hotshoe.errors import ConfigError
 from hotshoe_server.endpoints import ENDPOINTS
+from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Parts, PublicFile
 from hotshoe_server.guard import Keyring, read_keys
 
@@ -93,6 +94,13 @@ def test_hosts_on_loopback(open_http, host: str, status: int) -> None:
     assert open_http(headers={"host": host}).get("/live").status_code == status
 
 
+def test_of_two_hosts_none_counts(open_http) -> None:
+    http = open_http()
+    scope = {"headers": [(b"host", b"evil.example"), (b"host", b"localhost")]}
+    with pytest.raises(ApiError, match="Host header"):
+        http.app._identify(scope)
+
+
 def test_hosts_elsewhere(open_http) -> None:
     anywhere = {"headers": {"host": "model.example"}, "host": "0.0.0.0"}
     assert open_http(**anywhere).get("/live").status_code == 200
@@ -139,3 +147,23 @@ def test_files_without_good_keys(tmp_path, open_http, text: str) -> None:
 def test_a_file_that_is_not_there(tmp_path) -> None:
     with pytest.raises(ConfigError, match="cannot read"):
         read_keys(tmp_path / "none")
+
+
+def test_keys_from_the_environment(monkeypatch, open_http) -> None:
+    monkeypatch.setenv("KEYS", f"{KEY}\nother-key-2")
+    http = open_http(api_key_env="KEYS")
+    for key in (KEY, "other-key-2"):
+        headers = {"authorization": f"Bearer {key}"}
+        assert http("GET", "/v1/models", headers=headers).status_code == 200
+    assert http.get("/v1/models").status_code == 401
+    monkeypatch.setenv("KEYS", " ")
+    for name in ("KEYS", "NO_SUCH_KEYS"):
+        with pytest.raises(ConfigError, match=f"variable {name} .* holds no key"):
+            open_http(api_key_env=name)
+
+
+def test_admins_have_keys_of_their_own(tmp_path, open_http) -> None:
+    path = tmp_path / "keys"
+    path.write_text(KEY)
+    with pytest.raises(ConfigError, match="is a user's key, too"):
+        open_http(api_key=[KEY], admin_key_file=str(path))

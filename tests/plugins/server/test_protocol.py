@@ -17,7 +17,18 @@ async def hello(scope, receive, send) -> None:
     await send({"type": "http.response.body", "body": b"hello"})
 
 
-def exchange(*parts: bytes, pause_s: float = 0.0, **options: object) -> bytes:
+async def read_all(scope, receive, send) -> None:
+    """Answer with the size of the body."""
+    size, more = 0, True
+    while more:
+        message = await receive()
+        size, more = size + len(message["body"]), message["more_body"]
+    headers = [(b"connection", b"close")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": b"%d" % size})
+
+
+def exchange(*parts: bytes, pause_s: float = 0.0, app=hello, **options: object) -> bytes:
     """Send parts over one connection and return what comes until it is closed."""
     config = ServerConfig(max_header_bytes=LIMIT, **{"read_timeout_s": 0.5, **options})
 
@@ -25,7 +36,7 @@ def exchange(*parts: bytes, pause_s: float = 0.0, **options: object) -> bytes:
         server = Server(config, None, {}, lambda: None, print)
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-        async with server._listen(hello, listener):
+        async with server._listen(app, listener):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             answer = asyncio.create_task(reader.read())
             for part in parts:
@@ -63,6 +74,31 @@ def test_a_head_that_is_too_long(parts: list[bytes]) -> None:
     answer = exchange(*parts, pause_s=0.01)
     last = answer[answer.rindex(b"HTTP/1.1 ") :]
     assert error_of(last) == (431, "headers_too_large")
+
+
+CHUNKED = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [CHUNKED, b"0\r\n", *[b"x: " + b"a" * 500 + b"\r\n"] * 8],
+        [CHUNKED, b"0\r\nx: ", *[b"a" * 500] * 8],
+        [CHUNKED, b"1;", *[b"a" * 500] * 8],
+        [b"\r\n" * 250] * 8,
+    ],
+    ids=["trailers", "a trailer", "an extension of a chunk", "empty lines"],
+)
+def test_what_grows_beside_a_body(parts: list[bytes]) -> None:
+    answer = exchange(*parts, pause_s=0.01, read_timeout_s=30.0)
+    last = answer[answer.rindex(b"HTTP/1.1 ") :]
+    assert error_of(last) == (431, "headers_too_large")
+
+
+def test_a_body_in_many_small_chunks() -> None:
+    parts = [CHUNKED, *[b"1\r\na\r\n" * 400] * 8, b"0\r\n\r\n"]
+    answer = exchange(*parts, pause_s=0.01, app=read_all)
+    assert b"3200" in answer
 
 
 @pytest.mark.parametrize("parts", [[], [b"GET"], [b"GET / HTTP/1.1\r\nx: "], [b"\r\n"]])

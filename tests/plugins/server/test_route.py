@@ -127,7 +127,7 @@ def test_a_body_that_takes_too_long(open_http) -> None:
     assert (connection.status, connection.error) == (408, "read_timeout")
 
 
-def test_a_client_that_goes_while_it_sends(http, engine) -> None:
+def test_a_client_that_goes_while_it_sends(http, engine, caplog) -> None:
     connection = Connection(BODY, end=False)
     connection_gone = connection.gone
 
@@ -136,7 +136,7 @@ def test_a_client_that_goes_while_it_sends(http, engine) -> None:
         await http.app(scope_for(), connection.receive, connection.send)
 
     asyncio.run(run())
-    assert engine.requests == []
+    assert engine.requests == [] and caplog.text == ""
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])

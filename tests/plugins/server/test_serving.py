@@ -5,6 +5,7 @@ writes a long text.
 """
 
 import contextlib
+import os
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.plugins.server.conftest import RunningServer
 
 from hotshoe_server.serving import model_name
 
@@ -146,13 +148,15 @@ def test_an_open_server_without_a_key_warns(run_server) -> None:
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.5, 2.0])
-def test_sigterm_while_it_starts(run_server, delay_s: float) -> None:
-    server = run_server("demo", ready=False)
+def test_sigterm_while_it_starts(run_server, delay_s: float, tmp_path) -> None:
+    server = run_server("demo", "--admin-socket", str(tmp_path / "admin"), ready=False)
     wait_for(lambda: "listening" in server.log.read_text(), 60)
     time.sleep(delay_s)
     engines = children(server.process.pid)
     assert server.stop() == 0
     wait_for(lambda: not any(map(is_running, engines)), 10)
+    assert not (tmp_path / "admin").exists()
+    assert "Traceback" not in server.log.read_text()
 
 
 @pytest.mark.slow
@@ -248,6 +252,20 @@ def test_a_killed_engine_turns_health_red(run_server) -> None:
     assert server.stop() == 0
 
 
+@pytest.mark.slow
+def test_a_stopped_engine_fails_requests_and_is_replaced(run_server) -> None:
+    server = run_server("demo", "--engine-stall-timeout-s", "1", "--engine-restarts", "1")
+    stream = Stream(server)
+    [engine] = children(server.process.pid)
+    os.kill(engine, signal.SIGSTOP)
+    server.wait("/health", 503)
+    assert '"code":"engine_dead"' in stream.read()
+    server.wait("/health", 200)
+    assert not is_running(engine)
+    answer = httpx.post(server.url + "/v1/completions", json={"prompt": "x", "max_tokens": 2})
+    assert answer.status_code == 200
+
+
 def test_a_killed_server_leaves_nothing(run_server) -> None:
     server = run_server(*NULL)
     engines = children(server.process.pid)
@@ -261,6 +279,15 @@ def test_the_engine_in_the_same_process(run_server) -> None:
     assert children(server.process.pid) == []
     answer = httpx.post(server.url + "/v1/completions", json={"prompt": [1], "max_tokens": 2})
     assert answer.status_code == 200
+    assert server.stop() == 0
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full_of_logs() -> None:
+    server = RunningServer(Path("/dev/full"), *NULL, "--log-format", "json", "--access-log")
+    body = {"prompt": [1], "max_tokens": 2}
+    assert httpx.post(server.url + "/v1/completions", json=body).status_code == 200
+    assert httpx.get(server.url + "/nothing").status_code == 404
     assert server.stop() == 0
 
 
