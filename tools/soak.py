@@ -3,9 +3,9 @@
     python tools/soak.py --minutes 30 [-- demo --platform cpu ...]
 
 Starts `hotshoe serve` with the words after `--`. The load: short and long prompts, shared prefixes,
-several sequences, answers that nobody waits for, requests that are refused. Resident memory of the
-server and its children is sampled throughout; passes if it grows by less than `--max-slope` MiB a
-minute over the second half, and every request had the end that was meant for it.
+several sequences, answers that nobody waits for, requests that are refused. What the server and its
+children hold in memory is sampled throughout; passes if that grows by less than `--max-slope` MiB
+a minute over the second half, and every request had the end that was meant for it.
 """
 
 import argparse
@@ -101,7 +101,12 @@ async def refused(client: Client, model: str, rng: random.Random) -> str:
 KINDS: dict[Sender, int] = {short: 8, long: 1, shared: 3, several: 2, left: 2, refused: 1}
 
 
-def resident_bytes(pid: int) -> dict[int, int]:
+#: What a process holds of its own. Pages of files are left out: their share depends on who else on
+#: the machine has them mapped.
+HELD = ("Pss_Anon:", "Pss_Shmem:")
+
+
+def held_bytes(pid: int) -> dict[int, int]:
     """Return the memory of a process and its descendants by id, shared pages counted by share."""
     folder = Path(f"/proc/{pid}")
     try:
@@ -109,9 +114,9 @@ def resident_bytes(pid: int) -> dict[int, int]:
         children = (folder / f"task/{pid}/children").read_text().split()
     except (FileNotFoundError, ProcessLookupError):  # a child that has just ended
         return {}
-    found = {pid: sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))}
+    found = {pid: sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(HELD))}
     for child in children:
-        found |= resident_bytes(int(child))
+        found |= held_bytes(int(child))
     return found
 
 
@@ -146,7 +151,7 @@ async def soak(args: Namespace, url: str, pid: int) -> dict[str, object]:
 
     async def watch() -> None:
         while time.monotonic() < stop:
-            samples.append((time.monotonic() - begin, resident_bytes(pid)))
+            samples.append((time.monotonic() - begin, held_bytes(pid)))
             await asyncio.sleep(SAMPLE_S)
 
     async with Client(Target(url, ENDPOINT)) as client:
@@ -187,7 +192,7 @@ def parse(words: Sequence[str] | None = None) -> Namespace:
     parser = argparse.ArgumentParser(description="Look for leaks under a mixed load.")
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--concurrency", type=int, default=24)
-    parser.add_argument("--max-slope", type=float, default=1.0, help="MiB a minute")
+    parser.add_argument("--max-slope", type=float, default=0.25, help="MiB a minute")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log", type=Path, default=Path("soak.log"), help="of the server")
     parser.add_argument("serve", nargs="*", default=SERVE, help="words for `hotshoe serve`")

@@ -20,17 +20,19 @@ def test_slope_is_that_of_the_second_half() -> None:
 
 
 def test_memory_of_a_process() -> None:
-    before = soak.resident_bytes(os.getpid())
+    before = soak.held_bytes(os.getpid())[os.getpid()]
     with mmap.mmap(-1, 64 * MIB) as held:  # never memory that was freed before
         held.write(b"x" * len(held))
-        grown = soak.resident_bytes(os.getpid()) - before
+        grown = soak.held_bytes(os.getpid())[os.getpid()] - before
         assert len(held) * 0.8 < grown < len(held) * 3
 
 
 @pytest.mark.slow
 def test_a_short_soak(tmp_path: Path, monkeypatch, capsys) -> None:
     words = ["soak", "--minutes", "0.3", "--max-slope", "1e9", "--log", str(tmp_path / "log")]
-    monkeypatch.setattr("sys.argv", [*words, "demo", "--platform", "null"])
+    monkeypatch.setattr("sys.argv", words)
     assert soak.main() == 0
-    ends = json.loads(capsys.readouterr().out)["ends"]
+    found = json.loads(capsys.readouterr().out)
+    ends = found["ends"]
+    assert len(found["processes"]) == 2
     assert {end.partition(":")[0] for end in ends} == {kind.__name__ for kind in soak.KINDS}
