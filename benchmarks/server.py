@@ -35,6 +35,10 @@ PORTS = {"hotshoe": 8801, "peer": 8802}
 START_S = 400
 STOP_S = 60
 LIMITS = ("--dtype", "bfloat16", "--max-model-len", "2048", "--max-num-seqs", "32")
+#: The cache is used up once before anything is measured: memory that a process writes for the first
+#: time has to be found by the system, and the peer does that when it starts.
+CACHE = ("--kv-cache-memory-bytes", str(1200 << 20))
+WARM = ("--max-concurrency", "16", "--num-prompts", "48")
 HOTSHOE = (sys.executable, "-m", "hotshoe.cli")
 #: Prompts take token ids that every model here has.
 IDS = ("--vocab-size", "31000")
@@ -53,7 +57,7 @@ def command(name: str, args: Namespace) -> list[str]:
     model = str(args.model.resolve())
     place = ("--host", "127.0.0.1", "--port", str(PORTS[name]))
     if name == "hotshoe":
-        return [*HOTSHOE, "serve", model, *LIMITS, *place, *args.serve]
+        return [*HOTSHOE, "serve", model, *LIMITS, *CACHE, *place, *args.serve]
     cases, peers = (path.resolve() for path in args.peers)
     script = (
         f"export PEERS={peers}; . {cases}/vllm_env.sh; "
@@ -65,6 +69,8 @@ def command(name: str, args: Namespace) -> list[str]:
 @contextlib.contextmanager
 def serving(name: str, args: Namespace, folder: Path) -> Iterator[None]:
     """Run a server while the context is open; say how long it took to answer."""
+    if _healthy(name):
+        sys.exit(f"port {PORTS[name]} has a server already; stop it first")
     begin = time.monotonic()
     log = folder / f"{name}.log"
     with log.open("wb") as file:
@@ -122,7 +128,7 @@ def ask_peer(args: Namespace, folder: Path) -> None:
     with contextlib.ExitStack() as stack:
         for name in names:
             stack.enter_context(serving(name, args, folder))
-            load(name, *SIZES, *LOADS["16 at a time"])  # warm
+            load(name, *SIZES, *WARM)
         print("\n| load | server | " + " | ".join(SHOWN) + " |")
         print("|---" * (len(SHOWN) + 2) + "|")
         for title, words in LOADS.items():
@@ -181,7 +187,8 @@ def taken_in_turns(
     over: Callable[[], float],
 ) -> list[tuple[float, float]]:
     """Measure without a server and over HTTP by turns: a machine's speed drifts meanwhile."""
-    flags = dict(zip(LIMITS[::2], LIMITS[1::2], strict=True))
+    words = (*LIMITS, *CACHE)
+    flags = dict(zip(words[::2], words[1::2], strict=True))
     options = {
         name.removeprefix("--").replace("-", "_"): int(value) if value.isdigit() else value
         for name, value in flags.items()
@@ -190,7 +197,8 @@ def taken_in_turns(
         serving("hotshoe", args, folder),
         LLM(str(args.model.resolve()), **options) as llm,
     ):
-        without(llm), over()  # warm
+        load("hotshoe", *SIZES, *WARM)
+        llm.generate(prompts(48, int(SIZES[1])), fixed(int(SIZES[3])))
         return [(without(llm), over()) for _ in range(args.turns)]
 
 
