@@ -14,6 +14,9 @@ from typing import Any
 from hotshoe.errors import CheckpointError
 
 DEFAULT_MAX_LEN = 2048
+#: No size of a model that exists comes near; larger ones would take minutes to be found too large.
+MAX_SIZE = 2**24
+_MOST = {"num_hidden_layers": 1000}
 #: Types of rotary scaling that reach `factor` times beyond a length, and the key of that length.
 STRETCHED = {
     "dynamic": "max_position_embeddings",
@@ -166,6 +169,9 @@ def _positive(values: Mapping[str, Any], name: str, default: int) -> int:
         return default
     if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
         raise CheckpointError(f"config.json: {name} must be a positive integer, not {value!r}")
+    high = _MOST.get(name, MAX_SIZE)
+    if value > high:
+        raise CheckpointError(f"config.json: {name} must be at most {high}, as in any real model")
     return value
 
 

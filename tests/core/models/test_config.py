@@ -66,6 +66,14 @@ def test_sizes_are_positive_integers(write, value):
         config.size("hidden_size")
 
 
+def test_sizes_that_no_model_has_are_refused_at_once(write):
+    config = ModelConfig.load(write({**BASE, "num_hidden_layers": 10**7, "vocab_size": 10**9}))
+    with pytest.raises(CheckpointError, match="num_hidden_layers must be at most 1000"):
+        config.size("num_hidden_layers")
+    with pytest.raises(CheckpointError, match="vocab_size must be at most"):
+        config.size("vocab_size")
+
+
 @pytest.mark.parametrize(
     ("rope", "longest"),
     [
