@@ -134,9 +134,16 @@ def prepare(
 
 
 def find_model(name: str, plugins: PluginManager) -> Path:
-    """Return the directory of a model: a path, or a name that a plugin knows."""
+    """Return the directory of a model: a path, or a name that a plugin knows.
+
+    Raises:
+        ConfigError: The path begins with the home of somebody unknown.
+    """
     named = plugins.mapping("hotshoe_named_models")
-    return Path(named.get(name, name)).expanduser()
+    try:
+        return Path(named.get(name, name)).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"model {name!r}: {error}") from None
 
 
 def _model_changes(config: EngineConfig, model: ModelConfig, platform: Platform) -> list[Change]:

@@ -132,4 +132,6 @@ def test_a_name_or_a_path(installed: PluginManager, model_dir: Path, tmp_path: P
     assert find_model("tiny", installed) == model_dir
     assert find_model(str(tmp_path), installed) == tmp_path
     assert find_model("~/model", installed) == Path.home() / "model"
+    with pytest.raises(ConfigError, match="model '~nobody-here/model'"):
+        find_model("~nobody-here/model", installed)
     assert json.loads((find_model("tiny", installed) / "config.json").read_text())
