@@ -17,6 +17,7 @@ from hotshoe.config import EngineConfig
 from hotshoe.engine.client import EngineStats, PauseMode
 from hotshoe.engine.kv_exchange import KVExchange
 from hotshoe.engine.messages import Add
+from hotshoe.engine.seeds import Seeds
 from hotshoe.engine.setup import EngineSetup
 from hotshoe.errors import (
     EngineDeadError,
@@ -83,6 +84,7 @@ class EngineCore:
             )
         )
         self._eos = frozenset(setup.model_config.eos_token_ids)
+        self._seeds = Seeds(config.seed)
         self._in_flight: deque[tuple[StepPlan, StepHandle]] = deque()
         self._failure: BaseException | None = None
         self._pause: PauseMode | None = None
@@ -163,7 +165,8 @@ class EngineCore:
         if params.grammar is not None:
             params = replace(params, grammar=self._backends.choose(params.grammar))
             add = self._open_constraints().add
-        for request_id, seed in zip(new.ids, new.seeds, strict=True):
+        seeds = self._seeds.draw(params.seed, len(new.ids))
+        for request_id, seed in zip(new.ids, seeds, strict=True):
             # All are alike, so if one is refused, it is the first.
             add(Request(request_id, new.token_ids, params, seed, *labels))
             if params.prompt_logprobs is not None:  # once is enough; the others share its prefix

@@ -6,7 +6,6 @@ texts are Unicode. May be called from several threads, as tokenising takes long.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -90,14 +89,10 @@ class InputProcessor:
             )
         params = self._checked(params)
         number = next(self._numbers)
-        seed = params.seed
-        if seed is None:
-            seed = derived_seed(self._config.seed, number)
         add = Add(
             [f"{number}.{index}" for index in range(params.n)],
             token_ids,
             _for_core(params),
-            [derived_seed(seed, index) for index in range(params.n)],
             priority,
             salt,
             tenant,
@@ -212,12 +207,6 @@ def _check_label(name: str, value: str | None) -> None:
         value.encode()
     except UnicodeEncodeError:
         raise RequestError(f"{name} holds an unpaired surrogate, so it is not text", name) from None
-
-
-def derived_seed(seed: int, index: int) -> int:
-    """Return an independent 63-bit seed for each index."""
-    digest = hashlib.blake2b(f"{seed}/{index}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
 
 
 def _integers(ids: Sequence[int]) -> list[int]:

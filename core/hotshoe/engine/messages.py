@@ -65,13 +65,12 @@ class Hello(Struct, array_like=True, tag=True):
 class Add(Struct, array_like=True, tag=True):
     """A request: one sequence for each of `ids`, all from the same prompt.
 
-    `ids` are unique among the unfinished sequences of their front end; `seeds` runs parallel.
+    `ids` are unique among the unfinished sequences of their front end.
     """
 
     ids: list[str]
     token_ids: list[int]
     params: SamplingParams
-    seeds: list[int]
     priority: int = 0
     cache_salt: str | None = None
     tenant: str | None = None

@@ -23,7 +23,7 @@ def test_a_failing_worker_stops_the_engine_with_its_cause(
     model_dir: Path, plugins, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = core(model_dir, plugins)
-    engine.add(Add(["a"], [1], SamplingParams(), [0]))
+    engine.add(Add(["a"], [1], SamplingParams()))
 
     def fail(self: NullWorker, plan: object) -> None:
         raise RuntimeError("the device fell off")
@@ -33,7 +33,7 @@ def test_a_failing_worker_stops_the_engine_with_its_cause(
         with pytest.raises(EngineDeadError, match="RuntimeError: the device fell off"):
             engine.step()
     with pytest.raises(EngineDeadError):
-        engine.add(Add(["b"], [1], SamplingParams(), [0]))
+        engine.add(Add(["b"], [1], SamplingParams()))
 
 
 def test_overlap_keeps_two_steps_in_flight(
@@ -48,7 +48,7 @@ def test_overlap_keeps_two_steps_in_flight(
 
     monkeypatch.setattr(NullWorker, "execute", record)
     engine = core(model_dir, plugins, async_scheduling=True)
-    engine.add(Add(["a"], [1], SamplingParams(max_tokens=5), [0]))
+    engine.add(Add(["a"], [1], SamplingParams(max_tokens=5)))
     assert [o.token_ids for o in engine.step()] == [[2]]
     assert len(started) == 2
     assert [o.token_ids for o in engine.step()] == [[3]]
@@ -57,7 +57,7 @@ def test_overlap_keeps_two_steps_in_flight(
 
 def test_abort_frees_everything(model_dir: Path, plugins) -> None:
     engine = core(model_dir, plugins)
-    engine.add(Add(["a"], [1] * 40, SamplingParams(max_tokens=20), [0]))
+    engine.add(Add(["a"], [1] * 40, SamplingParams(max_tokens=20)))
     engine.step()
     engine.abort(["a", "never-seen"])
     assert not engine.has_work()
@@ -116,7 +116,7 @@ def test_the_first_sequence_alone_judges_the_prompt(model_dir: Path, plugins, mo
     monkeypatch.setattr(NullWorker, "execute", record)
     engine = core(model_dir, plugins)
     params = SamplingParams(prompt_logprobs=1, max_tokens=1)
-    engine.add(Add(["a", "b", "c"], [1] * 40, params, [0, 1, 2]))
+    engine.add(Add(["a", "b", "c"], [1] * 40, params))
     engine.step()
     assert [new.params.prompt_logprobs for new in started] == [1, None, None]
     assert [new.num_computed_tokens for new in started] == [0, 32, 32]
@@ -125,7 +125,7 @@ def test_the_first_sequence_alone_judges_the_prompt(model_dir: Path, plugins, mo
 def add(engine: EngineCore, name: str, n: int = 1, length: int = 1) -> None:
     ids = [f"{name}{i}" for i in range(n)]
     params = SamplingParams(max_tokens=9, ignore_eos=True)
-    engine.add(Add(ids, [1] * length, params, [0] * n))
+    engine.add(Add(ids, [1] * length, params))
 
 
 def test_nothing_is_refused_while_nothing_waits(model_dir: Path, plugins) -> None:

@@ -1,11 +1,11 @@
-"""What the input processor lets through, and with which seeds."""
+"""What the input processor lets through."""
 
 from pathlib import Path
 
 import pytest
 
 from hotshoe.config import EngineConfig
-from hotshoe.engine.inputs import InputProcessor, derived_seed
+from hotshoe.engine.inputs import InputProcessor
 from hotshoe.errors import RequestError
 from hotshoe.text.tokenizer import Tokenizer
 from hotshoe.types import GrammarSpec, SamplingParams, TextPrompt, TokensPrompt
@@ -27,12 +27,10 @@ def test_text_and_its_tokens_give_the_same_request(inputs: InputProcessor) -> No
     assert ids.add.cache_salt is None
 
 
-def test_sequences_have_ids_and_seeds_of_their_own(inputs: InputProcessor) -> None:
+def test_sequences_have_ids_of_their_own(inputs: InputProcessor) -> None:
     found = inputs.prepare("a", "x", SamplingParams(n=3, seed=5)).add
     again = inputs.prepare("a", "x", SamplingParams(n=3, seed=5)).add
     assert len({*found.ids, *again.ids}) == 6
-    assert len(set(found.seeds)) == 3
-    assert found.seeds == again.seeds
 
 
 def test_the_core_gets_no_strings(inputs: InputProcessor) -> None:
@@ -62,24 +60,6 @@ def test_labels_are_checked(inputs: InputProcessor, field: str, value: object) -
     with pytest.raises(RequestError) as caught:
         inputs.prepare("a", TextPrompt("x", salt), SamplingParams(), **labels)
     assert caught.value.field == field
-
-
-def test_unseeded_requests_differ_but_repeat_with_the_engine(model_dir: Path) -> None:
-    def seeds(engine_seed: int) -> list[int]:
-        config = EngineConfig(max_model_len=64, seed=engine_seed)
-        inputs = InputProcessor(config, 256, None)
-        prompt = TokensPrompt([1])
-        return [inputs.prepare("r", prompt, SamplingParams()).add.seeds[0] for _ in range(9)]
-
-    assert seeds(1) == seeds(1)
-    assert seeds(1) != seeds(2)
-    assert len(set(seeds(1))) == 9
-
-
-def test_derived_seeds_fit_63_bits() -> None:
-    seeds = {derived_seed(s, i) for s in range(20) for i in range(20)}
-    assert len(seeds) == 400
-    assert all(0 <= seed < 2**63 for seed in seeds)
 
 
 def test_bad_words_become_tokens(inputs: InputProcessor, model_dir: Path) -> None:

@@ -92,7 +92,7 @@ def run(model_dir: Path, plugins) -> Iterator[Run]:
 
 
 def add(*ids: str, start: int = 1, params: SamplingParams = LONG) -> Add:
-    return Add(list(ids), [start], params, [0] * len(ids))
+    return Add(list(ids), [start], params)
 
 
 def until(condition: Callable[[], object]) -> None:
@@ -163,7 +163,7 @@ def test_welcome_describes_and_another_version_is_refused(run: Run) -> None:
 
 def test_a_refusal_names_the_first_sequence_and_queues_none(run: Run) -> None:
     port = run()
-    port.commands.put([(1, Add(["a", "b"], [1] * 64, LONG, [0, 0])), (1, Call(5, "stats"))])
+    port.commands.put([(1, Add(["a", "b"], [1] * 64, LONG)), (1, Call(5, "stats"))])
     until(lambda: port.of(Reply, 1))
     [refused] = port.of(Refused, 1)
     assert refused.id == "a" and refused.error.kind == "RequestError"
