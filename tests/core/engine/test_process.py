@@ -357,9 +357,12 @@ def test_several_front_ends_share_one_engine(start: Start) -> None:
 def test_any_front_end_ends_the_requests_of_all(start: Start) -> None:
     engine = start("process", {"step_s": 0.02}, max_num_seqs=4)
 
+    running: set[str] = set()
+
     async def last(client: AsyncEngine, request_id: str) -> FinishReason | None:
-        params = SamplingParams(max_tokens=100, ignore_eos=True)
+        params = SamplingParams(max_tokens=1000, ignore_eos=True)
         async for update in client.generate(TokensPrompt([1]), params, request_id):
+            running.add(request_id)
             reason = update.sequences[0].finish_reason
         return reason
 
@@ -367,7 +370,8 @@ def test_any_front_end_ends_the_requests_of_all(start: Start) -> None:
         other = AsyncEngine.connect(engine._link._path)
         clients = (engine, other, other)
         tasks = [asyncio.create_task(last(c, i)) for c, i in zip(clients, "abc", strict=True)]
-        await asyncio.sleep(0.2)
+        while len(running) < 3:
+            await asyncio.sleep(0.02)
         await engine.abort_everywhere(["b", "unknown"])
         assert await tasks[1] is FinishReason.ABORT
         assert not tasks[0].done() and not tasks[2].done()

@@ -152,7 +152,9 @@ class Flood:
         self.ended.set()
 
 
-async def flooded(write_timeout_s: float, read_bytes: int, pause_s: float) -> bool:
+async def flooded(
+    write_timeout_s: float, read_bytes: int, pause_s: float, for_s: float = 10.0
+) -> bool:
     """Read so much, again and again with pauses; return whether that was cut off."""
     app = Flood()
     config = ServerConfig(write_timeout_s=write_timeout_s)
@@ -166,7 +168,7 @@ async def flooded(write_timeout_s: float, read_bytes: int, pause_s: float) -> bo
             client.setblocking(False)
             await loop.sock_sendall(client, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
             begin = loop.time()
-            while not app.ended.is_set() and loop.time() - begin < 1.5:
+            while not app.ended.is_set() and loop.time() - begin < for_s:
                 left = read_bytes
                 while left > 0 and not app.ended.is_set():
                     left -= len(await loop.sock_recv(client, left))
@@ -179,7 +181,7 @@ def test_a_client_that_does_not_read_is_cut_off() -> None:
 
 
 def test_a_client_that_reads_slowly_is_served() -> None:
-    assert not asyncio.run(flooded(0.5, read_bytes=2**22, pause_s=0.2))
+    assert not asyncio.run(flooded(1.5, read_bytes=2**22, pause_s=0.2, for_s=3.0))
 
 
 async def dawdle(scope, receive, send) -> None:
