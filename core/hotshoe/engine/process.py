@@ -62,6 +62,9 @@ class EngineProcess:
         self.path = self._folder / "engine.sock" if self._folder else Path(path or "")
         self._closing = threading.Event()
         self._verdict: str | None = None
+        self._ended = threading.Condition()
+        self._endings: list[str] = []
+        self._num_told = 0
         self._watcher = threading.Thread(target=self._watch, name="hotshoe-watch", daemon=True)
         self._spawn()
 
@@ -85,17 +88,16 @@ class EngineProcess:
         self._watcher.start()
 
     def cause(self) -> str:
-        """Say how the last engine process ended, waiting a moment for it."""
-        process, verdict = self._process, self._verdict
-        try:
-            code = process.wait(EXIT_S)
-        except subprocess.TimeoutExpired:
-            return "it closed the connection"
-        if verdict is not None:
-            return verdict
-        if code < 0:
-            return f"killed by {signal.Signals(-code).name}"
-        return f"exit code {code}"
+        """Say how the last engine process ended, waiting a moment for it.
+
+        Another one may run already: so this asks the watcher, once for every end.
+        """
+        with self._ended:
+            self._ended.wait_for(lambda: len(self._endings) > self._num_told, EXIT_S + 1.0)
+            if len(self._endings) == self._num_told:
+                return "it closed the connection"
+            self._num_told = len(self._endings)
+            return self._endings[-1]
 
     def close(self) -> None:
         """End the engine process, politely at first. May be called twice."""
@@ -137,7 +139,7 @@ class EngineProcess:
             if isinstance(said, Dead):
                 raise said.error.unwrap()
             if self._control.ended:
-                raise EngineError(f"the engine process ended while it started: {self.cause()}")
+                raise EngineError(f"the engine process ended while it started: {self._reap()}")
 
     def _hear(self) -> FromEngine | None:
         message = self._control.fetch(POLL_S)
@@ -148,7 +150,10 @@ class EngineProcess:
             self._watch_one()
             if self._closing.is_set():
                 return
-            self._reap()
+            ending = self._reap()
+            with self._ended:
+                self._endings.append(ending)
+                self._ended.notify_all()
             if not self._restart():
                 self.is_over = True
                 return
@@ -170,12 +175,15 @@ class EngineProcess:
         self._process.kill()
         self._process.wait()
 
-    def _reap(self) -> None:
-        """Let a process that has closed its channel end, by force if need be."""
+    def _reap(self) -> str:
+        """Let a process that has closed its channel end, by force if need be; say how it ended."""
         try:
-            self._process.wait(EXIT_S)
+            code = self._process.wait(EXIT_S)
         except subprocess.TimeoutExpired:
             self._kill("stuck while it ended")
+        if self._verdict is not None:
+            return self._verdict
+        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
     def _restart(self) -> bool:
         """Start engines until one serves or there were enough of them."""
