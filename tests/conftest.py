@@ -3,14 +3,18 @@
 One thread for torch: tests run side by side, and threads that wait for each other on shared cores
 make small operations fifty times slower. No deadline for hypothesis, for the same reason.
 Triton's kernels are interpreted where no accelerator runs them, which must be said before Triton
-is imported, by whomever.
+is imported, by whomever. Interrupts are heeded, also where a shell that started the tests in the
+background lets them be ignored: processes that tests start would inherit that.
 """
 
 import os
+import signal
 
 import hypothesis
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import torch
 

@@ -38,6 +38,9 @@ class Simulated(XpuPlatform):
     def candidates(self) -> Sequence[Candidate]:
         return [c for c in super().candidates() if c.slot not in ("transfer", "communicator")]
 
+    def take_part(self, rank: int, size: int) -> None:
+        """Every rank has the host."""
+
     def activate(self, config: EngineConfig) -> Mapping[str, object]:
         return {}
 
