@@ -13,6 +13,7 @@ import pytest
 from tests.platforms.xpu.conftest import on_host
 
 from hotshoe.config import EngineConfig
+from hotshoe.errors import ConfigError
 from hotshoe.platform import Available, Detection, DeviceFacts, MemoryBudget
 from hotshoe.plugins import PluginManager, hookimpl
 from hotshoe.plugins.manager import EntryPoint, installed_entry_points
@@ -39,7 +40,8 @@ class Simulated(XpuPlatform):
         return [c for c in super().candidates() if c.slot not in ("transfer", "communicator")]
 
     def take_part(self, rank: int, size: int) -> None:
-        """Every rank has the host."""
+        if size > 1:
+            raise ConfigError("ranks are processes of their own, where nobody simulates an XPU")
 
     def activate(self, config: EngineConfig) -> Mapping[str, object]:
         return {}
