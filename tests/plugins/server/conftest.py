@@ -270,17 +270,19 @@ class RunningServer:
         with log.open("wb") as file:
             self.process = subprocess.Popen(words, stdout=file, stderr=file)
         if ready:
-            self.wait("/ready")
+            self.wait("/ready", times=20 if "--api-processes" in arguments else 1)
 
-    def wait(self, path: str, status: int = 200, timeout_s: float = 120) -> None:
-        """Wait until a path answers so."""
-        limit = time.monotonic() + timeout_s
+    def wait(self, path: str, status: int = 200, timeout_s: float = 120, times: int = 1) -> None:
+        """Wait until a path answers so, several times running: any API process may answer."""
+        limit, count = time.monotonic() + timeout_s, 0
         while time.monotonic() < limit:
             assert self.process.poll() is None, self.log.read_text()
             with contextlib.suppress(httpx.TransportError):
-                if httpx.get(self.url + path).status_code == status:
+                count = count + 1 if httpx.get(self.url + path).status_code == status else 0
+                if count == times:
                     return
-            time.sleep(0.05)
+            if not count:
+                time.sleep(0.05)
         raise AssertionError(f"{path} never answered {status}: {self.log.read_text()}")
 
     def stop(self) -> int:
