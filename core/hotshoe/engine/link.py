@@ -1,7 +1,7 @@
 """The contract between a front end and the thread or process that steps its engine.
 
 A link carries commands there and calls its listener with what comes back. `ThreadLink` and
-`ProcessLink` implement it, `AsyncEngine` uses it.
+`SocketLink` implement it, `AsyncEngine` uses it.
 """
 
 from __future__ import annotations

@@ -285,11 +285,14 @@ class Runner:
     def _judging(self, inputs: StepInputs) -> list[tuple[int, int, int, int]]:
         """Return, of each row whose prompt tokens this step predicts and shall judge: the row, the
         first such token's place in the step, its position, and how many there are."""
+        wanted = self._prompt_widths[inputs.rows] >= 0
+        if not wanted.any():
+            return []
         counts = np.diff(inputs.query_start_loc)
         starts = inputs.seq_lens - counts
         judged = np.minimum(counts, self._rows.num_prompt[inputs.rows] - 1 - starts)
         found = []
-        for i in np.flatnonzero((self._prompt_widths[inputs.rows] >= 0) & (judged > 0)).tolist():
+        for i in np.flatnonzero(wanted & (judged > 0)).tolist():
             first, position = int(inputs.query_start_loc[i]), int(starts[i])
             found.append((int(inputs.rows[i]), first, position, int(judged[i])))
         return found
