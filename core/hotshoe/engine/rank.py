@@ -68,22 +68,21 @@ class Rank:
         self._build = build
         self._handles: queue.SimpleQueue[StepHandle] = queue.SimpleQueue()
 
-    def run(self) -> int:
-        """Serve until told to leave; return the exit code."""
+    def run(self) -> bool:
+        """Serve; return whether the owner has told it to leave."""
         worker = None
         try:
             worker, asynchronous = self._build(self._join)
             self._say(Loaded.wrap(worker.load()))
-            self._serve(worker, self._start_waiting() if asynchronous else self._deliver)
+            return self._serve(worker, self._start_waiting() if asynchronous else self._deliver)
         except Exception as error:
             self._fail(error)
-            return 1
+            return False
         finally:
             if worker is not None:
                 worker.close()
-        return 0
 
-    def _serve(self, worker: Worker, deliver: Callable[[StepHandle], None]) -> None:
+    def _serve(self, worker: Worker, deliver: Callable[[StepHandle], None]) -> bool:
         while (message := self._connection.fetch()) is not None:
             command = decode_command(message)
             if isinstance(command, Step):
@@ -94,7 +93,8 @@ class Rank:
             elif isinstance(command, Profile):
                 self._say(_profile(worker, command.folder))
             else:
-                return
+                return True
+        return False
 
     def _deliver(self, handle: StepHandle) -> None:
         """Wait for a step; all ranks would report the same of it."""
@@ -190,10 +190,13 @@ def main(build: Build = build_worker) -> int:
     join = decode_join(message)
     with contextlib.suppress(OSError):  # other systems have no such file
         NAME_FILE.write_text(f"hotshoe-rank{join.rank}")
-    threading.Thread(
+    watch = threading.Thread(
         target=end_with_owner, args=[join.directory], name="hotshoe-owner", daemon=True
-    ).start()
-    return Rank(connection, join, build).run()
+    )
+    watch.start()
+    if not Rank(connection, join, build).run():
+        watch.join()  # the owner lets go or has gone; then what belongs to the ranks is removed
+    return 0
 
 
 if __name__ == "__main__":
