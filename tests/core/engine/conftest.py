@@ -97,5 +97,5 @@ def served(model_dir: Path, plugins, path: Path) -> Iterator[Path]:
     thread.start()
     yield path
     loop.stop()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive() and not path.exists()

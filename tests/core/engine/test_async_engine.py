@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hotshoe import AsyncEngine, EngineConfig, SamplingParams, TextPrompt, TokensPrompt
-from hotshoe.engine.client import EngineClient
+from hotshoe.engine.client import EngineClient, EngineStats
 from hotshoe.errors import EngineDeadError, QueueFullError, RequestError
 from hotshoe.types import FinishReason
 
@@ -46,6 +46,15 @@ async def last(stream):
     async for update in stream:
         found = update
     return found
+
+
+async def until(engine: EngineClient, **counts: int) -> EngineStats:
+    """Wait until the statistics have these values."""
+    while True:
+        stats = await engine.stats()
+        if all(getattr(stats, name) == count for name, count in counts.items()):
+            return stats
+        await asyncio.sleep(0.001)
 
 
 async def until_free(engine: EngineClient) -> int:
@@ -129,7 +138,9 @@ def test_a_cancelled_task_aborts_its_request(start: Start, transport: str) -> No
     assert asyncio.run(main()) <= 2
 
 
-def test_abort_ends_a_request_for_its_reader(engine: EngineClient) -> None:
+def test_abort_ends_a_request_for_its_reader(start: Start, transport: str) -> None:
+    engine = start(transport, {"step_s": 0.05})
+
     async def main():
         stream = engine.generate("A", SamplingParams(max_tokens=60, n=2), request_id="mine")
         await anext(stream)
@@ -144,7 +155,9 @@ def test_abort_ends_a_request_for_its_reader(engine: EngineClient) -> None:
     assert {s.error for s in update.sequences} == {None}
 
 
-def test_an_id_in_use_is_refused(engine: EngineClient) -> None:
+def test_an_id_in_use_is_refused(start: Start, transport: str) -> None:
+    engine = start(transport, {"step_s": 0.05})
+
     async def main() -> list[int]:
         stream = engine.generate("A", LONG, request_id="mine")
         await anext(stream)
@@ -179,11 +192,11 @@ def test_what_only_the_core_can_refuse_comes_back_as_it_was(start: Start, transp
 
 
 def test_the_deadline_ends_a_request(start: Start, transport: str) -> None:
-    engine = start(transport, {"step_s": 0.02})
+    engine = start(transport, {"step_s": 0.1})
 
     async def main():
         begin = time.monotonic()
-        update = await last(engine.generate("A", LONG, timeout_s=0.2))
+        update = await last(engine.generate("A", LONG, timeout_s=1.5))
         seconds = time.monotonic() - begin
         await until_free(engine)
         return update, seconds
@@ -191,7 +204,7 @@ def test_the_deadline_ends_a_request(start: Start, transport: str) -> None:
     update, seconds = asyncio.run(main())
     [sequence] = update.sequences
     assert sequence.finish_reason is FinishReason.ABORT and sequence.error == "deadline"
-    assert 0.15 < seconds < 2
+    assert seconds > 1.4
     assert 0 < len(update.output().outputs[0].token_ids) < 50
 
 
@@ -206,10 +219,13 @@ def test_a_full_queue_refuses_early_and_recovers(start: Start, transport: str) -
     engine = start(transport, {"step_s": 0.02}, max_num_seqs=2, max_num_queued_reqs=3)
 
     async def main():
-        outcomes = await asyncio.gather(
-            *(collect(engine, i, 10) for i in range(20)), return_exceptions=True
-        )
-        stats = await engine.stats()
+        await engine.pause("keep")
+        tasks = [asyncio.create_task(collect(engine, i, 10)) for i in range(20)]
+        while sum(task.done() for task in tasks) < 17:
+            await asyncio.sleep(0.01)
+        stats = await until(engine, num_waiting=3)
+        await engine.resume()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         assert await collect(engine, 1, 1) == [2]
         engine.check_queue()
         return outcomes, stats
@@ -217,10 +233,9 @@ def test_a_full_queue_refuses_early_and_recovers(start: Start, transport: str) -
     outcomes, stats = asyncio.run(main())
     served = [o for o in outcomes if isinstance(o, list)]
     refused = [o for o in outcomes if isinstance(o, QueueFullError)]
-    assert len(served) + len(refused) == 20
-    assert len(served) >= 5 and all(len(o) == 10 for o in served)
-    assert len(refused) >= 5 and all(1 <= o.retry_after_s <= 60 for o in refused)
-    assert 0 < stats.num_refused <= len(refused)
+    assert len(served) == 3 and all(len(o) == 10 for o in served)
+    assert len(refused) == 17 and all(1 <= o.retry_after_s <= 60 for o in refused)
+    assert 0 < stats.num_refused <= 17
 
 
 def test_waiting_tokens_are_bounded(start: Start, transport: str) -> None:
@@ -245,9 +260,11 @@ def test_priorities_decide_who_waits(start: Start, transport: str) -> None:
         done.append(priority)
 
     async def main() -> None:
-        first = asyncio.create_task(collect(engine, 1, 20))
-        await asyncio.sleep(0.1)
-        await asyncio.gather(*map(ask, [3, 1, 2]), first)
+        await engine.pause("keep")
+        tasks = [asyncio.create_task(ask(priority)) for priority in (3, 1, 2)]
+        await until(engine, num_waiting=3)
+        await engine.resume()
+        await asyncio.gather(*tasks)
 
     asyncio.run(main())
     assert done == [1, 2, 3]
@@ -284,7 +301,7 @@ def test_a_dead_engine_fails_everyone(start: Start, transport: str) -> None:
 
 
 def test_a_stuck_engine_fails_everyone_in_time(start: Start, transport: str) -> None:
-    engine = start(transport, {"hang_step": 2, "hang_s": 3.0}, engine_stall_timeout_s=0.5)
+    engine = start(transport, {"hang_step": 2, "hang_s": 4.0}, engine_stall_timeout_s=1.0)
 
     async def main() -> float:
         await engine.check_health()
@@ -296,18 +313,18 @@ def test_a_stuck_engine_fails_everyone_in_time(start: Start, transport: str) -> 
             await engine.check_health()
         return seconds
 
-    assert 0.4 < asyncio.run(main()) < 2.5
+    assert 0.9 < asyncio.run(main()) < 4.0
 
 
 def test_long_steps_that_end_are_no_stall(start: Start, transport: str) -> None:
-    engine = start(transport, {"step_s": 0.5}, engine_stall_timeout_s=1.1)
+    engine = start(transport, {"step_s": 0.5}, engine_stall_timeout_s=2.0)
 
     async def main() -> list[int]:
-        found = await collect(engine, 1, 3)  # 1.5 s in all
+        found = await collect(engine, 1, 5)  # 2.5 s in all
         await engine.check_health()
         return found
 
-    assert asyncio.run(main()) == [2, 3, 4]
+    assert asyncio.run(main()) == [2, 3, 4, 5, 6]
 
 
 def test_close_fails_what_is_running(start: Start, transport: str) -> None:
@@ -330,18 +347,17 @@ def test_close_fails_what_is_running(start: Start, transport: str) -> None:
 
 
 def test_pause_abort_ends_all_and_queues_what_comes(start: Start, transport: str) -> None:
-    engine = start(transport, {"step_s": 0.01})
+    engine = start(transport, {"step_s": 0.05})
 
     async def main():
         running = asyncio.create_task(last(engine.generate("A", LONG)))
-        await asyncio.sleep(0.1)
+        await until(engine, num_running=1)
         await engine.pause("abort")
         assert engine.is_paused
         ended = await running
         later = asyncio.create_task(collect(engine, 1, 3))
-        await asyncio.sleep(0.1)
-        stats = await engine.stats()
-        assert (stats.num_running, stats.num_waiting, stats.is_paused) == (0, 1, True)
+        stats = await until(engine, num_waiting=1)
+        assert stats.num_running == 0 and stats.is_paused
         await engine.check_health()
         await engine.resume()
         assert not engine.is_paused
@@ -356,14 +372,14 @@ def test_pause_wait_lets_running_ones_finish(start: Start, transport: str) -> No
     engine = start(transport, {"step_s": 0.005}, max_num_seqs=1)
 
     async def main():
+        await engine.pause("keep")
         running = [asyncio.create_task(collect(engine, i, 20)) for i in range(2)]
-        await asyncio.sleep(0.03)
+        await until(engine, num_waiting=2)
+        await engine.resume()
         pausing = asyncio.create_task(engine.pause("wait"))
-        await asyncio.sleep(0.01)
-        held = asyncio.create_task(collect(engine, 9, 1))
+        held = asyncio.create_task(collect(engine, 9, 1))  # after it, as tasks begin in order
         await pausing
-        stats = await engine.stats()
-        assert (stats.num_running, stats.num_waiting) == (0, 1)
+        await until(engine, num_running=0, num_waiting=1)
         assert [len(found) for found in await asyncio.gather(*running)] == [20, 20]
         assert not held.done()
         await engine.resume()
@@ -374,11 +390,11 @@ def test_pause_wait_lets_running_ones_finish(start: Start, transport: str) -> No
 
 @pytest.mark.parametrize("clear_cache", [False, True])
 def test_pause_keep_freezes_and_goes_on(start: Start, transport: str, clear_cache: bool) -> None:
-    engine = start(transport, {"step_s": 0.005})
+    engine = start(transport, {"step_s": 0.03})
 
     async def main():
-        running = asyncio.create_task(last(engine.generate(TokensPrompt([1] * 20), LONG)))
-        await asyncio.sleep(0.1)
+        stream = engine.generate(TokensPrompt([1] * 20), LONG)
+        await anext(stream)
         await engine.pause("keep", clear_cache=clear_cache)
         before = await engine.stats()
         await asyncio.sleep(0.1)
@@ -387,20 +403,20 @@ def test_pause_keep_freezes_and_goes_on(start: Start, transport: str, clear_cach
         assert after.num_used_blocks == 0 if clear_cache else after.num_used_blocks > 0
         assert after.num_running + after.num_waiting == 1
         await engine.resume()
-        return (await running).output().outputs[0]
+        return (await last(stream)).output().outputs[0]
 
     output = asyncio.run(main())
     assert output.token_ids == list(range(2, 46)) and output.finish_reason is FinishReason.LENGTH
 
 
 def test_resume_before_the_pause_is_complete(start: Start, transport: str) -> None:
-    engine = start(transport, {"step_s": 0.01})
+    engine = start(transport, {"step_s": 0.05})
 
     async def main():
         running = asyncio.create_task(collect(engine, 1, 30))
-        await asyncio.sleep(0.05)
+        await until(engine, num_running=1)
         pausing = asyncio.create_task(engine.pause("wait"))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0)  # it begins
         await engine.resume()
         with pytest.raises(Exception, match="before the pause was complete"):
             await pausing
@@ -451,11 +467,11 @@ def test_sleep_freezes_until_woken(start: Start, transport: str, level: int) -> 
 
 
 def test_reset_of_the_prefix_cache(start: Start, transport: str) -> None:
-    engine = start(transport, {"step_s": 0.005})
+    engine = start(transport, {"step_s": 0.05})
 
     async def main():
         running = asyncio.create_task(last(engine.generate(TokensPrompt([1] * 30), LONG)))
-        await asyncio.sleep(0.05)
+        await until(engine, num_running=1)
         assert not await engine.reset_prefix_cache()
         assert await engine.reset_prefix_cache(reset_running=True)
         assert (await engine.stats()).num_preemptions == 1

@@ -34,7 +34,7 @@ def channel(folder: Path) -> Iterator[tuple[Connection, subprocess.Popen[str]]]:
 def test_without_an_owner_it_ends_and_cleans_up(channel, folder: Path) -> None:
     control, child = channel
     control.close()
-    assert child.wait(10) == 1
+    assert child.wait(60) == 1
     assert child.stderr.read() == b""
     assert not folder.exists()
 
@@ -50,10 +50,10 @@ def test_without_an_owner_it_ends_and_cleans_up(channel, folder: Path) -> None:
 def test_what_is_wrong_is_said_over_the_channel(channel, start: Start, match: str) -> None:
     control, child = channel
     control.send(encode(start))
-    said = decode_from_engine(control.fetch(20))
+    said = decode_from_engine(control.fetch(60))
     assert isinstance(said, Dead) and said.error.kind == "ConfigError"
     assert match in said.error.message
-    assert child.wait(10) == 1
+    assert child.wait(60) == 1
     assert child.stderr.read() == b""
 
 
@@ -61,9 +61,9 @@ def test_a_socket_that_cannot_be_made_is_said(channel, model_dir: Path) -> None:
     control, child = channel
     config = {"model": str(model_dir), "platform": "null"}
     control.send(encode(Start(Side(), config, "/nowhere/x.sock")))
-    said = decode_from_engine(control.fetch(20))
+    said = decode_from_engine(control.fetch(60))
     assert isinstance(said, Dead) and "cannot make a socket at /nowhere" in said.error.message
-    assert child.wait(10) == 1
+    assert child.wait(60) == 1
 
 
 def test_a_signal_at_its_end_does_not_disturb_it() -> None:

@@ -33,7 +33,8 @@ from hotshoe.types import FinishReason
 Start = Callable[..., AsyncEngine]
 Configure = Callable[..., EngineConfig]
 LONG = SamplingParams(max_tokens=60, ignore_eos=True)
-SOON_S = 2.0
+#: Nothing takes that long, however busy the machine is; what hangs takes longer.
+SOON_S = 20.0
 
 
 @pytest.fixture(autouse=True)
@@ -76,11 +77,12 @@ async def collect(engine: AsyncEngine, start: int, max_tokens: int = 3) -> list[
     ("number", "said"), [(signal.SIGKILL, "killed by SIGKILL"), (signal.SIGTERM, "closed")]
 )
 def test_a_killed_engine_fails_everyone_soon(start: Start, number: int, said: str) -> None:
-    engine = start("process", {"step_s": 0.02})
+    engine = start("process", {"step_s": 0.2})
 
     async def main() -> list[object]:
         running = [asyncio.create_task(collect(engine, i, 60)) for i in range(5)]
-        await asyncio.sleep(0.2)
+        while (await engine.stats()).num_running < 5:
+            await asyncio.sleep(0.01)
         begin = time.monotonic()
         os.kill(pid_of(engine), number)
         outcomes = await asyncio.gather(*running, return_exceptions=True)
@@ -96,7 +98,7 @@ def test_a_killed_engine_fails_everyone_soon(start: Start, number: int, said: st
 
 
 def test_a_killed_engine_is_replaced_as_often_as_allowed(start: Start) -> None:
-    engine = start("process", engine_restarts=2)
+    engine = start("process", {"step_s": 0.1}, engine_restarts=2)
 
     async def back() -> list[int]:
         while True:
@@ -114,14 +116,14 @@ def test_a_killed_engine_is_replaced_as_often_as_allowed(start: Start) -> None:
             os.kill(pid_of(engine), signal.SIGKILL)
             with pytest.raises(EngineDeadError):
                 [update async for update in stream]
-            assert await asyncio.wait_for(back(), 20) == [8, 9, 10]
+            assert await asyncio.wait_for(back(), 60) == [8, 9, 10]
             assert engine.num_restarts == restarts and not engine.is_paused
             seen.add(pid_of(engine))
         assert len(seen) == 3
         os.kill(pid_of(engine), signal.SIGKILL)
-        await asyncio.sleep(1)
-        with pytest.raises(EngineDeadError, match="SIGKILL"):
-            await collect(engine, 1)
+        for _ in range(2):
+            with pytest.raises(EngineDeadError, match="SIGKILL"):
+                await collect(engine, 1)
 
     asyncio.run(main())
 
@@ -129,7 +131,7 @@ def test_a_killed_engine_is_replaced_as_often_as_allowed(start: Start) -> None:
 @pytest.mark.parametrize("fault", ["stopped", "hanging"])
 def test_a_stuck_engine_is_killed_and_replaced(start: Start, fault: str) -> None:
     faults = {"hang_step": 5, "hang_s": 60} if fault == "hanging" else {}
-    engine = start("process", faults, engine_stall_timeout_s=1.0, engine_restarts=1)
+    engine = start("process", faults, engine_stall_timeout_s=2.0, engine_restarts=1)
 
     async def main() -> None:
         first = pid_of(engine)
@@ -139,7 +141,7 @@ def test_a_stuck_engine_is_killed_and_replaced(start: Start, fault: str) -> None
         begin = time.monotonic()
         with pytest.raises(EngineDeadError, match="stuck"):
             await collect(engine, 1, 50)
-        assert time.monotonic() - begin < 1.0 + SOON_S
+        assert time.monotonic() - begin < SOON_S
         within(SOON_S, lambda: not is_alive(first))
         while True:
             try:
@@ -148,7 +150,7 @@ def test_a_stuck_engine_is_killed_and_replaced(start: Start, fault: str) -> None
             except EngineDeadError:
                 await asyncio.sleep(0.05)
 
-    asyncio.run(asyncio.wait_for(main(), 30))
+    asyncio.run(asyncio.wait_for(main(), 90))
 
 
 def test_a_suspended_machine_has_no_stuck_engine(tmp_path: Path) -> None:
@@ -157,11 +159,10 @@ import asyncio
 from hotshoe import AsyncEngine, EngineConfig, SamplingParams, TokensPrompt
 
 async def main():
-    config = EngineConfig("demo", platform="null", engine_stall_timeout_s=1.0)
+    config = EngineConfig("demo", platform="null", engine_stall_timeout_s=2.0)
     engine = AsyncEngine(config, transport="process")
     print(engine._link._owner.pid, flush=True)
     await asyncio.to_thread(input)
-    await asyncio.sleep(0.5)
     params = SamplingParams(max_tokens=2, ignore_eos=True)
     tokens = [t async for u in engine.generate(TokensPrompt([1]), params)
               for t in u.sequences[0].new_token_ids]
@@ -173,11 +174,11 @@ asyncio.run(main())
     words = [sys.executable, "-c", code]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as front:
         everybody = [front.pid, int(front.stdout.readline())]
-        for number in (signal.SIGSTOP, signal.SIGCONT):
+        for number, seconds in ((signal.SIGSTOP, 3.0), (signal.SIGCONT, 1.0)):
             for pid in everybody:
                 os.kill(pid, number)
-            time.sleep(2.5)
-        said, _ = front.communicate("\n", timeout=30)
+            time.sleep(seconds)
+        said, _ = front.communicate("\n", timeout=60)
     assert said == "[2, 3] 0\n"
 
 
@@ -301,8 +302,8 @@ def test_a_killed_front_end_takes_its_engine_along(
     config: Configure, phase: str, number: int
 ) -> None:
     faults = {
-        "load": {"load_s": 30},
-        "stuck": {"hang_step": 1, "hang_s": 30},
+        "load": {"load_s": 90},
+        "stuck": {"hang_step": 1, "hang_s": 90},
         "serve": {"step_s": 0.01},
     }
     made = config(faults.get(phase))
@@ -320,12 +321,12 @@ def test_a_killed_front_end_takes_its_engine_along(
             assert front.stdout.readline() == "token\n"
         assert is_alive(child)
         os.kill(front.pid, number)
-        within(SOON_S if number == signal.SIGKILL else 8, lambda: not is_alive(child))
-        front.wait(10)
+        within(SOON_S, lambda: not is_alive(child))
+        front.wait(SOON_S)
 
 
 def test_several_front_ends_share_one_engine(start: Start) -> None:
-    engine = start("process", {"step_s": 0.02}, max_num_seqs=4)
+    engine = start("process", {"step_s": 0.1}, max_num_seqs=4)
     path = engine._link._path
 
     async def main() -> None:
@@ -338,25 +339,23 @@ def test_several_front_ends_share_one_engine(start: Start) -> None:
         assert other.is_paused
         await other.resume()
         gone = asyncio.create_task(collect(other, 1, 60))
-        stays = asyncio.create_task(collect(engine, 1, 60))
-        await asyncio.sleep(0.2)
-        before = await engine.stats()
-        assert before.num_running == 2
+        stays = asyncio.create_task(collect(engine, 1, 20))
+        while (await engine.stats()).num_running < 2:
+            await asyncio.sleep(0.01)
+        await engine.pause("keep")
         other.close()
         with pytest.raises(EngineDeadError):
             await gone
-        after = await engine.stats()
-        while after.num_running == 2:
-            after = await engine.stats()
-        assert after.num_steps - before.num_steps <= 3  # two, and the one of the first count
-        assert len(await stays) == 60
+        while (await engine.stats()).num_waiting == 2:  # without a step
+            await asyncio.sleep(0.01)
+        await engine.resume()
+        assert await stays == list(range(2, 22))
 
     asyncio.run(main())
 
 
 def test_any_front_end_ends_the_requests_of_all(start: Start) -> None:
-    engine = start("process", {"step_s": 0.02}, max_num_seqs=4)
-
+    engine = start("process", {"step_s": 0.1}, max_num_seqs=4)
     running: set[str] = set()
 
     async def last(client: AsyncEngine, request_id: str) -> FinishReason | None:
@@ -393,7 +392,7 @@ def test_a_further_front_end_finds_the_new_engine(start: Start) -> None:
             await asyncio.sleep(0.01)
         assert await collect(other, 1) == [2, 3, 4]
 
-    asyncio.run(asyncio.wait_for(main(), 20))
+    asyncio.run(asyncio.wait_for(main(), 60))
     other.close()
 
 

@@ -56,9 +56,9 @@ def test_engines_of_another_version_are_named(served: Path, path: Path, answer: 
 
         def serve() -> None:
             connection = Connection(listener.accept()[0])
-            connection.fetch(10)
+            connection.fetch(60)
             connection.send(answers[answer])
-            connection.fetch(10)
+            connection.fetch(60)
             connection.close()
 
         thread = threading.Thread(target=serve)
@@ -78,10 +78,10 @@ def test_an_engine_that_turns_to_nonsense_is_lost(served: Path, path: Path) -> N
 
         def serve() -> None:
             connection = Connection(listener.accept()[0])
-            connection.fetch(10)
+            connection.fetch(60)
             connection.send(encode(Welcome(Side(), genuine.info)))
             connection.send(b"nonsense")
-            connection.fetch(10)
+            connection.fetch(60)
             connection.close()
 
         thread = threading.Thread(target=serve)
@@ -94,7 +94,7 @@ def test_an_engine_that_turns_to_nonsense_is_lost(served: Path, path: Path) -> N
                 await asyncio.sleep(0.01)
 
         with pytest.raises(EngineDeadError, match="another language"):
-            asyncio.run(asyncio.wait_for(lost(), 10))
+            asyncio.run(asyncio.wait_for(lost(), 60))
         thread.join()
         engine.close()
     genuine.close()

@@ -16,7 +16,7 @@ def test_strangers_are_sent_away(served: Path, data: bytes) -> None:
     with socket.socket(socket.AF_UNIX) as stranger:
         stranger.connect(str(served))
         stranger.sendall(data)
-        stranger.settimeout(10)
+        stranger.settimeout(60)
         while stranger.recv(4096):
             pass
     engine = AsyncEngine.connect(served)
@@ -29,6 +29,6 @@ def test_front_ends_of_another_version_are_told(served: Path) -> None:
     sock.connect(str(served))
     connection = Connection(sock)
     connection.send(encode(Hello(Side("9.9", 99))))
-    answer = decode_news(connection.fetch(10))
+    answer = decode_news(connection.fetch(60))
     assert isinstance(answer, Dead) and "9.9" in answer.error.message
     connection.close()

@@ -29,7 +29,7 @@ def test_it_talks_and_is_not_interrupted() -> None:
         assert received == b"hello morealive"
         assert process.poll() is None
         channel.close()
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
 
 
 def test_the_owner_can_still_be_interrupted() -> None:
@@ -37,4 +37,4 @@ def test_the_owner_can_still_be_interrupted() -> None:
     with process, channel:
         assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
         assert process.stdin is not None
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
