@@ -95,6 +95,8 @@ class Endpoint:
             Values that are no `Response` are written as JSON.
         summary: One line, for /openapi.json.
         admin: Only on the admin socket, or with an admin key.
+        generates: Not while the queue is full or the server ends; this is found, and said, before
+            the body is read, so that turning many away takes little from those who are served.
         answer: Type of the JSON answer, for /openapi.json; msgspec describes it.
         other_types: Media types of other answers, such as "text/event-stream".
     """
@@ -104,6 +106,7 @@ class Endpoint:
     handler: Callable[..., Awaitable[Any]]
     summary: str
     admin: bool = False
+    generates: bool = False
     answer: Any = None
     other_types: tuple[str, ...] = ()
 

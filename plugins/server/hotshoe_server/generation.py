@@ -90,19 +90,6 @@ async def generate(
             observer.end(record)
 
 
-def admit(server: ServerState) -> None:
-    """Turn a request away before any work is done for it.
-
-    Raises:
-        ApiError: The server is shutting down.
-        QueueFullError: Too many requests wait.
-        EngineDeadError: The engine has stopped.
-    """
-    if server.draining:
-        raise ApiError("shutting_down", retry_after_s=5)
-    server.client.check_queue()
-
-
 async def last_update(updates: AsyncIterator[RequestUpdate]) -> RequestUpdate:
     """Run to the end and return the last update."""
     last: RequestUpdate | None = None

@@ -1,7 +1,8 @@
 """The HTTP connection: uvicorn's, with a bounded head that has to arrive in time, and answers that
 have to be taken in time.
 
-Bodies are bounded where they are read (`hotshoe_server.call`).
+Bodies are bounded where they are read (`hotshoe_server.call`). What is left of one that was answered
+before it had come is thrown away here, within the same bounds.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ def protocol_for(config: ServerConfig) -> type[asyncio.Protocol]:
     """Return the protocol class with this server's limits."""
     limits = {
         "max_head_bytes": config.max_header_bytes,
+        "max_unread_bytes": config.max_body_bytes,
         "head_timeout_s": config.read_timeout_s,
         "write_timeout_s": config.write_timeout_s,
     }
@@ -32,18 +34,22 @@ class BoundedProtocol(HttpToolsProtocol):
     Attributes:
         max_head_bytes: Longest request line and headers together; also what may come between two
             pieces of a body, or after its last one.
-        head_timeout_s: How long these may take, from the connection or from their first byte.
+        max_unread_bytes: Longest rest of a body that was answered before it had come.
+        head_timeout_s: How long a head may take, from the connection or from its first byte; also
+            such a rest and what follows it.
         write_timeout_s: How long a client may take nothing of what waits for it. Then the
             connection is cut, which aborts the request.
     """
 
     max_head_bytes = 65536
+    max_unread_bytes = 2**24
     head_timeout_s = 60.0
     write_timeout_s = 60.0
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._num_idle_bytes = 0  # since the last one of a body, or the end of a head
+        self._num_unread_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._problem = "invalid_http"
@@ -98,7 +104,20 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         """Some of the body has come."""
         self._num_idle_bytes = 0
+        if self.cycle.response_complete:
+            self._num_unread_bytes += len(body)
+            if self._num_unread_bytes > self.max_unread_bytes:
+                self.transport.close()
+                raise httptools.HttpParserError("nobody reads this body")
         super().on_body(body)
+
+    def on_response_complete(self) -> None:
+        """An answer is complete: wait for what is left of the request, but not for ever."""
+        super().on_response_complete()
+        if self.cycle.response_complete and self.cycle.more_body:
+            self._num_unread_bytes = 0
+            self._stop_head_timer()
+            self._head_timer = self.loop.call_later(self.head_timeout_s, self.transport.close)
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP, in the form of all errors."""

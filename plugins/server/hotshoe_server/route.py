@@ -44,9 +44,11 @@ class EndpointApp:
         call = Call(scope, receive, self._server, self.endpoint.path)
         try:
             self._check_access(call)
+            self._check_room()
             arguments = []
             if self._body_type is not None:
                 arguments.append(await call.read(self._body_type))
+                self._check_room()  # reading may have taken long
         except ClientDisconnect:
             return
         except Exception as error:
@@ -64,6 +66,20 @@ class EndpointApp:
             raise ApiError("invalid_api_key")
         if self.endpoint.admin and not (call.caller and call.caller.admin):
             raise ApiError("admin_only")
+
+    def _check_room(self) -> None:
+        """Turn a request away before work is done for it that somebody else waits for.
+
+        Raises:
+            ApiError: The server is shutting down.
+            QueueFullError: Too many requests wait.
+            EngineDeadError: The engine has stopped.
+        """
+        if not self.endpoint.generates:
+            return
+        if self._server.draining:
+            raise ApiError("shutting_down", retry_after_s=5)
+        self._server.client.check_queue()
 
     async def _watched(self, call: Call, arguments: list[Any], send: Send) -> None:
         """Run the handler and send its answer, unless the client goes first."""

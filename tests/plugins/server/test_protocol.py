@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import time
 
 import pytest
 
@@ -99,6 +100,38 @@ def test_a_body_in_many_small_chunks() -> None:
     parts = [CHUNKED, *[b"1\r\na\r\n" * 400] * 8, b"0\r\n\r\n"]
     answer = exchange(*parts, pause_s=0.01, app=read_all)
     assert b"3200" in answer
+
+
+POST = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
+LAST = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [POST % 4000, *[b"a" * 1000] * 4, LAST],
+        [POST % 4000 + b"a", b"a" * 3999 + LAST],
+        [CHUNKED, *[b"3e8\r\n" + b"a" * 1000 + b"\r\n"] * 4, b"0\r\n\r\n", LAST],
+    ],
+)
+def test_a_body_that_nobody_reads_is_thrown_away(parts: list[bytes]) -> None:
+    answer = exchange(*parts, pause_s=0.02, read_timeout_s=30.0, max_body_bytes=4096)
+    assert answer.count(b"HTTP/1.1 200") == 2 and answer.count(b"hello") == 2
+
+
+@pytest.mark.parametrize(
+    "start", [POST % 10**9, CHUNKED + b"%x\r\n" % 10**9], ids=["announced", "chunked"]
+)
+def test_no_more_of_it_than_of_any_body(start: bytes) -> None:
+    answer = exchange(start, *[b"a" * 1000] * 20, pause_s=0.02, max_body_bytes=4096)
+    assert answer.count(b"HTTP/1.1") == 1 and b"hello" in answer
+
+
+def test_nor_for_longer() -> None:
+    begin = time.monotonic()
+    answer = exchange(POST % 4000, *[b"a"] * 40, pause_s=0.05, max_body_bytes=4096)
+    assert answer.count(b"HTTP/1.1") == 1 and b"hello" in answer
+    assert time.monotonic() - begin >= 0.5
 
 
 @pytest.mark.parametrize("parts", [[], [b"GET"], [b"GET / HTTP/1.1\r\nx: "], [b"\r\n"]])

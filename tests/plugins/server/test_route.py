@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from hotshoe.errors import EngineDeadError, QueueFullError
+from hotshoe_server.endpoints import ENDPOINTS
+
 BODY = json.dumps({"prompt": "Say", "max_tokens": 400}).encode()
 
 
@@ -137,6 +140,58 @@ def test_a_client_that_goes_while_it_sends(http, engine, caplog) -> None:
 
     asyncio.run(run())
     assert engine.requests == [] and caplog.text == ""
+
+
+def fill(http, engine) -> None:
+    engine.error = QueueFullError("too many requests wait", 3.0)
+
+
+def kill(http, engine) -> None:
+    engine.error = EngineDeadError("the engine has died")
+
+
+def drain(http, engine) -> None:
+    http.state.draining = True
+
+
+CLOSED = [(fill, 429, "queue_full"), (kill, 503, "engine_dead"), (drain, 503, "shutting_down")]
+
+
+@pytest.mark.parametrize(("close", "status", "code"), CLOSED)
+@pytest.mark.parametrize("path", [e.path for e in ENDPOINTS if e.generates])
+def test_who_cannot_be_served_is_told_before_the_body_is_read(
+    http, engine, path: str, close, status: int, code: str
+) -> None:
+    close(http, engine)
+    connection = Connection(BODY)
+    asyncio.run(http.app(scope_for(path), connection.receive, connection.send))
+    assert (connection.status, connection.error) == (status, code)
+    assert b"retry-after" in dict(connection.sent[0]["headers"])
+    assert connection._parts == [BODY]
+
+
+@pytest.mark.parametrize(("close", "status", "code"), CLOSED)
+def test_room_that_goes_while_the_body_comes(http, engine, close, status: int, code: str) -> None:
+    connection = Connection(BODY[:10], BODY[10:])
+
+    async def receive() -> dict[str, Any]:
+        message = await connection.receive()
+        if not message.get("more_body"):
+            close(http, engine)
+        return message
+
+    asyncio.run(http.app(scope_for(), receive, connection.send))
+    assert (connection.status, connection.error) == (status, code)
+    assert engine.requests == []
+
+
+def test_what_generates_and_nothing_else_asks_for_room(http, engine) -> None:
+    fill(http, engine)
+    assert {e.path for e in ENDPOINTS if e.generates} == {
+        *("/v1/completions", "/v1/chat/completions", "/v1/responses", "/inference/v1/generate")
+    }
+    assert http.post("/tokenize", prompt="x").status_code == 200
+    assert http.get("/v1/models").status_code == 200
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])

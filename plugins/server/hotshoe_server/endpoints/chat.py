@@ -14,7 +14,7 @@ from hotshoe_server.chat_stream import ChatStream, new_call_id
 from hotshoe_server.conversation import open_dialogue, text_form
 from hotshoe_server.extensions import Endpoint
 from hotshoe_server.finish import finish_reason, usage_of
-from hotshoe_server.generation import admit, check_count, generate
+from hotshoe_server.generation import check_count, generate
 from hotshoe_server.logprobs import chat_logprobs, prompt_logprobs
 from hotshoe_server.schemas.answers import (
     ChatAnswer,
@@ -31,7 +31,6 @@ from hotshoe_server.tools import plan_tools
 async def chat(call: Call, body: ChatRequest) -> Response | ChatAnswer:
     """Answer a conversation."""
     server = call.server
-    admit(server)
     model = server.model_name(body.model)
     defaults = server.client.info.sampling_defaults
     make_params = partial(body.sampling_params, defaults, **body.more_params())
@@ -114,6 +113,7 @@ ENDPOINTS = [
         "/v1/chat/completions",
         chat,
         "Answer a conversation",
+        generates=True,
         answer=ChatAnswer,
         other_types=("text/event-stream",),
     )

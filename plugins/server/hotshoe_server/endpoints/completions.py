@@ -15,7 +15,7 @@ from hotshoe_server.call import Call
 from hotshoe_server.conversation import bounded_grammar, text_form
 from hotshoe_server.extensions import Endpoint
 from hotshoe_server.finish import finish_reason, usage_of
-from hotshoe_server.generation import admit, check_count, generate
+from hotshoe_server.generation import check_count, generate
 from hotshoe_server.logprobs import CompletionLogprobsWriter, joined, prompt_logprobs
 from hotshoe_server.merge import merge
 from hotshoe_server.renderer import Rendered
@@ -31,7 +31,6 @@ _TAIL = b',"logprobs":null,"finish_reason":null}]}\n\n'
 async def complete(call: Call, body: CompletionRequest) -> Response | CompletionAnswer:
     """Continue prompts."""
     server = call.server
-    admit(server)
     model = server.model_name(body.model)
     grammar = bounded_grammar(server, text_form(body.response_format, body.structured_outputs))
     defaults = server.client.info.sampling_defaults
@@ -228,6 +227,7 @@ ENDPOINTS = [
         "/v1/completions",
         complete,
         "Continue prompts",
+        generates=True,
         answer=CompletionAnswer,
         other_types=("text/event-stream",),
     )

@@ -17,7 +17,7 @@ from hotshoe_server.call import Call
 from hotshoe_server.conversation import Dialogue, open_dialogue, text_form
 from hotshoe_server.errors import ApiError, as_api_error
 from hotshoe_server.extensions import Endpoint
-from hotshoe_server.generation import admit, generate
+from hotshoe_server.generation import generate
 from hotshoe_server.response_builder import ResponseBuilder, Told, as_message
 from hotshoe_server.schemas.chat import check_variables
 from hotshoe_server.schemas.response_answers import (
@@ -36,7 +36,6 @@ from hotshoe_server.tools import plan_tools
 async def respond(call: Call, body: ResponsesRequest) -> Response | ResponseAnswer:
     """Answer with items."""
     server = call.server
-    admit(server)
     model = server.model_name(body.model)
     make_params = partial(body.sampling_params, server.client.info.sampling_defaults)
     make_params()  # mistakes are found before the prompt is rendered
@@ -255,6 +254,7 @@ ENDPOINTS = [
         "/v1/responses",
         respond,
         "Answer with items",
+        generates=True,
         answer=ResponseAnswer,
         other_types=("text/event-stream",),
     ),

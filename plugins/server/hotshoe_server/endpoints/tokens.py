@@ -14,7 +14,7 @@ from hotshoe_server.conversation import bounded_grammar
 from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Endpoint
 from hotshoe_server.finish import finish_reason, usage_of
-from hotshoe_server.generation import admit, check_count, generate, last_update
+from hotshoe_server.generation import check_count, generate, last_update
 from hotshoe_server.logprobs import LOWEST, prompt_logprobs, token_text
 from hotshoe_server.renderer import Rendered
 from hotshoe_server.schemas.chat import Conversation
@@ -71,7 +71,6 @@ async def detokenize(call: Call, body: DetokenizeRequest) -> DetokenizeAnswer:
 async def generate_tokens(call: Call, body: GenerateRequest) -> Response | GenerateAnswer:
     """Continue token ids with token ids."""
     server = call.server
-    admit(server)
     model = server.model_name(body.model)
     grammar = bounded_grammar(server, body.structured_outputs)
     defaults = server.client.info.sampling_defaults
@@ -161,6 +160,7 @@ ENDPOINTS = [
         "/inference/v1/generate",
         generate_tokens,
         "Continue tokens with tokens",
+        generates=True,
         answer=GenerateAnswer,
         other_types=_STREAM,
     ),
