@@ -1,6 +1,8 @@
 """Feeds a model's weight table from its directory. Decides which files there are, and checks them.
 
-Files are taken in natural order (model-2 before model-10), identical on every rank.
+Files are taken in natural order (model-2 before model-10), identical on every rank. An index, or
+else `model.safetensors`, says what the checkpoint is: other files beside it, such as the same
+weights under their author's own names, are not read.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from hotshoe.loader.safetensors import SafetensorsFile
 from hotshoe.models.config import read_json
 
 INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 #: Random values are drawn once and repeated; long enough that layers differ.
 DUMMY_PERIOD = 1_000_003
@@ -80,6 +83,8 @@ def checkpoint_files(path: Path) -> list[Path]:
         missing = [f.name for f in files if not f.exists()]
         if missing:
             raise CheckpointError(f"{path} lacks shard {missing[0]}; fetch it again")
+    elif (path / SINGLE).exists():
+        files = [path / SINGLE]
     else:
         files = list(path.glob("*.safetensors"))
     if not files:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.errors import CheckpointError
+from hotshoe.models.pointers import pointer_hint
 
 MAX_HEADER_BYTES = 100_000_000
 
@@ -56,7 +57,8 @@ class SafetensorsFile:
         size = len(self._map)
         length = int.from_bytes(self._map[:8], "little")
         if size < 8 or length > min(MAX_HEADER_BYTES, size - 8):
-            raise self._bad("its header is cut off or is not a safetensors header")
+            hint = pointer_hint(self._path)
+            raise self._bad(f"its header is cut off or is not a safetensors header{hint}")
         try:
             header = json.loads(self._map[8 : 8 + length])
         except (ValueError, RecursionError):

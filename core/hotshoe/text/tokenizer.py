@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.errors import CheckpointError, RequestError
+from hotshoe.models.pointers import pointer_hint
 from hotshoe.text.pieces import TokenPieces
 
 if TYPE_CHECKING:
     import tokenizers
 
+#: Folder of a directory's named templates, such as tool_use.jinja.
+TEMPLATES = "additional_chat_templates"
 _NAMED_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
@@ -142,7 +145,7 @@ def _load_backend(directory: Path) -> tokenizers.Tokenizer:
     try:
         return tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception for every malformed file
-        raise CheckpointError(f"{path} is malformed: {error}") from error
+        raise CheckpointError(f"{path} is malformed: {error}{pointer_hint(path)}") from error
 
 
 def _convert_backend(directory: Path) -> tokenizers.Tokenizer:
@@ -159,8 +162,9 @@ def _convert_backend(directory: Path) -> tokenizers.Tokenizer:
             str(directory), trust_remote_code=False, local_files_only=True
         )
     except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
+        cause = " ".join(str(error).split())  # it has several lines
         raise CheckpointError(
-            f"{directory} has no tokenizer.json and transformers finds no tokenizer either: {error}"
+            f"{directory} has no tokenizer.json and transformers finds no tokenizer either: {cause}"
         ) from error
     backend: tokenizers.Tokenizer | None = getattr(converted, "backend_tokenizer", None)
     if backend is None:
@@ -200,13 +204,33 @@ def _special_tokens(directory: Path, config: Mapping[str, Any]) -> dict[str, str
 
 
 def _chat_templates(directory: Path, config: Mapping[str, Any]) -> dict[str, str]:
-    path = directory / "chat_template.jinja"
-    if path.is_file():
-        return {"default": path.read_text(encoding="utf-8")}
-    found = config.get("chat_template")
+    """Return templates by name: those of files, else those in the configuration."""
+    files = {path.stem: path for path in (directory / TEMPLATES).glob("*.jinja")}
+    if (directory / "chat_template.jinja").is_file():
+        files["default"] = directory / "chat_template.jinja"
+    if files:
+        return {name: _read_text(path) for name, path in files.items()}
+    found = config.get("chat_template") or ()
     if isinstance(found, str):
-        return {"default": found}
-    return {entry["name"]: entry["template"] for entry in found or ()}
+        found = [{"name": "default", "template": found}]
+    try:
+        templates = {entry["name"]: entry["template"] for entry in found}
+        readable = all(isinstance(text, str) for text in templates.values())
+    except (TypeError, KeyError):
+        readable = False
+    if not readable:
+        raise CheckpointError(
+            f"{directory / 'tokenizer_config.json'}: chat_template must be text, or a list of "
+            "objects with name and template"
+        )
+    return templates
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
 
 
 def _generation_eos_ids(directory: Path) -> tuple[int, ...]:

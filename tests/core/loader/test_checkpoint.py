@@ -61,6 +61,19 @@ def test_an_index_may_not_point_outside_its_directory(tmp_path: Path) -> None:
         checkpoint_files(tmp_path)
 
 
+@pytest.mark.parametrize("other", ["consolidated", "adapter_model", "model.fp16"])
+def test_other_files_beside_the_checkpoint_are_not_read(tmp_path: Path, other: str) -> None:
+    save_file({"w": torch.ones(2)}, tmp_path / "model.safetensors")
+    save_file({"layers.0.w": torch.zeros(2)}, tmp_path / f"{other}.safetensors")
+    assert Collector(w=(2,)).load(tmp_path)["w"].tolist() == [1, 1]
+
+
+def test_files_of_any_name_are_read_where_there_is_nothing_else(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        save_file({name: torch.ones(2)}, tmp_path / f"{name}.safetensors")
+    assert set(Collector(a=(2,), b=(2,)).load(tmp_path)) == {"a", "b"}
+
+
 def test_pickles_are_never_loaded(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x02")
     with pytest.raises(CheckpointError, match="pickle"):

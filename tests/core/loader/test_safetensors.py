@@ -109,3 +109,10 @@ def test_garbage_is_refused(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=r"m\.safetensors"):
         SafetensorsFile(path)
+
+
+def test_a_pointer_of_git_lfs_is_called_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    with pytest.raises(CheckpointError, match="git lfs pull"):
+        SafetensorsFile(path)

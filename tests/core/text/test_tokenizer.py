@@ -39,6 +39,36 @@ def test_end_of_sequence_tokens_of_the_generation_config(make_directory, files, 
     assert Tokenizer.load(make_directory(**files)).eos_token_ids == expected
 
 
+def test_chat_templates_of_all_places(make_directory):
+    in_config = [{"name": "default", "template": "A"}, {"name": "tool_use", "template": "B"}]
+    directory = make_directory(config={"chat_template": in_config})
+    assert Tokenizer.load(directory).chat_templates == {"default": "A", "tool_use": "B"}
+    (directory / "chat_template.jinja").write_text("C")
+    assert Tokenizer.load(directory).chat_templates == {"default": "C"}
+    more = directory / "additional_chat_templates"
+    more.mkdir()
+    (more / "tool_use.jinja").write_text("D")
+    tokenizer = Tokenizer.load(directory)
+    assert tokenizer.chat_templates == {"default": "C", "tool_use": "D"}
+    message = [{"role": "user", "content": "x"}]
+    assert tokenizer.apply_chat_template(message) == "C"
+    assert tokenizer.apply_chat_template(message, tools=[{}]) == "D"
+
+
+@pytest.mark.parametrize("found", [3, ["x"], [{"name": "default"}], {"default": "x"}, [{}], [None]])
+def test_malformed_chat_templates_are_named(make_directory, found):
+    directory = make_directory(config={"chat_template": found})
+    with pytest.raises(CheckpointError, match="chat_template must be text, or a list"):
+        Tokenizer.load(directory)
+
+
+def test_chat_template_that_is_not_text(make_directory):
+    directory = make_directory()
+    (directory / "chat_template.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(CheckpointError, match=r"chat_template\.jinja cannot be read"):
+        Tokenizer.load(directory)
+
+
 def test_special_tokens_map_of_older_checkpoints(make_directory):
     special = {"special_tokens_map.json": {"eos_token": {"content": "</s>"}, "unk_token": "<s>"}}
     assert Tokenizer.load(make_directory(**special)).eos_token_id == 1
@@ -108,6 +138,9 @@ def test_unusable_directories_are_named(make_directory, tmp_path, monkeypatch):
     (directory / "tokenizer_config.json").unlink()
     with pytest.raises(CheckpointError, match=r"tokenizer\.json is malformed"):
         Tokenizer.load(directory)
+    (directory / "tokenizer.json").write_text("version https://git-lfs.github.com/spec/v1\noid x\n")
+    with pytest.raises(CheckpointError, match="git lfs pull"):
+        Tokenizer.load(directory)
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(CheckpointError, match="pip install transformers"):
         Tokenizer.load(tmp_path)
@@ -115,8 +148,9 @@ def test_unusable_directories_are_named(make_directory, tmp_path, monkeypatch):
 
 def test_empty_directory_with_transformers(tmp_path):
     pytest.importorskip("transformers")
-    with pytest.raises(CheckpointError, match="no tokenizer"):
+    with pytest.raises(CheckpointError, match="no tokenizer") as refused:
         Tokenizer.load(tmp_path)
+    assert "\n" not in str(refused.value)
     (tmp_path / "config.json").write_text('{"model_type": "qwen3"}')
     with pytest.raises(CheckpointError, match="holds no tokenizer"):
         Tokenizer.load(tmp_path)

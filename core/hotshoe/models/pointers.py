@@ -1,0 +1,15 @@
+"""Recognises what a clone holds where Git LFS has not fetched a file: a few lines of text.
+
+Asked when a file proves to be unreadable, to say why.
+"""
+
+from pathlib import Path
+
+MAGIC = b"version https://git-lfs.github.com/spec/"
+
+
+def pointer_hint(path: Path) -> str:
+    """Return words for an error message about a file, empty unless it is such a pointer."""
+    with path.open("rb") as file:
+        pointer = file.read(len(MAGIC)) == MAGIC
+    return " (it is a pointer to a file in Git LFS: run `git lfs pull` there)" if pointer else ""
