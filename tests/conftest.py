@@ -4,7 +4,8 @@ One thread for torch: tests run side by side, and threads that wait for each oth
 make small operations fifty times slower. No deadline for hypothesis, for the same reason.
 Triton's kernels are interpreted where no accelerator runs them, which must be said before Triton
 is imported, by whomever. Interrupts are heeded, also where a shell that started the tests in the
-background lets them be ignored: processes that tests start would inherit that.
+background lets them be ignored: processes that tests start would inherit that. Nothing is asked of
+the Hugging Face Hub, whatever names a test makes up.
 """
 
 import os
@@ -13,6 +14,7 @@ import signal
 import hypothesis
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["HF_HUB_OFFLINE"] = "1"
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -43,8 +43,18 @@ class EngineConfig:
         ConfigError: A value has the wrong type or lies outside its bounds.
     """
 
-    model: str = option("demo", "model directory, or a name that a plugin knows, such as demo")
-    tokenizer: str | None = option(None, "tokenizer directory; default: the model's")
+    model: str = option(
+        "demo", "model directory, a name that a plugin knows, such as demo, or ORGANISATION/MODEL"
+    )
+    revision: str | None = option(
+        None, "branch, tag or commit of a model that is fetched; default: its newest"
+    )
+    download_dir: str | None = option(
+        None, "where fetched models are kept; default: the source's own place"
+    )
+    tokenizer: str | None = option(
+        None, "tokenizer directory, or a name as for the model; default: the model's"
+    )
     dtype: str = option("auto", "type of weights and activations", choices=DTYPES)
     quantization: str | None = option(None, "quantisation method, such as int8")
     load_format: str = option(

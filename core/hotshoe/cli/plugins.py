@@ -13,6 +13,7 @@ from hotshoe.plugins import PluginManager
 OFFERS = {
     "platforms": "hotshoe_platforms",
     "models": "hotshoe_named_models",
+    "model sources": "hotshoe_model_sources",
     "architectures": "hotshoe_models",
     "quantizations": "hotshoe_quantizations",
     "commands": "hotshoe_commands",

@@ -15,6 +15,7 @@ from typing import Any
 from hotshoe.config import EngineConfig
 from hotshoe.engine.client import DecisionInfo, EngineInfo
 from hotshoe.engine.core import EngineCore
+from hotshoe.engine.places import find_model
 from hotshoe.engine.setup import EngineSetup, prepare
 from hotshoe.plugins import PluginManager
 from hotshoe.slots import Decision, Verdict
@@ -43,12 +44,12 @@ def boot(config: EngineConfig, plugins: PluginManager | None = None) -> Booted:
     tokenizer = load_tokenizer(setup.config, setup.model_config.path)
     setup = _with_eos(setup, tokenizer)
     tokenised = time.perf_counter()
+    startup = {"resolve configuration": prepared - begin, "load tokenizer": tokenised - prepared}
+    if setup.config.revision is not None and setup.config.load_format != "dummy":
+        find_model(setup.config, setup.plugins, weights=True)
+        startup["fetch weights"] = time.perf_counter() - tokenised
     core = EngineCore(setup)
-    startup = {
-        "resolve configuration": prepared - begin,
-        "load tokenizer": tokenised - prepared,
-        **core.startup,
-    }
+    startup |= core.startup
     return Booted(core, tokenizer, _describe(core, startup))
 
 

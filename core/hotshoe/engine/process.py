@@ -31,7 +31,7 @@ from hotshoe.engine.messages import (
     decode_from_engine,
     encode,
 )
-from hotshoe.engine.setup import find_model
+from hotshoe.engine.places import find_model, is_here
 from hotshoe.engine.socket_link import SocketLink
 from hotshoe.engine.spawn import spawn
 from hotshoe.errors import EngineError, HotshoeError
@@ -208,7 +208,9 @@ def start_process(config: EngineConfig, listener: Listener) -> SocketLink:
     """
     process = EngineProcess(config)
     with ThreadPoolExecutor(1) as pool:
-        tokenizer: Future[Tokenizer | None] = pool.submit(_load_tokenizer, config)
+        tokenizer: Future[Tokenizer | None] | None = None
+        if is_here(config):  # what is not, the engine process fetches
+            tokenizer = pool.submit(_load_tokenizer, config)
         process.wait()
         try:
             return SocketLink(process.path, listener, process, tokenizer)
@@ -219,4 +221,4 @@ def start_process(config: EngineConfig, listener: Listener) -> SocketLink:
 
 def _load_tokenizer(config: EngineConfig) -> Tokenizer | None:
     plugins = PluginManager(disabled=config.disable_plugins)
-    return load_tokenizer(config, find_model(config.model, plugins))
+    return load_tokenizer(config, find_model(config, plugins).path)

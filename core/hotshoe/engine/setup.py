@@ -6,15 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from hotshoe.config import EngineConfig
+from hotshoe.engine.places import find_model, find_tokenizer
 from hotshoe.errors import ConfigError
 from hotshoe.executor import Worker
 from hotshoe.lazy import resolve_lazy
 from hotshoe.models import ModelConfig
 from hotshoe.models.generation import sampling_defaults
+from hotshoe.models.source import FoundModel
 from hotshoe.platform import Change, Platform
 from hotshoe.plugins import PluginManager
 from hotshoe.plugins.platforms import blaming, candidates_of, choose_platform
@@ -99,9 +100,12 @@ def prepare(
     if plugins is None:
         plugins = PluginManager(disabled=config.disable_plugins)
     platform = platform or choose_platform(plugins, config.platform)
-    model_config = ModelConfig.load(find_model(config.model, plugins), config.hf_overrides)
-    first = [Change("platform", platform.name, "the available platform with the highest score")]
-    changes = first if config.platform == "auto" else []
+    found, tokenizer = find_model(config, plugins), find_tokenizer(config, plugins)
+    model_config = ModelConfig.load(found.path, config.hf_overrides)
+    changes = _found_changes(config, found, tokenizer)
+    if config.platform == "auto":
+        reason = "the available platform with the highest score"
+        changes.append(Change("platform", platform.name, reason))
     changes += _model_changes(config, model_config, platform)
     defaults = sampling_defaults(config.generation_config, model_config.path)
     resolved = config.resolve_changes(changes)
@@ -133,17 +137,17 @@ def prepare(
     )
 
 
-def find_model(name: str, plugins: PluginManager) -> Path:
-    """Return the directory of a model: a path, or a name that a plugin knows.
-
-    Raises:
-        ConfigError: The path begins with the home of somebody unknown.
-    """
-    named = plugins.mapping("hotshoe_named_models")
-    try:
-        return Path(named.get(name, name)).expanduser()
-    except RuntimeError as error:
-        raise ConfigError(f"model {name!r}: {error}") from None
+def _found_changes(
+    config: EngineConfig, model: FoundModel, tokenizer: FoundModel | None
+) -> list[Change]:
+    """Hold on to what was fetched, so that every process works with the same."""
+    changes: list[Change] = []
+    if model.revision not in (None, config.revision):
+        changes.append(Change("revision", model.revision, "what is fetched, by its exact name"))
+    if tokenizer is not None and tokenizer.revision is not None:
+        reason = f"{config.tokenizer} as fetched, revision {tokenizer.revision}"
+        changes.append(Change("tokenizer", str(tokenizer.path), reason))
+    return changes
 
 
 def _model_changes(config: EngineConfig, model: ModelConfig, platform: Platform) -> list[Change]:

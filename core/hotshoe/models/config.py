@@ -126,9 +126,9 @@ def _check_place(path: Path) -> None:
         raise CheckpointError(f"{file} is a file; give the directory that it lies in")
     if not path.exists():
         raise CheckpointError(
-            f"no model at {path}: give a local directory with config.json and safetensors files "
-            "(nothing is downloaded: fetch it first), or a name that a plugin knows "
-            "(`hotshoe plugins` lists them)"
+            f"no model at {path}: give a local directory with config.json and safetensors files, a "
+            "name that a plugin knows, such as demo, or, with hotshoe-hub installed, "
+            "ORGANISATION/MODEL (`hotshoe plugins` lists what is)"
         )
 
 

@@ -48,6 +48,14 @@ def hotshoe_named_models() -> Mapping[str, str]:  # type: ignore[empty-body]
 
 
 @hookspec
+def hotshoe_model_sources() -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Name places that models are fetched from: `{"hub": "module:fetch"}`.
+
+    See `hotshoe.models.source.ModelSource`. Asked for names that are no directory, in order.
+    """
+
+
+@hookspec
 def hotshoe_quantizations() -> Mapping[str, str]:  # type: ignore[empty-body]
     """Name quantisation methods: `{"int8": "module:Class"}`; see `hotshoe.layers.Quantization`."""
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from hotshoe.engine.setup import find_model
+from hotshoe.config import EngineConfig
+from hotshoe.engine.places import find_model
 from hotshoe.errors import ConfigError, UserError
 from hotshoe.plugins import PluginManager
 from hotshoe.text.tokenizer import Tokenizer
@@ -176,7 +177,7 @@ def choose_seed(args: Namespace) -> int:
 def _tokenizer(args: Namespace, model: str) -> Tokenizer:
     name = args.tokenizer or model
     try:
-        return Tokenizer.load(find_model(name, PluginManager()))
+        return Tokenizer.load(find_model(EngineConfig(model=name), PluginManager()).path)
     except UserError as error:
         raise ConfigError(
             f"prompts of text need the model's tokenizer ({error}); give --tokenizer DIRECTORY"

@@ -33,6 +33,8 @@ NO_FLAG = {
 # One value that is not the default, as words and as the field then holds it.
 SAMPLES = {
     "model": (["tiny"], "tiny"),
+    "revision": (["--revision", "main"], "main"),
+    "download_dir": (["--download-dir", "/big/disk"], "/big/disk"),
     "tokenizer": (["--tokenizer", "dir"], "dir"),
     "dtype": (["--dtype", "bfloat16"], "bfloat16"),
     "quantization": (["--quantization", "int8"], "int8"),

@@ -1,13 +1,12 @@
 """The bootstrap: what it decides for the user, and what it refuses."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from hotshoe.builtin.null import NullPlatform
 from hotshoe.config import EngineConfig
-from hotshoe.engine.setup import find_model, prepare
+from hotshoe.engine.setup import prepare
 from hotshoe.errors import CheckpointError, ConfigError, PluginError, SelectionError
 from hotshoe.platform import Available, Change, DeviceFacts, Platform
 from hotshoe.plugins import PluginManager, hookimpl
@@ -126,12 +125,3 @@ def test_unknown_architectures_are_refused_by_name(installed, options: dict, mes
     setup = prepare(EngineConfig(model="tiny", platform="opinionated", **options), installed)
     with pytest.raises(PluginError, match=message):
         setup.create_worker()
-
-
-def test_a_name_or_a_path(installed: PluginManager, model_dir: Path, tmp_path: Path) -> None:
-    assert find_model("tiny", installed) == model_dir
-    assert find_model(str(tmp_path), installed) == tmp_path
-    assert find_model("~/model", installed) == Path.home() / "model"
-    with pytest.raises(ConfigError, match="model '~nobody-here/model'"):
-        find_model("~nobody-here/model", installed)
-    assert json.loads((find_model("tiny", installed) / "config.json").read_text())

@@ -114,7 +114,7 @@ def test_scaled_rotations_reach_further(write, rope, longest):
 def test_a_missing_directory_says_what_to_give(tmp_path):
     with pytest.raises(CheckpointError, match=r"no model at .*nowhere.*local directory"):
         ModelConfig.load(tmp_path / "nowhere")
-    with pytest.raises(CheckpointError, match="nothing is downloaded"):
+    with pytest.raises(CheckpointError, match="with hotshoe-hub installed, ORGANISATION/MODEL"):
         ModelConfig.load(Path("Someone/Model-7B"))
 
 

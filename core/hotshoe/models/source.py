@@ -1,0 +1,49 @@
+"""What a source of models is asked and answers, where MODEL names no directory of this machine.
+
+Sources are plugins (hook `hotshoe_model_sources`); core itself fetches nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class WantedModel:
+    """Attributes:
+    name: As the user wrote it, such as "organisation/model".
+    revision: A branch, tag or commit of it; None for what is newest.
+    folder: Where fetched files are kept; None for the source's own place.
+    weights: Whether weights are wanted too; without them, what describes model and tokenizer.
+    """
+
+    name: str
+    revision: str | None = None
+    folder: Path | None = None
+    weights: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FoundModel:
+    """Attributes:
+    path: The model directory.
+    revision: What exactly was fetched: asked for again, it gives the same files, at once where
+        they are here already. None for a directory that nobody fetched.
+    """
+
+    path: Path
+    revision: str | None = None
+
+
+class ModelSource(Protocol):
+    """What hook `hotshoe_model_sources` names."""
+
+    def __call__(self, wanted: WantedModel) -> FoundModel | None:
+        """Fetch what is not here yet; None when the name is none of this source's.
+
+        Raises:
+            CheckpointError: It cannot be had; the message says why and what to do.
+        """
+        ...

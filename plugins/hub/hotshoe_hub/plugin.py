@@ -1,0 +1,13 @@
+"""The plugin: names the Hub as a source of models. Imports no client library."""
+
+from collections.abc import Mapping
+
+from hotshoe.plugins import hookimpl
+
+HOTSHOE_HOOK_API = 1
+
+
+@hookimpl
+def hotshoe_model_sources() -> Mapping[str, str]:
+    """Name the source."""
+    return {"hub": "hotshoe_hub.source:fetch"}

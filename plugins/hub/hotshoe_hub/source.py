@@ -1,0 +1,90 @@
+"""Fetches from the Hugging Face Hub, into the cache that other tools share.
+
+Files are chosen by kind: what describes a model and its tokenizer, and safetensors. Neither code
+nor pickles are ever fetched. Tokens, proxies, mirrors and offline mode are the client library's own
+(`hf auth login`, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE). Source of names and files:
+https://huggingface.co/docs/huggingface_hub
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import (
+    GatedRepoError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.utils import tqdm
+
+from hotshoe.errors import CheckpointError
+from hotshoe.models.source import FoundModel, WantedModel
+
+#: "organisation/model"; a path begins with "/", "." or "~".
+NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
+DESCRIPTION = ["*.json", "*.jinja", "*.txt", "*.model"]
+WEIGHTS = ["*.safetensors"]
+#: Other forms of the same weights, and whatever lies in folders.
+LEFT_OUT = ["consolidated*.safetensors", "*/*"]
+
+#: First match counts: what went wrong, and the remedy.
+FAILURES: list[tuple[type[Exception], str]] = [
+    (
+        GatedRepoError,
+        "its owners let only those in who have accepted their terms; do so on its page, then log "
+        "in with `hf auth login` or set HF_TOKEN",
+    ),
+    (
+        RepositoryNotFoundError,
+        "the Hub knows no such model, or it is private; check the name, and for a private one log "
+        "in with `hf auth login` or set HF_TOKEN",
+    ),
+    (RevisionNotFoundError, "it has no such revision; leave out --revision, or name one it has"),
+    (
+        LocalEntryNotFoundError,
+        "the Hub cannot be reached, and not all of it was fetched before; check the network, or "
+        "give a local directory",
+    ),
+]
+
+
+class NoBar(tqdm):  # type: ignore[misc]
+    """Shows nothing: small files come in a moment."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "disable": True})
+
+
+def fetch(wanted: WantedModel) -> FoundModel | None:
+    """See `hotshoe.models.source.ModelSource`."""
+    if not NAME.fullmatch(wanted.name):
+        return None
+    try:
+        path = snapshot_download(
+            wanted.name,
+            revision=wanted.revision,
+            cache_dir=wanted.folder,
+            allow_patterns=DESCRIPTION + WEIGHTS if wanted.weights else DESCRIPTION,
+            ignore_patterns=LEFT_OUT,
+            tqdm_class=tqdm if wanted.weights else NoBar,
+        )
+    except Exception as error:  # the library lets through what its transports raise
+        raise CheckpointError(f"{_title(wanted)}: {_reason(error)}") from error
+    return FoundModel(Path(path), Path(path).name)  # a snapshot's folder is named by its commit
+
+
+def _title(wanted: WantedModel) -> str:
+    revision = f" (revision {wanted.revision})" if wanted.revision else ""
+    return f"{wanted.name}{revision} cannot be fetched"
+
+
+def _reason(error: Exception) -> str:
+    for kind, text in FAILURES:
+        if isinstance(error, kind):
+            return text
+    first = (str(error).splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first}; what has arrived is kept, so try again"
