@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -161,7 +161,8 @@ class LLM:
         try:
             while not finished:
                 while not updates:
-                    self._step()
+                    with _interrupts_postponed():
+                        self._step()
                 update = updates.popleft()
                 finished = update.finished
                 yield update
@@ -199,20 +200,21 @@ class LLM:
 
     def _step(self) -> list[RequestUpdate]:
         """Run one step and keep what somebody will wait for."""
-        with _uninterrupted():
-            updates = self.engine.step()
-            for update in updates:
-                if update.request_id in self._unread:
-                    self._unread[update.request_id].append(update)
-                elif update.finished and update.request_id in self._enqueued:
-                    self._enqueued[update.request_id] = update.output()
+        updates = self.engine.step()
+        for update in updates:
+            if update.request_id in self._unread:
+                self._unread[update.request_id].append(update)
+            elif update.finished and update.request_id in self._enqueued:
+                self._enqueued[update.request_id] = update.output()
         return updates
 
     def _wait(self, ids: Sequence[str]) -> list[RequestOutput]:
         """Step until these have ended; hand their outputs over."""
         missing = {i for i in ids if self._enqueued[i] is None}
-        while missing:
-            missing.difference_update(u.request_id for u in self._step() if u.finished)
+        with _interrupts_postponed() as heed_interrupts:
+            while missing:
+                missing.difference_update(u.request_id for u in self._step() if u.finished)
+                heed_interrupts()
         found = (self._enqueued.pop(i) for i in ids)
         return [output for output in found if output is not None]
 
@@ -255,23 +257,28 @@ def _params_for(
 
 
 @contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Let Ctrl-C wait for the end of a step, which it would tear apart; a second one does not."""
+def _interrupts_postponed() -> Iterator[Callable[[], None]]:
+    """Let Ctrl-C, which would tear a step apart, wait until the end or until what this yields is
+    called; a second one does not wait."""
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
-        yield
+        yield lambda: None
         return
     waiting: list[tuple[Any, ...]] = []
 
     def postpone(*signalled: Any) -> None:
         if waiting:
             handler(*signalled)
-        waiting.append(signalled)
+        else:
+            waiting.append(signalled)
+
+    def heed() -> None:
+        if waiting:
+            handler(*waiting.pop())
 
     signal.signal(signal.SIGINT, postpone)
     try:
-        yield
+        yield heed
     finally:
         signal.signal(signal.SIGINT, handler)
-        if waiting:
-            handler(*waiting[0])
+        heed()

@@ -203,6 +203,41 @@ def test_an_interrupt_waits_for_the_end_of_a_step(llm: LLM, monkeypatch) -> None
     assert tokens(llm, [7], max_tokens=2) == [8, 9]
 
 
+def test_an_interrupt_ends_a_call_after_the_present_step(llm: LLM, monkeypatch) -> None:
+    steps = []
+    execute = NullWorker.execute
+
+    def interrupted(self: NullWorker, plan):
+        steps.append(plan.step_id)
+        if len(steps) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return execute(self, plan)
+
+    monkeypatch.setattr(NullWorker, "execute", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate(TokensPrompt([1]), SamplingParams(max_tokens=9))
+    assert len(steps) == 2
+    assert tokens(llm, [7], max_tokens=2) == [8, 9]
+
+
+def test_a_handler_that_only_takes_note_stops_nothing(llm: LLM, monkeypatch) -> None:
+    noted = []
+    execute = NullWorker.execute
+
+    def interrupted(self: NullWorker, plan):
+        signal.raise_signal(signal.SIGINT)
+        return execute(self, plan)
+
+    monkeypatch.setattr(NullWorker, "execute", interrupted)
+    former = signal.signal(signal.SIGINT, lambda *signalled: noted.append(signalled[0]))
+    try:
+        assert tokens(llm, [7], max_tokens=3) == [8, 9, 10]
+        list(llm.stream(TokensPrompt([7]), SamplingParams(max_tokens=2)))
+        assert noted == [signal.SIGINT] * 5
+    finally:
+        signal.signal(signal.SIGINT, former)
+
+
 def test_a_second_interrupt_ends_the_engine(llm: LLM, monkeypatch) -> None:
     def interrupted(self: NullWorker, plan):
         signal.raise_signal(signal.SIGINT)
