@@ -7,6 +7,8 @@ answer ends all of them at once. When this process goes, however it does, they s
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
 import selectors
 import shutil
 import signal
@@ -16,7 +18,7 @@ import tempfile
 import time
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NoReturn, TypeVar
 
@@ -50,6 +52,12 @@ LEAVE_S = 4.0
 GRACE_S = 0.3
 DEAD_S = 1.0
 LOOK_S = 0.25
+#: Who is waited for is said after so long, then each time that it has doubled.
+PATIENCE_S = 60.0
+#: What start-up says of quantisation, whose scales come from what a rank has.
+PARTS_APART = "{} of each rank's part alone (tokens may differ from those of one device)"
+
+LOG = logging.getLogger(__name__)
 
 News = TypeVar("News")
 
@@ -91,11 +99,15 @@ def await_exits(ranks: Sequence[RankProcess], limit_s: float) -> None:
 
 
 def end_ranks(ranks: Sequence[RankProcess], directory: str) -> None:
-    """End processes, by force where they run, and remove what belonged to them."""
+    """End processes, by force where they run, and remove what belonged to them.
+
+    One that waits inside the kernel, for storage or a driver, ends when that comes back.
+    """
     for rank in ranks:
-        rank.process.kill()
+        if rank.process.poll() is None:
+            os.killpg(rank.process.pid, signal.SIGKILL)  # with what it has started, as a compiler
+    await_exits(ranks, LEAVE_S)
     for rank in ranks:
-        rank.process.wait()
         assert rank.process.stdin is not None
         rank.process.stdin.close()
         rank.connection.close()
@@ -139,13 +151,19 @@ class ParallelWorker:
         """
         begin = time.perf_counter()
         directory = tempfile.mkdtemp(prefix="hotshoe-ranks-")
-        # Ends them also when nobody calls `close`, and when not all can be started.
+        # Ends them also when nobody calls `close`.
         self._finalizer = weakref.finalize(self, end_ranks, self._ranks, directory)
+        with self._all_or_none():
+            self._start(directory)
+            infos = [news.unwrap() for news in self._answers(Loaded)]
+        return _joined(infos, time.perf_counter() - begin, self._config.quantization)
+
+    def _start(self, directory: str) -> None:
+        """Start the ranks and tell them what to build."""
         try:
             for number in range(self._size):
                 self._ranks.append(RankProcess.start(number, self._size, self._command))
         except OSError as error:
-            self._stop()
             raise EngineError(
                 f"rank {number} of {self._size} cannot be started: {error}; the system's limits on "
                 "processes, open files or memory may be reached"
@@ -157,12 +175,20 @@ class ParallelWorker:
             self._selector.register(rank.connection, selectors.EVENT_READ, rank.rank)
             join.rank = rank.rank
             rank.connection.send(encode(join))
-        infos = [news.unwrap() for news in self._answers(Loaded)]
-        return _joined(infos, time.perf_counter() - begin)
+
+    @contextlib.contextmanager
+    def _all_or_none(self) -> Iterator[None]:
+        """End all ranks at once when their start fails or is interrupted."""
+        try:
+            yield
+        except BaseException:
+            self._stop()
+            raise
 
     def allocate_cache(self, num_blocks: int) -> None:
-        self._broadcast(Allocate(num_blocks))
-        self._answers(Obeyed)
+        with self._all_or_none():
+            self._broadcast(Allocate(num_blocks))
+            self._answers(Obeyed)
 
     def execute(self, plan: StepPlan) -> RunningRanks:
         self._broadcast(Step(plan))
@@ -215,17 +241,25 @@ class ParallelWorker:
             rank.connection.send(message)
 
     def _answers(self, kind: type[News]) -> list[News]:
-        """Wait for one answer of every rank; loading may take as long as it takes."""
+        """Wait for one answer of every rank.
+
+        Loading may take as long as it takes: storage may be slow. So nobody is given up, but named.
+        """
         found: dict[int, News] = {}
+        begin_s, patience_s = time.monotonic(), PATIENCE_S
         while len(found) < self._size:
-            while not self._news:
-                self._pump(None)
-            number, news = self._news.popleft()
-            assert isinstance(news, kind)
-            found[number] = news
+            if self._news:
+                number, news = self._news.popleft()
+                assert isinstance(news, kind)
+                found[number] = news
+            elif not self._pump(begin_s + patience_s - time.monotonic()):
+                missing = [r for r in self._ranks if r.rank not in found]
+                names = ", ".join(f"rank {r.rank} (process {r.process.pid})" for r in missing)
+                LOG.warning("waiting for %s of %d, %g s so far", names, self._size, patience_s)
+                patience_s *= 2
         return [found[number] for number in range(self._size)]
 
-    def _pump(self, timeout_s: float | None) -> bool:
+    def _pump(self, timeout_s: float) -> bool:
         """Wait until something can be read or sent, and do it; False if nothing came.
 
         Raises:
@@ -236,7 +270,7 @@ class ParallelWorker:
             events = selectors.EVENT_READ | writing
             if self._selector.get_key(rank.connection).events != events:
                 self._selector.modify(rank.connection, events, rank.rank)
-        ready = self._selector.select(None if timeout_s is None else max(timeout_s, 0))
+        ready = self._selector.select(max(timeout_s, 0))
         failed = False
         for key, events in ready:
             connection = self._ranks[key.data].connection
@@ -303,19 +337,22 @@ class RunningRanks:
         return self.worker.finish_step()
 
 
-def _joined(infos: Sequence[WorkerInfo], seconds: float) -> WorkerInfo:
+def _joined(infos: Sequence[WorkerInfo], seconds: float, quantization: str | None) -> WorkerInfo:
     """Describe all ranks together; bytes are those of one rank, of the fullest."""
     first = infos[0]
     tightest = min(infos, key=lambda info: info.cache_budget_bytes)
     assert {info.vocab_size for info in infos} == {first.vocab_size}
     assert {info.block_bytes for info in infos} == {first.block_bytes}
+    report = {name: _told(name, infos) for name in first.report}
+    if quantization is not None:
+        report["quantization"] = PARTS_APART.format(quantization)
     return replace(
         first,
         cache_budget_bytes=tightest.cache_budget_bytes,
         budget_note=f"{tightest.budget_note}, for each of {len(infos)} ranks",
         weight_bytes=max(info.weight_bytes for info in infos),
         phases={"start ranks": seconds - sum(first.phases.values()), **first.phases},
-        report={name: _told(name, infos) for name in first.report},
+        report=report,
     )
 
 

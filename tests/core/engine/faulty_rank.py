@@ -5,6 +5,7 @@ Run as a rank's process by test_ranks.py.
 
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -30,6 +31,8 @@ class Worker(NullWorker):
             raise CheckpointError("weights are missing")
         if self.rank == self.faulty and self.load_fault == "die":
             os.kill(os.getpid(), signal.SIGTERM)
+        if self.rank == self.faulty and self.load_fault == "stick":
+            subprocess.run(["sleep", "1000"], check=True)  # as if it compiled for ever
         decision = Decision(
             "attention", SPEC, "fast", 7, "why not", (("slow", Verdict(None, "no")),)
         )

@@ -1,6 +1,8 @@
 """Ranks in processes: one answer for all of them, and an end for all when one goes wrong."""
 
+import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from hotshoe.config import EngineConfig
-from hotshoe.engine.ranks import ParallelWorker, RankProcess
+from hotshoe.engine import ranks
+from hotshoe.engine.ranks import ParallelWorker, RankProcess, end_ranks
 from hotshoe.errors import CheckpointError, ConfigError, EngineDeadError, EngineError, RequestError
 from hotshoe.plugins import PluginManager
 from hotshoe.slots import AttentionSpec, Verdict
@@ -28,6 +31,16 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def session(leader: int) -> list[int]:
+    """Return the processes of a session: a rank, and what it has started."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(path.read_text().rpartition(")")[2].split()[3]) == leader:
+                found.append(int(path.parent.name))
+    return found
 
 
 def gone(pids: list[int], limit_s: float = EXIT_S) -> bool:
@@ -104,6 +117,12 @@ def test_what_ranks_found_is_joined(open_ranks) -> None:
     worker.close()
 
 
+def test_it_is_said_that_each_rank_quantises_its_own_part(open_ranks) -> None:
+    worker = open_ranks(load=False, quantization="int8")
+    assert "int8 of each rank's part alone" in worker.load().report["quantization"]
+    worker.close()
+
+
 def test_profiles_are_recorded_by_every_rank_between_steps(open_ranks) -> None:
     worker = open_ranks()
     handle = worker.execute(plan(0, 0))
@@ -171,6 +190,42 @@ def test_a_failure_while_loading(open_ranks, fault: str, error, message: str) ->
     with pytest.raises(error, match=message):
         worker.load()
     worker.close()
+
+
+def test_who_hangs_while_loading_is_named_and_ends_at_an_interrupt(open_ranks, monkeypatch) -> None:
+    """At once, and with what it has started."""
+    worker = open_ranks(load=False, overrides={"faulty": 1, "load_fault": "stick"})
+    said: list[str] = []
+    numbers: list[int] = []
+
+    def listen(text: str, *values: object) -> None:
+        said.append(text % values)
+        members = [session(pid) for pid in pids(worker)]
+        if "rank 0" not in said[-1] and len(members[1]) == 2:
+            numbers.extend([*members[0], *members[1]])
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(ranks, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(ranks.LOG, "warning", listen)
+    with pytest.raises(KeyboardInterrupt):
+        worker.load()
+    assert said[0].startswith("waiting for rank ")
+    assert re.fullmatch(r"waiting for rank 1 \(process \d+\) of 2, [\d.]+ s so far", said[-1])
+    assert len(numbers) == 3 and gone(numbers)
+    worker.close()
+
+
+def test_who_cannot_be_killed_is_not_waited_for(tmp_path: Path, monkeypatch) -> None:
+    """As a process that waits for storage which has gone."""
+    spared: list[int] = []
+    monkeypatch.setattr(ranks, "LEAVE_S", 0.1)
+    monkeypatch.setattr(os, "killpg", lambda pid, number: spared.append(pid))
+    rank = RankProcess.start(0, 1, [sys.executable, "-c", "import time; time.sleep(1000)"])
+    end_ranks([rank], str(tmp_path))
+    assert spared == [rank.process.pid]
+    assert rank.process.poll() is None
+    rank.process.kill()
+    rank.process.wait()
 
 
 def test_ranks_that_cannot_all_be_started(open_ranks, monkeypatch: pytest.MonkeyPatch) -> None:
