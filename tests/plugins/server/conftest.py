@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-import socket
+import re
 import subprocess
 import sys
 import time
@@ -252,25 +252,45 @@ def http(open_http: Callable[..., Http]) -> Http:
     return open_http()
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class RunningServer:
-    """A `hotshoe serve` process."""
+    """A `hotshoe serve` process, on a port that the system has chosen.
 
-    def __init__(self, log: Path, *arguments: str, ready: bool = True) -> None:
+    Args:
+        log: Where it writes.
+        arguments: For `serve`.
+        ready: Wait until it is.
+        port: One that the test has chosen.
+    """
+
+    def __init__(self, log: Path, *arguments: str, ready: bool = True, port: int = 0) -> None:
         self.key = KEY
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
         self.log = log
-        words = [sys.executable, "-m", "hotshoe.cli", "serve", *arguments, "--port", str(self.port)]
+        words = [sys.executable, "-m", "hotshoe.cli", "serve", *arguments, "--port", str(port)]
         with log.open("wb") as file:
             self.process = subprocess.Popen(words, stdout=file, stderr=file)
+        self._scheme, self._port = "http", port
         if ready:
             self.wait("/ready", times=20 if "--api-processes" in arguments else 1)
+
+    @property
+    def url(self) -> str:
+        """Where it listens; waits until it says so."""
+        limit = time.monotonic() + 120
+        while not self._port:
+            ended = self.process.poll() is not None  # asked first: then it has said all
+            text = self.log.read_text()
+            assert not ended and time.monotonic() < limit, text
+            if found := re.search(r"^listening on (https?)://\S+:(\d+)\n", text, re.MULTILINE):
+                self._scheme, self._port = found[1], int(found[2])
+            else:
+                time.sleep(0.02)
+        return f"{self._scheme}://127.0.0.1:{self._port}"
+
+    def get(self, path: str) -> httpx.Response:
+        return httpx.get(self.url + path, timeout=60)
+
+    def post(self, path: str, **body: object) -> httpx.Response:
+        return httpx.post(self.url + path, json=body, timeout=60)
 
     def wait(self, path: str, status: int = 200, timeout_s: float = 120, times: int = 1) -> None:
         """Wait until a path answers so, several times running: any API process may answer."""
@@ -278,7 +298,7 @@ class RunningServer:
         while time.monotonic() < limit:
             assert self.process.poll() is None, self.log.read_text()
             with contextlib.suppress(httpx.TransportError):
-                count = count + 1 if httpx.get(self.url + path).status_code == status else 0
+                count = count + 1 if self.get(path).status_code == status else 0
                 if count == times:
                     return
             if not count:
@@ -289,7 +309,7 @@ class RunningServer:
         """Ask it to end; return its exit code."""
         if self.process.poll() is None:
             self.process.terminate()
-        return self.process.wait(60)
+        return self.process.wait(120)
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,7 @@ def exchange(*parts: bytes, pause_s: float = 0.0, app=hello, **options: object) 
                 if not answer.done():
                     writer.write(part)
                     await asyncio.sleep(pause_s)
-            found = await asyncio.wait_for(answer, 10)
+            found = await asyncio.wait_for(answer, 60)
             writer.close()
             return found
 
@@ -72,7 +72,7 @@ def test_an_ordinary_request() -> None:
     ],
 )
 def test_a_head_that_is_too_long(parts: list[bytes]) -> None:
-    answer = exchange(*parts, pause_s=0.01)
+    answer = exchange(*parts, pause_s=0.01, read_timeout_s=30.0)
     last = answer[answer.rindex(b"HTTP/1.1 ") :]
     assert error_of(last) == (431, "headers_too_large")
 
@@ -98,7 +98,7 @@ def test_what_grows_beside_a_body(parts: list[bytes]) -> None:
 
 def test_a_body_in_many_small_chunks() -> None:
     parts = [CHUNKED, *[b"1\r\na\r\n" * 400] * 8, b"0\r\n\r\n"]
-    answer = exchange(*parts, pause_s=0.01, app=read_all)
+    answer = exchange(*parts, pause_s=0.01, app=read_all, read_timeout_s=30.0)
     assert b"3200" in answer
 
 
@@ -186,7 +186,7 @@ class Flood:
 
 
 async def flooded(
-    write_timeout_s: float, read_bytes: int, pause_s: float, for_s: float = 10.0
+    write_timeout_s: float, read_bytes: int, pause_s: float, for_s: float = 60.0
 ) -> bool:
     """Read so much, again and again with pauses; return whether that was cut off."""
     app = Flood()

@@ -80,7 +80,7 @@ def test_a_client_that_goes_ends_its_request(http, engine, gate, stream: bool) -
                 await asyncio.sleep(0)
         assert engine.aborted == []
         connection.gone.set()
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, 60)
         if not stream:
             assert connection.sent == []
 

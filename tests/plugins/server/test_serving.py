@@ -4,14 +4,14 @@ Most run on the null platform, whose tokens come at once; where time must pass, 
 writes a long text.
 """
 
-import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -49,7 +49,7 @@ class Stream:
 
 
 def load_of(server) -> dict[str, float]:
-    return httpx.get(server.url + "/load").json()
+    return server.get("/load").json()
 
 
 def children(pid: int) -> list[int]:
@@ -64,7 +64,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def wait_for(condition, timeout_s: float = 20) -> None:
+def wait_for(condition, timeout_s: float = 60) -> None:
     limit = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < limit, "it never came true"
@@ -75,26 +75,26 @@ def test_what_needs_logits_is_refused_where_there_are_none(run_server) -> None:
     server = run_server(*NULL)
     for stream in (False, True):
         body = {"prompt": "x", "logprobs": 1, "stream": stream}
-        answer = httpx.post(server.url + "/v1/completions", json=body)
+        answer = server.post("/v1/completions", **body)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "logprobs")
 
 
 def test_it_starts_answers_and_ends(run_server, tmp_path) -> None:
     admin = tmp_path / "admin.sock"
     server = run_server(*NULL, "--admin-socket", str(admin))
-    answer = httpx.post(
-        server.url + "/inference/v1/generate", json={"token_ids": [7], "max_tokens": 3}
-    ).json()
+    answer = server.post("/inference/v1/generate", token_ids=[7], max_tokens=3).json()
     assert answer["choices"][0]["token_ids"] == [8, 9, 10]
     assert admin.stat().st_mode & 0o777 == 0o600
-    with httpx.Client(transport=httpx.HTTPTransport(uds=str(admin)), base_url="http://x") as door:
+    with httpx.Client(
+        transport=httpx.HTTPTransport(uds=str(admin)), base_url="http://x", timeout=60
+    ) as door:
         assert door.post("/pause").json() == {"done": True}
         assert door.post("/resume").json() == {"done": True}
-    assert httpx.post(server.url + "/pause").status_code == 403
+    assert server.post("/pause").status_code == 403
     engines = children(server.process.pid)
     assert server.stop() == 0
     assert not admin.exists()
-    wait_for(lambda: not any(map(is_running, engines)), 5)
+    wait_for(lambda: not any(map(is_running, engines)))
 
 
 def test_a_taken_port_is_known_before_the_model_loads(run_server) -> None:
@@ -137,7 +137,7 @@ def test_one_file_configures_engine_and_server(run_server, tmp_path) -> None:
     config.write_text("platform: null\nserved_model_name: [mine]\nmax-model-len: 64\n")
     config.write_text(config.read_text().replace("null", '"null"'))
     server = run_server("demo", "--config", str(config))
-    [card] = httpx.get(server.url + "/v1/models").json()["data"]
+    [card] = server.get("/v1/models").json()["data"]
     assert (card["id"], card["max_model_len"]) == ("mine", 64)
 
 
@@ -150,11 +150,11 @@ def test_an_open_server_without_a_key_warns(run_server) -> None:
 @pytest.mark.parametrize("delay_s", [0.0, 0.5, 2.0])
 def test_sigterm_while_it_starts(run_server, delay_s: float, tmp_path) -> None:
     server = run_server("demo", "--admin-socket", str(tmp_path / "admin"), ready=False)
-    wait_for(lambda: "listening" in server.log.read_text(), 60)
+    assert server.url  # it listens
     time.sleep(delay_s)
     engines = children(server.process.pid)
     assert server.stop() == 0
-    wait_for(lambda: not any(map(is_running, engines)), 10)
+    wait_for(lambda: not any(map(is_running, engines)))
     assert not (tmp_path / "admin").exists()
     assert "Traceback" not in server.log.read_text()
 
@@ -163,7 +163,7 @@ def test_sigterm_while_it_starts(run_server, delay_s: float, tmp_path) -> None:
 def test_while_it_loads_only_liveness_is_green(run_server) -> None:
     server = run_server("demo", ready=False)
     server.wait("/live")
-    response = httpx.get(server.url + "/ready")
+    response = server.get("/ready")
     if response.status_code != 200:  # unless it has loaded meanwhile
         assert response.json()["error"]["code"] == "loading"
         assert response.headers["retry-after"]
@@ -173,13 +173,16 @@ def test_while_it_loads_only_liveness_is_green(run_server) -> None:
 def test_sigterm_lets_requests_end(run_server) -> None:
     server = run_server("demo")
     stream = Stream(server, max_tokens=150)
+    [engine] = children(server.process.pid)
+    os.kill(engine, signal.SIGSTOP)  # so that the request does not end before the server is asked
     server.process.send_signal(signal.SIGTERM)
-    wait_for(lambda: httpx.get(server.url + "/ready").status_code == 503)
-    refused = httpx.post(server.url + "/v1/completions", json={"prompt": "x"})
+    wait_for(lambda: server.get("/ready").status_code == 503)
+    refused = server.post("/v1/completions", prompt="x")
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
+    os.kill(engine, signal.SIGCONT)
     text = stream.read()
     assert '"finish_reason":"length"' in text and text.rstrip().endswith("data: [DONE]")
-    assert server.process.wait(30) == 0
+    assert server.process.wait(120) == 0
 
 
 @pytest.mark.slow
@@ -189,7 +192,7 @@ def test_sigterm_aborts_what_takes_too_long(run_server) -> None:
     server.process.send_signal(signal.SIGTERM)
     text = stream.read()
     assert '"code":"shutting_down"' in text.rstrip().splitlines()[-1]
-    assert server.process.wait(30) == 0
+    assert server.process.wait(120) == 0
 
 
 def test_a_gone_client_frees_its_request(run_server) -> None:
@@ -197,35 +200,28 @@ def test_a_gone_client_frees_its_request(run_server) -> None:
     stream = Stream(server)
     wait_for(lambda: load_of(server)["num_running"] == 1)
     stream.close()
-    begin = time.monotonic()
     wait_for(lambda: load_of(server)["num_running"] == 0)
-    assert time.monotonic() - begin < 5
+    assert (
+        'hotshoe_sequences_finished_total{model="demo",reason="abort"} 1'
+        in server.get("/metrics").text
+    )
     assert load_of(server)["kv_cache_usage"] == 0
     assert load_of(server)["server_load"] == 0
 
 
 def test_a_full_queue_answers_429(run_server) -> None:
     server = run_server("demo", "--max-num-seqs", "1", "--max-num-queued-reqs", "1")
-    streams = [Stream(server)]
-    answers: list[httpx.Response] = []
-
-    def ask() -> None:
-        with contextlib.suppress(httpx.ReadTimeout):  # it was queued
-            body = {"prompt": "x", "max_tokens": 1}
-            answers.append(httpx.post(server.url + "/v1/completions", json=body, timeout=1))
-
-    threads = [threading.Thread(target=ask) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-        time.sleep(0.05)
-    for thread in threads:
-        thread.join()
+    stream = Stream(server)
+    with ThreadPoolExecutor(6) as pool:
+        ask = partial(server.post, "/v1/completions", prompt="x", max_tokens=1)
+        asked = [pool.submit(ask) for _ in range(6)]
+        next(as_completed(asked))  # one that was refused: no other gets its turn yet
+        stream.close()
+    answers = [one.result() for one in asked]
     refused = [answer for answer in answers if answer.status_code == 429]
-    assert refused, (answers, load_of(server))
+    assert refused, answers
     assert int(refused[0].headers["retry-after"]) >= 1
     assert refused[0].json()["error"]["code"] == "queue_full"
-    for stream in streams:
-        stream.close()
 
 
 @pytest.mark.slow
@@ -237,7 +233,7 @@ def test_a_killed_engine_fails_requests_and_is_replaced(run_server) -> None:
     text = stream.read()
     assert '"code":"engine_dead"' in text
     server.wait("/ready", 200)
-    answer = httpx.post(server.url + "/v1/completions", json={"prompt": "x", "max_tokens": 2})
+    answer = server.post("/v1/completions", prompt="x", max_tokens=2)
     assert answer.status_code == 200
 
 
@@ -246,8 +242,8 @@ def test_a_killed_engine_turns_health_red(run_server) -> None:
     [engine] = children(server.process.pid)
     subprocess.run(["kill", "-9", str(engine)], check=True)
     server.wait("/health", 503)
-    assert httpx.get(server.url + "/live").status_code == 200
-    answer = httpx.post(server.url + "/v1/completions", json={"prompt": "x"})
+    assert server.get("/live").status_code == 200
+    answer = server.post("/v1/completions", prompt="x")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine_dead")
     assert server.stop() == 0
 
@@ -262,7 +258,7 @@ def test_a_stopped_engine_fails_requests_and_is_replaced(run_server) -> None:
     assert '"code":"engine_dead"' in stream.read()
     server.wait("/health", 200)
     assert not is_running(engine)
-    answer = httpx.post(server.url + "/v1/completions", json={"prompt": "x", "max_tokens": 2})
+    answer = server.post("/v1/completions", prompt="x", max_tokens=2)
     assert answer.status_code == 200
 
 
@@ -271,23 +267,27 @@ def test_a_killed_server_leaves_nothing(run_server) -> None:
     engines = children(server.process.pid)
     server.process.kill()
     server.process.wait()
-    wait_for(lambda: not any(map(is_running, engines)), 5)
+    wait_for(lambda: not any(map(is_running, engines)))
 
 
 def test_the_engine_in_the_same_process(run_server) -> None:
     server = run_server(*NULL, "--no-engine-process")
     assert children(server.process.pid) == []
-    answer = httpx.post(server.url + "/v1/completions", json={"prompt": [1], "max_tokens": 2})
+    answer = server.post("/v1/completions", prompt=[1], max_tokens=2)
     assert answer.status_code == 200
     assert server.stop() == 0
 
 
 @pytest.mark.slow
 def test_a_disk_that_is_full_of_logs() -> None:
-    server = RunningServer(Path("/dev/full"), *NULL, "--log-format", "json", "--access-log")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]  # as it cannot say which one it has
+    words = (*NULL, "--log-format", "json", "--access-log")
+    server = RunningServer(Path("/dev/full"), *words, port=port)
     body = {"prompt": [1], "max_tokens": 2}
-    assert httpx.post(server.url + "/v1/completions", json=body).status_code == 200
-    assert httpx.get(server.url + "/nothing").status_code == 404
+    assert server.post("/v1/completions", **body).status_code == 200
+    assert server.get("/nothing").status_code == 404
     assert server.stop() == 0
 
 
@@ -298,6 +298,6 @@ def test_names_of_models(tmp_path) -> None:
 
 def test_an_access_log_has_a_line_for_each_request(run_server) -> None:
     running = run_server(*NULL, "--access-log")
-    httpx.get(running.url + "/v1/models")
+    running.get("/v1/models")
     assert running.stop() == 0
     assert '"GET /v1/models HTTP/1.1" 200' in running.log.read_text()

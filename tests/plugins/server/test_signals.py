@@ -18,7 +18,7 @@ async def run():
     with signals_call(stop.set):
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().call_later(0.05, hit, number)
-            await asyncio.wait_for(stop.wait(), 5)
+            await asyncio.wait_for(stop.wait(), 60)
             stop.clear()
     hit(signal.SIGTERM)
     hit(signal.SIGINT)

@@ -91,9 +91,11 @@ def test_answers_over_tls(run_server, tmp_path: Path) -> None:
     running = run_server("demo", "--platform", "null", *tls, ready=False)
     trust = ssl.create_default_context(cafile=certificate)
     trust.check_hostname = False
-    with httpx.Client(base_url=running.url.replace("http:", "https:"), verify=trust) as client:
-        for _ in range(600):
-            with contextlib.suppress(httpx.ConnectError):
+    with httpx.Client(
+        base_url=running.url.replace("http:", "https:"), verify=trust, timeout=60
+    ) as client:
+        for _ in range(1200):
+            with contextlib.suppress(httpx.TransportError):
                 if client.get("/ready").status_code == 200:
                     break
             time.sleep(0.1)
@@ -101,6 +103,6 @@ def test_answers_over_tls(run_server, tmp_path: Path) -> None:
         text = client.post("/v1/completions", json=body).text
     assert text.count("data: ") > 1
     assert text.endswith("data: [DONE]\n\n")
-    with httpx.Client(transport=httpx.HTTPTransport(uds=admin)) as client:
+    with httpx.Client(transport=httpx.HTTPTransport(uds=admin), timeout=60) as client:
         assert client.get("http://localhost/is_sleeping").json() == {"is_sleeping": False}
     assert running.stop() == 0

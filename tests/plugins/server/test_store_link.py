@@ -22,7 +22,7 @@ async def processes(count: int, max_bytes: int = 2**26):
     yield kept, stores
     for store in stores:
         store.close()
-    await asyncio.wait_for(asyncio.gather(*tasks), 5)  # they end with the processes
+    await asyncio.wait_for(asyncio.gather(*tasks), 60)  # they end with the processes
 
 
 def test_what_one_puts_the_other_finds() -> None:
