@@ -45,7 +45,7 @@ def prover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> h200.Prover:
     (tmp_path / "test_engine.py").write_text(TESTS)
     monkeypatch.setattr(h200, "STOP_S", 3)
     (tmp_path / "out").mkdir()
-    prover = h200.Prover(tmp_path / "out", 60, h200.NAMES)
+    prover = h200.Prover(tmp_path / "out", 600, h200.NAMES)
     prover._environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # faster, and none is needed
     return prover
 
@@ -55,7 +55,7 @@ def report(prover: h200.Prover, name: str) -> str:
 
 
 def test_each_failure_is_told_with_its_whole_cause(prover: h200.Prover) -> None:
-    prover.check(h200.Part("engine", 30, ["test_engine.py"], alone=True))
+    prover.check(h200.Part("engine", 300, ["test_engine.py"], alone=True))
     engine = prover.outcomes["engine"]
     assert engine.counts == {"passed": 1, "failed": 3, "skipped": 1}
     assert engine.verdict == "failed (1)"
@@ -72,32 +72,34 @@ def test_each_failure_is_told_with_its_whole_cause(prover: h200.Prover) -> None:
     assert "test_chain[1]: `RuntimeError: operation not permitted when stream" in table
 
 
+@pytest.mark.slow
 def test_what_hangs_is_stopped_with_its_children(prover: h200.Prover, tmp_path: Path) -> None:
     child = tmp_path / "child"
     hang = (
         "import subprocess, sys, time; print('so far', flush=True);"
-        f"p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']);"
-        f"open({str(child)!r}, 'w').write(str(p.pid)); time.sleep(60)"
+        f"p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']);"
+        f"open({str(child)!r}, 'w').write(str(p.pid)); time.sleep(600)"
     )
-    verdict, seconds = prover.run("kernels", [sys.executable, "-c", hang], 6)
-    assert verdict == "stopped after 6 s" and seconds < 20
+    verdict, seconds = prover.run("kernels", [sys.executable, "-c", hang], 15)
+    assert verdict == "stopped after 15 s" and seconds < 60
     assert prover.log("kernels").read_text().startswith("so far\n")
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline and alive(int(child.read_text())):
         time.sleep(0.05)
     assert not alive(int(child.read_text()))
 
 
+@pytest.mark.slow
 def test_tests_that_hang_lose_only_themselves(prover: h200.Prover, tmp_path: Path) -> None:
     """Those before are counted; a process that ignores the order to stop is killed."""
-    text = "import time\ndef test_before(): ...\ndef test_hangs(): time.sleep(60)\n"
+    text = "import time\ndef test_before(): ...\ndef test_hangs(): time.sleep(600)\n"
     (tmp_path / "test_hangs.py").write_text(text)
-    prover.check(h200.Part("kernels", 7, ["test_hangs.py"]))
-    assert prover.outcomes["kernels"].verdict == "stopped after 7 s"
+    prover.check(h200.Part("kernels", 30, ["test_hangs.py"]))
+    assert prover.outcomes["kernels"].verdict == "stopped after 30 s"
     assert prover.outcomes["kernels"].counts == {"passed": 2, "failed": 0, "skipped": 0}
     assert prover.outcomes["kernels"].note == "what ran when it was stopped counts as passed"
-    deaf = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)"
-    assert prover.run("engine", [sys.executable, "-c", deaf], 6)[0] == "stopped after 6 s"
+    deaf = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(600)"
+    assert prover.run("engine", [sys.executable, "-c", deaf], 15)[0] == "stopped after 15 s"
 
 
 def test_what_breaks_in_a_part_is_its_own(prover: h200.Prover, tmp_path: Path) -> None:
@@ -116,7 +118,7 @@ def alive(pid: int) -> bool:
     """Tell whether a process runs; one that has ended and was not waited for does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except OSError:
         return False
 
 
@@ -211,8 +213,8 @@ def test_the_first_cause_of_a_chain_is_told() -> None:
 
 
 def test_files_come_back_together(prover: h200.Prover) -> None:
-    prover.run("engine", [sys.executable, "-c", "print('one')"], 10)
-    prover.run("tokens", [sys.executable, "-c", "print('two')"], 10)
+    prover.run("engine", [sys.executable, "-c", "print('one')"], 100)
+    prover.run("tokens", [sys.executable, "-c", "print('two')"], 100)
     prover.write()
     assert sorted(path.name for path in prover._out.iterdir()) == [
         "failures.txt",
