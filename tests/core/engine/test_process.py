@@ -58,7 +58,7 @@ def within(seconds: float, condition: Callable[[], bool]) -> None:
 def is_alive(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except OSError:
         return False
     return state != "Z"
 

@@ -61,7 +61,7 @@ class FakeServer:
         if fault == "crash":
             return web.Response(status=500, text="Internal  Server\nError")
         if fault == "sleep":
-            await asyncio.sleep(5)
+            await asyncio.sleep(60)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         count = asked["max_tokens"] - (fault == "short")
@@ -113,10 +113,10 @@ def server() -> Iterator[FakeServer]:
     fake, started = FakeServer(), threading.Event()
     thread = threading.Thread(target=lambda: asyncio.run(fake.serve(started)))
     thread.start()
-    assert started.wait(10)
+    assert started.wait(60)
     yield fake
     fake.loop.call_soon_threadsafe(fake.stopping.set)
-    thread.join(10)
+    thread.join(60)
 
 
 @pytest.fixture

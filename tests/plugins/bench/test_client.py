@@ -10,7 +10,7 @@ from hotshoe_bench.client import Client, Target, request_body
 from hotshoe_bench.record import Exchange
 
 
-def send(url: str, body: bytes, timeout_s: float = 5.0) -> Exchange:
+def send(url: str, body: bytes, timeout_s: float = 60.0) -> Exchange:
     async def run() -> Exchange:
         async with Client(Target(url, "/v1/completions", None, timeout_s)) as client:
             return await client.send(body, 0.0)

@@ -204,7 +204,7 @@ def test_a_pathological_grammar_does_not_stop_others(llm: LLM, name: str) -> Non
     )
     assert bad.outputs[0].finish_reason is not None
     assert fine.outputs[0].text in ("red", "green", "blue")
-    assert time.perf_counter() - begin < 20
+    assert time.perf_counter() - begin < 120
 
 
 def test_preemption_changes_nothing(llm: LLM) -> None:

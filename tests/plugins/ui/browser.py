@@ -63,10 +63,10 @@ class Browser:
         self._await(self._socket.close())
         self._await(self._session.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(60)
         self._loop.close()
         self._process.terminate()
-        self._process.wait(20)
+        self._process.wait(60)
 
     def open(self, url: str, *, width: int = 1280, height: int = 860, dark: bool = False) -> None:
         """Load a page in a window of this size and palette."""

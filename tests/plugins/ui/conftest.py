@@ -92,10 +92,10 @@ def server() -> Iterator[FakeServer]:
     fake, started = FakeServer(), threading.Event()
     thread = threading.Thread(target=lambda: asyncio.run(fake.serve(started)))
     thread.start()
-    assert started.wait(10)
+    assert started.wait(60)
     yield fake
     fake.loop.call_soon_threadsafe(fake.stopping.set)
-    thread.join(10)
+    thread.join(60)
 
 
 @pytest.fixture(scope="session")
