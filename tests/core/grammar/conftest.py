@@ -55,7 +55,7 @@ class ToyCompiler:
 
     def compile(self, spec: GrammarSpec) -> ToyGrammar:
         self.backend.compiled.append(spec.value)
-        assert self.backend.gate.wait(10)
+        assert self.backend.gate.wait(60)
         if spec.value == "broken":
             raise RequestError("grammar: a bracket is open", "grammar")
         if spec.value == "bug":

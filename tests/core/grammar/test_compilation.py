@@ -33,7 +33,7 @@ def test_equal_grammars_are_compiled_once(compilations, toy) -> None:
     futures.append(compilations.submit(spec("1 2", after=((7,),))))
     assert not any(future.done() for future in futures)
     toy.gate.set()
-    grammars = {id(future.result(10)[1]) for future in futures}
+    grammars = {id(future.result(60)[1]) for future in futures}
     assert len(grammars) == 1
     assert toy.compiled == ["1 2"]
     assert toy.opened == 1
@@ -41,20 +41,20 @@ def test_equal_grammars_are_compiled_once(compilations, toy) -> None:
 
 def test_the_least_recently_used_goes_first(compilations, toy) -> None:
     for value in ("1", "2", "1", "3"):  # 1000 bytes each, 2500 fit
-        compilations.submit(spec(value)).result(10)
+        compilations.submit(spec(value)).result(60)
     assert compilations.num_bytes == 2000
-    compilations.submit(spec("1")).result(10)
-    compilations.submit(spec("2")).result(10)
+    compilations.submit(spec("1")).result(60)
+    compilations.submit(spec("2")).result(60)
     assert toy.compiled == ["1", "2", "3", "2"]
 
 
 def test_failures_are_remembered_and_plain(compilations, toy) -> None:
     for _ in range(2):
         with pytest.raises(RequestError, match="a bracket is open"):
-            compilations.submit(spec("broken")).result(10)
+            compilations.submit(spec("broken")).result(60)
     assert toy.compiled == ["broken"]
     with pytest.raises(RequestError, match="toy cannot compile this regex: oh no"):
-        compilations.submit(spec("bug")).result(10)
+        compilations.submit(spec("bug")).result(60)
     compilations.close()
     assert compilations.num_bytes == 2 * FAILURE_BYTES
 
@@ -62,8 +62,8 @@ def test_failures_are_remembered_and_plain(compilations, toy) -> None:
 def test_a_panic_costs_no_thread(compilations) -> None:
     for i in range(2 * THREADS_PER_BACKEND):
         with pytest.raises(RequestError, match="of a library in another language"):
-            compilations.submit(spec(f"panic {i}")).result(10)
-        compilations.submit(spec(str(i))).result(10)
+            compilations.submit(spec(f"panic {i}")).result(60)
+        compilations.submit(spec(str(i))).result(60)
 
 
 def test_a_slow_backend_delays_no_other(toy, vocabulary) -> None:
@@ -72,11 +72,11 @@ def test_a_slow_backend_delays_no_other(toy, vocabulary) -> None:
         GrammarBackends({"toy": lambda: toy, "slow": lambda: slow}), lambda: vocabulary, 10**6
     )
     waiting = [both.submit(replace(spec(str(i)), backend="slow")) for i in range(4)]
-    both.submit(spec("1")).result(10)
+    both.submit(spec("1")).result(60)
     assert not any(future.done() for future in waiting)
     slow.gate.set()
     for future in waiting:
-        future.result(10)
+        future.result(60)
     both.close()
 
 
@@ -89,7 +89,7 @@ def test_the_vocabulary_is_read_once_and_not_by_the_caller(toy, vocabulary) -> N
 
     lazy = Compilations(GrammarBackends({"toy": lambda: toy}), read, 10**6)
     for future in [lazy.submit(spec(str(i))) for i in range(6)]:
-        future.result(10)
+        future.result(60)
     lazy.close()
     assert len(readers) == 1
     assert readers[0].startswith("hotshoe-grammar-toy")

@@ -23,7 +23,7 @@ def ids_in(mask: bytes | None) -> set[int]:
 class Rig:
     """Constraints, their scheduler, and steps whose tokens a test chooses."""
 
-    def __init__(self, toy, vocabulary, timeout_s: float = 5, **settings) -> None:
+    def __init__(self, toy, vocabulary, timeout_s: float = 60, **settings) -> None:
         sizes = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "max_model_len": 64}
         self.scheduler = Scheduler(
             SchedulerConfig(**{**sizes, "num_blocks": 64, "block_size": 4, **settings})

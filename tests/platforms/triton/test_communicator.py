@@ -13,7 +13,7 @@ from hotshoe.slots import CommunicatorSpec, Rendezvous
 from hotshoe_triton.communicator import build_with, supports_backend
 
 FACTS = DeviceFacts("any", "cpu", "a test's device", "any", 1 << 30, 1)
-TIMEOUT_S = 20.0
+TIMEOUT_S = 120.0
 
 
 @pytest.fixture(params=[2, 3])

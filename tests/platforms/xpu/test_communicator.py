@@ -42,7 +42,7 @@ def group(request, tmp_path):
             futures = [pool.submit(work, rank, member) for rank, member in enumerate(members)]
             return [future.result() for future in futures]
 
-        run(lambda r, member: member.open(Rendezvous(str(tmp_path), r, size, 20.0)))
+        run(lambda r, member: member.open(Rendezvous(str(tmp_path), r, size, 120.0)))
         for member in members:
             member._group = Narrow(member._group)
         yield size, run
@@ -115,6 +115,6 @@ def test_a_registered_process_group_is_used(tmp_path, monkeypatch) -> None:
     plugin = types.SimpleNamespace(creator_fn=create, extended_api=False)
     monkeypatch.setitem(dist.Backend._plugins, "CCL", plugin)
     alone = Composed(CommunicatorSpec(1), FACTS, "ccl")
-    alone.open(Rendezvous(str(tmp_path), 0, 1, 5.0))
+    alone.open(Rendezvous(str(tmp_path), 0, 1, 60.0))
     assert made == [(0, 1)]
     alone.close()

@@ -25,7 +25,7 @@ def pair(tmp_path):
         def run(work):
             return list(pool.map(work, range(2), members))
 
-        run(lambda rank, member: member.open(Rendezvous(str(tmp_path), rank, 2, 10.0)))
+        run(lambda rank, member: member.open(Rendezvous(str(tmp_path), rank, 2, 60.0)))
         yield run
         for member in members:
             member.close()
