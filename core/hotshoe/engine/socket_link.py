@@ -12,6 +12,7 @@ import contextlib
 import selectors
 import socket
 import threading
+import time
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Protocol
@@ -147,17 +148,22 @@ class SocketLink:
 
     def _greet(self, connection: Connection) -> EngineInfo:
         connection.send(encode(Hello(Side())))
-        message = connection.fetch(CONNECT_S)
-        try:
-            answer = None if message is None else decode_news(message)
-        except UNREADABLE as error:
-            answer = Dead(not_understood(error))
-        if isinstance(answer, Dead):
-            raise answer.error.unwrap()
-        if not isinstance(answer, Welcome):
-            raise EngineError(f"the engine at {self._path} does not answer")
-        check_side(Side(), answer.side)
-        return answer.info
+        end_s = time.monotonic() + CONNECT_S
+        while (left_s := end_s - time.monotonic()) > 0:
+            message = connection.fetch(left_s)
+            if message is None:
+                break
+            try:
+                answer = decode_news(message)
+            except UNREADABLE as error:
+                answer = Dead(not_understood(error))
+            if isinstance(answer, Dead):
+                raise answer.error.unwrap()
+            if isinstance(answer, Welcome):
+                check_side(Side(), answer.side)
+                return answer.info
+            # Anything else was meant for everybody; what matters of it is said after the welcome.
+        raise EngineError(f"the engine at {self._path} does not answer")
 
     def _run(self) -> None:
         while True:
