@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -110,6 +111,7 @@ class AsyncEngine:
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._numbers = itertools.count(1)
         self._state = State()
+        self._num_coming = 0  # sequences that are being tokenised
         self._last_sign_s = math.inf
         self._lost: EngineDeadError | None = None
         self._stalled: EngineDeadError | None = None
@@ -169,16 +171,18 @@ class AsyncEngine:
             request_id = f"async-{next(self._numbers)}"
         if request_id in self._streams:
             raise RequestError(f"request id {request_id!r} is in use", "request_id")
+        params = params or SamplingParams(**self._info.sampling_defaults)
         timer = self._set_deadline(request_id, timeout_s)
         stream = self._streams[request_id] = _Stream()
         finished = False
+        self._num_coming += params.n
         try:
             new = await loop.run_in_executor(
                 self._pool,
                 self._inputs.prepare,
                 request_id,
                 prompt,
-                params or SamplingParams(**self._info.sampling_defaults),
+                params,
                 priority,
                 tenant,
             )
@@ -191,6 +195,8 @@ class AsyncEngine:
             else:
                 stream.first_id = new.add.ids[0]
                 self._sent[stream.first_id] = request_id
+                self._num_coming -= params.n
+                self._state.room -= params.n  # the engine's next one will know
                 self._link.send(new.add)
             while not finished:
                 news = await stream.news.get()
@@ -201,6 +207,8 @@ class AsyncEngine:
         finally:
             if timer is not None:
                 timer.cancel()
+            if stream.first_id is None:
+                self._num_coming -= params.n
             self._forget(request_id, stream)
 
     async def abort(self, request_ids: Iterable[str]) -> None:
@@ -264,9 +272,8 @@ class AsyncEngine:
             QueueFullError: Too many requests wait.
         """
         self._check_alive()
-        retry_after_s = self._state.retry_after_s
-        if retry_after_s:
-            raise QueueFullError("too many requests are waiting already", retry_after_s)
+        if self._state.room <= self._num_coming:
+            raise QueueFullError("too many requests are waiting already", self._state.retry_after_s)
 
     def close(self) -> None:
         """See `EngineClient.close`."""
@@ -284,7 +291,7 @@ class AsyncEngine:
         if isinstance(news, Heartbeat):
             self._judge(news)
         elif isinstance(news, State):
-            self._state = news
+            self._state = copy(news)  # its room is counted down here
         elif isinstance(news, Dead):
             error = news.error.unwrap()
             assert isinstance(error, EngineDeadError)

@@ -104,7 +104,6 @@ class EngineStats:
         last_step_s: Duration of the last step.
         last_step_tokens: Tokens that it computed.
         num_finished: Total of ended sequences by finish reason.
-        num_refused: Total of requests refused because the queue was full.
     """
 
     num_running: int = 0
@@ -121,7 +120,6 @@ class EngineStats:
     last_step_s: float = 0.0
     last_step_tokens: int = 0
     num_finished: Mapping[str, int] = field(default_factory=dict)
-    num_refused: int = 0
     is_paused: bool = False
     is_sleeping: bool = False
 

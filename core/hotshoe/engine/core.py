@@ -6,6 +6,7 @@ that fails ends alone. `EngineLoop` drives it for front ends, `Engine` for `LLM`
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -92,7 +93,6 @@ class EngineCore:
         self._num_steps = 0
         self._last_step_s = 0.0
         self._last_step_tokens = 0
-        self._num_refused = 0
 
     def _bring_up(self, worker: Worker) -> int:
         """Load the model and take the cache; return the number of its blocks."""
@@ -150,14 +150,12 @@ class EngineCore:
             EngineDeadError: The engine has failed.
         """
         self._check_alive()
-        retry_after_s = self.retry_after_s(len(new.ids), len(new.ids) * len(new.token_ids))
-        if retry_after_s:
-            self._num_refused += 1
+        if self._scheduler.num_waiting and len(new.ids) > self.room(len(new.token_ids)):
             raise QueueFullError(
                 f"{self._scheduler.num_waiting} requests with "
                 f"{self._scheduler.num_waiting_tokens} tokens are waiting already; "
-                f"try again in {retry_after_s:.0f} s",
-                retry_after_s,
+                f"try again in {self.retry_after_s:.0f} s",
+                self.retry_after_s,
             )
         labels = (new.priority, new.cache_salt, new.tenant, self._eos)
         params = new.params
@@ -172,24 +170,27 @@ class EngineCore:
             if params.prompt_logprobs is not None:  # once is enough; the others share its prefix
                 params = replace(params, prompt_logprobs=None)
 
-    def retry_after_s(self, num_seqs: int = 1, num_tokens: int = 1) -> float:
-        """Return 0 if so many sequences and tokens would be queued now, else when to ask again.
+    def room(self, num_tokens: int = 1) -> float:
+        """Return how many sequences of so many tokens the queue has room for, perhaps infinity.
 
-        When nothing waits, everything is queued, so that nobody is refused for ever. Sequences
-        that a free row awaits do not count. The estimate is how long the last one had to wait.
+        Sequences that a free row awaits do not count. When nothing waits, `add` takes a request
+        that needs more room than there is, so that nobody is refused for ever.
         """
-        config, scheduler = self.setup.config, self._scheduler
-        if not scheduler.num_waiting:
-            return 0.0
-        stopped = self._frozen or self.is_paused
-        free = 0 if stopped else config.max_num_seqs - scheduler.num_running
-        for limit, amount in (
-            (config.max_num_queued_reqs, scheduler.num_waiting + num_seqs - free),
-            (config.max_queued_tokens, scheduler.num_waiting_tokens + num_tokens),
-        ):
-            if limit is not None and amount > limit:
-                return min(max(scheduler.last_wait_s, 1.0), 60.0)
-        return 0.0
+        config, scheduler, rooms = self.setup.config, self._scheduler, [math.inf]
+        if config.max_num_queued_reqs is not None:
+            stopped = self._frozen or self.is_paused
+            free = 0 if stopped else config.max_num_seqs - scheduler.num_running
+            rooms.append(config.max_num_queued_reqs + free - scheduler.num_waiting)
+        if config.max_queued_tokens is not None:
+            rooms.append(
+                (config.max_queued_tokens - scheduler.num_waiting_tokens) // max(num_tokens, 1)
+            )
+        return max(0, min(rooms))
+
+    @property
+    def retry_after_s(self) -> float:
+        """When to ask again while there is no room: as long as the last one had to wait."""
+        return min(max(self._scheduler.last_wait_s, 1.0), 60.0)
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """Drop requests; unknown ids are ignored. No output follows for them."""
@@ -227,7 +228,6 @@ class EngineCore:
             last_step_s=self._last_step_s,
             last_step_tokens=self._last_step_tokens,
             num_finished=counts.num_finished,
-            num_refused=self._num_refused,
             is_paused=self.is_paused,
             is_sleeping=self.is_sleeping,
         )

@@ -7,6 +7,7 @@ use the same ids, and what a front end has asked for ends when it goes.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -97,6 +98,7 @@ class EngineLoop:
         self._port = port
         self._owners: dict[str, tuple[int, str]] = {}
         self._state = State()
+        self._has_added = False  # since the state was told
         self._stopping = threading.Event()
         # Calls of `pause` that wait for the core to be quiet: front end, number, clear the cache.
         self._pausing: list[tuple[int, int, bool]] = []
@@ -190,11 +192,14 @@ class EngineLoop:
 
     def _announce(self) -> None:
         core, old = self._core, self._state
-        state = State(core.is_paused, core.is_sleeping, core.retry_after_s())
-        if (state.is_paused, state.is_sleeping, state.retry_after_s > 0) != (
+        state = State(core.is_paused, core.is_sleeping, core.room(), core.retry_after_s)
+        # Front ends count down the room that they were told of: say again what an addition left.
+        counted = self._has_added and state.room < math.inf
+        self._has_added = False
+        if counted or (state.is_paused, state.is_sleeping, state.room) != (
             old.is_paused,
             old.is_sleeping,
-            old.retry_after_s > 0,
+            old.room,
         ):
             self._state = state
             self._port.broadcast(state)
@@ -223,6 +228,7 @@ class EngineLoop:
     def _add(self, peer: int, new: Add) -> None:
         ids = new.ids
         new.ids = [_scoped(peer, i) for i in ids]
+        self._has_added = True
         try:
             self._core.add(new)
         except UserError as error:

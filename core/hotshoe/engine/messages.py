@@ -7,6 +7,7 @@ travels as the name of its class, so that it is raised anew as what it was.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -126,11 +127,19 @@ class Reply(Struct, array_like=True, tag=True):
 
 
 class State(Struct, array_like=True, tag=True):
-    """What has changed for all front ends. `retry_after_s` is above 0 while the queue is full."""
+    """What has changed for all front ends.
+
+    Attributes:
+        is_paused: As `EngineClient` says.
+        is_sleeping: Likewise.
+        room: How many sequences may come before the queue is full, perhaps infinity.
+        retry_after_s: When to come back while there is no room.
+    """
 
     is_paused: bool = False
     is_sleeping: bool = False
-    retry_after_s: float = 0.0
+    room: float = math.inf
+    retry_after_s: float = 1.0
 
 
 class Unwanted(Struct, array_like=True, tag=True):

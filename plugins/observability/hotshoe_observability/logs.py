@@ -52,6 +52,9 @@ class RequestLog:
     def __init__(self) -> None:
         self._logger = logging.getLogger(REQUEST_LOGGER)
 
+    def refuse(self, endpoint: str, error: str) -> None:
+        """Nothing: an overload would fill the disk."""
+
     def begin(self, record: RequestRecord) -> None:
         """Nothing yet."""
 

@@ -16,6 +16,9 @@ class Recorder:
         self._counts = counts
         self._last_s: dict[int, float] = {}
 
+    def refuse(self, endpoint: str, error: str) -> None:
+        self._counts.add(table.REFUSED, error)
+
     def begin(self, record: RequestRecord) -> None:
         self._counts.add(table.REQUESTS, record.endpoint)
 

@@ -30,6 +30,7 @@ ENDPOINTS = (
     OTHER,
 )
 REASONS = tuple(reason.value for reason in FinishReason)
+REFUSALS = ("engine_dead", "queue_full", "shutting_down", OTHER)
 ERRORS = (*sorted(CATALOGUE), "client_gone", OTHER)
 
 
@@ -165,12 +166,6 @@ ENGINE = (
         vllm="vllm:prefix_cache_hits",
     ),
     Metric(
-        "hotshoe_requests_refused",
-        "counter",
-        "Requests refused because the queue was full.",
-        lambda s: s.num_refused,
-    ),
-    Metric(
         "hotshoe_sequences_finished",
         "counter",
         "Sequences that ended, by reason.",
@@ -196,6 +191,13 @@ FAILED = Metric(
     "Of these, requests that failed or were cut off, by cause.",
     label="error",
     values=ERRORS,
+)
+REFUSED = Metric(
+    "hotshoe_requests_refused",
+    "counter",
+    "Requests turned away before they were read, by cause; none of the above.",
+    label="error",
+    values=REFUSALS,
 )
 TTFT = _histogram(
     "hotshoe_time_to_first_token_seconds",
@@ -264,7 +266,7 @@ NUM_SEQUENCES = _histogram(
     "vllm:request_params_n",
 )
 FRONT_END = (
-    *(REQUESTS, FAILED, TTFT, ITL, TPOT, E2E, QUEUE, PREFILL, DECODE),
+    *(REQUESTS, FAILED, REFUSED, TTFT, ITL, TPOT, E2E, QUEUE, PREFILL, DECODE),
     *(PROMPT_LENGTH, GENERATED_LENGTH, MAX_TOKENS, NUM_SEQUENCES),
 )
 

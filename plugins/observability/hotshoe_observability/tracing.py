@@ -68,8 +68,6 @@ class Tracer:
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("hotshoe", __version__)
         self._propagator = TraceContextTextMapPropagator()
-        # Monotonic seconds to wall-clock nanoseconds.
-        self._offset_ns = time.time_ns() - time.monotonic_ns()
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -82,6 +80,9 @@ class Tracer:
             self._provider.force_flush(SHUTDOWN_TIMEOUT_MS)
             self._provider.shutdown()
 
+    def refuse(self, endpoint: str, error: str) -> None:
+        """Nothing: nothing was done."""
+
     def begin(self, record: RequestRecord) -> None:
         """Nothing yet: a span is made when all is known."""
 
@@ -91,11 +92,17 @@ class Tracer:
     def end(self, record: RequestRecord) -> None:
         from opentelemetry.trace import SpanKind, Status, StatusCode
 
+        # From monotonic time to that of the system's clock, which may have been set meanwhile.
+        offset_ns = time.time_ns() - time.monotonic_ns()
+
+        def ns(monotonic_s: float) -> int:
+            return int(monotonic_s * NS) + offset_ns
+
         span = self._tracer.start_span(
             "llm_request",
             context=self._propagator.extract(dict(record.headers)),
             kind=SpanKind.SERVER,
-            start_time=self._ns(record.arrival_s),
+            start_time=ns(record.arrival_s),
             attributes=attributes(record),
         )
         timing = record.timing
@@ -105,13 +112,10 @@ class Tracer:
             ("last token", timing.last_token_s),
         ):
             if moment_s:
-                span.add_event(name, timestamp=self._ns(moment_s))
+                span.add_event(name, timestamp=ns(moment_s))
         if record.error is not None:
             span.set_status(Status(StatusCode.ERROR, record.error))
-        span.end(self._ns(record.end_s))
-
-    def _ns(self, monotonic_s: float) -> int:
-        return int(monotonic_s * NS) + self._offset_ns
+        span.end(ns(record.end_s))
 
 
 def attributes(record: RequestRecord) -> dict[str, Any]:

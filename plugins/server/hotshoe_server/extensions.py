@@ -70,6 +70,15 @@ class RequestRecord:
 class RequestObserver(Protocol):
     """Hears of every engine request. Called on the event loop: be quick, and never raise."""
 
+    def refuse(self, endpoint: str, error: str) -> None:
+        """A request was turned away unread: the queue is full, the server ends, no engine runs.
+
+        Args:
+            endpoint: The route's path.
+            error: A key of `hotshoe_server.errors.CATALOGUE`.
+        """
+        ...
+
     def begin(self, record: RequestRecord) -> None:
         """A request goes to the engine."""
         ...

@@ -1,8 +1,8 @@
 """The HTTP connection: uvicorn's, with a bounded head that has to arrive in time, and answers that
 have to be taken in time.
 
-Bodies are bounded where they are read (`hotshoe_server.call`). What is left of one that was answered
-before it had come is thrown away here, within the same bounds.
+Bodies are bounded where they are read (`hotshoe_server.call`). What is left of one that was
+answered before it had come is thrown away here, within the same bounds.
 """
 
 from __future__ import annotations

@@ -77,9 +77,14 @@ class EndpointApp:
         """
         if not self.endpoint.generates:
             return
-        if self._server.draining:
-            raise ApiError("shutting_down", retry_after_s=5)
-        self._server.client.check_queue()
+        try:
+            if self._server.draining:
+                raise ApiError("shutting_down", retry_after_s=5)
+            self._server.client.check_queue()
+        except Exception as error:
+            for observer in self._server.observers:
+                observer.refuse(self.endpoint.path, as_api_error(error).code)
+            raise
 
     async def _watched(self, call: Call, arguments: list[Any], send: Send) -> None:
         """Run the handler and send its answer, unless the client goes first."""

@@ -223,19 +223,38 @@ def test_a_full_queue_refuses_early_and_recovers(start: Start, transport: str) -
         tasks = [asyncio.create_task(collect(engine, i, 10)) for i in range(20)]
         while sum(task.done() for task in tasks) < 17:
             await asyncio.sleep(0.01)
-        stats = await until(engine, num_waiting=3)
+        await until(engine, num_waiting=3)
         await engine.resume()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         assert await collect(engine, 1, 1) == [2]
         engine.check_queue()
-        return outcomes, stats
+        return outcomes
 
-    outcomes, stats = asyncio.run(main())
+    outcomes = asyncio.run(main())
     served = [o for o in outcomes if isinstance(o, list)]
     refused = [o for o in outcomes if isinstance(o, QueueFullError)]
     assert len(served) == 3 and all(len(o) == 10 for o in served)
     assert len(refused) == 17 and all(1 <= o.retry_after_s <= 60 for o in refused)
-    assert 0 < stats.num_refused <= 17
+
+
+def test_who_has_no_room_never_reaches_the_engine(start: Start, transport: str) -> None:
+    engine = start(transport, {"step_s": 0.02}, max_num_seqs=1, max_num_queued_reqs=3)
+
+    async def main() -> list[object]:
+        running = asyncio.create_task(collect(engine, 1, 50))
+        await until(engine, num_running=1)
+        with pytest.raises(RequestError):  # gives its place back
+            await collect(engine, 10**9)
+        tasks = [asyncio.create_task(collect(engine, i, 1)) for i in range(40)]
+        found = await asyncio.gather(running, *tasks, return_exceptions=True)
+        assert await collect(engine, 1, 1) == [2]
+        assert engine._num_coming == 0
+        return found
+
+    found = asyncio.run(main())
+    assert sum(isinstance(outcome, list) for outcome in found) == 4
+    said = {str(outcome) for outcome in found if not isinstance(outcome, list)}
+    assert said == {"too many requests are waiting already"}
 
 
 def test_waiting_tokens_are_bounded(start: Start, transport: str) -> None:

@@ -1,5 +1,6 @@
 """The engine core's own duties: a failing worker, memory limits, overlap."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -134,18 +135,30 @@ def test_nothing_is_refused_while_nothing_waits(model_dir: Path, plugins) -> Non
     with pytest.raises(QueueFullError) as caught:
         add(engine, "b")
     assert 1 <= caught.value.retry_after_s <= 60
-    assert engine.stats().num_refused == 1
 
 
 def test_free_rows_do_not_count_as_a_queue(model_dir: Path, plugins) -> None:
     engine = core(model_dir, plugins, max_num_seqs=4, max_num_queued_reqs=2)
     for number in range(6):
         add(engine, f"{number}-")
-    assert engine.retry_after_s() == 1.0
+        assert engine.room() == 5 - number
     engine.step()
-    assert engine.stats().num_running == 4 and engine.retry_after_s() == 1.0
+    assert engine.stats().num_running == 4 and engine.room() == 0
     engine.abort(["4-0"])
-    assert engine.retry_after_s() == 0
+    assert engine.room() == 1
+
+
+def test_room_is_what_the_tighter_limit_leaves(model_dir: Path, plugins) -> None:
+    engine = core(model_dir, plugins, max_num_seqs=1, max_num_queued_reqs=9, max_queued_tokens=20)
+    add(engine, "a")
+    engine.step()
+    add(engine, "b", n=2, length=6)
+    assert (engine.room(), engine.room(8), engine.room(9)) == (7, 1, 0)
+    with pytest.raises(QueueFullError):
+        add(engine, "c", length=9)
+    add(engine, "c", length=8)
+    assert engine.room() == 0
+    assert core(model_dir, plugins).room() == math.inf
 
 
 def test_while_paused_no_row_is_free(model_dir: Path, plugins) -> None:

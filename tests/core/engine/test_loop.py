@@ -196,15 +196,33 @@ def test_everybody_is_told_what_changes_and_before_the_reply(run: Run) -> None:
     assert [n.is_paused for n in seen if isinstance(n, State)] == [True, False]
 
 
-def test_a_full_queue_is_told_once_and_so_is_its_end(
+def test_room_is_told_when_it_changes_and_after_every_addition(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow(monkeypatch, 0.01)
     port = run(max_num_seqs=1, max_num_queued_reqs=2)
+    until(lambda: port.of(State, None))
     port.commands.put([(1, add(name, params=SamplingParams(max_tokens=4))) for name in "abc"])
     until(lambda: len(tokens(port, 1, "c")) == 4)
-    states = [state.retry_after_s > 0 for state in port.of(State, None)]
-    assert states == [True, False]
+    until(lambda: port.of(State, None)[-1].room == 3)
+    rooms = [state.room for state in port.of(State, None)]
+    assert rooms == [3, 0, 1, 2, 3]
+    # One that comes and ends within a step leaves the same room; who counted it down must hear.
+    port.commands.put([(1, add("d", params=SamplingParams(max_tokens=1)))])
+    until(lambda: len(port.of(State, None)) > len(rooms))
+    assert port.of(State, None)[-1].room in (2, 3)
+    # So must who sent something that was refused.
+    count = len(port.of(State, None))
+    port.commands.put([(1, Add(["e"], [1] * 64, LONG))])
+    until(lambda: port.of(Refused, 1))
+    until(lambda: len(port.of(State, None)) > count)
+
+
+def test_without_limits_nobody_hears_of_room(run: Run) -> None:
+    port = run()
+    port.commands.put([(1, add(name, params=SamplingParams(max_tokens=2))) for name in "abc"])
+    until(lambda: len(tokens(port, 1, "c")) == 2)
+    assert port.of(State, None) == []
 
 
 def test_heartbeats_tell_of_a_step_that_takes_long(

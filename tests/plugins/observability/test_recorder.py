@@ -68,6 +68,15 @@ def test_a_failed_request_counts_as_such_alone(make_record) -> None:
     assert not recorder._last_s
 
 
+def test_who_is_turned_away_is_counted_by_cause() -> None:
+    counts = Counts()
+    for cause in ("queue_full", "queue_full", "something new"):
+        Recorder(counts).refuse("/v1/completions", cause)
+    assert counts.total(table.REFUSED, "queue_full") == 2
+    assert counts.total(table.REFUSED, table.OTHER) == 1
+    assert counts.total(table.REQUESTS, "/v1/completions") == 0
+
+
 def test_requests_do_not_mix(make_record) -> None:
     counts = Counts()
     recorder = Recorder(counts)

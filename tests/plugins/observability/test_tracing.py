@@ -3,6 +3,7 @@
 import http.server
 import sys
 import threading
+import time
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -37,6 +38,20 @@ def test_a_span_has_the_requests_times(make_record) -> None:
     assert span.status.status_code is StatusCode.UNSET
     assert span.resource.attributes["service.name"] == "hotshoe"
     assert span.parent is None
+
+
+def test_spans_follow_the_systems_clock_when_it_is_set(make_record, monkeypatch) -> None:
+    [before] = spans(make_record())
+    hour_ns = 3_600_000_000_000
+    exporter = InMemorySpanExporter()
+    tracer = Tracer(exporter, "demo")
+    real_ns = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: real_ns() - hour_ns)
+    with tracer.running():
+        tracer.end(make_record())
+    [after] = exporter.get_finished_spans()
+    assert after.end_time - after.start_time == pytest.approx(8e9, abs=1e4)
+    assert after.start_time - before.start_time < -hour_ns / 2
 
 
 def test_the_callers_trace_goes_on(make_record) -> None:

@@ -2,6 +2,7 @@
 
 from contextlib import asynccontextmanager
 
+from hotshoe.errors import QueueFullError
 from hotshoe_server.extensions import Endpoint, Parts
 
 KEY = {"authorization": "Bearer user-key-1"}
@@ -12,6 +13,9 @@ class Observer:
 
     def __init__(self) -> None:
         self.heard: list[tuple] = []
+
+    def refuse(self, endpoint: str, error: str) -> None:
+        self.heard.append(("refuse", endpoint, error))
 
     def begin(self, record) -> None:
         self.heard.append(("begin", record.request_id))
@@ -72,6 +76,19 @@ def test_observers_hear_of_every_request(open_http, engine) -> None:
     engine.fail_after = 0
     http.post("/v1/completions", prompt="Say")
     assert observer.heard[-1] == ("end", "generation_failed")
+
+
+def test_observers_hear_of_who_is_turned_away(open_http, engine) -> None:
+    observer = Observer()
+    http = open_http([Parts(observers=[observer])])
+    engine.error = QueueFullError("too many requests wait", 2.0)
+    assert http.post("/v1/completions", prompt="Say").status_code == 429
+    http.state.draining = True
+    assert http.post("/v1/responses", input="Say").status_code == 503
+    assert observer.heard == [
+        ("refuse", "/v1/completions", "queue_full"),
+        ("refuse", "/v1/responses", "shutting_down"),
+    ]
 
 
 def test_lifespans_are_the_callers(open_http) -> None:
