@@ -1,11 +1,12 @@
 """Measures an exported checkpoint with transformers: held-out perplexity and every case.
 
-The cases and the judge are the plugin's (`hotshoe_demo`), so that tests repeat the same measure.
+The cases and the judge are the plugin's (`hotshoe_demo`); its tests measure with this module, too.
 """
 
 import json
 import math
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +16,25 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from hotshoe_demo import scoring
 
 _WINDOW = 1024
-_BATCH = 350
+_BATCH = 350  # of an accelerator
 _NEW_TOKENS = 200
 
 
 @torch.inference_mode()
-def perplexity(model: Any, ids: list[int], device: torch.device) -> float:
-    """Return the perplexity per token over windows of 1,024 tokens without overlap."""
+def perplexity(model: Any, ids: list[int], window: int = _WINDOW) -> float:
+    """Return the perplexity per token over windows without overlap."""
     total, count = 0.0, 0
-    for start in range(0, len(ids) - 1, _WINDOW):
-        window = torch.tensor([ids[start : start + _WINDOW + 1]], device=device)
-        logits = model(window[:, :-1]).logits.float()[0]
-        losses = torch.nn.functional.cross_entropy(logits, window[0, 1:], reduction="sum")
-        total, count = total + losses.item(), count + window.shape[1] - 1
+    for start in range(0, len(ids) - 1, window):
+        part = torch.tensor([ids[start : start + window + 1]], device=model.device)
+        logits = model(part[:, :-1]).logits.float()[0]
+        losses = torch.nn.functional.cross_entropy(logits, part[0, 1:], reduction="sum")
+        total, count = total + losses.item(), count + part.shape[1] - 1
     return math.exp(total / count)
 
 
 @torch.inference_mode()
 def answers(
-    model: Any, tokenizer: Any, cases: list[dict[str, Any]], device: torch.device
+    model: Any, tokenizer: Any, cases: Sequence[Mapping[str, Any]], batch_size: int = _BATCH
 ) -> list[str]:
     """Answer cases greedily in left-padded batches, in the order given."""
     prompts = [
@@ -48,10 +49,10 @@ def answers(
     ]
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     found = [""] * len(prompts)
-    for start in range(0, len(order), _BATCH):
-        chosen = order[start : start + _BATCH]
+    for start in range(0, len(order), batch_size):
+        chosen = order[start : start + batch_size]
         batch = tokenizer([prompts[i] for i in chosen], return_tensors="pt", padding=True)
-        batch = batch.to(device)
+        batch = batch.to(model.device)
         out = model.generate(
             input_ids=batch["input_ids"],
             attention_mask=batch["attention_mask"],
@@ -73,11 +74,11 @@ def evaluate(
     tokenizer = AutoTokenizer.from_pretrained(checkpoint, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.bfloat16).to(device)
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    value = perplexity(model, ids, device)
+    value = perplexity(model, ids)
     bits = math.log2(value) * len(ids) / len(text.encode())
     right: dict[str, list[bool]] = defaultdict(list)
     failed = []
-    for case, answer in zip(cases, answers(model, tokenizer, cases, device), strict=True):
+    for case, answer in zip(cases, answers(model, tokenizer, cases), strict=True):
         for measure, passed in scoring.score(case, answer).items():
             right[measure].append(passed)
             if not passed:

@@ -131,4 +131,5 @@ def batch_summary(outputs: Sequence[RequestOutput], seconds: float) -> str:
     """Say how many tokens came in which time."""
     tokens = sum(len(sequence.token_ids) for output in outputs for sequence in output.outputs)
     rate = tokens / seconds if seconds > 0 else 0.0
-    return f"{len(outputs)} prompts, {tokens} tokens in {seconds:.2f} s: {rate:.1f} tokens/s"
+    prompts = "1 prompt" if len(outputs) == 1 else f"{len(outputs)} prompts"
+    return f"{prompts}, {tokens} tokens in {seconds:.2f} s: {rate:.1f} tokens/s"

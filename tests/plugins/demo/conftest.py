@@ -1,7 +1,9 @@
 """The bundled checkpoint in transformers, loaded once, and greedy answers from it."""
 
 import secrets
+import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +11,9 @@ import torch
 import transformers
 
 from hotshoe_demo import MODEL
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "tools"))
+from demo_train.evaluate import answers
 
 BATCH = 20
 Answer = Callable[[Sequence[dict[str, Any]]], list[str]]
@@ -32,37 +37,5 @@ def few() -> Callable[[list[Any], int], list[Any]]:
 
 @pytest.fixture(scope="session")
 def answer(model, tokenizer) -> Answer:
-    """Answer cases greedily, in left-padded batches of prompts of like length."""
-
-    def run(cases: Sequence[dict[str, Any]]) -> list[str]:
-        prompts = [
-            tokenizer.apply_chat_template(
-                case["messages"],
-                tools=case["tools"] or None,
-                add_generation_prompt=True,
-                tokenize=False,
-                enable_thinking=case.get("enable_thinking", False),
-            )
-            for case in cases
-        ]
-        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-        found = [""] * len(prompts)
-        for start in range(0, len(order), BATCH):
-            chosen = order[start : start + BATCH]
-            for i, text in zip(chosen, generate([prompts[i] for i in chosen]), strict=True):
-                found[i] = text
-        return found
-
-    def generate(prompts: list[str]) -> list[str]:
-        batch = tokenizer(prompts, return_tensors="pt", padding=True)
-        with torch.inference_mode():
-            out = model.generate(
-                input_ids=batch["input_ids"],
-                attention_mask=batch["attention_mask"],
-                max_new_tokens=160,
-                do_sample=False,
-            )
-        new = out[:, batch["input_ids"].shape[1] :]
-        return tokenizer.batch_decode(new, skip_special_tokens=True)
-
-    return run
+    """Answer cases greedily, as when the model was measured."""
+    return lambda cases: answers(model, tokenizer, cases, BATCH)

@@ -1,10 +1,9 @@
 """What the model can do: the recorded numbers meet the bars, and fresh samples confirm them."""
 
 import json
-import math
 
 import pytest
-import torch
+from demo_train.evaluate import perplexity
 
 from hotshoe_demo import MODEL, heldout, scoring
 
@@ -20,17 +19,6 @@ BARS = {
     "instruction": 0.80,
 }
 RECORDED = json.loads((MODEL / "evaluation.json").read_text())
-
-
-def perplexity(model, ids: list[int], window: int) -> float:
-    total, count = 0.0, 0
-    for start in range(0, len(ids) - 1, window):
-        part = torch.tensor([ids[start : start + window + 1]])
-        with torch.inference_mode():
-            logits = model(part[:, :-1]).logits[0]
-        loss = torch.nn.functional.cross_entropy(logits.double(), part[0, 1:], reduction="sum")
-        total, count = total + loss.item(), count + part.shape[1] - 1
-    return math.exp(total / count)
 
 
 def right_share(cases, answers, measure: str) -> float:

@@ -32,28 +32,31 @@ BAR_WIDTH = 30
 
 def add_workload_flags(parser: ArgumentParser, *, num_prompts: int) -> None:
     """Add the sizes of the workload, the iterations and the engine's flags."""
-    for flag, default, text in (
+    _add_counts(
+        parser,
         ("--input-len", 128, "prompt tokens of each request"),
         ("--output-len", 128, "generated tokens of each request"),
         ("--num-prompts", num_prompts, "requests in an iteration"),
-    ):
-        parser.add_argument(
-            flag, type=int, default=default, metavar="N", help=f"{text} (default: {default})"
-        )
+    )
     add_iteration_flags(parser)
     add_engine_flags(parser)
 
 
 def add_iteration_flags(parser: ArgumentParser) -> None:
     """Add the number of iterations and the place of the results."""
-    for flag, default, text in (
+    _add_counts(
+        parser,
         ("--num-iters-warmup", 1, "iterations that are not counted"),
         ("--num-iters", 5, "counted iterations"),
-    ):
+    )
+    parser.add_argument("--output-json", type=Path, metavar="FILE", help="write the results here")
+
+
+def _add_counts(parser: ArgumentParser, *counts: tuple[str, int, str]) -> None:
+    for flag, default, text in counts:
         parser.add_argument(
             flag, type=int, default=default, metavar="N", help=f"{text} (default: {default})"
         )
-    parser.add_argument("--output-json", type=Path, metavar="FILE", help="write the results here")
 
 
 def check_counts(args: Namespace, *names: str) -> None:
