@@ -34,6 +34,17 @@ def test_the_page_shows_the_template(page: str) -> None:
         assert template.get(title, text) == text, title
 
 
+def test_what_the_command_says_comes_next_is_on_the_page(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["new-platform", "toaster"]) == 0
+    steps = [shlex.split(line) for line in capsys.readouterr().out.splitlines()[1:]]
+    shown = [shlex.split(line.removeprefix("$ ")) for line in page.splitlines() if line[:2] == "$ "]
+    assert steps[0] == ["pip", "install", "-e", "hotshoe-platform-toaster[test]"]
+    assert all(step in shown for step in steps)
+
+
 def test_every_template_is_used() -> None:
     import hotshoe_conformance
 

@@ -6,6 +6,7 @@ The files are templates beside this module; nothing else is decided here.
 from __future__ import annotations
 
 import re
+import shlex
 from argparse import ArgumentParser, Namespace
 from importlib.resources import files
 from pathlib import Path
@@ -39,7 +40,11 @@ class NewPlatform:
 
     def run(self, args: Namespace) -> int:
         path = write(args.name, Path(args.dir or f"hotshoe-platform-{args.name}"))
-        print(f"wrote {path}; next:\n  pip install -e {path}\n  hotshoe platforms\n  pytest {path}")
+        install = shlex.quote(f"{path}[test]")
+        print(
+            f"wrote {path}; next:\n  pip install -e {install}\n  hotshoe platforms\n"
+            f"  pytest {shlex.quote(str(path))}"
+        )
         return 0
 
 
