@@ -32,12 +32,12 @@ from hotshoe.slots import (
     SLOTS,
     Candidate,
     Decision,
-    GraphSpec,
     KVLayout,
     SampleSpec,
     Selector,
     TransferSpec,
 )
+from hotshoe.slots.graph import graph_spec
 
 #: Of a device's whole memory, where what is free now says nothing about the device asked about.
 USABLE_SHARE = 0.9
@@ -120,7 +120,7 @@ def _decide_rest(selector: _PaperSelector, setup: EngineSetup, vocab_size: int) 
     questions: list[tuple[str, Any]] = [("sample", SampleSpec(vocab_size))]
     if setup.platform.asynchronous:
         questions.append(("transfer", TransferSpec(STEPS_IN_FLIGHT)))
-        questions.append(("graph", GraphSpec(setup.config.max_num_seqs)))
+        questions.append(("graph", graph_spec(selector, setup.config.max_num_seqs)[0]))
     for slot, spec in questions:
         selector.decide(slot, spec)
         selector.uses[slot, spec] += 1
@@ -151,6 +151,9 @@ def _memory(
     vocab = max((spec.vocab_size for slot, spec in uses if slot == "sample"), default=1)
     recorded_steps = any(d.native for d in selector.decisions.values() if d.slot == "graph")
     graphs = "recorded steps work in the activations' memory" if recorded_steps else "none recorded"
+    hindrance = graph_spec(selector, config.max_num_seqs)[1]
+    if hindrance:
+        graphs += f"; decode steps alone are recorded ({hindrance})"
     return (
         weights,
         cache_need(config, block_bytes, vocab, budget),

@@ -13,7 +13,13 @@ from torch import Tensor
 
 from hotshoe.layers.context import BuildContext, ForwardBatch
 from hotshoe.layers.rotary import Rotary
-from hotshoe.slots import AttentionOp, AttentionSpec, RotaryAndCacheOp, RotaryAndCacheSpec
+from hotshoe.slots import (
+    AttentionMetadata,
+    AttentionOp,
+    AttentionSpec,
+    RotaryAndCacheOp,
+    RotaryAndCacheSpec,
+)
 from hotshoe.slots.reference.dtypes import torch_dtype
 
 
@@ -107,8 +113,11 @@ class Attention:
     def __call__(self, qkv: Tensor, batch: ForwardBatch) -> Tensor:
         """Map qkv [num_tokens, (num_heads + 2 num_kv_heads) head_dim], overwritten, to
         [num_tokens, num_heads * head_dim]."""
-        meta = batch.attention
-        q = self._prepare(
-            qkv, batch.positions, self._cos_sin, self.cache, meta.slot_mapping, self._qk_norm
-        )
-        return self._attend(q, self.cache, meta, self._sinks)
+        slots = batch.attention.slot_mapping
+        q = self._prepare(qkv, batch.positions, self._cos_sin, self.cache, slots, self._qk_norm)
+        if batch.between is not None:
+            return batch.between(q, self._read)
+        return self._read(q, batch.attention)
+
+    def _read(self, q: Tensor, metadata: AttentionMetadata) -> Tensor:
+        return self._attend(q, self.cache, metadata, self._sinks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from hotshoe.layers.attention import Attention
 
 Producer = TypeVar("Producer", NormSpec, AddNormSpec, GatedActivationSpec)
+#: One layer's attention over its cache: maps q and a step's shape to what `AttentionOp` returns.
+Attend: TypeAlias = Callable[[Tensor, AttentionMetadata], Tensor]
 
 
 class Quantization(Protocol):
@@ -47,12 +49,15 @@ class ForwardBatch:
         attention: The step's shape for attention.
         outputs_at: [s] int64, the tokens whose hidden states are wanted; None for all. Every
             token is computed as far as the KV cache needs it.
+        between: In a step that is recorded in pieces, attends between two of them: for the step
+            that runs then, whatever its shape. None in every other step.
     """
 
     input_ids: Tensor
     positions: Tensor
     attention: AttentionMetadata
     outputs_at: Tensor | None = None
+    between: Callable[[Tensor, Attend], Tensor] | None = None
 
 
 @dataclass(slots=True)

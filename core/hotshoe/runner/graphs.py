@@ -1,48 +1,53 @@
-"""Recorded decode steps, and the only place that decides how batches are padded for them.
+"""Recorded steps, and the only place that decides how steps are padded for them.
 
-A batch of n requests runs in the smallest recording that holds it. Padding rows are ordinary rows
-of one token over a block that no request owns, so no operation needs to know of them.
+A step that only decodes runs in the smallest recording that holds its requests. Padding rows are
+ordinary rows of one token over a block that no request owns, so no operation needs to know of them.
+A step that computes prompts runs in the smallest recording that holds its tokens, made in pieces:
+attention is called between them, for the step's own requests, and never sees a padding token.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from functools import partial
 
+import torch
 from torch import Tensor
 
-from hotshoe.slots import GraphOp
+from hotshoe.layers.context import Attend
+from hotshoe.slots import AttentionMetadata, GraphOp
 
-#: Sizes double, then grow by 16 and by 32: padding stays small, and so does the number of them.
-SMALL_SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 80, 96, 112, 128, *range(160, 513, 32))
-
-
-def graph_sizes(max_num_seqs: int) -> tuple[int, ...]:
-    """Return the batch sizes worth recording, the last one being the largest batch up to 512."""
-    largest = min(max_num_seqs, SMALL_SIZES[-1])
-    return (*SMALL_SIZES[: bisect_left(SMALL_SIZES, largest)], largest)
+#: Batch sizes double, then grow by 16 and by 32: padding stays small, and so does their number.
+BATCH_SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 80, 96, 112, 128, *range(160, 513, 32))
+#: Tokens of steps that compute prompts; for more of them a device takes longer than its host.
+TOKEN_SIZES = (32, *range(64, 513, 64))
 
 
-class DecodeGraphs:
-    """Recordings by padded batch size.
+def graph_sizes(limit: int, sizes: Sequence[int] = BATCH_SIZES) -> tuple[int, ...]:
+    """Return the sizes worth recording, the last one being the limit, if that is no larger."""
+    largest = min(limit, sizes[-1])
+    return (*sizes[: bisect_left(sizes, largest)], largest)
+
+
+class Recordings:
+    """What replays a step, by padded size.
 
     Args:
-        op: Chosen candidate of slot `graph`.
         sizes: Ascending; empty to record nothing.
     """
 
-    def __init__(self, op: GraphOp, sizes: Sequence[int]) -> None:
+    def __init__(self, sizes: Sequence[int]) -> None:
         self.sizes = tuple(sizes)
-        self._op = op
         self._replays: dict[int, Callable[[], Tensor]] = {}
 
-    def record(self, size: int, step: Callable[[], Tensor]) -> None:
-        """Record the step of one size."""
-        self._replays[size] = self._op.record(step)
+    def keep(self, size: int, replay: Callable[[], Tensor]) -> None:
+        """Take the recording of one size."""
+        self._replays[size] = replay
 
-    def size_for(self, num_reqs: int) -> int | None:
-        """Return the recorded size that a batch is padded to; None when it must run as it is."""
-        at = bisect_left(self.sizes, num_reqs)
+    def size_for(self, number: int) -> int | None:
+        """Return the recorded size that a step is padded to; None when it must run as it is."""
+        at = bisect_left(self.sizes, number)
         if at == len(self.sizes) or self.sizes[at] not in self._replays:
             return None
         return self.sizes[at]
@@ -50,3 +55,51 @@ class DecodeGraphs:
     def replay(self, size: int) -> Tensor:
         """Repeat a recorded step over what its input tensors hold now."""
         return self._replays[size]()
+
+
+class Pieces:
+    """Records all of a step but its attention.
+
+    Attention finds q, and leaves its result, in a buffer that all layers of a shape share: pieces
+    read fixed addresses, and what a recording makes itself may be overwritten within it.
+
+    Args:
+        op: Chosen candidate of slot `graph`.
+        max_tokens: Of the largest step; 0 when none is recorded so.
+    """
+
+    #: The step that attention between pieces is for; set before each replay.
+    metadata: AttentionMetadata
+
+    def __init__(self, op: GraphOp, max_tokens: int) -> None:
+        self._op = op
+        self._max_tokens = max_tokens
+        self._buffers: dict[tuple[torch.Size, torch.dtype], Tensor] = {}
+
+    def record(
+        self, step: Callable[[Callable[[Tensor, Attend], Tensor]], Tensor]
+    ) -> Callable[[], Tensor]:
+        """Record a step, given what its `ForwardBatch.between` shall be."""
+
+        def function(between: Callable[[Callable[[], None]], None]) -> Tensor:
+            return step(partial(self._attention, between))
+
+        if not self._buffers:
+            function(lambda call: call())  # makes them outside any recording
+        return self._op.record_pieces(function)
+
+    def _attention(
+        self, between: Callable[[Callable[[], None]], None], q: Tensor, attend: Attend
+    ) -> Tensor:
+        key = (q.shape[1:], q.dtype)
+        if key not in self._buffers:
+            self._buffers[key] = q.new_zeros((self._max_tokens, *q.shape[1:]))
+        buffer = self._buffers[key][: len(q)]
+        buffer.copy_(q)
+
+        def call() -> None:
+            own = buffer[: len(self.metadata.slot_mapping)]
+            own.copy_(attend(own, self.metadata).view(own.shape))
+
+        between(call)
+        return buffer.flatten(1)

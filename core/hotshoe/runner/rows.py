@@ -55,6 +55,11 @@ class StepInputs:
     tokens: Puts
 
     @property
+    def num_tokens(self) -> int:
+        """Tokens of requests; there may be others behind them."""
+        return int(self.query_start_loc[-1])
+
+    @property
     def decodes_only(self) -> bool:
         """True when every request computes one token and samples after it."""
         return len(self.rows) == len(self.positions) == len(self.sample_at)
@@ -68,19 +73,27 @@ class StepInputs:
             slot: Where they all write.
         """
         extra = size - len(self.rows)
-
-        def grown(array: Ints, value: int) -> Ints:
-            return np.concatenate([array, np.full(extra, value, np.int32)])
-
         ends = np.arange(1, extra + 1, dtype=np.int32) + self.query_start_loc[-1]
         return replace(
-            self,
-            rows=grown(self.rows, row),
+            self.padded_tokens(size, slot),
+            rows=_grown(self.rows, extra, row),
             query_start_loc=np.concatenate([self.query_start_loc, ends]),
-            seq_lens=grown(self.seq_lens, 1),
-            positions=grown(self.positions, 0),
+            seq_lens=_grown(self.seq_lens, extra, 1),
+        )
+
+    def padded_tokens(self, size: int, slot: int) -> StepInputs:
+        """Add tokens of no request behind the others until there are `size`.
+
+        Args:
+            size: At least t.
+            slot: Where they all write.
+        """
+        extra = size - len(self.positions)
+        return replace(
+            self,
+            positions=_grown(self.positions, extra, 0),
             token_index=np.concatenate([self.token_index, np.zeros(extra, np.int64)]),
-            slot_mapping=grown(self.slot_mapping, slot),
+            slot_mapping=_grown(self.slot_mapping, extra, slot),
         )
 
 
@@ -183,6 +196,10 @@ def padding_inputs(lengths: Ints, row: int, first_slot: int, block_size: int) ->
         blocks=nothing,
         tokens=nothing,
     )
+
+
+def _grown(array: Ints, extra: int, value: int) -> Ints:
+    return np.concatenate([array, np.full(extra, value, np.int32)])
 
 
 def _join(index: list[npt.NDArray[np.int64]], values: list[Ints]) -> Puts:

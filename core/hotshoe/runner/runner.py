@@ -8,16 +8,18 @@ here waits for the device; `RunningStep.result` does.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from hotshoe.layers import ForwardBatch
+from hotshoe.layers.context import Attend
 from hotshoe.models.base import Model
-from hotshoe.runner.graphs import DecodeGraphs
+from hotshoe.runner.graphs import Pieces, Recordings
 from hotshoe.runner.inbox import Inbox
 from hotshoe.runner.rows import Ints, Rows, StepInputs, padding_inputs
 from hotshoe.sampling import LogprobTensors, SampledBatch, Sampler, compute_logprobs
@@ -38,6 +40,7 @@ class RunnerLimits:
         padding_block: A KV block that no request owns.
         max_steps_in_flight: Steps started and not finished.
         graph_sizes: Padded batch sizes to record, ascending; empty for none.
+        piece_sizes: Padded token counts of other steps to record in pieces, likewise.
     """
 
     max_num_seqs: int
@@ -47,6 +50,7 @@ class RunnerLimits:
     padding_block: int
     max_steps_in_flight: int = 1
     graph_sizes: tuple[int, ...] = ()
+    piece_sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +64,25 @@ class Operations:
 
 @dataclass(frozen=True, slots=True)
 class StagedInputs:
-    """Fields of `StepInputs` on the device. Those that a recorded step reads come first, so that
-    their place depends on the batch size alone."""
+    """Fields of `StepInputs` on the device. Those that a recorded step reads come first, ahead of
+    them what recorded pieces read, so that their place depends on the padded size alone."""
 
     token_index: Tensor
+    positions: Tensor
+    slot_mapping: Tensor
     rows: Tensor
     query_start_loc: Tensor
     seq_lens: Tensor
-    positions: Tensor
-    slot_mapping: Tensor
     sample_at: Tensor
     sampled_index: Tensor
     block_index: Tensor
     block_values: Tensor
     token_put_index: Tensor
     token_put_values: Tensor
+
+
+#: Repeats a recorded step, whose inputs were staged for it; returns logits of rows that sample.
+Replay: TypeAlias = Callable[[StepInputs, StagedInputs], Tensor]
 
 
 @dataclass(slots=True)
@@ -136,7 +144,10 @@ class Runner:
         self._limits = limits
         self._rows = Rows(limits.max_num_seqs, limits.max_model_len, limits.block_size)
         self._inbox = Inbox(ops.transfer, device, INBOX_BYTES, limits.max_steps_in_flight)
-        self._graphs = DecodeGraphs(ops.graph, limits.graph_sizes)
+        self._record = ops.graph.record
+        self._decodes = Recordings(limits.graph_sizes)
+        self._mixed = Recordings(limits.piece_sizes)
+        self._pieces = Pieces(ops.graph, max(limits.piece_sizes, default=0))
         shape = (limits.max_num_seqs, self._rows.width)
         self._tokens = torch.zeros(shape, dtype=torch.int32, device=device)
         self._flat_tokens = self._tokens.view(-1)
@@ -170,35 +181,48 @@ class Runner:
 
     @torch.inference_mode()
     def record_graphs(self) -> None:
-        """Record decode steps of all sizes, largest first, so that they share memory."""
-        for size in reversed(self._graphs.sizes):
+        """Record steps of all sizes, largest first, so that they share memory."""
+        for size in reversed(self._decodes.sizes):
             staged, in_place = self._stage(self._padding_inputs(np.ones(size, np.int32)))
             assert in_place, "the inbox holds every decode step"
-            self._graphs.record(size, partial(self._decode, staged))
+            self._decodes.keep(size, self._record(partial(self._decode, staged)))
+        for size in reversed(self._mixed.sizes):
+            inputs = self._padding_inputs(np.ones(1, np.int32))
+            inputs = inputs.padded_tokens(size, self._padding_slot)
+            staged, in_place = self._stage(inputs)
+            assert in_place, "the inbox holds every step of so few tokens"
+            self._pieces.metadata = self._attention(inputs, staged)
+            self._mixed.keep(size, self._pieces.record(partial(self._compute, staged)))
 
     def _decode(self, staged: StagedInputs) -> Tensor:
         """Return logits of one token of each request, whatever lengths they have."""
-        batch = self._forward_batch(staged, 1, self._limits.max_model_len)
+        attention = self._attention_metadata(staged, 1, self._limits.max_model_len)
+        batch = ForwardBatch(self._flat_tokens[staged.token_index], staged.positions, attention)
         return self._model.logits(self._model.forward(batch))
+
+    def _compute(self, staged: StagedInputs, between: Callable[[Tensor, Attend], Tensor]) -> Tensor:
+        """Return hidden states of every token, leaving attention to `between`."""
+        attention = replace(self._pieces.metadata, slot_mapping=staged.slot_mapping)
+        ids = self._flat_tokens[staged.token_index]
+        return self._model.forward(ForwardBatch(ids, staged.positions, attention, between=between))
+
+    @property
+    def _padding_slot(self) -> int:
+        return self._limits.padding_block * self._limits.block_size
 
     def _padding_inputs(self, lengths: Ints) -> StepInputs:
         limits = self._limits
-        first_slot = limits.padding_block * limits.block_size
-        return padding_inputs(lengths, limits.max_num_seqs, first_slot, limits.block_size)
+        return padding_inputs(lengths, limits.max_num_seqs, self._padding_slot, limits.block_size)
 
     def _run(self, step_id: int, inputs: StepInputs) -> RunningStep:
         judging = self._judging(inputs)
-        size = None
-        if inputs.decodes_only and not judging:
-            size = self._graphs.size_for(len(inputs.rows))
-        if size is not None:
-            limits = self._limits
-            slot = limits.padding_block * limits.block_size
-            inputs = inputs.padded(size, limits.max_num_seqs, slot)
+        replay = None
+        if not judging:
+            inputs, replay = self._recorded(inputs)
         staged, in_place = self._stage(inputs)
         prompts: list[tuple[int, LogprobTensors, int]] = []
-        if size is not None and in_place:
-            logits = self._graphs.replay(size)[: len(inputs.sample_rows)]
+        if replay is not None and in_place:
+            logits = replay(inputs, staged)
         else:
             hidden = self._model.forward(self._batch(inputs, staged, every=len(judging) > 0))
             if judging:
@@ -211,16 +235,35 @@ class Runner:
             tensors += found.tensors
         return RunningStep(step_id, sampled, prompts, self._transfer.download(tensors))
 
+    def _recorded(self, inputs: StepInputs) -> tuple[StepInputs, Replay | None]:
+        """Pad a step for the recording that holds it, and return what gives its logits then."""
+        slot, whole = self._padding_slot, inputs.decodes_only
+        size = (self._decodes if whole else self._mixed).size_for(len(inputs.positions))
+        if size is None:
+            return inputs, None
+        if whole:
+            padded = inputs.padded(size, self._limits.max_num_seqs, slot)
+            return padded, partial(self._replay_decodes, size)
+        return inputs.padded_tokens(size, slot), partial(self._replay_pieces, size)
+
+    def _replay_decodes(self, size: int, inputs: StepInputs, staged: StagedInputs) -> Tensor:
+        return self._decodes.replay(size)[: len(inputs.sample_rows)]
+
+    def _replay_pieces(self, size: int, inputs: StepInputs, staged: StagedInputs) -> Tensor:
+        self._pieces.metadata = self._attention(inputs, staged)
+        hidden = self._mixed.replay(size)
+        return self._model.logits(hidden[staged.sample_at]) if len(inputs.sample_rows) else hidden
+
     def _stage(self, inputs: StepInputs) -> tuple[StagedInputs, bool]:
         """Bring a step's arrays to the device and the tables there up to date."""
         views, in_place = self._inbox.stage(
             [
                 inputs.token_index,
+                inputs.positions,
+                inputs.slot_mapping,
                 inputs.rows,
                 inputs.query_start_loc,
                 inputs.seq_lens,
-                inputs.positions,
-                inputs.slot_mapping,
                 inputs.sample_at,
                 inputs.sample_rows * self._rows.width + inputs.sample_lens,
                 inputs.blocks.index,
@@ -239,29 +282,35 @@ class Runner:
     def _batch(self, inputs: StepInputs, staged: StagedInputs, every: bool) -> ForwardBatch:
         """Describe a step to the model; it returns hidden states of every token, or of those that
         sample."""
-        every = every or len(inputs.sample_at) == len(inputs.positions)
-        counts = np.diff(inputs.query_start_loc)
-        batch = self._forward_batch(staged, int(counts.max()), int(inputs.seq_lens.max()))
-        batch.attention.host_lens = (counts.tolist(), inputs.seq_lens.tolist())
-        batch.outputs_at = None if every else staged.sample_at
-        return batch
-
-    def _forward_batch(
-        self, staged: StagedInputs, max_query_len: int, max_seq_len: int
-    ) -> ForwardBatch:
-        num_blocks = -(-max_seq_len // self._limits.block_size)
+        every = every or len(inputs.sample_at) == inputs.num_tokens
+        own = slice(inputs.num_tokens)
         return ForwardBatch(
-            input_ids=self._flat_tokens[staged.token_index],
-            positions=staged.positions,
-            attention=AttentionMetadata(
-                num_reqs=len(staged.rows),
-                query_start_loc=staged.query_start_loc,
-                seq_lens=staged.seq_lens,
-                block_table=self._blocks[:, :num_blocks].index_select(0, staged.rows),
-                slot_mapping=staged.slot_mapping,
-                max_query_len=max_query_len,
-                max_seq_len=max_seq_len,
-            ),
+            input_ids=self._flat_tokens[staged.token_index[own]],
+            positions=staged.positions[own],
+            attention=self._attention(inputs, staged),
+            outputs_at=None if every else staged.sample_at,
+        )
+
+    def _attention(self, inputs: StepInputs, staged: StagedInputs) -> AttentionMetadata:
+        """Describe a step to attention, without tokens of no request."""
+        counts = np.diff(inputs.query_start_loc)
+        found = self._attention_metadata(staged, int(counts.max()), int(inputs.seq_lens.max()))
+        found.slot_mapping = staged.slot_mapping[: inputs.num_tokens]
+        found.host_lens = (counts.tolist(), inputs.seq_lens.tolist())
+        return found
+
+    def _attention_metadata(
+        self, staged: StagedInputs, max_query_len: int, max_seq_len: int
+    ) -> AttentionMetadata:
+        num_blocks = -(-max_seq_len // self._limits.block_size)
+        return AttentionMetadata(
+            num_reqs=len(staged.rows),
+            query_start_loc=staged.query_start_loc,
+            seq_lens=staged.seq_lens,
+            block_table=self._blocks[:, :num_blocks].index_select(0, staged.rows),
+            slot_mapping=staged.slot_mapping,
+            max_query_len=max_query_len,
+            max_seq_len=max_seq_len,
         )
 
     def _sample(

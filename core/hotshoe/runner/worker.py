@@ -24,7 +24,7 @@ from hotshoe.models import ModelConfig
 from hotshoe.models.base import Model, ModelBuilder
 from hotshoe.platform import Platform
 from hotshoe.plugins.platforms import blaming
-from hotshoe.runner.graphs import graph_sizes
+from hotshoe.runner.graphs import TOKEN_SIZES, graph_sizes
 from hotshoe.runner.kv import converted, read_blocks, write_blocks
 from hotshoe.runner.runner import Operations, Runner, RunnerLimits, RunningStep
 from hotshoe.slots import (
@@ -36,6 +36,7 @@ from hotshoe.slots import (
     Selector,
     TransferSpec,
 )
+from hotshoe.slots.graph import graph_spec
 from hotshoe.slots.reference.graph import Graph
 from hotshoe.slots.reference.transfer import Transfer
 from hotshoe.types import StepPlan
@@ -93,6 +94,7 @@ class TorchWorker:
         self._runner: Runner | None = None
         self._communicator: CommunicatorOp | None = None
         self._profiler: Profiler | None = None
+        self._graph = GraphSpec(config.max_num_seqs)
         self._records = False
 
     def load(self) -> WorkerInfo:
@@ -180,21 +182,22 @@ class TorchWorker:
             )
 
     def _recording(self) -> tuple[bool, str]:
-        """Tell whether decode steps are to be recorded, and what alone stands against it."""
+        """Tell whether steps are to be recorded, and what alone stands against all or some."""
         if not self._platform.asynchronous or self._config.enforce_eager:
             return False, ""
         decisions = self._selector.decisions.values()
         waiting = {d.slot for d in decisions if d.slot in WAITING and not d.native}
-        if not waiting:
-            return True, ""
-        slots = " and ".join(sorted(waiting))
-        return False, f"none recorded, as the reference of {slots} waits for the device"
+        if waiting:
+            slots = " and ".join(sorted(waiting))
+            return False, f"none recorded, as the reference of {slots} waits for the device"
+        self._graph, hindrance = graph_spec(self._selector, self._config.max_num_seqs)
+        return True, f"of decode steps alone ({hindrance})" if hindrance else ""
 
     def _operations(self, vocab_size: int) -> Operations:
         """Choose what the runner itself calls. A synchronous device needs no help with overlap."""
         choose, facts = self._selector.choose, self._selector.facts
         sample = choose("sample", SampleSpec(vocab_size))
-        transfer, graph = TransferSpec(STEPS_IN_FLIGHT), GraphSpec(self._config.max_num_seqs)
+        transfer, graph = TransferSpec(STEPS_IN_FLIGHT), self._graph
         if not self._platform.asynchronous:
             return Operations(sample, Transfer(transfer, facts), Graph(graph, facts))
         if not self._records:
@@ -238,6 +241,8 @@ class TorchWorker:
         assert self._context is not None and self._model is not None
         config = self._config
         assert config.block_size is not None and config.max_model_len is not None
+        tokens = config.max_num_batched_tokens
+        assert tokens is not None
         for layer in self._context.attention_layers:
             layer.allocate_cache(num_blocks + 1)
         limits = RunnerLimits(
@@ -248,6 +253,7 @@ class TorchWorker:
             padding_block=num_blocks,
             max_steps_in_flight=STEPS_IN_FLIGHT,
             graph_sizes=graph_sizes(config.max_num_seqs) if self._records else (),
+            piece_sizes=graph_sizes(tokens, TOKEN_SIZES) if self._graph.pieces else (),
         )
         return Runner(
             self._model,

@@ -212,6 +212,18 @@ class GraphOp(Protocol):
         """
         ...
 
+    def record_pieces(
+        self, function: Callable[[Callable[[Callable[[], None]], None]], Tensor]
+    ) -> Callable[[], Tensor]:
+        """Do the same with `function(between)`; needed where `GraphSpec.pieces` is accepted.
+
+        Each `between(call)` ends a piece and begins another. A repetition runs `call` there, whose
+        work, of another shape each time, comes after the piece before and ahead of the next. Calls
+        share with pieces only tensors that were made outside; they may also run while `function`
+        does, but are no part of what is recorded.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:

@@ -194,6 +194,19 @@ class GatedActivationSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class GatedMlpSpec:
+    """y = down(act(gate) * up) with gate | up = gate_up(x), a whole block.
+
+    `gate_up` has twice as many outputs as `down` has inputs. Biases and how operands are stored
+    are in both; the activation is one of `GatedActivationSpec`.
+    """
+
+    gate_up: LinearSpec
+    down: LinearSpec
+    activation: str
+
+
+@dataclass(frozen=True, slots=True)
 class EmbeddingSpec:
     """Row gather from a [num_embeddings, size] table, times `scale`."""
 
@@ -219,9 +232,14 @@ class TransferSpec:
 
 @dataclass(frozen=True, slots=True)
 class GraphSpec:
-    """Recording of whole decode steps of up to `max_num_seqs` requests, to be replayed."""
+    """Recording of whole decode steps of up to `max_num_seqs` requests, to be replayed.
+
+    Attributes:
+        pieces: Other steps are recorded too, in pieces between which the host is called.
+    """
 
     max_num_seqs: int
+    pieces: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -88,18 +89,37 @@ class Attention:
 
 
 class Graph:
-    """Candidate `queue` of slot `graph`: keeps the work of a step and queues it again."""
+    """Candidate `queue` of slot `graph`: keeps the work of a step and queues it again.
+
+    Nothing that is being recorded runs, so calls between pieces need not either.
+    """
 
     def __init__(self, spec: GraphSpec, facts: DeviceFacts) -> None:
         pass
 
     def record(self, function: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        with QUEUE.recording() as steps:
-            output = function()
+        return self.record_pieces(lambda between: function())
+
+    def record_pieces(
+        self, function: Callable[[Callable[[Callable[[], None]], None]], Tensor]
+    ) -> Callable[[], Tensor]:
+        parts: list[Callable[[], object]] = []
+
+        def queued() -> None:
+            parts.extend(partial(QUEUE.submit, work) for work in piece)
+            piece.clear()
+
+        def between(call: Callable[[], None]) -> None:
+            queued()
+            parts.append(call)
+
+        with QUEUE.recording() as piece:
+            output = function(between)
+            queued()
 
         def replay() -> Tensor:
-            for step in steps:
-                QUEUE.submit(step)
+            for part in parts:
+                part()
             return output
 
         return replay

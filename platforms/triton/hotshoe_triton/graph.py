@@ -13,13 +13,15 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import GraphSpec, Verdict, accept
+from hotshoe.slots import GraphSpec, Verdict, accept, refuse
 
 SCORE = 100
 
 
 def supports(spec: GraphSpec, facts: DeviceFacts) -> Verdict:
     """Serve every device that `torch.cuda` drives."""
+    if spec.pieces:
+        return refuse("recording in pieces is not proved on this hardware yet")
     return accept(SCORE)
 
 

@@ -106,6 +106,27 @@ def test_padding_adds_rows_that_sample_nothing() -> None:
     assert not padded.decodes_only
 
 
+@given(
+    num_tokens=st.lists(st.integers(1, 8), min_size=1, max_size=NUM_ROWS),
+    extra=st.integers(0, 70),
+)
+def test_tokens_of_no_request_come_last(num_tokens: list[int], extra: int) -> None:
+    rows = Rows(NUM_ROWS, MAX_LEN, BLOCK_SIZE)
+    fresh = [new_row(row, n, 0, [2 * row, 2 * row + 1]) for row, n in enumerate(num_tokens)]
+    inputs = rows.advance(StepPlan(0, fresh, list(range(len(fresh))), num_tokens))
+    total = sum(num_tokens)
+    padded = inputs.padded_tokens(total + extra, 88)
+    assert padded.num_tokens == inputs.num_tokens == total
+    for name in ("positions", "token_index", "slot_mapping"):
+        mine, whole = getattr(inputs, name), getattr(padded, name)
+        assert whole.dtype == mine.dtype
+        assert whole[:total].tolist() == mine.tolist()
+        assert set(whole[total:].tolist()) <= {88 if name == "slot_mapping" else 0}
+        assert len(whole) == total + extra
+    for name in ("rows", "query_start_loc", "seq_lens", "sample_at", "sample_rows"):
+        assert getattr(padded, name) is getattr(inputs, name)
+
+
 def test_padding_inputs_stay_in_one_block() -> None:
     inputs = padding_inputs(np.array([5, 1], np.int32), 9, 8 * BLOCK_SIZE, BLOCK_SIZE)
     assert inputs.positions.tolist() == [0, 1, 2, 3, 4, 0]

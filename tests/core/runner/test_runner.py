@@ -11,7 +11,7 @@ from hotshoe.layers import ForwardBatch
 from hotshoe.platform import DeviceFacts
 from hotshoe.runner.graphs import graph_sizes
 from hotshoe.runner.runner import Operations, Runner, RunnerLimits
-from hotshoe.slots import GraphSpec, SampleSpec, TransferSpec
+from hotshoe.slots import AttentionMetadata, GraphSpec, SampleSpec, TransferSpec
 from hotshoe.slots.reference.graph import Graph
 from hotshoe.slots.reference.sampling import build
 from hotshoe.slots.reference.transfer import Transfer
@@ -45,8 +45,18 @@ def model() -> TableModel:
     return TableModel()
 
 
-def make_runner(model: TableModel, sizes: tuple[int, ...] = ()) -> Runner:
-    limits = RunnerLimits(ROWS, LENGTH, BLOCK, max_logprobs=5, padding_block=99, graph_sizes=sizes)
+def make_runner(
+    model: TableModel, sizes: tuple[int, ...] = (), pieces: tuple[int, ...] = ()
+) -> Runner:
+    limits = RunnerLimits(
+        ROWS,
+        LENGTH,
+        BLOCK,
+        max_logprobs=5,
+        padding_block=99,
+        graph_sizes=sizes,
+        piece_sizes=pieces,
+    )
     ops = Operations(
         build(SampleSpec(VOCAB), FACTS),
         Transfer(TransferSpec(2), FACTS),
@@ -247,6 +257,86 @@ def test_more_new_tokens_than_the_inbox_holds(model: TableModel, monkeypatch) ->
     long = new(0, [3] * 30, computed=29)
     result = step(runner, 0, {0: 1, 1: 1, 3: 1}, long, new(1, [4]), new(3, [6]))
     assert result.token_ids == [int(model.table[t].argmax()) for t in (3, 4, 6)]
+
+
+class AttendingModel(TableModel):
+    """Remembers what attention is called for: tokens of q and the step's shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attended: list[tuple[int, AttentionMetadata]] = []
+
+    def forward(self, batch: ForwardBatch) -> torch.Tensor:
+        def attend(q: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
+            self.attended.append((len(q), metadata))
+            return q.flatten(1).clone()
+
+        q = batch.input_ids.view(-1, 1, 1).float()
+        if batch.between is None:
+            attend(q, batch.attention)
+        else:
+            assert batch.between(q, attend).tolist() == q.flatten(1).tolist()
+        return super().forward(batch)
+
+
+def test_a_step_with_a_prompt_runs_in_pieces() -> None:
+    model = AttendingModel()
+    runner = make_runner(model, graph_sizes(ROWS), (4, 8))
+    runner.record_graphs()
+    model.attended.clear()
+    first = step(runner, 0, {2: 2, 0: 1, 1: 3}, new(2, [5, 6]), new(0, [9]), new(1, [7] * 5))
+    expected = model.table.argmax(1).tolist()
+    assert (first.rows, first.token_ids) == ([2, 0], [expected[6], expected[9]])
+    batch, [(num_tokens, attention)] = model.batches[-1], model.attended
+    assert batch.input_ids.tolist()[:6] == [5, 6, 9, 7, 7, 7]
+    assert batch.positions.tolist() == [0, 1, 0, 0, 1, 2, 0, 0]
+    assert batch.attention.slot_mapping.tolist()[6:] == [99 * BLOCK] * 2
+    assert batch.outputs_at is None
+    assert (num_tokens, attention.num_reqs) == (6, 3)
+    assert attention.query_start_loc.tolist() == [0, 2, 3, 6]
+    assert attention.seq_lens.tolist() == [2, 1, 3]
+    assert attention.slot_mapping.tolist() == batch.attention.slot_mapping.tolist()[:6]
+    assert attention.host_lens == ([2, 1, 3], [2, 1, 3])
+    assert (attention.max_query_len, attention.max_seq_len) == (3, 3)
+    second = step(runner, 1, {1: 2, 0: 1})
+    assert (second.rows, second.token_ids) == ([1, 0], [expected[7], expected[expected[9]]])
+    assert len(model.batches[-1].positions) == 4
+    assert model.attended[-1][0] == 3
+    assert step(runner, 2, {3: 4}, new(3, [1] * 9)).rows == []  # inside its prompt: no logits
+
+
+def test_what_no_pieces_hold_runs_as_it_is() -> None:
+    """A longer step, one that judges a prompt, one that brings more than the inbox holds."""
+    model = AttendingModel()
+    runner = make_runner(model, (), (4, 8))
+    runner.record_graphs()
+    asking = SamplingParams(temperature=0, prompt_logprobs=1)
+    for number, (count, params) in enumerate(((9, GREEDY), (5, asking))):
+        result = step(runner, number, {0: count}, new(0, [3] * count, params))
+        assert result.token_ids == [int(model.table[3].argmax())]
+        assert len(model.batches[-1].positions) == count
+        assert model.batches[-1].between is None
+
+
+def test_pieces_of_a_step_that_the_inbox_does_not_hold(monkeypatch) -> None:
+    monkeypatch.setattr("hotshoe.runner.runner.INBOX_BYTES", 400)
+    model = AttendingModel()
+    runner = make_runner(model, (), (4, 8))
+    runner.record_graphs()
+    result = step(runner, 0, {0: 3}, new(0, [3] * 31, computed=28))
+    assert result.token_ids == [int(model.table[3].argmax())]
+    batch = model.batches[-1]
+    assert batch.between is None
+    assert len(batch.positions) == len(batch.attention.slot_mapping) == 3
+
+
+def test_a_decode_step_is_recorded_whole() -> None:
+    model = AttendingModel()
+    runner = make_runner(model, graph_sizes(ROWS), (4, 8))
+    runner.record_graphs()
+    step(runner, 0, {0: 1}, new(0, [3]))
+    assert model.batches[-1].between is None
+    assert model.batches[-1].attention.host_lens is None
 
 
 def test_warming_up_touches_no_request(model: TableModel, runner: Runner) -> None:

@@ -168,6 +168,12 @@ def test_every_device_is_served() -> None:
     assert supports(SPEC, device_facts("gfx942")).score == 100
 
 
+def test_what_no_device_has_proved_is_refused() -> None:
+    verdict = supports(GraphSpec(8, pieces=True), device_facts("gfx942"))
+    assert not verdict.accepted
+    assert "not proved on this hardware" in verdict.reason
+
+
 @RECORDS
 def test_on_a_device() -> None:
     graph = Graph(SPEC, device_facts("any", "cuda"))

@@ -16,3 +16,8 @@ class Graph:
 
     def record(self, function: Callable[[], Tensor]) -> Callable[[], Tensor]:
         return function
+
+    def record_pieces(
+        self, function: Callable[[Callable[[Callable[[], None]], None]], Tensor]
+    ) -> Callable[[], Tensor]:
+        return lambda: function(lambda call: call())
