@@ -26,3 +26,44 @@ class Latest(Graph):
 def test_replays_that_are_none(defects) -> None:
     assert defects("graph", Frozen)
     assert defects("graph", Latest)
+
+
+class CalledOnce(Graph):
+    """Calls between pieces as they were when it recorded."""
+
+    def record_pieces(self, function):
+        called = []
+
+        def between(call) -> None:
+            if not called:
+                call()
+            called.append(call)
+
+        return lambda: function(between)
+
+
+class CalledLast(Graph):
+    """Repeats all pieces, then calls."""
+
+    def record_pieces(self, function):
+        def replay():
+            calls = []
+            output = function(calls.append)
+            for call in calls:
+                call()
+            return output
+
+        return replay
+
+
+class LatestPieces(Graph):
+    """Replays the pieces that were recorded last."""
+
+    def record_pieces(self, function):
+        self.function = function
+        return lambda: self.function(lambda call: call())
+
+
+def test_pieces_that_are_none(defects) -> None:
+    for graph in (CalledOnce, CalledLast, LatestPieces):
+        assert defects("graph", graph), graph
