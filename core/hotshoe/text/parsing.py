@@ -116,22 +116,33 @@ class CallTag:
 
 @dataclass(frozen=True, slots=True)
 class CallGrammar:
-    """How a response is written that only calls tools, so that a grammar can force it.
+    """How calls are written, so that a grammar can force them, or keep those in free text in form.
 
-    The response is `opening`, one of `tags`, any number of further ones, each after `separator`,
-    then `closing`. A `separator` of None allows one call only. In free text, `trigger` announces
-    such a response: `opening` and every `begin`, joined, start with it. It is None where the parser
-    reads calls that are announced otherwise, too; then a grammar cannot constrain calls that nobody
-    forces. Where a reasoning section may come first, it ends with one of `after`, or else as
-    `ParserFormat.reasoning_ends` says.
+    Calls are one of `openings`, one of `tags`, any number of further ones, each after `separator`,
+    then `closing`. The parser reads no other calls than those that this describes or that begin
+    with what announces them.
+
+    Attributes:
+        tags: How a call of each tool is written; some formats have several ways.
+        triggers: What announces calls in free text: an opening and a `begin`, joined, start so.
+        leading: What announces calls only where a response, or text behind one of `marks`, begins.
+        openings: Each of them opens calls.
+        separator: None allows one call only, with which the response ends.
+        closing: Ends calls.
+        marks: Texts with special tokens that are neither content nor part of calls.
+        reasoning: Marks around reasoning that the same format writes before calls and answers.
+        answer: Mark before an answer.
     """
 
     tags: tuple[CallTag, ...]
-    trigger: str | None
-    opening: str = ""
+    triggers: tuple[str, ...]
+    leading: tuple[str, ...] = ()
+    openings: tuple[str, ...] = ("",)
     separator: str | None = ""
     closing: str = ""
-    after: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
+    reasoning: tuple[str, ...] = ()
+    answer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +156,8 @@ class ParserFormat:
         template_marks: Strings that all occur in the chat templates of such models.
         keep_special_tokens: Whether markers are special tokens in some tokenizers, so that the
             text must be made with `skip_special_tokens=False`.
-        calls: Describes forced calls of these tools (as in `ParseContext.tools`); None when the
-            format's arguments are not JSON, so that calls cannot be forced.
+        calls: Describes calls of these tools (as in `ParseContext.tools`); None when the format's
+            arguments are not JSON, so that no grammar can keep them to a schema.
         reasoning_begins: A prompt that ends with one of these makes the response begin inside a
             reasoning section.
         reasoning_ends: What ends a reasoning section; a grammar for the answer begins behind it.

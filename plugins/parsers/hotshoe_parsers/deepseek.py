@@ -62,7 +62,7 @@ def _call(reader: Reader, writer: Writer, tools: Tools) -> Steps[None]:
 def _calls(tools: Tools, before: str, after: str, separator: str) -> CallGrammar:
     tags = [CallTag(n, before.format(n), schema, after) for n, schema in tools.items()]
     return CallGrammar(
-        tuple(tags), trigger=_BEGIN, opening=_BEGIN, separator=separator, closing=_END
+        tuple(tags), triggers=(_BEGIN,), openings=(_BEGIN,), separator=separator, closing=_END
     )
 
 

@@ -28,9 +28,9 @@ def _open(context: ParseContext) -> ResponseParser:
 
 
 def _calls(tools: Tools) -> CallGrammar:
-    marker = _MARKERS[0]
+    openings = tuple(f"{marker}[" for marker in _MARKERS)
     return CallGrammar(
-        json_tags(tools), trigger=None, opening=f"{marker}[", separator=", ", closing="]"
+        json_tags(tools), triggers=_MARKERS, openings=openings, separator=", ", closing="]"
     )
 
 

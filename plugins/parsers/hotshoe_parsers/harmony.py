@@ -120,9 +120,23 @@ def _call(reader: Reader, writer: Writer, tools: Tools, recipient: str) -> Steps
 
 
 def _calls(tools: Tools) -> CallGrammar:
-    begin = f"{_CHANNEL}commentary {_RECIPIENT}{_FUNCTIONS}{{}} {_CONSTRAIN}json{_MESSAGE}"
-    tags = [CallTag(name, begin.format(name), schema, _CALL) for name, schema in tools.items()]
-    return CallGrammar(tuple(tags), trigger=None, separator=None, after=(f"{_START}assistant",))
+    start, commentary, recipient = f"{_START}assistant", f"{_CHANNEL}commentary", f" {_RECIPIENT}"
+    analysis, answer = (f"{_CHANNEL}{name}{_MESSAGE}" for name in ("analysis", "final"))
+    headers = [
+        f"{commentary}{recipient}{_FUNCTIONS}{{}} {_CONSTRAIN}json{_MESSAGE}",
+        f"{recipient}{_FUNCTIONS}{{}}{commentary} {_CONSTRAIN}json{_MESSAGE}",
+    ]
+    # No end mark: it ends the response, so that engines take it for no text.
+    tags = [CallTag(n, header.format(n), s, "") for n, s in tools.items() for header in headers]
+    return CallGrammar(
+        tuple(tags),
+        triggers=(f"{commentary}{recipient}",),
+        leading=(recipient,),
+        separator=None,
+        marks=(analysis, answer, f"{commentary}{_MESSAGE}", _END, start),
+        reasoning=(analysis, f"{_END}{start}"),
+        answer=answer,
+    )
 
 
 FORMAT = ParserFormat(

@@ -32,7 +32,7 @@ def _open(context: ParseContext) -> ResponseParser:
 
 def _calls(tools: Tools) -> CallGrammar:
     tags = json_tags(tools, f"{_BEGIN}\n", f"\n{_END}")
-    return CallGrammar(tags, trigger=_BEGIN, separator="\n")
+    return CallGrammar(tags, triggers=(_BEGIN,), separator="\n")
 
 
 FORMAT = ParserFormat(

@@ -43,7 +43,13 @@ def _open(context: ParseContext) -> ResponseParser:
 
 
 def _calls(tools: Tools) -> CallGrammar:
-    return CallGrammar(json_tags(tools, key="parameters"), trigger=None, separator=None)
+    return CallGrammar(
+        json_tags(tools, key="parameters"),
+        triggers=(_MARKER,),
+        leading=("{",),
+        openings=("", _MARKER),
+        separator=None,
+    )
 
 
 FORMAT = ParserFormat(

@@ -57,12 +57,12 @@ def _marked_call(reader: Reader, writer: Writer, tools: Tools) -> Steps[None]:
 
 def _marked_calls(tools: Tools) -> CallGrammar:
     tags = [CallTag(name, f"{_BEGIN}{name}{_ARGUMENTS}", s, "") for name, s in tools.items()]
-    return CallGrammar(tuple(tags), trigger=_BEGIN)
+    return CallGrammar(tuple(tags), triggers=(_BEGIN,))
 
 
 def _array_of_calls(tools: Tools) -> CallGrammar:
     return CallGrammar(
-        json_tags(tools), trigger=_BEGIN, opening=f"{_BEGIN}[", separator=", ", closing="]"
+        json_tags(tools), triggers=(_BEGIN,), openings=(f"{_BEGIN}[",), separator=", ", closing="]"
     )
 
 

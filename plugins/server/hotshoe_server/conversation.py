@@ -5,6 +5,7 @@ Shared by the chat and the responses endpoints, which only word requests and ans
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -27,7 +28,7 @@ from hotshoe_server.errors import ApiError
 from hotshoe_server.renderer import Rendered
 from hotshoe_server.schemas.grammar import JsonSchemaFormat, StructuredOutputs
 from hotshoe_server.state import ServerState
-from hotshoe_server.tools import ToolPlan, call_grammar
+from hotshoe_server.tools import ANY_OBJECT, ToolPlan, call_grammar
 
 #: How much of a prompt's end a parser sees: it looks for the opening of a reasoning section.
 PROMPT_TAIL_CHARS = 256
@@ -198,12 +199,30 @@ def _grammar(
     if tools.forced and wanted is not None:
         message = "a forced tool call leaves no text to format"
         raise ApiError("invalid_value", message, "response_format")
-    if tools.constrained and wanted is None:  # a form of the text leaves no room for calls
-        assert server.tool_format is not None and server.tool_format.calls is not None
-        written = server.tool_format.calls(tools.callable)
-        after = _reasoning_ends(server, rendered, written.after)
-        return GrammarSpec.structural_tag(call_grammar(written, tools), after)
-    return bounded_grammar(server, wanted, _reasoning_ends(server, rendered))
+    ends = _reasoning_ends(server, rendered)
+    form = bounded_grammar(server, wanted, ends)
+    content = None if form is None else _schema_of(form)
+    found = server.tool_format.calls if tools.callable and server.tool_format else None
+    if found is None or not (tools.constrained or form) or (form and content is None):
+        return form
+    written = found(tools.callable)
+    if written.reasoning:  # the grammar has its reasoning in it
+        return GrammarSpec.structural_tag(call_grammar(written, tools, content))
+    special = server.renderer.tokenizer.special_token_texts.values()
+    reasoning = server.reasoning_format.markers if server.reasoning_format else ()
+    marks = [mark for mark in reasoning if mark in special]
+    return GrammarSpec.structural_tag(call_grammar(written, tools, content, marks), ends)
+
+
+def _schema_of(form: GrammarSpec) -> Any:
+    """Return the schema that a form is; None if it is none, or malformed: a backend says so."""
+    if form.kind == "json_object":
+        return ANY_OBJECT
+    try:
+        schema = json.loads(form.value) if form.kind == "json_schema" else None
+    except (ValueError, RecursionError):
+        return None
+    return schema if isinstance(schema, (dict, bool)) else None
 
 
 def bounded_grammar(
@@ -227,18 +246,10 @@ def bounded_grammar(
     return grammar
 
 
-def _reasoning_ends(
-    server: ServerState, rendered: Rendered, ends: Sequence[str] = ()
-) -> list[list[int]]:
-    """Return what must come before a grammar begins, when the answer begins with reasoning.
-
-    Args:
-        server: Where the format is.
-        rendered: The prompt.
-        ends: Instead of the format's own ends of reasoning, if there are any.
-    """
+def _reasoning_ends(server: ServerState, rendered: Rendered) -> list[list[int]]:
+    """Return what must come before a grammar begins, when the answer begins with reasoning."""
     found = server.reasoning_format
     if found is None or not found.reasons_after(rendered.text[-PROMPT_TAIL_CHARS:]):
         return []
     tokenizer = server.renderer.tokenizer
-    return [tokenizer.encode(end, add_special_tokens=False) for end in ends or found.reasoning_ends]
+    return [tokenizer.encode(end, add_special_tokens=False) for end in found.reasoning_ends]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hotshoe.text.parsing import CallGrammar
+from hotshoe.text.parsing import CallGrammar, CallTag
 from hotshoe_server.errors import ApiError
 from hotshoe_server.schemas.chat import AllowedChoice, NamedChoice, Tool
 from hotshoe_server.state import ServerState
@@ -105,7 +105,7 @@ def _check_format(server: ServerState, forced: bool, strict: bool) -> None:
     if forced and found.calls is None:
         message = f"calls in the format {found.name} cannot be forced; use tool_choice auto"
         raise ApiError("unsupported_value", message, "tool_choice")
-    if strict and not forced and (found.calls is None or found.calls({}).trigger is None):
+    if strict and not forced and found.calls is None:
         message = f"strict cannot be kept in the format {found.name}, unless a call is forced"
         raise ApiError("unsupported_value", f"{message}; leave it out", "tools")
     if not forced and not server.config.enable_auto_tool_choice:
@@ -113,26 +113,57 @@ def _check_format(server: ServerState, forced: bool, strict: bool) -> None:
         raise ApiError("unsupported_value", message, "tool_choice")
 
 
-def call_grammar(written: CallGrammar, plan: ToolPlan) -> dict[str, Any]:
+def call_grammar(
+    written: CallGrammar,
+    plan: ToolPlan,
+    content: Mapping[str, Any] | None = None,
+    marks: Sequence[str] = (),
+) -> dict[str, Any]:
     """Describe a response as a structural tag.
 
-    It only calls tools where a call is forced. Otherwise text is free up to the mark that announces
-    a call; what follows is one of the tools, and the arguments of a strict one follow its schema.
+    Where a call is forced, it only calls tools; otherwise text is free up to what announces a call,
+    and what follows is one of the tools. The arguments of forced calls and of strict tools follow
+    their schemas.
+
+    Args:
+        written: How calls look.
+        plan: What may be called.
+        content: Schema of the response's text where it calls no tool; it is not free then.
+        marks: Special tokens that free text may hold beside those of calls.
     """
-    tag = {
+    only = plan.forced or content is not None
+    tag: dict[str, Any] = {
         "structures": [
-            {
-                "begin": one.begin,
-                "schema": one.schema if plan.forced or one.name in plan.strict else ANY_OBJECT,
-                "end": one.end,
-            }
-            for one in written.tags
+            _structure(tag.begin, tag.schema if _kept(tag, plan) else ANY_OBJECT, tag.end)
+            for tag in written.tags
         ],
-        "triggers": sorted({written.trigger or written.opening + t.begin for t in written.tags}),
-        "opening": written.opening,
+        "triggers": list(written.triggers),
+        "opening": list(written.openings),
         "separator": written.separator if plan.parallel else None,
         "closing": written.closing,
-        "at_least_one": plan.forced,
-        "stop_after_first": plan.forced or not plan.parallel,
+        "at_least_one": only,
+        "stop_after_first": only or not plan.parallel or written.separator is None,
+        "leading": list(written.leading),
     }
+    tag |= {"preface": list(written.reasoning)} if only else {"marks": [*written.marks, *marks]}
+    if content is not None and written.answer:
+        tag["structures"].append(_structure(written.answer, content, ""))
+        tag["triggers"].append(written.answer)
+    elif content is not None:
+        # Text is JSON as well, so that only a mark tells a call from it.
+        tag |= {"opening": [o for o in written.openings if _marked(o, written)], "leading": []}
+        tag["otherwise"] = content
     return {"type": "structural_tag", **tag}
+
+
+def _kept(tag: CallTag, plan: ToolPlan) -> bool:
+    """Tell whether a call's arguments must follow their schema."""
+    return plan.forced or tag.name in plan.strict
+
+
+def _marked(opening: str, written: CallGrammar) -> bool:
+    return any((opening + tag.begin).startswith(written.triggers) for tag in written.tags)
+
+
+def _structure(begin: str, schema: Mapping[str, Any], end: str) -> dict[str, Any]:
+    return {"begin": begin, "schema": schema, "end": end}

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hotshoe_structured_output.schema import Schema, refusal
-from hotshoe_structured_output.tags import StructuralTag, Structure
+from hotshoe_structured_output.tags import StructuralTag
 
 #: Between tokens of JSON; bounded, so that a model cannot go on with blanks for ever.
 WHITESPACE = r"[ \t\n\r]{1,40}"
@@ -20,7 +20,6 @@ _HEADER = '%llguidance {"no_forcing": true}\n'
 MAX_RULES = 1000
 #: Time grows exponentially with them: 8 take 40 ms, 20 take 7 s.
 MAX_INTERSECTIONS = 8
-_FREE_TEXT = r"TEXT: /(.|\n)*/"
 
 
 def json_schema(schema: Schema) -> str:
@@ -65,34 +64,53 @@ def structural_tag(tag: StructuralTag, special: Mapping[str, int]) -> str:
         special: Ids of special tokens by content; the marks of sections may hold them.
 
     Raises:
-        RequestError: A trigger is neither plain text nor one special token.
+        RequestError: What ends free text is neither plain nor begins with a special token.
     """
     literal = _Literals(special)
-    rules = [_FREE_TEXT, "tail: TEXT", f"more: {_repetition(tag, literal)}"]
+    rules = [_free_text(tag), "tail: free TEXT", f"more: {_repetition(tag, literal)}"]
+    marked = _either(f"TEXT {literal(mark)}" for mark in tag.marks)
+    rules.append(f"free: {marked}*" if tag.marks else 'free: ""')
     for i, structure in enumerate(tag.structures):
         rules.append(f"body_{i}: {_json(structure.schema)} {literal(structure.end)}")
     begun = (f"{literal(s.begin)} body_{i}" for i, s in enumerate(tag.structures))
-    rules += [f"one: {' | '.join(begun)}", f"section: {literal(tag.opening)} one more"]
+    rules.append(f"one: {' | '.join(begun)}")
+    rules.append(f"section: {_either(map(literal, tag.openings))} one more")
+    if tag.otherwise is not None:
+        rules.append(f"otherwise: {_json(tag.otherwise)}")
     announced = []
     only_section = tag.at_least_one and tag.stop_after_first
-    for k, trigger in enumerate(() if only_section else tag.triggers):
-        rests = [
-            f"{literal((tag.opening + s.begin)[len(trigger) :])} body_{i}"
-            for i, s in enumerate(tag.structures)
-            if _trigger_of(tag, s) == trigger
-        ]
+    for k, trigger in enumerate(() if only_section else tag.leading + tag.triggers):
+        rests = [f"{literal(rest)} body_{i}" for rest, i in tag.announced_by(trigger)]
         if rests:
-            rules.append(literal.trigger(f"trigger_{k}", trigger))
-            rules.append(f"announced_{k}: trigger_{k} ({' | '.join(rests)}) more")
+            leads = k < len(tag.leading)
+            rule = f"lead_{k}: {literal(trigger)}" if leads else literal.until(f"lead_{k}", trigger)
+            rules += [rule, f"announced_{k}: free lead_{k} {_either(rests)} more"]
             announced.append(f"announced_{k}")
-    return f"{_HEADER}{_start(tag, ' | '.join(announced))}\n" + "\n".join(rules) + "\n"
+    if tag.preface:
+        begin, end = tag.preface
+        rules += [literal.until("end", end), f"preface: ({literal(begin)} end)*"]
+    return f"{_HEADER}start: {_start(tag, _either(announced))}\n" + "\n".join(rules) + "\n"
 
 
 def _start(tag: StructuralTag, announced: str) -> str:
-    first = "section" if tag.at_least_one else ""
+    if tag.otherwise is not None:
+        return "section | otherwise"
+    first = ("preface section" if tag.preface else "section") if tag.at_least_one else ""
     if tag.stop_after_first:
-        return f"start: {first or f'{announced} | tail'}"
-    return f"start: {first} ({announced})* tail"
+        return first or f"{announced} | tail"
+    return f"{first} {announced}* tail"
+
+
+def _free_text(tag: StructuralTag) -> str:
+    text = r"TEXT: /(.|\n)*/"
+    if not tag.leading:
+        return text
+    leading = "|".join(re.escape(lead.strip()).replace("/", r"\/") for lead in tag.leading)
+    return rf"{text} & ~/\s*({leading})(.|\n)*/"
+
+
+def _either(texts: Iterable[str]) -> str:
+    return f"({' | '.join(texts)})"
 
 
 def _repetition(tag: StructuralTag, literal: _Literals) -> str:
@@ -100,10 +118,6 @@ def _repetition(tag: StructuralTag, literal: _Literals) -> str:
     if tag.separator is None:
         return closing
     return f"({literal(tag.separator)} one)* {closing}"
-
-
-def _trigger_of(tag: StructuralTag, structure: Structure) -> str:
-    return next(t for t in tag.triggers if (tag.opening + structure.begin).startswith(t))
 
 
 class _Literals:
@@ -124,13 +138,14 @@ class _Literals:
         found = (self._one(part) for part in parts if part)
         return " ".join(found) or '""'
 
-    def trigger(self, rule: str, text: str) -> str:
-        """Return the rule of free text that ends with a trigger."""
-        if text in self._special:
-            return f"{rule}: TEXT {self._one(text)}"
-        if self._split.search(text):
-            raise refusal(f"trigger {text!r} must be plain text, or one special token alone")
-        return f"{rule}[lazy]: TEXT {_quoted(text)}"
+    def until(self, rule: str, end: str) -> str:
+        """Return the rule of free text up to an end, and of the end."""
+        special = self._split.search(end)
+        if special is None:
+            return f"{rule}[lazy]: TEXT {_quoted(end)}"
+        if special.start():
+            raise refusal(f"trigger {end!r} must be plain text, or begin with a special token")
+        return f"{rule}: TEXT {self(end)}"
 
     def _one(self, part: str) -> str:
         return f"<[{self._special[part]}]>" if part in self._special else _quoted(part)

@@ -59,7 +59,7 @@ class LLGuidance:
 def _tag_refusal(tag: StructuralTag | dict[str, Any]) -> str | None:
     if not isinstance(tag, StructuralTag):
         return "a structural tag with 'format' is not supported"
-    found = (unsupported(s.schema, LLGUIDANCE, MAX_SCHEMAS) for s in tag.structures)
+    found = (unsupported(schema, LLGUIDANCE, MAX_SCHEMAS) for schema in tag.schemas)
     return next((reason for reason in found if reason is not None), None)
 
 

@@ -5,28 +5,38 @@ One description serves both backends and tool calls:
     {"structures": [{"begin": "<tool_call>\n", "schema": {...}, "end": "\n</tool_call>"}],
      "triggers": ["<tool_call>"]}
 
-Text is free until it contains a trigger. The trigger opens a section: `opening`, then one of the
-structures, further ones each after `separator` if there is one, then `closing`; text is free again
-behind it. `at_least_one` makes the text begin with a section, `stop_after_first` end with it.
+Text is free until it contains a trigger. The trigger opens a section: `opening` (or one of
+several), one of the structures, further ones each after `separator` if there is one, then
+`closing`; text is free again behind it. `at_least_one` makes the text begin with a section,
+`stop_after_first` end with it. Free text holds no special tokens but those of `marks`. What
+`leading` lists is a trigger only where free text begins, at first or behind a mark. `preface` has
+the two marks around what may come before a section that must, and `otherwise` the schema of a text
+without a section.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hotshoe_structured_output.schema import Schema, parse_json, refusal
 
 MAX_STRUCTURES = 256
-_FIELDS = {
-    "type": str,
-    "structures": list,
-    "triggers": list,
-    "opening": str,
-    "separator": str,
-    "closing": str,
-    "at_least_one": bool,
-    "stop_after_first": bool,
+MAX_TEXTS = 64
+_FIELDS: Mapping[str, tuple[type, ...]] = {
+    "type": (str,),
+    "structures": (list,),
+    "triggers": (list,),
+    "opening": (str, list),
+    "separator": (str, type(None)),
+    "closing": (str,),
+    "at_least_one": (bool,),
+    "stop_after_first": (bool,),
+    "leading": (list,),
+    "marks": (list,),
+    "preface": (list,),
+    "otherwise": (dict, bool),
 }
 
 
@@ -41,15 +51,35 @@ class Structure:
 
 @dataclass(frozen=True, slots=True)
 class StructuralTag:
-    """See the module. Every structure can be announced: `opening + begin` starts with a trigger."""
+    """See the module. Each structure is announced behind at least one of the openings."""
 
     structures: tuple[Structure, ...]
     triggers: tuple[str, ...]
-    opening: str = ""
+    openings: tuple[str, ...] = ("",)
     separator: str | None = None
     closing: str = ""
     at_least_one: bool = False
     stop_after_first: bool = False
+    leading: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
+    preface: tuple[str, ...] = ()
+    otherwise: Schema | None = None
+
+    @property
+    def schemas(self) -> list[Schema]:
+        """All schemas in it."""
+        own = [structure.schema for structure in self.structures]
+        return own if self.otherwise is None else [*own, self.otherwise]
+
+    def announced_by(self, trigger: str) -> list[tuple[str, int]]:
+        """Return what may follow a trigger, each with the index of the structure it begins."""
+        found = []
+        for opening in self.openings:
+            for i, structure in enumerate(self.structures):
+                begin = opening + structure.begin
+                if begin.startswith(trigger):
+                    found.append((begin[len(trigger) :], i))
+        return found
 
 
 def parse_tag(text: str) -> StructuralTag | dict[str, Any]:
@@ -67,23 +97,45 @@ def parse_tag(text: str) -> StructuralTag | dict[str, Any]:
         wanted = _FIELDS.get(name)
         if wanted is None:
             raise refusal(f"a structural tag has no field {name!r} (fields: {', '.join(_FIELDS)})")
-        if not isinstance(found, wanted) and not (name == "separator" and found is None):
-            raise refusal(f"{name} of a structural tag must be a {wanted.__name__}")
+        if not isinstance(found, wanted):
+            raise refusal(f"{name} of a structural tag must be a {wanted[0].__name__}")
     structures = tuple(_structure(item) for item in value.pop("structures", ()))
-    triggers = tuple(value.pop("triggers", ()))
-    value.pop("type", None)
     if not 0 < len(structures) <= MAX_STRUCTURES:
         raise refusal(f"a structural tag takes 1 to {MAX_STRUCTURES} structures")
-    if not triggers or not all(isinstance(t, str) and t for t in triggers):
-        raise refusal("a structural tag takes at least one trigger, and no empty one")
-    tag = StructuralTag(structures, triggers, **value)
-    for structure in structures:
-        if not (tag.opening + structure.begin).startswith(triggers):
-            raise refusal(
-                f"{tag.opening + structure.begin!r} must start with one of the triggers: "
-                f"{', '.join(map(repr, triggers))}"
-            )
+    opening = value.pop("opening", "")
+    value["openings"] = [opening] if isinstance(opening, str) else opening
+    for name in ("openings", "triggers", "leading", "marks", "preface"):
+        value[name] = _texts(name, value.get(name, []))
+    value.pop("type", None)
+    tag = StructuralTag(structures, **value)
+    _check(tag)
     return tag
+
+
+def _texts(name: str, found: list[Any]) -> tuple[str, ...]:
+    if len(found) > MAX_TEXTS or not all(isinstance(text, str) for text in found):
+        raise refusal(f"{name} of a structural tag takes up to {MAX_TEXTS} texts")
+    if name != "openings" and not all(text.strip() for text in found):
+        raise refusal(f"{name} of a structural tag takes no empty text")
+    return tuple(found)
+
+
+def _check(tag: StructuralTag) -> None:
+    if not tag.triggers or not tag.openings:
+        raise refusal("a structural tag takes at least one trigger and one opening")
+    if tag.leading and not tag.stop_after_first:
+        raise refusal("leading of a structural tag needs stop_after_first")
+    if len(tag.preface) not in (0, 2) or (tag.preface and not tag.at_least_one):
+        raise refusal("preface of a structural tag takes two texts, and needs at_least_one")
+    if tag.otherwise is not None and not (tag.at_least_one and tag.stop_after_first):
+        raise refusal("otherwise of a structural tag needs at_least_one and stop_after_first")
+    announced = {i for trigger in tag.triggers + tag.leading for _, i in tag.announced_by(trigger)}
+    for i, structure in enumerate(tag.structures):
+        if i not in announced:
+            raise refusal(
+                f"{tag.openings[0] + structure.begin!r} must start with one of the triggers: "
+                f"{', '.join(map(repr, tag.triggers))}"
+            )
 
 
 def _structure(item: Any) -> Structure:

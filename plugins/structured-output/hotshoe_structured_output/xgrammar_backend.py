@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hotshoe.grammar import Matcher, Vocabulary
 from hotshoe.types import GrammarSpec
 from hotshoe_structured_output.keywords import XGRAMMAR, unsupported
-from hotshoe_structured_output.schema import parse_json
+from hotshoe_structured_output.schema import Schema, parse_json
 from hotshoe_structured_output.tags import StructuralTag, parse_tag
 
 if TYPE_CHECKING:
@@ -61,12 +61,14 @@ def _regex_refusal(pattern: str) -> str | None:
 
 def _tag_refusal(tag: StructuralTag | dict[str, Any]) -> str | None:
     if isinstance(tag, StructuralTag):
-        parts = tag.opening or tag.closing or tag.separator is not None
+        if tag.leading or tag.marks or tag.preface:
+            return "a structural tag with leading, marks or preface is not supported"
+        parts = any(tag.openings) or tag.closing or tag.separator is not None
         if parts and tag.at_least_one and not tag.stop_after_first:
             return "free text behind a first section with opening, separator or closing"
-        if tag.closing and not tag.opening and not tag.at_least_one:
+        if tag.closing and not all(tag.openings) and not tag.at_least_one:
             return "a structural tag with closing, but no opening"
-        schemas = [structure.schema for structure in tag.structures]
+        schemas = tag.schemas
     else:
         schemas = list(_schemas_in(tag["format"]))
     found = (unsupported(schema, XGRAMMAR, MAX_SCHEMAS) for schema in schemas)
@@ -145,18 +147,7 @@ _COMPILERS: Mapping[str, Callable[[XGrammarCompiler, str], xgrammar.CompiledGram
 
 
 def _own_format(tag: StructuralTag) -> dict[str, Any]:
-    tags = [
-        _tag(
-            structure.begin,
-            {
-                "type": "json_schema",
-                "json_schema": structure.schema,
-                "max_whitespace_cnt": MAX_WHITESPACE,
-            },
-            structure.end,
-        )
-        for structure in tag.structures
-    ]
+    tags = [_tag(s.begin, _json(s.schema), s.end) for s in tag.structures]
     calls = {
         "type": "tags_with_separator",
         "tags": tags,
@@ -164,28 +155,35 @@ def _own_format(tag: StructuralTag) -> dict[str, Any]:
         "at_least_one": True,
         "stop_after_first": tag.separator is None,
     }
-    section = _tag(tag.opening, calls, tag.closing)
     if tag.at_least_one and tag.stop_after_first:
-        return {"type": "structural_tag", "format": section if tag.opening else _closed(calls, tag)}
+        texts = [_sequence(opening, calls, tag.closing) for opening in tag.openings]
+        if tag.otherwise is not None:
+            texts.append(_json(tag.otherwise))
+        only = texts[0] if len(texts) == 1 else {"type": "or", "elements": texts}
+        return {"type": "structural_tag", "format": only}
+    plain = [] if all(tag.openings) else tags
     free = {
         "type": "triggered_tags",
         "triggers": list(tag.triggers),
-        "tags": [section] if tag.opening else tags,
+        "tags": [*plain, *(_tag(o, calls, tag.closing) for o in tag.openings if o)],
         "at_least_one": tag.at_least_one,
         "stop_after_first": tag.stop_after_first,
     }
     return {"type": "structural_tag", "format": free}
 
 
+def _json(schema: Schema) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": MAX_WHITESPACE}
+
+
 def _tag(begin: str, content: dict[str, Any], end: str) -> dict[str, Any]:
     return {"type": "tag", "begin": begin, "content": content, "end": end}
 
 
-def _closed(calls: dict[str, Any], tag: StructuralTag) -> dict[str, Any]:
-    if not tag.closing:
-        return calls
-    closing = {"type": "const_string", "value": tag.closing}
-    return {"type": "sequence", "elements": [calls, closing]}
+def _sequence(begin: str, content: dict[str, Any], end: str) -> dict[str, Any]:
+    marks = [{"type": "const_string", "value": text} if text else None for text in (begin, end)]
+    parts = [part for part in (marks[0], content, marks[1]) if part is not None]
+    return parts[0] if len(parts) == 1 else {"type": "sequence", "elements": parts}
 
 
 class XGrammarGrammar:

@@ -1,7 +1,6 @@
 """Forced calls: what a format's grammar writes, its parser reads; templates name their format."""
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 
 from hotshoe.lazy import resolve_lazy
 from hotshoe.plugins import PluginManager
-from hotshoe.text.parsing import CallGrammar, ParseContext
+from hotshoe.text.parsing import CallGrammar, CallTag, ParseContext
 from hotshoe.text.response import choose_format, collect, open_parser
 from hotshoe_parsers.plugin import TOOL_FORMATS
 
@@ -22,20 +21,20 @@ ARGUMENTS = st.dictionaries(
     | st.lists(st.dictionaries(st.text(), st.text())),
     max_size=3,
 )
-CALLS = st.lists(st.tuples(st.integers(0, 2), ARGUMENTS), min_size=1, max_size=4)
+CALLS = st.lists(st.tuples(st.integers(0, 5), ARGUMENTS), min_size=1, max_size=4)
 
 
-def written(grammar: CallGrammar, calls: list[tuple[int, Mapping[str, Any]]]) -> str:
+def written(grammar: CallGrammar, opening: str, calls: list[tuple[CallTag, Any]]) -> str:
     texts = [
         f"{tag.begin}{json.dumps(arguments, ensure_ascii=False)}{tag.end}"
-        for tag, arguments in ((grammar.tags[index], arguments) for index, arguments in calls)
+        for tag, arguments in calls
     ]
-    return f"{grammar.opening}{(grammar.separator or '').join(texts)}{grammar.closing}"
+    return f"{opening}{(grammar.separator or '').join(texts)}{grammar.closing}"
 
 
 @settings(max_examples=60, deadline=None)
 @given(calls=CALLS)
-def test_forced_calls_are_read(calls) -> None:
+def test_described_calls_are_read(calls) -> None:
     tools = {"now": {}, "get_weather": {"type": "object"}, "a.b-c_d": {}}
     unforced = set()
     for name, target in TOOL_FORMATS.items():
@@ -44,18 +43,21 @@ def test_forced_calls_are_read(calls) -> None:
             unforced.add(name)
             continue
         grammar = found.calls(tools)
-        assert [tag.name for tag in grammar.tags] == list(tools)
-        assert [tag.schema for tag in grammar.tags] == list(tools.values())
-        chosen = calls[:1] if grammar.separator is None else calls
-        text = written(grammar, chosen)
-        assert text.startswith(grammar.trigger or "")
-        parser = found.open(ParseContext(tools))
-        seen = collect([*parser.feed(text), *parser.finish()])
-        assert seen.warnings == []
-        assert seen.content == seen.reasoning == ""
-        assert [(c.name, json.loads(c.arguments)) for c in seen.calls] == [
-            (list(tools)[index], arguments) for index, arguments in chosen
+        assert list(dict.fromkeys((t.name, id(t.schema)) for t in grammar.tags)) == [
+            (tool, id(schema)) for tool, schema in tools.items()
         ]
+        made = [(grammar.tags[i % len(grammar.tags)], arguments) for i, arguments in calls]
+        chosen = made[:1] if grammar.separator is None else made
+        for opening in grammar.openings:
+            text = written(grammar, opening, chosen)
+            assert text.startswith(grammar.triggers + grammar.leading)
+            parser = found.open(ParseContext(tools))
+            seen = collect([*parser.feed(text), *parser.finish()])
+            assert seen.warnings == []
+            assert seen.content == seen.reasoning == ""
+            assert [(c.name, json.loads(c.arguments)) for c in seen.calls] == [
+                (tag.name, arguments) for tag, arguments in chosen
+            ]
     assert unforced == {"pythonic", "qwen3_xml"}
 
 

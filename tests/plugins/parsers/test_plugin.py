@@ -37,12 +37,10 @@ def test_every_format_is_documented(any_format, request: pytest.FixtureRequest) 
     page = (request.config.rootpath / "docs/reference/parsers.md").read_text(encoding="utf-8")
     calls, reasoning = page.split("## Reasoning")
     if ":tool:" in request.node.name.replace("[", ":"):
-        forced = strict = "no"
+        kept = "no"
         if any_format.calls is not None:
-            written = any_format.calls({})
-            forced = "one" if written.separator is None else "yes"
-            strict = "no" if written.trigger is None else "yes"
-        row = rf"\| `{any_format.name}` \| [^|]* \| {strict} \| {forced} \|\n"
+            kept = "one" if any_format.calls({}).separator is None else "yes"
+        row = rf"\| `{any_format.name}` \| [^|]* \| {kept} \|\n"
         assert re.search(row, calls)
         assert any_format.keep_special_tokens
     else:

@@ -135,6 +135,18 @@ def test_strict_tools_keep_to_their_schema(client: openai.OpenAI) -> None:
     assert (text.content, text.tool_calls) == ("2 + 3 = 5", None)
 
 
+def test_a_form_of_the_text_leaves_room_for_calls(client: openai.OpenAI) -> None:
+    """As the official client sends them together; either may come."""
+    strict = {"type": "function", "function": {**TOOL["function"], "strict": True}}
+    body = {"model": "demo", "tools": [strict], "response_format": Person, "temperature": 0}
+    called = client.chat.completions.parse(**body, messages=WEATHER)
+    [call] = called.choices[0].message.tool_calls
+    assert call.function.parsed_arguments == {"city": "Paris"}
+    assert called.choices[0].finish_reason == "tool_calls"
+    told = client.chat.completions.parse(**body, messages=ANN).choices[0].message
+    assert (told.parsed, told.tool_calls) == (Person(name="Ann", age=5), None)
+
+
 def test_what_else_the_sdk_offers(client: openai.OpenAI) -> None:
     parts = [{"type": "text", "text": "What is"}, {"type": "text", "text": "2 + 3?"}]
     messages = [

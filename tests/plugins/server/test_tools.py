@@ -1,19 +1,28 @@
 """What may be called, what must be, and how that is forced."""
 
 import json
+import random
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
+import jsonschema
 import pytest
+import tokenizers
+from tests.plugins.server.conftest import MODEL
 from tests.plugins.structured_output.conftest import BACKENDS, Bench, make_bench
 
+from hotshoe.grammar import Matcher
 from hotshoe.grammar.vocabulary import vocabulary_of
-from hotshoe.text.parsing import ParserFormat
-from hotshoe.text.response import choose_format
+from hotshoe.text.parsing import CallGrammar, ParseContext, ParserFormat
+from hotshoe.text.response import choose_format, collect
+from hotshoe.text.tokenizer import Tokenizer
 from hotshoe.types import GrammarSpec
 from hotshoe_parsers.plugin import TOOL_FORMATS
 from hotshoe_server.errors import ApiError
 from hotshoe_server.schemas.chat import ChatRequest
 from hotshoe_server.tools import ToolPlan, call_grammar, plan_tools
+from hotshoe_structured_output.xgrammar_backend import XGrammar
 
 NAMES = ("one", "two")
 FORMATS = sorted(set(TOOL_FORMATS) - {"pythonic", "qwen3_xml"})
@@ -93,7 +102,7 @@ def test_strict_tools_need_a_grammar(http) -> None:
     assert not plan(http, tools=strict("two"), tool_choice="none").constrained
 
 
-@pytest.mark.parametrize("name", ["granite", "harmony", "llama3_json", "pythonic", "qwen3_xml"])
+@pytest.mark.parametrize("name", ["pythonic", "qwen3_xml"])
 def test_strict_is_refused_where_calls_cannot_be_constrained(open_http, name: str) -> None:
     http = open_http(tool_call_parser=name)
     assert not plan(http).constrained
@@ -102,44 +111,150 @@ def test_strict_is_refused_where_calls_cannot_be_constrained(open_http, name: st
     assert caught.value.param == "tools"
 
 
-CITY = {"type": "object", "properties": {"city": {"enum": ["Ulm"]}}, "required": ["city"]}
+CITY = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Ulm"]}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
 GOOD, BAD = {"city": "Ulm"}, {"city": "Oslo"}
+TWO = {"f": CITY, "g": CITY}
+FORCED = ToolPlan((), TWO, forced=True)
+FREE = ToolPlan((), TWO, strict=frozenset({"f"}))
+#: Written before calls and answers, where a format has messages.
+THOUGHT = {"harmony": "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"}
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
-def bench(request, tokenizer) -> Bench:
-    vocabulary = vocabulary_of(tokenizer, tokenizer.vocab_size, tokenizer.eos_token_ids)
-    return make_bench(request.param, vocabulary, tokenizer)
+@pytest.fixture(scope="module")
+def marked(plugins) -> Tokenizer:
+    """The demo model's tokenizer, in which all marks of all formats are special tokens."""
+    backend = tokenizers.Tokenizer.from_file(str(MODEL / "tokenizer.json"))
+    found = [choose_format(plugins, "tool", name, {}) for name in FORMATS]
+    backend.add_special_tokens(sorted({mark for one in found for mark in one.markers}))
+    return Tokenizer(backend, {"eos_token": "<|im_end|>"}, {})
+
+
+@pytest.fixture(scope="module", params=[*BACKENDS, "marked"])
+def bench(request, tokenizer, marked) -> Bench:
+    """Each backend where marks are text, and the first where they are special tokens."""
+    own, name = (marked, "llguidance") if request.param == "marked" else (tokenizer, request.param)
+    return make_bench(name, vocabulary_of(own, own.vocab_size, own.eos_token_ids), own)
+
+
+def written_calls(
+    written: CallGrammar, *calls: tuple[str, dict[str, str]], opening: int = 0
+) -> str:
+    tags = {tag.name: tag for tag in reversed(written.tags)}
+    parts = [tags[f].begin + json.dumps(arguments) + tags[f].end for f, arguments in calls]
+    return written.openings[opening] + (written.separator or "").join(parts) + written.closing
+
+
+def refused(bench: Bench, name: str, tag: dict[str, Any]) -> bool:
+    """Whether the backend refuses a format by name: only xgrammar does, and only these two."""
+    reason = bench.backend.refusal(GrammarSpec.structural_tag(tag))
+    if isinstance(bench.backend, XGrammar) and name in ("harmony", "llama3_json"):
+        assert "with leading, marks or preface is not supported" in reason
+        return True
+    assert reason is None
+    return False
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_what_grammars_of_calls_allow(bench: Bench, plugins, name: str) -> None:
-    written = choose_format(plugins, "tool", name, {}).calls({"f": CITY, "g": CITY})
-
-    def text(*calls: tuple[str, dict[str, str]]) -> str:
-        tags = {tag.name: tag for tag in written.tags}
-        parts = [tags[f].begin + json.dumps(arguments) + tags[f].end for f, arguments in calls]
-        return written.opening + (written.separator or "").join(parts) + written.closing
+    written = choose_format(plugins, "tool", name, {}).calls(TWO)
+    text = partial(written_calls, written)
 
     def accepts(found: ToolPlan, answer: str) -> bool:
         spec = GrammarSpec.structural_tag(call_grammar(written, found))
         return bench.accepts(bench.compile(spec), answer)
 
-    tools = {"f": CITY, "g": CITY}
-    forced = ToolPlan((), tools, forced=True)
-    assert accepts(forced, text(("f", GOOD)))
-    assert not accepts(forced, text(("f", BAD)))
-    assert not accepts(forced, "It rains.")
-    twice = text(("f", GOOD), ("g", GOOD))
-    assert accepts(forced, twice) is (written.separator is not None)
-    assert not accepts(replace(forced, parallel=False), twice)
-    if written.trigger is None:
+    if refused(bench, name, call_grammar(written, FREE)):
         return
-    free = ToolPlan((), tools, strict=frozenset({"f"}))
-    for answer in ("It rains.", "", text(("f", GOOD)), "So: " + text(("g", BAD)), twice):
-        assert accepts(free, answer), answer
-    for answer in (text(("f", BAD)), "So: " + text(("f", BAD)), f"So: {written.trigger} no"):
-        assert not accepts(free, answer), answer
-    one = replace(free, parallel=False)
-    assert accepts(one, "So: " + text(("f", GOOD)))
+    assert accepts(FORCED, text(("f", GOOD)))
+    assert not accepts(FORCED, text(("f", BAD)))
+    assert not accepts(FORCED, "It rains.")
+    twice = text(("f", GOOD), ("g", GOOD))
+    assert accepts(FORCED, twice) is (written.separator is not None)
+    assert not accepts(replace(FORCED, parallel=False), twice)
+    so = "So: " + THOUGHT.get(name, "")
+    said = text(("g", BAD), opening=-1)
+    for answer in ("It rains.", "", text(("f", GOOD)), (so + said) if said else so):
+        assert accepts(FREE, answer), answer
+    assert accepts(FREE, twice) is (written.separator is not None)
+    bad = text(("f", BAD), opening=-1)
+    for answer in (text(("f", BAD)), so + bad, f"{so}{written.triggers[0]} no"):
+        assert not accepts(FREE, answer), answer
+    one = replace(FREE, parallel=False)
+    assert accepts(one, so + text(("f", GOOD), opening=-1))
     assert not accepts(one, twice)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_form_of_the_text_leaves_room_for_calls(bench: Bench, plugins, name: str) -> None:
+    written = choose_format(plugins, "tool", name, {}).calls(TWO)
+    thought = THOUGHT.get(name, "")
+    spec = GrammarSpec.structural_tag(call_grammar(written, FREE, {"type": "integer"}))
+    if refused(bench, name, call_grammar(written, FREE)):
+        return
+    grammar = bench.compile(spec)
+    call = thought + written_calls(written, ("f", GOOD), opening=-1)
+    for text in (f"{thought}{written.answer}42", call):
+        assert bench.accepts(grammar, text), text
+    bad = thought + written_calls(written, ("f", BAD), opening=-1)
+    for text in ("", "It rains.", f"{thought}{written.answer}x", bad, f"{call} and", "4 2"):
+        assert not bench.accepts(grammar, text), text
+
+
+#: What texts are made of beside random tokens, to come near calls.
+PIECES = (
+    *('{"name": "f"', " to=", "functions.f", "commentary", "assistant", " ", "\n", "{"),
+    *(json.dumps(GOOD), json.dumps(BAD), json.dumps(GOOD), "}", '", "parameters": '),
+    f'\n{{"parameters": {json.dumps(BAD)}, "name": "f"}}',
+    f" to=functions.f<|channel|>commentary<|message|>{json.dumps(BAD)}",
+    f"<|start|>assistant to=functions.f<|channel|>final<|message|>{json.dumps(BAD)}",
+)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_no_free_text_hides_a_call(marked: Tokenizer, plugins, name: str) -> None:
+    """Whatever a grammar lets through, the parser finds no call of a strict tool that is not."""
+    found = choose_format(plugins, "tool", name, {})
+    bench = make_bench(
+        "llguidance", vocabulary_of(marked, marked.vocab_size, marked.eos_token_ids), marked
+    )
+    written = found.calls(TWO)
+    tag = call_grammar(written, replace(FREE, strict=frozenset(TWO)))
+    grammar = bench.compile(GrammarSpec.structural_tag(tag))
+    pieces = [bench.encode(piece) for piece in (*PIECES, *found.markers)]
+    pieces += [bench.encode(written.openings[-1] + one.begin) for one in written.tags]
+    num_calls = 0
+    for seed in range(60):
+        text = wander(bench, grammar.matcher(), random.Random(seed), pieces)
+        parser = found.open(ParseContext(TWO))
+        for call in collect([*parser.feed(text), *parser.finish()]).calls:
+            num_calls += 1
+            jsonschema.validate(json.loads(call.arguments), CITY)
+    assert num_calls > 5
+
+
+def wander(bench: Bench, matcher: Matcher, rng: random.Random, pieces: list[list[int]]) -> str:
+    """Return a text of pieces where they are allowed, and otherwise of random tokens."""
+    taken: list[int] = []
+    while len(taken) < 120:
+        for token_id in rng.choice(pieces):
+            allowed = bench.allowed(matcher)
+            if not len(allowed):
+                break
+            chosen = token_id if token_id in allowed else int(rng.choice(allowed))
+            assert matcher.accept(chosen)
+            taken.append(chosen)
+            if chosen != token_id:
+                break
+        else:
+            continue
+        if not len(allowed):
+            break
+    names = {i: text.encode() for text, i in bench.vocabulary.special.items()}
+    return b"".join(names.get(i, bench.vocabulary.tokens[i]) for i in taken).decode(
+        errors="replace"
+    )

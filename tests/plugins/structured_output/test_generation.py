@@ -280,6 +280,32 @@ def test_sections_between_tags(bench, options, texts, others) -> None:
     assert [bench.accepts(grammar, text) for text in refused] == [False] * len(refused)
 
 
+def test_sections_or_else_json(bench) -> None:
+    number = {"type": "integer", "minimum": 10, "maximum": 99}
+    options = {"at_least_one": True, "stop_after_first": True, "otherwise": number}
+    grammar = bench.compile(GrammarSpec.structural_tag(TAG | options))
+    for text in (CALLED, "42"):
+        assert bench.accepts(grammar, text), text
+    for text in ("", "7", "hi", f"42{CALLED}", f"{CALLED} and", CALLED.replace("add", "sub")):
+        assert not bench.accepts(grammar, text), text
+
+
+def test_several_openings(bench) -> None:
+    structure = {"begin": "1", "schema": {"type": "null"}, "end": ""}
+    tag = {"structures": [structure], "triggers": ["<a>", "<b>"], "opening": ["<a>[", "<b>["]}
+    tag |= {"separator": ", ", "closing": "]"}
+    free = bench.compile(GrammarSpec.structural_tag(tag))
+    for text in ("hi", "<a>[1null]", "so <b>[1null, 1null] and <a>[1null]"):
+        assert bench.accepts(free, text), text
+    only = bench.compile(
+        GrammarSpec.structural_tag(tag | {"at_least_one": True, "stop_after_first": True})
+    )
+    assert bench.accepts(only, "<b>[1null]") and bench.accepts(only, "<a>[1null, 1null]")
+    for text in ("<a>", "<b>[2null]", "so <b>[1null]x <b>]"):
+        assert not bench.accepts(free, text), text
+        assert not bench.accepts(only, text), text
+
+
 def test_random_calls_follow_their_schema(bench) -> None:
     tag = TAG | {"at_least_one": True, "stop_after_first": True}
     grammar = bench.compile(GrammarSpec.structural_tag(tag))

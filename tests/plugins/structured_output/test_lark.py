@@ -62,15 +62,42 @@ def test_special_tokens_in_tags(llguidance_bench) -> None:
         assert not bench.accepts(grammar, text), text
 
 
-def test_a_trigger_is_text_or_one_special_token(llguidance_bench) -> None:
-    spec = GrammarSpec.structural_tag(
-        {
-            "structures": [{"begin": "<|im_start|>x", "schema": True, "end": ""}],
-            "triggers": ["<|im_start|>x"],
-        }
+def test_a_trigger_is_text_or_begins_with_a_special_token(llguidance_bench) -> None:
+    bench = llguidance_bench
+    structure = {"begin": "x<|im_start|>y", "schema": DIGIT, "end": ""}
+    spec = GrammarSpec.structural_tag({"structures": [structure], "triggers": ["x<|im_start|>"]})
+    with pytest.raises(RequestError, match="plain text, or begin with a special token"):
+        bench.compile(spec)
+    structure["begin"] = "<|im_start|>xy"
+    spec = GrammarSpec.structural_tag({"structures": [structure], "triggers": ["<|im_start|>x"]})
+    grammar = bench.compile(spec)
+    for text in ("x", "x<|im_start|>xy3", "<|im_start|>xy1 x"):
+        assert bench.accepts(grammar, text), text
+    for text in ("<|im_start|>", "<|im_start|>y", "<|im_start|>xz"):
+        assert not bench.accepts(grammar, text), text
+
+
+def test_marks_and_what_leads(llguidance_bench) -> None:
+    mark = "<|im_start|>"
+    grammar = llguidance_bench.compile(
+        tag(leading=["to "], marks=[f"{mark}user "], stop_after_first=True, opening=["to ", ""])
     )
-    with pytest.raises(RequestError, match="plain text, or one special token alone"):
-        llguidance_bench.compile(spec)
+    for text in ("", "x to <", "to <a>1</a>", f"hi{mark}user to <a>1</a>", f"{mark}user <a>2</a>"):
+        assert llguidance_bench.accepts(grammar, text), text
+    for text in ("to me", "  to me", f"{mark}user to me", mark, f"{mark}you", "to <a>x</a>"):
+        assert not llguidance_bench.accepts(grammar, text), text
+
+
+def test_a_preface(llguidance_bench) -> None:
+    for begin, end in (("<|im_start|>", "<|im_start|>so "), ("(", ")")):
+        grammar = llguidance_bench.compile(
+            tag(preface=[begin, end], at_least_one=True, stop_after_first=True)
+        )
+        thought = f"{begin}Hm <a>{end}"
+        for text in ("<a>1</a>", f"{thought}<a>1</a>", f'{thought}{thought}<b>"x"'):
+            assert llguidance_bench.accepts(grammar, text), text
+        for text in ("", thought, f"{begin}<a>1</a>", "hi<a>1</a>", f"{thought}<a>x</a>"):
+            assert not llguidance_bench.accepts(grammar, text), text
 
 
 def test_options_are_ours() -> None:

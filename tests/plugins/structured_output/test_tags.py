@@ -25,7 +25,7 @@ def test_a_description_is_read() -> None:
         "stop_after_first": True,
     }
     assert parse(full) == StructuralTag(
-        (Structure("<a>", {}, "</a>"),), ("<<",), "<", ", ", ">", True, True
+        (Structure("<a>", {}, "</a>"),), ("<<",), ("<",), ", ", ">", True, True
     )
     assert parse(GOOD | {"separator": None}).separator is None
 
@@ -45,10 +45,17 @@ BAD = [
     (GOOD | {"structures": [STRUCTURE | {"begin": 3}]}, "must be text"),
     (GOOD | {"structures": [STRUCTURE | {"schema": 3}]}, "must be a JSON Schema"),
     (GOOD | {"triggers": []}, "at least one trigger"),
-    (GOOD | {"triggers": [""]}, "no empty one"),
-    (GOOD | {"triggers": [3]}, "at least one trigger"),
+    (GOOD | {"triggers": [""]}, "takes no empty text"),
+    (GOOD | {"triggers": [3]}, "triggers of a structural tag takes up to 64 texts"),
     (GOOD | {"triggers": ["b"]}, "'<a>' must start with one of the triggers: 'b'"),
     (GOOD | {"at_least_one": 1}, "at_least_one of a structural tag must be a bool"),
+    (GOOD | {"triggers": ["<"] * 65}, "up to 64 texts"),
+    (GOOD | {"opening": []}, "at least one trigger and one opening"),
+    (GOOD | {"marks": [" "]}, "marks of a structural tag takes no empty text"),
+    (GOOD | {"leading": ["x"]}, "leading of a structural tag needs stop_after_first"),
+    (GOOD | {"preface": ["<", ">"]}, "preface of a structural tag .* needs at_least_one"),
+    (GOOD | {"preface": ["<"], "at_least_one": True}, "preface of a structural tag takes two"),
+    (GOOD | {"otherwise": {}}, "otherwise of a structural tag needs at_least_one"),
     (GOOD | {"opening": None}, "opening of a structural tag must be a str"),
     ("{", "is not JSON"),
 ]
@@ -65,6 +72,8 @@ def test_schemas_within_tags_are_judged(bench) -> None:
     bad = {"type": "array", "uniqueItems": True}
     portable = GOOD | {"structures": [STRUCTURE | {"schema": bad}]}
     assert "'uniqueItems'" in bench.backend.refusal(GrammarSpec.structural_tag(portable))
+    otherwise = GOOD | {"otherwise": bad, "at_least_one": True, "stop_after_first": True}
+    assert "'uniqueItems'" in bench.backend.refusal(GrammarSpec.structural_tag(otherwise))
     content = {"type": "json_schema", "json_schema": bad}
     tag = {"type": "tag", "begin": "<a>", "content": content, "end": "</a>"}
     own = GrammarSpec.structural_tag({"type": "structural_tag", "format": tag})

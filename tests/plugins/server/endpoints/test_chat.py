@@ -221,6 +221,41 @@ def test_a_response_format_becomes_a_grammar(http, engine) -> None:
     assert third is None
 
 
+@pytest.mark.parametrize(
+    ("parser", "form", "kind"),
+    [
+        ("hermes", {"response_format": {"type": "json_object"}}, "structural_tag"),
+        ("harmony", {"response_format": {"type": "json_object"}}, "structural_tag"),
+        ("hermes", {"structured_outputs": {"json": '{"enum": [1]}'}}, "structural_tag"),
+        ("hermes", {"structured_outputs": {"json": "{"}}, "json_schema"),
+        ("hermes", {"structured_outputs": {"json": "3"}}, "json_schema"),
+        ("hermes", {"structured_outputs": {"regex": "a+"}}, "regex"),
+        ("qwen3_xml", {"response_format": {"type": "json_object"}}, "json_object"),
+    ],
+)
+def test_a_form_beside_tools(open_http, engine, parser: str, form, kind: str) -> None:
+    http = open_http(tool_call_parser=parser)
+    http.post(PATH, messages=ASK, tools=[TOOL], **form)
+    http.post(PATH, messages=ASK, tools=[TOOL], tool_choice="none", **form)
+    with_tools, without = (request.params.grammar for request in engine.requests)
+    assert with_tools.kind == kind
+    assert without.kind != "structural_tag"
+
+
+def test_special_marks_of_reasoning_may_stand_in_free_text(
+    open_http, engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    http = open_http(reasoning_parser="mistral", tool_call_parser="mistral")
+    special = {7: "[THINK]", 8: "[/THINK]"}
+    monkeypatch.setattr(http.state.renderer.tokenizer, "special_token_texts", special)
+    tool = {**TOOL, "function": {**TOOL["function"], "strict": True}}
+    http.post(PATH, messages=ASK, tools=[tool])
+    http.post(PATH, messages=ASK, tools=[tool], tool_choice="required")
+    free, forced = (json.loads(r.params.grammar.value) for r in engine.requests)
+    assert free["marks"] == ["[THINK]", "[/THINK]"]
+    assert "marks" not in forced and "preface" in forced
+
+
 def test_reasoning_is_kept_apart(open_http, engine) -> None:
     http = open_http(reasoning_parser="qwen3")
     engine.reply = "<think>\nHm.\n</think>\n\nYes."
