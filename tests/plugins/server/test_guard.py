@@ -1,5 +1,7 @@
 """Who may come in."""
 
+import hmac
+
 import pytest
 
 from hotshoe.errors import ConfigError
@@ -61,6 +63,16 @@ def test_public_files_are_bytes_and_nothing_more(open_http) -> None:
 def test_keys(open_http, value: str, status: int) -> None:
     http = open_http(api_key=["another-key", KEY])
     assert http("GET", "/v1/models", headers={"authorization": value}).status_code == status
+
+
+def test_of_two_keys_none_counts(open_http) -> None:
+    http = open_http(api_key=[KEY])
+    given = (b"authorization", f"Bearer {KEY}".encode())
+    other = (b"authorization", b"Bearer another-key")
+    host = (b"host", b"localhost")
+    assert http.app._identify({"headers": [host, given]})
+    for pair in ([given, other], [other, given], [given, given]):
+        assert http.app._identify({"headers": [host, *pair]}) is None
 
 
 def test_each_key_has_its_own_prefix_cache(open_http, engine) -> None:
@@ -125,6 +137,22 @@ def test_a_ring_finds_its_keys_alone() -> None:
     assert ring and not Keyring([])
     assert ring.find(b"one-of-many") != ring.find(b"two-of-many")
     assert ring.find(b"") is ring.find(b"one") is None
+
+
+@pytest.mark.parametrize("key", ["first-key", "last-key!", "first-ke", "none-such", "", "x" * 9999])
+def test_every_key_costs_the_same_comparisons(monkeypatch, key: str) -> None:
+    """Time itself is too noisy to test; these are all the steps that see a key."""
+    compared: list[tuple[int, int]] = []
+
+    def compare(one: bytes, other: bytes) -> bool:
+        compared.append((len(one), len(other)))
+        return one == other
+
+    known = ["first-key", "second-key", "last-key!"]
+    ring = Keyring(known)
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    assert (ring.find(key.encode()) is not None) == (key in known)
+    assert compared == [(32, 32)] * len(known)
 
 
 def test_files_of_keys(tmp_path, open_http) -> None:
