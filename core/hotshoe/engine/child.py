@@ -44,6 +44,9 @@ class Child:
     Args:
         control: The channel to its owner.
         folder: Made by the owner for the socket alone, to be removed when the owner has gone.
+
+    Attributes:
+        is_orphaned: The owner has gone.
     """
 
     def __init__(self, control: Connection, folder: str | None) -> None:
@@ -52,7 +55,7 @@ class Child:
         self._path: Path | None = None
         self._loop: EngineLoop | None = None
         self._stopping = False
-        self._orphaned = False
+        self.is_orphaned = False
 
     def run(self) -> int:
         """Serve until told to stop; return the exit code."""
@@ -60,7 +63,7 @@ class Child:
             signal.signal(signal.SIGTERM, self._stop)
             message = self._control.fetch()
             if message is None:
-                self._orphaned = True
+                self.is_orphaned = True
                 return 1
             threading.Thread(target=self._watch_owner, name="hotshoe-owner", daemon=True).start()
             self._serve(decode_start(message))
@@ -74,7 +77,7 @@ class Child:
         finally:
             # It ends anyway: the owner, who hangs up at bad news, must not interrupt that.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            if self._orphaned:
+            if self.is_orphaned:
                 self._clean()
         return 0
 
@@ -101,7 +104,7 @@ class Child:
     def _watch_owner(self) -> None:
         """Wait for the end of the channel, the only thing that can come now."""
         select.select([self._control], [], [])
-        self._orphaned = True
+        self.is_orphaned = True
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(GRACE_S)
         self._clean()
@@ -118,7 +121,11 @@ def main() -> int:
     """Take the channel's number, and perhaps the folder, from the command line."""
     number, *folder = sys.argv[1:]
     control = Connection(socket.socket(fileno=int(number)))
-    return Child(control, folder[0] if folder else None).run()
+    child = Child(control, folder[0] if folder else None)
+    code = child.run()
+    if child.is_orphaned:
+        os._exit(code)  # what libraries do at exit may take long, and memory is wanted back
+    return code
 
 
 if __name__ == "__main__":
