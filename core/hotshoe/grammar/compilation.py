@@ -1,14 +1,16 @@
 """Compiles grammars on threads of their own, and keeps those used last within a memory limit.
 
 Equal grammars are compiled once, however many requests ask at a time. A library cannot be stopped
-in the middle of its work: whoever waits gives up after a time limit, while the thread goes on, and
-a slow backend delays only grammars of its own.
+in the middle of its work: whoever waits gives up after a time limit, while the thread goes on.
+Others take the place of threads that are held so, up to a limit, beyond which new grammars are
+refused until one comes free. A slow backend delays only grammars of its own.
 """
 
 from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -20,6 +22,8 @@ from hotshoe.grammar.backends import GrammarBackends
 from hotshoe.types import GrammarSpec
 
 THREADS_PER_BACKEND = 2
+#: With those in place of threads that are held. Each may keep a processor busy for good.
+MAX_THREADS_PER_BACKEND = 6
 #: What a grammar that failed to compile counts in the cache.
 FAILURE_BYTES = 1024
 
@@ -33,16 +37,22 @@ class Compilations:
         backends: To compile with.
         vocabulary: Reads the vocabulary; called once, by a thread that compiles.
         cache_bytes: Memory that finished grammars may take before the least recently used goes.
+        held_after_s: A grammar that takes longer to compile holds its thread.
     """
 
     def __init__(
-        self, backends: GrammarBackends, vocabulary: Callable[[], Vocabulary], cache_bytes: int
+        self,
+        backends: GrammarBackends,
+        vocabulary: Callable[[], Vocabulary],
+        cache_bytes: int,
+        held_after_s: float,
     ) -> None:
         self._backends = backends
         self._read_vocabulary = vocabulary
         self._vocabulary: Vocabulary | None = None
         self._vocabulary_lock = threading.Lock()
         self._cache_bytes = cache_bytes
+        self._held_after_s = held_after_s
         self._lock = threading.Lock()
         self._grammars: OrderedDict[GrammarSpec, Future[Ready]] = OrderedDict()
         self._sizes: dict[GrammarSpec, int] = {}
@@ -63,7 +73,8 @@ class Compilations:
     def submit(self, spec: GrammarSpec) -> Future[Ready]:
         """Return a compiler and the grammar, now or later.
 
-        The future raises RequestError if the grammar is malformed or too large.
+        The future raises RequestError if the grammar is malformed or too large, or no thread is
+        left to compile it.
         """
         assert spec.backend is not None, "the backend was chosen before"
         key = replace(spec, after=())
@@ -72,10 +83,22 @@ class Compilations:
             if future is not None:
                 self._grammars.move_to_end(key)
                 return future
-            future = self._grammars[key] = Future()
-            lane = self._lanes.setdefault(spec.backend, _Lane(self._open, spec.backend))
+            future = Future()
+            lane = self._lanes.get(spec.backend)
+            if lane is None:
+                lane = _Lane(self._open, spec.backend, self._held_after_s)
+                self._lanes[spec.backend] = lane
+            if lane.num_held() == MAX_THREADS_PER_BACKEND:
+                future.set_exception(_no_thread(spec))
+                return future
+            self._grammars[key] = future
         lane.put(lambda: self._compile(lane, key, future))
         return future
+
+    def relieve(self) -> None:
+        """Let others take the place of threads that are held; to be called while somebody waits."""
+        for lane in self._lanes.values():
+            lane.relieve()
 
     def close(self) -> None:
         """Let the threads end when they have finished what they are doing."""
@@ -107,9 +130,13 @@ class Compilations:
 class _Lane:
     """One backend's queue, threads and compiler. The threads never keep a process alive."""
 
-    def __init__(self, open_backend: Callable[[str], GrammarCompiler], name: str) -> None:
+    def __init__(
+        self, open_backend: Callable[[str], GrammarCompiler], name: str, held_after_s: float
+    ) -> None:
         self._open = open_backend
         self._name = name
+        self._held_after_s = held_after_s
+        self._since: dict[int, float] = {}  # by thread: when it began what it is doing
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._compiler: GrammarCompiler | None = None
@@ -118,10 +145,21 @@ class _Lane:
     def put(self, job: Callable[[], None]) -> None:
         """Do a job soon."""
         self._jobs.put(job)
-        if len(self._threads) < THREADS_PER_BACKEND:
-            name = f"hotshoe-grammar-{self._name}-{len(self._threads)}"
-            self._threads.append(threading.Thread(target=self._run, name=name, daemon=True))
-            self._threads[-1].start()
+        self.relieve()
+
+    def relieve(self) -> None:
+        """Start a thread if there are too few that are not held."""
+        number = len(self._threads)
+        if number < min(THREADS_PER_BACKEND + self.num_held(), MAX_THREADS_PER_BACKEND):
+            name = f"hotshoe-grammar-{self._name}-{number}"
+            thread = threading.Thread(target=self._run, args=(number,), name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def num_held(self) -> int:
+        """Count the threads that are held."""
+        begun = time.monotonic() - self._held_after_s
+        return sum(since <= begun for since in list(self._since.values()))
 
     def compiler(self) -> GrammarCompiler:
         """Return the compiler; the first caller makes it, others wait."""
@@ -134,9 +172,19 @@ class _Lane:
         for _ in self._threads:
             self._jobs.put(None)
 
-    def _run(self) -> None:
+    def _run(self, number: int) -> None:
         while (job := self._jobs.get()) is not None:
+            self._since[number] = time.monotonic()
             job()
+            del self._since[number]
+
+
+def _no_thread(spec: GrammarSpec) -> UserError:
+    return RequestError(
+        f"grammar: {MAX_THREADS_PER_BACKEND} grammars hold all threads that compile with "
+        f"{spec.backend}; try again later, or restart the engine",
+        "grammar",
+    )
 
 
 def _as_request_error(spec: GrammarSpec, error: BaseException) -> UserError:

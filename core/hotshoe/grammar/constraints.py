@@ -77,7 +77,8 @@ class Constraints:
         timeout_s: float,
     ) -> None:
         self._scheduler = scheduler
-        self._compilations = Compilations(backends, vocabulary, cache_bytes)
+        # Half of the time, so that what waits behind such a grammar still gets its turn.
+        self._compilations = Compilations(backends, vocabulary, cache_bytes, timeout_s / 2)
         self._timeout_s = timeout_s
         self._compiling: dict[str, _Constraint] = {}
         self._running: dict[str, _Constraint] = {}
@@ -112,6 +113,8 @@ class Constraints:
     def collect(self) -> list[TokenOutput]:
         """Let requests be run whose grammar is compiled; return those that failed."""
         now = time.monotonic()
+        if self._compiling:
+            self._compilations.relieve()
         arrived = [c for c in self._compiling.values() if c.grammar.done() or now > c.deadline]
         outputs: dict[_Constraint, TokenOutput] = {}
         for constraint in arrived:

@@ -56,6 +56,9 @@ class ToyCompiler:
     def compile(self, spec: GrammarSpec) -> ToyGrammar:
         self.backend.compiled.append(spec.value)
         assert self.backend.gate.wait(60)
+        if spec.value.startswith("slow"):
+            assert self.backend.release.wait(60)
+            return ToyGrammar([])
         if spec.value == "broken":
             raise RequestError("grammar: a bracket is open", "grammar")
         if spec.value == "bug":
@@ -75,9 +78,10 @@ class ToyCompiler:
 
 @dataclass
 class ToyBackend:
-    """`gate` holds compilations up; `compiled` and `fills` say what was asked."""
+    """`gate` holds compilations up, `release` slow ones; the lists say what was asked."""
 
     gate: threading.Event = field(default_factory=threading.Event)
+    release: threading.Event = field(default_factory=threading.Event)
     compiled: list[str] = field(default_factory=list)
     fills: list[int] = field(default_factory=list)
     lacks: str | None = None

@@ -1,6 +1,7 @@
 """Grammars are compiled once, off the caller's thread, and forgotten by memory."""
 
 import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from hotshoe.errors import RequestError
 from hotshoe.grammar.backends import GrammarBackends
 from hotshoe.grammar.compilation import (
     FAILURE_BYTES,
+    MAX_THREADS_PER_BACKEND,
     THREADS_PER_BACKEND,
     Compilations,
 )
@@ -21,9 +23,10 @@ def spec(value: str, **more) -> GrammarSpec:
 
 @pytest.fixture
 def compilations(toy, vocabulary):
-    made = Compilations(GrammarBackends({"toy": lambda: toy}), lambda: vocabulary, 2500)
+    made = Compilations(GrammarBackends({"toy": lambda: toy}), lambda: vocabulary, 2500, 0.0)
     yield made
     toy.gate.set()
+    toy.release.set()
     made.close()
 
 
@@ -66,10 +69,38 @@ def test_a_panic_costs_no_thread(compilations) -> None:
         compilations.submit(spec(str(i))).result(60)
 
 
+def test_threads_that_are_held_are_replaced(compilations, toy) -> None:
+    held = [compilations.submit(spec(f"slow {i}")) for i in range(MAX_THREADS_PER_BACKEND - 1)]
+    waiting = compilations.submit(spec("1 2"))
+    while not waiting.done():
+        compilations.relieve()
+        time.sleep(0.001)
+    assert len(toy.compiled) == MAX_THREADS_PER_BACKEND
+    assert not any(future.done() for future in held)
+
+
+def test_no_more_are_held_than_there_may_be_threads(compilations, toy) -> None:
+    ready = compilations.submit(spec("1"))
+    assert ready.result(60)
+    held = [compilations.submit(spec(f"slow {i}")) for i in range(MAX_THREADS_PER_BACKEND)]
+    while len(toy.compiled) <= MAX_THREADS_PER_BACKEND:
+        compilations.relieve()
+        time.sleep(0.001)
+    for _ in range(2):
+        with pytest.raises(RequestError, match="6 grammars hold all threads that compile with toy"):
+            compilations.submit(spec("2")).result(60)
+    assert compilations.submit(spec("1")) is ready
+    toy.release.set()
+    for future in held:
+        future.result(60)
+    while compilations.submit(spec("2")).exception(60):  # until a thread says that it is free
+        time.sleep(0.001)
+
+
 def test_a_slow_backend_delays_no_other(toy, vocabulary) -> None:
     slow = type(toy)()
     both = Compilations(
-        GrammarBackends({"toy": lambda: toy, "slow": lambda: slow}), lambda: vocabulary, 10**6
+        GrammarBackends({"toy": lambda: toy, "slow": lambda: slow}), lambda: vocabulary, 10**6, 60
     )
     waiting = [both.submit(replace(spec(str(i)), backend="slow")) for i in range(4)]
     both.submit(spec("1")).result(60)
@@ -87,7 +118,7 @@ def test_the_vocabulary_is_read_once_and_not_by_the_caller(toy, vocabulary) -> N
         readers.append(threading.current_thread().name)
         return vocabulary
 
-    lazy = Compilations(GrammarBackends({"toy": lambda: toy}), read, 10**6)
+    lazy = Compilations(GrammarBackends({"toy": lambda: toy}), read, 10**6, 60)
     for future in [lazy.submit(spec(str(i))) for i in range(6)]:
         future.result(60)
     lazy.close()
