@@ -72,10 +72,14 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class MemoryBudget:
-    """Bytes that the engine may still take on the device, and how that was found."""
+    """Bytes that the KV cache may take on the device, and how that was found.
+
+    `free_bytes` are all that are free, if that is known: weights may take no more.
+    """
 
     available_bytes: int
     note: str = ""
+    free_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +176,8 @@ class Platform(ABC):
         return {}
 
     def memory_budget(self, config: EngineConfig) -> MemoryBudget:
-        """Return what is still free for the KV cache. Called after the weights are loaded."""
+        """Return what is still free for the KV cache. Called after the weights are loaded, and
+        before that, for `free_bytes`, unless it is to be asked after a step has run."""
         return MemoryBudget(self.facts().memory_bytes // 2, "half of the device's memory")
 
     def create_worker(self, config: EngineConfig) -> Worker | None:

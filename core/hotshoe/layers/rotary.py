@@ -18,6 +18,8 @@ from torch import Tensor
 from hotshoe.errors import CheckpointError
 
 DEFAULT_THETA = 10_000.0
+#: Positions whose angles are computed at once.
+CHUNK = 4096
 ALIASES = {"su": "longrope"}
 
 
@@ -96,10 +98,13 @@ class Rotary:
 def rotary_table(inv_freq: Tensor, num_positions: int, attention_factor: float = 1.0) -> Tensor:
     """Return the table of float64 inverse frequencies [rotary_dim / 2]."""
     half = inv_freq.shape[0]
-    angles = torch.outer(torch.arange(num_positions, dtype=torch.float64), inv_freq.double())
     table = torch.empty(num_positions, 2 * half, dtype=torch.float32)
-    table[:, :half] = angles.cos().mul_(attention_factor)
-    table[:, half:] = angles.sin_().mul_(attention_factor)
+    for begin in range(0, num_positions, CHUNK):  # so that no second table is ever whole
+        part = table[begin : begin + CHUNK]
+        positions = torch.arange(begin, begin + part.shape[0], dtype=torch.float64)
+        angles = torch.outer(positions, inv_freq.double())
+        part[:, :half] = angles.cos().mul_(attention_factor)
+        part[:, half:] = angles.sin_().mul_(attention_factor)
     return table
 
 

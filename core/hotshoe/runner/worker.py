@@ -55,6 +55,8 @@ MIXED_REQS = (1, 2, 80, 256)
 MIXED_PROMPT = 100
 #: Of a quantised weight's element, in the densest format.
 LEAST_BITS = 4
+#: Of an entry in the table of all requests' tokens.
+TOKEN_BYTES = 4
 GIB = 2**30
 
 
@@ -104,7 +106,7 @@ class TorchWorker:
             ctx, model = self.build()
             self._records, hindrance = self._recording()
             self._ops = self._operations(model.vocab_size)
-            self._check_weights(ctx)
+            self._check_memory(ctx)
         self._communicator = ctx.communicator
         if self._communicator is not None:
             assert self._rendezvous is not None
@@ -164,22 +166,40 @@ class TorchWorker:
         )
         return ctx, self._builder(self._model_config, ctx)
 
-    def _check_weights(self, ctx: BuildContext) -> None:
-        """Refuse weights that the whole device could not hold, before any is loaded.
+    def _check_memory(self, ctx: BuildContext) -> None:
+        """Refuse, before any is taken, weights and tables that the device could not hold.
 
         Raises:
             MemoryLimitError: Even the least that they can take is too much.
         """
-        facts = self._selector.facts
+        config, name = self._config, self._selector.facts.name
+        assert config.max_model_len is not None
+        free = self._free_bytes()
         bits = 8 * ctx.torch_dtype.itemsize if self._quantization is None else LEAST_BITS
         numel = sum(math.prod(weight.shape) for weight in ctx.weights.expected.values())
-        needed = numel * bits // 8 // ctx.size
-        if needed > facts.memory_bytes:
+        weights = numel * bits // 8 // ctx.size
+        if weights > free:
             raise MemoryLimitError(
-                f"the weights take {needed / GIB:.1f} GiB or more, but {facts.name} has "
-                f"{facts.memory_bytes / GIB:.1f} GiB in all; use a smaller model, --quantization, "
-                "or several devices (--tensor-parallel-size)"
+                f"the weights take {weights / GIB:.1f} GiB or more, but {name} has "
+                f"{free / GIB:.1f} GiB for them; free memory, or use a smaller model, "
+                "--quantization, or several devices (--tensor-parallel-size)"
             )
+        tables = config.max_num_seqs * config.max_model_len * TOKEN_BYTES
+        if weights + tables > free:
+            raise MemoryLimitError(
+                f"the tokens of {config.max_num_seqs} requests of {config.max_model_len} take "
+                f"{tables / GIB:.1f} GiB beside the weights' {weights / GIB:.1f}, but {name} has "
+                f"{free / GIB:.1f} GiB for them; lower --max-num-seqs or --max-model-len"
+            )
+
+    def _free_bytes(self) -> int:
+        """Return what the device has, less what others took where that is known."""
+        memory = self._selector.facts.memory_bytes
+        if self._platform.measures_memory:
+            return memory
+        with blaming(self._platform.name):
+            free = self._platform.memory_budget(self._config).free_bytes
+        return memory if free is None else min(free, memory)
 
     def _recording(self) -> tuple[bool, str]:
         """Tell whether steps are to be recorded, and what alone stands against all or some."""

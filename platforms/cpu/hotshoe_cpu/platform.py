@@ -161,7 +161,8 @@ class CpuPlatform(Platform):
     def memory_budget(self, config: EngineConfig) -> MemoryBudget:
         free = free_memory_bytes()
         note = f"{CACHE_SHARE:.0%} of the {free / 2**30:.1f} GiB that are free"
-        return MemoryBudget(int(free * CACHE_SHARE) // self._part[1], note)
+        parts = self._part[1]
+        return MemoryBudget(int(free * CACHE_SHARE) // parts, note, free // parts)
 
     def _core_plan(self) -> CorePlan:
         try:

@@ -9,32 +9,74 @@ import torch
 from hotshoe.config import EngineConfig
 from hotshoe.errors import MemoryLimitError
 from hotshoe.layers import BuildContext
-from hotshoe.platform import DeviceFacts
+from hotshoe.platform import Available, DeviceFacts, MemoryBudget, Platform
 from hotshoe.runner.worker import TorchWorker, _enough_memory
 
 FACTS = DeviceFacts("plain", "cpu", "a test's device", "any", 1 << 30, 1)
 
 
-def check(num_elements: int, dtype: str, quantized: bool = False, size: int = 1) -> None:
+class Plain(Platform):
+    """A device of 1 GiB, of which so much is free."""
+
+    name = "plain"
+
+    def __init__(self, free_bytes: int | None = None, measures: bool = False) -> None:
+        self.measures_memory = measures
+        self._free_bytes = free_bytes
+
+    def probe(self) -> Available:
+        return Available(0)
+
+    def facts(self) -> DeviceFacts:
+        return FACTS
+
+    def memory_budget(self, config: EngineConfig) -> MemoryBudget:
+        assert not self.measures_memory, "asked before a step has run"
+        return MemoryBudget(0, free_bytes=self._free_bytes)
+
+
+def check(
+    num_elements: int,
+    dtype: str,
+    quantized: bool = False,
+    size: int = 1,
+    platform: Platform | None = None,
+    **options: int,
+) -> None:
     selector = SimpleNamespace(facts=FACTS)
-    worker = TorchWorker(
-        EngineConfig(), None, None, selector, None, object() if quantized else None
-    )
+    config = EngineConfig(**{"max_model_len": 16, "max_num_seqs": 1, **options})
+    quantization = object() if quantized else None
+    worker = TorchWorker(config, None, platform or Plain(), selector, None, quantization)
     ctx = BuildContext(selector, dtype, dtype, 16, 64, size=size)
     ctx.weights.expect("a", (num_elements // 2,), lambda tensor: None)
     ctx.weights.expect("b", (num_elements // 2 // 4, 4), lambda tensor: None)
-    worker._check_weights(ctx)
+    worker._check_memory(ctx)
 
 
 def test_weights_that_cannot_fit_are_refused_before_they_are_loaded() -> None:
-    check(1 << 28, "float32")
+    check(1 << 27, "float32")
     with pytest.raises(MemoryLimitError, match=re.escape("take 2.0 GiB or more, but a test's")):
         check(1 << 29, "float32")
-    check(1 << 29, "bfloat16")
-    check(1 << 29, "float32", size=2)
-    check(1 << 31, "bfloat16", quantized=True)
+    check(1 << 28, "bfloat16")
+    check(1 << 28, "float32", size=2)
+    check(1 << 30, "bfloat16", quantized=True)
     with pytest.raises(MemoryLimitError, match="tensor-parallel-size"):
         check(1 << 32, "bfloat16", quantized=True)
+
+
+def test_what_others_took_is_not_there_for_weights() -> None:
+    check(1 << 27, "float32", platform=Plain(600 << 20))
+    with pytest.raises(MemoryLimitError, match=re.escape("0.5 GiB or more, but a test's device")):
+        check(1 << 27, "float32", platform=Plain(500 << 20))
+    with pytest.raises(MemoryLimitError):
+        check(1 << 29, "float32", platform=Plain(1 << 40))  # whatever it believes
+    check(1 << 27, "float32", platform=Plain(0, measures=True))
+
+
+def test_tables_that_cannot_fit_are_refused_before_they_are_made() -> None:
+    check(1 << 20, "float32", max_num_seqs=256, max_model_len=131072)
+    with pytest.raises(MemoryLimitError, match="lower --max-num-seqs or --max-model-len"):
+        check(1 << 20, "float32", max_num_seqs=4096, max_model_len=131072)
 
 
 def test_memory_that_runs_out_is_a_user_error() -> None:

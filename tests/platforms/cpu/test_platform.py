@@ -106,6 +106,7 @@ def test_memory_budget_is_a_share_of_what_is_free() -> None:
     budget = CpuPlatform().memory_budget(EngineConfig())
     assert 0 < budget.available_bytes < CpuPlatform().facts().memory_bytes
     assert "free" in budget.note
+    assert budget.available_bytes < budget.free_bytes < CpuPlatform().facts().memory_bytes
 
 
 def test_processor_name(tmp_path: Path) -> None:
