@@ -33,11 +33,13 @@ class Outcome:
 
     Attributes:
         refused: Its reason, if it declined.
+        left_out: Why the case could not be run here, if so.
         defect: What is wrong, if anything.
         error: Largest error as a share of the tolerance.
     """
 
     refused: str = ""
+    left_out: str = ""
     defect: str = ""
     error: float = 0.0
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import secrets
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -17,12 +16,10 @@ from typing import Any
 
 import torch
 
-from hotshoe.config import EngineConfig
 from hotshoe.errors import ConfigError
-from hotshoe.platform import DeviceFacts, Platform
 from hotshoe.plugins import PluginManager
-from hotshoe.plugins.platforms import blaming, candidates_of, choose_platform, troubles
-from hotshoe.slots import REFERENCE, SLOTS, Candidate, KVLayout, Selector
+from hotshoe.plugins.platforms import blaming, choose_platform, troubles
+from hotshoe.slots import SLOTS, Candidate, KVLayout
 from hotshoe.suggest import did_you_mean
 from hotshoe_conformance import measure
 from hotshoe_conformance.cases import SUITES
@@ -33,6 +30,7 @@ from hotshoe_conformance.judge import Outcome, ask, ask_outcome, judge
 from hotshoe_conformance.rank import Job
 from hotshoe_conformance.ranks import group_outcomes
 from hotshoe_conformance.report import CandidateReport, Defect, Report, SlotReport
+from hotshoe_conformance.subject import declared_layout, offered, resolved, why_alone
 from hotshoe_conformance.tokens import token_defects
 
 NUM_RANDOM, NUM_RANDOM_QUICK = 40, 8
@@ -178,7 +176,9 @@ class Kit:
 
     def _book(self, found: CandidateReport, case: Case, outcome: Outcome) -> None:
         setup = case.setup
-        if outcome.refused:
+        if outcome.left_out:
+            found.leave_out(1, outcome.left_out)
+        elif outcome.refused:
             found.refuse(outcome.refused)
         elif outcome.defect:
             repeat = self._repeat(case, found.name)
@@ -190,43 +190,25 @@ class Kit:
         found.error = max(found.error, outcome.error)
 
     def _run_among_ranks(self, candidate: Candidate, found: CandidateReport) -> None:
-        accepted: dict[int, list[Case]] = {}
+        accepted = []
         for case in self._cases(candidate.slot):
             outcome = ask_outcome(candidate, case.setup.spec, self.facts)
             if outcome is None:
-                accepted.setdefault(case.setup.spec.size, []).append(case)
+                accepted.append(case)
             elif len(found.defects) < MAX_DEFECTS:
                 self._book(found, case, outcome)
-        for size, group in accepted.items():
-            reason = self._clock.reason if self._clock.over else self._why_not(size)
-            if reason:
-                found.leave_out(len(group), reason)
-                continue
-            job = Job(
-                self.platform.name,
-                self.options.platform_options,
-                candidate.name,
-                size=size,
-                seed=self.seed,
-            )
-            limit = MAX_DEFECTS - len(found.defects)
-            outcomes = group_outcomes(job, group, self.platform.asynchronous, limit)
-            with closing(outcomes):
-                for count, (case, outcome) in enumerate(outcomes, 1):
-                    self._clock.say(f"{candidate.slot}/{candidate.name}, case {case.index}")
-                    self._book(found, case, outcome)
-                    if self._clock.over:
-                        found.leave_out(len(group) - count, self._clock.reason)
-                        break
-
-    def _why_not(self, size: int) -> str:
-        """Say why the platform cannot be that of several workers here, empty if it can."""
-        try:
-            platform = choose_platform(self.plugins, self.platform.name)
-            resolved(platform, self.options.platform_options, 0, size)
-        except ConfigError as error:
-            return str(error)
-        return ""
+        subject = (self.platform.name, self.options.platform_options)
+        why_alone_here = cache(lambda size: why_alone(self.plugins, *subject, size))
+        outcomes = group_outcomes(
+            Job(*subject, candidate.name, seed=self.seed),
+            accepted,
+            self.platform.asynchronous,
+            MAX_DEFECTS - len(found.defects),
+            lambda size: self._clock.reason if self._clock.over else why_alone_here(size),
+        )
+        for case, outcome in outcomes:
+            self._clock.say(f"{candidate.slot}/{candidate.name}, case {case.index}")
+            self._book(found, case, outcome)
 
     def _free_bytes(self) -> int:
         with blaming(self.platform.name):
@@ -287,56 +269,6 @@ class Kit:
         return measure.timings(SUITES[slot], setups, candidate, self.facts, self.seed)
 
 
-def resolved(
-    platform: Platform, options: dict[str, Any], rank: int = 0, size: int = 1
-) -> EngineConfig:
-    """Return a platform's configuration, as one of several workers where there are.
-
-    Raises:
-        ConfigError: An option is wrong, or there cannot be so many workers.
-    """
-    config = EngineConfig(
-        platform=platform.name, platform_options=options, tensor_parallel_size=size
-    )
-    config = config.resolve_changes(platform.resolve(config))
-    if size > 1:
-        platform.take_part(rank, size)
-    return config
-
-
 def _following(fixed: Sequence[Setup], count: int) -> set[int]:
     """Return the indices of random cases, which follow the fixed ones."""
     return {*range(len(fixed), len(fixed) + count)}
-
-
-def declared_layout(candidate: Candidate, spec: Any, facts: DeviceFacts) -> KVLayout | None:
-    """Return the layout that an attention candidate says it reads, None where it does not say."""
-    if candidate.layout is not None:
-        return candidate.layout(spec, facts)
-    layout = getattr(candidate.build, "layout", None)
-    return layout if isinstance(layout, KVLayout) else None
-
-
-def offered(
-    platform: Platform, plugins: PluginManager, facts: DeviceFacts
-) -> dict[str, Sequence[Candidate]]:
-    """Return every slot's candidates, the reference last.
-
-    Raises:
-        SelectionError: A platform or plugin offers something that no engine could take.
-    """
-    found = candidates_of(platform, plugins)
-    Selector(SLOTS, found, facts)  # refuses unknown slots
-    return {
-        name: [
-            *(c for c in found if c.slot == name),
-            Candidate(name, REFERENCE, _accept_all, slot.reference),
-        ]
-        for name, slot in SLOTS.items()
-    }
-
-
-def _accept_all(spec: Any, facts: DeviceFacts) -> Any:
-    from hotshoe.slots import accept
-
-    return accept(0)

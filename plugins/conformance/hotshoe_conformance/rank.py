@@ -23,6 +23,7 @@ from hotshoe.errors import FOREIGN, EngineError
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import DeviceFacts
 from hotshoe.plugins import PluginManager
+from hotshoe.plugins.platforms import choose_platform
 from hotshoe.slots import Candidate, CommunicatorSpec, Rendezvous
 from hotshoe_conformance.cases.base import Case, cases
 from hotshoe_conformance.cases.communicator import (
@@ -35,6 +36,7 @@ from hotshoe_conformance.cases.communicator import (
 )
 from hotshoe_conformance.judge import call_twice, cause
 from hotshoe_conformance.place import Place
+from hotshoe_conformance.subject import offered, resolved
 
 #: How much later than promised an error may come, on a machine with other things to do.
 LATE_S = 5.0
@@ -152,8 +154,8 @@ class Job:
     platform: str
     platform_options: dict[str, Any]
     candidate: str
-    size: int
     seed: int
+    size: int = 0
     rank: int = 0
     cases: tuple[int, ...] = ()
     directory: str = ""
@@ -161,10 +163,6 @@ class Job:
 
 def main() -> None:
     """Read the job from the command line and answer case after case."""
-    # The kit imports this module, by way of `ranks`.
-    from hotshoe.plugins.platforms import choose_platform
-    from hotshoe_conformance.kit import offered, resolved
-
     descriptor, text = sys.argv[1:]
     job = Job(**json.loads(text))
     plugins = PluginManager()

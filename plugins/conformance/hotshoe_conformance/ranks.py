@@ -6,7 +6,6 @@ cases get a new one. Nothing is waited for without end.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import queue
@@ -16,7 +15,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import asdict, replace
 
 from hotshoe.errors import EngineError
@@ -115,7 +115,7 @@ class Group:
 
     def _ending(self, rank: int) -> str:
         process = self._processes[rank]
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        with suppress(subprocess.TimeoutExpired):
             process.wait(GRACE_S)
         code = process.returncode
         if code is not None and code < 0:
@@ -134,21 +134,30 @@ def joined(answers: Sequence[Answer], defect: str = "") -> Outcome:
 
 
 def group_outcomes(
-    job: Job, cases: Sequence[Case], patient: bool, max_defects: int
-) -> Generator[tuple[Case, Outcome], None, None]:
-    """Run cases on as many groups as it takes; stop after some defects.
+    job: Job,
+    cases: Sequence[Case],
+    patient: bool,
+    max_defects: int,
+    hindrance: Callable[[int], str] = lambda size: "",
+) -> Iterator[tuple[Case, Outcome]]:
+    """Run cases in groups of the sizes that they are for; stop after some defects.
 
     Args:
         patient: As for `rank.Member`.
+        hindrance: Why no more cases of a size can be run, empty if they can; asked before each.
     """
-    waiting = sorted(cases, key=lambda case: case.setup.shape.verb == DIES)
-    while waiting and max_defects > 0:
-        group = Group(replace(job, cases=tuple(case.index for case in waiting)), patient)
-        try:
-            for outcome in group.outcomes(list(waiting)):
-                yield waiting.pop(0), outcome
-                max_defects -= bool(outcome.defect)
-                if not max_defects:
-                    return
-        finally:
-            group.close()
+    by_size: dict[int, list[Case]] = {}
+    for case in sorted(cases, key=lambda case: case.setup.shape.verb == DIES):
+        by_size.setdefault(case.setup.spec.size, []).append(case)
+    for size, waiting in by_size.items():
+        while waiting and max_defects > 0 and not hindrance(size):
+            indices = tuple(case.index for case in waiting)
+            with closing(Group(replace(job, size=size, cases=indices), patient)) as group:
+                for outcome in group.outcomes(list(waiting)):
+                    yield waiting.pop(0), outcome
+                    max_defects -= bool(outcome.defect)
+                    if max_defects <= 0 or hindrance(size):
+                        break
+        if max_defects > 0:
+            for case in waiting:
+                yield case, Outcome(left_out=hindrance(size))

@@ -17,7 +17,7 @@ from hotshoe.plugins.platforms import HOOK
 from hotshoe.slots import PLAIN_LAYOUT, REFERENCE, SLOTS, Candidate, KVLayout
 from hotshoe_conformance.cases import SUITES
 from hotshoe_conformance.cases.base import clean, in_dtype
-from hotshoe_conformance.kit import declared_layout, offered
+from hotshoe_conformance.subject import declared_layout, offered
 
 SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 

@@ -29,6 +29,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 DEADLY = """
 import os, sys
+from hotshoe.slots import accept
 from hotshoe_conformance import kit
 
 def build(spec, facts):
@@ -38,7 +39,7 @@ original = kit.offered
 
 def offered(platform, plugins, facts):
     found = original(platform, plugins, facts)
-    candidate = kit.Candidate("rms_norm", "deadly", kit._accept_all, build)
+    candidate = kit.Candidate("rms_norm", "deadly", lambda s, f: accept(0), build)
     return {**found, "rms_norm": [candidate, *found["rms_norm"]]}
 
 kit.offered = offered

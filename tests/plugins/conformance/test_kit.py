@@ -14,7 +14,7 @@ from hotshoe.slots import SLOTS, Candidate, NormSpec, accept, refuse
 from hotshoe.slots.reference.attention import Attention
 from hotshoe.slots.reference.norm import build_norm
 from hotshoe_conformance.cases import SUITES
-from hotshoe_conformance.kit import Kit, Options, declared_layout
+from hotshoe_conformance.kit import Kit, Options
 from hotshoe_conformance.report import NATIVE, REFERENCE, REFUSED, UNTESTED, WRONG
 
 QUICK = Options(quick=True, seed=5)
@@ -201,6 +201,3 @@ def test_layouts_are_those_that_attention_declares(installed, offer) -> None:
     assert kit.layouts == [other]
     [defect] = kit.run().defects
     assert "declares layout KVLayout(name='other'" in defect[1].what
-    silent = offer("attention", Attention)
-    assert declared_layout(silent, None, kit.facts) == Attention.layout
-    assert declared_layout(offer("attention", "m:f"), None, kit.facts) is None

@@ -34,11 +34,12 @@ def case(index: int, verb: str = "all_reduce") -> Case:
 def play(monkeypatch):
     """Run three cases with ranks that follow a script; return the defects by case."""
 
-    def play(script: str, patient: bool = False, last: str = "all_reduce", limit: int = 3):
+    def play(script: str, patient: bool = False, last: str = "all_reduce", limit: int = 3, **more):
         command = (sys.executable, "-c", PLAYER.replace("{script}", script))
         monkeypatch.setattr(ranks, "COMMAND", command)
         listed = [case(4), case(5), case(9, last)]
-        return [(c.index, o.defect) for c, o in group_outcomes(JOB, listed, patient, limit)]
+        outcomes = group_outcomes(JOB, listed, patient, limit, **more)
+        return [(c.index, o.defect or o.left_out) for c, o in outcomes]
 
     return play
 
@@ -77,6 +78,18 @@ def test_who_fails_is_named_and_not_who_notices(play) -> None:
 
 def test_after_some_defects_nothing_more_is_learnt(play) -> None:
     assert len(play("sys.exit(1)", limit=2)) == 2
+
+
+def test_cases_that_something_hinders_are_left_out(play) -> None:
+    asked: list[int] = []
+
+    def late(size: int) -> str:
+        asked.append(size)
+        return "too late" if len(asked) > 2 else ""
+
+    assert play("pass", hindrance=late) == [(4, ""), (5, ""), (9, "too late")]
+    assert set(asked) == {2}
+    assert play("pass", hindrance=lambda size: "no") == [(4, "no"), (5, "no"), (9, "no")]
 
 
 def test_a_rank_that_is_to_die(play) -> None:
