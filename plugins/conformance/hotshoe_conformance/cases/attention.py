@@ -86,6 +86,9 @@ SHAPES = (
 )
 #: Weights and queries may be rounded to the type before they are multiplied.
 ROUNDED_OPERANDS = 16
+#: A soft cap's hyperbolic tangent often comes from an exponential, 1 - 2 / (1 + e^2x): its error is
+#: a few roundings of 1, not of x. Of the cap, so much may a score be off, and twice that a weight.
+TANH_ERROR = 2**-22
 
 
 def _grid(layouts: Sequence[KVLayout]) -> list[Setup]:
@@ -205,9 +208,10 @@ class AttentionProblem:
             magnitudes.append(magnitude)
         value = torch.cat(parts).flatten(1)
         magnitude = torch.cat(magnitudes).flatten(1)
+        slack = 2 * TANH_ERROR * (self.spec.softcap or 0.0) * magnitude
         if self.spec.dtype != "float32" or self.spec.kv_dtype != "float32":
             magnitude = ROUNDED_OPERANDS * magnitude
-        return {"out": Close(value, self.spec.dtype, magnitude)}
+        return {"out": Close(value, self.spec.dtype, magnitude, slack)}
 
     def alone(self) -> tuple[AttentionProblem, slice]:
         at = len(self.batch.requests) // 2

@@ -1,11 +1,15 @@
 """The cases of attention find whoever overlooks a field, a boundary or a stride."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
 
 from hotshoe.slots.reference.attention import Attention
+from hotshoe_conformance.cases.attention import BASE, MIXED, SUITE
+from hotshoe_conformance.cases.base import Case, Setup
+from hotshoe_conformance.place import Place
 
 
 def test_the_reference_passes(defects) -> None:
@@ -99,3 +103,16 @@ def test_a_claim_of_batch_invariance(defects, wrapped) -> None:
     assert defects("attention", Attention, batch_invariant=True) == []
     build = wrapped("attention", by_batch)
     assert any("claims batch inv" in d for d in defects("attention", build, batch_invariant=True))
+
+
+def test_a_large_soft_cap_may_come_from_an_exponential_but_not_be_left_out(monkeypatch) -> None:
+    spec = replace(BASE, softcap=50.0, window=3)
+    rounded, left_out = Attention(spec, None), Attention(replace(spec, softcap=None), None)
+    for seed in range(10):
+        problem = Case("attention", 0, seed, Setup(spec, MIXED)).problem(SUITE)
+        expected = problem.expected()["out"]
+        with monkeypatch.context() as patch:
+            patch.setattr(torch, "tanh", lambda x: 1 - 2 / (1 + torch.exp(2 * x)))
+            found = problem.call(rounded, Place("cpu"))
+        assert expected.check(found["out"]).error < 1
+        assert expected.check(problem.call(left_out, Place("cpu"))["out"]).error > 10
