@@ -81,6 +81,12 @@ class MemoryBudget:
     note: str = ""
     free_bytes: int | None = None
 
+    def after(self, weight_bytes: int) -> MemoryBudget:
+        """Return what it would be if weights took so much: the cache's share of what is left."""
+        free = self.available_bytes if self.free_bytes is None else self.free_bytes
+        left = max(free - weight_bytes, 0)
+        return MemoryBudget(self.available_bytes * left // max(free, 1), self.note, left)
+
 
 @dataclass(frozen=True, slots=True)
 class Proof:

@@ -3,7 +3,7 @@
 import pytest
 
 from hotshoe.config import EngineConfig
-from hotshoe.platform import Available, DeviceFacts, Platform
+from hotshoe.platform import Available, DeviceFacts, MemoryBudget, Platform
 
 
 class Least(Platform):
@@ -41,3 +41,19 @@ def test_facts_are_frozen_and_comparable() -> None:
     assert hash(facts) == hash(Least().facts())
     with pytest.raises(AttributeError):
         facts.arch = "other"
+
+
+@pytest.mark.parametrize(
+    ("budget", "weights", "left"),
+    [
+        (MemoryBudget(500, free_bytes=1000), 0, 500),
+        (MemoryBudget(500, free_bytes=1000), 600, 200),  # half of what is free, as before
+        (MemoryBudget(500, free_bytes=1000), 2000, 0),
+        (MemoryBudget(500), 200, 300),
+        (MemoryBudget(0, free_bytes=0), 1, 0),
+    ],
+)
+def test_a_budget_after_weights_have_been_loaded(
+    budget: MemoryBudget, weights: int, left: int
+) -> None:
+    assert budget.after(weights).available_bytes == left

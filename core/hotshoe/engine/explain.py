@@ -146,8 +146,7 @@ def _memory(
         note = f"{USABLE_SHARE:.0%} of the device's memory, less weights and activations"
         budget = MemoryBudget(max(whole - taken, 0), note)
     else:
-        found = setup.platform.memory_budget(config)
-        budget = MemoryBudget(max(found.available_bytes - weights.bytes, 0), found.note)
+        budget = setup.platform.memory_budget(config).after(weights.bytes)
     vocab = max((spec.vocab_size for slot, spec in uses if slot == "sample"), default=1)
     recorded_steps = any(d.native for d in selector.decisions.values() if d.slot == "graph")
     graphs = "recorded steps work in the activations' memory" if recorded_steps else "none recorded"
