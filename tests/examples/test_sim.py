@@ -63,6 +63,10 @@ def test_the_engine_runs_on_it(sim: Path, installed) -> None:
     assert " passed" in installed.ok("pytest", str(sim / "tests/test_device.py"))
 
 
+def test_steps_are_the_same_however_they_are_recorded(sim: Path, installed) -> None:
+    assert " passed" in installed.ok("pytest", str(sim / "tests/test_steps.py"))
+
+
 def test_every_kind_of_slot_is_served(installed) -> None:
     """Operations, movement, recordings: what core would otherwise do itself."""
     words = ("explain", "demo", "--platform", "sim", "--json")
