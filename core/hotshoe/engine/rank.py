@@ -112,8 +112,7 @@ class Rank:
             while True:
                 self._deliver(self._handles.get())
         except Exception as error:
-            self._fail(error)
-            os._exit(1)
+            self._fail(error)  # the owner, if there still is one, ends all ranks
 
     def _fail(self, error: Exception) -> None:
         if not isinstance(error, HotshoeError):

@@ -7,15 +7,28 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 from hotshoe.builtin.null import NullWorker
+from hotshoe.engine import rank as product
 from hotshoe.engine.rank import main
-from hotshoe.errors import CheckpointError, RequestError
+from hotshoe.errors import CheckpointError, EngineError, RequestError
 from hotshoe.slots import AttentionSpec, Decision, Verdict
 
-DIE, RAISE, REFUSE, STICK, BIG = 1, 2, 3, 4, 5
+DIE, RAISE, REFUSE, STICK, BIG, LOSE = 1, 2, 3, 4, 5, 6
 SPEC = AttentionSpec(4, 2, 8, "float32", "float32", 16, 0.1, window=7)
+
+
+class Lost:
+    """A step that fails when its worker is closed."""
+
+    def __init__(self, closed: threading.Event) -> None:
+        self.closed = closed
+
+    def result(self):
+        self.closed.wait()
+        raise EngineError("the group has been left")
 
 
 class Worker(NullWorker):
@@ -23,6 +36,18 @@ class Worker(NullWorker):
         super().__init__(8)
         self.rank, self.faulty = join.rank, join.config["hf_overrides"].get("faulty", -1)
         self.load_fault = join.config["hf_overrides"].get("load_fault")
+        self.closed = threading.Event()
+        if "removal_s" in join.config["hf_overrides"]:
+            self.remove_late(join.config["hf_overrides"]["removal_s"])
+
+    def remove_late(self, seconds: float) -> None:
+        plain = product.shutil.rmtree
+
+        def remove(*args, **options):
+            time.sleep(seconds)
+            plain(*args, **options)
+
+        product.shutil.rmtree = remove
 
     def load(self):
         info = super().load()
@@ -46,6 +71,8 @@ class Worker(NullWorker):
                 self.fail(new.token_ids[0])
         step = super().execute(plan)
         for new in plan.new_rows:
+            if new.token_ids[0] == LOSE:
+                return Lost(self.closed)
             if new.token_ids[0] == BIG:
                 step.value.failed[new.row] = "x" * (1 << 21)
         return step
@@ -70,6 +97,7 @@ class Worker(NullWorker):
         return name
 
     def close(self) -> None:
+        self.closed.set()
         print(f"rank {self.rank} closed", file=sys.stderr)
 
 

@@ -21,7 +21,7 @@ from hotshoe.slots import AttentionSpec, Verdict
 from hotshoe.types import NewRow, SamplingParams, StepPlan
 
 SCRIPT = Path(__file__).parent / "faulty_rank.py"
-DIE, RAISE, REFUSE, STICK, BIG = 1, 2, 3, 4, 5
+DIE, RAISE, REFUSE, STICK, BIG, LOSE = 1, 2, 3, 4, 5, 6
 EXIT_S = 20.0
 
 
@@ -255,18 +255,24 @@ def test_a_worker_that_is_forgotten_leaves_nothing(open_ranks) -> None:
     assert gone(numbers)
 
 
-def test_ranks_end_with_their_owner(tmp_path: Path) -> None:
-    """Even when it is killed, and although one of them is stuck in a step."""
+@pytest.mark.parametrize(
+    ("how", "options"),
+    [
+        ("STICK", {"hf_overrides": {"faulty": 0}}),
+        ("LOSE", {"hf_overrides": {"removal_s": 0.5}, "enforce_eager": True}),
+    ],
+)
+def test_ranks_end_with_their_owner(tmp_path: Path, how: str, options: dict) -> None:
+    """Even when it is killed, although one is stuck in a step, or all lose each other's at once."""
     code = f"""
 import sys, tempfile
 sys.path.insert(0, {str(SCRIPT.parent)!r})
 tempfile.tempdir = {str(tmp_path)!r}
-from test_ranks import EngineConfig, ParallelWorker, plan, pids, STICK
+from test_ranks import EngineConfig, ParallelWorker, plan, pids, {how}
 worker = ParallelWorker(
-    EngineConfig(tensor_parallel_size=2, hf_overrides={{"faulty": 0}}), (), [],
-    [sys.executable, {str(SCRIPT)!r}])
+    EngineConfig(tensor_parallel_size=2, **{options}), (), [], [sys.executable, {str(SCRIPT)!r}])
 worker.load()
-worker.execute(plan(0, STICK))
+worker.execute(plan(0, {how}))
 print(*pids(worker), flush=True)
 worker.finish_step()
 """
