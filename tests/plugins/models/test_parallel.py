@@ -47,7 +47,9 @@ class Group:
         selector = Selector(SLOTS, [], CPU)
         choose = selector.choose
         self.members = [choose("communicator", CommunicatorSpec(size)) for _ in range(size)]
-        self.run(lambda rank: self.members[rank].open(Rendezvous(str(directory), rank, size, 120.0)))
+        self.run(
+            lambda rank: self.members[rank].open(Rendezvous(str(directory), rank, size, 120.0))
+        )
 
     def run(self, work) -> list:
         return [f.result() for f in [self._pool.submit(work, rank) for rank in range(self.size)]]
