@@ -11,6 +11,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hotshoe.errors import RequestError
 from hotshoe.text.output_processor import RequestUpdate, SequenceUpdate
 from hotshoe.text.parsing import (
     ContentDelta,
@@ -26,7 +27,7 @@ from hotshoe.text.response import ParsedResponse, collect, open_parser
 from hotshoe.types import GrammarSpec, SamplingParams
 from hotshoe_server.errors import ApiError
 from hotshoe_server.renderer import Rendered
-from hotshoe_server.schemas.grammar import JsonSchemaFormat, StructuredOutputs
+from hotshoe_server.schemas.grammar import StructuredOutputs
 from hotshoe_server.state import ServerState
 from hotshoe_server.tools import ANY_OBJECT, ToolPlan, call_grammar
 
@@ -161,7 +162,7 @@ async def open_dialogue(
         add_generation_prompt: End with the opening of an assistant message.
 
     Raises:
-        ApiError: Forms contradict each other, or a grammar is too large.
+        ApiError: A grammar is malformed or too large.
         RequestError: The template refuses the messages.
     """
     rendered = await server.renderer.chat(
@@ -196,11 +197,9 @@ def text_form(response_format: Any, structured: StructuredOutputs | None) -> Any
 def _grammar(
     server: ServerState, rendered: Rendered, tools: ToolPlan, wanted: Any
 ) -> GrammarSpec | None:
-    if tools.forced and wanted is not None:
-        message = "a forced tool call leaves no text to format"
-        raise ApiError("invalid_value", message, "response_format")
     ends = _reasoning_ends(server, rendered)
-    form = bounded_grammar(server, wanted, ends)
+    # A forced call leaves no text to give a form.
+    form = None if tools.forced else bounded_grammar(server, wanted, ends)
     content = None if form is None else _schema_of(form)
     found = server.tool_format.calls if tools.callable and server.tool_format else None
     if found is None or not (tools.constrained or form) or (form and content is None):
@@ -231,17 +230,21 @@ def bounded_grammar(
     """Return the grammar of a form.
 
     Raises:
-        ApiError: It is longer than this server takes.
+        ApiError: It is malformed, or longer than this server takes.
     """
     if wanted is None:
         return None
-    grammar: GrammarSpec = wanted.spec(after)
+    field = "structured_outputs" if isinstance(wanted, StructuredOutputs) else "response_format"
+    try:
+        grammar: GrammarSpec = wanted.spec(after)
+    except RequestError as error:
+        raise ApiError("invalid_value", str(error), field) from error
     limit = server.config.max_schema_bytes
     if len(grammar.value.encode()) > limit:
         raise ApiError(
             "invalid_value",
             f"the grammar may have {limit} bytes (--max-schema-bytes), no more",
-            "response_format" if isinstance(wanted, JsonSchemaFormat) else "structured_outputs",
+            field,
         )
     return grammar
 

@@ -242,6 +242,32 @@ def test_a_form_beside_tools(open_http, engine, parser: str, form, kind: str) ->
     assert without.kind != "structural_tag"
 
 
+def test_a_forced_call_leaves_no_text_to_give_a_form(http, engine) -> None:
+    form = {"response_format": {"type": "json_object"}}
+    http.post(PATH, messages=ASK, tools=[TOOL], tool_choice="required", **form)
+    http.post(PATH, messages=ASK, tools=[TOOL], tool_choice="required")
+    with_form, without = (request.params.grammar for request in engine.requests)
+    assert with_form == without
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"structured_outputs": {"choice": []}}, "structured_outputs"),
+        ({"structured_outputs": {"choice": ["x" * 70_000]}}, "structured_outputs"),
+        ({"structured_outputs": {}}, "structured_outputs"),
+        (
+            {"response_format": {"type": "structural_tag", "triggers": ["x" * 70_000]}},
+            "response_format",
+        ),
+    ],
+)
+def test_malformed_forms_name_their_field(http, body: dict, param: str) -> None:
+    answer = http.post(PATH, messages=ASK, **body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
+
+
 def test_special_marks_of_reasoning_may_stand_in_free_text(
     open_http, engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
