@@ -108,12 +108,12 @@ class EngineCore:
         return num_blocks
 
     def _check_cache(self, size_bytes: int) -> None:
-        facts = self.setup.selector.facts
-        if size_bytes > facts.memory_bytes:
+        facts, free = self.setup.selector.facts, self.info.free_bytes
+        limit, kind = (facts.memory_bytes, "in all") if free is None else (free, "free")
+        if size_bytes > limit:
             raise MemoryLimitError(
                 f"the KV cache would take {size_bytes / 2**20:.0f} MiB, but "
-                f"{facts.name} has {facts.memory_bytes / 2**20:.0f} MiB in all; lower "
-                "--kv-cache-memory-bytes"
+                f"{facts.name} has {limit / 2**20:.0f} MiB {kind}; lower --kv-cache-memory-bytes"
             )
 
     @property

@@ -27,6 +27,7 @@ class WorkerInfo:
         decisions: Every slot decision of the model.
         phases: Start-up phases and their seconds, in order; `allocate_cache` may add to it.
         report: What the platform says of itself, such as its thread count.
+        free_bytes: Bytes that are free on the device, if that is known: no cache may take more.
         has_logits: Whether tokens are sampled from logits. Without them, requests that ask for
             log probabilities, or for other than the likeliest tokens, are refused.
     """
@@ -39,6 +40,7 @@ class WorkerInfo:
     decisions: tuple[Decision, ...] = ()
     phases: Mapping[str, float] = field(default_factory=dict)
     report: Mapping[str, object] = field(default_factory=dict)
+    free_bytes: int | None = None
     has_logits: bool = True
 
 

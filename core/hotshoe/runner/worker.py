@@ -138,6 +138,7 @@ class TorchWorker:
             block_bytes=sum(layer.block_bytes() for layer in ctx.attention_layers),
             cache_budget_bytes=budget.available_bytes,
             budget_note=budget.note,
+            free_bytes=budget.free_bytes,
             weight_bytes=weight_bytes,
             decisions=tuple(self._selector.decisions.values()),
             phases=self._phases,

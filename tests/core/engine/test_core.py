@@ -1,6 +1,7 @@
 """The engine core's own duties: a failing worker, memory limits, overlap."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,8 +81,13 @@ def test_a_cache_too_small_for_one_request_is_refused_with_the_remedy() -> None:
         plan_cache(CONFIG, WorkerInfo(1, 100, 0, "half of what is free"))
 
 
-def test_a_cache_larger_than_the_device_is_refused(model_dir: Path, plugins) -> None:
-    with pytest.raises(MemoryLimitError, match="nothing has 1024 MiB in all; lower"):
+@pytest.mark.parametrize(("free", "has"), [(None, "1024 MiB in all"), (700 << 20, "700 MiB free")])
+def test_a_cache_larger_than_the_device_is_refused(
+    model_dir: Path, plugins, monkeypatch: pytest.MonkeyPatch, free: int | None, has: str
+) -> None:
+    info = NullWorker(1).load()
+    monkeypatch.setattr(NullWorker, "load", lambda worker: replace(info, free_bytes=free))
+    with pytest.raises(MemoryLimitError, match=f"nothing has {has}; lower"):
         core(
             model_dir,
             plugins,
