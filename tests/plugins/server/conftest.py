@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 import json
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -322,6 +324,15 @@ def demo_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSer
     yield running
     assert running.stop() == 0
     assert "Traceback" not in running.log.read_text()
+
+
+@pytest.fixture
+def leftovers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Give servers a folder for temporary files; returns it, to see what stays there."""
+    folder = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))  # sockets want short paths
+    monkeypatch.setenv("TMPDIR", str(folder))
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

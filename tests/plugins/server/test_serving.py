@@ -147,9 +147,14 @@ def test_an_open_server_without_a_key_warns(run_server) -> None:
     assert "WARNING" in server.log.read_text()
 
 
-@pytest.mark.parametrize("delay_s", [0.0, 0.5, 2.0])
-def test_sigterm_while_it_starts(run_server, delay_s: float, tmp_path) -> None:
-    server = run_server("demo", "--admin-socket", str(tmp_path / "admin"), ready=False)
+@pytest.mark.parametrize(
+    ("delay_s", "processes"), [(0.0, 1), (0.5, 1), (2.0, 1), (0.0, 2), (1.0, 2)]
+)
+def test_sigterm_while_it_starts(
+    run_server, leftovers, tmp_path, delay_s: float, processes: int
+) -> None:
+    words = ("--admin-socket", str(tmp_path / "admin"), "--api-processes", str(processes))
+    server = run_server("demo", *words, ready=False)
     assert server.url  # it listens
     time.sleep(delay_s)
     engines = children(server.process.pid)
@@ -193,6 +198,44 @@ def test_sigterm_aborts_what_takes_too_long(run_server) -> None:
     text = stream.read()
     assert '"code":"shutting_down"' in text.rstrip().splitlines()[-1]
     assert server.process.wait(120) == 0
+
+
+def test_a_deadline_ends_a_long_answer(run_server) -> None:
+    server = run_server("demo", "--request-timeout-s", "0.05")
+    answer = server.post("/v1/completions", **{**LONG, "stream": False})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (504, "deadline_exceeded")
+    wait_for(lambda: load_of(server)["server_load"] == 0)
+    assert load_of(server)["kv_cache_usage"] == 0
+
+
+#: Runs when an interpreter starts.
+JUMPING_CLOCK = """
+import time
+
+time.time = lambda: time.time_ns() / 1e9
+real_ns = time.time_ns
+time.time_ns = lambda: real_ns() + (3600 if int(time.monotonic() * 10) % 2 else -7200) * 10**9
+"""
+
+
+def test_a_system_clock_that_jumps(run_server, tmp_path, monkeypatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text(JUMPING_CLOCK)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    server = run_server(*NULL, "--request-timeout-s", "60", "--engine-stall-timeout-s", "60")
+    created: set[int] = set()
+
+    def has_jumped() -> bool:
+        answer = server.post("/v1/completions", prompt=[1], max_tokens=20)
+        assert answer.status_code == 200, answer.text
+        assert server.get("/health").status_code == 200
+        created.add(answer.json()["created"])
+        return max(created) - min(created) > 3600
+
+    wait_for(has_jumped)
+    count = len(created)
+    wait_for(lambda: has_jumped() and len(created) > count)
+    assert server.stop() == 0
+    assert "Traceback" not in server.log.read_text()
 
 
 def test_a_gone_client_frees_its_request(run_server) -> None:
@@ -262,12 +305,14 @@ def test_a_stopped_engine_fails_requests_and_is_replaced(run_server) -> None:
     assert answer.status_code == 200
 
 
-def test_a_killed_server_leaves_nothing(run_server) -> None:
+def test_a_killed_server_leaves_nothing(run_server, leftovers) -> None:
     server = run_server(*NULL)
     engines = children(server.process.pid)
+    assert list(leftovers.glob("*/engine.sock"))
     server.process.kill()
     server.process.wait()
     wait_for(lambda: not any(map(is_running, engines)))
+    assert list(leftovers.iterdir()) == []
 
 
 def test_the_engine_in_the_same_process(run_server) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.plugins.server.test_serving import Stream
 
 NULL = ("demo", "--platform", "null", "--api-processes", "2")
 
@@ -63,11 +64,32 @@ def test_one_that_dies_is_replaced(server) -> None:
     assert server.stop() == 0
 
 
-def test_nobody_outlives_the_supervisor(server) -> None:
+def test_nobody_outlives_the_supervisor(run_server, leftovers) -> None:
+    server = run_server(*NULL)
     everybody = children(server.process.pid, "")
+    assert len(everybody) == 3 and list(leftovers.iterdir())
     server.process.kill()
     server.process.wait()
     wait_for(lambda: not any(map(is_running, everybody)))
+    assert list(leftovers.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("timeout_s", "max_tokens", "last"),
+    [("600", 100, "data: [DONE]"), ("0.1", 1500, '"code":"shutting_down"')],
+)
+def test_sigterm_ends_requests_of_all(
+    run_server, timeout_s: str, max_tokens: int, last: str
+) -> None:
+    words = ("demo", "--api-processes", "2", "--shutdown-timeout-s", timeout_s)
+    server = run_server(*words)
+    streams = [Stream(server, max_tokens=max_tokens) for _ in range(3)]
+    server.process.terminate()
+    for stream in streams:
+        assert last in stream.read().rstrip().splitlines()[-1]
+    assert server.process.wait(120) == 0
+    assert "Traceback" not in server.log.read_text()
 
 
 @pytest.mark.slow
