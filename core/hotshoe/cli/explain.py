@@ -18,7 +18,7 @@ from hotshoe.cli.table import table
 from hotshoe.errors import ConfigError
 from hotshoe.platform import DeviceFacts, Target
 from hotshoe.plugins import PluginManager
-from hotshoe.slots import REFERENCE
+from hotshoe.slots import COMPOSED, REFERENCE
 from hotshoe.slots.show import show_spec
 from hotshoe.suggest import did_you_mean
 
@@ -57,7 +57,7 @@ def read_facts(text: str, targets: Callable[[], Sequence[Target]]) -> DeviceFact
     """Return recorded facts: from a file, else of the declared target of that name.
 
     Args:
-        text: Path or name.
+        text: Path, name, or a part of one name alone.
         targets: Asked only where there is no such file.
 
     Raises:
@@ -66,6 +66,9 @@ def read_facts(text: str, targets: Callable[[], Sequence[Target]]) -> DeviceFact
     path = Path(text)
     if not path.is_file():
         known = {target.name: target.facts for target in targets()}
+        meant = [name for name in known if text.lower() in name.lower()]
+        if text not in known and len(meant) == 1:
+            return known[meant[0]]
         if text not in known:
             choices = ", ".join(known) or "the platform declares none"
             raise ConfigError(
@@ -173,8 +176,9 @@ def _rows(decision: Decision, uses: int, share: float) -> list[tuple[object, ...
         decision.chosen,
         f"chosen, score {decision.score}{why}",
     )
-    # The reference always accepts; that it lost is no news.
-    others = ((name, verdict) for name, verdict in decision.others if name != REFERENCE)
+    # What core has always accepts; that it lost is no news.
+    core = (REFERENCE, COMPOSED)
+    others = ((name, verdict) for name, verdict in decision.others if name not in core)
     return [first, *(("", "", "", "", name, _verdict(verdict)) for name, verdict in others)]
 
 

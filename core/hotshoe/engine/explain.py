@@ -7,6 +7,7 @@ answer is for a device that is not here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from hotshoe.engine.estimate import (
     step_shares,
 )
 from hotshoe.engine.setup import EngineSetup, prepare
-from hotshoe.errors import ConfigError, SelectionError
+from hotshoe.errors import FOREIGN, ConfigError, SelectionError
 from hotshoe.executor import Worker
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import Available, Change, DeviceFacts, MemoryBudget, Platform, Target
@@ -180,8 +181,17 @@ def named_platform(
 
 
 def declared_targets(config: EngineConfig, plugins: PluginManager) -> Sequence[Target]:
-    """Return the devices that the named platform was written for."""
-    return named_platform(config, plugins).targets
+    """Return the devices that the named platform was written for; of "auto", those of all.
+
+    One that cannot be imported declares none; `hotshoe platforms` says why.
+    """
+    if config.platform != "auto":
+        return named_platform(config, plugins).targets
+    found: list[Target] = []
+    for _, platform in sorted(plugins.mapping(HOOK).items()):
+        with suppress(*FOREIGN):
+            found += resolve_lazy(platform)().targets
+    return found
 
 
 class _Recorded(Platform):
@@ -206,6 +216,11 @@ class _Recorded(Platform):
 
     def dtype_for(self, checkpoint_dtype: str) -> tuple[str, str]:
         return self._inner.dtype_for(checkpoint_dtype)
+
+    def take_part(self, rank: int, size: int) -> None:
+        """Let there be as many of the device as are asked for, where there may be several."""
+        if type(self._inner).take_part is Platform.take_part:
+            super().take_part(rank, size)
 
     def create_worker(self, config: EngineConfig) -> Worker | None:
         return self._inner.create_worker(config)

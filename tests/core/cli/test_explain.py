@@ -1,7 +1,7 @@
 """`hotshoe explain`: decisions, refusals and changes, for people and for programs."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -101,6 +101,10 @@ def test_facts_of_a_target() -> None:
     assert read_facts("chip 9", lambda: targets) == FACTS
     with pytest.raises(ConfigError, match=r"no target 'chip 8'; did you mean chip 9\?"):
         read_facts("chip 8", lambda: targets)
+    targets.append(Target("Chip 10", replace(FACTS, name="Chip 10")))
+    assert read_facts("P 9", lambda: targets) == FACTS  # part of one name alone
+    with pytest.raises(ConfigError, match="no target 'chip'"):
+        read_facts("chip", lambda: targets)
     with pytest.raises(ConfigError, match="the platform declares none"):
         read_facts("chip 8", list)
 

@@ -9,7 +9,8 @@ from hotshoe.config import EngineConfig
 from hotshoe.engine.explain import declared_targets, explain
 from hotshoe.errors import ConfigError, PluginError
 from hotshoe.platform import DeviceFacts
-from hotshoe.plugins import PluginManager
+from hotshoe.plugins import PluginManager, hookimpl
+from hotshoe.plugins.manager import EntryPoint, installed_entry_points
 
 CONFIG = EngineConfig("demo", platform="cpu", max_model_len=256, max_num_seqs=4)
 
@@ -37,6 +38,31 @@ def test_a_device_that_is_not_here(plugins: PluginManager) -> None:
         assert told.facts == target.facts
         assert told.config.platform == "cpu"
         assert all(decision.native for decision in told.decisions), target.name
+
+
+def test_several_of_a_device_that_is_not_here(plugins: PluginManager) -> None:
+    """However many, where the platform knows of several; what is here is not asked."""
+    target = declared_targets(CONFIG, plugins)[0]
+    told = explain(replace(CONFIG, tensor_parallel_size=2), plugins, target.facts)
+    assert [d.spec.size for d in told.decisions if d.slot == "communicator"] == [2]
+    alone = DeviceFacts("null", "cpu", "nothing", "none", 1 << 30, 1)
+    with pytest.raises(ConfigError, match="platform null runs on one device"):
+        explain(replace(CONFIG, platform="null", tensor_parallel_size=2), plugins, alone)
+
+
+def test_targets_of_all_platforms_but_those_that_cannot_be_imported() -> None:
+    class Broken:
+        HOTSHOE_HOOK_API = 1
+
+        @hookimpl
+        def hotshoe_platforms(self) -> dict[str, str]:
+            return {"broken": "no_such_module:Platform"}
+
+    plugins = PluginManager([*installed_entry_points(), EntryPoint("b", "d", "1", Broken)])
+    found = declared_targets(replace(CONFIG, platform="auto"), plugins)
+    assert {*declared_targets(CONFIG, plugins)} < {*found}
+    with pytest.raises(ModuleNotFoundError):
+        declared_targets(replace(CONFIG, platform="broken"), plugins)
 
 
 def test_a_device_that_nothing_is_made_for(plugins: PluginManager) -> None:
