@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-START_S = 90
-STOP_S = 30
+START_S = 240
+STOP_S = 120
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Served:
     def get(self, path: str, **headers: str) -> str:
         """Return the body at a path."""
         request = urllib.request.Request(self.url + path, headers=headers)
-        with urllib.request.urlopen(request, timeout=30) as response:
+        with urllib.request.urlopen(request, timeout=120) as response:
             return response.read().decode()
 
 

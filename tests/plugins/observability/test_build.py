@@ -53,7 +53,7 @@ def post(served: Served, path: str, **body: object) -> dict:
         json.dumps(body).encode(),
         {"content-type": "application/json", "traceparent": f"00-{'a' * 32}-{'b' * 16}-01"},
     )
-    with urllib.request.urlopen(request, timeout=30) as response:
+    with urllib.request.urlopen(request, timeout=120) as response:
         return json.loads(response.read())
 
 
