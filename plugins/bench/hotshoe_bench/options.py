@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import random
 import secrets
 from argparse import ArgumentParser, Namespace
@@ -116,6 +117,9 @@ def check(args: Namespace) -> None:
             "--request-rate and --max-concurrency contradict each other: requests held back by "
             "the client would look faster than their users found them; choose one"
         )
+    path = args.output_json
+    if path is not None and (path.is_dir() or not os.access(path.absolute().parent, os.W_OK)):
+        raise ConfigError(f"cannot write {path}: give a file in a directory that can be written to")
 
 
 def target(args: Namespace) -> Target:

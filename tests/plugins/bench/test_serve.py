@@ -185,6 +185,8 @@ def test_a_server_without_models(bench, server) -> None:
         (["--api-key-file", "/nowhere"], "cannot read /nowhere"),
         (["--goodput", "ttfb:5"], "not 'ttfb'"),
         (["--extra-body", "[]"], "no JSON object"),
+        (["--output-json", "/nowhere/x"], "cannot write /nowhere/x"),
+        (["--output-json", "/"], "cannot write /"),
         (["--input-len", "0"], "--input-len must be at least 1"),
         (["--range-ratio", "1"], "--range-ratio must be from 0 to below 1"),
         (["--vocab-size", "1"], "--vocab-size must be at least 2"),
