@@ -58,6 +58,8 @@ LEAST_BITS = 4
 #: Of an entry in the table of all requests' tokens.
 TOKEN_BYTES = 4
 GIB = 2**30
+#: Ordinary memory that was not granted is no `torch.OutOfMemoryError`, but says this.
+HOST_WORDS = "can't allocate memory"
 
 
 class TorchWorker:
@@ -363,9 +365,12 @@ def _enough_memory(purpose: str) -> Iterator[None]:
     """
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:
+        _, known, rest = str(error).rpartition(HOST_WORDS)
+        if not (known or isinstance(error, torch.OutOfMemoryError)):
+            raise
         raise MemoryLimitError(
-            f"the device has too little memory to {purpose} ({str(error).partition('. ')[0]}); "
+            f"the device has too little memory to {purpose} ({(known + rest).partition('. ')[0]}); "
             "free some, or lower --kv-cache-memory-bytes, --max-num-batched-tokens or "
             "--max-num-seqs"
         ) from error

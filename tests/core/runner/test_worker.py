@@ -85,5 +85,7 @@ def test_memory_that_runs_out_is_a_user_error() -> None:
         _enough_memory("record graphs"),
     ):
         raise torch.OutOfMemoryError("Out of memory. Tried to allocate 2 GiB.")
+    with pytest.raises(MemoryLimitError, match="allocate"), _enough_memory("load weights"):
+        torch.empty(1 << 60, dtype=torch.uint8)
     with pytest.raises(RuntimeError, match="another"), _enough_memory("record graphs"):
         raise RuntimeError("another")
