@@ -15,7 +15,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from hotshoe.cli.bench.workload import add_iteration_flags, check_counts, iterate, report
+from hotshoe.cli.bench.workload import add_iteration_flags, check_flags, iterate, report
 from hotshoe.cli.options import add_engine_flags, engine_config
 from hotshoe.errors import ConfigError, EngineError
 
@@ -28,7 +28,7 @@ class Startup:
         add_engine_flags(parser)
 
     def run(self, args: Namespace) -> int:
-        check_counts(args)
+        check_flags(args)
         config = engine_config(args)
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
             json.dump(asdict(config), file)  # JSON is YAML

@@ -7,6 +7,7 @@ cache by accident. Progress goes to stderr, and only to a terminal.
 from __future__ import annotations
 
 import json
+import os
 import random
 import statistics
 import sys
@@ -59,16 +60,19 @@ def _add_counts(parser: ArgumentParser, *counts: tuple[str, int, str]) -> None:
         )
 
 
-def check_counts(args: Namespace, *names: str) -> None:
-    """Refuse counts that measure nothing.
+def check_flags(args: Namespace, *names: str) -> None:
+    """Refuse counts that measure nothing, and a file that results could not be written to.
 
     Raises:
-        ConfigError: A named count is below 1, or the warm-up is negative.
+        ConfigError: A named count is below 1, the warm-up is negative, or the file is impossible.
     """
     for name, low in (*((name, 1) for name in names), ("num_iters", 1), ("num_iters_warmup", 0)):
         if getattr(args, name) < low:
             flag = "--" + name.replace("_", "-")
             raise ConfigError(f"{flag} must be at least {low}, not {getattr(args, name)}")
+    path = args.output_json
+    if path is not None and (path.is_dir() or not os.access(path.absolute().parent, os.W_OK)):
+        raise ConfigError(f"cannot write {path}: give a file in a directory that can be written to")
 
 
 @contextmanager
@@ -78,7 +82,7 @@ def open_for(args: Namespace) -> Iterator[LLM]:
     Raises:
         ConfigError: A count is below 1, or the requests are longer than the model takes.
     """
-    check_counts(args, "input_len", "output_len", "num_prompts")
+    check_flags(args, "input_len", "output_len", "num_prompts")
     with open_llm(args, skip_tokenizer_init=True) as llm:
         length, longest = args.input_len + args.output_len, llm.config.max_model_len
         assert longest is not None

@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from hotshoe import LLM
-from hotshoe.cli.bench.workload import fixed_length, iterate, random_prompts, report, show_progress
+from hotshoe.cli.bench.workload import (
+    check_flags,
+    fixed_length,
+    iterate,
+    random_prompts,
+    report,
+    show_progress,
+)
 from hotshoe.errors import ConfigError
 
 
@@ -54,6 +61,13 @@ def test_report_prints_medians_and_writes_json(tmp_path: Path, capsys) -> None:
     assert written["iterations"] == iterations
     assert written["workload"] == {"input_len": 5, "num_iters": 3, "num_iters_warmup": 2}
     assert written["engine"] == {"seed": 0}
+
+
+def test_a_place_for_results_is_looked_for_before_anything_is_measured(tmp_path: Path) -> None:
+    check_flags(namespace(output_json=tmp_path / "f"))
+    for path in (tmp_path, tmp_path / "no" / "f"):
+        with pytest.raises(ConfigError, match="cannot write"):
+            check_flags(namespace(output_json=path))
 
 
 def test_results_that_cannot_be_written(tmp_path: Path) -> None:
