@@ -49,6 +49,13 @@ def linear_bytes(spec: LinearSpec) -> int:
     return (bits + bias) // 8
 
 
+def matrices(slot: str, spec: Any) -> tuple[LinearSpec, ...]:
+    """Return the matrices that an operation holds."""
+    if slot == "gated_mlp":
+        return (spec.gate_up, spec.down)
+    return (spec,) if slot == "linear" else ()
+
+
 def _size(spec: Any) -> int:
     return TYPE_BITS[spec.dtype] // 8
 
@@ -57,6 +64,7 @@ def _size(spec: Any) -> int:
 #: depend on how long the sequence is; the second argument is that.
 STEP_BYTES: dict[str, Callable[[Any, int], int]] = {
     "linear": lambda s, n: linear_bytes(s),
+    "gated_mlp": lambda s, n: linear_bytes(s.gate_up) + linear_bytes(s.down),
     "attention": lambda s, n: (
         2 * min(n, s.window or n) * s.num_kv_heads * s.head_dim * TYPE_BITS.get(s.kv_dtype, 8) // 8
     ),
@@ -86,7 +94,7 @@ def activation_bytes(config: EngineConfig, uses: Mapping[tuple[str, Any], int]) 
     of every row are held twice, once for reports.
     """
     tokens = config.max_num_batched_tokens or 0
-    inner = [s for slot, s in uses if slot == "linear" and s.out_dtype is None]
+    inner = [m for slot, s in uses for m in matrices(slot, s) if m.out_dtype is None]
     width = max((s.in_features + s.out_features for s in inner), default=0)
     hidden = max((s.hidden_size for slot, s in uses if slot == "rms_norm"), default=0)
     size = TYPE_BITS.get(config.dtype, 32) // 8

@@ -18,6 +18,7 @@ from hotshoe.engine.estimate import (
     activation_bytes,
     cache_need,
     linear_bytes,
+    matrices,
     step_shares,
 )
 from hotshoe.engine.setup import EngineSetup, prepare
@@ -28,6 +29,7 @@ from hotshoe.platform import Available, Change, DeviceFacts, MemoryBudget, Platf
 from hotshoe.plugins import PluginManager
 from hotshoe.plugins.platforms import HOOK, candidates_of, choose_platform
 from hotshoe.slots import (
+    COMPOSED,
     PLAIN_LAYOUT,
     REFERENCE,
     SLOTS,
@@ -136,8 +138,10 @@ def _memory(
         for (slot, spec), count in uses.items()
         if slot == "embedding"
     )
-    matrices = sum(n * linear_bytes(spec) for (slot, spec), n in uses.items() if slot == "linear")
-    weights = Need("weights", matrices + tables + norms)
+    held = sum(
+        n * linear_bytes(m) for (slot, spec), n in uses.items() for m in matrices(slot, spec)
+    )
+    weights = Need("weights", held + tables + norms)
     activations = Need(
         "activations", activation_bytes(config, uses), f"{config.max_num_batched_tokens} tokens"
     )
@@ -253,7 +257,7 @@ class _PaperSelector(Selector):
             return super().choose(slot, spec)
         decision = self.decide(slot, spec)
         candidate = self._by_slot[slot][decision.chosen]
-        self.uses[slot, spec] += 1
+        self.uses[slot, spec] += decision.chosen != COMPOSED
         try:
             return resolve_lazy(candidate.build)(spec, self.facts)
         except Exception as error:  # a foreign library may fail in any way; the cause is kept
@@ -273,3 +277,8 @@ class _StandIn:
 
     def nbytes(self) -> int:
         return 0
+
+    def load(self, tensors: object) -> None:
+        raise AssertionError("nothing is loaded on paper")
+
+    load_gate_up = load_down = load

@@ -4,8 +4,9 @@ from hotshoe.layers.activation import GatedActivation
 from hotshoe.layers.attention import Attention
 from hotshoe.layers.context import BuildContext, ForwardBatch, Quantization
 from hotshoe.layers.embedding import Embedding
-from hotshoe.layers.linear import Linear
+from hotshoe.layers.linear import Linear, Matrix
 from hotshoe.layers.logits import Logits
+from hotshoe.layers.mlp import GatedMLP
 from hotshoe.layers.norm import AddRMSNorm, RMSNorm
 from hotshoe.layers.rotary import Rotary, Rotation
 from hotshoe.layers.split import Section, Split
@@ -18,8 +19,10 @@ __all__ = [
     "Embedding",
     "ForwardBatch",
     "GatedActivation",
+    "GatedMLP",
     "Linear",
     "Logits",
+    "Matrix",
     "Quantization",
     "RMSNorm",
     "Rotary",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.layers.context import BuildContext
-from hotshoe.layers.linear import Linear
+from hotshoe.layers.linear import Linear, Matrix
 from hotshoe.layers.split import split_padded
 
 
@@ -34,14 +34,9 @@ class Logits:
         quantize: bool = False,
     ) -> None:
         self._vocab_size = vocab_size
-        self._linear = Linear(
-            ctx,
-            [(name, vocab_size)],
-            hidden_size,
-            out_dtype="float32",
-            quantize=quantize,
-            outputs=split_padded(vocab_size, ctx.rank, ctx.size),
-        )
+        outputs = split_padded(vocab_size, ctx.rank, ctx.size)
+        matrix = Matrix(ctx, [(name, vocab_size)], hidden_size, quantize=quantize, outputs=outputs)
+        self._linear = Linear(ctx, matrix, out_dtype="float32")
         self._communicator, self._size = ctx.communicator, ctx.size
 
     def __call__(self, hidden: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """The slots: every question that core asks of hardware. Platform packages import this module."""
 
 from hotshoe.slots.base import (
+    COMPOSED,
     REFERENCE,
     Candidate,
     Decision,
@@ -17,6 +18,7 @@ from hotshoe.slots.operations import (
     CommunicatorOp,
     EmbeddingOp,
     GatedActivationOp,
+    GatedMlpOp,
     GraphOp,
     LinearOp,
     NormOp,
@@ -34,6 +36,7 @@ from hotshoe.slots.specs import (
     CommunicatorSpec,
     EmbeddingSpec,
     GatedActivationSpec,
+    GatedMlpSpec,
     GraphSpec,
     KVLayout,
     LinearSpec,
@@ -80,6 +83,13 @@ SLOTS: dict[str, Slot] = {
             f"{_REFERENCE}.activation:build",
             "activation of one half times the other half",
         ),
+        Slot(
+            "gated_mlp",
+            GatedMlpSpec,
+            f"{_REFERENCE}.mlp:GatedMlp",
+            "a whole MLP block: two matrix products and the activation between them",
+            composed_of=("linear", "gated_activation"),
+        ),
         Slot("embedding", EmbeddingSpec, f"{_REFERENCE}.embedding:build", "embedding gather"),
         Slot("sample", SampleSpec, f"{_REFERENCE}.sampling:build", "choice of the next token"),
         Slot(
@@ -104,6 +114,7 @@ SLOTS: dict[str, Slot] = {
 }
 
 __all__ = [
+    "COMPOSED",
     "PLAIN_LAYOUT",
     "REFERENCE",
     "SLOTS",
@@ -120,6 +131,8 @@ __all__ = [
     "EmbeddingSpec",
     "GatedActivationOp",
     "GatedActivationSpec",
+    "GatedMlpOp",
+    "GatedMlpSpec",
     "GraphOp",
     "GraphSpec",
     "KVLayout",

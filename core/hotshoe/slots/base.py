@@ -19,6 +19,8 @@ from hotshoe.slots.specs import KVLayout, younger_fields
 from hotshoe.suggest import did_you_mean
 
 REFERENCE = "reference"
+#: Chosen for a block that nobody serves as one: the layer makes it of other slots' operations.
+COMPOSED = "composed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +93,18 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A named question. `reference` is the lazy path of core's plain implementation."""
+    """A named question.
+
+    Attributes:
+        reference: The lazy path of core's plain implementation.
+        composed_of: Of a whole block, the slots that serve it where no candidate does so at once.
+    """
 
     name: str
     spec_type: type
     reference: str
     doc: str
+    composed_of: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +155,7 @@ class Selector:
         self._require_native = require_native
         self._batch_invariant = batch_invariant
         self._by_slot: dict[str, dict[str, Candidate]] = {
-            slot.name: {REFERENCE: _reference_candidate(slot)} for slot in slots.values()
+            slot.name: {c.name: c for c in _core_candidates(slot)} for slot in slots.values()
         }
         for candidate in candidates:
             self._register(candidate)
@@ -173,9 +181,9 @@ class Selector:
             offered = self._candidates_of(candidate.slot)
         except SelectionError as error:
             raise SelectionError(f"candidate {candidate.name!r}: {error}") from None
-        if candidate.name == REFERENCE:
+        if candidate.name in (REFERENCE, COMPOSED):
             raise SelectionError(
-                f"a candidate of slot {candidate.slot} may not be named {REFERENCE}"
+                f"a candidate of slot {candidate.slot} may not be named {candidate.name}"
             )
         if candidate.name in offered:
             candidate = replace(candidate, supports=_refuse_twins)
@@ -207,7 +215,7 @@ class Selector:
         return _reasons(dict(decision.others)) or "the platform offers nothing for it"
 
     def choose(self, slot: str, spec: Any) -> Any:
-        """Choose for a specification and build the operation.
+        """Choose for a specification and build the operation; None for a block to be composed.
 
         A candidate that accepted but cannot build counts as refusing, with its cause, and the next
         one is taken.
@@ -229,7 +237,7 @@ class Selector:
                 self._defects[slot, spec, name] = Verdict(None, cause, defect=True)
                 del self.decisions[slot, spec]
             else:
-                self.uses[slot, spec] += 1
+                self.uses[slot, spec] += operation is not None
                 return operation
 
     def _ask(self, name: str, candidate: Candidate, spec: Any) -> Verdict:
@@ -269,8 +277,19 @@ class Selector:
         return Decision(slot, spec, chosen, verdict.score or 0, verdict.reason, others)
 
 
-def _reference_candidate(slot: Slot) -> Candidate:
-    return Candidate(slot.name, REFERENCE, lambda spec, facts: accept(0), slot.reference)
+def _core_candidates(slot: Slot) -> list[Candidate]:
+    """Return what core itself has for a slot. Where both tie, a block is composed."""
+    found = [Candidate(slot.name, REFERENCE, lambda spec, facts: accept(0), slot.reference)]
+    if slot.composed_of:
+        why = f"of {' and '.join(slot.composed_of)}"
+        found.append(
+            Candidate(
+                *(slot.name, COMPOSED, lambda spec, facts: accept(0, why)),
+                build=lambda spec, facts: None,
+                batch_invariant=True,  # as far as its parts are, which are asked themselves
+            )
+        )
+    return found
 
 
 def _refuse_twins(spec: Any, facts: DeviceFacts) -> Verdict:

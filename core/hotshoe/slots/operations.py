@@ -120,6 +120,26 @@ class LinearOp(Protocol):
         ...
 
 
+class GatedMlpOp(Protocol):
+    """A whole MLP block with both of its weights; may say `takes_quantised` as `LinearOp`."""
+
+    def load_gate_up(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
+        """Take the first weight as `LinearOp.load`; gate's rows come before up's."""
+        ...
+
+    def load_down(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
+        """Take the second weight as `LinearOp.load`."""
+        ...
+
+    def __call__(self, x: Tensor | Quantised) -> Tensor:
+        """Return [num_tokens, down.out_features] for x [num_tokens, gate_up.in_features]."""
+        ...
+
+    def nbytes(self) -> int:
+        """Return the bytes that both prepared weights hold."""
+        ...
+
+
 class NormOp(Protocol):
     """RMS norm."""
 

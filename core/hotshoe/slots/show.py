@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields, is_dataclass
 from typing import Any
+
+#: Without blanks, but for those within parentheses.
+_FIELD = re.compile(r"(?:[^\s()]|\((?:[^()]|\([^()]*\))*\))+")
 
 
 def show_spec(spec: Any) -> str:
     """Print a specification without the fields that have their default."""
     values = ((f.name, getattr(spec, f.name), f.default) for f in fields(spec))
     return " ".join(f"{name}={_show(value)}" for name, value, default in values if value != default)
+
+
+def words_of(text: str) -> list[str]:
+    """Split what `show_spec` has printed into fields."""
+    return _FIELD.findall(text)
 
 
 def _show(value: Any) -> str:

@@ -194,6 +194,24 @@ class GatedActivationSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class GatedMlpSpec:
+    """y = down(act(gate) * up) with gate | up = gate_up(x), a whole block.
+
+    `gate_up` has twice as many outputs as `down` has inputs. Biases and how operands are stored
+    are in both; the activation is one of `GatedActivationSpec`.
+    """
+
+    gate_up: LinearSpec
+    down: LinearSpec
+    activation: str
+
+    @property
+    def dtype(self) -> str:
+        """The element type of x and y."""
+        return self.gate_up.dtype
+
+
+@dataclass(frozen=True, slots=True)
 class EmbeddingSpec:
     """Row gather from a [num_embeddings, size] table, times `scale`."""
 

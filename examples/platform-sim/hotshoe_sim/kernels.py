@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -16,6 +16,7 @@ from hotshoe.slots import (
     PLAIN_LAYOUT,
     AttentionMetadata,
     AttentionSpec,
+    GatedMlpSpec,
     GraphSpec,
     NormSpec,
     TransferSpec,
@@ -46,6 +47,34 @@ def build_norm(spec: NormSpec, facts: DeviceFacts) -> Callable[[Tensor, Tensor],
         return out
 
     return norm
+
+
+class GatedMlp:
+    """Candidate `sim` of slot `gated_mlp`: a whole block in one launch, inner values in float32."""
+
+    def __init__(self, spec: GatedMlpSpec, facts: DeviceFacts) -> None:
+        self._place = (facts.device, getattr(torch, spec.dtype))
+
+    def load_gate_up(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
+        self._gate_up = torch.cat(list(tensors["weight"])).to(*self._place)
+
+    def load_down(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
+        self._down = torch.cat(list(tensors["weight"])).to(*self._place)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out = torch.empty_like(x, memory_format=torch.contiguous_format)
+        launch(self._kernel, out, x, self._gate_up, self._down)
+        return out
+
+    @staticmethod
+    def _kernel(out: Tensor, x: Tensor, gate_up: Tensor, down: Tensor) -> None:
+        first, second = gate_up.float(), down.float()
+        for row, y in zip(x.float(), out, strict=True):  # one by one, as above
+            gate, up = (first @ row).chunk(2)
+            y.copy_(second @ (torch.nn.functional.silu(gate) * up))
+
+    def nbytes(self) -> int:
+        return self._gate_up.nbytes + self._down.nbytes
 
 
 class Attention:

@@ -11,6 +11,7 @@ from hotshoe.platform import Available, Change, DeviceFacts, MemoryBudget, Platf
 from hotshoe.slots import (
     AttentionSpec,
     Candidate,
+    GatedMlpSpec,
     GraphSpec,
     NormSpec,
     TransferSpec,
@@ -53,6 +54,7 @@ class SimPlatform(Platform):
             Candidate("graph", "queue", judge_queue, "hotshoe_sim.kernels:Graph"),
             Candidate("attention", "sim", judge_attention, "hotshoe_sim.kernels:Attention"),
             Candidate("rms_norm", "sim", judge_norm, "hotshoe_sim.kernels:build_norm", True),
+            Candidate("gated_mlp", "sim", judge_mlp, "hotshoe_sim.kernels:GatedMlp", True),
         )
 
     def resolve(self, config: EngineConfig) -> Sequence[Change]:
@@ -90,6 +92,17 @@ def judge_norm(spec: NormSpec, facts: DeviceFacts) -> Verdict:
     """Accept what the device's one vector unit computes."""
     if spec.quant is not None:
         return refuse("the vector unit quantises no results")
+    return _judge(facts, spec.dtype)
+
+
+def judge_mlp(spec: GatedMlpSpec, facts: DeviceFacts) -> Verdict:
+    """Accept the plain block, all of it at once."""
+    if spec.down.weight is not None or spec.gate_up.weight is not None:
+        return refuse("the vector unit multiplies no quantised weights")
+    if spec.gate_up.bias or spec.down.bias:
+        return refuse("the vector unit adds no biases")
+    if spec.activation != "silu":
+        return refuse(f"the vector unit knows no {spec.activation}")
     return _judge(facts, spec.dtype)
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hotshoe.cli.table import table
+from hotshoe.slots.show import words_of
 
 #: A slot's verdict, from the worst down; the last where nothing could be run here.
 WRONG, NATIVE, REFUSED, REFERENCE = "wrong", "native", "refused", "reference"
@@ -175,9 +176,9 @@ def _percent(share: float) -> str:
 
 def _distinct(spec: str, slot: SlotReport) -> str:
     """Return the words of a specification that not all measured ones have."""
-    others = [set(share.spec.split()) for c in slot.candidates for share in c.shares]
+    others = [set(words_of(share.spec)) for c in slot.candidates for share in c.shares]
     common = set.intersection(*others)
-    return " ".join(word for word in spec.split() if word not in common)
+    return " ".join(word for word in words_of(spec) if word not in common)
 
 
 def _slot_rows(slot: SlotReport) -> Sequence[tuple[object, ...]]:

@@ -15,6 +15,7 @@ from hotshoe.platform import Platform, Target
 from hotshoe.plugins import PluginManager
 from hotshoe.plugins.platforms import HOOK
 from hotshoe.slots import PLAIN_LAYOUT, REFERENCE, SLOTS, Candidate, KVLayout
+from hotshoe.slots.show import words_of
 from hotshoe_conformance.cases import SUITES
 from hotshoe_conformance.cases.base import clean, in_dtype
 from hotshoe_conformance.subject import declared_layout, offered
@@ -55,7 +56,8 @@ def _platform(name: str, platform: Platform, plugins: PluginManager) -> list[str
         cells = {n: judge.cells(slot) for n, judge in by_target.items()}
         lines += ["", f"### {name}: {slot}", ""]
         if not any(value for cell in cells.values() for value in cell.values()):
-            lines.append("No kernel of its own.")
+            parts = " and ".join(f"`{name}`" for name in SLOTS[slot].composed_of)
+            lines.append(f"Composed of {parts}." if parts else "No kernel of its own.")
             continue
         columns = _merged(cells)
         lines += [f"| specification | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
@@ -116,10 +118,10 @@ def row_name(spec: Any, base: Any) -> str:
     """Name a specification by how it differs from the plainest, its main type aside."""
     dtype = getattr(spec, "dtype", None)
     plain = base if dtype is None else in_dtype(base, dtype)
-    words = set(clean(plain).split())
-    different = [word for word in _words(spec) if word not in words]
+    usual = set(words_of(clean(plain)))
+    different = [word for word in _words(spec) if word not in usual]
     return " ".join(different) or f"plain: {' '.join(w for w in _words(base) if 'dtype' not in w)}"
 
 
 def _words(spec: Any) -> list[str]:
-    return [word for word in clean(spec).split() if not word.startswith("layout=")]
+    return [word for word in words_of(clean(spec)) if not word.startswith("layout=")]

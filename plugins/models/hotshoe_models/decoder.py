@@ -18,9 +18,10 @@ from hotshoe.layers import (
     BuildContext,
     Embedding,
     ForwardBatch,
-    GatedActivation,
+    GatedMLP,
     Linear,
     Logits,
+    Matrix,
     RMSNorm,
     Rotary,
     Rotation,
@@ -101,10 +102,10 @@ class _Layer:
         gate_up = _parts(prefix, names.gate_up, (spec.intermediate_size,) * 2)
         split = _splits(spec, ctx)
 
-        def linear(role: str, parts: list[tuple[str, int]], width: int, bias: bool) -> Linear:
+        def matrix(role: str, parts: list[tuple[str, int]], width: int, bias: bool) -> Matrix:
             side = {"outputs" if role in ("qkv", "gate_up") else "inputs": split[role]}
             keep = role in spec.unquantized
-            return Linear(ctx, parts, width, bias=bias, quantize=not keep, **side)
+            return Matrix(ctx, parts, width, bias=bias, quantize=not keep, **side)
 
         def norm(name: str | None) -> RMSNorm | None:
             eps, offset = spec.norm_eps, spec.norm_offset
@@ -116,18 +117,19 @@ class _Layer:
 
         last = i + 1 == len(spec.layers)
         following = names.final_norm if last else names.layer.format(i + 1) + names.input_norm
-        self._qkv = linear("qkv", qkv, size, spec.qkv_bias)
+        self._qkv = Linear(ctx, matrix("qkv", qkv, size, spec.qkv_bias))
         self._attention = _attention(spec, ctx, i, rotaries)
-        self._o = linear("o", [(prefix + names.o, size)], heads[0] * spec.head_dim, spec.o_bias)
+        o = matrix("o", [(prefix + names.o, size)], heads[0] * spec.head_dim, spec.o_bias)
+        self._o = Linear(ctx, o)
         self._post_attention_norm = norm(names.post_attention_norm)
-        self._gate_up = linear("gate_up", gate_up, size, spec.mlp_bias)
-        self._mlp_norm = add_norm(prefix + names.mlp_norm, self._gate_up.input_quant)
-        self._down = linear(
-            "down", [(prefix + names.down, size)], spec.intermediate_size, spec.mlp_bias
+        down = [(prefix + names.down, size)]
+        self._mlp = GatedMLP(
+            ctx,
+            matrix("gate_up", gate_up, size, spec.mlp_bias),
+            matrix("down", down, spec.intermediate_size, spec.mlp_bias),
+            spec.activation,
         )
-        self._activation = GatedActivation(
-            ctx, split["down"].size, spec.activation, self._down.input_quant
-        )
+        self._mlp_norm = add_norm(prefix + names.mlp_norm, self._mlp.input_quant)
         self._post_mlp_norm = norm(names.post_mlp_norm)
         #: What the norm before this layer may quantise to; layers are alike in this.
         self.input_quant = self._qkv.input_quant
@@ -147,7 +149,7 @@ class _Layer:
         if self._post_attention_norm is not None:
             out = self._post_attention_norm(out)
         hidden, residual = self._mlp_norm(out, residual)
-        out = self._down(self._activation(self._gate_up(hidden)))
+        out = self._mlp(hidden)
         if self._post_mlp_norm is not None:
             out = self._post_mlp_norm(out)
         return self._next_norm(out, residual)

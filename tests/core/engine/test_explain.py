@@ -11,6 +11,7 @@ from hotshoe.errors import ConfigError, PluginError
 from hotshoe.platform import DeviceFacts
 from hotshoe.plugins import PluginManager, hookimpl
 from hotshoe.plugins.manager import EntryPoint, installed_entry_points
+from hotshoe.slots import COMPOSED, REFERENCE
 
 CONFIG = EngineConfig("demo", platform="cpu", max_model_len=256, max_num_seqs=4)
 
@@ -68,7 +69,7 @@ def test_targets_of_all_platforms_but_those_that_cannot_be_imported() -> None:
 def test_a_device_that_nothing_is_made_for(plugins: PluginManager) -> None:
     nothing = DeviceFacts("cpu", "cpu", "a toaster", "t1", 1 << 24, 1)
     told = explain(CONFIG, plugins, nothing)
-    assert not any(decision.native for decision in told.decisions)
+    assert {decision.chosen for decision in told.decisions} == {REFERENCE, COMPOSED}
     assert "no build of the native kernels" in dict(told.decisions[0].others)["native"].reason
     [cache] = [need for need in told.memory if need.use == "KV cache"]
     assert cache.note.startswith("does not fit: ")

@@ -6,7 +6,7 @@ import weakref
 import pytest
 import torch
 
-from hotshoe.layers import BuildContext, Linear, Section
+from hotshoe.layers import BuildContext, Linear, Matrix, Section
 from hotshoe.slots import LinearSpec, QuantSpec
 
 PARTS = [("q", 6), ("k", 2), ("v", 3)]
@@ -30,7 +30,7 @@ def draw(bias):
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_parts_are_stacked_whatever_the_order(ctx, bias):
-    layer = Linear(ctx, PARTS, 5, bias=bias)
+    layer = Linear(ctx, Matrix(ctx, PARTS, 5, bias=bias))
     tensors = draw(bias)
     names = random.sample(list(tensors), len(tensors))
     for name in names:
@@ -44,7 +44,7 @@ def test_parts_are_stacked_whatever_the_order(ctx, bias):
 
 
 def test_checkpoint_tensors_are_let_go(ctx):
-    layer = Linear(ctx, PARTS, 5)
+    layer = Linear(ctx, Matrix(ctx, PARTS, 5))
     tensors = draw(False)
     alive = [weakref.ref(t) for t in tensors.values()]
     for name in list(tensors):
@@ -54,7 +54,7 @@ def test_checkpoint_tensors_are_let_go(ctx):
 
 
 def test_the_size_of_the_prepared_weight_is_registered(ctx):
-    Linear(ctx, [("w", 8)], 5)
+    Linear(ctx, Matrix(ctx, [("w", 8)], 5))
     ctx.weights.feed("w.weight", torch.randn(8, 5))
     assert [count() for count in ctx.weight_bytes] == [8 * 5 * 4]
 
@@ -65,9 +65,9 @@ def specs(ctx):
 
 def test_the_method_says_what_is_quantised_and_the_model_what_is_not(ctx):
     ctx.quantization = Method()
-    Linear(ctx, [("a", 8), ("b", 8)], 5)
-    Linear(ctx, [("plain", 8)], 5)
-    Linear(ctx, [("head", 7)], 5, out_dtype="float64", quantize=False)
+    Linear(ctx, Matrix(ctx, [("a", 8), ("b", 8)], 5))
+    Linear(ctx, Matrix(ctx, [("plain", 8)], 5))
+    Linear(ctx, Matrix(ctx, [("head", 7)], 5, quantize=False), out_dtype="float64")
     assert specs(ctx) == [
         LinearSpec(5, 16, "float32", weight=WEIGHT, activation=ACTIVATION),
         LinearSpec(5, 8, "float32"),
@@ -103,7 +103,7 @@ def test_ranks_divide_outputs_part_by_part(ctx, bias):
     for rank in (0, 1):
         own = parallel(ctx, rank, 2)
         split = own.split("rows", Section(2, 3), Section(1, 2, shared=True), Section(2))
-        layer = Linear(own, parts, 5, bias=bias, outputs=split)
+        layer = Linear(own, Matrix(own, parts, 5, bias=bias, outputs=split))
         for name in own.weights.expected:
             own.weights.feed(name, tensors[name])
         rows = [slice(3 * rank, 3 * rank + 3), [0, 1, 2 + rank]]
@@ -121,7 +121,9 @@ def test_ranks_divide_inputs_and_add_up(ctx, bias):
     group = Adding()
     for rank in (0, 1, 2):
         own = parallel(ctx, rank, 3, group)
-        layer = Linear(own, [("o", 4)], 6, bias=bias, inputs=own.split("columns", Section(3, 2)))
+        layer = Linear(
+            own, Matrix(own, [("o", 4)], 6, bias=bias, inputs=own.split("columns", Section(3, 2)))
+        )
         own.weights.feed("o.weight", weight)
         if bias:
             own.weights.feed("o.bias", offset)
@@ -133,6 +135,6 @@ def test_ranks_divide_inputs_and_add_up(ctx, bias):
 
 def test_a_rank_keeps_no_more_than_its_part(ctx):
     own = parallel(ctx, 1, 4)
-    Linear(own, [("w", 8)], 6, outputs=own.split("rows", Section(8)))
+    Linear(own, Matrix(own, [("w", 8)], 6, outputs=own.split("rows", Section(8))))
     own.weights.feed("w.weight", torch.randn(8, 6))
     assert [count() for count in own.weight_bytes] == [2 * 6 * 4]

@@ -2,7 +2,7 @@
 
 import torch
 
-from hotshoe.layers import AddRMSNorm, GatedActivation, Linear, RMSNorm
+from hotshoe.layers import AddRMSNorm, GatedActivation, Linear, Matrix, RMSNorm
 from hotshoe.slots import (
     SLOTS,
     AddNormSpec,
@@ -74,7 +74,7 @@ def test_the_weight_is_a_copy_in_the_models_type(ctx):
 
 def test_a_result_is_quantised_where_a_candidate_does_both(ctx):
     ctx.quantization = Online()
-    linear = Linear(ctx, [("l", 8)], 8)
+    linear = Linear(ctx, Matrix(ctx, [("l", 8)], 8))
     assert linear.input_quant == INT8
     slots = ("rms_norm", "add_rms_norm", "gated_activation")
     ctx.selector = Selector(SLOTS, [candidate(s, True) for s in slots], ctx.selector.facts)
@@ -113,4 +113,4 @@ def test_no_result_is_quantised_by_a_reference(ctx):
 
 
 def test_unquantised_layers_take_plain_inputs(ctx):
-    assert Linear(ctx, [("l", 8)], 8).input_quant is None
+    assert Linear(ctx, Matrix(ctx, [("l", 8)], 8)).input_quant is None

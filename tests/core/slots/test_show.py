@@ -1,7 +1,7 @@
 """Specifications as text, without what goes without saying."""
 
-from hotshoe.slots import LinearSpec, QuantSpec
-from hotshoe.slots.show import show_spec
+from hotshoe.slots import GatedMlpSpec, LinearSpec, QuantSpec
+from hotshoe.slots.show import show_spec, words_of
 
 
 def test_records_within_specifications() -> None:
@@ -10,3 +10,15 @@ def test_records_within_specifications() -> None:
         "in_features=8 out_features=4 dtype=float32 "
         "weight=(format=int8 granularity=channel online=True)"
     )
+
+
+def test_fields_with_records_within_records() -> None:
+    weight = QuantSpec("int8", "channel", online=True)
+    inner = LinearSpec(8, 4, "float32", weight=weight)
+    text = show_spec(GatedMlpSpec(inner, LinearSpec(2, 8, "float32"), "silu"))
+    assert words_of(text) == [
+        f"gate_up=({show_spec(inner)})",
+        "down=(in_features=2 out_features=8 dtype=float32)",
+        "activation=silu",
+    ]
+    assert words_of("") == []

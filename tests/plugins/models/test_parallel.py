@@ -136,7 +136,7 @@ def test_biases_odd_vocabularies_and_more_ranks_than_kv_heads(tmp_path, size, ti
 
 def mlp(model: DenseDecoder, hidden: torch.Tensor) -> torch.Tensor:
     layer = model._layers[0]
-    return layer._down(layer._activation(layer._gate_up(hidden)))
+    return layer._mlp(hidden)
 
 
 def feed(ctx: BuildContext, weights: dict[str, torch.Tensor]) -> None:

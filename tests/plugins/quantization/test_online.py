@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hotshoe.layers import BuildContext, Linear
+from hotshoe.layers import BuildContext, Linear, Matrix
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import SLOTS, QuantSpec, Selector
 from hotshoe_quantization.online import fp8, int8
@@ -24,7 +24,7 @@ def test_operands_of_any_layer(method, format, _):
 def test_a_layer_quantised_while_loading(method, _, limit):
     selector = Selector(SLOTS, [], DeviceFacts("plain", "cpu", "", "", 1 << 30, 1))
     ctx = BuildContext(selector, "float32", "float32", 4, 16, quantization=method())
-    layer = Linear(ctx, [("a", 24), ("b", 8)], 64)
+    layer = Linear(ctx, Matrix(ctx, [("a", 24), ("b", 8)], 64))
     a, b, x = torch.randn(24, 64), torch.randn(8, 64), torch.randn(5, 64)
     ctx.weights.feed("b.weight", b)
     ctx.weights.feed("a.weight", a)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -155,8 +155,14 @@ def vary(base: Any, variations: Iterable[Mapping[str, Any]]) -> list[Any]:
 
 
 def in_dtype(spec: Any, dtype: str) -> Any:
-    """Return a specification in another element type, its cache's too."""
-    changes = {"dtype": dtype} | ({"kv_dtype": dtype} if hasattr(spec, "kv_dtype") else {})
+    """Return a specification in another element type, its cache's and its parts' too."""
+    changes: dict[str, Any] = {}
+    for field in fields(spec):
+        value = getattr(spec, field.name)
+        if field.name in ("dtype", "kv_dtype"):
+            changes[field.name] = dtype
+        elif is_dataclass(value) and hasattr(value, "dtype"):
+            changes[field.name] = in_dtype(value, dtype)
     return replace(spec, **changes)
 
 

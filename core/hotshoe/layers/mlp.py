@@ -1,0 +1,47 @@
+"""Gated MLP: one operation of slot `gated_mlp` where someone serves the whole block, else three."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from hotshoe.layers.activation import GatedActivation
+from hotshoe.layers.context import BuildContext
+from hotshoe.layers.linear import Linear, Matrix, takes_quantised
+from hotshoe.slots import GatedMlpOp, GatedMlpSpec, Quantised
+
+
+class GatedMLP:
+    """down(act(gate) * up), gate | up = gate_up(x).
+
+    Args:
+        ctx: The build context.
+        gate_up, down: The weights.
+        activation: "silu", "gelu" or "gelu_tanh".
+
+    Attributes:
+        input_quant: How the layer before may quantise what it hands over; None for not at all.
+    """
+
+    def __init__(self, ctx: BuildContext, gate_up: Matrix, down: Matrix, activation: str) -> None:
+        spec = GatedMlpSpec(gate_up.spec, down.spec, activation)
+        op: GatedMlpOp | None = ctx.selector.choose("gated_mlp", spec)
+        self._sum = None
+        self._run: Callable[[Tensor | Quantised], Tensor]
+        if op is None:
+            first, second = Linear(ctx, gate_up), Linear(ctx, down)
+            act = GatedActivation(ctx, down.spec.in_features, activation, second.input_quant)
+            self.input_quant = first.input_quant
+            self._run = lambda x: second(act(first(x)))
+        else:
+            self.input_quant = gate_up.spec.activation if takes_quantised(op) else None
+            self._run, self._sum = op, down.sum_of(ctx)
+            ctx.weight_bytes.append(op.nbytes)
+            gate_up.deliver(ctx, op.load_gate_up)
+            down.deliver(ctx, op.load_down)
+
+    def __call__(self, x: Tensor | Quantised) -> Tensor:
+        """Map [num_tokens, hidden_size] to the same shape."""
+        y = self._run(x)
+        return y if self._sum is None else self._sum(y, y)
