@@ -24,12 +24,13 @@ from hotshoe import EngineConfig, SamplingParams
 from hotshoe.engine.core import EngineCore
 from hotshoe.engine.messages import Add
 from hotshoe.engine.setup import prepare
-from hotshoe.layers import AddRMSNorm, Attention, GatedActivation
+from hotshoe.layers import AddRMSNorm, Attention
 from hotshoe.platform import DeviceFacts
 from hotshoe.plugins import HOOK_API, PluginManager, hookimpl
 from hotshoe.plugins.manager import EntryPoint, installed_entry_points
 from hotshoe.runner.graphs import Recordings
 from hotshoe.runner.rows import StepInputs
+from hotshoe.runner.worker import TorchWorker
 from hotshoe.slots import Candidate, GraphSpec, LinearSpec, Verdict, accept, refuse
 
 MODEL = {
@@ -130,6 +131,8 @@ class Engine:
 
     def run(self, requests: Sequence[Request]) -> list[object]:
         """Run requests as they come and go; return all news, and what the sampler saw."""
+        for _ in range(2):
+            self.core.step()  # finishes what an abort has left in flight
         self.core.reset_prefix_cache()
         self.seen.clear()
         news: list[object] = []
@@ -242,7 +245,7 @@ def test_a_crowd_is_preempted_and_finds_its_prefixes(engines: Mapping[str, Engin
         assert after.num_hit_tokens > before[way].num_hit_tokens
 
 
-LAYERS = {"Attention.__call__": 2, "AddRMSNorm.__call__": 4, "GatedActivation.__call__": 2}
+LAYERS = {"Attention.__call__": 2, "AddRMSNorm.__call__": 4}
 
 
 def test_replays_call_no_layer_but_attention(engines: Mapping[str, Engine]) -> None:
@@ -250,17 +253,15 @@ def test_replays_call_no_layer_but_attention(engines: Mapping[str, Engine]) -> N
     counts: dict[str, Counter[str]] = {}
     for way, engine in engines.items():
         counts[way] = found = Counter()
-        before = engine.core.stats().num_steps
         with (
+            counting(TorchWorker, "execute", found, "steps"),
             counting(Attention, "__call__", found),
             counting(kernels.Attention, "__call__", found, "attention"),
             counting(AddRMSNorm, "__call__", found),
-            counting(GatedActivation, "__call__", found),
             counting(Recordings, "replay", found),
             counting(kernels.Graph, "record_pieces", found),
         ):
             engine.run(CROWD)
-        found["steps"] = engine.core.stats().num_steps - before
     steps, decodes = counts["pieces"]["steps"], counts["whole"]["Recordings.replay"]
     assert 0 < decodes < steps
     for way, num_eager in (("eager", steps), ("whole", steps - decodes), ("pieces", 0)):
