@@ -99,7 +99,7 @@ class PluginManager:
                 hook_api = _check_plugin(point.name, plugin, hooks)
                 self._pm.register(plugin, name=point.name)
         except FOREIGN as error:  # a foreign module may raise anything at all
-            return PluginRecord(*record, hooks, error=f"{type(error).__name__}: {error}")
+            return PluginRecord(*record, hooks, error=cause_of(error))
         for warning in caught:
             warnings.warn_explicit(
                 warning.message, warning.category, warning.filename, warning.lineno
@@ -187,7 +187,7 @@ class PluginManager:
                 if not isinstance(value, kind):
                     raise TypeError(f"it returned {type(value).__name__}")
             except FOREIGN as error:  # a foreign hook may raise anything at all
-                self._give_up(name, f"it failed in {hook}: {type(error).__name__}: {error}")
+                self._give_up(name, f"it failed in {hook}: {cause_of(error)}")
             else:
                 results.append((name, value))
         return results
@@ -198,6 +198,11 @@ class PluginManager:
             replace(r, error=error) if r.name == name and r.error is None else r
             for r in self.records
         ]
+
+
+def cause_of(error: BaseException) -> str:
+    """Return what an exception is and says, on one line, as tables and messages want it."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def installed_entry_points() -> list[EntryPoint]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from hotshoe.errors import FOREIGN, PlatformError, PluginError, UserError
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import Absent, Available, Broken, Detection, Platform, PlatformStatus
-from hotshoe.plugins.manager import PluginManager
+from hotshoe.plugins.manager import PluginManager, cause_of
 
 if TYPE_CHECKING:
     from hotshoe.slots import Candidate
@@ -80,7 +80,7 @@ def blaming(platform: str) -> Iterator[None]:
         raise
     except FOREIGN as error:
         raise PlatformError(
-            f"platform {platform} is defective: {type(error).__name__}: {error}; "
+            f"platform {platform} is defective: {cause_of(error)}; "
             "choose another with --platform NAME, or mend it"
         ) from error
 
@@ -123,7 +123,7 @@ def _probe(plugins: PluginManager, name: str) -> tuple[Platform | None, Detectio
             return None, Broken(f"probe() returned {type(detection).__name__}, not a detection")
         return platform, detection
     except FOREIGN as error:  # foreign code may raise anything; the cause is kept
-        return None, Broken(f"{type(error).__name__}: {error}")
+        return None, Broken(cause_of(error))
 
 
 def _status(plugins: PluginManager, name: str) -> PlatformStatus:
@@ -134,5 +134,5 @@ def _status(plugins: PluginManager, name: str) -> PlatformStatus:
         try:
             facts = platform.facts()
         except FOREIGN as error:  # as for probing
-            detection = Broken(f"facts() failed: {type(error).__name__}: {error}")
+            detection = Broken(f"facts() failed: {cause_of(error)}")
     return PlatformStatus(name, owner, detection, facts)

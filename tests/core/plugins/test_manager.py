@@ -191,6 +191,24 @@ def test_a_misspelt_hook_is_refused() -> None:
     assert "unknown hook hotshoe_named_model; did you mean hotshoe_named_models?" in error
 
 
+def test_causes_of_several_lines_are_told_on_one() -> None:
+    class Greedy:
+        HOTSHOE_HOOK_API = HOOK_API
+
+        @hookimpl
+        def hotshoe_named_models(self, wanted: str) -> dict[str, str]:
+            return {}
+
+    def load() -> object:
+        raise ImportError("libvendor.so.6:\n  undefined symbol: f")
+
+    points = [EntryPoint("a", "d", "1", Greedy), EntryPoint("b", "d", "1", load)]
+    greedy, unlinked = PluginManager(points).records
+    assert greedy.error is not None and "\n" not in greedy.error
+    assert "{'wanted'} are declared in the hookimpl" in greedy.error
+    assert unlinked.error == "ImportError: libvendor.so.6: undefined symbol: f"
+
+
 def test_two_plugins_of_one_name() -> None:
     points = [EntryPoint("a", f"dist-{i}", "1", lambda: Plugin(one="1")) for i in (1, 2)]
     first, second = PluginManager(points).records
