@@ -42,6 +42,8 @@ _INT64 = 2**63
 _ALTERNATIVES = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
 #: The time to intersect patterns grows exponentially: 10 take 10 ms, 20 take 6 s, 40 never end.
 MAX_COMBINED_PATTERNS = 10
+#: Of counted properties, in xgrammar; this many take a second.
+MAX_STATES = 10_000
 #: Characters that JSON can spell only as \u escapes.
 _CONTROL = re.compile("[\x00-\x07\x0b\x0e-\x1f]")
 
@@ -264,6 +266,14 @@ def _enough(keyword: str, *sources: str) -> Condition:
     return check
 
 
+def _few_states(schema: Object) -> str | None:
+    """Which property comes next, and after how many: 10,000 states take a second to compile."""
+    declared = len(schema.get("properties", ()))
+    if declared * min(declared, schema.get("maxProperties", declared)) <= MAX_STATES:
+        return None
+    return f"beside {declared} properties takes too many states"
+
+
 def _unescaped(schema: Object) -> str | None:
     return "with ~ or % is not supported" if {"~", "%"} & set(schema["$ref"]) else None
 
@@ -286,12 +296,13 @@ XGRAMMAR: Table = {
     "format": _both(_typed("format", "string"), _alone("format", "type"), _known_format),
     "items": _both(_typed("items", "array"), _not_a_list),
     "maxItems": _both(_typed("maxItems", "array"), _long_enough),
-    "maxProperties": _typed("maxProperties", "object"),
+    "maxProperties": _both(_typed("maxProperties", "object"), _few_states),
     "minItems": _both(_typed("minItems", "array"), _enough("minItems", "items")),
     "minProperties": _both(
         _typed("minProperties", "object"),
         _enough("minProperties", "properties", "additionalProperties"),
         _distinct_names,
+        _few_states,
     ),
     "multipleOf": _both(_typed("multipleOf", "integer"), _alone("multipleOf", "type")),
     "prefixItems": _typed("prefixItems", "array"),

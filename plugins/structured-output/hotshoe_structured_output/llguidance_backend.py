@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 MAX_SCHEMAS = 10_000
 #: About 1 to 2 kB each; a grammar that wants more fails.
 MAX_LEXER_STATES = 20_000
+#: Of the parser, in one mask; 50,000 would keep a step waiting for half a second.
+MAX_ITEMS = 10_000
 #: What a compiled grammar takes beside its text, and for each byte of it; measured.
 BASE_BYTES, BYTES_PER_BYTE = 64 * 1024, 64
 MAX_THREADS = 8
@@ -92,7 +94,7 @@ class LLGuidanceCompiler:
             eos_token=list(vocabulary.ending_ids) or None,
         )
         self._limits = llguidance.LLParserLimits(
-            max_lexer_states=MAX_LEXER_STATES, verbose_errors=False
+            max_lexer_states=MAX_LEXER_STATES, step_max_items=MAX_ITEMS, verbose_errors=False
         )
         threads = max(1, min(MAX_THREADS, (os.cpu_count() or 1) // 2))
         self._executor = llguidance.LLExecutor(threads)

@@ -23,7 +23,9 @@ from typing import Any
 from hotshoe_structured_output.schema import Schema, parse_json, refusal
 
 MAX_STRUCTURES = 256
-MAX_TEXTS = 64
+#: Structures behind each trigger, together.
+MAX_ANNOUNCED = 1024
+MAX_TEXTS = {"openings": 4, "triggers": 64, "leading": 4, "marks": 64, "preface": 2}
 _FIELDS: Mapping[str, tuple[type, ...]] = {
     "type": (str,),
     "structures": (list,),
@@ -104,7 +106,7 @@ def parse_tag(text: str) -> StructuralTag | dict[str, Any]:
         raise refusal(f"a structural tag takes 1 to {MAX_STRUCTURES} structures")
     opening = value.pop("opening", "")
     value["openings"] = [opening] if isinstance(opening, str) else opening
-    for name in ("openings", "triggers", "leading", "marks", "preface"):
+    for name in MAX_TEXTS:
         value[name] = _texts(name, value.get(name, []))
     value.pop("type", None)
     tag = StructuralTag(structures, **value)
@@ -113,8 +115,8 @@ def parse_tag(text: str) -> StructuralTag | dict[str, Any]:
 
 
 def _texts(name: str, found: list[Any]) -> tuple[str, ...]:
-    if len(found) > MAX_TEXTS or not all(isinstance(text, str) for text in found):
-        raise refusal(f"{name} of a structural tag takes up to {MAX_TEXTS} texts")
+    if len(found) > MAX_TEXTS[name] or not all(isinstance(text, str) for text in found):
+        raise refusal(f"{name} of a structural tag takes up to {MAX_TEXTS[name]} texts")
     if name != "openings" and not all(text.strip() for text in found):
         raise refusal(f"{name} of a structural tag takes no empty text")
     return tuple(found)
@@ -129,7 +131,10 @@ def _check(tag: StructuralTag) -> None:
         raise refusal("preface of a structural tag takes two texts, and needs at_least_one")
     if tag.otherwise is not None and not (tag.at_least_one and tag.stop_after_first):
         raise refusal("otherwise of a structural tag needs at_least_one and stop_after_first")
-    announced = {i for trigger in tag.triggers + tag.leading for _, i in tag.announced_by(trigger)}
+    found = [i for trigger in tag.triggers + tag.leading for _, i in tag.announced_by(trigger)]
+    if len(found) > MAX_ANNOUNCED:
+        raise refusal(f"triggers of a structural tag announce more than {MAX_ANNOUNCED} structures")
+    announced = set(found)
     for i, structure in enumerate(tag.structures):
         if i not in announced:
             raise refusal(

@@ -4,7 +4,7 @@ import pytest
 
 from hotshoe.errors import RequestError
 from hotshoe.types import GrammarSpec
-from hotshoe_structured_output.llguidance_backend import BASE_BYTES, LLGuidance
+from hotshoe_structured_output.llguidance_backend import BASE_BYTES, MAX_ITEMS, LLGuidance
 
 
 def test_matchers_share_nothing_that_shows(llguidance_bench) -> None:
@@ -20,6 +20,13 @@ def test_a_forbidden_token_is_not_accepted(llguidance_bench) -> None:
     [token] = llguidance_bench.encode("a")
     assert not matcher.accept(token)
     assert "too complex" in matcher.failure()
+
+
+def test_a_mask_that_would_take_long_fails(llguidance_bench) -> None:
+    grammar = "root ::= " + '([a-z]{0,200} "b"?){0,200} ' * 50
+    matcher = llguidance_bench.compile(GrammarSpec.ebnf(grammar)).matcher()
+    llguidance_bench.allowed(matcher)
+    assert f"Too many items (limit {MAX_ITEMS}" in matcher.failure()
 
 
 def test_size_grows_with_the_grammar(llguidance_bench) -> None:

@@ -50,6 +50,8 @@ BAD = [
     (GOOD | {"triggers": ["b"]}, "'<a>' must start with one of the triggers: 'b'"),
     (GOOD | {"at_least_one": 1}, "at_least_one of a structural tag must be a bool"),
     (GOOD | {"triggers": ["<"] * 65}, "up to 64 texts"),
+    (GOOD | {"opening": ["<a"] * 5}, "openings of a structural tag takes up to 4 texts"),
+    (GOOD | {"structures": [STRUCTURE] * 20, "triggers": ["<a"] * 64}, "more than 1024"),
     (GOOD | {"opening": []}, "at least one trigger and one opening"),
     (GOOD | {"marks": [" "]}, "marks of a structural tag takes no empty text"),
     (GOOD | {"leading": ["x"]}, "leading of a structural tag needs stop_after_first"),

@@ -38,6 +38,11 @@ def test_other_expressions_are_not(pattern: str) -> None:
         ({"anyOf": [STRING], "type": "string"}, "'anyOf' beside 'type'"),
         ({"type": "array", "items": [STRING]}, "'items' as a list"),
         ({"type": "array", "minItems": 2}, "'minItems' needs items"),
+        (
+            {"type": "object", "properties": {f"p{i}": STRING for i in range(101)}}
+            | {"minProperties": 1, "additionalProperties": False},
+            "'minProperties' beside 101 properties takes too many states",
+        ),
         ({"anyOf": [{"const": i} for i in range(MAX_SCHEMAS)]}, "more than 500 subschemas"),
     ],
 )
