@@ -1,14 +1,13 @@
 """Everything composed from sums and even gathers; over a library that needs no device."""
 
 import importlib.machinery
-import random
 import sys
 import types
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 import torch.distributed as dist
+from tests.platforms.threads import check_exchanges, check_pieces, met
 from tests.platforms.xpu.conftest import on_host
 
 from hotshoe.slots import CommunicatorSpec, Rendezvous
@@ -33,59 +32,23 @@ class Narrow:
 
 @pytest.fixture(params=[2, 3])
 def group(request, tmp_path):
-    """Run a function on every rank, each a thread; ranks have met."""
+    """The number of ranks, and what runs a function on all; they have met."""
     size = request.param
     members = [Composed(CommunicatorSpec(size), FACTS, "gloo") for _ in range(size)]
-    with ThreadPoolExecutor(size) as pool:
-
-        def run(work):
-            futures = [pool.submit(work, rank, member) for rank, member in enumerate(members)]
-            return [future.result() for future in futures]
-
-        run(lambda r, member: member.open(Rendezvous(str(tmp_path), r, size, 120.0)))
+    with met(members, tmp_path) as run:
         for member in members:
             member._group = Narrow(member._group)
         yield size, run
-        run(lambda r, member: member.close())
-
-
-def equal(found, expected) -> None:
-    for ours, theirs in zip(found, expected, strict=True):
-        torch.testing.assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("even", [True, False])
 @pytest.mark.parametrize("given", [True, False])
 def test_pieces(group, even: bool, given: bool) -> None:
-    size, run = group
-    sizes = [3] * size if even else [random.randrange(4) for _ in range(size)]
-    told = None if even else sizes
-    whole = [torch.randint(-99, 99, (sum(sizes), 2)).float() for _ in range(size)]
-    kept = [x.clone() for x in whole]
-    outs = [torch.empty(n, 2) if given else None for n in sizes]
-    found = run(lambda rank, group: group.reduce_scatter(whole[rank], told, outs[rank]))
-    equal(found, torch.stack(whole).sum(0).split(sizes))
-    equal(whole, kept)
-    parts = [torch.randn(n, 2) for n in sizes]
-    outs = [torch.empty(sum(sizes), 2) if given else None for _ in sizes]
-    found = run(lambda rank, group: group.all_gather(parts[rank], told, outs[rank]))
-    equal(found, [torch.cat(parts)] * size)
-    assert not given or all(ours is out for ours, out in zip(found, outs, strict=True))
+    check_pieces(*group, even, given)
 
 
 def test_exchanges(group) -> None:
-    size, run = group
-    table = [[random.randrange(3) for _ in range(size)] for _ in range(size)]
-    inputs = [torch.randn(sum(row), 2) for row in table]
-    pieces = [x.split(row) for x, row in zip(inputs, table, strict=True)]
-    found = run(
-        lambda rank, group: group.all_to_all(inputs[rank], table[rank], [r[rank] for r in table])
-    )
-    equal(found, [torch.cat([piece[rank] for piece in pieces]) for rank in range(size)])
-    even = [torch.arange(size) + 10 * rank for rank in range(size)]
-    outs = [torch.empty(size, dtype=torch.int64) for _ in range(size)]
-    run(lambda rank, group: group.all_to_all(even[rank], out=outs[rank]))
-    equal(outs, [torch.arange(size) * 10 + rank for rank in range(size)])
+    check_exchanges(*group)
 
 
 def test_rows_that_do_not_divide(group) -> None:
