@@ -44,6 +44,8 @@ _ALTERNATIVES = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
 MAX_COMBINED_PATTERNS = 10
 #: Of counted properties, in xgrammar; this many take a second.
 MAX_STATES = 10_000
+#: xgrammar lets any integer through for a larger one.
+MAX_FACTOR = 1024
 #: Characters that JSON can spell only as \u escapes.
 _CONTROL = re.compile("[\x00-\x07\x0b\x0e-\x1f]")
 
@@ -274,6 +276,10 @@ def _few_states(schema: Object) -> str | None:
     return f"beside {declared} properties takes too many states"
 
 
+def _small_factor(schema: Object) -> str | None:
+    return None if schema["multipleOf"] <= MAX_FACTOR else f"above {MAX_FACTOR} is not supported"
+
+
 def _unescaped(schema: Object) -> str | None:
     return "with ~ or % is not supported" if {"~", "%"} & set(schema["$ref"]) else None
 
@@ -304,7 +310,9 @@ XGRAMMAR: Table = {
         _distinct_names,
         _few_states,
     ),
-    "multipleOf": _both(_typed("multipleOf", "integer"), _alone("multipleOf", "type")),
+    "multipleOf": _both(
+        _typed("multipleOf", "integer"), _alone("multipleOf", "type"), _small_factor
+    ),
     "prefixItems": _typed("prefixItems", "array"),
     "properties": _both(_typed("properties", "object"), _names_spelt),
     "required": _both(_typed("required", "object"), _declared),

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 MAX_SCHEMAS = 500
 MAX_WHITESPACE = 40
 _IGNORED_IN_REGEX = re.compile(
-    r"(?P<escape>\\[^bBpPkAzZ1-9])|(?P<bad>\(\?(?!:)|\\[bBpPkAzZ1-9])", re.DOTALL
+    r"(?P<escape>\\[^bBpPkAzZ1-9])|(?P<set>\[(?:\\[^bBpPkAzZ1-9]|[^\[\]\\])+\])"
+    r"|(?P<bad>\(\?(?!:)|\\[bBpPkAzZ1-9]|(?<!\A)\^|\$(?!\Z))",
+    re.DOTALL,
 )
 
 

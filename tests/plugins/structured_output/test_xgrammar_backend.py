@@ -8,14 +8,18 @@ from hotshoe_structured_output.xgrammar_backend import MAX_SCHEMAS, XGrammar
 STRING = {"type": "string"}
 
 
-@pytest.mark.parametrize("part", ["(?=a)", "(?!a)", "(?<=a)", "(?i)", r"\b", r"\1", r"\pL", r"\Z"])
+@pytest.mark.parametrize(
+    "part", ["(?=a)", "(?!a)", "(?<=a)", "(?i)", r"\b", r"\1", r"\pL", r"\Z", r"[\b]", "^", "$"]
+)
 def test_parts_of_expressions_are_refused_by_name(part: str) -> None:
     refusal = XGrammar().refusal(GrammarSpec.regex(f"x{part}y"))
     assert refusal is not None
     assert "in a regular expression is not supported" in refusal
 
 
-@pytest.mark.parametrize("pattern", [r"(?:a|b)\.", r"\\b", r"[a-z]\d\w\s", "a?"])
+@pytest.mark.parametrize(
+    "pattern", [r"(?:a|b)\.", r"\\b", r"[a-z]\d\w\s", "a?", "^[^$^]$", r"[\]^]", r"\$\^"]
+)
 def test_other_expressions_are_not(pattern: str) -> None:
     assert XGrammar().refusal(GrammarSpec.regex(pattern)) is None
 
@@ -43,11 +47,18 @@ def test_other_expressions_are_not(pattern: str) -> None:
             | {"minProperties": 1, "additionalProperties": False},
             "'minProperties' beside 101 properties takes too many states",
         ),
+        ({"type": "integer", "multipleOf": 1025}, "'multipleOf' above 1024 is not supported"),
         ({"anyOf": [{"const": i} for i in range(MAX_SCHEMAS)]}, "more than 500 subschemas"),
     ],
 )
 def test_what_it_would_ignore_is_refused(schema, reason: str) -> None:
     assert reason in XGrammar().refusal(GrammarSpec.json_schema(schema))
+
+
+def test_the_largest_factor(bench) -> None:
+    grammar = bench.compile(GrammarSpec.json_schema({"type": "integer", "multipleOf": 1024}))
+    assert bench.accepts(grammar, "2048")
+    assert not bench.accepts(grammar, "2049")
 
 
 def test_its_own_structural_tags(bench) -> None:
