@@ -74,7 +74,7 @@ def test_every_kind_of_slot_is_served(installed) -> None:
         d["slot"]: d["chosen"] for d in json.loads(installed.ok("hotshoe", *words))["decisions"]
     }
     own = {slot for slot, name in chosen.items() if name != "reference"}
-    assert own == {"attention", "rms_norm", "transfer", "graph"}
+    assert own == {"attention", "gated_mlp", "rms_norm", "transfer", "graph"}
 
 
 def answers(served: Served) -> list[object]:
