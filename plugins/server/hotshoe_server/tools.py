@@ -106,7 +106,7 @@ def _check_format(server: ServerState, forced: bool, strict: bool) -> None:
         message = f"calls in the format {found.name} cannot be forced; use tool_choice auto"
         raise ApiError("unsupported_value", message, "tool_choice")
     if strict and not forced and found.calls is None:
-        message = f"strict cannot be kept in the format {found.name}, unless a call is forced"
+        message = f"strict cannot be kept in the format {found.name}"
         raise ApiError("unsupported_value", f"{message}; leave it out", "tools")
     if not forced and not server.config.enable_auto_tool_choice:
         message = "tool_choice auto is switched off here (--no-enable-auto-tool-choice)"
