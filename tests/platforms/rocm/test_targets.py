@@ -60,6 +60,7 @@ def test_what_would_run_on_it(target: Target, capsys) -> None:
         "rms_norm": "triton",
         "add_rms_norm": "triton",
         "gated_activation": "triton",
+        "gated_mlp": "composed",
         "sample": "triton",
         "transfer": "pinned",
         "graph": "hip_graph",
