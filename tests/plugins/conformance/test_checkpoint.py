@@ -5,6 +5,7 @@ import torch
 from safetensors.torch import load_file
 
 from hotshoe import LLM
+from hotshoe.slots import COMPOSED, REFERENCE
 from hotshoe_conformance.checkpoint import MODELS, write_model, write_safetensors
 from hotshoe_conformance.host import PLATFORM, host_plugins
 
@@ -24,4 +25,4 @@ def test_models_load(tmp_path, name: str) -> None:
     path = write_model(name, tmp_path / name, plugins, seed=1)
     with LLM(str(path), platform=PLATFORM, plugins=plugins, skip_tokenizer_init=True) as llm:
         assert llm.engine.core.info.vocab_size == MODELS[name]["vocab_size"]
-        assert all(not decision.native for decision in llm.decisions)
+        assert {decision.chosen for decision in llm.decisions} == {REFERENCE, COMPOSED}
