@@ -6,6 +6,9 @@
 First a closed load finds the capacity: requests per second that keep to the objectives. Then an
 open one sends `--factor` times as many. Passes if the goodput stays at 95 % or more, and every
 request was either answered in full or refused with HTTP 429 or 503.
+
+The client takes processor time, too. On a machine of few cores give each side its own (`taskset`), or
+the share tells how they compete.
 """
 
 import argparse
@@ -18,6 +21,7 @@ from collections.abc import Sequence
 
 import uvloop
 
+from hotshoe.errors import UserError
 from hotshoe_bench.arrivals import arrival_times
 from hotshoe_bench.client import Client, Target, request_body
 from hotshoe_bench.datasets import Sizes, random_queries
@@ -111,8 +115,11 @@ def report(
 
 def main() -> int:
     """Measure and print one JSON object."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        found = runner.run(run(parse()))
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            found = runner.run(run(parse()))
+    except UserError as error:
+        sys.exit(f"overload: {error}")
     print(json.dumps(found, indent=2))
     return 0 if found["passed"] else 1
 
