@@ -7,8 +7,8 @@ First a closed load finds the capacity: requests per second that keep to the obj
 open one sends `--factor` times as many. Passes if the goodput stays at 95 % or more, and every
 request was either answered in full or refused with HTTP 429 or 503.
 
-The client takes processor time, too. On a machine of few cores give each side its own (`taskset`), or
-the share tells how they compete.
+The client takes processor time, too. On a machine of few cores give each side its own (`taskset`),
+or the share tells how they compete.
 """
 
 import argparse
