@@ -142,7 +142,8 @@ def test_ranks_end_when_the_engine_is_killed(model_dir: Path) -> None:
 from hotshoe import LLM, SamplingParams, TokensPrompt
 llm = LLM({str(model_dir)!r}, load_format="dummy", platform="cpu", tensor_parallel_size=2)
 print(*[rank.process.pid for rank in llm.engine.core._worker._ranks], flush=True)
-llm.generate([TokensPrompt([1])] * 100, SamplingParams(max_tokens=200, ignore_eos=True))
+while True:
+    llm.generate([TokensPrompt([1])] * 100, SamplingParams(max_tokens=200, ignore_eos=True))
 """
     owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert owner.stdout is not None

@@ -99,10 +99,13 @@ def await_exits(ranks: Sequence[RankProcess], limit_s: float) -> None:
 
 
 def end_ranks(ranks: Sequence[RankProcess], directory: str) -> None:
-    """End processes, by force where they run, and remove what belonged to them.
+    """End processes, by force where they run, and remove what belongs to them.
 
-    One that waits inside the kernel, for storage or a driver, ends when that comes back.
+    That comes first: if this process is killed meanwhile, ranks that live remove the rest, and
+    ranks that were ended could not. One that waits inside the kernel, for storage or a driver, ends
+    when that comes back.
     """
+    shutil.rmtree(directory, ignore_errors=True)
     for rank in ranks:
         if rank.process.poll() is None:
             os.killpg(rank.process.pid, signal.SIGKILL)  # with what it has started, as a compiler

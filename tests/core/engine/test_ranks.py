@@ -228,6 +228,24 @@ def test_who_cannot_be_killed_is_not_waited_for(tmp_path: Path, monkeypatch) -> 
     rank.process.wait()
 
 
+def test_what_belongs_to_ranks_goes_before_they_do(tmp_path: Path, monkeypatch) -> None:
+    """Who is killed while it ends them leaves nothing that only they would have removed."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "rank-0").write_text("1")
+    there, kill = [], os.killpg
+    rank = RankProcess.start(0, 1, [sys.executable, "-c", "import time; time.sleep(1000)"])
+
+    def watch(group: int, number: int) -> None:
+        there.append(folder.exists())
+        kill(group, number)
+
+    monkeypatch.setattr(ranks.os, "killpg", watch)
+    end_ranks([rank], str(folder))
+    assert there == [False]
+    assert rank.process.poll() is not None
+
+
 def test_ranks_that_cannot_all_be_started(open_ranks, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = open_ranks(load=False)
     started: list[int] = []
