@@ -21,8 +21,7 @@ def find_model(config: EngineConfig, plugins: PluginManager, weights: bool = Fal
         CheckpointError: A source cannot fetch it.
         PluginError: A source is broken.
     """
-    folder = Path(config.download_dir).expanduser() if config.download_dir else None
-    found = _find(WantedModel(config.model, config.revision, folder, weights), plugins)
+    found = _find(WantedModel(config.model, config.revision, _folder(config), weights), plugins)
     if config.revision is not None and found.revision is None and found.path.exists():
         raise ConfigError(
             f"revision {config.revision!r}: only a model that is fetched by name has revisions; "
@@ -39,14 +38,25 @@ def find_tokenizer(config: EngineConfig, plugins: PluginManager) -> FoundModel |
     """
     if config.tokenizer is None:
         return None
-    folder = Path(config.download_dir).expanduser() if config.download_dir else None
-    return _find(WantedModel(config.tokenizer, folder=folder), plugins)
+    return _find(WantedModel(config.tokenizer, folder=_folder(config)), plugins)
 
 
 def is_here(config: EngineConfig) -> bool:
     """Tell without plugins whether no source needs to be asked."""
     names = (config.model, config.tokenizer or config.model)
     return all("/" not in name or _exists(name) for name in names)
+
+
+def _folder(config: EngineConfig) -> Path | None:
+    """Return where fetched files shall go.
+
+    Raises:
+        ConfigError: It begins with the home of somebody unknown.
+    """
+    try:
+        return Path(config.download_dir).expanduser() if config.download_dir else None
+    except RuntimeError as error:
+        raise ConfigError(f"download_dir {config.download_dir!r}: {error}") from None
 
 
 def _find(wanted: WantedModel, plugins: PluginManager) -> FoundModel:

@@ -75,6 +75,8 @@ def test_a_name_or_a_path(
 def test_nobodys_home_is_refused(installed: PluginManager, name: str) -> None:
     with pytest.raises(ConfigError, match=f"model '{name}'"):
         find_model(EngineConfig(model=name), installed)
+    with pytest.raises(ConfigError, match=f"download_dir '{name}'"):
+        find_model(EngineConfig(model="org/model", download_dir=name), installed)
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "org/" + "x" * 300])
