@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.layers.context import Attend
-from hotshoe.slots import AttentionMetadata, GraphOp
+from hotshoe.slots import AttentionMetadata, Between, GraphOp
 
 #: Batch sizes double, then grow by 16 and by 32: padding stays small, and so does their number.
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 80, 96, 112, 128, *range(160, 513, 32))
@@ -81,16 +81,14 @@ class Pieces:
     ) -> Callable[[], Tensor]:
         """Record a step, given what its `ForwardBatch.between` shall be."""
 
-        def function(between: Callable[[Callable[[], None]], None]) -> Tensor:
+        def function(between: Between) -> Tensor:
             return step(partial(self._attention, between))
 
         if not self._buffers:
             function(lambda call: call())  # makes them outside any recording
         return self._op.record_pieces(function)
 
-    def _attention(
-        self, between: Callable[[Callable[[], None]], None], q: Tensor, attend: Attend
-    ) -> Tensor:
+    def _attention(self, between: Between, q: Tensor, attend: Attend) -> Tensor:
         key = (q.shape[1:], q.dtype)
         if key not in self._buffers:
             self._buffers[key] = q.new_zeros((self._max_tokens, *q.shape[1:]))

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: Quantised activations: values [num_tokens, size], and scales [num_tokens] float32.
 Quantised: TypeAlias = "tuple[Tensor, Tensor]"
+#: Ends a piece of a recording, has the host call the argument there, and begins the next piece.
+Between: TypeAlias = Callable[[Callable[[], None]], None]
 
 
 @dataclass(slots=True)
@@ -232,15 +234,13 @@ class GraphOp(Protocol):
         """
         ...
 
-    def record_pieces(
-        self, function: Callable[[Callable[[Callable[[], None]], None]], Tensor]
-    ) -> Callable[[], Tensor]:
+    def record_pieces(self, function: Callable[[Between], Tensor]) -> Callable[[], Tensor]:
         """Do the same with `function(between)`; needed where `GraphSpec.pieces` is accepted.
 
-        Each `between(call)` ends a piece and begins another. A repetition runs `call` there, whose
-        work, of another shape each time, comes after the piece before and ahead of the next. Calls
-        share with pieces only tensors that were made outside; they may also run while `function`
-        does, but are no part of what is recorded.
+        A repetition makes each call that `between` got, at its place: its work, of another shape
+        each time, comes after the piece before and ahead of the next. Calls share with pieces only
+        tensors that were made outside; they may also be made while `function` runs, but are no part
+        of what is recorded.
         """
         ...
 

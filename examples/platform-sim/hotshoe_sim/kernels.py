@@ -16,6 +16,7 @@ from hotshoe.slots import (
     PLAIN_LAYOUT,
     AttentionMetadata,
     AttentionSpec,
+    Between,
     GatedMlpSpec,
     GraphSpec,
     NormSpec,
@@ -129,9 +130,7 @@ class Graph:
     def record(self, function: Callable[[], Tensor]) -> Callable[[], Tensor]:
         return self.record_pieces(lambda between: function())
 
-    def record_pieces(
-        self, function: Callable[[Callable[[Callable[[], None]], None]], Tensor]
-    ) -> Callable[[], Tensor]:
+    def record_pieces(self, function: Callable[[Between], Tensor]) -> Callable[[], Tensor]:
         parts: list[Callable[[], object]] = []
 
         def queued() -> None:

@@ -1,4 +1,4 @@
-"""Candidates of slot `graph`: recorded steps that share one memory pool.
+"""Candidates of slot `graph`: steps recorded, whole or in pieces, that share one memory pool.
 
 PyTorch has the same recording for every vendor, in a module of each: `torch.cuda` drives AMD's
 devices too.
@@ -6,22 +6,20 @@ devices too.
 
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 
 import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import GraphSpec, Verdict, accept, refuse
+from hotshoe.slots import Between, GraphSpec, Verdict, accept
 
 SCORE = 100
 
 
 def supports(spec: GraphSpec, facts: DeviceFacts) -> Verdict:
     """Serve every device that `torch.cuda` drives."""
-    if spec.pieces:
-        return refuse("recording in pieces is not proved on this hardware yet")
     return accept(SCORE)
 
 
@@ -38,18 +36,6 @@ def no_garbage() -> Iterator[None]:
             gc.enable()
 
 
-@contextmanager
-def ordinary_tensors(recording: AbstractContextManager[None]) -> Iterator[None]:
-    """Record, but make what PyTorch keeps for all recordings of a process outside inference mode.
-
-    The random generator's state is shared by them, and what was made inside cannot be written
-    outside, where the next recording may be made or repeated.
-    """
-    inference = torch.is_inference_mode_enabled()
-    with torch.inference_mode(False), recording, torch.inference_mode(inference):
-        yield
-
-
 @cache
 def recording_stream(device: int) -> torch.cuda.Stream:
     """Return the one stream on which a device's steps are recorded.
@@ -63,25 +49,61 @@ class Graph:
     """See `hotshoe.slots.GraphOp`."""
 
     def __init__(self, spec: GraphSpec, facts: DeviceFacts) -> None:
-        self._pool: tuple[int, int] | None = None
+        self._pool = torch.cuda.graph_pool_handle()
 
     def record(self, function: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        graph = torch.cuda.CUDAGraph()
+        return self.record_pieces(lambda between: function())
+
+    def record_pieces(self, function: Callable[[Between], Tensor]) -> Callable[[], Tensor]:
         stream = recording_stream(torch.cuda.current_device())
-        # Other threads' engines may take memory meanwhile: only this one's calls are watched.
-        recording = torch.cuda.graph(
-            graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"
-        )
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):  # left even if a recording fails, which leaves it open
+        with torch.cuda.stream(stream):
             # Once as it is: kernels are compiled and libraries take their workspaces outside.
-            function()
-            with no_garbage(), ordinary_tensors(recording):
-                output = function()
-        self._pool = graph.pool()
+            function(lambda call: call())
+            torch.cuda.empty_cache()
+            with no_garbage():
+                parts, output = self._recorded(function)
 
         def replay() -> Tensor:
-            graph.replay()
+            for part in parts:
+                part()
             return output
 
         return replay
+
+    def _recorded(
+        self, function: Callable[[Between], Tensor]
+    ) -> tuple[list[Callable[[], None]], Tensor]:
+        parts: list[Callable[[], None]] = []
+        with ExitStack() as piece:
+
+            def between(call: Callable[[], None]) -> None:
+                piece.close()
+                parts.append(call)
+                piece.enter_context(self._piece(parts))
+
+            piece.enter_context(self._piece(parts))
+            output = function(between)
+        return parts, output
+
+    @contextmanager
+    def _piece(self, parts: list[Callable[[], None]]) -> Iterator[None]:
+        """Record what is launched, and add its replay to the parts of a step.
+
+        Begun and ended outside inference mode: the random generator's state is shared by all
+        recordings of a process, and what was made inside cannot be written outside, where the next
+        recording may be made or repeated.
+        """
+        graph = torch.cuda.CUDAGraph()
+        with torch.inference_mode(False):
+            # Other threads' engines may take memory meanwhile: only this one's calls are watched.
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        try:
+            yield
+        except BaseException:
+            with suppress(RuntimeError):  # that of a broken recording follows from the first
+                graph.capture_end()
+            raise
+        with torch.inference_mode(False):
+            graph.capture_end()
+        parts.append(graph.replay)

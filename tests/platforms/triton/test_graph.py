@@ -10,7 +10,7 @@ import pytest
 import torch
 from tests.platforms.triton.conftest import device_facts
 
-from hotshoe.slots import GraphSpec
+from hotshoe.slots import Between, GraphSpec
 from hotshoe_triton.graph import Graph, no_garbage, recording_stream, supports
 
 SPEC = GraphSpec(8)
@@ -30,14 +30,15 @@ def test_nothing_is_collected_during_a_recording() -> None:
 
 
 class Device:
-    """What `torch.cuda` has for recordings, as it behaves there: a recording that fails does not
-    leave its stream, and what it keeps for the process is made in the mode of its beginning."""
+    """What `torch.cuda` has for recordings, as it behaves there: one that failed cannot be ended
+    without an error, and what it keeps for the process is made in the mode of its beginning."""
 
     def __init__(self) -> None:
         self.log: list[object] = []
         self.current = "default"
         self.modes: list[object] = []
         self.pools = 0
+        self.recording = self.broken = False
 
     def Stream(self, device: int) -> Stream:
         self.log.append("new stream")
@@ -57,19 +58,15 @@ class Device:
         finally:
             self.current = before
 
-    def CUDAGraph(self) -> Recording:
+    def graph_pool_handle(self) -> tuple[int, int]:
         self.pools += 1
-        return Recording(self)
+        return (0, self.pools)
 
-    @contextmanager
-    def graph(
-        self, graph: Recording, pool: object, stream: object, capture_error_mode: str
-    ) -> Iterator[None]:
-        self.modes.append((capture_error_mode, torch.is_inference_mode_enabled()))
-        self.current = stream
-        self.log.append(("begin", pool))
-        yield
-        self.log.append("end")
+    def empty_cache(self) -> None:
+        self.log.append("give back")
+
+    def CUDAGraph(self) -> Recording:
+        return Recording(self)
 
 
 class Stream:
@@ -82,10 +79,21 @@ class Stream:
 
 class Recording:
     def __init__(self, device: Device) -> None:
-        self.device, self.number = device, device.pools
+        self.device = device
 
-    def pool(self) -> tuple[int, int]:
-        return (0, self.number)
+    def capture_begin(self, pool: object, capture_error_mode: str) -> None:
+        assert self.device.current != "default", "the default stream cannot be recorded"
+        assert not self.device.recording, "one after another"
+        self.device.recording = True
+        self.device.modes.append((capture_error_mode, torch.is_inference_mode_enabled()))
+        self.device.log.append(("begin", pool))
+
+    def capture_end(self) -> None:
+        self.device.recording = False
+        self.device.modes.append(("end", torch.is_inference_mode_enabled()))
+        self.device.log.append("end")
+        if self.device.broken:
+            raise RuntimeError("operation failed due to a previous error during capture")
 
     def replay(self) -> None:
         self.device.log.append("replay")
@@ -114,13 +122,42 @@ def test_recordings_share_a_pool_and_run_once_before(device: Device, graph: Grap
 
     replay = graph.record(step)
     wait = ("wait for", "default")
-    assert device.log == ["new stream", wait, "run", ("begin", None), "run", "end"]
+    once = [wait, "run", "give back", ("begin", (0, 1)), "run", "end"]
+    assert device.log == ["new stream", *once]
     device.log.clear()
     assert replay() is out
     assert device.log == ["replay"]
     device.log.clear()
     graph.record(step)
-    assert device.log == [wait, "run", ("begin", (0, 1)), "run", "end"]
+    assert device.log == once
+
+
+def test_calls_are_made_between_pieces(device: Device, graph: Graph) -> None:
+    """And not while a piece is recorded."""
+    out = torch.zeros(3)
+
+    def call(name: str) -> None:
+        assert not device.recording
+        device.log.append(name)
+
+    def step(between: Between) -> torch.Tensor:
+        for name in ("a", "b"):
+            device.log.append("run")
+            between(lambda name=name: call(name))
+        device.log.append("run")
+        return out
+
+    replay = graph.record_pieces(step)
+    began = device.log.index(("begin", (0, 1)))
+    assert [entry for entry in device.log[:began] if entry in ("run", "a", "b")] == [
+        "run", "a", "run", "b", "run",
+    ]  # fmt: skip
+    assert device.log[began:] == [("begin", (0, 1)), "run", "end"] * 3
+    device.log.clear()
+    assert replay() is out
+    assert device.log == ["replay", "a", "replay", "b", "replay"]
+    graph.record(lambda: out)
+    assert ("begin", (0, 1)) in device.log, "whole steps and pieces share a pool"
 
 
 def test_engines_have_pools_of_their_own_and_one_stream(device: Device) -> None:
@@ -129,7 +166,8 @@ def test_engines_have_pools_of_their_own_and_one_stream(device: Device) -> None:
         graph = Graph(SPEC, device_facts("gfx942"))
         graph.record(lambda: streams.append(device.current) or torch.zeros(1))
     assert len(set(streams)) == 1, "libraries keep a workspace for each stream, for ever"
-    assert [entry for entry in device.log if entry[0] == "begin"] == [("begin", None)] * 2
+    begun = [entry for entry in device.log if entry[0] == "begin"]
+    assert begun == [("begin", (0, 1)), ("begin", (0, 2))]
 
 
 @pytest.mark.parametrize("inference", [False, True])
@@ -141,7 +179,7 @@ def test_what_a_process_keeps_is_made_outside_inference_mode(
         graph.record(lambda: modes.append(torch.is_inference_mode_enabled()) or torch.zeros(1))
         assert torch.is_inference_mode_enabled() is inference
     assert modes == [inference, inference]
-    assert device.modes == [("thread_local", False)]
+    assert device.modes == [("thread_local", False), ("end", False)]
 
 
 @pytest.mark.parametrize("when", [0, 1])
@@ -153,25 +191,22 @@ def test_a_failed_recording_leaves_the_process_fit_for_the_next(
 
     def fail() -> torch.Tensor:
         if next(runs) == when:
+            device.broken = device.recording
             raise RuntimeError("operation not permitted")
         return torch.zeros(1)
 
     with torch.inference_mode(), pytest.raises(RuntimeError, match="not permitted"):
         graph.record(fail)
-    assert device.current == "default"
+    assert device.current == "default" and not device.recording
+    device.broken = False
     assert gc.isenabled() and not torch.is_inference_mode_enabled()
     out = torch.ones(1)
     assert Graph(SPEC, device_facts("gfx942")).record(lambda: out)() is out
 
 
-def test_every_device_is_served() -> None:
-    assert supports(SPEC, device_facts("gfx942")).score == 100
-
-
-def test_what_no_device_has_proved_is_refused() -> None:
-    verdict = supports(GraphSpec(8, pieces=True), device_facts("gfx942"))
-    assert not verdict.accepted
-    assert "not proved on this hardware" in verdict.reason
+@pytest.mark.parametrize("pieces", [False, True])
+def test_every_device_is_served(pieces: bool) -> None:
+    assert supports(GraphSpec(8, pieces), device_facts("gfx942")).score == 100
 
 
 @RECORDS
@@ -183,6 +218,25 @@ def test_on_a_device() -> None:
     assert double().tolist() == [6] * 4
     y.fill_(8)
     assert halve().tolist() == [4] * 2
+
+
+@RECORDS
+def test_in_pieces_on_a_device() -> None:
+    """What lies between them has another shape each time."""
+    graph = Graph(SPEC, device_facts("any", "cuda"))
+    x, shared = torch.ones(4, device="cuda"), torch.zeros(4, device="cuda")
+    rows = 4
+
+    def step(between: Between) -> torch.Tensor:
+        y = x * 2
+        shared.copy_(y)
+        between(lambda: shared[:rows].add_(1))
+        return y + shared
+
+    replay = graph.record_pieces(step)
+    for rows in (4, 1, 3):
+        x.fill_(float(rows))
+        assert replay().tolist() == [4 * rows + 1] * rows + [4 * rows] * (4 - rows)
 
 
 @RECORDS

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
+from hotshoe.slots.operations import Between
 from hotshoe.slots.specs import GraphSpec
 
 
@@ -17,7 +18,5 @@ class Graph:
     def record(self, function: Callable[[], Tensor]) -> Callable[[], Tensor]:
         return function
 
-    def record_pieces(
-        self, function: Callable[[Callable[[Callable[[], None]], None]], Tensor]
-    ) -> Callable[[], Tensor]:
+    def record_pieces(self, function: Callable[[Between], Tensor]) -> Callable[[], Tensor]:
         return lambda: function(lambda call: call())

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hotshoe.slots import GraphSpec, KVLayout
+from hotshoe.slots import Between, GraphSpec, KVLayout
 from hotshoe_conformance.cases.base import Setup, Suite, normal
 from hotshoe_conformance.place import Place
 from hotshoe_conformance.tolerance import Close, Expected
@@ -111,7 +111,7 @@ class PiecesProblem:
             rows = shared[: num_rows[0]]
             rows.copy_(self._mix(rows))
 
-        def step(size: int, between: Callable[[Callable[[], None]], None]) -> Tensor:
+        def step(size: int, between: Between) -> Tensor:
             y = x[:size]
             for _ in range(2):
                 shared[:size].copy_(_step(y, weight))

@@ -11,7 +11,7 @@ from hotshoe_triton.kernels.shortlist import from_shortlist, gather
 SIZE, GROUP, GROUPS, BLOCK_G = 60, 4, 16, 16
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["wanted"])
 def list_of(
     count_ptr, row_ptr, tops_ptr, scratch_ptr, wanted, SIZE: tl.constexpr, GROUP: tl.constexpr,
     GROUPS: tl.constexpr, BLOCK_G: tl.constexpr, ROOM: tl.constexpr,
@@ -24,7 +24,7 @@ def list_of(
     tl.store(count_ptr, count)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["top_k"])
 def token_of(
     token_ptr, row_ptr, tops_ptr, scratch_ptr, filters_ptr, top_k, SIZE: tl.constexpr,
     GROUP: tl.constexpr, GROUPS: tl.constexpr, BLOCK_G: tl.constexpr, ROOM: tl.constexpr,
