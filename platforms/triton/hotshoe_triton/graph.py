@@ -49,7 +49,8 @@ class Graph:
     """See `hotshoe.slots.GraphOp`."""
 
     def __init__(self, spec: GraphSpec, facts: DeviceFacts) -> None:
-        self._pool = torch.cuda.graph_pool_handle()
+        # Its pool is that of all others, and lasts while a recording in it does.
+        self._first: torch.cuda.CUDAGraph | None = None
 
     def record(self, function: Callable[[], Tensor]) -> Callable[[], Tensor]:
         return self.record_pieces(lambda between: function())
@@ -95,9 +96,10 @@ class Graph:
         recording may be made or repeated.
         """
         graph = torch.cuda.CUDAGraph()
+        shared = {"pool": self._first.pool()} if self._first else {}
         with torch.inference_mode(False):
             # Other threads' engines may take memory meanwhile: only this one's calls are watched.
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            graph.capture_begin(**shared, capture_error_mode="thread_local")
         try:
             yield
         except BaseException:
@@ -106,4 +108,5 @@ class Graph:
             raise
         with torch.inference_mode(False):
             graph.capture_end()
+        self._first = self._first or graph
         parts.append(graph.replay)
