@@ -84,6 +84,16 @@ SOURCES = {
         'return [Candidate("rms_norm", "nan", lambda s, f: accept(9), '
         "lambda s, f: lambda x, w: x * float('nan'))]",
     ),
+    "raiser": PLATFORM.replace(
+        "{body}",
+        'return [Candidate("rms_norm", "zero", lambda s, f: accept(9), '
+        "lambda s, f: lambda x, w: x / (0 // 0))]",
+    ),
+    "exits": PLATFORM.replace(
+        "{body}",
+        'return [Candidate("embedding", "exit", lambda s, f: accept(9), '
+        "lambda s, f: lambda *a: exit(0))]",
+    ),
 }
 
 
@@ -217,3 +227,24 @@ def test_a_candidate_that_gives_nan_fails_requests_and_not_the_engine(crowd) -> 
     done = crowd.run("hotshoe", *words)
     assert done.returncode == 1
     assert "WRONG rms_norm/nan: y: nan instead of" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("platform", "slot", "candidate", "raised"),
+    [
+        ("raiser", "rms_norm", "zero", "ZeroDivisionError"),
+        ("exits", "embedding", "exit", "SystemExit"),
+    ],
+)
+def test_a_candidate_that_fails_in_a_call_is_named(
+    crowd, platform: str, slot: str, candidate: str, raised: str
+) -> None:
+    words = ("generate", "demo", "-p", "The", "--max-tokens", "2", "--platform", platform)
+    done = crowd.run("hotshoe", *words)
+    assert done.returncode == 1
+    who = f"candidate {candidate} of slot {slot} (hotshoe-x-{platform} 1.0) raised {raised}"
+    assert f"the engine has stopped: {who}" in done.stderr
+    assert f"--kernel {slot}=reference does without it" in done.stderr
+    assert "Traceback" not in done.stderr
+    done = crowd.run("hotshoe", *words, "--kernel", f"{slot}=reference")
+    assert done.returncode == 0, done.stderr

@@ -32,10 +32,14 @@ from hotshoe.engine.messages import (
     encode,
 )
 from hotshoe.engine.socket_port import SocketPort
-from hotshoe.errors import HotshoeError
+from hotshoe.errors import FOREIGN, HotshoeError
 
 #: How long an orphan tries to end in good order.
 GRACE_S = 1.0
+
+
+class Stopped(KeyboardInterrupt):
+    """A SIGTERM came; nothing that guards against foreign code holds it up."""
 
 
 class Child:
@@ -67,9 +71,9 @@ class Child:
                 return 1
             threading.Thread(target=self._watch_owner, name="hotshoe-owner", daemon=True).start()
             self._serve(decode_start(message))
-        except SystemExit:
+        except Stopped:
             return 0
-        except Exception as error:
+        except FOREIGN as error:
             if not isinstance(error, HotshoeError):
                 traceback.print_exc()
             self._control.send(encode(Dead(WireError.wrap(error))))
@@ -98,7 +102,7 @@ class Child:
     def _stop(self, number: int, frame: object) -> None:
         self._stopping = True
         if self._loop is None:
-            raise SystemExit
+            raise Stopped
         self._loop.stop()
 
     def _watch_owner(self) -> None:

@@ -21,6 +21,7 @@ from hotshoe.engine.messages import Add
 from hotshoe.engine.seeds import Seeds
 from hotshoe.engine.setup import EngineSetup
 from hotshoe.errors import (
+    FOREIGN,
     EngineDeadError,
     EngineError,
     HotshoeError,
@@ -259,11 +260,11 @@ class EngineCore:
             plan, handle = self._in_flight.popleft()
             news = self._scheduler.update(plan, handle.result())
             outputs += news if self._constraints is None else self._constraints.advance(news)
-        except Exception as error:
-            self._fail(error)
-        except BaseException as error:  # an interrupt has torn the step apart
+        except KeyboardInterrupt as error:  # it has torn the step apart
             self._failure = error
             raise
+        except BaseException as error:
+            self._fail(error)
         self._num_steps += 1
         self._last_step_s = time.perf_counter() - begin
         self._last_step_tokens = plan.num_tokens
@@ -339,7 +340,7 @@ class EngineCore:
             if "kv_cache" in missing:
                 assert self._worker is not None
                 self._worker.allocate_cache(self.num_blocks)
-        except Exception as error:
+        except FOREIGN as error:
             self._fail(error)
         self._asleep -= missing
 
@@ -411,7 +412,7 @@ class EngineCore:
             outputs += self.step()
         return outputs
 
-    def _fail(self, error: Exception) -> NoReturn:
+    def _fail(self, error: BaseException) -> NoReturn:
         """End the engine."""
         self._failure = error
         self._check_alive()

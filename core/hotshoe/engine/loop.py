@@ -36,6 +36,7 @@ from hotshoe.engine.messages import (
     check_side,
 )
 from hotshoe.errors import ConfigError, EngineDeadError, EngineError, UserError
+from hotshoe.plugins.manager import cause_of
 from hotshoe.types import FinishReason, TokenOutput
 
 IDLE_S = 1.0
@@ -138,8 +139,8 @@ class EngineLoop:
         except EngineDeadError as error:
             dead = error
             raise
-        except Exception as error:
-            dead = EngineDeadError(f"the engine has stopped: {type(error).__name__}: {error}")
+        except BaseException as error:  # nobody can interrupt this thread; a library may try to
+            dead = EngineDeadError(f"the engine has stopped: {cause_of(error)}")
             raise dead from error
         finally:
             self._stopping.set()

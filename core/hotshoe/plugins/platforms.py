@@ -88,8 +88,8 @@ def blaming(platform: str) -> Iterator[None]:
 def candidates_of(platform: Platform, plugins: PluginManager) -> list[Candidate]:
     """Return what a platform and the kernel packs beside it offer.
 
-    Each candidate knows the hook version that its package was built for, so that it is not asked
-    about what came later.
+    Each candidate knows its package, and the hook version that this was built for, so that it is
+    not asked about what came later.
 
     Raises:
         PluginError: Something else than a candidate is offered.
@@ -100,7 +100,10 @@ def candidates_of(platform: Platform, plugins: PluginManager) -> list[Candidate]
     for record, candidate in own + packs:
         if not hasattr(candidate, "hook_api"):
             raise PluginError(f"plugin {record.name} offers {candidate!r}, which is no Candidate")
-    return [replace(candidate, hook_api=record.hook_api) for record, candidate in own + packs]
+    return [
+        replace(candidate, hook_api=r.hook_api, package=f"{r.distribution} {r.version}")
+        for r, candidate in own + packs
+    ]
 
 
 def _named(plugins: PluginManager, name: str) -> Platform:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from hotshoe.config import EngineConfig
-from hotshoe.errors import MemoryLimitError, RequestError
+from hotshoe.errors import EngineError, HotshoeError, MemoryLimitError, RequestError
 from hotshoe.executor import KVBlocks, KVDescriptor, KVLayer, WorkerInfo
 from hotshoe.layers import BuildContext, Quantization
 from hotshoe.layers.weights import WeightTable
@@ -23,6 +23,7 @@ from hotshoe.loader import load_weights
 from hotshoe.models import ModelConfig
 from hotshoe.models.base import Model, ModelBuilder
 from hotshoe.platform import Platform
+from hotshoe.plugins.manager import cause_of
 from hotshoe.plugins.platforms import blaming
 from hotshoe.runner.graphs import TOKEN_SIZES, graph_sizes
 from hotshoe.runner.kv import converted, read_blocks, write_blocks
@@ -294,7 +295,10 @@ class TorchWorker:
 
     def execute(self, plan: StepPlan) -> RunningStep:
         assert self._runner is not None, "allocate_cache comes before the first step"
-        return self._runner.execute(plan)
+        with self._naming():
+            step = self._runner.execute(plan)
+        step.arrived = self._naming()(step.arrived)
+        return step
 
     def describe_kv(self) -> KVDescriptor:
         assert self._context is not None
@@ -351,9 +355,26 @@ class TorchWorker:
     @contextmanager
     def _phase(self, name: str) -> Iterator[None]:
         begin = time.perf_counter()
-        with _enough_memory(name):
+        with self._naming(), _enough_memory(name):
             yield
         self._phases[name] = time.perf_counter() - begin
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        """Say whose operation failed, and let nobody but the user end the process.
+
+        Raises:
+            EngineError: A candidate's operation failed, or something would end the process.
+        """
+        try:
+            yield
+        except (HotshoeError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            fault = self._selector.fault(error)
+            if fault is None and isinstance(error, Exception):
+                raise
+            raise fault or EngineError(f"a library raised {cause_of(error)}") from error
 
 
 @contextmanager

@@ -7,14 +7,17 @@ so that it can be printed. Selection happens while a model is built; nothing her
 
 from __future__ import annotations
 
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hotshoe.errors import FOREIGN, SelectionError, UserError
+from hotshoe.errors import FOREIGN, EngineError, SelectionError, UserError
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import DeviceFacts
+from hotshoe.plugins.manager import cause_of
+from hotshoe.slots.faults import Owners
 from hotshoe.slots.specs import KVLayout, younger_fields
 from hotshoe.suggest import did_you_mean
 
@@ -65,6 +68,7 @@ class Candidate:
         layout: For attention alone: `layout(spec, facts)` is the cache layout that the operation
             will read, said without building it, so that it is known of devices that are not here.
         hook_api: The hook version that its package was built for. Core fills it in.
+        package: The distribution that it comes with, and its version. Core fills it in.
     """
 
     slot: str
@@ -74,6 +78,7 @@ class Candidate:
     batch_invariant: bool = False
     layout: Callable[[Any, DeviceFacts], KVLayout] | None = None
     hook_api: int | None = None
+    package: str = "core"
 
     def ask(self, spec: Any, facts: DeviceFacts) -> Any:
         """Return what it says to a specification, which may be anything at all.
@@ -150,6 +155,7 @@ class Selector:
         #: How often an operation was built for a specification: how many layers have it.
         self.uses: Counter[tuple[str, Any]] = Counter()
         self._defects: dict[tuple[str, Any, str], Verdict] = {}
+        self._owners = Owners()
         self._slots = slots
         self._forced = dict(forced or {})
         self._require_native = require_native
@@ -238,7 +244,28 @@ class Selector:
                 del self.decisions[slot, spec]
             else:
                 self.uses[slot, spec] += operation is not None
+                if operation is not None:
+                    self._owners.note(operation, (slot, name))
                 return operation
+
+    def fault(self, error: BaseException) -> EngineError | None:
+        """Name the candidate whose operation raised an exception; None if none of them did."""
+        owners = self._owners.of(error)
+        if not owners:
+            return None
+        who = " or ".join(
+            f"candidate {name} of slot {slot} ({self._by_slot[slot][name].package})"
+            for slot, name in owners
+        )
+        frame, line = list(traceback.walk_tb(error.__traceback__))[-1]
+        slot, name = owners[0]
+        plain = COMPOSED if self._slots[slot].composed_of else REFERENCE
+        without = "" if name == REFERENCE else f"; --kernel {slot}={plain} does without it"
+        return EngineError(
+            f"{who} raised {cause_of(error)} at {frame.f_code.co_filename}:{line}; "
+            f"`hotshoe conformance --platform {self.facts.platform}` tests it and what comes "
+            f"before it{without}"
+        )
 
     def _ask(self, name: str, candidate: Candidate, spec: Any) -> Verdict:
         """Return a candidate's verdict; one that cannot give any refuses."""

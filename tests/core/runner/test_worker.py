@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hotshoe.config import EngineConfig
-from hotshoe.errors import MemoryLimitError
+from hotshoe.errors import EngineError, MemoryLimitError
 from hotshoe.layers import BuildContext
 from hotshoe.platform import Available, DeviceFacts, MemoryBudget, Platform
 from hotshoe.runner.worker import TorchWorker, _enough_memory
@@ -89,3 +89,44 @@ def test_memory_that_runs_out_is_a_user_error() -> None:
         torch.empty(1 << 60, dtype=torch.uint8)
     with pytest.raises(RuntimeError, match="another"), _enough_memory("record graphs"):
         raise RuntimeError("another")
+
+
+class Panic(BaseException):
+    """As libraries raise it that are written in other languages."""
+
+
+def fail(error: BaseException) -> None:
+    raise error
+
+
+def name_fault(owner: str | None, error: BaseException) -> None:
+    fault = EngineError(f"{owner} failed") if owner else None
+    selector = SimpleNamespace(fault=lambda error: fault)
+    worker = TorchWorker(EngineConfig(), None, Plain(), selector, None, None)
+    with worker._naming():
+        fail(error)
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError(), SystemExit(0), Panic("broken")])
+def test_whose_operation_fails_is_named(error: BaseException) -> None:
+    with pytest.raises(EngineError, match="mine failed") as caught:
+        name_fault("mine", error)
+    assert caught.value.__cause__ is error
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), Panic(3)])
+def test_no_library_ends_the_process(error: BaseException) -> None:
+    with pytest.raises(EngineError, match=f"a library raised {type(error).__name__}: 3"):
+        name_fault(None, error)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryLimitError("no room")])
+def test_what_is_meant_for_the_user_stays_as_it_is(error: BaseException) -> None:
+    with pytest.raises(type(error)) as caught:
+        name_fault("mine", error)
+    assert caught.value is error
+
+
+def test_faults_of_core_stay_as_they_are() -> None:
+    with pytest.raises(ZeroDivisionError):
+        name_fault(None, ZeroDivisionError())

@@ -256,3 +256,37 @@ def test_every_slot_has_a_reference_that_builds():
 def test_forcing_the_reference_contradicts_require_native():
     with pytest.raises(SelectionError, match="contradicts --require-native"):
         selector(forced={"rms_norm": "reference"}, require_native=True)
+
+
+def divide_by_zero():
+    return 1 // 0
+
+
+def test_a_fault_names_slot_candidate_and_package_and_what_to_do():
+    def build(spec, facts):
+        return lambda x: divide_by_zero()
+
+    offered = Candidate("rms_norm", "fast", lambda spec, facts: accept(1), build, package="pack 2")
+    chooser = selector(offered)
+    assert chooser.choose("gated_mlp", None) is None  # composed, so nobody's operation
+    operation = chooser.choose("rms_norm", SPEC)
+    with pytest.raises(ZeroDivisionError) as caught:
+        operation(0)
+    fault = str(chooser.fault(caught.value))
+    assert fault.startswith(
+        "candidate fast of slot rms_norm (pack 2) raised ZeroDivisionError: integer division"
+    )
+    assert f"at {__file__}:" in fault
+    assert "`hotshoe conformance --platform test` tests it" in fault
+    assert fault.endswith("--kernel rms_norm=reference does without it")
+    assert selector(offered).fault(caught.value) is None
+
+
+def test_a_fault_in_a_reference_is_not_told_to_go():
+    chooser = selector()
+    operation = chooser.choose("rms_norm", SPEC)
+    with pytest.raises(AttributeError) as caught:
+        operation(None, None)
+    fault = str(chooser.fault(caught.value))
+    assert fault.startswith("candidate reference of slot rms_norm (core) raised AttributeError")
+    assert "--kernel" not in fault

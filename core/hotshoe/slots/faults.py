@@ -1,0 +1,59 @@
+"""Finds whose operation an exception came out of.
+
+It reads the traceback of an exception that is there already, so that calls of operations cost
+nothing for it. Of an operation it keeps a mark alone: an operation may hold weights.
+"""
+
+from __future__ import annotations
+
+import dis
+import traceback
+from functools import partial
+from types import FrameType, FunctionType
+from typing import Any
+
+#: A slot's name and a candidate's.
+Owner = tuple[str, str]
+
+
+class Owners:
+    """Which candidates built the operations that an engine calls."""
+
+    def __init__(self) -> None:
+        self._owners: dict[object, dict[Owner, None]] = {}
+
+    def note(self, operation: object, owner: Owner) -> None:
+        """Remember who built an operation."""
+        self._owners.setdefault(_mark(operation), {})[owner] = None
+
+    def of(self, error: BaseException) -> list[Owner]:
+        """Return who raised it: one candidate, or several whose code is the same; or nobody."""
+        found: list[Owner] = []
+        deepest_first = reversed(list(traceback.walk_tb(error.__traceback__)))
+        for depth, (frame, line) in enumerate(deepest_first):
+            marks = [frame.f_code, _mark(_first_argument(frame))]
+            if depth == 0:  # compiled code has no frame of its own
+                marks += _called(frame, line)
+            found = found or [owner for mark in marks for owner in self._owners.get(mark, ())]
+        return list(dict.fromkeys(found))
+
+
+def _called(frame: FrameType, line: int) -> list[object]:
+    """Return marks of the attributes that a method's line calls."""
+    held = getattr(_first_argument(frame), "__dict__", {})
+    instructions = dis.get_instructions(frame.f_code)
+    named = {i.argval for i in instructions if i.positions and i.positions.lineno == line}
+    return [_mark(value) for name, value in held.items() if name in named and callable(value)]
+
+
+def _first_argument(frame: FrameType) -> Any:
+    code = frame.f_code
+    return frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+
+
+def _mark(operation: object) -> object:
+    """Return what an operation is known by: the code of a function, else the object itself."""
+    while isinstance(operation, partial):
+        operation = operation.func
+    operation = getattr(operation, "__func__", operation)
+    return operation.__code__ if isinstance(operation, FunctionType) else id(operation)
