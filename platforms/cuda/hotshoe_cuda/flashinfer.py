@@ -1,0 +1,128 @@
+"""Candidate `flashinfer` of slot `attention`: steps that only decode by XQA, all others by Triton.
+
+FlashInfer's wrappers want a plan of every step, made on the host. Its XQA kernel reads block tables
+and lengths on the device, so that a recorded step can repeat it. It is compiled for a specification
+when the operation is built, and kept in FlashInfer's cache on disk. Source: `flashinfer.xqa.xqa`
+of flashinfer-ai/flashinfer, whose layout `HND` is that of the Triton kernels.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import shutil
+
+import torch
+from torch import Tensor
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import AttentionMetadata, AttentionSpec, Verdict
+from hotshoe_triton import attention
+from hotshoe_triton.device import judged
+
+SCORE = 30
+PACKAGE = "flashinfer"
+#: What FlashInfer starts to compile a kernel.
+TOOLS = ("nvcc", "ninja")
+ARCHS = ("sm_90", "sm_100", "sm_120")
+DTYPES = ("bfloat16", "float16")
+HEAD_DIMS = (64, 128, 256)
+BLOCK_SIZES = (16, 32, 64, 128)
+MAX_GROUP = 32
+#: Counters by which the programs that share a KV head of a request find out which ends last.
+SEMAPHORES = 1 << 16
+#: Bytes of a program's partial result, beside its values: maxima, sums and alignment.
+STATS_BYTES = 1024
+
+
+def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
+    """Judge what XQA is written for; the rest as for Triton, whose cache it reads."""
+    missing = ", ".join(tool for tool in TOOLS if shutil.which(tool) is None)
+    group = spec.num_heads // spec.num_kv_heads
+    refusals = {
+        f"package {PACKAGE} (FlashInfer) is not installed": importlib.util.find_spec(PACKAGE)
+        is None,
+        _none_for("architecture", facts.arch, ARCHS): facts.arch not in ARCHS,
+        _none_for("element type", spec.dtype, DTYPES): spec.dtype not in DTYPES,
+        _none_for("head_dim", spec.head_dim, HEAD_DIMS): spec.head_dim not in HEAD_DIMS,
+        _none_for("block_size", spec.block_size, BLOCK_SIZES): spec.block_size not in BLOCK_SIZES,
+        f"more than {MAX_GROUP} heads share a KV head ({group})": group > MAX_GROUP,
+        "soft caps are not computed": spec.softcap is not None,
+        f"FlashInfer compiles its kernels by {missing}, which is not on the PATH": bool(missing),
+    }
+    paged = attention.supports(spec, facts)
+    note = "FlashInfer's XQA for steps that only decode"
+    return judged(refusals, SCORE, note) if paged.accepted else paged
+
+
+def _none_for(what: str, value: object, known: tuple[object, ...]) -> str:
+    return f"XQA has no kernel for {what} {value}, but for {', '.join(map(str, known))}"
+
+
+class Attention(attention.Attention):
+    """See `hotshoe.slots.AttentionOp`. Building it compiles and starts the kernel once."""
+
+    def __init__(self, spec: AttentionSpec, facts: DeviceFacts) -> None:
+        super().__init__(spec, facts)
+        self._xqa = importlib.import_module(f"{PACKAGE}.xqa").xqa
+        self._page = (spec.num_kv_heads, spec.block_size, spec.head_dim)
+        self._options = {
+            "num_kv_heads": spec.num_kv_heads,
+            "page_size": spec.block_size,
+            # The kernel divides by the root of head_dim itself.
+            "q_scale": spec.scale * spec.head_dim**0.5,
+            "sliding_win_size": spec.window or 0,
+            "kv_layout": "HND",
+            "sm_count": facts.compute_units,
+            "enable_pdl": True,
+        }
+        piece = self._group * spec.head_dim * 2 + STATS_BYTES
+        # Requests are shared among at most as many programs, all together, as there are
+        # multiprocessors. The last one leaves its counter at zero.
+        scratch = (facts.compute_units, piece)
+        counters = torch.zeros(SEMAPHORES, dtype=torch.int32, device=facts.device)
+        self._semaphores = counters.view(torch.uint32)
+        self._scratch = torch.empty(scratch, dtype=torch.uint8, device=facts.device)
+        self._run_once(spec, facts)
+
+    def _run_once(self, spec: AttentionSpec, facts: DeviceFacts) -> None:
+        """Compile and load the kernel, or fail while there is another candidate to take."""
+        dtype, device = getattr(torch, spec.dtype), facts.device
+        q = torch.zeros((1, spec.num_heads, spec.head_dim), dtype=dtype, device=device)
+        pages = torch.zeros((2, 1, *self._page), dtype=dtype, device=device)
+        table = torch.zeros((1, 1), dtype=torch.int32, device=device)
+        sinks = torch.zeros(spec.num_heads, device=device) if spec.sinks else None
+        self._one_query_each(q, pages, table, table[0] + 1, sinks)
+
+    def _bind(self, cache: Tensor) -> None:
+        super()._bind(cache)
+        self._pages = cache.view(2, -1, *self._page)
+
+    def __call__(
+        self, q: Tensor, cache: Tensor, metadata: AttentionMetadata, sinks: Tensor | None
+    ) -> Tensor:
+        decodes = metadata.max_query_len == 1 and q.size(0) == metadata.num_reqs > 0
+        if not decodes:
+            return super().__call__(q, cache, metadata, sinks)
+        if cache is not self._cache:
+            self._bind(cache)
+        return self._one_query_each(q, self._pages, metadata.block_table, metadata.seq_lens, sinks)
+
+    def _one_query_each(
+        self, q: Tensor, pages: Tensor, table: Tensor, lengths: Tensor, sinks: Tensor | None
+    ) -> Tensor:
+        """Compute one query of each request: q [num_reqs, num_heads, head_dim]."""
+        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        self._xqa(
+            q.contiguous()[:, None],
+            pages[0],
+            pages[1],
+            table.contiguous(),
+            lengths.view(torch.uint32)[:, None],
+            out[:, None],
+            self._scratch,
+            self._semaphores,
+            sinks=None if sinks is None else sinks.view(self._page[0], -1),
+            **self._options,
+        )
+        return out.flatten(1)
