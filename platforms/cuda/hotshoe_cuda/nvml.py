@@ -22,7 +22,12 @@ NEWER_CORES_PER_UNIT = 128
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU. `capability` is (major, minor)."""
+    """One GPU.
+
+    Attributes:
+        capability: (major, minor).
+        linked: It reaches the memory of every other GPU here over NVLink, and there is one.
+    """
 
     name: str
     uuid: str
@@ -30,6 +35,7 @@ class Gpu:
     memory_bytes: int
     compute_units: int
     driver: str
+    linked: bool = False
 
 
 def gpus() -> list[Gpu]:
@@ -41,8 +47,8 @@ def gpus() -> list[Gpu]:
     """
     with _library() as nvml:
         driver = nvml.nvmlSystemGetDriverVersion()
-        count = nvml.nvmlDeviceGetCount()
-        every = [_describe(nvml, nvml.nvmlDeviceGetHandleByIndex(i), driver) for i in range(count)]
+        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+        every = [_describe(nvml, handle, handles, driver) for handle in handles]
     return visible(every, os.environ.get(VISIBLE))
 
 
@@ -82,7 +88,7 @@ def _library() -> Iterator[Any]:
         pynvml.nvmlShutdown()
 
 
-def _describe(nvml: Any, handle: Any, driver: str) -> Gpu:
+def _describe(nvml: Any, handle: Any, handles: list[Any], driver: str) -> Gpu:
     capability = tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle))
     per_unit = CORES_PER_UNIT.get(capability, NEWER_CORES_PER_UNIT)
     return Gpu(
@@ -92,4 +98,16 @@ def _describe(nvml: Any, handle: Any, driver: str) -> Gpu:
         memory_bytes=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
         compute_units=nvml.nvmlDeviceGetNumGpuCores(handle) // per_unit,
         driver=driver,
+        linked=_linked(nvml, handle, [other for other in handles if other is not handle]),
     )
+
+
+def _linked(nvml: Any, handle: Any, others: list[Any]) -> bool:
+    try:
+        return bool(others) and all(
+            nvml.nvmlDeviceGetP2PStatus(handle, other, nvml.NVML_P2P_CAPS_INDEX_NVLINK)
+            == nvml.NVML_P2P_STATUS_OK
+            for other in others
+        )
+    except nvml.NVMLError_NotSupported:  # a part without links
+        return False

@@ -12,14 +12,14 @@ from hotshoe_cuda.nvml import Gpu
 FEATURES = {"bfloat16": (8, 0), "fp8": (8, 9), "wgmma": (9, 0), "tma": (9, 0)}
 #: Warpgroup products exist in these generations alone.
 WGMMA = ((9, 0),)
-#: Name, compute capability, MiB of memory, multiprocessors.
+#: Name, compute capability, MiB of memory, multiprocessors, whether boards link several by NVLink.
 PARTS = (
-    ("NVIDIA A100-SXM4-80GB", (8, 0), 81_920, 108),
-    ("NVIDIA L40S", (8, 9), 46_068, 142),
-    ("NVIDIA H100 80GB HBM3", (9, 0), 81_559, 132),
-    ("NVIDIA H200", (9, 0), 143_771, 132),
-    ("NVIDIA B200", (10, 0), 183_359, 148),
-    ("NVIDIA GeForce RTX 5090", (12, 0), 32_607, 170),
+    ("NVIDIA A100-SXM4-80GB", (8, 0), 81_920, 108, True),
+    ("NVIDIA L40S", (8, 9), 46_068, 142, False),
+    ("NVIDIA H100 80GB HBM3", (9, 0), 81_559, 132, True),
+    ("NVIDIA H200", (9, 0), 143_771, 132, True),
+    ("NVIDIA B200", (10, 0), 183_359, 148, True),
+    ("NVIDIA GeForce RTX 5090", (12, 0), 32_607, 170, False),
 )
 
 
@@ -29,6 +29,8 @@ def describe(gpu: Gpu, index: int) -> DeviceFacts:
     features = {name for name, since in FEATURES.items() if gpu.capability >= since}
     if gpu.capability not in WGMMA:
         features.discard("wgmma")
+    if gpu.linked:
+        features.add("peers")
     return DeviceFacts(
         platform="cuda",
         device=f"cuda:{index}",
@@ -40,8 +42,10 @@ def describe(gpu: Gpu, index: int) -> DeviceFacts:
     )
 
 
-def _target(name: str, capability: tuple[int, int], mebibytes: int, units: int) -> Target:
-    facts = describe(Gpu(name, "", capability, mebibytes << 20, units, ""), 0)
+def _target(
+    name: str, capability: tuple[int, int], mebibytes: int, units: int, linked: bool
+) -> Target:
+    facts = describe(Gpu(name, "", capability, mebibytes << 20, units, "", linked), 0)
     matrix = f"python -m hotshoe_triton.matrix --all --arch {facts.arch}"
     proofs = (
         Proof("cross-compiled", matrix, ("triton",)),

@@ -37,6 +37,11 @@ class FakeNvml(types.ModuleType):
     class NVMLError_DriverNotLoaded(NVMLError):  # noqa: N801, N818
         pass
 
+    class NVMLError_NotSupported(NVMLError):  # noqa: N801, N818
+        pass
+
+    NVML_P2P_CAPS_INDEX_NVLINK, NVML_P2P_STATUS_OK = 2, 0
+
     def __init__(self, parts: list[Part], failure: Exception | None = None) -> None:
         super().__init__("pynvml")
         self.parts, self.failure, self.open = parts, failure, 0
@@ -72,6 +77,12 @@ class FakeNvml(types.ModuleType):
 
     def nvmlDeviceGetNumGpuCores(self, part: Part) -> int:
         return part.cores
+
+    def nvmlDeviceGetP2PStatus(self, part: Part, other: Part, index: int) -> int:
+        assert index == self.NVML_P2P_CAPS_INDEX_NVLINK and part is not other
+        if T4 in (part, other):
+            raise self.NVMLError_NotSupported
+        return self.NVML_P2P_STATUS_OK if part.name == other.name else 5  # not supported
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """What NVML says becomes plain data, and its failures become findings."""
 
+from dataclasses import replace
+
 import pytest
 from tests.platforms.cuda.conftest import A100, H200, T4
 
@@ -14,6 +16,18 @@ def test_gpus_are_described(install) -> None:
     assert found[0].memory_bytes == 143_771 << 20
     assert found[0].driver == "580.1"
     assert fake.open == 0, "the library is closed again"
+
+
+def test_links_among_all_are_needed(install) -> None:
+    twin = replace(H200, uuid="GPU-9c2d")
+    install(H200)
+    assert not nvml.gpus()[0].linked, "there is no other one"
+    install(H200, twin)
+    assert all(gpu.linked for gpu in nvml.gpus())
+    install(H200, twin, A100)
+    assert not any(gpu.linked for gpu in nvml.gpus()), "one of them is not"
+    install(H200, T4)
+    assert not any(gpu.linked for gpu in nvml.gpus())
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,14 @@ def test_features_by_generation(capability: tuple[int, int], features: set[str])
     assert facts.device == "cuda:3"
 
 
+def test_linked_parts_are_peers() -> None:
+    assert "peers" in describe(Gpu("any", "", (9, 0), 1 << 34, 100, "", linked=True), 0).features
+    assert {t.name for t in TARGETS if "peers" not in t.facts.features} == {
+        "L40S",
+        "GeForce RTX 5090",
+    }
+
+
 def test_every_target_has_compiled_kernels() -> None:
     assert {target.facts.arch for target in TARGETS} <= set(ARCHS)
     assert len({target.name for target in TARGETS}) == len(TARGETS)

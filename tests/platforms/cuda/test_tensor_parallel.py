@@ -8,16 +8,16 @@ import pytest
 RANK = """
 import sys, time, torch
 from hotshoe.slots import CommunicatorSpec, GraphSpec, Rendezvous
-from hotshoe_cuda.graph import Graph
 from hotshoe_cuda.platform import CudaPlatform
-from hotshoe_triton.communicator import build_with
+from hotshoe_triton.graph import Graph
 
 rank, size = int(sys.argv[2]), 2
 platform = CudaPlatform()
 platform.take_part(rank, size)
 facts = platform.facts()
 torch.cuda.set_device(rank)
-group = build_with("nccl")(CommunicatorSpec(size), facts)
+[build] = [c.build for c in platform.candidates() if c.name == sys.argv[3]]
+group = build(CommunicatorSpec(size), facts)
 group.open(Rendezvous(sys.argv[1], rank, size, 60.0))
 place = {"device": facts.device}
 
@@ -78,19 +78,22 @@ def two_gpus() -> None:
         pytest.skip("needs two NVIDIA GPUs and a CUDA build of torch")
 
 
-def test_collectives(tmp_path) -> None:
+CANDIDATES = ("nccl", "peer_memory")
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_collectives(tmp_path, name: str) -> None:
     command = [sys.executable, "-c", RANK, str(tmp_path)]
-    ranks = [
-        subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        for rank in range(2)
-    ]
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    ranks = [subprocess.Popen([*command, str(rank), name], **output) for rank in range(2)]
     outputs = [rank.communicate(timeout=120)[0].decode() for rank in ranks]
     print(outputs[0])
     assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(outputs)
 
 
+@pytest.mark.parametrize("name", CANDIDATES)
 @pytest.mark.parametrize("eager", [False, True])
-def test_tokens_are_those_of_one_gpu(eager: bool) -> None:
+def test_tokens_are_those_of_one_gpu(eager: bool, name: str) -> None:
     from hotshoe import LLM, SamplingParams
 
     prompts = ["The capital of France is", "What is 12 + 30?", "hello " * 40]
@@ -98,6 +101,7 @@ def test_tokens_are_those_of_one_gpu(eager: bool) -> None:
     found = []
     for size in (1, 2):
         options = {"dtype": "float32", "enforce_eager": eager, "max_num_seqs": 8}
+        options["kernel"] = {"communicator": name} if size > 1 else {}
         with LLM("demo", platform="cuda", tensor_parallel_size=size, **options) as llm:
             found.append([o.outputs[0].token_ids for o in llm.generate(prompts, params)])
     assert found[0] == found[1]
