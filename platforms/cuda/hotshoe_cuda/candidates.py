@@ -22,6 +22,5 @@ def offered() -> Sequence[Candidate]:
         Candidate("attention", "flash3", *flash, layout=declared_layout),
         Candidate("attention", "flashinfer", *xqa, layout=declared_layout),
         Candidate("communicator", "peer_memory", communicator.supports, communicator.Communicator),
-        Candidate("communicator", "peer_memory", communicator.supports, communicator.Communicator),
         *shared("cuda_graph", "nccl", Linear),
     )
