@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from hotshoe_server.doorman import Doorman
 from hotshoe_server.endpoints import ENDPOINTS
 from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Parts
@@ -30,6 +31,8 @@ def create_app(server: ServerState, extensions: Sequence[Parts] = ()) -> ASGIApp
     Args:
         server: What endpoints share; observers of the extensions are added to it.
         extensions: What others add, built for this server. Their lifespans are the caller's.
+
+    `server.turn_away` is set where requests may be refused without the application.
     """
     endpoints = [*ENDPOINTS, *(e for parts in extensions for e in parts.endpoints)]
     endpoints.append(openapi_endpoint(endpoints))
@@ -41,9 +44,12 @@ def create_app(server: ServerState, extensions: Sequence[Parts] = ()) -> ASGIApp
     router = Starlette(routes=routes, exception_handlers={HTTPException: _unrouted})
     server.observers.extend(o for parts in extensions for o in parts.observers)
     app: ASGIApp = router
-    for middleware in reversed([m for parts in extensions for m in parts.middleware]):
+    middlewares = [m for parts in extensions for m in parts.middleware]
+    for middleware in reversed(middlewares):
         app = middleware(app)
-    app = Guard(app, server.config, {file.path for file in files})
+    app = guard = Guard(app, server.config, {file.path for file in files})
+    if not (middlewares or server.config.access_log):  # which hear of every request
+        server.turn_away = Doorman(server, guard, [e.path for e in endpoints if e.generates])
     if server.config.allowed_origins:
         app = CORSMiddleware(
             app,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,6 +83,13 @@ class Guard:
             await _refuse(error, send)
         else:
             await self._app(scope, receive, send)
+
+    def knows(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
+        """Return whether a request with these headers would be let in, to an ordinary route."""
+        try:
+            return self._identify({"headers": headers}) is not None
+        except ApiError:
+            return False
 
     def _identify(self, scope: Scope) -> Caller | None:
         if scope.get(ADMIN_SOCKET):

@@ -2,12 +2,16 @@
 have to be taken in time.
 
 Bodies are bounded where they are read (`hotshoe_server.call`). What is left of one that was
-answered before it had come is thrown away here, within the same bounds.
+answered before it had come is thrown away here, within the same bounds. An overloaded server
+refuses a request by its head (`hotshoe_server.doorman`): such a one reaches no application.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
+from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Any
 
 import httptools
@@ -15,15 +19,22 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.errors import ApiError
+from hotshoe_server.state import TurnAway
 
 
-def protocol_for(config: ServerConfig) -> type[asyncio.Protocol]:
+def let_in(target: bytes, headers: Sequence[tuple[bytes, bytes]]) -> ApiError | None:
+    """Turn nobody away."""
+    return None
+
+
+def protocol_for(config: ServerConfig, turn_away: TurnAway = let_in) -> type[asyncio.Protocol]:
     """Return the protocol class with this server's limits."""
     limits = {
         "max_head_bytes": config.max_header_bytes,
         "max_unread_bytes": config.max_body_bytes,
         "head_timeout_s": config.read_timeout_s,
         "write_timeout_s": config.write_timeout_s,
+        "turn_away": staticmethod(turn_away),
     }
     return type("LimitedProtocol", (BoundedProtocol,), limits)
 
@@ -39,12 +50,14 @@ class BoundedProtocol(HttpToolsProtocol):
             such a rest and what follows it.
         write_timeout_s: How long a client may take nothing of what waits for it. Then the
             connection is cut, which aborts the request.
+        turn_away: Says how to refuse a POST by its head.
     """
 
     max_head_bytes = 65536
     max_unread_bytes = 2**24
     head_timeout_s = 60.0
     write_timeout_s = 60.0
+    turn_away = staticmethod(let_in)
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -53,6 +66,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         self._problem = "invalid_http"
+        self._is_turned_away = False  # the request whose parts come now
+        self._is_writing = False  # more than the kernel takes
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start to wait for a head."""
@@ -70,11 +85,13 @@ class BoundedProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """The kernel has not taken all of an answer: wait for the client, but not for ever."""
         super().pause_writing()
+        self._is_writing = True
         self._await_reader()
 
     def resume_writing(self) -> None:
         """The kernel has taken everything."""
         self._stop_write_timer()
+        self._is_writing = False
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
@@ -89,6 +106,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """A request begins."""
         super().on_message_begin()
+        self._is_turned_away = False
         self._await_head()
 
     def on_headers_complete(self) -> None:
@@ -99,25 +117,39 @@ class BoundedProtocol(HttpToolsProtocol):
         if size > self.max_head_bytes:
             self._problem = "headers_too_large"
             raise httptools.HttpParserError("the head is too long")
-        super().on_headers_complete()
+        refusal = self.turn_away(self.url, self.headers) if self._is_plain_post() else None
+        if refusal is None:
+            super().on_headers_complete()
+            return
+        self._is_turned_away = True
+        self._num_unread_bytes = 0
+        self._answer(refusal, (b"x-request-id", secrets.token_hex(12).encode()))
+        self._close_after(self.head_timeout_s)
 
     def on_body(self, body: bytes) -> None:
         """Some of the body has come."""
         self._num_idle_bytes = 0
-        if self.cycle.response_complete:
+        if self._is_turned_away or self.cycle.response_complete:
             self._num_unread_bytes += len(body)
             if self._num_unread_bytes > self.max_unread_bytes:
                 self.transport.close()
                 raise httptools.HttpParserError("nobody reads this body")
-        super().on_body(body)
+        if not self._is_turned_away:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The request has come."""
+        if self._is_turned_away:
+            self._close_after(self.config.timeout_keep_alive)
+        else:
+            super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """An answer is complete: wait for what is left of the request, but not for ever."""
         super().on_response_complete()
         if self.cycle.response_complete and self.cycle.more_body:
             self._num_unread_bytes = 0
-            self._stop_head_timer()
-            self._head_timer = self.loop.call_later(self.head_timeout_s, self.transport.close)
+            self._close_after(self.head_timeout_s)
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP, in the form of all errors."""
@@ -126,19 +158,44 @@ class BoundedProtocol(HttpToolsProtocol):
     def _refuse(self, code: str) -> None:
         if self.transport.is_closing():
             return
-        error = ApiError(code)
-        body = error.body()
-        head = (
-            f"HTTP/1.1 {error.status} Error\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        )
-        self.transport.write(head.encode() + body)
+        self._answer(ApiError(code), (b"connection", b"close"))
         self.transport.close()
+
+    def _answer(self, error: ApiError, *headers: tuple[bytes, bytes]) -> None:
+        """Write an answer at once, past the application."""
+        body = error.body()
+        headers = (
+            *self.server_state.default_headers,
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
+            *((name.encode(), value.encode()) for name, value in error.headers.items()),
+            *headers,
+        )
+        lines = b"".join(b"%b: %b\r\n" % header for header in headers)
+        status = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\n"
+        self.transport.write(b"%b%b\r\n%b" % (status.encode(), lines, body))
+
+    def _is_plain_post(self) -> bool:
+        """Return whether nothing about this request and its connection asks for more care."""
+        parser = self.parser
+        return (
+            parser.get_method() == b"POST"
+            and parser.get_http_version() == "1.1"
+            and parser.should_keep_alive()
+            and not parser.should_upgrade()
+            and not self._is_writing
+            and (self.cycle is None or self.cycle.response_complete)
+        )
 
     def _await_head(self) -> None:
         self._num_idle_bytes = 0
         self._stop_head_timer()
         self._head_timer = self.loop.call_later(self.head_timeout_s, self._refuse, "read_timeout")
+
+    def _close_after(self, seconds: float) -> None:
+        """Wait that long for what may still come, then close."""
+        self._stop_head_timer()
+        self._head_timer = self.loop.call_later(seconds, self.transport.close)
 
     def _stop_head_timer(self) -> None:
         if self._head_timer is not None:

@@ -14,7 +14,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, NoReturn
@@ -32,12 +32,12 @@ from hotshoe_server.config import ServerConfig
 from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Parts, ServerExtension
 from hotshoe_server.guard import ADMIN_SOCKET
-from hotshoe_server.protocol import protocol_for
+from hotshoe_server.protocol import let_in, protocol_for
 from hotshoe_server.renderer import Renderer
 from hotshoe_server.route import error_response
 from hotshoe_server.signals import signals_call
 from hotshoe_server.sockets import open_unix
-from hotshoe_server.state import ServerState, Shared
+from hotshoe_server.state import ServerState, Shared, TurnAway
 from hotshoe_server.store import ResponseStore
 from hotshoe_server.store_link import RemoteStore
 
@@ -101,7 +101,8 @@ class Server:
     async def _run(self, listener: socket.socket) -> int:
         async with AsyncExitStack() as stack:
             stack.enter_context(signals_call(self._on_signal))
-            await stack.enter_async_context(self._listen(self._front, listener))
+            front = self._front
+            await stack.enter_async_context(self._listen(front, listener, front.turn_away))
             if self._config.admin_socket is not None:
                 admin = open_unix(self._config.admin_socket)
                 stack.callback(Path(self._config.admin_socket).unlink, missing_ok=True)
@@ -163,7 +164,7 @@ class Server:
             if part.lifespan is not None:
                 await stack.enter_async_context(part.lifespan())
         app = create_app(state, parts)
-        self._front.app = app
+        self._front.app, self._front.refuse = app, state.turn_away or let_in
         self._say(f"ready: {', '.join(state.models)}")
         await self._stop.wait()
         await self._drain(state)
@@ -183,13 +184,15 @@ class Server:
                 await state.client.abort(list(state.in_flight))
 
     @contextlib.asynccontextmanager
-    async def _listen(self, app: ASGIApp, listener: socket.socket) -> Any:
+    async def _listen(
+        self, app: ASGIApp, listener: socket.socket, turn_away: TurnAway = let_in
+    ) -> Any:
         """Answer a socket's connections; at the end, let them send what is left."""
         config = self._config
         private = listener.family == socket.AF_UNIX  # the admin socket, which speaks no TLS
         settings = uvicorn.Config(
             app,
-            http=protocol_for(config),
+            http=protocol_for(config, turn_away),
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -223,10 +226,15 @@ class Front:
 
     def __init__(self) -> None:
         self.app: ASGIApp = answer_while_loading
+        self.refuse: TurnAway = let_in
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Hand on."""
         await self.app(scope, receive, send)
+
+    def turn_away(self, target: bytes, headers: Sequence[tuple[bytes, bytes]]) -> ApiError | None:
+        """Ask who knows whether there is room."""
+        return self.refuse(target, headers)
 
 
 async def answer_while_loading(scope: Scope, receive: Receive, send: Send) -> None:

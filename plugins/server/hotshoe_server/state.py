@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from hotshoe.engine.client import EngineClient
@@ -14,6 +14,9 @@ from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import RequestObserver, RequestRecord
 from hotshoe_server.renderer import Renderer
 from hotshoe_server.store import Store
+
+#: Takes the target and the headers of a POST, and says how to refuse it, if at all.
+TurnAway = Callable[[bytes, Sequence[tuple[bytes, bytes]]], ApiError | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,8 @@ class ServerState:
         num_open: HTTP requests under way, but for those that only read.
         draining: SIGTERM came: nothing new is taken.
         shared: What ties this process to others; None when there is one alone.
+        turn_away: Refuses a request by its head alone, see `hotshoe_server.doorman`; None while
+            the application hears of every request.
         created_s: When it started, in seconds since the epoch.
     """
 
@@ -61,6 +66,7 @@ class ServerState:
     num_open: int = 0
     draining: bool = False
     shared: Shared | None = None
+    turn_away: TurnAway | None = None
     created_s: int = field(default_factory=lambda: int(time.time()))
 
     def model_name(self, asked: str | None) -> str:

@@ -9,6 +9,8 @@ import time
 import pytest
 
 from hotshoe_server.config import ServerConfig
+from hotshoe_server.errors import ApiError
+from hotshoe_server.protocol import let_in
 from hotshoe_server.serving import Server
 
 LIMIT = 2048
@@ -30,7 +32,9 @@ async def read_all(scope, receive, send) -> None:
     await send({"type": "http.response.body", "body": b"%d" % size})
 
 
-def exchange(*parts: bytes, pause_s: float = 0.0, app=hello, **options: object) -> bytes:
+def exchange(
+    *parts: bytes, pause_s: float = 0.0, app=hello, turn_away=let_in, **options: object
+) -> bytes:
     """Send parts over one connection and return what comes until it is closed."""
     config = ServerConfig(max_header_bytes=LIMIT, **{"read_timeout_s": 0.5, **options})
 
@@ -38,7 +42,7 @@ def exchange(*parts: bytes, pause_s: float = 0.0, app=hello, **options: object) 
         server = Server(config, None, {}, lambda: None, print)
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-        async with server._listen(app, listener):
+        async with server._listen(app, listener, turn_away):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             answer = asyncio.create_task(everything(reader))
             for part in parts:
@@ -142,6 +146,83 @@ def test_nor_for_longer() -> None:
     answer = exchange(POST % 4000, *[b"a"] * 40, pause_s=0.05, max_body_bytes=4096)
     assert answer.count(b"HTTP/1.1") == 1 and b"hello" in answer
     assert time.monotonic() - begin >= 0.5
+
+
+def refuse(target: bytes, headers: object) -> ApiError:
+    """Turn everybody away."""
+    return ApiError("queue_full", "too many requests wait", retry_after_s=3)
+
+
+def statuses(answer: bytes) -> list[int]:
+    return [int(part.split()[0]) for part in answer.split(b"HTTP/1.1 ")[1:]]
+
+
+def test_who_is_turned_away_reaches_no_application() -> None:
+    answer = exchange(POST % 4 + b"body", LAST, turn_away=refuse)
+    refused, _, served = answer.rpartition(b"HTTP/1.1 ")
+    assert error_of(refused) == (429, "queue_full") and b"hello" in served
+    head = refused.partition(b"\r\n\r\n")[0].lower()
+    assert head.startswith(b"http/1.1 429 too many requests\r\n")
+    for line in (b"retry-after: 3", b"content-type: application/json", b"x-request-id: ", b"date:"):
+        assert b"\r\n" + line in head
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [POST % 4000, *[b"a" * 1000] * 4, LAST],
+        [POST % 4000 + b"a", b"a" * 3999 + LAST],
+        [CHUNKED, *[b"3e8\r\n" + b"a" * 1000 + b"\r\n"] * 4, b"0\r\n\r\n", LAST],
+        [POST % 0 + LAST],
+    ],
+    ids=["parts", "pipelined", "chunked", "none"],
+)
+def test_the_body_of_who_was_turned_away_is_thrown_away(parts: list[bytes]) -> None:
+    options = {"pause_s": 0.02, "read_timeout_s": 30.0, "max_body_bytes": 4096}
+    answer = exchange(*parts, turn_away=refuse, **options)
+    assert statuses(answer) == [429, 200]
+
+
+def test_but_no_more_of_it_than_of_any_body_and_for_no_longer() -> None:
+    options = {"turn_away": refuse, "max_body_bytes": 4096}
+    endless = exchange(POST % 10**9, *[b"a" * 1000] * 20, pause_s=0.02, **options)
+    begin = time.monotonic()
+    slow = exchange(POST % 4000, *[b"a"] * 40, pause_s=0.05, **options)
+    assert time.monotonic() - begin >= 0.5
+    assert statuses(endless) == statuses(slow) == [429]
+
+
+def test_many_are_turned_away_over_one_connection() -> None:
+    answer = exchange((POST % 4 + b"body") * 500 + LAST, turn_away=refuse, read_timeout_s=30.0)
+    assert statuses(answer) == [429] * 500 + [200]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
+        b"POST / HTTP/1.0\r\nhost: x\r\ncontent-length: 0\r\n\r\n",
+    ],
+    ids=["GET", "closing", "1.0"],
+)
+def test_what_is_no_plain_post_goes_on_to_the_application(request_: bytes) -> None:
+    assert b"hello" in exchange(request_, turn_away=refuse)
+
+
+def test_an_answer_that_is_being_made_comes_before_the_next_refusal() -> None:
+    async def late(scope, receive, send) -> None:
+        await asyncio.sleep(0.05)
+        await hello(scope, receive, send)
+
+    get = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+    answer = exchange(get + POST % 4 + b"body" + LAST, app=late, turn_away=refuse)
+    assert statuses(answer) == [200, 200, 200]
+
+
+def test_who_was_turned_away_may_not_stay_for_ever() -> None:
+    answer = exchange(POST % 4 + b"body", turn_away=refuse, read_timeout_s=100.0)
+    assert statuses(answer) == [429]  # and then the connection was closed
 
 
 @pytest.mark.parametrize("parts", [[], [b"GET"], [b"GET / HTTP/1.1\r\nx: "], [b"\r\n"]])
