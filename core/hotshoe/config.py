@@ -120,6 +120,9 @@ class EngineConfig:
     engine_stall_timeout_s: float = option(
         120.0, "seconds without the end of a step after which an engine counts as dead", low=0.1
     )
+    load_timeout_s: float = option(
+        3600.0, "seconds that the processes of tensor parallelism may take to load", low=1
+    )
     engine_restarts: int = option(
         0, "how many times an engine process that died is started again", low=0
     )

@@ -46,8 +46,6 @@ from hotshoe.types import StepHandle
 #: Where a process shows its name to `ps` and `top`.
 NAME_FILE = Path("/proc/self/comm")
 OWNER_LOOK_S = 1.0
-#: So much later may one rank have loaded than another. The owner notices a step that hangs.
-APART_S = 3600.0
 
 #: Makes the worker of a rank, and says whether it returns from a step before that has ended.
 Build = Callable[[Join], tuple[Worker, bool]]
@@ -151,7 +149,9 @@ def build_worker(join: Join) -> tuple[Worker, bool]:
     check_plugins(join.plugins, plugins)
     setup = prepare(config, plugins, join.rank)
     model_config = replace(setup.model_config, eos_token_ids=join.eos_token_ids)
-    rendezvous = Rendezvous(join.directory, join.rank, config.tensor_parallel_size, APART_S)
+    # One rank may load so much later than another. The owner notices a step that hangs.
+    size, timeout_s = config.tensor_parallel_size, config.load_timeout_s
+    rendezvous = Rendezvous(join.directory, join.rank, size, timeout_s)
     worker: Worker = replace(setup, model_config=model_config).torch_worker(rendezvous)
     return worker, setup.platform.asynchronous
 

@@ -246,10 +246,14 @@ class ParallelWorker:
     def _answers(self, kind: type[News]) -> list[News]:
         """Wait for one answer of every rank.
 
-        Loading may take as long as it takes: storage may be slow. So nobody is given up, but named.
+        Loading may take long, as storage may be slow: who is waited for is named meanwhile.
+
+        Raises:
+            EngineError: One has not answered in time; all have been ended.
         """
         found: dict[int, News] = {}
-        begin_s, patience_s = time.monotonic(), PATIENCE_S
+        limit_s = self._config.load_timeout_s
+        begin_s, patience_s = time.monotonic(), min(PATIENCE_S, limit_s)
         while len(found) < self._size:
             if self._news:
                 number, news = self._news.popleft()
@@ -258,8 +262,14 @@ class ParallelWorker:
             elif not self._pump(begin_s + patience_s - time.monotonic()):
                 missing = [r for r in self._ranks if r.rank not in found]
                 names = ", ".join(f"rank {r.rank} (process {r.process.pid})" for r in missing)
+                if patience_s >= limit_s:
+                    self._stop()
+                    raise EngineError(
+                        f"no answer of {names} of {self._size} within {limit_s:g} s; "
+                        "where loading takes that long, raise --load-timeout-s"
+                    )
                 LOG.warning("waiting for %s of %d, %g s so far", names, self._size, patience_s)
-                patience_s *= 2
+                patience_s = min(2 * patience_s, limit_s)
         return [found[number] for number in range(self._size)]
 
     def _pump(self, timeout_s: float) -> bool:

@@ -73,6 +73,7 @@ SAMPLES = {
     "max_num_queued_reqs": (["--max-num-queued-reqs", "9"], 9),
     "max_queued_tokens": (["--max-queued-tokens", "900"], 900),
     "engine_stall_timeout_s": (["--engine-stall-timeout-s", "2.5"], 2.5),
+    "load_timeout_s": (["--load-timeout-s", "90"], 90.0),
     "engine_restarts": (["--engine-restarts", "3"], 3),
 }
 

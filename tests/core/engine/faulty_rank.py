@@ -35,6 +35,8 @@ class Worker(NullWorker):
     def __init__(self, join) -> None:
         super().__init__(8)
         self.rank, self.faulty = join.rank, join.config["hf_overrides"].get("faulty", -1)
+        if self.faulty == "all":
+            self.faulty = self.rank
         self.load_fault = join.config["hf_overrides"].get("load_fault")
         self.closed = threading.Event()
         if "removal_s" in join.config["hf_overrides"]:

@@ -215,6 +215,25 @@ def test_who_hangs_while_loading_is_named_and_ends_at_an_interrupt(open_ranks, m
     worker.close()
 
 
+@pytest.mark.parametrize("all_of_them", [False, True])
+def test_who_hangs_while_loading_is_given_up(open_ranks, all_of_them: bool) -> None:
+    """Also where none is left to notice; named once more, and ended."""
+    overrides = {"faulty": "all" if all_of_them else 1, "load_fault": "stick"}
+    worker = open_ranks(load=False, overrides=overrides, load_timeout_s=1)
+    numbers: list[int] = []
+    start = worker._start
+
+    def watched(directory: str) -> None:
+        start(directory)
+        numbers.extend(pids(worker))
+
+    worker._start = watched
+    with pytest.raises(EngineError, match=r"rank 1 \(process \d+\) of 2 within 1 s; .*--load-tim"):
+        worker.load()
+    assert len(numbers) == 2 and gone(numbers)
+    worker.close()
+
+
 def test_who_cannot_be_killed_is_not_waited_for(tmp_path: Path, monkeypatch) -> None:
     """As a process that waits for storage which has gone."""
     spared: list[int] = []
