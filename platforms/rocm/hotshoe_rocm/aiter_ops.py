@@ -74,16 +74,19 @@ class Norm:
 
 
 class AddNorm:
-    """See `hotshoe.slots.AddNormOp`. Writes the new residual over the old one."""
+    """See `hotshoe.slots.AddNormOp`.
+
+    The new residual has memory of its own: where rows are long, the kernel may read twice.
+    """
 
     def __init__(self, spec: AddNormSpec, facts: DeviceFacts) -> None:
         self._run, self._eps = package().rmsnorm2d_fwd_with_add, spec.eps
 
     def __call__(self, x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         x = x.contiguous()
-        out = torch.empty_like(x)
-        self._run(out, x, residual, residual, weight, self._eps)
-        return out, residual
+        out, added = torch.empty_like(x), torch.empty_like(residual)
+        self._run(out, x, residual, added, weight, self._eps)
+        return out, added
 
 
 class GatedActivation:

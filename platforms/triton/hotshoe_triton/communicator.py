@@ -84,11 +84,14 @@ class Communicator:
         store = dist.FileStore(str(Path(rendezvous.directory) / self._backend), self.size)
         store.set_timeout(timeout)
         try:
-            self._group = _group_class(self._backend)(store, self.rank, self.size, timeout)
+            self._group = self._join(store, timeout)
             # Connections are made here, as none can be made while a step is recorded.
             self.all_reduce(torch.zeros(1, device=self._device)).cpu()
         except RuntimeError as error:
             raise EngineError(f"rank {self.rank} could not meet the others: {error}") from None
+
+    def _join(self, store: dist.Store, timeout: timedelta) -> Any:
+        return _group_class(self._backend)(store, self.rank, self.size, timeout)
 
     def all_reduce(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         out = x.clone() if out is None else out if out is x else out.copy_(x)

@@ -37,7 +37,8 @@ def offered() -> Sequence[Candidate]:
     """List the candidates. Imports torch; called once an engine or its explanation is wanted."""
     from hotshoe_triton import linear as streaming
     from hotshoe_triton.attention import declared_layout
-    from hotshoe_triton.candidates import collectives, kernels, pinned
+    from hotshoe_triton.candidates import kernels, pinned
+    from hotshoe_triton.communicator import supports_backend
     from hotshoe_xpu import attention, communicator, ipex_ops, linear
 
     sdpa = attention.supports, attention.Attention
@@ -45,7 +46,7 @@ def offered() -> Sequence[Candidate]:
     return (
         *(replace(each, supports=with_triton(each.supports)) for each in kernels()),
         pinned(),
-        collectives("xccl", "xccl"),
+        Candidate("communicator", "xccl", supports_backend("xccl"), communicator.build_xccl),
         Candidate("communicator", "ccl", communicator.supports, communicator.build),
         Candidate("attention", "sdpa", *sdpa, layout=declared_layout),
         Candidate("rms_norm", "ipex", ipex_ops.supports_norm, ipex_ops.Norm),

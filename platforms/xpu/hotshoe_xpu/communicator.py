@@ -1,7 +1,8 @@
-"""Candidate `ccl` of slot `communicator`: oneCCL through its bindings for older PyTorch builds.
+"""Candidates of slot `communicator` over oneCCL: `xccl`, which PyTorch has inside, and `ccl`, which
+comes with its bindings for older builds of PyTorch.
 
-Newer builds have oneCCL inside, as "xccl", and that is preferred. Of the bindings only sums,
-gathering of even pieces, and broadcast are relied on; everything else is composed from them.
+Of the bindings only sums, gathering of even pieces, and broadcast are relied on; everything else is
+composed from them.
 """
 
 from __future__ import annotations
@@ -9,8 +10,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import AllgatherOptions
 
@@ -33,6 +37,21 @@ def build(spec: CommunicatorSpec, facts: DeviceFacts) -> Communicator:
     """Import the bindings, which register their process group, and build the operation."""
     importlib.import_module(PACKAGE)
     return Composed(spec, facts, "ccl")
+
+
+def build_xccl(spec: CommunicatorSpec, facts: DeviceFacts) -> Communicator:
+    """Build the operation over what PyTorch has inside."""
+    return Xccl(spec, facts, "xccl")
+
+
+class Xccl(Communicator):
+    """See `hotshoe.slots.CommunicatorOp`."""
+
+    def _join(self, store: dist.Store, timeout: timedelta) -> Any:
+        """Unlike other libraries' process groups, this one takes its options as an object."""
+        options = dist.ProcessGroupXCCL.Options()
+        options._timeout = timeout
+        return dist.ProcessGroupXCCL(store, self.rank, self.size, options)
 
 
 class Composed(Communicator):

@@ -1,14 +1,17 @@
 """Everything composed from sums and even gathers; over a library that needs no device."""
 
+import ast
 import importlib.machinery
 import sys
 import types
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 from tests.platforms.threads import check_exchanges, check_pieces, met
 from tests.platforms.xpu.conftest import on_host
+from torch._C import _distributed_c10d
 
 from hotshoe.slots import CommunicatorSpec, Rendezvous
 from hotshoe_triton.communicator import Communicator
@@ -81,3 +84,40 @@ def test_a_registered_process_group_is_used(tmp_path, monkeypatch) -> None:
     alone.open(Rendezvous(str(tmp_path), 0, 1, 60.0))
     assert made == [(0, 1)]
     alone.close()
+
+
+class ProcessGroupXCCL:
+    """Takes what PyTorch's takes."""
+
+    class Options:
+        _timeout = None
+
+    def __init__(self, store: dist.Store, rank: int, size: int, options: Options) -> None:
+        assert isinstance(options, ProcessGroupXCCL.Options)
+        self._inner = dist.ProcessGroupGloo(store, rank, size, options._timeout)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+
+def test_what_pytorch_has_inside_is_made_as_pytorch_makes_it(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(dist, "ProcessGroupXCCL", ProcessGroupXCCL, raising=False)
+    members = [communicator.build_xccl(CommunicatorSpec(2), FACTS) for _ in range(2)]
+    with met(members, tmp_path) as run:
+        found = run(lambda rank, group: group.all_reduce(torch.ones(3)))
+        assert [x.tolist() for x in found] == [[2.0] * 3] * 2
+
+
+def test_pytorch_says_the_same_of_its_own() -> None:
+    """Its stubs tell of classes that this build does not have."""
+    stubs = Path(torch.__file__).with_name("_C") / "_distributed_c10d.pyi"
+    [group] = (
+        node
+        for node in ast.parse(stubs.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef) and node.name == "ProcessGroupXCCL"
+    )
+    methods = {node.name: node for node in group.body if isinstance(node, ast.FunctionDef)}
+    names = [argument.arg for argument in methods["__init__"].args.args]
+    assert names == ["self", "store", "rank", "size", "options"]
+    assert "Options" in [node.name for node in group.body if isinstance(node, ast.ClassDef)]
+    assert hasattr(_distributed_c10d.Backend.Options, "_timeout")
