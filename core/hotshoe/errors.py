@@ -15,10 +15,9 @@
         └── EngineDeadError       the engine has stopped; every pending request gets this
 
 A message says what is wrong, with which value, and what to do. Programmer errors stay asserts.
+Foreign code may raise anything at all, and try to end the process: whoever calls it and has to go
+on catches `BaseException`, but lets `KeyboardInterrupt` pass, which is the user's.
 """
-
-#: What foreign code may raise where it must stop nobody else: a library may end the process, too.
-FOREIGN = (Exception, SystemExit)
 
 
 class HotshoeError(Exception):

@@ -6,8 +6,14 @@ from typing import Any
 
 
 def resolve_lazy(target: Callable[..., Any] | str) -> Any:
-    """Import `"module:attribute"`; anything else is returned as it is."""
+    """Import `"module:attribute"`; anything else is returned as it is.
+
+    Raises:
+        ValueError: It is text of another form.
+    """
     if not isinstance(target, str):
         return target
     module, _, attribute = target.partition(":")
+    if not (module and attribute):
+        raise ValueError(f"{target!r} names no object; write it as 'module:attribute'")
     return getattr(importlib.import_module(module), attribute)

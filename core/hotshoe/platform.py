@@ -36,6 +36,18 @@ class DeviceFacts:
     compute_units: int
     features: frozenset[str] = frozenset()
 
+    def __post_init__(self) -> None:
+        for name, kind in _FACT_TYPES.items():
+            value = getattr(self, name)
+            if not isinstance(value, kind):
+                raise TypeError(f"DeviceFacts.{name} is of type {kind.__name__}, not {value!r}")
+
+
+_FACT_TYPES = {
+    **dict.fromkeys(("platform", "device", "name", "arch"), str),
+    **dict.fromkeys(("memory_bytes", "compute_units"), int),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Available:

@@ -20,5 +20,11 @@ def test_finds_the_attribute() -> None:
         resolve_lazy("hotshoe.lazy:nothing")
 
 
+@pytest.mark.parametrize("text", ["hotshoe.lazy", "hotshoe.lazy:", ":thing", ""])
+def test_text_of_another_form_says_what_is_wanted(text: str) -> None:
+    with pytest.raises(ValueError, match="write it as 'module:attribute'"):
+        resolve_lazy(text)
+
+
 def test_objects_pass_through() -> None:
     assert resolve_lazy(len) is len

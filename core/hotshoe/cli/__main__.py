@@ -4,12 +4,14 @@ While modules are imported there is nothing to put in order, and an exception wo
 strange places; at the end nobody is left to catch it.
 """
 
+import faulthandler
 import signal
 import sys
 
 
 def run() -> int:
     """Run the command line and return its exit code."""
+    faulthandler.enable()  # a kernel that takes the process down shows where it was called
     heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not in background jobs
     if heeded:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -32,7 +32,7 @@ from hotshoe.engine.messages import (
     encode,
 )
 from hotshoe.engine.socket_port import SocketPort
-from hotshoe.errors import FOREIGN, HotshoeError
+from hotshoe.errors import HotshoeError
 
 #: How long an orphan tries to end in good order.
 GRACE_S = 1.0
@@ -73,7 +73,9 @@ class Child:
             self._serve(decode_start(message))
         except Stopped:
             return 0
-        except FOREIGN as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             if not isinstance(error, HotshoeError):
                 traceback.print_exc()
             self._control.send(encode(Dead(WireError.wrap(error))))

@@ -21,7 +21,6 @@ from hotshoe.engine.messages import Add
 from hotshoe.engine.seeds import Seeds
 from hotshoe.engine.setup import EngineSetup
 from hotshoe.errors import (
-    FOREIGN,
     EngineDeadError,
     EngineError,
     HotshoeError,
@@ -340,7 +339,9 @@ class EngineCore:
             if "kv_cache" in missing:
                 assert self._worker is not None
                 self._worker.allocate_cache(self.num_blocks)
-        except FOREIGN as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             self._fail(error)
         self._asleep -= missing
 

@@ -7,7 +7,6 @@ answer is for a device that is not here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +21,7 @@ from hotshoe.engine.estimate import (
     step_shares,
 )
 from hotshoe.engine.setup import EngineSetup, prepare
-from hotshoe.errors import FOREIGN, ConfigError, SelectionError
+from hotshoe.errors import ConfigError, SelectionError
 from hotshoe.executor import Worker
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import Available, Change, DeviceFacts, MemoryBudget, Platform, Target
@@ -193,9 +192,18 @@ def declared_targets(config: EngineConfig, plugins: PluginManager) -> Sequence[T
         return named_platform(config, plugins).targets
     found: list[Target] = []
     for _, platform in sorted(plugins.mapping(HOOK).items()):
-        with suppress(*FOREIGN):
-            found += resolve_lazy(platform)().targets
+        found += _targets_of(platform)
     return found
+
+
+def _targets_of(reference: str) -> Sequence[Target]:
+    try:
+        platform: Platform = resolve_lazy(reference)()
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # whatever it is, `hotshoe platforms` says it
+        return ()
+    return platform.targets
 
 
 class _Recorded(Platform):

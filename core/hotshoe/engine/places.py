@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hotshoe.config import EngineConfig
-from hotshoe.errors import FOREIGN, ConfigError, HotshoeError, PluginError
+from hotshoe.errors import ConfigError, HotshoeError, PluginError
 from hotshoe.lazy import resolve_lazy
 from hotshoe.models.source import FoundModel, WantedModel
 from hotshoe.plugins import PluginManager
@@ -65,9 +65,9 @@ def _find(wanted: WantedModel, plugins: PluginManager) -> FoundModel:
         for source, reference in sorted(plugins.mapping("hotshoe_model_sources").items()):
             try:
                 found: FoundModel | None = resolve_lazy(reference)(wanted)
-            except HotshoeError:
+            except (HotshoeError, KeyboardInterrupt):
                 raise
-            except FOREIGN as error:
+            except BaseException as error:
                 raise PluginError(
                     f"model source {source}: {type(error).__name__}: {error}"
                 ) from error

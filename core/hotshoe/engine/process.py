@@ -41,7 +41,7 @@ from hotshoe.text.tokenizer import Tokenizer
 TERMINATE_S = 5.0
 EXIT_S = 2.0
 POLL_S = 0.2
-COMMAND = (sys.executable, "-P", "-m", "hotshoe.engine.child")
+COMMAND = (sys.executable, "-P", "-X", "faulthandler", "-m", "hotshoe.engine.child")
 
 
 class EngineProcess:

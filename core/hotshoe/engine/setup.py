@@ -18,7 +18,7 @@ from hotshoe.models.generation import sampling_defaults
 from hotshoe.models.source import FoundModel
 from hotshoe.platform import Change, Platform
 from hotshoe.plugins import PluginManager
-from hotshoe.plugins.platforms import blaming, candidates_of, choose_platform
+from hotshoe.plugins.platforms import blaming, candidates_of, choose_platform, facts_of
 from hotshoe.slots import SLOTS, Rendezvous, Selector
 
 DEFAULT_BLOCK_SIZE = 16
@@ -117,7 +117,7 @@ def prepare(
     by_core = _remaining_changes(resolved, platform)
     resolved = resolved.resolve_changes(by_core)
     with blaming(platform.name):
-        candidates, facts = candidates_of(platform, plugins), platform.facts()
+        candidates, facts = candidates_of(platform, plugins), facts_of(platform)
     selector = Selector(
         SLOTS,
         candidates,

@@ -18,7 +18,7 @@ import pluggy
 
 from hotshoe import __version__
 from hotshoe.deprecation import deprecated
-from hotshoe.errors import FOREIGN, PluginError
+from hotshoe.errors import PluginError
 from hotshoe.plugins import hookspecs
 from hotshoe.suggest import did_you_mean
 
@@ -93,12 +93,15 @@ class PluginManager:
         hooks: tuple[str, ...] = ()
         try:
             plugin = point.load()
-            hooks = tuple(sorted(name for name in dir(plugin) if name.startswith(_PREFIX)))
+            hooks = _hooks_of(plugin)
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 hook_api = _check_plugin(point.name, plugin, hooks)
+                self._check_marks(plugin, hooks)
                 self._pm.register(plugin, name=point.name)
-        except FOREIGN as error:  # a foreign module may raise anything at all
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a foreign module may raise anything at all
             return PluginRecord(*record, hooks, error=cause_of(error))
         for warning in caught:
             warnings.warn_explicit(
@@ -106,6 +109,12 @@ class PluginManager:
             )
         texts = "; ".join(str(warning.message) for warning in caught)
         return PluginRecord(*record, hooks, warning=texts or None, hook_api=hook_api)
+
+    def _check_marks(self, plugin: Any, hooks: Sequence[str]) -> None:
+        """Refuse hooks that would never be called."""
+        for hook in hooks:
+            if self._pm.parse_hookimpl_opts(plugin, hook) is None:
+                raise PluginError(f"{hook} is not marked; put @hotshoe.plugins.hookimpl before it")
 
     def mapping(self, hook: str) -> dict[str, Any]:
         """Merge the mappings that a hook returns; names that two plugins offer are left out."""
@@ -142,8 +151,9 @@ class PluginManager:
         if name not in offered:
             choices = ", ".join(sorted(offered)) or "none installed"
             hint = did_you_mean(name, offered)
+            contested = "".join(f"; {conflict}" for conflict in self.conflicts(hook).values())
             raise PluginError(
-                f"unknown {kind} {name!r}{hint} (choices: {choices}){self.broken_note()}"
+                f"unknown {kind} {name!r}{hint} (choices: {choices}){contested}{self.broken_note()}"
             )
         return offered[name]
 
@@ -186,7 +196,9 @@ class PluginManager:
                 value = implementation.function(**call)
                 if not isinstance(value, kind):
                     raise TypeError(f"it returned {type(value).__name__}")
-            except FOREIGN as error:  # a foreign hook may raise anything at all
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # a foreign hook may raise anything at all
                 self._give_up(name, f"it failed in {hook}: {cause_of(error)}")
             else:
                 results.append((name, value))
@@ -216,6 +228,12 @@ def installed_entry_points() -> list[EntryPoint]:
         )
         for point in importlib.metadata.entry_points(group=GROUP)
     ]
+
+
+def _hooks_of(plugin: Any) -> tuple[str, ...]:
+    """Return the functions that are named like hooks; its own package may be named so, too."""
+    names = (name for name in dir(plugin) if name.startswith(_PREFIX))
+    return tuple(sorted(name for name in names if inspect.isroutine(getattr(plugin, name))))
 
 
 def _check_plugin(name: str, plugin: Any, hooks: Sequence[str]) -> int:

@@ -11,9 +11,18 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hotshoe.errors import FOREIGN, PlatformError, PluginError, UserError
+from hotshoe.errors import PlatformError, PluginError, UserError
 from hotshoe.lazy import resolve_lazy
-from hotshoe.platform import Absent, Available, Broken, Detection, Platform, PlatformStatus
+from hotshoe.patience import patience
+from hotshoe.platform import (
+    Absent,
+    Available,
+    Broken,
+    Detection,
+    DeviceFacts,
+    Platform,
+    PlatformStatus,
+)
 from hotshoe.plugins.manager import PluginManager, cause_of
 
 if TYPE_CHECKING:
@@ -67,18 +76,31 @@ def troubles(plugins: PluginManager) -> list[str]:
     return [*broken, *plugins.conflicts(HOOK).values()]
 
 
+def facts_of(platform: Platform) -> DeviceFacts:
+    """Return a platform's facts.
+
+    Raises:
+        TypeError: They are none.
+    """
+    facts = platform.facts()
+    if not isinstance(facts, DeviceFacts):
+        raise TypeError(f"facts() returned {type(facts).__name__}, not DeviceFacts")
+    return facts
+
+
 @contextmanager
 def blaming(platform: str) -> Iterator[None]:
-    """Name the platform whose code fails, whatever it raises.
+    """Name the platform whose code fails, whatever it raises, or takes long.
 
     Raises:
         PlatformError: It failed in a way that is not a user's mistake.
     """
     try:
-        yield
-    except UserError:
+        with patience(f"platform {platform}"):
+            yield
+    except (UserError, KeyboardInterrupt):
         raise
-    except FOREIGN as error:
+    except BaseException as error:
         raise PlatformError(
             f"platform {platform} is defective: {cause_of(error)}; "
             "choose another with --platform NAME, or mend it"
@@ -120,12 +142,15 @@ def _named(plugins: PluginManager, name: str) -> Platform:
 def _probe(plugins: PluginManager, name: str) -> tuple[Platform | None, Detection]:
     """Import and probe one platform; whatever goes wrong is that platform's defect."""
     try:
-        platform: Platform = resolve_lazy(plugins.mapping(HOOK)[name])()
-        detection = platform.probe()
+        with patience(f"platform {name}"):
+            platform: Platform = resolve_lazy(plugins.mapping(HOOK)[name])()
+            detection = platform.probe()
         if not isinstance(detection, Detection):
             return None, Broken(f"probe() returned {type(detection).__name__}, not a detection")
         return platform, detection
-    except FOREIGN as error:  # foreign code may raise anything; the cause is kept
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # foreign code may raise anything; the cause is kept
         return None, Broken(cause_of(error))
 
 
@@ -135,7 +160,9 @@ def _status(plugins: PluginManager, name: str) -> PlatformStatus:
     facts = None
     if platform is not None and isinstance(detection, Available):
         try:
-            facts = platform.facts()
-        except FOREIGN as error:  # as for probing
+            facts = facts_of(platform)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # as for probing
             detection = Broken(f"facts() failed: {cause_of(error)}")
     return PlatformStatus(name, owner, detection, facts)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from hotshoe.config import EngineConfig
-from hotshoe.errors import EngineError, HotshoeError, MemoryLimitError, RequestError
+from hotshoe.errors import EngineError, HotshoeError, MemoryLimitError, PlatformError, RequestError
 from hotshoe.executor import KVBlocks, KVDescriptor, KVLayer, WorkerInfo
 from hotshoe.layers import BuildContext, Quantization
 from hotshoe.layers.weights import WeightTable
@@ -105,6 +105,7 @@ class TorchWorker:
     def load(self) -> WorkerInfo:
         with self._phase("activate platform"), blaming(self._platform.name):
             report = self._platform.activate(self._config)
+            self._check_device()
         with self._phase("build model"):
             ctx, model = self.build()
             self._records, hindrance = self._recording()
@@ -147,6 +148,21 @@ class TorchWorker:
             phases=self._phases,
             report={**report, **({"graphs": hindrance} if hindrance else {})},
         )
+
+    def _check_device(self) -> None:
+        """Refuse a device that PyTorch does not know.
+
+        Raises:
+            PlatformError: Tensors cannot be placed there.
+        """
+        device = self._selector.facts.device
+        try:
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError) as error:
+            raise PlatformError(
+                f"platform {self._platform.name}: PyTorch places no tensors on the device "
+                f"{device!r} of its facts: {cause_of(error)}"
+            ) from error
 
     @torch.inference_mode()
     def build(self) -> tuple[BuildContext, Model]:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hotshoe.errors import FOREIGN, EngineError, SelectionError, UserError
+from hotshoe.errors import EngineError, SelectionError, UserError
 from hotshoe.lazy import resolve_lazy
+from hotshoe.patience import patience
 from hotshoe.platform import DeviceFacts
 from hotshoe.plugins.manager import cause_of
 from hotshoe.slots.faults import Owners
@@ -156,6 +158,7 @@ class Selector:
         self.uses: Counter[tuple[str, Any]] = Counter()
         self._defects: dict[tuple[str, Any, str], Verdict] = {}
         self._owners = Owners()
+        self._met: set[tuple[str, str]] = set()
         self._slots = slots
         self._forced = dict(forced or {})
         self._require_native = require_native
@@ -233,10 +236,10 @@ class Selector:
             decision = self.decide(slot, spec)
             name = decision.chosen
             try:
-                operation = resolve_lazy(self._by_slot[slot][name].build)(spec, self.facts)
-            except UserError:
+                operation = self._build(slot, name, spec)
+            except (UserError, KeyboardInterrupt):
                 raise
-            except FOREIGN as error:  # a foreign kernel may raise anything; the cause is kept
+            except BaseException as error:  # a foreign kernel may raise anything; the cause is kept
                 cause = f"it accepted, but could not be built: {type(error).__name__}: {error}"
                 if name in (REFERENCE, self._forced.get(slot)):
                     raise SelectionError(f"slot {slot}, candidate {name}: {cause}") from error
@@ -247,6 +250,20 @@ class Selector:
                 if operation is not None:
                     self._owners.note(operation, (slot, name))
                 return operation
+
+    def _build(self, slot: str, name: str, spec: Any) -> Any:
+        """Build an operation; the first one of a candidate may import and compile for long."""
+        waiting = (
+            nullcontext()
+            if (slot, name) in self._met
+            else patience(f"candidate {name} of slot {slot}")
+        )
+        self._met.add((slot, name))
+        with waiting:
+            operation = resolve_lazy(self._by_slot[slot][name].build)(spec, self.facts)
+        if operation is None and name != COMPOSED:
+            raise TypeError("build() returned None, not an operation")
+        return operation
 
     def fault(self, error: BaseException) -> EngineError | None:
         """Name the candidate whose operation raised an exception; None if none of them did."""
@@ -276,7 +293,9 @@ class Selector:
             return refuse("its results may depend on the batch, and --batch-invariant is set")
         try:
             verdict = candidate.ask(spec, self.facts)
-        except FOREIGN as error:  # as above
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # as above
             cause = f"supports() raised {type(error).__name__}: {error}"
             return Verdict(None, cause, defect=True)
         if not isinstance(verdict, Verdict):

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hotshoe.errors import FOREIGN
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import Candidate, Verdict
@@ -68,7 +67,9 @@ def ask(candidate: Candidate, spec: Any, facts: DeviceFacts) -> tuple[Verdict | 
             verdict = candidate.ask(spec, facts)
             middle = time.perf_counter()
             again = candidate.ask(spec, facts)
-        except FOREIGN as error:  # foreign code may raise anything; the cause is kept
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # foreign code may raise anything; the cause is kept
             return None, f"supports() raised {cause(error)}"
     if not isinstance(verdict, Verdict):
         return None, f"supports() returned {type(verdict).__name__}, not a Verdict"
@@ -117,7 +118,9 @@ def judge(
         return outcome
     try:
         op = resolve_lazy(candidate.build)(spec, facts)
-    except FOREIGN as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         return Outcome(defect=f"supports() says yes, but building raises {cause(error)}")
     try:
         place = Place(facts.device)
@@ -127,7 +130,9 @@ def judge(
         if not defect and candidate.batch_invariant:
             defect = _invariance_defect(problem(), op, first, place)
         return replace(outcome, defect=defect)
-    except FOREIGN as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         return Outcome(defect=f"supports() says yes, but the call raises {cause(error)}")
 
 

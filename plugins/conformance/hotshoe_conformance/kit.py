@@ -132,8 +132,10 @@ class Kit:
             report.slots.append(self.run_slot(slot))
         if not narrowed:
             self._clock.say("models")
+            self._note(f"hotshoe conformance --platform {self.platform.name}, the models")
             report.checks["greedy tokens of tiny models"] = self.run_tokens()
         if self.options.measure and not self.options.quick and self.options.case is None:
+            self._note(f"hotshoe conformance --platform {self.platform.name}, the measurements")
             self._measure(report)
         report.seconds = self._clock.seconds
         return report
@@ -169,10 +171,14 @@ class Kit:
         if setup.bytes and MEMORY_FACTOR * setup.bytes > self._free_bytes():
             found.leave_out(1, "it needs more memory than is free")
             return
-        if self.options.record is not None:
-            self.options.record.write_text(self._repeat(case, candidate.name))
+        self._note(self._repeat(case, candidate.name))
         outcome = judge(candidate, setup.spec, self.facts, *inputs, poison=not setup.bytes)
         self._book(found, case, outcome)
+
+    def _note(self, repeat: str) -> None:
+        """Leave behind what runs now, for whoever finds that it does not end well."""
+        if self.options.record is not None:
+            self.options.record.write_text(repeat)
 
     def _book(self, found: CandidateReport, case: Case, outcome: Outcome) -> None:
         setup = case.setup

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hotshoe.cli.table import table
-from hotshoe.errors import FOREIGN
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import Absent, Available, Broken, Platform, PlatformStatus, Proof, Target
 from hotshoe.plugins import PluginManager
@@ -45,7 +44,9 @@ def matrix(plugins: PluginManager) -> list[Line]:
     for status in list_platforms(plugins):
         try:
             platform: Platform = resolve_lazy(plugins.mapping(HOOK)[status.name])()
-        except FOREIGN as error:  # foreign code may raise anything; the cause is printed
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # foreign code may raise anything; the cause is printed
             found.append(Line(status.name, "", NOTHING, f"{type(error).__name__}: {error}"))
             continue
         found += _platform_lines(platform, status)

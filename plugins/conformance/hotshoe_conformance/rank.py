@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from hotshoe.errors import FOREIGN, EngineError
+from hotshoe.errors import EngineError
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import DeviceFacts
 from hotshoe.plugins import PluginManager
@@ -90,7 +90,9 @@ class Member:
                 raw = found["y"].contiguous().view(-1).view(torch.uint8).numpy().tobytes()
                 bits = hashlib.sha256(raw).hexdigest()
             return Answer(case.index, outcome.defect, outcome.error, bits)
-        except FOREIGN as error:  # foreign code may raise anything; the cause is kept
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # foreign code may raise anything; the cause is kept
             self.close()
             return Answer(case.index, f"rank {self.rank} raises {cause(error)}", over=True)
 
@@ -136,7 +138,9 @@ class Member:
             call()
         except EngineError:
             pass
-        except FOREIGN as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             if not self.patient:
                 return f"rank {self.rank} gets {cause(error)}; promised is an EngineError"
         else:

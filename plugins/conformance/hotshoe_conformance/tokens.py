@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hotshoe import LLM, SamplingParams
-from hotshoe.errors import FOREIGN
 from hotshoe.plugins import PluginManager
 from hotshoe.types import RequestOutput, TokenLogprobs, TokensPrompt
 from hotshoe_conformance.checkpoint import MODELS, write_model
@@ -100,7 +99,9 @@ def _run(
             outputs = _write(llm, prompts)
             own = llm.engine.setup.platform.create_worker(llm.config) is not None
             again = _write(llm, prompts) if own else outputs
-    except FOREIGN as error:  # whatever stops a model here is the finding
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever stops a model here is the finding
         return [Defect(f"{type(error).__name__}: {error}", shape=shape)]
     found = []
     for ids, output in zip(prompts, outputs, strict=True):

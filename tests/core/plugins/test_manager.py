@@ -191,6 +191,23 @@ def test_a_misspelt_hook_is_refused() -> None:
     assert "unknown hook hotshoe_named_model; did you mean hotshoe_named_models?" in error
 
 
+class Unmarked(Plugin):
+    def hotshoe_named_models(self) -> dict[str, str]:
+        return {}
+
+
+def test_a_hook_that_nobody_would_call_is_refused() -> None:
+    error = errors(a=Unmarked())["a"]
+    assert "hotshoe_named_models is not marked; put @hotshoe.plugins.hookimpl before it" in error
+
+
+def test_what_is_no_function_is_no_hook() -> None:
+    plugin = Plugin(one="1")
+    plugin.hotshoe_acme = "a package that the plugin imports"
+    [record] = manager(a=plugin).records
+    assert record.error is None and "hotshoe_acme" not in record.hooks
+
+
 def test_causes_of_several_lines_are_told_on_one() -> None:
     class Greedy:
         HOTSHOE_HOOK_API = HOOK_API
@@ -252,6 +269,8 @@ def test_pick() -> None:
         found.pick("model", "onne", hook)
     with pytest.raises(PluginError, match="choices: none installed"):
         manager(a=Plugin()).pick("model", "one", hook)
+    with pytest.raises(PluginError, match=r"unknown model 'two'.*plugins 'a' and 'b' both offer"):
+        manager(a=Plugin(one="1"), b=Plugin(one="2")).pick("model", "two", hook)
 
 
 def test_what_is_missing_may_be_in_a_broken_plugin() -> None:
@@ -266,12 +285,17 @@ def test_core_is_installed_like_any_other() -> None:
     assert core.load().HOTSHOE_HOOK_API == HOOK_API
 
 
-def test_a_plugin_that_ends_the_process_on_import_is_broken() -> None:
+class Panic(BaseException):
+    """As libraries raise it that are written in other languages."""
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), Panic(3)])
+def test_a_plugin_that_ends_the_process_on_import_is_broken(error: BaseException) -> None:
     def load() -> None:
-        raise SystemExit(3)
+        raise error
 
     broken, well = PluginManager(
         [EntryPoint("a", "dist", "1", load), EntryPoint("b", "dist", "1", lambda: Plugin(one="1"))]
     ).records
-    assert broken.error == "SystemExit: 3"
+    assert broken.error == f"{type(error).__name__}: 3"
     assert (well.error, well.hook_api) == (None, HOOK_API)

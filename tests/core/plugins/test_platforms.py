@@ -167,6 +167,27 @@ def test_facts_that_fail_make_a_platform_broken(machine, monkeypatch: pytest.Mon
     assert status.facts is None
 
 
+@pytest.mark.parametrize(
+    ("facts", "cause"),
+    [
+        (lambda: None, "facts() returned NoneType, not DeviceFacts"),
+        (
+            lambda: DeviceFacts("a", "cpu", "a device", "any", "4G", 1),
+            "DeviceFacts.memory_bytes is of type int, not '4G'",
+        ),
+        (
+            lambda: DeviceFacts("a", None, "a device", "any", 1, 1),
+            "DeviceFacts.device is of type str, not None",
+        ),
+    ],
+)
+def test_facts_that_are_none_make_a_platform_broken(machine, facts, cause, monkeypatch) -> None:
+    found = machine(a=Available(1))
+    monkeypatch.setattr(Simulated, "facts", lambda self: facts())
+    [status] = list_platforms(found)
+    assert status.detection == Broken(f"facts() failed: TypeError: {cause}")
+
+
 def test_a_platform_that_ends_the_process_is_broken(machine) -> None:
     found = machine(a=SystemExit("no licence"), b=Available(1))
     [a, b] = list_platforms(found)
@@ -180,6 +201,7 @@ def test_candidates_know_the_hook_version_of_their_package(machine) -> None:
     platform.candidates = lambda: [Candidate("rms_norm", "mine", accept, "m:f")]
     [candidate] = candidates_of(platform, found)
     assert candidate.hook_api == HOOK_API
+    assert candidate.package == "dist 1"
 
 
 def test_what_is_no_candidate_is_named(machine) -> None:

@@ -1,13 +1,14 @@
 """The worker's own duties: memory that does not suffice is a matter for the user, in words."""
 
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from hotshoe.config import EngineConfig
-from hotshoe.errors import EngineError, MemoryLimitError
+from hotshoe.errors import EngineError, MemoryLimitError, PlatformError
 from hotshoe.layers import BuildContext
 from hotshoe.platform import Available, DeviceFacts, MemoryBudget, Platform
 from hotshoe.runner.worker import TorchWorker, _enough_memory
@@ -89,6 +90,14 @@ def test_memory_that_runs_out_is_a_user_error() -> None:
         torch.empty(1 << 60, dtype=torch.uint8)
     with pytest.raises(RuntimeError, match="another"), _enough_memory("record graphs"):
         raise RuntimeError("another")
+
+
+@pytest.mark.parametrize("device", ["acme", "cuda:0", "cpu:zero"])
+def test_a_device_that_pytorch_does_not_know(device: str) -> None:
+    selector = SimpleNamespace(facts=replace(FACTS, device=device))
+    worker = TorchWorker(EngineConfig(), None, Plain(), selector, None, None)
+    with pytest.raises(PlatformError, match=f"platform plain: .* device '{device}' of its facts"):
+        worker._check_device()
 
 
 class Panic(BaseException):

@@ -258,6 +258,14 @@ def test_forcing_the_reference_contradicts_require_native():
         selector(forced={"rms_norm": "reference"}, require_native=True)
 
 
+def test_a_candidate_that_builds_nothing_is_passed_over():
+    offered = Candidate("rms_norm", "fast", lambda s, f: accept(1), lambda spec, facts: None)
+    chooser = selector(offered)
+    assert callable(chooser.choose("rms_norm", SPEC))
+    [(_, verdict)] = chooser.decide("rms_norm", SPEC).others
+    assert verdict.defect and "build() returned None, not an operation" in verdict.reason
+
+
 def divide_by_zero():
     return 1 // 0
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hotshoe.cli.main import main
+from hotshoe_conformance import command
 
 NARROW = ("conformance", "--platform", "cpu", "--slot", "rms_norm", "--quick", "--seed", "1")
 
@@ -55,6 +56,23 @@ def test_a_kernel_that_takes_the_process_down_is_named(
     out = capsys.readouterr().out
     assert "WRONG: the process died of SIGABRT" in out
     assert re.search(r"--slot rms_norm --candidate deadly --case \d+ --seed 1", out)
+
+
+def test_a_kernel_that_never_comes_back_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hanging = DEADLY.replace("os.abort()", "__import__('time').sleep(3600)")
+    assert hanging != DEADLY
+    (tmp_path / "sitecustomize.py").write_text(hanging)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(command, "HUNG_S", 4.0)
+    monkeypatch.setattr(command, "SAY_EVERY_S", 1.0)
+    monkeypatch.setattr(command, "LOOK_S", 1.0)
+    assert main(list(NARROW)) == 1
+    out, err = capsys.readouterr()
+    assert "WRONG: one case did not end within 4 s" in out
+    assert re.search(r"--slot rms_norm --candidate deadly --case \d+ --seed 1", out)
+    assert re.search(r"\d s in one case: .*--candidate deadly", err)
 
 
 @pytest.mark.parametrize(
