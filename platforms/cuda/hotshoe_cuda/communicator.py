@@ -18,8 +18,8 @@ LIBRARY = "nccl"
 #: Behind the library, until it has been measured against it.
 SCORE = library.SCORE - 10
 MAX_RANKS = 8
-#: What a rank reads of the others in one kernel; NCCL is faster from there on.
-MAX_READ_BYTES = 2 << 20
+#: What a rank writes to the others in one kernel; NCCL is faster from there on.
+MAX_WRITE_BYTES = 2 << 20
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 PROGRAMS, BLOCK, WARPS = 64, 4096, 16
 PAGE = 4096
@@ -42,7 +42,7 @@ def supports(spec: CommunicatorSpec, facts: DeviceFacts) -> Verdict:
 
 def max_bytes(size: int) -> int:
     """Return the largest tensor that is added up in peer memory."""
-    return MAX_READ_BYTES // max(size - 1, 1) // PAGE * PAGE
+    return MAX_WRITE_BYTES // max(size - 1, 1) // PAGE * PAGE
 
 
 class Communicator(library.Communicator):
@@ -52,7 +52,7 @@ class Communicator(library.Communicator):
         spec: The group.
         facts: The device.
         backend: The library for everything else.
-        memory: What ranks read of each other.
+        memory: What ranks write to each other.
     """
 
     def __init__(
@@ -70,9 +70,9 @@ class Communicator(library.Communicator):
         from hotshoe_cuda.peer_sum import sum_over_ranks
 
         super().open(rendezvous)
-        memory, half = self._make_memory(), max_bytes(self.size)
+        memory, slot = self._make_memory(), max_bytes(self.size)
         data_at = -(-self.size * PROGRAMS * 4 // PAGE) * PAGE
-        own = memory.allocate(data_at + 2 * half)
+        own = memory.allocate(data_at + 2 * self.size * slot)
         handle = torch.frombuffer(bytearray(memory.handle(own)), dtype=torch.uint8)
         handles = self.all_gather(handle[None].to(self._device)).cpu()
         addresses = [
@@ -86,7 +86,7 @@ class Communicator(library.Communicator):
             "RANK": self.rank,
             "SIZE": self.size,
             "DATA_AT": data_at,
-            "HALF_BYTES": half,
+            "SLOT_BYTES": slot,
             "BLOCK": BLOCK,
             "num_warps": WARPS,
         } | chaining(self._facts)

@@ -1,9 +1,10 @@
-"""Adds up one tensor of every rank in one kernel, over memory that GPUs read of each other.
+"""Adds up one tensor of every rank in one kernel, over memory that GPUs write of each other.
 
-A program copies its piece into its rank's memory, tells the same program of every other rank, waits
-for theirs, and adds up all ranks' pieces. Sums are in float32 and in the order of ranks, so every
-rank gets the same bits. Two halves of the memory take turns: who may write a half again has heard
-of the round between, and the others said that after they had read. So one exchange is enough.
+A program writes its piece into every other rank's memory, tells the same program there, waits for
+theirs, and adds up all ranks' pieces. Sums are in float32 and in the order of ranks, so every rank
+gets the same bits. Two halves of the memory take turns: who may write a half again has heard of the
+round between, and the others said that after they had read. So one exchange is enough, and nobody
+waits for a read of another GPU's memory.
 """
 
 import triton
@@ -15,14 +16,15 @@ from hotshoe_triton.kernels.chain import wait
 @triton.jit
 def sum_over_ranks(
     out_ptr, x_ptr, memories_ptr, rounds_ptr, numel, max_looks,
-    RANK: tl.constexpr, SIZE: tl.constexpr, DATA_AT: tl.constexpr, HALF_BYTES: tl.constexpr,
+    RANK: tl.constexpr, SIZE: tl.constexpr, DATA_AT: tl.constexpr, SLOT_BYTES: tl.constexpr,
     BLOCK: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Grid: always the same number of programs, fewer than a device runs at once.
 
     memories: [SIZE] int64 addresses; at first a round's number, int32, for each rank and program,
-    from DATA_AT on the halves. rounds: [programs] int32. out may be x. A program that has looked
-    max_looks times for another rank ends itself, and with it everything that the process computes.
+    from DATA_AT on the halves, each with a slot for every rank. rounds: [programs] int32. out may
+    be x. A program that has looked max_looks times for another rank ends itself, and with it
+    everything that the process computes.
     """
     program, programs = tl.program_id(0), tl.num_programs(0)
     numbers = tl.pointer_type(tl.int32)
@@ -30,12 +32,15 @@ def sum_over_ranks(
     at = tl.arange(0, BLOCK)
     wait(CHAINED)
     this = tl.load(rounds_ptr + program) + 1
-    data_at = DATA_AT + (this & 1) * HALF_BYTES
+    half_at = DATA_AT + (this & 1) * (SIZE * SLOT_BYTES)
     own = tl.load(memories_ptr + RANK)
-    kept = tl.multiple_of((own + data_at).to(values), 16)
     for begin in range(program * BLOCK, numel, programs * BLOCK):
         there = begin + at < numel
-        tl.store(kept + begin + at, tl.load(x_ptr + begin + at, mask=there), mask=there)
+        x = tl.load(x_ptr + begin + at, mask=there)
+        for step in tl.static_range(1, SIZE):
+            memory = tl.load(memories_ptr + (RANK + step) % SIZE)
+            slot = tl.multiple_of((memory + half_at + RANK * SLOT_BYTES).to(values), 16)
+            tl.store(slot + begin + at, x, mask=there)
     tl.debug_barrier()
     for step in tl.static_range(1, SIZE):
         memory = tl.load(memories_ptr + (RANK + step) % SIZE).to(numbers)
@@ -53,7 +58,11 @@ def sum_over_ranks(
         there = begin + at < numel
         total = tl.zeros((BLOCK,), tl.float32)
         for rank in tl.static_range(SIZE):
-            part = tl.multiple_of((tl.load(memories_ptr + rank) + data_at).to(values), 16)
-            total += tl.load(part + begin + at, mask=there, cache_modifier=".cg").to(tl.float32)
+            slot = tl.multiple_of((own + half_at + rank * SLOT_BYTES).to(values), 16)
+            if rank == RANK:
+                part = tl.load(x_ptr + begin + at, mask=there)
+            else:
+                part = tl.load(slot + begin + at, mask=there, cache_modifier=".cg")
+            total += part.to(tl.float32)
         tl.store(out_ptr + begin + at, total.to(x_ptr.dtype.element_ty), mask=there)
     tl.store(rounds_ptr + program, this)

@@ -58,10 +58,10 @@ def test_without_the_library_nobody_is() -> None:
 
 
 @pytest.mark.parametrize("size", range(2, 9))
-def test_more_ranks_read_no_more(size: int) -> None:
+def test_more_ranks_write_no_more(size: int) -> None:
     most = communicator.max_bytes(size)
-    assert 0 < most * (size - 1) <= communicator.MAX_READ_BYTES
-    assert most % communicator.PAGE == 0, "both halves are aligned"
+    assert 0 < most * (size - 1) <= communicator.MAX_WRITE_BYTES
+    assert most % communicator.PAGE == 0, "slots are aligned"
 
 
 def test_the_kernel_is_what_was_meant() -> None:
@@ -80,7 +80,7 @@ def compile_kernel() -> None:
 
     x = torch.empty(64, 4096, dtype=torch.bfloat16)
     memories, rounds = torch.zeros(2, dtype=torch.int64), torch.zeros(64, dtype=torch.int32)
-    constants = {"RANK": 0, "SIZE": 2, "DATA_AT": 4096, "HALF_BYTES": 1 << 20, "BLOCK": 4096}
+    constants = {"RANK": 0, "SIZE": 2, "DATA_AT": 4096, "SLOT_BYTES": 1 << 20, "BLOCK": 4096}
     for name in ("sm_80", "sm_90", "sm_100"):
         arch = ARCHS[name]
         with Compiling(arch) as compiling:
