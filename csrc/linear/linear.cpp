@@ -90,30 +90,50 @@ char* conversion_buffer(size_t bytes) {
   return memory.get();
 }
 
+// Lays `rows` rows, `stride` bytes apart, line by line side by side into a strip of `strip` rows:
+// it is written from front to end, which row by row would scatter.
+void interleave(const char* from, int64_t stride, int64_t rows, int64_t strip, int64_t row_bytes,
+                char* to) {
+  for (int64_t at = 0; at < row_bytes; at += kLineBytes, to += strip * kLineBytes) {
+    for (int64_t r = 0; r < rows; ++r) {
+      std::memcpy(to + r * kLineBytes, from + r * stride + at, kLineBytes);
+    }
+  }
+}
+
 XRows convert_rows(const Call& call, const Kernel& kernel, int64_t m_begin, int64_t rows) {
-  const int64_t k = call.layout.k, strip = kernel.strip_rows;
+  const int64_t k = call.layout.k, strip = kernel.strip_rows, strips = divide_up(rows, strip);
   int64_t row_bytes =
       round_up(round_up(k, kernel.k_unit) * form_bytes(kernel.form), kLineBytes);
   if (strip == 1 && row_bytes % kCacheWayBytes == 0) row_bytes += kLineBytes;
-  const int64_t room = round_up(rows, strip);
-  char* data = conversion_buffer(size_t(room * (row_bytes + 4) + kLineBytes));
+  char* data = conversion_buffer(size_t(strips * strip * (row_bytes + 4) + kLineBytes));
   data += kLineBytes - intptr_t(data) % kLineBytes;
-  auto* scales = (float*)(data + room * row_bytes);
+  auto* scales = (float*)(data + strips * strip * row_bytes);
   visit_float(int(call.x_dtype), [&](auto type) {
-    const auto* x = (const decltype(type)*)call.x + m_begin * call.x_stride;
+    using X = decltype(type);
+    const auto* x = (const X*)call.x + m_begin * call.x_stride;
+    const bool as_it_is =
+        kernel.form == Form::bf16 && std::is_same_v<X, bf16> && k * 2 == row_bytes;
     const auto convert = [&](int64_t begin, int64_t end, int) {
-      char* row = (char*)thread_scratch(size_t(row_bytes + k));
-      std::memset(row, 0, size_t(row_bytes));
-      for (int64_t i = begin; i < end; ++i) {
-        scales[i] = bring_into_form(x + i * call.x_stride, k, kernel.form, row,
-                                    (int8_t*)row + row_bytes);
-        char* to = data + i / strip * strip * row_bytes + i % strip * kLineBytes;
-        for (int64_t at = 0; at < row_bytes; at += kLineBytes) {
-          std::memcpy(to + at * strip, row + at, kLineBytes);
+      char* converted = (char*)thread_scratch(size_t(strip * row_bytes + k));
+      for (int64_t first = begin * strip; first < std::min(end * strip, rows); first += strip) {
+        const X* from = x + first * call.x_stride;
+        const int64_t count = std::min(strip, rows - first);
+        char* to = data + first * row_bytes;
+        if (as_it_is) {
+          interleave((const char*)from, call.x_stride * 2, count, strip, row_bytes, to);
+          continue;
         }
+        std::memset(converted, 0, size_t(count * row_bytes));
+        for (int64_t r = 0; r < count; ++r) {
+          scales[first + r] =
+              bring_into_form(from + r * call.x_stride, k, kernel.form, converted + r * row_bytes,
+                              (int8_t*)converted + strip * row_bytes);
+        }
+        interleave(converted, row_bytes, count, strip, row_bytes, to);
       }
     };
-    parallel_for(rows, convert, divide_up(kMinThreadElements, k));
+    parallel_for(strips, convert, divide_up(kMinThreadElements, k * strip));
   });
   return {data, strip * row_bytes, kernel.float_sums ? nullptr : scales};
 }
