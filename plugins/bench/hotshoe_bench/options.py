@@ -53,6 +53,15 @@ _FLAGS: dict[str, dict[str, tuple[Any, Any, str]]] = {
     },
 }
 
+#: Which flags shape random prompts alone; recorded ones are as they are.
+_OF_RANDOM_PROMPTS = (
+    "--input-len",
+    "--range-ratio",
+    "--prefix-len",
+    "--num-prefixes",
+    "--vocab-size",
+)
+
 
 def add_flags(parser: ArgumentParser) -> None:
     """Declare every flag."""
@@ -102,7 +111,8 @@ def check(args: Namespace) -> None:
     Raises:
         ConfigError: A value is out of range, or two contradict each other.
     """
-    for name, low in (("num_prompts", 1), ("num_warmups", 0), ("max_concurrency", 1)):
+    lows = {"num_prompts": 1, "num_warmups": 0, "max_concurrency": 1, "output_len": 1}
+    for name, low in lows.items():
         value = getattr(args, name)
         if value is not None and value < low:
             flag = "--" + name.replace("_", "-")
@@ -117,9 +127,27 @@ def check(args: Namespace) -> None:
             "--request-rate and --max-concurrency contradict each other: requests held back by "
             "the client would look faster than their users found them; choose one"
         )
+    _check_recorded(args)
     path = args.output_json
     if path is not None and (path.is_dir() or not os.access(path.absolute().parent, os.W_OK)):
         raise ConfigError(f"cannot write {path}: give a file in a directory that can be written to")
+
+
+def _check_recorded(args: Namespace) -> None:
+    """Refuse what cannot be had of recorded conversations.
+
+    Raises:
+        ConfigError: A flag shapes random prompts.
+    """
+    if args.conversations is None:
+        return
+    defaults = {flag: _FLAGS["prompts"][flag][1] for flag in _OF_RANDOM_PROMPTS}
+    for flag, default in {**defaults, "--text": False}.items():
+        if getattr(args, flag[2:].replace("-", "_")) != default:
+            raise ConfigError(
+                f"{flag} shapes random prompts, but --conversations sends recorded ones; "
+                "leave one of the two out"
+            )
 
 
 def target(args: Namespace) -> Target:

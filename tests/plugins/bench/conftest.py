@@ -124,7 +124,8 @@ def bench(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> Callable[..
     """`hotshoe bench serve` against the fake server, with a small workload unless told."""
 
     def run(*words: object) -> Ran:
-        sizes = ["--num-prompts", "8", "--num-warmups", "0", "--input-len", "5"]
+        sizes = ["--num-prompts", "8", "--num-warmups", "0"]
+        sizes += [] if "--conversations" in words else ["--input-len", "5"]
         address = [] if "--base-url" in words else ["--base-url", server.url]
         capsys.readouterr()
         code = main(["bench", "serve", *address, *sizes, "--output-len", "4", *map(str, words)])

@@ -191,7 +191,20 @@ def test_a_server_without_models(bench, server) -> None:
         (["--range-ratio", "1"], "--range-ratio must be from 0 to below 1"),
         (["--vocab-size", "1"], "--vocab-size must be at least 2"),
         (["--text", "--tokenizer", "/nowhere"], "give --tokenizer"),
+        (["--output-len", "0"], "--output-len must be at least 1"),
         (["--conversations", "/nowhere", *DEMO], "cannot read /nowhere"),
+        (["--conversations", "/nowhere", *DEMO, "--output-len", "0"], "--output-len must be at"),
+        *(
+            (["--conversations", "/nowhere", *DEMO, *flag.split()], f"{flag.split()[0]} shapes")
+            for flag in (
+                "--input-len 0",
+                "--range-ratio 0.5",
+                "--prefix-len 8",
+                "--num-prefixes 2",
+                "--vocab-size 99",
+                "--text",
+            )
+        ),
     ],
 )
 def test_mistakes(bench, words: list[str], message: str) -> None:
