@@ -40,7 +40,7 @@ def parse(words: Sequence[str] | None = None) -> Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description="Measure goodput under overload.")
     parser.add_argument("--base-url", default="http://127.0.0.1:8000")
-    parser.add_argument("--concurrency", type=int, default=32, help="of the load at capacity")
+    parser.add_argument("--concurrency", type=int, default=24, help="of the load at capacity")
     parser.add_argument("--factor", type=float, default=10, help="offered load over capacity")
     parser.add_argument("--seconds", type=float, default=30, help="of each load, about")
     parser.add_argument("--input-len", type=int, default=256)
@@ -65,6 +65,8 @@ def goodput(records: Sequence[Record], args: Namespace, skip_s: float) -> float:
     begin = min(record.sent_s for record in records) + skip_s
     end = max(record.sent_s for record in records)
     inner = [record for record in records if begin <= record.ended_s <= end]
+    if not inner:
+        return 0.0
     numbers = summarise(inner, parse_objectives(args.goodput))
     return numbers["goodput_share"] * len(inner) / (end - begin)
 
