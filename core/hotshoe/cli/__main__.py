@@ -5,6 +5,7 @@ strange places; at the end nobody is left to catch it.
 """
 
 import faulthandler
+import os
 import signal
 import sys
 
@@ -15,6 +16,8 @@ def run() -> int:
     heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not in background jobs
     if heeded:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if sys.argv[1:2] == ["serve"]:  # which is ended so, and that is no failure, however early
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     from hotshoe.cli.main import main
 
     if heeded:

@@ -4,6 +4,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 #: Undoes what a shell does to its background jobs, whose children ignore Ctrl-C.
 HEEDING = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
 EARLY = """
@@ -23,14 +25,20 @@ atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))
 RUN = "from hotshoe.cli.__main__ import run; sys.argv[1:] = ['--version']; sys.exit(run())"
 
 
-def run(prelude: str) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-c", HEEDING + prelude + RUN]
+def run(prelude: str, word: str = "--version") -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-c", HEEDING + prelude + RUN.replace("--version", word)]
     return subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
 
 
 def test_an_interrupt_during_imports_is_silent() -> None:
     done = run(EARLY)
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+@pytest.mark.parametrize(("word", "code"), [("serve", 0), ("generate", -signal.SIGTERM)])
+def test_a_service_that_is_ended_during_imports_has_ended_well(word: str, code: int) -> None:
+    done = run(EARLY.replace("SIGINT", "SIGTERM"), word)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
 
 def test_an_interrupt_at_the_end_changes_nothing() -> None:
