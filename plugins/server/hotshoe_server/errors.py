@@ -66,6 +66,8 @@ CATALOGUE: dict[str, ErrorKind] = {
     "internal_error": ErrorKind(500, _SERVER, "the server failed on this request; see its log"),
     "generation_failed": ErrorKind(500, _SERVER),
     "engine_dead": ErrorKind(503, _SERVER, "the engine has stopped or does not answer"),
+    "engine_paused": ErrorKind(503, _SERVER, "the engine is paused until POST /resume"),
+    "engine_asleep": ErrorKind(503, _SERVER, "the engine is asleep until POST /wake_up"),
     "loading": ErrorKind(503, _SERVER, "the model is being loaded"),
     "shutting_down": ErrorKind(503, _SERVER, "the server is shutting down"),
     "deadline_exceeded": ErrorKind(504, _SERVER, "the request ran longer than it may"),

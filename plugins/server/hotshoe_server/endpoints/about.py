@@ -93,8 +93,11 @@ async def ready(call: Call) -> State:
 
 
 async def health(call: Call) -> State:
-    """Say that a token can be generated."""
-    await call.server.client.check_health()
+    """Say that a token can be generated: by an engine that works, and neither rests nor sleeps."""
+    client = call.server.client
+    await client.check_health()
+    if client.is_sleeping or client.is_paused:
+        raise ApiError("engine_asleep" if client.is_sleeping else "engine_paused")
     return State("healthy")
 
 

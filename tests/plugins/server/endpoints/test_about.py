@@ -1,5 +1,7 @@
 """What the server says of itself."""
 
+import pytest
+
 from hotshoe import __version__
 from hotshoe.errors import EngineDeadError
 
@@ -31,6 +33,19 @@ def test_health_turns_red_with_the_engine(http, engine) -> None:
     response = http.post("/v1/completions", prompt="x")
     assert response.status_code == 503
     assert "secret" not in response.text and "0x7f" not in response.text
+
+
+@pytest.mark.parametrize(
+    ("paused", "asleep", "code"),
+    [(True, False, "engine_paused"), (False, True, "engine_asleep"), (True, True, "engine_asleep")],
+)
+def test_an_engine_that_rests_is_not_healthy(http, engine, paused, asleep, code) -> None:
+    engine.is_paused, engine.is_sleeping = paused, asleep
+    response = http.get("/health")
+    assert (response.status_code, response.json()["error"]["code"]) == (503, code)
+    assert [http.get(path).status_code for path in ("/ready", "/live")] == [200, 200]
+    engine.is_paused = engine.is_sleeping = False
+    assert http.get("/health").status_code == 200
 
 
 def test_readiness_turns_red_while_draining(http) -> None:
