@@ -39,10 +39,9 @@ class Chat:
         parser.add_argument(
             "-p",
             "--prompt",
-            nargs="+",
-            action="extend",
+            action="append",
             metavar="TEXT",
-            help="say this, turn by turn, and end; default: read turns from standard input",
+            help="say this, once for each turn, and end; default: read turns from standard input",
         )
         parser.add_argument("--system", metavar="TEXT", help="system message")
         parser.add_argument("--tools", type=Path, metavar="FILE", help="JSON list of tools")

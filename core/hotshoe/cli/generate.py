@@ -34,10 +34,9 @@ class Generate:
         parser.add_argument(
             "-p",
             "--prompt",
-            nargs="+",
-            action="extend",
+            action="append",
             metavar="TEXT",
-            help="what to continue; default: standard input",
+            help="what to continue, once for each prompt; default: standard input",
         )
         add_output_flags(parser)
         add_engine_flags(parser)
