@@ -27,7 +27,7 @@ def with_triton(supports: Supports) -> Supports:
 
     def judge(spec: Any, facts: DeviceFacts) -> Verdict:
         if TRITON not in facts.features:
-            return refuse("no Triton for Intel GPUs is installed; it is package pytorch-triton-xpu")
+            return refuse("no Triton for Intel GPUs is installed; it is package triton-xpu")
         return supports(spec, facts)
 
     return judge
