@@ -1,7 +1,8 @@
 """Call signatures of the slots' operations. A candidate's `build` returns such an object.
 
-Tensors lie on the device; `num_tokens` is the step's total over all requests. Operations neither
-synchronise with the host nor allocate more than their outputs. Outputs may alias where said.
+Tensors lie on the device, contiguous where no stride is said to be free; `num_tokens` is the step's
+total over all requests. Operations neither synchronise with the host nor allocate more than their
+outputs. Outputs may alias where said.
 """
 
 from __future__ import annotations

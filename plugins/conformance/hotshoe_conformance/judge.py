@@ -5,6 +5,7 @@ A defect is a value, never an exception: whatever a candidate raises is named wi
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -24,6 +25,7 @@ from hotshoe_conformance.tolerance import Expected, bitwise
 
 #: A verdict is a few comparisons; even a busy machine gives one in this time.
 SLOW_S = 0.5
+HOARD_CALLS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,35 @@ def judge(
         raise
     except BaseException as error:
         return Outcome(defect=f"supports() says yes, but the call raises {cause(error)}")
+
+
+@torch.inference_mode()
+def hoard(candidate: Candidate, spec: Any, facts: DeviceFacts, problem: Problem) -> str:
+    """Call an operation that is right some times more; say so if it holds on to every call."""
+    try:
+        op, place = resolve_lazy(candidate.build)(spec, facts), Place(facts.device)
+        _call(op, problem, place, 1)  # what it keeps of this one, the others may share
+        before = _living_tensors()
+        _call(op, problem, place, HOARD_CALLS)
+        kept = _living_tensors() - before
+        if kept >= HOARD_CALLS:  # some may wait for the collector
+            gc.collect()
+            kept = _living_tensors() - before
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return f"a later call raises {cause(error)}"
+    return f"{HOARD_CALLS} calls left {kept} tensors behind" if kept >= HOARD_CALLS else ""
+
+
+def _call(op: Any, problem: Problem, place: Place, count: int) -> None:
+    for _ in range(count):
+        problem.call(op, place)
+        place.spoil()
+
+
+def _living_tensors() -> int:
+    return sum(issubclass(type(found), Tensor) for found in gc.get_objects())
 
 
 def call_twice(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from hotshoe_conformance.cases import SUITES
 from hotshoe_conformance.cases.base import Case, Setup, cases, clean, quick_indices
 from hotshoe_conformance.clock import Clock
 from hotshoe_conformance.declarations import declaration_defects
-from hotshoe_conformance.judge import Outcome, ask, ask_outcome, judge
+from hotshoe_conformance.judge import Outcome, ask, ask_outcome, hoard, judge
 from hotshoe_conformance.rank import Job
 from hotshoe_conformance.ranks import group_outcomes
 from hotshoe_conformance.report import CandidateReport, Defect, Report, SlotReport
@@ -173,6 +173,10 @@ class Kit:
             return
         self._note(self._repeat(case, candidate.name))
         outcome = judge(candidate, setup.spec, self.facts, *inputs, poison=not setup.bytes)
+        if not (found.passed or outcome.defect or outcome.refused):
+            problem, _ = inputs
+            defect = hoard(candidate, setup.spec, self.facts, problem())
+            outcome = replace(outcome, defect=defect)
         self._book(found, case, outcome)
 
     def _note(self, repeat: str) -> None:

@@ -8,8 +8,9 @@ import torch
 from hotshoe.slots import Candidate, NormSpec, accept, refuse
 from hotshoe.slots.reference.linear import Linear
 from hotshoe.slots.reference.norm import build_norm, rms_norm
+from hotshoe_conformance.cases import SUITES
 from hotshoe_conformance.cases.base import HOST
-from hotshoe_conformance.judge import ask
+from hotshoe_conformance.judge import ask, hoard
 
 SPEC = NormSpec(64, 1e-6, "float32")
 
@@ -198,3 +199,52 @@ def test_memory_that_is_misreported(defects, claimed) -> None:
 
     found = defects("linear", Liar)
     assert f"nbytes() says {claimed!r}; a weight of this size takes" in found[0]
+
+
+def leaking(spec, facts):
+    kept = []
+
+    def norm(x, weight):
+        out = rms_norm(x, weight, spec.eps, spec.weight_offset)
+        kept.append(out.clone())
+        return out
+
+    return norm
+
+
+def caching(spec, facts):
+    """Keeps the same for all calls."""
+    kept = {}
+
+    def norm(x, weight):
+        scratch = kept.setdefault(x.shape, torch.empty_like(x))
+        return scratch.copy_(rms_norm(x, weight, spec.eps, spec.weight_offset)).clone()
+
+    return norm
+
+
+def tired(spec, facts):
+    calls = iter(range(2))
+
+    def norm(x, weight):
+        next(calls)
+        return rms_norm(x, weight, spec.eps, spec.weight_offset)
+
+    return norm
+
+
+@pytest.mark.parametrize(
+    ("build", "defect"),
+    [
+        (leaking, "4 calls left 4 tensors behind"),
+        (caching, ""),
+        (build_norm, ""),
+        (tired, "a later call raises StopIteration"),
+    ],
+)
+def test_memory_of_every_call_that_is_kept(build, defect: str) -> None:
+    suite = SUITES["rms_norm"]
+    problem = suite.problem(suite.grid(())[0], torch.Generator())
+    candidate = Candidate("rms_norm", "mine", lambda s, f: accept(1), build)
+    assert hoard(candidate, SPEC, HOST, problem).startswith(defect)
+    assert bool(hoard(candidate, SPEC, HOST, problem)) == bool(defect)
