@@ -45,7 +45,7 @@ from hotshoe.errors import EngineDeadError, EngineError
 from hotshoe.executor import WorkerInfo
 from hotshoe.types import StepPlan, StepResult
 
-COMMAND = (sys.executable, "-P", "-m", "hotshoe.engine.rank")
+COMMAND = (sys.executable, "-P", "-X", "faulthandler", "-m", "hotshoe.engine.rank")
 #: How long all ranks together may take to end in good order.
 LEAVE_S = 4.0
 #: The first sign of a failure is often an effect; for so long the cause may still show.
