@@ -78,10 +78,12 @@ class Child:
         except BaseException as error:
             if not isinstance(error, HotshoeError):
                 traceback.print_exc()
+            # The owner hangs up at bad news, which must not interrupt them.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
             self._control.send(encode(Dead(WireError.wrap(error))))
             return 1
         finally:
-            # It ends anyway: the owner, who hangs up at bad news, must not interrupt that.
+            # It ends anyway, and nothing must interrupt that.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             if self.is_orphaned:
                 self._clean()
