@@ -17,10 +17,6 @@ constexpr int kTileSteps = 16;  // pairs in a tile
 constexpr int kTileKeys = 2 * kTileSteps;
 constexpr int kTileWidth = 16;    // columns of a tile
 constexpr int kMinTiledRows = 8;  // below, vectors read the cache as fast
-// Up to so many rows (one pass of tiles) keys and values come from memory and are fetched early.
-// More rows are a prompt's: its other query tiles have left keys and values in the caches, and
-// fetches would only take the buffers that tile loads need.
-constexpr int kMaxFetchingRows = 32;
 
 #ifdef HOTSHOE_AMX
 
@@ -45,7 +41,7 @@ inline void prefetch_tile(const bf16* from, int64_t step) {
 }
 
 template <bool Tall>
-void score_tiles(const ScoreJob<bf16>& job, int row, int column, bool fetch) {
+void score_tiles(const ScoreJob<bf16>& job, int row, int column) {
   const bf16* const* keys = job.keys + column;
   const bf16* q = job.q + row * job.q_stride;
   const int64_t q_bytes = job.q_stride * 2, key_bytes = job.key_step * 2;
@@ -58,7 +54,7 @@ void score_tiles(const ScoreJob<bf16>& job, int row, int column, bool fetch) {
   }
   for (int step = 0; step < job.steps; step += kTileSteps) {
     const int64_t at = step * job.key_step;
-    if (fetch) {
+    if (row == 0) {
       prefetch_tile(keys[2] + at, job.key_step);
       prefetch_tile(keys[3] + at, job.key_step);
     }
@@ -86,7 +82,7 @@ void score_tiles(const ScoreJob<bf16>& job, int row, int column, bool fetch) {
 }
 
 template <bool Tall>
-void value_tiles(const ValueJob<bf16>& job, int row, int dim, bool fetch) {
+void value_tiles(const ValueJob<bf16>& job, int row, int dim) {
   float* out = job.out + row * job.out_stride + dim;
   float* below = out + 16 * job.out_stride;
   const bf16* p = job.p + row * job.p_stride;
@@ -103,7 +99,7 @@ void value_tiles(const ValueJob<bf16>& job, int row, int dim, bool fetch) {
     for (int step = 0; step < job.segments[i].steps; step += kTileSteps) {
       const int64_t at = step * job.value_step + dim * 2;
       const bf16* values = job.segments[i].values + at;
-      if (fetch) {
+      if (row == 0) {
         const bf16* next = job.segments[i + 1].values + at;
         prefetch_tile(next, job.value_step);
         prefetch_tile(next + 2 * kTileWidth, job.value_step);
@@ -132,26 +128,23 @@ void value_tiles(const ValueJob<bf16>& job, int row, int dim, bool fetch) {
 
 // As compute_scores, for columns of 16 keys.
 inline void compute_scores_tiled(const ScoreJob<bf16>& job, int rows, int columns) {
-  const bool fetch = rows <= kMaxFetchingRows;
   for (int column = 0; column < columns; column += 2) {
     for (int row = 0; row < rows; row += 32) {
-      (rows - row > 16 ? score_tiles<true> : score_tiles<false>)(job, row, column, fetch);
+      (rows - row > 16 ? score_tiles<true> : score_tiles<false>)(job, row, column);
     }
   }
 }
 
 // As accumulate_values, for segments of whole tiles and head_dim a multiple of 32.
 inline void accumulate_values_tiled(const ValueJob<bf16>& job, int rows) {
-  const bool fetch = rows <= kMaxFetchingRows;
   for (int row = 0; row < rows; ++row) {
-    if (job.rescale[row] == 1.0f) continue;
     float* out = job.out + row * job.out_stride;
     const Vec factor = vset(job.rescale[row]);
     for (int d = 0; d < job.head_dim; d += VL) vstore(out + d, vload(out + d) * factor);
   }
   for (int dim = 0; dim < job.head_dim; dim += 2 * kTileWidth) {
     for (int row = 0; row < rows; row += 32) {
-      (rows - row > 16 ? value_tiles<true> : value_tiles<false>)(job, row, dim, fetch);
+      (rows - row > 16 ? value_tiles<true> : value_tiles<false>)(job, row, dim);
     }
   }
 }

@@ -201,7 +201,7 @@ class UnitRun {
   }
 
   void weights(int key, int n) {
-    const int padded = round_up(n, std::max(kSoftmaxKeys, group_keys()));
+    const int padded = round_up(n, std::max(VL, group_keys()));
     const int first = args_.seq_lens[unit_.request] -
                       (args_.query_start_loc[unit_.request + 1] -
                        args_.query_start_loc[unit_.request]) +

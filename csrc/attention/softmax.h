@@ -31,8 +31,7 @@ inline Vec vexp2(Vec x) {
 
 // Factor that turns sums relative to `from` into sums relative to `to`, both times `exponent`.
 inline float rescale_factor(float from, float to, float exponent) {
-  if (from == kMinusInfinity) return 0.0f;
-  return from == to ? 1.0f : std::exp2((from - to) * exponent);
+  return from == kMinusInfinity ? 0.0f : std::exp2((from - to) * exponent);
 }
 
 // How scores become exponents: 2^(exponent * score), after a soft cap when cap > 0.
@@ -61,41 +60,27 @@ struct RowState {
   float max, sum;
 };
 
-// Vectors that softmax_row has in hand at once, each with a maximum and a sum of its own: one
-// chain over the row would wait for itself.
-constexpr int kSoftmaxVectors = 4;
-constexpr int kSoftmaxKeys = kSoftmaxVectors * VL;
-
-// Turns scores [begin, end) of a row into weights, 0 elsewhere up to `padded` (a multiple of
-// kSoftmaxKeys). Returns the factor on what was accumulated before.
+// Turns scores [begin, end) of a row into weights, 0 elsewhere up to `padded` (a multiple of VL).
+// Returns the factor on what was accumulated before.
 template <class A>
 float softmax_row(float* scores, int begin, int end, int padded, const ScoreMap& map,
                   RowState& state, A* weights) {
   if (map.cap > 0) map.soft_cap(scores, padded);
   std::fill(scores, scores + begin, kMinusInfinity);
   std::fill(scores + end, scores + padded, kMinusInfinity);
-  Vec largest[kSoftmaxVectors], sum[kSoftmaxVectors];
-  std::fill_n(largest, kSoftmaxVectors, vset(state.max));
-  std::fill_n(sum, kSoftmaxVectors, vzero());
-  for (int i = 0; i < padded; i += kSoftmaxKeys) {
-    for (int j = 0; j < kSoftmaxVectors; ++j) {
-      largest[j] = vmax(largest[j], vload(scores + i + j * VL));
-    }
-  }
-  for (int j = 1; j < kSoftmaxVectors; ++j) largest[0] = vmax(largest[0], largest[j]);
-  const float max = vmax_lane(largest[0]), exponent = map.exponent();
+  Vec largest = vset(state.max);
+  for (int i = 0; i < padded; i += VL) largest = vmax(largest, vload(scores + i));
+  const float max = vmax_lane(largest), exponent = map.exponent();
   const float reference = max == kMinusInfinity ? 0.0f : max;
   const Vec scale = vset(exponent), shift = vset(-reference * exponent);
-  for (int i = 0; i < padded; i += kSoftmaxKeys) {
-    for (int j = 0; j < kSoftmaxVectors; ++j) {
-      const Vec weight = vexp2(vfma(vload(scores + i + j * VL), scale, shift));
-      sum[j] += weight;
-      vstore(weights + i + j * VL, weight);
-    }
+  Vec sum = vzero();
+  for (int i = 0; i < padded; i += VL) {
+    const Vec weight = vexp2(vfma(vload(scores + i), scale, shift));
+    sum += weight;
+    vstore(weights + i, weight);
   }
-  for (int j = 1; j < kSoftmaxVectors; ++j) sum[0] += sum[j];
   const float rescale = rescale_factor(state.max, max, exponent);
-  state = {max, state.sum * rescale + vsum(sum[0])};
+  state = {max, state.sum * rescale + vsum(sum)};
   return rescale;
 }
 

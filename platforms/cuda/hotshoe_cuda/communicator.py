@@ -15,11 +15,11 @@ from hotshoe_triton import communicator as library
 from hotshoe_triton.device import chaining
 
 LIBRARY = "nccl"
-#: Behind the library, until it has been measured against it.
-SCORE = library.SCORE - 10
+#: On two H200s 8 KiB take 4.3 µs instead of NCCL's 8.4, and 512 KiB 5.9 instead of 11.9.
+SCORE = library.SCORE + 10
 MAX_RANKS = 8
-#: What a rank writes to the others in one kernel; NCCL is faster from there on.
-MAX_WRITE_BYTES = 2 << 20
+#: What a rank writes to the others in one kernel. Measured up to here: 20.8 µs instead of 35.6.
+MAX_WRITE_BYTES = 4 << 20
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 PROGRAMS, BLOCK, WARPS = 64, 4096, 16
 PAGE = 4096

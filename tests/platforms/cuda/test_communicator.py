@@ -46,7 +46,7 @@ def test_who_is_served(monkeypatch) -> None:
         return communicator.accept(1)
 
     verdict = communicator.supports(CommunicatorSpec(2), linked)
-    assert verdict.accepted and "up to 2048 KiB" in verdict.reason
+    assert verdict.accepted and "up to 4096 KiB" in verdict.reason
     assert "NVLink" in communicator.supports(CommunicatorSpec(2), alone).reason
     assert "more than 8" in communicator.supports(CommunicatorSpec(16), linked).reason
 
