@@ -2,7 +2,9 @@
 way of the others."""
 
 import json
+import re
 import shutil
+import signal
 
 import pytest
 
@@ -88,6 +90,11 @@ SOURCES = {
         "{body}",
         'return [Candidate("rms_norm", "zero", lambda s, f: accept(9), '
         "lambda s, f: lambda x, w: x / (0 // 0))]",
+    ),
+    "crash": PLATFORM.replace(
+        "{body}",
+        'return [Candidate("rms_norm", "crash", lambda s, f: accept(9), '
+        'lambda s, f: lambda x, w: __import__("ctypes").string_at(0))]',
     ),
     "exits": PLATFORM.replace(
         "{body}",
@@ -248,3 +255,10 @@ def test_a_candidate_that_fails_in_a_call_is_named(
     assert "Traceback" not in done.stderr
     done = crowd.run("hotshoe", *words, "--kernel", f"{slot}=reference")
     assert done.returncode == 0, done.stderr
+
+
+def test_a_candidate_that_takes_the_process_down_shows_where(crowd) -> None:
+    words = ("generate", "demo", "-p", "The", "--max-tokens", "2", "--platform", "crash")
+    done = crowd.run("hotshoe", *words)
+    assert done.returncode == -signal.SIGSEGV
+    assert re.search(r"Segmentation fault.*x_crash\.py", done.stderr, re.DOTALL)
