@@ -78,3 +78,21 @@ def test_a_signal_at_its_end_does_not_disturb_it() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("ended with 1\n", "")
+
+
+def test_nor_does_one_that_comes_while_it_tells_why() -> None:
+    code = (
+        "import os, signal, socket\n"
+        "from hotshoe.engine.child import Child, Connection\n"
+        "class Hasty(Connection):\n"
+        "    def send(self, message):\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        print('told')\n"
+        "ours, theirs = map(Connection, socket.socketpair())\n"
+        "theirs.__class__ = Hasty\n"
+        "ours.send(b'no start')\n"
+        "print('ended with', Child(theirs, None).run())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "told\nended with 1\n"
+    assert "Stopped" not in done.stderr
