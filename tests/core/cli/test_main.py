@@ -170,8 +170,8 @@ print("LOADED", [name for name in {HEAVY} if name in sys.modules])
 
 
 def test_a_reader_that_goes_away_is_no_error(model_dir: Path) -> None:
-    command = f"{sys.executable} -m hotshoe.cli generate {model_dir} --platform null -q"
-    shell = f"set -o pipefail; {command} {'-p A ' * 3000} --max-tokens 40 | head -c 1 >/dev/null"
+    command = f"{sys.executable} -m hotshoe.cli generate {model_dir} --platform null -q -p"
+    shell = f"set -o pipefail; {command} {'A ' * 3000} --max-tokens 40 | head -c 1 >/dev/null"
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False)
     assert done.stderr == ""
     assert done.returncode == 141
