@@ -24,7 +24,7 @@ def hotshoe(*words: str) -> subprocess.CompletedProcess[str]:
 def test_generate(model_dir: Path, overlapped: str) -> None:
     done = hotshoe(
         *("generate", str(model_dir), "--platform", "null", overlapped, "--json", "-q"),
-        *("-p", "A", "-p", "Hello", "--max-tokens", "4"),
+        *("-p", "A", "Hello", "--max-tokens", "4"),
     )
     assert (done.returncode, done.stderr) == (0, "")
     texts = [r["outputs"][0]["text"] for r in json.loads(done.stdout)["requests"]]

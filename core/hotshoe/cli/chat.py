@@ -39,9 +39,10 @@ class Chat:
         parser.add_argument(
             "-p",
             "--prompt",
-            action="append",
+            nargs="+",
+            action="extend",
             metavar="TEXT",
-            help="say this, once for each turn, and end; default: read turns from standard input",
+            help="say this, turn by turn, and end; default: read turns from standard input",
         )
         parser.add_argument("--system", metavar="TEXT", help="system message")
         parser.add_argument("--tools", type=Path, metavar="FILE", help="JSON list of tools")

@@ -34,9 +34,10 @@ class Generate:
         parser.add_argument(
             "-p",
             "--prompt",
-            action="append",
+            nargs="+",
+            action="extend",
             metavar="TEXT",
-            help="what to continue, once for each prompt; default: standard input",
+            help="what to continue; default: standard input",
         )
         add_output_flags(parser)
         add_engine_flags(parser)

@@ -29,7 +29,7 @@ def roles(conversation: list[dict[str, str]]) -> list[tuple[str, str]]:
 
 
 def test_every_turn_sees_the_answers_before_it(hotshoe, null, seen) -> None:
-    ran = hotshoe("chat", *null, "--system", "S", "-p", "A", "-p", "B", "--max-tokens", "1", "-q")
+    ran = hotshoe("chat", *null, "--system", "S", "-p", "A", "B", "--max-tokens", "1", "-q")
     assert ran.code == 0
     assert roles(seen[0][0]) == [("system", "S"), ("user", "A")]
     answer = roles(seen[1][0])[2]
@@ -45,7 +45,7 @@ def test_turns_come_from_standard_input(hotshoe, null, seen, monkeypatch) -> Non
 
 
 def test_json_prints_a_document_for_each_turn(hotshoe, null) -> None:
-    ran = hotshoe("chat", *null, "-q", "--json", "-p", "A", "-p", "B", "--max-tokens", "2")
+    ran = hotshoe("chat", *null, "-q", "--json", "-p", "A", "B", "--max-tokens", "2")
     documents = [json.loads(line) for line in ran.out.splitlines()]
     assert len(documents) == 2
     assert all(len(d["requests"][0]["outputs"][0]["token_ids"]) == 2 for d in documents)

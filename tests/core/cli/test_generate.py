@@ -24,21 +24,13 @@ def test_several_prompts_run_as_a_batch(hotshoe, null) -> None:
     assert "2 prompts, 4 tokens in " in ran.err
 
 
-def test_a_prompt_is_one_word_and_the_model_may_follow(hotshoe, null) -> None:
-    model, *flags = null
-    ran = hotshoe("generate", *flags, "-q", "-p", "A", model, "--max-tokens", "2")
-    assert (ran.code, ran.out) == (0, "BC\n")
-    ran = hotshoe("generate", *null, "-p", "A", "X")
-    assert ran.code == 2 and "unrecognized arguments: X" in ran.err
-
-
 def test_several_sequences(hotshoe, null) -> None:
     ran = hotshoe("generate", *null, "-p", "A", "--n", "3", "--max-tokens", "2")
     assert ran.out == "[1] A\nBC\nBC\nBC\n"
 
 
 def test_json_is_one_document_that_holds_everything(hotshoe, null) -> None:
-    ran = hotshoe("generate", *null, "--json", "-q", "-p", "A", "-p", "X", "--max-tokens", "3")
+    ran = hotshoe("generate", *null, "--json", "-q", "-p", "A", "X", "--max-tokens", "3")
     assert ran.err == ""
     document = json.loads(ran.out)
     assert document["model"] == null[0]
@@ -123,7 +115,7 @@ def test_a_failed_request_is_reported_and_the_others_printed(hotshoe, null, monk
         return plain(self, failing)
 
     monkeypatch.setattr(OutputProcessor, "process", process)
-    ran = hotshoe("generate", *null, "-q", "-p", "A", "-p", "X", "--max-tokens", "2")
+    ran = hotshoe("generate", *null, "-q", "-p", "A", "X", "--max-tokens", "2")
     assert ran.code == 1
     assert "[2] X\nYZ" in ran.out
     assert ran.err == "hotshoe: error: request 1: bad numbers\n"
