@@ -109,5 +109,5 @@ def _linked(nvml: Any, handle: Any, others: list[Any]) -> bool:
             == nvml.NVML_P2P_STATUS_OK
             for other in others
         )
-    except nvml.NVMLError_NotSupported:  # a part without links
+    except nvml.NVMLError:  # a part without links, or one that does not tell
         return False
