@@ -23,8 +23,10 @@ MAX_WRITE_BYTES = 4 << 20
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 PROGRAMS, BLOCK, WARPS = 64, 4096, 16
 PAGE = 4096
-#: A wait is counted in looks, each of which takes about so long.
+#: A wait is counted in looks; that one takes so long is assumed, not measured.
 LOOK_S = 1e-6
+#: Looks are counted in 32 bits.
+MAX_LOOKS = 2**31 - 2
 
 
 def supports(spec: CommunicatorSpec, facts: DeviceFacts) -> Verdict:
@@ -81,7 +83,7 @@ class Communicator(library.Communicator):
         ]
         self._rounds = torch.zeros(PROGRAMS, dtype=torch.int32, device=self._device)
         self._kernel = sum_over_ranks
-        self._max_looks = int(rendezvous.timeout_s / LOOK_S)
+        self._max_looks = min(int(rendezvous.timeout_s / LOOK_S), MAX_LOOKS)
         self._constants = {
             "RANK": self.rank,
             "SIZE": self.size,

@@ -22,7 +22,8 @@ from hotshoe_cuda import communicator
 from hotshoe_cuda.peer_memory import HANDLE_BYTES
 
 FACTS = DeviceFacts("cuda", "cpu", "two devices", "sm_90", 1 << 30, 4)
-TIMEOUT_S = 600.0
+#: As engines have it.
+TIMEOUT_S = 3600.0
 #: One program and small halves, as the interpreter takes its time.
 communicator.PROGRAMS, communicator.BLOCK = 2, 64
 
@@ -58,6 +59,7 @@ def allow_files() -> None:
 def opened(folder: str, rank: int, size: int) -> communicator.Communicator:
     group = communicator.Communicator(CommunicatorSpec(size), FACTS, "gloo", Files)
     group.open(Rendezvous(folder, rank, size, TIMEOUT_S))
+    assert group._max_looks < 2**31 - 1, "looks are counted in 32 bits"
     return group
 
 
