@@ -8,6 +8,10 @@ from dataclasses import dataclass
 
 import pytest
 
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import AttentionSpec
+from hotshoe_cuda.candidates import offered
+
 
 @dataclass(frozen=True)
 class Part:
@@ -108,3 +112,9 @@ def gpu() -> str:
     if not torch.cuda.is_available():
         pytest.skip("needs an NVIDIA GPU and a CUDA build of torch")
     return "cuda:0"
+
+
+def attention_scores(spec: AttentionSpec, facts: DeviceFacts) -> dict[str, float]:
+    """Return the scores of the candidates for attention that accept."""
+    verdicts = {c.name: c.supports(spec, facts) for c in offered() if c.slot == "attention"}
+    return {name: verdict.score for name, verdict in verdicts.items() if verdict.accepted}

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.platforms.cuda.conftest import attention_scores
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
@@ -19,7 +20,6 @@ from hotshoe.slots import AttentionMetadata, AttentionSpec
 from hotshoe.slots.reference.attention import attend
 from hotshoe.slots.reference.kv import PagedKV
 from hotshoe_cuda import flash3
-from hotshoe_cuda.candidates import offered
 
 SPEC = AttentionSpec(8, 2, 32, "bfloat16", "bfloat16", 16, 0.17)
 H200 = DeviceFacts("cuda", "cpu", "NVIDIA H200", "sm_90", 1 << 37, 132)
@@ -154,8 +154,7 @@ def test_refusals(package, spec: AttentionSpec, facts: DeviceFacts, reason: str)
 def test_others_are_preferred_until_it_has_been_measured(package) -> None:
     assert flash3.supports(SPEC, H200).accepted
     facts = replace(H200, features=frozenset({"wgmma", "tma"}))
-    verdicts = {c.name: c.supports(SPEC, facts) for c in offered() if c.slot == "attention"}
-    scores = {name: verdict.score for name, verdict in verdicts.items() if verdict.accepted}
+    scores = attention_scores(SPEC, facts)
     assert scores["cudnn"] > scores["triton"] > scores["flash3"] > scores["triton_alone"]
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.platforms.cuda.conftest import attention_scores
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
@@ -19,7 +20,6 @@ from hotshoe.slots import AttentionMetadata, AttentionSpec
 from hotshoe.slots.reference.attention import attend
 from hotshoe.slots.reference.kv import PagedKV
 from hotshoe_cuda import flashinfer
-from hotshoe_cuda.candidates import offered
 from hotshoe_triton.attention import Attention as Paged
 
 SPEC = AttentionSpec(8, 2, 64, "bfloat16", "bfloat16", 16, 0.17)
@@ -205,11 +205,10 @@ def test_without_a_compiler_it_is_refused(xqa, monkeypatch: pytest.MonkeyPatch) 
     assert "compiles its kernels by nvcc, which is not on the PATH" in reason
 
 
-def test_others_are_preferred_until_it_has_been_measured(xqa) -> None:
+def test_others_are_preferred_as_measured(xqa) -> None:
     assert flashinfer.supports(SPEC, H200).accepted
     facts = replace(H200, features=frozenset({"wgmma", "tma"}))
-    verdicts = {c.name: c.supports(SPEC, facts) for c in offered() if c.slot == "attention"}
-    scores = {name: verdict.score for name, verdict in verdicts.items() if verdict.accepted}
+    scores = attention_scores(SPEC, facts)
     assert scores["cudnn"] > scores["triton"] > scores["flashinfer"] > scores["triton_alone"]
 
 
