@@ -322,11 +322,15 @@ class CommunicatorOp(Protocol):
         ...
 
     def send(self, x: Tensor, to: int) -> PendingTransfer:
-        """Start sending; x must not change until then. Order holds between any two ranks."""
+        """Send x, which must not change until `wait`. Order holds between any two ranks.
+
+        It starts with the next `wait` or collective of this rank at the latest, so that ranks
+        which all send before they receive do not block each other.
+        """
         ...
 
     def recv(self, out: Tensor, source: int) -> PendingTransfer:
-        """Start receiving a tensor of out's shape and type."""
+        """Receive a tensor of out's shape and type; see `send`."""
         ...
 
     def close(self) -> None:

@@ -5,7 +5,8 @@ another's, "xccl" is oneCCL. Everything runs down the current stream and waits f
 host, so it can be recorded. Uneven pieces are padded, which every library can do.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -53,14 +54,23 @@ def _group_class(backend: str) -> Any:
 
 
 class Pending:
-    """See `hotshoe.slots.PendingTransfer`. Waiting orders the device's work, not the host's."""
+    """See `hotshoe.slots.PendingTransfer`. Waiting orders the device's work, not the host's.
 
-    def __init__(self, work: Any, alive: Tensor) -> None:
-        self._work, self._alive = work, alive
+    Args:
+        start: Begins the transfer; its result is what to wait for.
+        group: Who holds it back until it is waited for.
+        alive: The tensor, which must outlive the transfer.
+    """
+
+    def __init__(self, start: Callable[[], Any], group: "Communicator", alive: Tensor) -> None:
+        self.start, self.work = start, None
+        self._group, self._alive = group, alive
 
     def wait(self) -> None:
-        if self._work is not None:
-            self._work.wait()
+        self._group.exchange()
+        if self.work is not None:
+            with self._group.watching():
+                self.work.wait()
 
 
 class Communicator:
@@ -77,6 +87,7 @@ class Communicator:
         self._device = torch.device(facts.device)
         self._backend = backend
         self._group: Any = None
+        self._held: list[Pending] = []
 
     def open(self, rendezvous: Rendezvous) -> None:
         self.rank = rendezvous.rank
@@ -152,10 +163,43 @@ class Communicator:
         return x
 
     def send(self, x: Tensor, to: int) -> Pending:
-        return Pending(self._group.send([x], to, 0) if x.numel() else None, x)
+        return self._begin(x, lambda: self._group.send([x], to, 0))
 
     def recv(self, out: Tensor, source: int) -> Pending:
-        return Pending(self._group.recv([out], source, 0) if out.numel() else None, out)
+        return self._begin(out, lambda: self._group.recv([out], source, 0))
+
+    def _begin(self, x: Tensor, start: Callable[[], Any]) -> Pending:
+        pending = Pending(start, self, x)
+        if x.numel():
+            self._held.append(pending)
+        return pending
+
+    def exchange(self) -> None:
+        """Start the transfers asked for so far, as one where the library can.
+
+        It runs what it is told one after the other, and a send ends with its receive: of two ranks
+        that both send first, neither would get to receive.
+        """
+        held, self._held = self._held, []
+        if not held:
+            return
+        as_one = self._group.supports_coalescing
+        with self.watching():
+            if as_one:
+                self._group._start_coalescing()
+            works = [pending.start() for pending in held]
+            if as_one:
+                works = [self._group._end_coalescing()] * len(held)
+        for pending, work in zip(held, works, strict=True):
+            pending.work = work
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Say which rank lost the others when a library reports it."""
+        try:
+            yield
+        except RuntimeError as error:
+            raise EngineError(f"rank {self.rank} lost the other ranks: {error}") from None
 
     def close(self) -> None:
         if self._group is not None:
@@ -165,12 +209,11 @@ class Communicator:
     def _run(self, collective: Callable[..., Any], *arguments: Any) -> None:
         """Call a collective; its last argument are its options."""
         arguments[-1].asyncOp = False  # on the current stream itself
-        try:
+        self.exchange()
+        with self.watching():
             work = collective(*arguments)
             if work is not None:
                 work.wait()
-        except RuntimeError as error:
-            raise EngineError(f"rank {self.rank} lost the other ranks: {error}") from None
 
 
 def _padded(x: Tensor, rows: int) -> Tensor:

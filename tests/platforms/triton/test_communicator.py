@@ -69,6 +69,62 @@ def test_broadcasts_and_transfers(group) -> None:
     equal(run(around), [torch.tensor([(rank - 1) % size, 1.0]) for rank in range(size)])
 
 
+class OneAtATime:
+    """Stands in for a library whose sends end with their receive, unless told together."""
+
+    supports_coalescing = True
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def _start_coalescing(self) -> None:
+        self.told.append("(")
+
+    def _end_coalescing(self) -> "OneAtATime":
+        self.told.append(")")
+        return self
+
+    def send(self, tensors, to, tag) -> None:
+        self.told.append(f"send {tensors[0].item()} to {to}")
+
+    def recv(self, tensors, source, tag) -> None:
+        self.told.append(f"recv {tensors[0].item()} from {source}")
+
+    def broadcast(self, tensors, options) -> None:
+        self.told.append("broadcast")
+
+    def wait(self) -> None:
+        self.told.append("wait")
+
+
+def test_transfers_begin_together_and_before_the_next_collective() -> None:
+    group = build_with("gloo")(CommunicatorSpec(2), FACTS)
+    group._group = library = OneAtATime()
+    send, recv = group.send(torch.tensor(5), 1), group.recv(torch.tensor(7), 1)
+    assert library.told == []
+    recv.wait()
+    send.wait()
+    assert library.told == ["(", "send 5 to 1", "recv 7 from 1", ")", "wait", "wait"]
+    library.told.clear()
+    last = group.send(torch.tensor(9), 1)
+    group.broadcast(torch.tensor(1), 0)
+    assert library.told == ["(", "send 9 to 1", ")", "broadcast"]
+    last.wait()
+    assert library.told[-1] == "wait"
+
+
+def test_a_transfer_without_its_other_side_is_an_engine_error() -> None:
+    group = build_with("gloo")(CommunicatorSpec(2), FACTS)
+    group._group = library = OneAtATime()
+
+    def lost(*_: object) -> None:
+        raise RuntimeError("connection reset")
+
+    library.send = lost
+    with pytest.raises(EngineError, match="rank 0 lost the other ranks: connection reset"):
+        group.send(torch.tensor(5), 1).wait()
+
+
 def test_who_stays_alone_gives_up(tmp_path) -> None:
     alone = build_with("gloo")(CommunicatorSpec(2), FACTS)
     with pytest.raises(EngineError, match="could not meet the others"):
