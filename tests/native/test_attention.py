@@ -159,6 +159,7 @@ CASES = {
     "window-1": Case([(40, 90), (1, 64)], window=1),
     "window-splits": Case([(1, 1900)], num_heads=1, num_kv_heads=1, window=1024),
     "softcap": Case(MIXED, softcap=5.0),
+    "softcap-out-of-reach": Case(MIXED, softcap=1000.0),
     "sinks": Case([*MIXED, (1, 1300)], sinks=True),
     "sinks-splits": Case([(1, 2100)], num_heads=2, num_kv_heads=1, sinks=True),
     "sinks-window-softcap": Case(MIXED, window=50, softcap=3.0, sinks=True),
