@@ -13,7 +13,6 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +25,7 @@ from hotshoe.engine.inputs import InputProcessor
 from hotshoe.engine.link import Link, runs_here
 from hotshoe.engine.messages import (
     Abort,
+    Add,
     Batch,
     Call,
     Dead,
@@ -52,11 +52,13 @@ class _Stream:
 
     Attributes:
         first_id: Of the sequence that a refusal would name; set once the request was sent.
+        number: Of the addition.
         early_end: Set when it was to end before it was sent; holds the error, if any.
     """
 
     news: asyncio.Queue[RequestUpdate | Exception] = field(default_factory=asyncio.Queue)
     first_id: str | None = None
+    number: int = 0
     early_end: list[str | None] = field(default_factory=list)
 
 
@@ -108,6 +110,7 @@ class AsyncEngine:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._streams: dict[str, _Stream] = {}
         self._sent: dict[str, str] = {}  # first sequence to request
+        self._uncounted: dict[int, int] = {}  # additions that the room may not count: sequences
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._numbers = itertools.count(1)
         self._state = State()
@@ -193,11 +196,8 @@ class AsyncEngine:
             if stream.early_end:
                 self._end(request_id, stream.early_end[0])
             else:
-                stream.first_id = new.add.ids[0]
-                self._sent[stream.first_id] = request_id
                 self._num_coming -= params.n
-                self._state.room -= params.n  # the engine's next one will know
-                self._link.send(new.add)
+                self._send_new(request_id, stream, new.add)
             while not finished:
                 news = await stream.news.get()
                 if isinstance(news, Exception):
@@ -272,7 +272,7 @@ class AsyncEngine:
             QueueFullError: Too many requests wait.
         """
         self._check_alive()
-        if self._state.room <= self._num_coming:
+        if self._state.room <= self._num_coming + self._num_uncounted():
             raise QueueFullError("too many requests are waiting already", self._state.retry_after_s)
 
     def close(self) -> None:
@@ -291,7 +291,7 @@ class AsyncEngine:
         if isinstance(news, Heartbeat):
             self._judge(news)
         elif isinstance(news, State):
-            self._state = copy(news)  # its room is counted down here
+            self._state = news
         elif isinstance(news, Dead):
             error = news.error.unwrap()
             assert isinstance(error, EngineDeadError)
@@ -334,6 +334,19 @@ class AsyncEngine:
                 self._loop.call_soon_threadsafe(function, argument)
 
     # What runs in the event loop.
+
+    def _send_new(self, request_id: str, stream: _Stream, add: Add) -> None:
+        stream.first_id = add.ids[0]
+        self._sent[stream.first_id] = request_id
+        stream.number = add.number = next(self._numbers)
+        self._uncounted[stream.number] = len(add.ids)
+        self._link.send(add)
+
+    def _num_uncounted(self) -> int:
+        """Return how many sequences were sent that the room, as last told, does not count."""
+        while self._uncounted and (first := next(iter(self._uncounted))) <= self._state.last_add:
+            del self._uncounted[first]
+        return sum(self._uncounted.values())
 
     def _bind(self) -> asyncio.AbstractEventLoop:
         """Return the running loop, to which this engine belongs from now on.
@@ -423,6 +436,7 @@ class AsyncEngine:
             ids = self._outputs.abort(request_id)
             if stream.first_id is not None:
                 del self._sent[stream.first_id]
+                self._uncounted.pop(stream.number, None)
                 if ids:
                     self._send_if_alive(Abort(ids))
 

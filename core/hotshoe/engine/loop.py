@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from msgspec.structs import replace
+
 from hotshoe.engine.client import EngineInfo, EngineStats, PauseMode
 from hotshoe.engine.core import EngineCore
 from hotshoe.engine.messages import (
@@ -99,6 +101,7 @@ class EngineLoop:
         self._port = port
         self._owners: dict[str, tuple[int, str]] = {}
         self._state = State()
+        self._last_adds: dict[int, int] = {}  # number of each front end's last addition
         self._has_added = False  # since the state was told
         self._stopping = threading.Event()
         # Calls of `pause` that wait for the core to be quiet: front end, number, clear the cache.
@@ -194,7 +197,7 @@ class EngineLoop:
     def _announce(self) -> None:
         core, old = self._core, self._state
         state = State(core.is_paused, core.is_sleeping, core.room(), core.retry_after_s)
-        # Front ends count down the room that they were told of: say again what an addition left.
+        # Front ends take from the room what they have sent: say which of it the room counts.
         counted = self._has_added and state.room < math.inf
         self._has_added = False
         if counted or (state.is_paused, state.is_sleeping, state.room) != (
@@ -203,7 +206,11 @@ class EngineLoop:
             old.room,
         ):
             self._state = state
-            self._port.broadcast(state)
+            for peer in self._last_adds:
+                self._tell_state(peer)
+
+    def _tell_state(self, peer: int) -> None:
+        self._port.send(peer, replace(self._state, last_add=self._last_adds[peer]))
 
     def _reply(self, peer: int, reply: Reply) -> None:
         self._announce()  # so that who gets the reply knows the state it brought
@@ -213,6 +220,7 @@ class EngineLoop:
 
     def _take(self, peer: int, command: Command | None) -> None:
         if command is None:
+            self._last_adds.pop(peer, None)
             self._drop([i for i, (owner, _) in self._owners.items() if owner == peer])
         else:
             self._handlers[type(command)](peer, command)
@@ -224,12 +232,13 @@ class EngineLoop:
             self._port.send(peer, Dead(WireError.wrap(error)))
             return
         self._port.send(peer, Welcome(Side(), self._info))
-        self._port.send(peer, self._state)
+        self._last_adds[peer] = 0
+        self._tell_state(peer)
 
     def _add(self, peer: int, new: Add) -> None:
         ids = new.ids
         new.ids = [_scoped(peer, i) for i in ids]
-        self._has_added = True
+        self._last_adds[peer], self._has_added = new.number, True
         try:
             self._core.add(new)
         except UserError as error:

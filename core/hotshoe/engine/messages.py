@@ -19,7 +19,7 @@ from hotshoe.errors import EngineError, HotshoeError
 from hotshoe.types import SamplingParams, TokenOutput
 
 #: Counts incompatible changes of this page; both sides must have the same.
-PROTOCOL = 1
+PROTOCOL = 2
 
 
 class Side(Struct, array_like=True, frozen=True):
@@ -66,7 +66,8 @@ class Hello(Struct, array_like=True, tag=True):
 class Add(Struct, array_like=True, tag=True):
     """A request: one sequence for each of `ids`, all from the same prompt.
 
-    `ids` are unique among the unfinished sequences of their front end.
+    `ids` are unique among the unfinished sequences of their front end, which numbers its additions
+    upwards from 1.
     """
 
     ids: list[str]
@@ -75,6 +76,7 @@ class Add(Struct, array_like=True, tag=True):
     priority: int = 0
     cache_salt: str | None = None
     tenant: str | None = None
+    number: int = 0
 
 
 class Abort(Struct, array_like=True, tag=True):
@@ -134,12 +136,14 @@ class State(Struct, array_like=True, tag=True):
         is_sleeping: Likewise.
         room: How many sequences may come before the queue is full, perhaps infinity.
         retry_after_s: When to come back while there is no room.
+        last_add: Number of this front end's last `Add` that `room` counts.
     """
 
     is_paused: bool = False
     is_sleeping: bool = False
     room: float = math.inf
     retry_after_s: float = 1.0
+    last_add: int = 0
 
 
 class Unwanted(Struct, array_like=True, tag=True):

@@ -15,7 +15,7 @@ from hotshoe.config import EngineConfig
 from hotshoe.engine.boot import boot
 from hotshoe.engine.link import Listener
 from hotshoe.engine.loop import EngineLoop
-from hotshoe.engine.messages import Command, News
+from hotshoe.engine.messages import Command, Hello, News, Side
 from hotshoe.errors import EngineDeadError
 from hotshoe.plugins import PluginManager
 
@@ -70,6 +70,7 @@ class ThreadLink:
         self._thread = threading.Thread(target=self._run, name="hotshoe-engine", daemon=True)
 
     def start(self) -> None:
+        self.send(Hello(Side()))
         self._thread.start()
 
     def attend(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from hotshoe import AsyncEngine, EngineConfig, SamplingParams, TextPrompt, TokensPrompt
 from hotshoe.engine.client import EngineClient, EngineStats
+from hotshoe.engine.messages import State
 from hotshoe.errors import EngineDeadError, QueueFullError, RequestError
 from hotshoe.types import FinishReason
 
@@ -255,6 +256,28 @@ def test_who_has_no_room_never_reaches_the_engine(start: Start, transport: str) 
     assert sum(isinstance(outcome, list) for outcome in found) == 4
     said = {str(outcome) for outcome in found if not isinstance(outcome, list)}
     assert said == {"too many requests are waiting already"}
+
+
+def test_room_that_was_told_before_an_addition_came_is_not_given_twice(
+    start: Start, transport: str
+) -> None:
+    engine = start(transport, max_num_seqs=1, max_num_queued_reqs=3)
+
+    async def main() -> list[int]:
+        await engine.pause("keep")
+        held = asyncio.create_task(collect(engine, 1, 3))
+        await until(engine, num_waiting=1)
+        number = engine._state.last_add
+        engine.on_news(State(room=1, last_add=number - 1))  # on its way when the addition left
+        with pytest.raises(QueueFullError):
+            engine.check_queue()
+        engine.on_news(State(room=1, last_add=number))
+        engine.check_queue()
+        await engine.resume()
+        return await held
+
+    assert asyncio.run(main()) == [2, 3, 4]
+    assert engine._uncounted == {}
 
 
 def test_waiting_tokens_are_bounded(start: Start, transport: str) -> None:

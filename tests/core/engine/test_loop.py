@@ -1,5 +1,6 @@
 """The loop, driven by hand: scoping of requests, one message a step, and what everybody is told."""
 
+import math
 import queue
 import threading
 import time
@@ -187,13 +188,15 @@ def test_a_senseless_call_is_answered_and_the_loop_goes_on(
 
 def test_everybody_is_told_what_changes_and_before_the_reply(run: Run) -> None:
     port = run()
+    port.commands.put([(1, Hello(Side())), (2, Hello(Side()))])
     port.commands.put([(1, Call(1, "pause", {"mode": "keep", "clear_cache": False}))])
     until(lambda: port.of(Reply, 1))
-    port.commands.put([(1, Call(2, "resume"))])
+    port.commands.put([(2, None), (1, Call(2, "resume"))])
     until(lambda: len(port.of(Reply, 1)) == 2)
     seen = [n for _, n in port.news if isinstance(n, (State, Reply))]
-    assert [type(n) for n in seen] == [State, Reply, State, Reply]
-    assert [n.is_paused for n in seen if isinstance(n, State)] == [True, False]
+    assert [type(n) for n in seen] == [State] * 4 + [Reply, State, Reply]
+    assert [n.is_paused for n in port.of(State, 1)] == [False, True, False]
+    assert [n.is_paused for n in port.of(State, 2)] == [False, True]
 
 
 def test_room_is_told_when_it_changes_and_after_every_addition(
@@ -201,28 +204,42 @@ def test_room_is_told_when_it_changes_and_after_every_addition(
 ) -> None:
     slow(monkeypatch, 0.01)
     port = run(max_num_seqs=1, max_num_queued_reqs=2)
-    until(lambda: port.of(State, None))
+    port.commands.put([(1, Hello(Side()))])
+    until(lambda: len(port.of(State, 1)) == 2)
     port.commands.put([(1, add(name, params=SamplingParams(max_tokens=4))) for name in "abc"])
     until(lambda: len(tokens(port, 1, "c")) == 4)
-    until(lambda: port.of(State, None)[-1].room == 3)
-    rooms = [state.room for state in port.of(State, None)]
-    assert rooms == [3, 0, 1, 2, 3]
-    # One that comes and ends within a step leaves the same room; who counted it down must hear.
+    until(lambda: port.of(State, 1)[-1].room == 3)
+    rooms = [state.room for state in port.of(State, 1)]
+    assert rooms == [math.inf, 3, 0, 1, 2, 3]
+    # One that comes and ends within a step leaves the same room; who sent it must hear.
     port.commands.put([(1, add("d", params=SamplingParams(max_tokens=1)))])
-    until(lambda: len(port.of(State, None)) > len(rooms))
-    assert port.of(State, None)[-1].room in (2, 3)
+    until(lambda: len(port.of(State, 1)) > len(rooms))
+    assert port.of(State, 1)[-1].room in (2, 3)
     # So must who sent something that was refused.
-    count = len(port.of(State, None))
+    count = len(port.of(State, 1))
     port.commands.put([(1, Add(["e"], [1] * 64, LONG))])
     until(lambda: port.of(Refused, 1))
-    until(lambda: len(port.of(State, None)) > count)
+    until(lambda: len(port.of(State, 1)) > count)
+
+
+def test_every_front_end_hears_which_of_its_additions_the_room_counts(run: Run) -> None:
+    port = run(max_num_seqs=1, max_num_queued_reqs=9)
+    port.commands.put([(1, Hello(Side())), (2, Hello(Side()))])
+    port.commands.put([(1, Call(1, "pause", {"mode": "keep", "clear_cache": False}))])
+    until(lambda: port.of(Reply, 1))
+    for number, peer in ((7, 1), (3, 2), (8, 1)):
+        port.commands.put([(peer, Add([f"{number}"], [1], LONG, number=number))])
+    until(lambda: all(port.of(State, peer)[-1].room == 6 for peer in (1, 2)))
+    seen = [[(s.room, s.last_add) for s in port.of(State, peer)[-4:]] for peer in (1, 2)]
+    assert seen == [[(9, 0), (8, 7), (7, 7), (6, 8)], [(9, 0), (8, 0), (7, 3), (6, 3)]]
 
 
 def test_without_limits_nobody_hears_of_room(run: Run) -> None:
     port = run()
+    port.commands.put([(1, Hello(Side()))])
     port.commands.put([(1, add(name, params=SamplingParams(max_tokens=2))) for name in "abc"])
     until(lambda: len(tokens(port, 1, "c")) == 2)
-    assert port.of(State, None) == []
+    assert port.of(State, 1) == [State()]
 
 
 def test_heartbeats_tell_of_a_step_that_takes_long(
