@@ -135,7 +135,7 @@ class GatedMlpOp(Protocol):
         ...
 
     def __call__(self, x: Tensor | Quantised) -> Tensor:
-        """Return [num_tokens, down.out_features] for x [num_tokens, gate_up.in_features]."""
+        """Return [num_tokens, down.out_features]; x as `LinearOp` takes it, of gate_up's size."""
         ...
 
     def nbytes(self) -> int:
