@@ -1,12 +1,12 @@
-"""What a model will take, from its specifications alone: bytes of weights, of a step, of the cache.
+"""What a model will take, from its specifications alone: bytes of a step and of the cache.
 
-Estimates for `explain`, made before anything is loaded; padding of prepared weights and what
-kernels need for themselves are not in them. Free of torch.
+Estimates for `explain`, made before anything is loaded; what kernels need for themselves is not in
+them. Free of torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +15,7 @@ from hotshoe.engine.core import plan_cache
 from hotshoe.errors import MemoryLimitError
 from hotshoe.executor import WorkerInfo
 from hotshoe.platform import MemoryBudget
-from hotshoe.slots import LinearSpec
-
-TYPE_BITS = {"float32": 32, "bfloat16": 16, "float16": 16}
-FORMAT_BITS = {"int8": 8, "fp8": 8, "int4": 4, "mxfp4": 4, "nvfp4": 4}
-SCALE_BITS = 32
+from hotshoe.slots.sizes import TYPE_BITS, Uses, linear_bytes, matrices
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,31 +25,6 @@ class Need:
     use: str
     bytes: int
     note: str = ""
-
-
-def linear_bytes(spec: LinearSpec) -> int:
-    """Return the bytes of a matrix with its scales and bias."""
-    elements = spec.in_features * spec.out_features
-    if spec.weight is None:
-        bits = elements * TYPE_BITS[spec.dtype]
-    else:
-        name = spec.weight.format.partition("_")[0]
-        per_scale = {
-            "group": spec.weight.group_size or elements,
-            "block": (spec.weight.block_shape or (1, elements))[0]
-            * (spec.weight.block_shape or (1, elements))[1],
-            "tensor": elements,
-        }.get(spec.weight.granularity, spec.in_features)
-        bits = elements * FORMAT_BITS.get(name, 8) + elements // per_scale * SCALE_BITS
-    bias = spec.out_features * TYPE_BITS[spec.dtype] if spec.bias else 0
-    return (bits + bias) // 8
-
-
-def matrices(slot: str, spec: Any) -> tuple[LinearSpec, ...]:
-    """Return the matrices that an operation holds."""
-    if slot == "gated_mlp":
-        return (spec.gate_up, spec.down)
-    return (spec,) if slot == "linear" else ()
 
 
 def _size(spec: Any) -> int:
@@ -77,7 +48,7 @@ STEP_BYTES: dict[str, Callable[[Any, int], int]] = {
 }
 
 
-def step_shares(uses: Mapping[tuple[str, Any], int], length: int) -> dict[tuple[str, Any], float]:
+def step_shares(uses: Uses, length: int) -> dict[tuple[str, Any], float]:
     """Return each specification's share of the bytes of a decode step at a sequence length."""
     moved = {
         (slot, spec): STEP_BYTES[slot](spec, length) * count if slot in STEP_BYTES else 0
@@ -87,7 +58,7 @@ def step_shares(uses: Mapping[tuple[str, Any], int], length: int) -> dict[tuple[
     return {key: value / total for key, value in moved.items()}
 
 
-def activation_bytes(config: EngineConfig, uses: Mapping[tuple[str, Any], int]) -> int:
+def activation_bytes(config: EngineConfig, uses: Uses) -> int:
     """Return the bytes of the largest step's intermediate results.
 
     The widest matrix product holds its input and output while the residual is kept, and the logits

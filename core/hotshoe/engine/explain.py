@@ -12,12 +12,9 @@ from typing import Any
 
 from hotshoe.config import EngineConfig
 from hotshoe.engine.estimate import (
-    TYPE_BITS,
     Need,
     activation_bytes,
     cache_need,
-    linear_bytes,
-    matrices,
     step_shares,
 )
 from hotshoe.engine.setup import EngineSetup, prepare
@@ -40,6 +37,7 @@ from hotshoe.slots import (
     TransferSpec,
 )
 from hotshoe.slots.graph import graph_spec
+from hotshoe.slots.sizes import TYPE_BITS, matrix_bytes, table_bytes
 
 #: Of a device's whole memory, where what is free now says nothing about the device asked about.
 USABLE_SHARE = 0.9
@@ -132,15 +130,7 @@ def _memory(
     setup: EngineSetup, selector: Selector, norms: int, block_bytes: int, is_recorded: bool
 ) -> tuple[Need, ...]:
     config, uses = setup.config, selector.uses
-    tables = sum(
-        count * spec.num_embeddings * spec.size * TYPE_BITS[spec.dtype] // 8
-        for (slot, spec), count in uses.items()
-        if slot == "embedding"
-    )
-    held = sum(
-        n * linear_bytes(m) for (slot, spec), n in uses.items() for m in matrices(slot, spec)
-    )
-    weights = Need("weights", held + tables + norms)
+    weights = Need("weights", matrix_bytes(uses) + table_bytes(uses) + norms)
     activations = Need(
         "activations", activation_bytes(config, uses), f"{config.max_num_batched_tokens} tokens"
     )

@@ -23,7 +23,7 @@ class WorkerInfo:
         block_bytes: Bytes of one KV-cache block over all layers.
         cache_budget_bytes: Bytes that the platform still grants for the cache.
         budget_note: How the budget was found.
-        weight_bytes: Bytes of the prepared weights.
+        weight_bytes: Bytes of the matrices as they are held, and of the embeddings' tables.
         decisions: Every slot decision of the model.
         phases: Start-up phases and their seconds, in order; `allocate_cache` may add to it.
         report: What the platform says of itself, such as its thread count.

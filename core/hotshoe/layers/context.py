@@ -65,8 +65,8 @@ class BuildContext:
     """Handed to a model's builder.
 
     `attention_layers` collects the layers that need a KV cache, `weight_bytes` a way to ask each
-    layer for the size of its prepared weight. `rank` and `size` are those of tensor parallelism;
-    with a single rank there is no communicator.
+    layer with a matrix or a table for its size as it is held. `rank` and `size` are those of tensor
+    parallelism; with a single rank there is no communicator.
     """
 
     selector: Selector

@@ -25,6 +25,7 @@ class Embedding:
         self._op: EmbeddingOp = ctx.selector.choose("embedding", spec)
         self._place = (ctx.device, ctx.torch_dtype)
         self._table: Tensor
+        ctx.weight_bytes.append(lambda: self._table.nbytes)
         ctx.weights.expect(f"{name}.weight", (num_embeddings, size), self._take)
 
     def _take(self, tensor: Tensor) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
-import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -40,6 +39,7 @@ from hotshoe.slots import (
 from hotshoe.slots.graph import graph_spec
 from hotshoe.slots.reference.graph import Graph
 from hotshoe.slots.reference.transfer import Transfer
+from hotshoe.slots.sizes import matrix_bytes, table_bytes
 from hotshoe.types import StepPlan
 
 if TYPE_CHECKING:
@@ -54,8 +54,6 @@ WAITING = ("attention", "communicator")
 #: tokens of that one.
 MIXED_REQS = (1, 2, 80, 256)
 MIXED_PROMPT = 100
-#: Of a quantised weight's element, in the densest format.
-LEAST_BITS = 4
 #: Of an entry in the table of all requests' tokens.
 TOKEN_BYTES = 4
 GIB = 2**30
@@ -168,6 +166,7 @@ class TorchWorker:
     def build(self) -> tuple[BuildContext, Model]:
         """Build the model's layers, which choose their operations; no weight is loaded."""
         config = self._config
+        self._selector.uses.clear()  # of a model that was built before, and slept
         assert config.block_size is not None and config.max_model_len is not None
         size = config.tensor_parallel_size
         group = None
@@ -192,12 +191,10 @@ class TorchWorker:
         Raises:
             MemoryLimitError: Even the least that they can take is too much.
         """
-        config, name = self._config, self._selector.facts.name
+        config, name, uses = self._config, self._selector.facts.name, self._selector.uses
         assert config.max_model_len is not None
         free = self._free_bytes()
-        bits = 8 * ctx.torch_dtype.itemsize if self._quantization is None else LEAST_BITS
-        numel = sum(math.prod(weight.shape) for weight in ctx.weights.expected.values())
-        weights = numel * bits // 8 // ctx.size
+        weights = matrix_bytes(uses) + (0 if self._stay_in_files(ctx) else table_bytes(uses))
         if weights > free:
             raise MemoryLimitError(
                 f"the weights take {weights / GIB:.1f} GiB or more, but {name} has "
@@ -211,6 +208,14 @@ class TorchWorker:
                 f"{tables / GIB:.1f} GiB beside the weights' {weights / GIB:.1f}, but {name} has "
                 f"{free / GIB:.1f} GiB for them; lower --max-num-seqs or --max-model-len"
             )
+
+    def _stay_in_files(self, ctx: BuildContext) -> bool:
+        """Tell whether tables are the checkpoint's own pages, which take no memory for good."""
+        return (
+            self._config.load_format != "dummy"
+            and self._model_config.dtype == ctx.dtype
+            and torch.device(ctx.device).type == "cpu"
+        )
 
     def _free_bytes(self) -> int:
         """Return what the device has, less what others took where that is known."""

@@ -12,6 +12,7 @@ from hotshoe.errors import EngineError, MemoryLimitError, PlatformError
 from hotshoe.layers import BuildContext
 from hotshoe.platform import Available, DeviceFacts, MemoryBudget, Platform
 from hotshoe.runner.worker import TorchWorker, _enough_memory
+from hotshoe.slots import EmbeddingSpec, LinearSpec, QuantSpec
 
 FACTS = DeviceFacts("plain", "cpu", "a test's device", "any", 1 << 30, 1)
 
@@ -39,19 +40,21 @@ class Plain(Platform):
 def check(
     num_elements: int,
     dtype: str,
-    quantized: bool = False,
-    size: int = 1,
+    *,
+    table: int = 0,
+    weight: QuantSpec | None = None,
     platform: Platform | None = None,
-    **options: int,
+    device: str = "cpu",
+    **options: int | str,
 ) -> None:
-    selector = SimpleNamespace(facts=FACTS)
+    """Check a matrix of so many elements, in a checkpoint of bfloat16."""
+    matrix = LinearSpec(num_elements // 4, 4, dtype, weight=weight)
+    uses = {("linear", matrix): 1, ("embedding", EmbeddingSpec(table, 1, dtype)): 1}
+    selector = SimpleNamespace(facts=replace(FACTS, device=device), uses=uses)
     config = EngineConfig(**{"max_model_len": 16, "max_num_seqs": 1, **options})
-    quantization = object() if quantized else None
-    worker = TorchWorker(config, None, platform or Plain(), selector, None, quantization)
-    ctx = BuildContext(selector, dtype, dtype, 16, 64, size=size)
-    ctx.weights.expect("a", (num_elements // 2,), lambda tensor: None)
-    ctx.weights.expect("b", (num_elements // 2 // 4, 4), lambda tensor: None)
-    worker._check_memory(ctx)
+    model = SimpleNamespace(dtype="bfloat16")
+    worker = TorchWorker(config, model, platform or Plain(), selector, None, None)
+    worker._check_memory(BuildContext(selector, dtype, dtype, 16, 64))
 
 
 def test_weights_that_cannot_fit_are_refused_before_they_are_loaded() -> None:
@@ -59,10 +62,20 @@ def test_weights_that_cannot_fit_are_refused_before_they_are_loaded() -> None:
     with pytest.raises(MemoryLimitError, match=re.escape("take 2.0 GiB or more, but a test's")):
         check(1 << 29, "float32")
     check(1 << 28, "bfloat16")
-    check(1 << 28, "float32", size=2)
-    check(1 << 30, "bfloat16", quantized=True)
+    check(1 << 30, "bfloat16", weight=QuantSpec("int4", "tensor"))
     with pytest.raises(MemoryLimitError, match="tensor-parallel-size"):
-        check(1 << 32, "bfloat16", quantized=True)
+        check(1 << 32, "bfloat16", weight=QuantSpec("int4", "tensor"))
+
+
+def test_tables_count_beside_the_matrices_unless_they_stay_in_their_file() -> None:
+    check(1 << 28, "bfloat16", table=3 << 27)
+    for elsewhere in (
+        {"load_format": "dummy"},
+        {"device": "meta"},
+        {"dtype": "float16"},
+    ):
+        with pytest.raises(MemoryLimitError, match=re.escape("take 1.2 GiB or more")):
+            check(1 << 28, **{"dtype": "bfloat16", **elsewhere}, table=3 << 27)
 
 
 def test_what_others_took_is_not_there_for_weights() -> None:

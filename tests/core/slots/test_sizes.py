@@ -1,0 +1,35 @@
+"""Sizes of weights from specifications: against numbers worked out by hand."""
+
+import pytest
+
+from hotshoe.slots import EmbeddingSpec, GatedMlpSpec, LinearSpec, NormSpec, QuantSpec
+from hotshoe.slots.sizes import linear_bytes, matrix_bytes, table_bytes
+
+
+@pytest.mark.parametrize(
+    ("weight", "size"),
+    [
+        (None, 64 * 32 * 2),
+        (QuantSpec("int8", "channel"), 64 * 32 + 32 * 4),
+        (QuantSpec("fp8_e4m3", "tensor"), 64 * 32 + 4),
+        (QuantSpec("int4", "group", group_size=16), 64 * 32 // 2 + 64 * 32 // 16 * 4),
+        (QuantSpec("fp8_e4m3", "block", block_shape=(16, 16)), 64 * 32 + 8 * 4),
+    ],
+)
+def test_matrices(weight: QuantSpec | None, size: int) -> None:
+    spec = LinearSpec(64, 32, "bfloat16", weight=weight)
+    assert linear_bytes(spec) == size
+    biased = LinearSpec(64, 32, "bfloat16", weight=weight, bias=True)
+    assert linear_bytes(biased) == size + 32 * 2
+
+
+def test_every_use_has_weights_of_its_own() -> None:
+    first, second = LinearSpec(4, 6, "float32"), LinearSpec(3, 4, "float32")
+    uses = {
+        ("linear", first): 2,
+        ("gated_mlp", GatedMlpSpec(first, second, "silu")): 3,
+        ("embedding", EmbeddingSpec(10, 4, "bfloat16")): 1,
+        ("rms_norm", NormSpec(4, 1e-6, "float32")): 9,
+    }
+    assert matrix_bytes(uses) == 4 * (2 * 24 + 3 * (24 + 12))
+    assert table_bytes(uses) == 80
