@@ -5,6 +5,7 @@ another's, "xccl" is oneCCL. Everything runs down the current stream and waits f
 host, so it can be recorded. Uneven pieces are padded, which every library can do.
 """
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -59,11 +60,15 @@ class Pending:
     Args:
         start: Begins the transfer; its result is what to wait for.
         group: Who holds it back until it is waited for.
+        ends: The ranks that send and receive.
         alive: The tensor, which must outlive the transfer.
     """
 
-    def __init__(self, start: Callable[[], Any], group: "Communicator", alive: Tensor) -> None:
+    def __init__(
+        self, start: Callable[[], Any], group: "Communicator", ends: tuple[int, int], alive: Tensor
+    ) -> None:
         self.start, self.work = start, None
+        self.ends = ends
         self._group, self._alive = group, alive
 
     def wait(self) -> None:
@@ -94,7 +99,12 @@ class Communicator:
         timeout = timedelta(seconds=rendezvous.timeout_s)
         store = dist.FileStore(str(Path(rendezvous.directory) / self._backend), self.size)
         store.set_timeout(timeout)
+        # PyTorch would write a record of a lost collective for a minute before it ends the process.
+        os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "0")
         try:
+            # A library waits for the others without end, so all must be there before it is asked.
+            store.set(f"here {self.rank}", "")
+            store.wait([f"here {rank}" for rank in range(self.size)])
             self._group = self._join(store, timeout)
             # Connections are made here, as none can be made while a step is recorded.
             self.all_reduce(torch.zeros(1, device=self._device)).cpu()
@@ -163,13 +173,13 @@ class Communicator:
         return x
 
     def send(self, x: Tensor, to: int) -> Pending:
-        return self._begin(x, lambda: self._group.send([x], to, 0))
+        return self._begin(x, (self.rank, to), lambda: self._group.send([x], to, 0))
 
     def recv(self, out: Tensor, source: int) -> Pending:
-        return self._begin(out, lambda: self._group.recv([out], source, 0))
+        return self._begin(out, (source, self.rank), lambda: self._group.recv([out], source, 0))
 
-    def _begin(self, x: Tensor, start: Callable[[], Any]) -> Pending:
-        pending = Pending(start, self, x)
+    def _begin(self, x: Tensor, ends: tuple[int, int], start: Callable[[], Any]) -> Pending:
+        pending = Pending(start, self, ends, x)
         if x.numel():
             self._held.append(pending)
         return pending
@@ -178,12 +188,15 @@ class Communicator:
         """Start the transfers asked for so far, as one where the library can.
 
         It runs what it is told one after the other, and a send ends with its receive: of two ranks
-        that both send first, neither would get to receive.
+        that both send first, neither would get to receive. oneCCL takes many as one, but goes
+        through them in order, and a receive waits for its send; so sends come first. Where nothing
+        is taken as one, all ranks go through the pairs in one order, so that none wait in a circle.
         """
         held, self._held = self._held, []
         if not held:
             return
         as_one = self._group.supports_coalescing
+        held.sort(key=self._receives if as_one else _by_pair)
         with self.watching():
             if as_one:
                 self._group._start_coalescing()
@@ -192,6 +205,9 @@ class Communicator:
                 works = [self._group._end_coalescing()] * len(held)
         for pending, work in zip(held, works, strict=True):
             pending.work = work
+
+    def _receives(self, pending: Pending) -> bool:
+        return pending.ends[1] == self.rank
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -214,6 +230,11 @@ class Communicator:
             work = collective(*arguments)
             if work is not None:
                 work.wait()
+
+
+def _by_pair(pending: Pending) -> tuple[int, int, bool]:
+    sender, receiver = pending.ends
+    return min(pending.ends), max(pending.ends), sender > receiver
 
 
 def _padded(x: Tensor, rows: int) -> Tensor:

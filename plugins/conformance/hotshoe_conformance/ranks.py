@@ -21,7 +21,7 @@ from dataclasses import asdict, replace
 
 from hotshoe.errors import EngineError
 from hotshoe_conformance.cases.base import Case
-from hotshoe_conformance.cases.communicator import DIES, TIMEOUT_S
+from hotshoe_conformance.cases.communicator import DIES, ENDINGS, LOSSES, TIMEOUT_S
 from hotshoe_conformance.judge import Outcome
 from hotshoe_conformance.rank import LATE_S, Answer, Job
 
@@ -38,7 +38,8 @@ class Group:
 
     Args:
         job: What rank 0 is told; the others differ in their rank alone.
-        patient: A rank may end where another one has died.
+        patient: A device's own error may end a rank that has lost another one, and leaves nothing to
+            go on with where it does not.
     """
 
     def __init__(self, job: Job, patient: bool) -> None:
@@ -80,25 +81,27 @@ class Group:
             self._answers[case.index] = {}
         patience_s = START_S
         for case in cases:
-            dies = case.setup.shape.verb == DIES
-            defect = self._gather(case.index, dies, patience_s)
+            verb = case.setup.shape.verb
+            defect = self._gather(case.index, verb, patience_s)
             patience_s = CASE_S
             answers = self._answers[case.index]
             yield joined([answers[rank] for rank in sorted(answers)], defect)
-            if defect or dies or any(answer.over for answer in answers.values()):
+            spoilt = verb == DIES or (self._patient and verb in LOSSES)
+            if defect or spoilt or any(answer.over for answer in answers.values()):
                 return
 
-    def _gather(self, index: int, dies: bool, patience_s: float) -> str:
+    def _gather(self, index: int, verb: str, patience_s: float) -> str:
         """Wait for the answers to a case; return why they cannot come.
 
-        Args:
-            dies: The last rank is to die, and no answer to come from it.
+        The last rank is the one that dies or leaves; who dies does not answer.
         """
-        answers, needed = self._answers[index], set(range(self._job.size - dies))
+        answers, last = self._answers[index], self._job.size - 1
+        needed = set(range(self._job.size - (verb == DIES)))
         deadline = time.monotonic() + patience_s
         while missing := needed - answers.keys():
             if gone := missing & self._gone:
-                return "" if dies and self._patient else self._ending(min(gone))
+                allowed = self._patient and verb in LOSSES and last not in gone
+                return "" if allowed else self._ending(min(gone))
             try:
                 rank, answer = self._news.get(timeout=max(deadline - time.monotonic(), 0))
             except queue.Empty:
@@ -147,7 +150,7 @@ def group_outcomes(
         hindrance: Why no more cases of a size can be run, empty if they can; asked before each.
     """
     by_size: dict[int, list[Case]] = {}
-    for case in sorted(cases, key=lambda case: case.setup.shape.verb == DIES):
+    for case in sorted(cases, key=lambda case: case.setup.shape.verb in ENDINGS):
         by_size.setdefault(case.setup.spec.size, []).append(case)
     for size, waiting in by_size.items():
         while waiting and max_defects > 0 and not hindrance(size):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.distributed as dist
-from tests.platforms.threads import check_exchanges, check_pieces, equal, met
+from tests.platforms.threads import check_exchanges, check_pieces, check_transfers, equal, met
 
 from hotshoe.errors import EngineError
 from hotshoe.platform import DeviceFacts
@@ -46,6 +46,10 @@ def test_pieces(group, even, given) -> None:
 
 def test_exchanges(group) -> None:
     check_exchanges(*group)
+
+
+def test_transfers(group) -> None:
+    check_transfers(*group)
 
 
 def test_broadcasts_and_transfers(group) -> None:
@@ -106,11 +110,33 @@ def test_transfers_begin_together_and_before_the_next_collective() -> None:
     send.wait()
     assert library.told == ["(", "send 5 to 1", "recv 7 from 1", ")", "wait", "wait"]
     library.told.clear()
+    recv, send = group.recv(torch.tensor(8), 1), group.send(torch.tensor(6), 1)
+    send.wait()  # oneCCL goes through the list, and its receives wait there for their sends
+    assert library.told == ["(", "send 6 to 1", "recv 8 from 1", ")", "wait"]
+    library.told.clear()
     last = group.send(torch.tensor(9), 1)
     group.broadcast(torch.tensor(1), 0)
     assert library.told == ["(", "send 9 to 1", ")", "broadcast"]
     last.wait()
     assert library.told[-1] == "wait"
+
+
+def test_transfers_that_begin_one_by_one_do_so_in_one_order_on_all_ranks() -> None:
+    told = {}
+    for rank in range(3):
+        group = build_with("gloo")(CommunicatorSpec(3), FACTS)
+        group._group, group.rank = OneAtATime(), rank
+        group._group.supports_coalescing = False
+        group._group.send = lambda tensors, to, tag, rank=rank: order.append((rank, to))
+        group._group.recv = lambda tensors, source, tag, rank=rank: order.append((source, rank))
+        told[rank] = order = []
+        peers = [peer for peer in range(3) if peer != rank]
+        pending = [group.send(torch.zeros(1), peer) for peer in peers]
+        pending += [group.recv(torch.zeros(1), peer) for peer in peers]
+        for transfer in pending:
+            transfer.wait()
+    every = [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)]
+    assert told == {rank: [ends for ends in every if rank in ends] for rank in range(3)}
 
 
 def test_a_transfer_without_its_other_side_is_an_engine_error() -> None:
@@ -125,8 +151,9 @@ def test_a_transfer_without_its_other_side_is_an_engine_error() -> None:
         group.send(torch.tensor(5), 1).wait()
 
 
-def test_who_stays_alone_gives_up(tmp_path) -> None:
+def test_who_stays_alone_gives_up_before_a_library_waits_without_end(tmp_path, monkeypatch) -> None:
     alone = build_with("gloo")(CommunicatorSpec(2), FACTS)
+    monkeypatch.setattr(alone, "_join", lambda *_: pytest.fail("the library was asked"))
     with pytest.raises(EngineError, match="could not meet the others"):
         alone.open(Rendezvous(str(tmp_path), 0, 2, 0.2))
 

@@ -7,7 +7,7 @@ import pytest
 from hotshoe.slots import CommunicatorSpec
 from hotshoe_conformance import ranks
 from hotshoe_conformance.cases.base import Case, Setup
-from hotshoe_conformance.cases.communicator import DIES, Exchange
+from hotshoe_conformance.cases.communicator import DIES, LEAVES, Exchange
 from hotshoe_conformance.kit import Kit, Options
 from hotshoe_conformance.rank import Answer
 from hotshoe_conformance.ranks import Job, group_outcomes, joined
@@ -34,10 +34,17 @@ def case(index: int, verb: str = "all_reduce") -> Case:
 def play(monkeypatch):
     """Run three cases with ranks that follow a script; return the defects by case."""
 
-    def play(script: str, patient: bool = False, last: str = "all_reduce", limit: int = 3, **more):
+    def play(
+        script: str,
+        patient: bool = False,
+        verb: str = "all_reduce",
+        last: str = "all_reduce",
+        limit: int = 3,
+        **more,
+    ):
         command = (sys.executable, "-c", PLAYER.replace("{script}", script))
         monkeypatch.setattr(ranks, "COMMAND", command)
-        listed = [case(4), case(5), case(9, last)]
+        listed = [case(4), case(5, verb), case(9, last)]
         outcomes = group_outcomes(JOB, listed, patient, limit, **more)
         return [(c.index, o.defect or o.left_out) for c, o in outcomes]
 
@@ -98,6 +105,25 @@ def test_a_rank_that_is_to_die(play) -> None:
     both = "if case == 9: os.kill(os.getpid(), 9)"
     assert "rank 0 was killed by SIGKILL" in play(both, last=DIES)[-1][1]
     assert play(both, patient=True, last=DIES)[-1] == (9, "")
+
+
+def test_who_stays_may_end_by_its_device_when_another_leaves(play) -> None:
+    ends = "if case == 5 and not job['rank']: os.kill(os.getpid(), 6)"
+    assert play(ends, verb=LEAVES, last=DIES)[1] == (5, "rank 0 was killed by SIGABRT")
+    assert play(ends, patient=True, verb=LEAVES) == [(4, ""), (9, ""), (5, "")]
+    leaver = "if case == 5 and job['rank']: os.kill(os.getpid(), 6)"
+    found = play(leaver, patient=True, verb=LEAVES)
+    assert found[-1] == (5, "rank 1 was killed by SIGABRT")
+
+
+def test_a_lost_device_is_not_used_for_the_next_case(play) -> None:
+    """A process that serves another case behind a loss says so here."""
+    script = """lost = globals().get("lost") or (1 if case == 5 else 0)
+    if lost and case != 5:
+        say(case, defect="the device is lost", over=True)
+        break"""
+    assert play(script, patient=True, verb=LEAVES, last=DIES)[-1][1] == ""
+    assert play(script, verb=LEAVES, last=DIES)[-1][1] == "the device is lost"
 
 
 def test_ranks_that_have_other_bits() -> None:

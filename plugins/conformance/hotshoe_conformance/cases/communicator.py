@@ -36,7 +36,8 @@ OUT = (False, True)
 TIMEOUT_S, SHORT_S = 20.0, 0.5
 #: What the last rank does, or all but the first, in the cases that end a group.
 DIES, LEAVES, STAYS_AWAY = "a rank dies", "a rank leaves", "a rank stays away"
-ENDINGS = (STAYS_AWAY, LEAVES, DIES)
+LOSSES = (LEAVES, DIES)
+ENDINGS = (STAYS_AWAY, *LOSSES)
 
 
 @dataclass(frozen=True, slots=True)
