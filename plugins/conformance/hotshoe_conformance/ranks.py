@@ -38,8 +38,8 @@ class Group:
 
     Args:
         job: What rank 0 is told; the others differ in their rank alone.
-        patient: A device's own error may end a rank that has lost another one, and leaves nothing to
-            go on with where it does not.
+        patient: A device's own error may end a rank that has lost another one, and leaves
+            nothing to go on with where it does not.
     """
 
     def __init__(self, job: Job, patient: bool) -> None:
