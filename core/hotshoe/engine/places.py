@@ -10,6 +10,7 @@ from hotshoe.errors import ConfigError, HotshoeError, PluginError
 from hotshoe.lazy import resolve_lazy
 from hotshoe.models.source import FoundModel, WantedModel
 from hotshoe.plugins import PluginManager
+from hotshoe.plugins.manager import cause_of
 
 
 def find_model(config: EngineConfig, plugins: PluginManager, weights: bool = False) -> FoundModel:
@@ -68,9 +69,7 @@ def _find(wanted: WantedModel, plugins: PluginManager) -> FoundModel:
             except (HotshoeError, KeyboardInterrupt):
                 raise
             except BaseException as error:
-                raise PluginError(
-                    f"model source {source}: {type(error).__name__}: {error}"
-                ) from error
+                raise PluginError(f"model source {source}: {cause_of(error)}") from error
             if found is not None:
                 return found
     try:

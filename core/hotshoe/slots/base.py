@@ -240,7 +240,7 @@ class Selector:
             except (UserError, KeyboardInterrupt):
                 raise
             except BaseException as error:  # a foreign kernel may raise anything; the cause is kept
-                cause = f"it accepted, but could not be built: {type(error).__name__}: {error}"
+                cause = f"it accepted, but could not be built: {cause_of(error)}"
                 if name in (REFERENCE, self._forced.get(slot)):
                     raise SelectionError(f"slot {slot}, candidate {name}: {cause}") from error
                 self._defects[slot, spec, name] = Verdict(None, cause, defect=True)
@@ -296,8 +296,7 @@ class Selector:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # as above
-            cause = f"supports() raised {type(error).__name__}: {error}"
-            return Verdict(None, cause, defect=True)
+            return Verdict(None, f"supports() raised {cause_of(error)}", defect=True)
         if not isinstance(verdict, Verdict):
             cause = f"supports() returned {type(verdict).__name__}, not a Verdict"
             return Verdict(None, cause, defect=True)

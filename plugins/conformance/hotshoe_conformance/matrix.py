@@ -14,6 +14,7 @@ from hotshoe.cli.table import table
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import Absent, Available, Broken, Platform, PlatformStatus, Proof, Target
 from hotshoe.plugins import PluginManager
+from hotshoe.plugins.manager import cause_of
 from hotshoe.plugins.platforms import HOOK, list_platforms
 
 RUN, NOTHING = "run", "not at all"
@@ -47,7 +48,7 @@ def matrix(plugins: PluginManager) -> list[Line]:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # foreign code may raise anything; the cause is printed
-            found.append(Line(status.name, "", NOTHING, f"{type(error).__name__}: {error}"))
+            found.append(Line(status.name, "", NOTHING, cause_of(error)))
             continue
         found += _platform_lines(platform, status)
     return found

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from hotshoe import LLM, SamplingParams
 from hotshoe.plugins import PluginManager
+from hotshoe.plugins.manager import cause_of
 from hotshoe.types import RequestOutput, TokenLogprobs, TokensPrompt
 from hotshoe_conformance.checkpoint import MODELS, write_model
 from hotshoe_conformance.host import PLATFORM, host_plugins
@@ -102,7 +103,7 @@ def _run(
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # whatever stops a model here is the finding
-        return [Defect(f"{type(error).__name__}: {error}", shape=shape)]
+        return [Defect(cause_of(error), shape=shape)]
     found = []
     for ids, output in zip(prompts, outputs, strict=True):
         sequence = output.outputs[0]
