@@ -60,6 +60,24 @@ def check_pieces(size: int, run: Run, even: bool, given: bool) -> None:
     assert not given or all(ours is out for ours, out in zip(found, outs, strict=True))
 
 
+def check_transfers(size: int, run: Run) -> None:
+    """Let every rank send to and receive from all others, in an order of its own, then wait."""
+
+    def work(rank: int, group: Any) -> dict[int, Any]:
+        peers = [peer for peer in range(size) if peer != rank]
+        found = {peer: torch.zeros(3) for peer in peers}
+        asked = [lambda p=p: group.send(torch.full((3,), 10.0 * rank + p), p) for p in peers]
+        asked += [lambda p=p: group.recv(found[p], p) for p in peers]
+        pending = [ask() for ask in random.sample(asked, len(asked))]
+        for transfer in pending:
+            transfer.wait()
+        return found
+
+    for rank, found in enumerate(run(work)):
+        for peer, x in found.items():
+            torch.testing.assert_close(x, torch.full((3,), 10.0 * peer + rank))
+
+
 def check_exchanges(size: int, run: Run) -> None:
     """Send every rank a piece of its own, of any size and of one row."""
     table = [[random.randrange(3) for _ in range(size)] for _ in range(size)]

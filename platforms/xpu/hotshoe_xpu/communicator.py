@@ -8,7 +8,6 @@ composed from them.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -21,15 +20,16 @@ from torch.distributed.distributed_c10d import AllgatherOptions
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import CommunicatorSpec, Verdict, accept, refuse
 from hotshoe_triton.communicator import Communicator
+from hotshoe_xpu.extension import hindrance
 
 SCORE = 40
-PACKAGE = "oneccl_bindings_for_pytorch"
+PACKAGE, DISTRIBUTION = "oneccl_bindings_for_pytorch", "oneccl_bind_pt"
 
 
 def supports(spec: CommunicatorSpec, facts: DeviceFacts) -> Verdict:
     """Judge by whether the bindings are installed; they are not imported."""
-    if importlib.util.find_spec(PACKAGE) is None:
-        return refuse(f"package {PACKAGE} is not installed")
+    if missing := hindrance(PACKAGE, DISTRIBUTION):
+        return refuse(missing)
     return accept(SCORE, "oneCCL through its bindings")
 
 

@@ -8,7 +8,6 @@ it is there.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from typing import Any
 
 import torch
@@ -17,16 +16,18 @@ from torch import Tensor
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import AddNormSpec, GatedActivationSpec, NormSpec, Verdict
 from hotshoe_triton.device import judged
+from hotshoe_xpu.extension import hindrance
 
 SCORE = 30
-PACKAGE = "intel_extension_for_pytorch"
+PACKAGE = DISTRIBUTION = "intel_extension_for_pytorch"
 DTYPES = ("bfloat16", "float16", "float32")
 
 
 def judge(dtype: str, refusals: dict[str, bool]) -> Verdict:
     """Accept what the extension has a kernel for."""
+    missing = hindrance(PACKAGE, DISTRIBUTION)
     refusals = {
-        f"package {PACKAGE} is not installed": importlib.util.find_spec(PACKAGE) is None,
+        missing: bool(missing),
         f"element type {dtype} is not one of {', '.join(DTYPES)}": dtype not in DTYPES,
         **refusals,
     }

@@ -121,22 +121,27 @@ def test_transfers_begin_together_and_before_the_next_collective() -> None:
     assert library.told[-1] == "wait"
 
 
+def one_by_one(rank: int, size: int) -> list[tuple[int, int]]:
+    """Return senders and receivers in the order in which a rank begins its transfers."""
+    order: list[tuple[int, int]] = []
+    group = build_with("gloo")(CommunicatorSpec(size), FACTS)
+    group._group = library = OneAtATime()
+    group.rank = rank
+    library.supports_coalescing = False
+    library.send = lambda tensors, to, tag: order.append((rank, to))
+    library.recv = lambda tensors, source, tag: order.append((source, rank))
+    peers = [peer for peer in range(size) if peer != rank]
+    pending = [group.send(torch.zeros(1), peer) for peer in peers]
+    pending += [group.recv(torch.zeros(1), peer) for peer in peers]
+    for transfer in pending:
+        transfer.wait()
+    return order
+
+
 def test_transfers_that_begin_one_by_one_do_so_in_one_order_on_all_ranks() -> None:
-    told = {}
-    for rank in range(3):
-        group = build_with("gloo")(CommunicatorSpec(3), FACTS)
-        group._group, group.rank = OneAtATime(), rank
-        group._group.supports_coalescing = False
-        group._group.send = lambda tensors, to, tag, rank=rank: order.append((rank, to))
-        group._group.recv = lambda tensors, source, tag, rank=rank: order.append((source, rank))
-        told[rank] = order = []
-        peers = [peer for peer in range(3) if peer != rank]
-        pending = [group.send(torch.zeros(1), peer) for peer in peers]
-        pending += [group.recv(torch.zeros(1), peer) for peer in peers]
-        for transfer in pending:
-            transfer.wait()
     every = [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)]
-    assert told == {rank: [ends for ends in every if rank in ends] for rank in range(3)}
+    for rank in range(3):
+        assert one_by_one(rank, 3) == [ends for ends in every if rank in ends]
 
 
 def test_a_transfer_without_its_other_side_is_an_engine_error() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from tests.platforms.threads import check_exchanges, check_pieces, met
+from tests.platforms.threads import check_exchanges, check_pieces, check_transfers, met
 from tests.platforms.xpu.conftest import on_host
 from torch._C import _distributed_c10d
 
@@ -19,7 +19,7 @@ from hotshoe_xpu import communicator
 from hotshoe_xpu.communicator import Composed
 
 FACTS = on_host()
-ALLOWED = {"allreduce", "allgather", "broadcast", "send", "recv", "abort"}
+ALLOWED = {"allreduce", "allgather", "broadcast", "send", "recv", "abort", "supports_coalescing"}
 
 
 class Narrow:
@@ -54,6 +54,10 @@ def test_exchanges(group) -> None:
     check_exchanges(*group)
 
 
+def test_transfers(group) -> None:
+    check_transfers(*group)
+
+
 def test_rows_that_do_not_divide(group) -> None:
     size, run = group
     with pytest.raises(ValueError, match="do not divide"):
@@ -66,6 +70,7 @@ def test_the_bindings_are_refused_where_they_are_missing(monkeypatch) -> None:
     fake = types.ModuleType(communicator.PACKAGE)
     fake.__spec__ = importlib.machinery.ModuleSpec(communicator.PACKAGE, None)
     monkeypatch.setitem(sys.modules, communicator.PACKAGE, fake)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: torch.__version__)
     assert communicator.supports(CommunicatorSpec(2), FACTS).score == 40
     built = communicator.build(CommunicatorSpec(2), FACTS)
     assert isinstance(built, Communicator) and built.size == 2

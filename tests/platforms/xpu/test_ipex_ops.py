@@ -42,6 +42,7 @@ def package(monkeypatch: pytest.MonkeyPatch) -> None:
     fake.__spec__ = importlib.machinery.ModuleSpec(ipex_ops.PACKAGE, None)
     fake.llm = types.SimpleNamespace(functional=functional)
     monkeypatch.setitem(sys.modules, ipex_ops.PACKAGE, fake)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: torch.__version__)
     operators = types.SimpleNamespace(silu_and_mul=silu_and_mul)
     monkeypatch.setattr(torch.ops, "torch_ipex", operators, raising=False)
 
