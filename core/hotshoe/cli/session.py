@@ -110,4 +110,5 @@ def report_failures(reasons: Iterable[str]) -> int:
 
 def show_device(facts: DeviceFacts) -> str:
     """Describe a device in one phrase."""
-    return f"{facts.name}, {facts.arch}, {facts.compute_units} compute units"
+    units = "unit" if facts.compute_units == 1 else "units"
+    return f"{facts.name}, {facts.arch}, {facts.compute_units} compute {units}"
