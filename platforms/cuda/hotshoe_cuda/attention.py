@@ -27,7 +27,8 @@ MAX_HEAD_DIM = 128
 def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
     """Judge what cuDNN adds; the rest is judged as for Triton."""
     refusals = {
-        f"{facts.arch} is older than sm_90": "wgmma" not in facts.features,
+        f"faster on sm_90 alone, as far as is known, not on {facts.arch}": "wgmma"
+        not in facts.features,
         "windows, soft caps and sinks are not computed": spec.window is not None
         or spec.softcap is not None
         or spec.sinks,
