@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 
+import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
@@ -21,24 +22,33 @@ from hotshoe_triton.device import judged
 SCORE = 40
 PACKAGE = "flash_attn_interface"
 DTYPES = ("bfloat16", "float16")
+#: A block that is a multiple of a kernel's tile of keys is copied whole, and the values behind a
+#: request's end are multiplied by zero: what nobody owns may be NaN. Up to a head_dim, the largest
+#: size that is no multiple.
+MAX_BLOCK_SIZES = {192: 64, 256: 32}
 
 
 def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
     """Judge what its kernels are built for; the rest as for Triton, whose cache it reads."""
+    paged = attention.supports(spec, facts)
+    if not paged.accepted:
+        return paged
+    largest = next(size for dim, size in MAX_BLOCK_SIZES.items() if spec.head_dim <= dim)
     refusals = {
         f"package {PACKAGE} (FlashAttention 3) is not installed": importlib.util.find_spec(PACKAGE)
         is None,
         f"FlashAttention 3 has no kernels for {facts.arch}, but for sm_90": facts.arch != "sm_90",
         f"element type {spec.dtype} is not one of {', '.join(DTYPES)}": spec.dtype not in DTYPES,
         "sinks are not computed": spec.sinks,
+        f"block_size {spec.block_size} exceeds {largest}: blocks are copied with what is behind "
+        "a request's end": spec.block_size > largest,
     }
-    paged = attention.supports(spec, facts)
     note = "FlashAttention 3; chosen by name alone until it has been measured here"
-    return judged(refusals, SCORE, note) if paged.accepted else paged
+    return judged(refusals, SCORE, note)
 
 
 class Attention:
-    """See `hotshoe.slots.AttentionOp`."""
+    """See `hotshoe.slots.AttentionOp`. Building it starts the kernel once."""
 
     layout = attention.LAYOUT
 
@@ -52,6 +62,17 @@ class Attention:
             "window_size": (-1 if spec.window is None else spec.window - 1, 0),
             "softcap": spec.softcap or 0.0,
         }
+        self._run_once(spec, facts)
+
+    def _run_once(self, spec: AttentionSpec, facts: DeviceFacts) -> None:
+        """Load the kernel, or fail while there is another candidate: builds may leave some out."""
+        dtype, device = getattr(torch, spec.dtype), facts.device
+        heads, size, dim = self._shape
+        q = torch.zeros((1, spec.num_heads, dim), dtype=dtype, device=device)
+        cache = torch.zeros((2, 1, heads * size * dim), dtype=dtype, device=device)
+        starts = torch.arange(2, dtype=torch.int32, device=device)
+        zero, one = starts[:1], starts[1:]
+        self(q, cache, AttentionMetadata(1, starts, one, zero[None], zero, 1, 1), None)
 
     def __call__(
         self, q: Tensor, cache: Tensor, metadata: AttentionMetadata, sinks: Tensor | None

@@ -29,18 +29,44 @@ def flash_attn_with_kvcache(
     q: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
-    cache_seqlens: Tensor | None = None,
+    k: Tensor | None = None,
+    v: Tensor | None = None,
+    qv: Tensor | None = None,
+    rotary_cos: Tensor | None = None,
+    rotary_sin: Tensor | None = None,
+    cache_seqlens: int | Tensor | None = None,
+    cache_batch_idx: Tensor | None = None,
+    cache_leftpad: Tensor | None = None,
     page_table: Tensor | None = None,
     cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k_new: Tensor | None = None,
     max_seqlen_q: int | None = None,
+    rotary_seqlens: Tensor | None = None,
+    q_descale: Tensor | None = None,
+    k_descale: Tensor | None = None,
+    v_descale: Tensor | None = None,
     softmax_scale: float | None = None,
     causal: bool = False,
     window_size: tuple[int, int] = (-1, -1),
+    attention_chunk: int = 0,
     softcap: float = 0.0,
+    rotary_interleaved: bool = True,
+    scheduler_metadata: Tensor | None = None,
+    num_splits: int = 0,
+    pack_gqa: bool | None = None,
+    sm_margin: int = 0,
+    return_softmax_lse: bool = False,
 ) -> Tensor:
-    """Do what its docstring says: the mask is aligned to the end of keys and queries."""
+    """Compute what the package does, which aligns the mask to the end of keys and queries.
+
+    It wants the types, shapes and strides that are asserted, and computes nothing behind the last
+    query. Its signature is that of version 3.0.
+    """
     assert causal and q.stride(-1) == k_cache.stride(-1) == v_cache.stride(-1) == 1
     assert {x.dtype for x in (cache_seqlens, page_table, cu_seqlens_q)} == {torch.int32}
+    assert page_table.stride(-1) == 1
+    assert cache_seqlens.is_contiguous() and cu_seqlens_q.is_contiguous()
+    assert len(cache_seqlens) == len(page_table) == len(cu_seqlens_q) - 1
     counts = cu_seqlens_q.diff().tolist()
     assert max_seqlen_q == max(counts)
     page_size, heads, dim = k_cache.shape[1:]
@@ -144,11 +170,27 @@ def test_without_the_package_it_is_refused() -> None:
         (replace(SPEC, kv_dtype="fp8_e4m3"), H200, "differs from dtype"),
         (replace(SPEC, sinks=True), H200, "sinks"),
         (replace(SPEC, head_dim=512), H200, "head_dim 512"),
+        (replace(SPEC, block_size=128), H200, "block_size 128 exceeds 64"),
+        (replace(SPEC, head_dim=256, block_size=64), H200, "block_size 64 exceeds 32"),
     ],
 )
 def test_refusals(package, spec: AttentionSpec, facts: DeviceFacts, reason: str) -> None:
     verdict = flash3.supports(spec, facts)
     assert not verdict.accepted and reason in verdict.reason
+
+
+def test_what_a_build_leaves_out_is_found_out_while_there_is_another_candidate(
+    package, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_softcap(*args: object, softcap: float, **options: object) -> Tensor:
+        if softcap:
+            raise RuntimeError("This flash attention build does not support tanh softcapping.")
+        return flash_attn_with_kvcache(*args, softcap=softcap, **options)
+
+    monkeypatch.setattr(sys.modules[flash3.PACKAGE], "flash_attn_with_kvcache", without_softcap)
+    flash3.Attention(SPEC, H200)
+    with pytest.raises(RuntimeError, match="does not support tanh softcapping"):
+        flash3.Attention(replace(SPEC, softcap=5.0), H200)
 
 
 def test_others_are_preferred_until_it_has_been_measured(package) -> None:
