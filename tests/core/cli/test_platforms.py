@@ -16,7 +16,7 @@ ONE = DeviceFacts("p", "cpu", "Chip", "v1", 3 << 30, 1)
     ("detection", "facts", "shown"),
     [
         (Available(7), FACTS, ("available", "7", "Chip, v1, 4 compute units", "3,072 MiB", "a b")),
-        (Available(), ONE, ("available", "0", "Chip, v1, 1 compute unit", "3,072 MiB", "")),
+        (Available(0), ONE, ("available", "0", "Chip, v1, 1 compute unit", "3,072 MiB", "")),
         (Absent("no device"), None, ("absent", "", "", "", "no device")),
         (Broken("OSError: x"), None, ("broken", "", "", "", "OSError: x")),
     ],
