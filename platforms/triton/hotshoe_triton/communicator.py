@@ -28,6 +28,9 @@ from hotshoe.platform import DeviceFacts
 from hotshoe.slots import CommunicatorSpec, Rendezvous, Verdict, accept, refuse
 
 SCORE = 50
+#: PyTorch ends a process whose collective is lost, but first waits four times this for a record of
+#: it, a minute if it is not told.
+ENDING = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "250"}
 
 
 def supports_backend(backend: str) -> Callable[[CommunicatorSpec, DeviceFacts], Verdict]:
@@ -99,8 +102,8 @@ class Communicator:
         timeout = timedelta(seconds=rendezvous.timeout_s)
         store = dist.FileStore(str(Path(rendezvous.directory) / self._backend), self.size)
         store.set_timeout(timeout)
-        # PyTorch would write a record of a lost collective for a minute before it ends the process.
-        os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "0")
+        for name, value in ENDING.items():
+            os.environ.setdefault(name, value)
         try:
             # A library waits for the others without end, so all must be there before it is asked.
             store.set(f"here {self.rank}", "")
