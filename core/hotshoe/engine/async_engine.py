@@ -151,7 +151,7 @@ class AsyncEngine:
 
     @property
     def num_restarts(self) -> int:
-        return self._link.num_restarts
+        return self._info.num_restarts
 
     async def generate(
         self,

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 from hotshoe.config import EngineConfig
@@ -98,7 +99,8 @@ class Child:
             contextlib.closing(SocketPort(path, self._control)) as port,
         ):
             self._path = path
-            self._loop = EngineLoop(booted.core, booted.info, port)
+            info = replace(booted.info, num_restarts=start.num_restarts)
+            self._loop = EngineLoop(booted.core, info, port)
             if not self._stopping:
                 self._control.send(encode(Ready()))
                 self._loop.run()

@@ -51,6 +51,7 @@ class EngineInfo:
         broken_plugins: Cause by name.
         sampling_defaults: Fields of `SamplingParams` for what requests leave open.
         has_logits: As in `WorkerInfo`.
+        num_restarts: How many engines died before this one took over.
     """
 
     config: EngineConfig
@@ -67,6 +68,7 @@ class EngineInfo:
     broken_plugins: Mapping[str, str] = field(default_factory=dict)
     sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
     has_logits: bool = True
+    num_restarts: int = 0
 
     @property
     def model(self) -> str:

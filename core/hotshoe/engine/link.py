@@ -40,15 +40,12 @@ class Link(Protocol):
     Attributes:
         info: What the engine is made of, as of the start.
         tokenizer: As the configuration wants it.
-        num_restarts: How often a new engine had to be started.
     """
 
     @property
     def info(self) -> EngineInfo: ...
     @property
     def tokenizer(self) -> Tokenizer | None: ...
-    @property
-    def num_restarts(self) -> int: ...
 
     def start(self) -> None:
         """Begin to call the listener."""

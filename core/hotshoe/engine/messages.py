@@ -173,11 +173,12 @@ News = Welcome | Batch | Refused | Reply | State | Unwanted | Heartbeat | Dead
 
 
 class Start(Struct, array_like=True, tag=True):
-    """Build the engine of this configuration and listen at a socket."""
+    """Build the engine of this configuration, after so many that died, and listen at a socket."""
 
     side: Side
     config: dict[str, Any]
     socket_path: str
+    num_restarts: int = 0
 
 
 class Ready(Struct, array_like=True, tag=True):

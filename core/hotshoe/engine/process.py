@@ -121,7 +121,7 @@ class EngineProcess:
         self._process, channel = spawn(COMMAND, folder)
         self._control = Connection(channel)
         self._verdict = None
-        start = Start(Side(), asdict(self._config), str(self.path))
+        start = Start(Side(), asdict(self._config), str(self.path), self.num_restarts)
         self._control.send(encode(start))
 
     def _wait_ready(self) -> None:

@@ -46,8 +46,6 @@ class Owner(Protocol):
     """Who started the engine process, and may start another one."""
 
     @property
-    def num_restarts(self) -> int: ...
-    @property
     def is_over(self) -> bool:
         """No engine runs, and none will be started."""
         ...
@@ -87,7 +85,6 @@ class SocketLink:
         self._owner = owner
         self._waker = Waker()
         self._closed = threading.Event()
-        self._num_found = 0
         self._connection: Connection | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         try:
@@ -100,10 +97,6 @@ class SocketLink:
             self._release()
             raise
         self._thread = threading.Thread(target=self._run, name="hotshoe-link", daemon=True)
-
-    @property
-    def num_restarts(self) -> int:
-        return self._num_found if self._owner is None else self._owner.num_restarts
 
     def start(self) -> None:
         self._thread.start()
@@ -250,7 +243,6 @@ class SocketLink:
                 self._connection, self.info = self._connect()
             except (EngineError, ConfigError):
                 continue
-            self._num_found += 1
             self._listener.on_found(self.info)
             return True
         return False

@@ -57,8 +57,6 @@ class ThreadLink:
         UserError: The engine cannot be built as asked.
     """
 
-    num_restarts = 0
-
     def __init__(
         self, config: EngineConfig, plugins: PluginManager | None, listener: Listener
     ) -> None:

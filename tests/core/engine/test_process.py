@@ -394,6 +394,9 @@ def test_a_further_front_end_finds_the_new_engine(start: Start) -> None:
 
     asyncio.run(asyncio.wait_for(main(), 60))
     other.close()
+    late = AsyncEngine.connect(engine._link._path)  # which did not see it
+    assert late.num_restarts == 1
+    late.close()
 
 
 def test_nobody_listens() -> None:
