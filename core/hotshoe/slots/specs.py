@@ -252,8 +252,3 @@ class CommunicatorSpec:
     """Exchange of tensors among `size` processes of one host, one device each."""
 
     size: int
-
-
-def kv_block_bytes(spec: AttentionSpec, dtype_bytes: int) -> int:
-    """Return the bytes that one block of one layer takes, K and V together."""
-    return 2 * spec.block_size * spec.num_kv_heads * spec.head_dim * dtype_bytes

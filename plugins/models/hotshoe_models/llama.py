@@ -6,6 +6,7 @@ Defaults are those of transformers' LlamaConfig.
 from hotshoe.layers import BuildContext
 from hotshoe.models import ModelConfig
 from hotshoe_models.decoder import DenseDecoder
+from hotshoe_models.spec import DecoderSpec, LayerSpec
 from hotshoe_models.values import decoder_spec, flag, layer_specs, with_defaults
 
 DEFAULTS = {
@@ -29,12 +30,19 @@ DEFAULTS = {
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build LlamaForCausalLM."""
     config = with_defaults(config, DEFAULTS)
+    return DenseDecoder(llama_spec(config, layer_specs(config, ctx)), ctx)
+
+
+def llama_spec(
+    config: ModelConfig, layers: tuple[LayerSpec, ...], **differences: float
+) -> DecoderSpec:
+    """Describe a decoder whose biases are Llama's two options."""
     bias = flag(config, "attention_bias")
-    spec = decoder_spec(
+    return decoder_spec(
         config,
-        layer_specs(config, ctx),
+        layers,
         qkv_bias=bias,
         o_bias=bias,
         mlp_bias=flag(config, "mlp_bias"),
+        **differences,
     )
-    return DenseDecoder(spec, ctx)

@@ -8,10 +8,10 @@ from dataclasses import replace
 from hotshoe.layers import BuildContext
 from hotshoe.models import ModelConfig
 from hotshoe_models.decoder import DenseDecoder
+from hotshoe_models.llama import llama_spec
 from hotshoe_models.values import (
     FULL,
     SLIDING,
-    decoder_spec,
     flag,
     layer_specs,
     layer_types,
@@ -53,18 +53,11 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
         config, lambda i: SLIDING if window is not None and not rotated[i] else FULL
     )
     layers = layer_specs(config, ctx, types, window, default_theta=DEFAULT_THETA)
-    bias = flag(config, "attention_bias")
-    spec = decoder_spec(
-        config,
-        tuple(
-            layer if turns else replace(layer, rotation=None)
-            for layer, turns in zip(layers, rotated, strict=False)
-        ),
-        qkv_bias=bias,
-        o_bias=bias,
-        mlp_bias=flag(config, "mlp_bias"),
+    layers = tuple(
+        layer if turns else replace(layer, rotation=None)
+        for layer, turns in zip(layers, rotated, strict=False)
     )
-    return DenseDecoder(spec, ctx)
+    return DenseDecoder(llama_spec(config, layers), ctx)
 
 
 def _rotated(config: ModelConfig) -> list[bool]:

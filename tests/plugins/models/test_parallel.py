@@ -15,7 +15,6 @@ from hotshoe.errors import ConfigError
 from hotshoe.layers import BuildContext
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import SLOTS, CommunicatorSpec, Rendezvous, Selector
-from hotshoe.slots.specs import kv_block_bytes
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.spec import DecoderSpec, LayerSpec
 
@@ -196,7 +195,7 @@ def test_two_processes_write_the_tokens_of_transformers(end_to_end_variant, chec
     plan = explain(EngineConfig(str(checkpoint.path), **options))
     blocks = -(-variant.max_model_len // 8) + 1
     size = blocks * sum(
-        count * kv_block_bytes(decision.spec, 4)
+        count * 2 * 8 * decision.spec.num_kv_heads * decision.spec.head_dim * 4
         for decision, count in zip(plan.decisions, plan.uses, strict=True)
         if decision.slot == "attention"
     )
