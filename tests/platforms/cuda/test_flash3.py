@@ -20,6 +20,7 @@ from hotshoe.slots import AttentionMetadata, AttentionSpec
 from hotshoe.slots.reference.attention import attend
 from hotshoe.slots.reference.kv import PagedKV
 from hotshoe_cuda import flash3
+from hotshoe_triton import attention
 
 SPEC = AttentionSpec(8, 2, 32, "bfloat16", "bfloat16", 16, 0.17)
 H200 = DeviceFacts("cuda", "cpu", "NVIDIA H200", "sm_90", 1 << 37, 132)
@@ -100,7 +101,7 @@ def package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "requests", [[(1, 1), (1, 16), (1, 70)], [(5, 5)], [(33, 70), (1, 40), (17, 17)]], ids=str
+    "requests", [[(5, 5)], [(2, 2), (1, 16), (1, 70)], [(33, 70), (1, 40), (17, 17)]], ids=str
 )
 @pytest.mark.parametrize(
     "changes",
@@ -145,14 +146,20 @@ def test_it_computes_what_the_reference_does(package, changes, requests) -> None
     )
 
 
-def test_a_step_without_requests(package) -> None:
-    none = torch.zeros(0, dtype=torch.int32)
+@pytest.mark.parametrize("num_reqs", [0, 3])
+def test_steps_that_only_decode_are_left_to_triton(
+    package, monkeypatch: pytest.MonkeyPatch, num_reqs: int
+) -> None:
+    found = torch.randn(num_reqs, 256)
+    monkeypatch.setattr(attention.Attention, "__call__", lambda *_: found)
+    op = flash3.Attention(SPEC, H200)
+    monkeypatch.setattr(op, "_prompts", lambda *_, **__: pytest.fail("FlashAttention was called"))
+    starts = torch.arange(num_reqs + 1, dtype=torch.int32)
     metadata = AttentionMetadata(
-        0, torch.zeros(1, dtype=torch.int32), none, none[:, None], none, 0, 0
+        num_reqs, starts, starts[1:], starts[1:, None], starts[1:], min(num_reqs, 1), num_reqs
     )
-    cache = torch.zeros(2, 4, SPEC.block_size * SPEC.num_kv_heads * SPEC.head_dim).bfloat16()
-    q = torch.zeros(0, SPEC.num_heads, SPEC.head_dim).bfloat16()
-    assert flash3.Attention(SPEC, H200)(q, cache, metadata, None).shape == (0, 256)
+    q = torch.randn(num_reqs, SPEC.num_heads, SPEC.head_dim).bfloat16()
+    assert op(q, torch.zeros(0), metadata, None) is found
 
 
 def test_without_the_package_it_is_refused() -> None:
@@ -193,11 +200,10 @@ def test_what_a_build_leaves_out_is_found_out_while_there_is_another_candidate(
         flash3.Attention(replace(SPEC, softcap=5.0), H200)
 
 
-def test_others_are_preferred_until_it_has_been_measured(package) -> None:
-    assert flash3.supports(SPEC, H200).accepted
+def test_it_is_preferred_where_it_is_installed(package) -> None:
     facts = replace(H200, features=frozenset({"wgmma", "tma"}))
     scores = attention_scores(SPEC, facts)
-    assert scores["cudnn"] > scores["triton"] > scores["flash3"] > scores["triton_alone"]
+    assert scores["flash3"] > scores["cudnn"] > scores["triton"] > scores["triton_alone"]
 
 
 def test_looking_for_it_does_not_import_it(monkeypatch: pytest.MonkeyPatch) -> None:
