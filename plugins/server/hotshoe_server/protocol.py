@@ -39,6 +39,22 @@ def protocol_for(config: ServerConfig, turn_away: TurnAway = let_in) -> type[asy
     return type("LimitedProtocol", (BoundedProtocol,), limits)
 
 
+class _UntilClosed(int):
+    """A length that an answer neither exceeds nor falls short of: the connection's end is its end.
+
+    Source: RFC 9112, sections 6.1 and 6.3.
+    """
+
+    def __lt__(self, other: int) -> bool:
+        return False
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    def __sub__(self, other: int) -> _UntilClosed:
+        return self
+
+
 class BoundedProtocol(HttpToolsProtocol):
     """One connection.
 
@@ -120,6 +136,9 @@ class BoundedProtocol(HttpToolsProtocol):
         refusal = self.turn_away(self.url, self.headers) if self._is_plain_post() else None
         if refusal is None:
             super().on_headers_complete()
+            if self.parser.get_http_version() == "1.0":  # it knows no chunks
+                self.cycle.chunked_encoding = False
+                self.cycle.expected_content_length = _UntilClosed()
             return
         self._is_turned_away = True
         self._num_unread_bytes = 0

@@ -110,6 +110,19 @@ def test_what_grows_beside_a_body(parts: list[bytes]) -> None:
     assert error_of(last) == (431, "headers_too_large")
 
 
+@pytest.mark.parametrize("extra", [b"", b"connection: keep-alive\r\n"])
+def test_an_old_client_gets_no_chunks(extra: bytes) -> None:
+    async def in_pieces(scope, receive, send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for piece in (b"one ", b"two ", b""):
+            await send({"type": "http.response.body", "body": piece, "more_body": bool(piece)})
+
+    answer = exchange(b"GET / HTTP/1.0\r\nhost: x\r\n" + extra + b"\r\n", app=in_pieces)
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert body == b"one two "
+    assert b"transfer-encoding" not in head and b"connection: close" in head
+
+
 def test_a_body_in_many_small_chunks() -> None:
     parts = [CHUNKED, *[b"1\r\na\r\n" * 400] * 8, b"0\r\n\r\n"]
     answer = exchange(*parts, pause_s=0.01, app=read_all, read_timeout_s=30.0)
