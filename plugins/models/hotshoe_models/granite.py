@@ -6,12 +6,11 @@ Defaults are those of transformers' GraniteConfig.
 from hotshoe.layers import BuildContext
 from hotshoe.models import ModelConfig
 from hotshoe_models.decoder import DenseDecoder
-from hotshoe_models.llama import DEFAULTS as LLAMA_DEFAULTS
-from hotshoe_models.llama import llama_spec
+from hotshoe_models.llama import SHAPE, llama_spec
 from hotshoe_models.values import layer_specs, number, with_defaults
 
 DEFAULTS = {
-    **LLAMA_DEFAULTS,
+    **SHAPE,
     "embedding_multiplier": 1.0,
     "logits_scaling": 1.0,
     "residual_multiplier": 1.0,

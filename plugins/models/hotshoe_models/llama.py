@@ -9,14 +9,14 @@ from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.spec import DecoderSpec, LayerSpec
 from hotshoe_models.values import decoder_spec, flag, layer_specs, with_defaults
 
-DEFAULTS = {
+#: What other families of this shape share.
+SHAPE = {
     "vocab_size": 32000,
     "hidden_size": 4096,
     "intermediate_size": 11008,
     "num_hidden_layers": 32,
     "num_attention_heads": 32,
     "num_key_value_heads": None,
-    "head_dim": None,
     "hidden_act": "silu",
     "max_position_embeddings": 2048,
     "rms_norm_eps": 1e-6,
@@ -25,6 +25,7 @@ DEFAULTS = {
     "attention_bias": False,
     "mlp_bias": False,
 }
+DEFAULTS = {**SHAPE, "head_dim": None}
 
 
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:

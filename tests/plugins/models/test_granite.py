@@ -1,8 +1,15 @@
 """Granite: where its four factors go."""
 
+import ast
+import inspect
+from pathlib import Path
+
 import pytest
 
 from hotshoe.errors import CheckpointError
+from hotshoe_models import granite
+
+PAGE = Path(__file__).resolve().parents[3] / "docs/reference/models.md"
 
 
 def specs(ctx, wanted):
@@ -36,3 +43,10 @@ BAD = [
 def test_bad_values_are_named(build_family, values, message):
     with pytest.raises(CheckpointError, match=message):
         build_family("Granite", **values)
+
+
+def test_the_page_about_models_shows_this_family_as_it_is():
+    [shown] = [b for b in PAGE.read_text().split("```python\n") if b.startswith("def build(")]
+    real = ast.parse(inspect.getsource(granite.build))
+    del real.body[0].body[0]  # the docstring
+    assert ast.dump(ast.parse(shown.partition("```")[0])) == ast.dump(real)
