@@ -9,7 +9,8 @@ import os
 import socket
 import sys
 import threading
-from typing import BinaryIO
+from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 
@@ -41,10 +42,22 @@ def main() -> int:
         if extension.options is not None
     ]
 
+    config = ServerConfig(**mission.server)
+
+    def leave() -> NoReturn:
+        """End with the supervisor, who removes nothing more."""
+        if config.admin_socket is not None:
+            Path(config.admin_socket).unlink(missing_ok=True)
+        os._exit(1)
+
+    def watch() -> None:
+        channel.read()
+        leave()
+
     def load() -> AsyncEngine:
         if channel.readline() != READY:
-            os._exit(1)
-        threading.Thread(target=_watch, args=(channel,), daemon=True).start()
+            leave()
+        threading.Thread(target=watch, daemon=True).start()
         client = AsyncEngine.connect(mission.engine_socket)
         for line in describe(client):
             tell(line)
@@ -54,7 +67,6 @@ def main() -> int:
         if mission.process == 0:
             say(line)
 
-    config = ServerConfig(**mission.server)
     shared = Shared(mission.process, mission.shared_file, socket.socket(fileno=mission.store))
     server = Server(config, plugins, with_options(found, options), load, tell, shared)
     try:
@@ -62,12 +74,6 @@ def main() -> int:
     except HotshoeError as error:
         say(f"hotshoe: error: {error}")
         return HOPELESS if isinstance(error, UserError) else 1
-
-
-def _watch(channel: BinaryIO) -> None:
-    """End with the supervisor."""
-    channel.read()
-    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def open_unix(path: str) -> socket.socket:
         ConfigError: Somebody serves it, or the path cannot be used.
     """
     try:
-        _remove_dead(Path(path))
+        remove_dead(Path(path))
         with _closed_on_error(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as listener:
             mask = os.umask(0o177)
             try:
@@ -92,8 +92,12 @@ def _closed_on_error(made: socket.socket) -> Iterator[socket.socket]:
         raise
 
 
-def _remove_dead(path: Path) -> None:
-    """Remove a socket file that a killed server has left."""
+def remove_dead(path: Path) -> None:
+    """Remove a socket file that a killed server has left.
+
+    Raises:
+        ConfigError: Somebody serves it, or it is no socket.
+    """
     if not path.exists():
         return
     if not stat.S_ISSOCK(path.stat().st_mode):

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -24,8 +25,10 @@ import msgspec
 from hotshoe.config import EngineConfig
 from hotshoe.engine.process import EngineProcess
 from hotshoe.engine.spawn import spawn
+from hotshoe.errors import ConfigError
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.signals import signals_call
+from hotshoe_server.sockets import remove_dead
 from hotshoe_server.store import ResponseStore
 from hotshoe_server.store_link import serve_store
 
@@ -188,3 +191,6 @@ class Supervisor:
             await asyncio.sleep(POLL_S)
         for worker in self._workers:
             worker.release()
+        if self._config.admin_socket is not None:
+            with contextlib.suppress(ConfigError):  # it is another server's
+                remove_dead(Path(self._config.admin_socket))
