@@ -26,10 +26,15 @@ class Place:
 
     def __init__(self, device: str) -> None:
         self.device = device
-        self._placed: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._placed: list[tuple[Tensor, Tensor, Tensor, bool]] = []
 
-    def __call__(self, tensor: Tensor) -> Tensor:
-        """Return a copy of the same size and strides on the device, NaN or ones around it."""
+    def __call__(self, tensor: Tensor, written: bool = False) -> Tensor:
+        """Return a copy of the same size and strides on the device, NaN or ones around it.
+
+        Args:
+            tensor: What to copy.
+            written: Whether the operation may write into it.
+        """
         if not tensor.numel():
             return tensor.to(self.device, copy=True)
         steps = zip(tensor.shape, tensor.stride(), strict=True)
@@ -38,15 +43,19 @@ class Place:
         here = torch.full((span + 2 * guard,), _filler(tensor)).to(tensor.dtype)
         here[guard : guard + span] = tensor.as_strided((span,), (1,))
         there = here.to(self.device, copy=True)
-        self._placed.append((tensor, here, there))
+        self._placed.append((tensor, here, there, written))
         return there.as_strided(tensor.shape, tensor.stride(), guard)
 
     def overrun(self) -> str:
-        """Say what was written beside a tensor or between its rows, empty for nothing."""
-        for tensor, here, there in self._placed:
+        """Say what was written where it must not be, empty for nothing.
+
+        That is beside a tensor, between its rows, or within one that is to be read alone.
+        """
+        for tensor, here, there, written in self._placed:
             guard = GUARD_BYTES // tensor.itemsize
             changed = (_bytes(there.cpu()) != _bytes(here)).view(here.numel(), -1).any(1)
-            changed.as_strided(tensor.shape, tensor.stride(), guard).fill_(False)
+            if written:
+                changed.as_strided(tensor.shape, tensor.stride(), guard).fill_(False)
             if changed.any():
                 at = int(changed.nonzero()[0, 0]) - guard
                 return f"element {at} of the memory of a {list(tensor.shape)} tensor was written"
@@ -54,7 +63,7 @@ class Place:
 
     def spoil(self) -> None:
         """Overwrite all that was placed so far, as its owner may once a call has returned."""
-        for tensor, _, there in self._placed:
+        for tensor, _, there, _ in self._placed:
             there.fill_(_filler(tensor))
         self._placed.clear()
 

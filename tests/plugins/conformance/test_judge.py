@@ -86,6 +86,17 @@ def overrunning(spec, facts):
     return norm
 
 
+def spoiling(spec, facts):
+    """Leaves another weight behind."""
+
+    def norm(x, weight):
+        out = rms_norm(x, weight, spec.eps, spec.weight_offset)
+        weight.zero_()
+        return out
+
+    return norm
+
+
 def hoarding(spec, facts):
     """Writes every result into the same memory."""
     kept = {}
@@ -112,6 +123,7 @@ def clinging(spec, facts):
     ("build", "defect"),
     [
         (overrunning, "it writes where it must not: element -1 of the memory of a [5, 64] tensor"),
+        (spoiling, "it writes where it must not: element 0 of the memory of a [64] tensor"),
         (hoarding, "y: another call returns the memory of the first one's result"),
         (clinging, "y: another call with the same inputs gives another result"),
         (nan, "y: nan instead of"),

@@ -53,11 +53,19 @@ def test_writes_beside_a_tensor_and_between_its_rows_are_seen(dtype) -> None:
     ends = (-1, tensor.stride(0) * 2 + 5)
     for at in (*ends, *([6] if rows is not None else [])):
         place = Place("cpu")
-        x = place(tensor)
+        x = place(tensor, written=True)
         x.zero_()
         assert place.overrun() == ""
         x.as_strided((1,), (1,), x.storage_offset() + at).zero_()
         assert place.overrun() == f"element {at} of the memory of a [3, 5] tensor was written"
+
+
+def test_writes_into_what_is_only_read_are_seen() -> None:
+    place = Place("cpu")
+    x = place(torch.ones(3, 5))
+    assert place.overrun() == ""
+    x[1, 2] = 7
+    assert place.overrun() == "element 7 of the memory of a [3, 5] tensor was written"
 
 
 def test_what_was_placed_is_overwritten_afterwards() -> None:

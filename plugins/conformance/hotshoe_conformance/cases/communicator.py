@@ -151,7 +151,7 @@ class CommunicatorProblem:
         return self.case.verb == "all_reduce"
 
     def call(self, op: Any, place: Place) -> Mapping[str, Tensor]:
-        x, case = place(self.inputs[self.rank]), self.case
+        x, case = place(self.inputs[self.rank], written=True), self.case
         in_place = case.verb == "all_reduce" and case.out
         out = None
         if case.out and case.verb in PIECES:

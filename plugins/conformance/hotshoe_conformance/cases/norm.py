@@ -73,7 +73,7 @@ class NormProblem:
         x, weight = place(self.x), place(self.weight)
         if self.residual is None:
             return {"y": plain(op(x, weight), self.spec.quant), "x": x}
-        y, total = op(x, place(self.residual), weight)
+        y, total = op(x, place(self.residual, written=True), weight)
         return {"y": plain(y, self.spec.quant), "residual": total}
 
     def expected(self) -> Mapping[str, Expected]:

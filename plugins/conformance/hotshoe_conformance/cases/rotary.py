@@ -129,7 +129,7 @@ class RotaryProblem:
         numel = spec.block_size * spec.num_kv_heads * spec.head_dim
         cache = place.empty(2, far + self.num_blocks, numel, dtype=dtype)
         cache[:, far:].fill_(float("nan"))
-        qkv, positions = place(self.qkv), place(self.positions)
+        qkv, positions = place(self.qkv, written=True), place(self.positions)
         slots = place((self.slots + far * spec.block_size).int())
         cos_sin = None if self.cos_sin is None else place(self.cos_sin)
         norms = None
