@@ -37,16 +37,17 @@ class DeviceFacts:
     features: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        for name, kind in _FACT_TYPES.items():
-            value = getattr(self, name)
-            if not isinstance(value, kind):
-                raise TypeError(f"DeviceFacts.{name} is of type {kind.__name__}, not {value!r}")
+        _check_types(self, str, "platform", "device", "name", "arch")
+        _check_types(self, int, "memory_bytes", "compute_units")
 
 
-_FACT_TYPES = {
-    **dict.fromkeys(("platform", "device", "name", "arch"), str),
-    **dict.fromkeys(("memory_bytes", "compute_units"), int),
-}
+def _check_types(value: object, kind: type, *names: str) -> None:
+    """Refuse a value of a platform whose fields are something else than they have to be."""
+    for name in names:
+        found = getattr(value, name)
+        if not isinstance(found, kind):
+            whose = type(value).__name__
+            raise TypeError(f"{whose}.{name} is of type {kind.__name__}, not {found!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,9 @@ class Available:
     """The hardware is here. Automatic choice takes the highest score, then the name."""
 
     score: int
+
+    def __post_init__(self) -> None:
+        _check_types(self, int, "score")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,11 @@ class MemoryBudget:
     available_bytes: int
     note: str = ""
     free_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_types(self, int, "available_bytes")
+        if self.free_bytes is not None:
+            _check_types(self, int, "free_bytes")
 
     def after(self, weight_bytes: int) -> MemoryBudget:
         """Return what it would be if weights took so much: the cache's share of what is left."""

@@ -57,3 +57,9 @@ def test_a_budget_after_weights_have_been_loaded(
     budget: MemoryBudget, weights: int, left: int
 ) -> None:
     assert budget.after(weights).available_bytes == left
+
+
+@pytest.mark.parametrize("values", [("1",), (None,), (1.5,), (1, "", "2")])
+def test_a_budget_is_of_whole_bytes(values: tuple) -> None:
+    with pytest.raises(TypeError, match=r"MemoryBudget\.\w+_bytes is of type int, not"):
+        MemoryBudget(*values)

@@ -23,7 +23,13 @@ from hotshoe.executor import Worker
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import Available, Change, DeviceFacts, MemoryBudget, Platform, Target
 from hotshoe.plugins import PluginManager
-from hotshoe.plugins.platforms import HOOK, candidates_of, choose_platform
+from hotshoe.plugins.platforms import (
+    HOOK,
+    blaming,
+    candidates_of,
+    choose_platform,
+    targets_of,
+)
 from hotshoe.slots import (
     COMPOSED,
     PLAIN_LAYOUT,
@@ -179,21 +185,23 @@ def declared_targets(config: EngineConfig, plugins: PluginManager) -> Sequence[T
     One that cannot be imported declares none; `hotshoe platforms` says why.
     """
     if config.platform != "auto":
-        return named_platform(config, plugins).targets
+        platform = named_platform(config, plugins)
+        with blaming(platform.name):
+            return targets_of(platform)
     found: list[Target] = []
-    for _, platform in sorted(plugins.mapping(HOOK).items()):
-        found += _targets_of(platform)
+    for _, reference in sorted(plugins.mapping(HOOK).items()):
+        found += _targets_of(reference)
     return found
 
 
 def _targets_of(reference: str) -> Sequence[Target]:
     try:
         platform: Platform = resolve_lazy(reference)()
+        return targets_of(platform)
     except KeyboardInterrupt:
         raise
     except BaseException:  # whatever it is, `hotshoe platforms` says it
         return ()
-    return platform.targets
 
 
 class _Recorded(Platform):

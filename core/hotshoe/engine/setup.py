@@ -55,7 +55,11 @@ class EngineSetup:
 
             plugins = [(record.name, record.version) for record in self.plugins.records]
             return ParallelWorker(self.config, self.model_config.eos_token_ids, plugins)
-        return self.platform.create_worker(self.config) or self.torch_worker()
+        with blaming(self.platform.name):
+            own = self.platform.create_worker(self.config)
+            if not isinstance(own, Worker | None):
+                raise TypeError(f"create_worker() returned {type(own).__name__}, not a Worker")
+        return own or self.torch_worker()
 
     def torch_worker(self, rendezvous: Rendezvous | None = None) -> Any:
         """Make core's own worker, one of several where there is a rendezvous."""
@@ -111,7 +115,7 @@ def prepare(
     resolved = config.resolve_changes(changes)
     with blaming(platform.name):
         by_platform = list(platform.resolve(resolved))
-    resolved = resolved.resolve_changes(by_platform)
+        resolved = resolved.resolve_changes(by_platform)
     if resolved.tensor_parallel_size > 1:
         platform.take_part(rank, resolved.tensor_parallel_size)
     by_core = _remaining_changes(resolved, platform)
@@ -160,7 +164,9 @@ def _model_changes(config: EngineConfig, model: ModelConfig, platform: Platform)
             "positions; lower it, or change the model's rope scaling with --hf-overrides"
         )
     if config.dtype == "auto":
-        changes.append(Change("dtype", *platform.dtype_for(model.dtype)))
+        with blaming(platform.name):
+            dtype, reason = platform.dtype_for(model.dtype)
+        changes.append(Change("dtype", dtype, reason))
     return changes
 
 

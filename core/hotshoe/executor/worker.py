@@ -44,6 +44,7 @@ class WorkerInfo:
     has_logits: bool = True
 
 
+@runtime_checkable
 class Worker(Protocol):
     """Computes steps, one after the other, in the order they are given."""
 

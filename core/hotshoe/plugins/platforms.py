@@ -6,10 +6,10 @@ of another one without being asked.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from hotshoe.errors import PlatformError, PluginError, UserError
 from hotshoe.lazy import resolve_lazy
@@ -22,6 +22,7 @@ from hotshoe.platform import (
     DeviceFacts,
     Platform,
     PlatformStatus,
+    Target,
 )
 from hotshoe.plugins.manager import PluginManager, cause_of
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from hotshoe.slots import Candidate
 
 HOOK = "hotshoe_platforms"
+T = TypeVar("T")
 
 
 def list_platforms(plugins: PluginManager) -> list[PlatformStatus]:
@@ -82,10 +84,30 @@ def facts_of(platform: Platform) -> DeviceFacts:
     Raises:
         TypeError: They are none.
     """
-    facts = platform.facts()
-    if not isinstance(facts, DeviceFacts):
-        raise TypeError(f"facts() returned {type(facts).__name__}, not DeviceFacts")
-    return facts
+    return checked(platform.facts(), DeviceFacts, "facts() returned")
+
+
+def targets_of(platform: Platform) -> Sequence[Target]:
+    """Return a platform's targets.
+
+    Raises:
+        TypeError: One of them is none.
+    """
+    return [checked(target, Target, "targets holds") for target in platform.targets]
+
+
+def checked(found: object, kind: type[T], lead: str) -> T:
+    """Return what a platform supplied.
+
+    Args:
+        lead: How it was supplied, such as `facts() returned`.
+
+    Raises:
+        TypeError: It is of another type than the contract says.
+    """
+    if not isinstance(found, kind):
+        raise TypeError(f"{lead} {type(found).__name__}, not {kind.__name__}")
+    return found
 
 
 @contextmanager
@@ -147,6 +169,8 @@ def _probe(plugins: PluginManager, name: str) -> tuple[Platform | None, Detectio
             detection = platform.probe()
         if not isinstance(detection, Detection):
             return None, Broken(f"probe() returned {type(detection).__name__}, not a detection")
+        if platform.name != name:
+            return None, Broken(f"it calls itself {platform.name!r}; its plugin names it {name!r}")
         return platform, detection
     except KeyboardInterrupt:
         raise

@@ -21,9 +21,9 @@ from hotshoe.layers.weights import WeightTable
 from hotshoe.loader import load_weights
 from hotshoe.models import ModelConfig
 from hotshoe.models.base import Model, ModelBuilder
-from hotshoe.platform import Platform
+from hotshoe.platform import MemoryBudget, Platform
 from hotshoe.plugins.manager import cause_of
-from hotshoe.plugins.platforms import blaming
+from hotshoe.plugins.platforms import blaming, checked
 from hotshoe.runner.graphs import TOKEN_SIZES, graph_sizes
 from hotshoe.runner.kv import converted, read_blocks, write_blocks
 from hotshoe.runner.runner import Operations, Runner, RunnerLimits, RunningStep
@@ -102,7 +102,7 @@ class TorchWorker:
 
     def load(self) -> WorkerInfo:
         with self._phase("activate platform"), blaming(self._platform.name):
-            report = self._platform.activate(self._config)
+            report = dict(self._platform.activate(self._config))
             self._check_device()
         with self._phase("build model"):
             ctx, model = self.build()
@@ -133,8 +133,7 @@ class TorchWorker:
         if self._platform.measures_memory:
             with self._phase("measure memory"):
                 self._measure()
-        with blaming(self._platform.name):
-            budget = self._platform.memory_budget(self._config)
+        budget = self._budget()
         return WorkerInfo(
             vocab_size=model.vocab_size,
             block_bytes=sum(layer.block_bytes() for layer in ctx.attention_layers),
@@ -222,9 +221,13 @@ class TorchWorker:
         memory = self._selector.facts.memory_bytes
         if self._platform.measures_memory:
             return memory
-        with blaming(self._platform.name):
-            free = self._platform.memory_budget(self._config).free_bytes
+        free = self._budget().free_bytes
         return memory if free is None else min(free, memory)
+
+    def _budget(self) -> MemoryBudget:
+        with blaming(self._platform.name):
+            budget = self._platform.memory_budget(self._config)
+            return checked(budget, MemoryBudget, "memory_budget() returned")
 
     def _recording(self) -> tuple[bool, str]:
         """Tell whether steps are to be recorded, and what alone stands against all or some."""

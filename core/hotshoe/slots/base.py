@@ -40,6 +40,10 @@ class Verdict:
     reason: str = ""
     defect: bool = False
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.score, int | None):
+            raise TypeError(f"Verdict.score is of type int, or None, not {self.score!r}")
+
     @property
     def accepted(self) -> bool:
         return self.score is not None

@@ -18,7 +18,7 @@ import torch
 
 from hotshoe.errors import ConfigError
 from hotshoe.plugins import PluginManager
-from hotshoe.plugins.platforms import blaming, choose_platform, troubles
+from hotshoe.plugins.platforms import blaming, choose_platform, facts_of, troubles
 from hotshoe.slots import SLOTS, Candidate, KVLayout
 from hotshoe.suggest import did_you_mean
 from hotshoe_conformance import measure
@@ -96,12 +96,12 @@ class Kit:
         self._host_threads = torch.get_num_threads()
         with blaming(self.platform.name):
             self.config = resolved(self.platform, self.options.platform_options)
-            self.facts = self.platform.facts()
+            self.facts = facts_of(self.platform)
             self.by_slot = offered(self.platform, self.plugins, self.facts)
         self._check_names()
         self.undeclared = declaration_defects(self.platform, self.facts, self.by_slot)
         with blaming(self.platform.name):
-            self.platform.activate(self.config)
+            dict(self.platform.activate(self.config))
 
     def _check_names(self) -> None:
         slot, name = self.options.slot, self.options.candidate

@@ -15,7 +15,7 @@ from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import Absent, Available, Broken, Platform, PlatformStatus, Proof, Target
 from hotshoe.plugins import PluginManager
 from hotshoe.plugins.manager import cause_of
-from hotshoe.plugins.platforms import HOOK, list_platforms
+from hotshoe.plugins.platforms import HOOK, list_platforms, targets_of
 
 RUN, NOTHING = "run", "not at all"
 
@@ -45,6 +45,7 @@ def matrix(plugins: PluginManager) -> list[Line]:
     for status in list_platforms(plugins):
         try:
             platform: Platform = resolve_lazy(plugins.mapping(HOOK)[status.name])()
+            targets_of(platform)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # foreign code may raise anything; the cause is printed

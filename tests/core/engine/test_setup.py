@@ -7,7 +7,7 @@ import pytest
 from hotshoe.builtin.null import NullPlatform
 from hotshoe.config import EngineConfig
 from hotshoe.engine.setup import prepare
-from hotshoe.errors import CheckpointError, ConfigError, PluginError, SelectionError
+from hotshoe.errors import CheckpointError, ConfigError, PlatformError, PluginError, SelectionError
 from hotshoe.platform import Available, Change, DeviceFacts, Platform
 from hotshoe.plugins import PluginManager, hookimpl
 from hotshoe.plugins.hookspecs import HOOK_API
@@ -125,3 +125,19 @@ def test_unknown_architectures_are_refused_by_name(installed, options: dict, mes
     setup = prepare(EngineConfig(model="tiny", platform="opinionated", **options), installed)
     with pytest.raises(PluginError, match=message):
         setup.create_worker()
+
+
+@pytest.mark.parametrize(
+    ("method", "result", "cause"),
+    [
+        ("resolve", [Change("blocksize", 16, "it likes 16")], "TypeError: .*'blocksize'"),
+        ("dtype_for", None, "TypeError: cannot unpack"),
+        ("create_worker", 3, "TypeError: create_worker.. returned int, not a Worker"),
+    ],
+)
+def test_a_platform_that_answers_with_something_else_is_named(
+    installed: PluginManager, monkeypatch, method: str, result: object, cause: str
+) -> None:
+    monkeypatch.setattr(Opinionated, method, lambda self, *arguments: result)
+    with pytest.raises(PlatformError, match=f"platform opinionated is defective: {cause}"):
+        prepare(EngineConfig(model="tiny"), installed).create_worker()

@@ -3,11 +3,17 @@
 import pytest
 
 from hotshoe.errors import ConfigError, PlatformError, PluginError
-from hotshoe.platform import Absent, Available, Broken, DeviceFacts, Platform
+from hotshoe.platform import Absent, Available, Broken, DeviceFacts, Platform, Target
 from hotshoe.plugins import PluginManager, hookimpl, platforms
 from hotshoe.plugins.hookspecs import HOOK_API
 from hotshoe.plugins.manager import EntryPoint
-from hotshoe.plugins.platforms import blaming, candidates_of, choose_platform, list_platforms
+from hotshoe.plugins.platforms import (
+    blaming,
+    candidates_of,
+    choose_platform,
+    list_platforms,
+    targets_of,
+)
 from hotshoe.slots import Candidate, accept
 
 
@@ -153,6 +159,29 @@ def test_automatic_choice_between_two_of_one_name_is_an_error(machine) -> None:
 def test_a_finding_that_is_none(machine) -> None:
     with pytest.raises(PlatformError, match="probe\\(\\) returned bool, not a detection"):
         choose_platform(machine(a=True), "a")
+
+
+def test_a_score_that_is_none() -> None:
+    with pytest.raises(TypeError, match=r"Available\.score is of type int, not 'high'"):
+        Available("high")
+
+
+def test_a_platform_with_another_name_than_its_plugin_says(machine, monkeypatch) -> None:
+    found = machine(a=Available(1))
+    monkeypatch.setattr(
+        platforms,
+        "resolve_lazy",
+        lambda name: type("X", (Simulated,), {"name": "b", "finding": Available(1)}),
+    )
+    [status] = list_platforms(found)
+    assert status.detection == Broken("it calls itself 'b'; its plugin names it 'a'")
+
+
+def test_targets_that_are_none() -> None:
+    good = Target("chip", DeviceFacts("a", "cpu", "Chip", "v1", 1 << 30, 1))
+    assert targets_of(type("A", (Simulated,), {"targets": (good,)})()) == [good]
+    with pytest.raises(TypeError, match="targets holds str, not Target"):
+        targets_of(type("A", (Simulated,), {"targets": (good, "chip")})())
 
 
 def test_facts_that_fail_make_a_platform_broken(machine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """The selector: who is chosen, who is refused, and what is said about it."""
 
+import math
 import random
 from dataclasses import dataclass, replace
 
@@ -112,10 +113,15 @@ def test_a_forced_candidate_that_cannot_build_is_an_error():
         chooser.choose("rms_norm", SPEC)
 
 
+RAISED = "supports() raised TypeError: Verdict.score is of type int, or None, not"
+
+
 @pytest.mark.parametrize(
     ("supports", "reason"),
     [
         (lambda spec, facts: 1 / 0, "supports() raised ZeroDivisionError: division by zero"),
+        (lambda spec, facts: accept("ten"), f"{RAISED} 'ten'"),
+        (lambda spec, facts: accept(math.nan), f"{RAISED} nan"),
         (lambda spec, facts: True, "supports() returned bool, not a Verdict"),
     ],
 )
