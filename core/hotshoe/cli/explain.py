@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,10 +54,10 @@ class Explain:
 
 
 def read_facts(text: str, targets: Callable[[], Sequence[Target]]) -> DeviceFacts:
-    """Return recorded facts: from a file, else of the declared target of that name.
+    """Return recorded facts: from a file, else of the declared target that is meant.
 
     Args:
-        text: Path, name, or a part of one name alone.
+        text: Path, name, or a part of one name alone, or one target's architecture.
         targets: Asked only where there is no such file.
 
     Raises:
@@ -65,17 +65,7 @@ def read_facts(text: str, targets: Callable[[], Sequence[Target]]) -> DeviceFact
     """
     path = Path(text)
     if not path.is_file():
-        known = {target.name: target.facts for target in targets()}
-        meant = [name for name in known if text.lower() in name.lower()]
-        if text not in known and len(meant) == 1:
-            return known[meant[0]]
-        if text not in known:
-            choices = ", ".join(known) or "the platform declares none"
-            raise ConfigError(
-                f"--device-facts: no file and no target {text!r}{did_you_mean(text, known)} "
-                f"(targets: {choices})"
-            )
-        return known[text]
+        return _target_facts(text, {target.name: target.facts for target in targets()})
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -83,6 +73,20 @@ def read_facts(text: str, targets: Callable[[], Sequence[Target]]) -> DeviceFact
     if not isinstance(values, dict):
         raise ConfigError(f"--device-facts: {path} must hold a JSON object")
     return _checked_facts(values, path)
+
+
+def _target_facts(text: str, known: Mapping[str, DeviceFacts]) -> DeviceFacts:
+    asked = text.lower()
+    meant = [n for n, facts in known.items() if asked in n.lower() or asked == facts.arch.lower()]
+    if text in known or len(meant) == 1:
+        return known[text if text in known else meant[0]]
+    if meant:
+        raise ConfigError(f"--device-facts: {text!r} is each of {', '.join(meant)}; name one")
+    choices = ", ".join(known) or "the platform declares none"
+    raise ConfigError(
+        f"--device-facts: no file and no target {text!r}{did_you_mean(text, known)} "
+        f"(targets: {choices})"
+    )
 
 
 def _checked_facts(values: dict[str, Any], path: Path) -> DeviceFacts:

@@ -101,10 +101,12 @@ def test_facts_of_a_target() -> None:
     assert read_facts("chip 9", lambda: targets) == FACTS
     with pytest.raises(ConfigError, match=r"no target 'chip 8'; did you mean chip 9\?"):
         read_facts("chip 8", lambda: targets)
+    assert read_facts("V9", lambda: targets) == FACTS  # the architecture
     targets.append(Target("Chip 10", replace(FACTS, name="Chip 10")))
     assert read_facts("P 9", lambda: targets) == FACTS  # part of one name alone
-    with pytest.raises(ConfigError, match="no target 'chip'"):
-        read_facts("chip", lambda: targets)
+    for several in ("chip", "v9"):
+        with pytest.raises(ConfigError, match=f"'{several}' is each of chip 9, Chip 10; name one"):
+            read_facts(several, lambda: targets)
     with pytest.raises(ConfigError, match="the platform declares none"):
         read_facts("chip 8", list)
 
