@@ -8,7 +8,7 @@ from hotshoe_cpu.native import FEATURE
 
 _GIB = 1 << 30
 _X86 = ("generic", "avx2", "avx512", "avx512_bf16", "amx")
-_EMULATED = Proof("simulated", "pytest tests/native -k emulated")
+_EMULATED = Proof("simulated", "pytest tests/native -k emulated", ("hypothesis",))
 
 
 def _target(name: str, arch: str, isas: tuple[str, ...], proofs: tuple[Proof, ...] = ()) -> Target:

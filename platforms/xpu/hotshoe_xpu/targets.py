@@ -33,7 +33,7 @@ def describe(part: Part, index: int, has_triton: bool) -> DeviceFacts:
     )
 
 
-_SIMULATED = Proof("simulated", "pytest tests/platforms/xpu")
+_SIMULATED = Proof("simulated", "pytest tests/platforms/xpu", ("hypothesis",))
 TARGETS = tuple(
     Target(
         part.name.removeprefix("Intel "),
