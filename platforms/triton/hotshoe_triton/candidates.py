@@ -6,11 +6,14 @@ functions do, and are called once an engine or its explanation is wanted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hotshoe.slots import Candidate
+
+if TYPE_CHECKING:
+    from hotshoe_triton.library import Linear
 
 #: Claims of `Candidate.batch_invariant`.
 INVARIANT = True
@@ -54,7 +57,7 @@ def collectives(name: str, backend: str) -> Candidate:
     return Candidate("communicator", name, serve, build)
 
 
-def shared(graphs: str, group: str, build_linear: Callable[..., Any]) -> Sequence[Candidate]:
+def shared(graphs: str, group: str, build_linear: type[Linear]) -> Sequence[Candidate]:
     """List what platforms have that drive their GPUs through `torch.cuda`.
 
     Args:
@@ -62,12 +65,12 @@ def shared(graphs: str, group: str, build_linear: Callable[..., Any]) -> Sequenc
         group: What the library of collectives is called here; PyTorch calls it nccl.
         build_linear: The platform's class over `hotshoe_triton.library`.
     """
-    from hotshoe_triton import graph, linear
+    from hotshoe_triton import graph
 
     return (
         *kernels(),
         pinned(),
         collectives(group, "nccl"),
         Candidate("graph", graphs, graph.supports, graph.Graph, INVARIANT),
-        Candidate("linear", "streaming", linear.supports, build_linear),
+        Candidate("linear", "streaming", build_linear.supports, build_linear),
     )

@@ -108,15 +108,15 @@ def multiply(
     return call
 
 
-def tuned_cases(path: Path) -> tuple[Case, ...]:
-    """Return a case for each configuration of kernels in a platform's file."""
+def tuned_cases(path: Path, operation: Callable[..., linear.Linear]) -> tuple[Case, ...]:
+    """Return a case of an operation for each configuration of kernels in a platform's file."""
     found = []
     for key, entry in tuned.read(path).items():
         config = tuned.config_of(entry)
         if config != LIBRARY:
             kind, shape, rows = key.split("/")
             n, k = map(int, shape.split("x"))
-            build = partial(linear.Linear, table={(n, k, int(rows)): config})
+            build = partial(operation, table={(n, k, int(rows)): config})
             stored = "" if kind == "bfloat16" else kind
             found.append(Case(f"tuned {key}", multiply(int(rows), n, k, stored, build)))
     return tuple(found)

@@ -7,7 +7,7 @@ tuning found the library faster, and for every larger batch, the library multipl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import LinearSpec
-from hotshoe_triton import linear, tuned
+from hotshoe.slots import LinearSpec, Verdict
+from hotshoe_triton import linear, tuned, tuning
 from hotshoe_triton.tuning import BUCKETS, LinearConfig
 
 
@@ -29,8 +29,22 @@ class Linear(linear.Linear):
 
     folder: ClassVar[Path]
 
-    def __init__(self, spec: LinearSpec, facts: DeviceFacts) -> None:
-        super().__init__(spec, facts, tuned.table_for(self.folder, spec, facts))
+    def __init__(
+        self, spec: LinearSpec, facts: DeviceFacts, table: linear.Table | None = None
+    ) -> None:
+        found = tuned.table_for(self.folder, spec, facts) if table is None else table
+        super().__init__(spec, facts, found)
+
+    @staticmethod
+    def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
+        """Judge as for every GPU."""
+        return linear.supports(spec, facts)
+
+    @staticmethod
+    def configs(bucket: int, spec: LinearSpec, facts: DeviceFacts) -> Iterator[LinearConfig]:
+        """Yield what a tuner should try for a number of rows."""
+        itemsize = 2 if spec.weight is None else 1
+        return tuning.configs(bucket, spec.out_features, spec.in_features, itemsize, facts)
 
     def load(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
         super().load(tensors)

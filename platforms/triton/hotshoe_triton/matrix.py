@@ -1,15 +1,16 @@
 """Cross-compilation of every kernel, as shipped, for every architecture; needs no accelerator.
 
-`python -m hotshoe_triton.matrix [--arch sm_90] [--all] [--json] [--tuned FILE]` builds the
-operations of `CASES` (or those that a platform's file configures) for each architecture, calls them
-with tensors that have no memory, and compiles instead of launching. So what is compiled is what
-runs there: kernel, constants, warps, stages. The table says what each takes: registers and spilled
-bytes of a thread, shared memory of a program.
+`python -m hotshoe_triton.matrix [--arch sm_90] [--all] [--json] [--tuned FILE [--linear MODULE]]`
+builds the operations of `CASES` (or those that a platform's file configures) for each architecture,
+calls them with tensors that have no memory, and compiles instead of launching. So what is compiled
+is what runs there: kernel, constants, warps, stages. The table says what each takes: registers and
+spilled bytes of a thread, shared memory of a program.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import re
 import subprocess
@@ -163,6 +164,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--case", default="", help="cases whose name contains this")
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     parser.add_argument("--tuned", type=Path, help="compile what this file configures instead")
+    parser.add_argument(
+        "--linear",
+        metavar="MODULE",
+        default="hotshoe_triton.linear",
+        help="where the platform that the file is for has its class Linear",
+    )
     options = parser.parse_args(arguments)
     names = options.arch or list(ARCHS)
     if len(names) > 1:
@@ -170,10 +177,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tool = [sys.executable, "-m", "hotshoe_triton.matrix", "--case", options.case]
         tool += ["--all"] * options.all + ["--json"] * options.json
         tool += ["--tuned", str(options.tuned)] if options.tuned else []
+        tool += ["--linear", options.linear]
         runs = [subprocess.run([*tool, "--arch", name], check=False) for name in names]
         return max(run.returncode for run in runs)
     faults = 0
-    for case in tuned_cases(options.tuned) if options.tuned else CASES:
+    operation = importlib.import_module(options.linear).Linear
+    for case in tuned_cases(options.tuned, operation) if options.tuned else CASES:
         if (case.quick or options.all or options.tuned) and options.case in case.name:
             for row in rows(names[0], case):
                 faults += bool(row.fault)

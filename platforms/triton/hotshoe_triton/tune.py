@@ -13,7 +13,7 @@ import random
 import statistics
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, fields
 from multiprocessing import get_context
@@ -25,7 +25,7 @@ from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec, NormSpec
 from hotshoe_triton import tuned
 from hotshoe_triton.library import Linear
-from hotshoe_triton.tuning import BUCKETS, LIBRARY, LinearConfig, configs, default
+from hotshoe_triton.tuning import BUCKETS, LIBRARY, LinearConfig, default
 
 #: Bytes of weight copies that are read in turn; several times any GPU's cache.
 ROTATED_BYTES = 768 << 20
@@ -119,8 +119,8 @@ class Search:
         """Return seconds and configuration."""
         itemsize = 2 if self._spec.weight is None else 1
         shape = (self._bucket, self._spec.out_features, self._spec.in_features, itemsize)
-        space = list(configs(*shape, self._facts))
-        sample = random.Random(0).sample(space, min(trials, len(space)))
+        space = list(self._linear.configs(self._bucket, self._spec, self._facts))
+        sample = list(_sample(space, trials))
         self._measure([LIBRARY, default(*shape, self._facts), *sample])
         for _ in range(3):
             best = min(self._seconds, key=self._seconds.__getitem__)
@@ -159,6 +159,14 @@ class Search:
                 op.configure(self._bucket, config)
             seconds.append(replayed(lambda: [op(norm(x, weight)) for op in ops]) / count)
         return seconds
+
+
+def _sample(space: Sequence[LinearConfig], trials: int) -> Iterator[LinearConfig]:
+    """Yield as many configurations of each kernel."""
+    kernels = {config.kernel for config in space}
+    for kernel in sorted(kernels):
+        own = [config for config in space if config.kernel == kernel]
+        yield from random.Random(0).sample(own, min(-(-trials // len(kernels)), len(own)))
 
 
 def _distance(a: LinearConfig, b: LinearConfig) -> int:

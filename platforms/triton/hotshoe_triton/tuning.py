@@ -23,7 +23,7 @@ class LinearConfig:
     """How one product is computed.
 
     Attributes:
-        kernel: "gemv", "skinny", or "library" for the vendor's.
+        kernel: "gemv", "skinny", "library" for the vendor's, or one that a platform adds.
         block_n, block_k: Tile of the weight.
         split_k: Programs that share a tile's input dimension.
         warps, stages: Triton's num_warps and num_stages; a gemv unrolls its loop by stages.

@@ -67,6 +67,18 @@ def test_what_does_not_compile_is_never_chosen(monkeypatch) -> None:
     assert search(monkeypatch, seconds)[1].warps != 8
 
 
+def test_every_kernel_is_sampled_alike() -> None:
+    rare = [LinearConfig("streamed", 64, 128, stages=n) for n in range(6)]
+    many = [LinearConfig("skinny", 64, 128, stages=n) for n in range(600)]
+    found = list(tune._sample(many + rare + [LIBRARY], 12))
+    assert [sum(c.kernel == k for c in found) for k in ("skinny", "streamed", "library")] == [
+        4,
+        4,
+        1,
+    ]
+    assert found == list(tune._sample(many + rare + [LIBRARY], 12)) and len(set(found)) == 9
+
+
 def test_bytes_that_must_be_read() -> None:
     assert weight_bytes(SPEC) == 2 * weight_bytes(INT8) == 2 * 4096 * 6144
 

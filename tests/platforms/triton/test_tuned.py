@@ -1,5 +1,6 @@
 """Tables of tuned configurations are written as they are read."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import given
@@ -31,6 +32,7 @@ def test_files_are_named_by_the_device() -> None:
 def test_keys_name_type_shape_and_rows() -> None:
     assert tuned.key_of(PLAIN, 8) == "bfloat16/6144x4096/8"
     assert tuned.key_of(EIGHT, 64) == "int8/6144x4096/64"
+    assert tuned.key_of(replace(PLAIN, dtype="float16"), 8) == tuned.key_of(PLAIN, 8)
 
 
 def test_a_product_finds_its_own_entries(tmp_path: Path) -> None:
