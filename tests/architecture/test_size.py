@@ -60,7 +60,8 @@ def test_parameters(sources) -> None:
 
 def is_kernel(function: ast.FunctionDef) -> bool:
     """Code for a device takes its operands one by one: it has no records to put them in."""
-    return any(ast.unparse(decorator) == "triton.jit" for decorator in function.decorator_list)
+    decorators = [ast.unparse(decorator) for decorator in function.decorator_list]
+    return any(text.partition("(")[0] in ("triton.jit", "gluon.jit") for text in decorators)
 
 
 def test_contracts_are_small(sources) -> None:

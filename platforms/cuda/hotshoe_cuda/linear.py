@@ -1,11 +1,131 @@
-"""Candidate `streaming` of slot `linear`, with what was tuned on NVIDIA's GPUs."""
+"""Candidate `streaming` of slot `linear`: what was tuned on NVIDIA's GPUs, and on sm_90 one kernel
+more, `streamed`, where a table names it.
 
-from pathlib import Path
+The copy engine reads rows that begin at multiples of 16 bytes. Weights always do; an x that does
+not goes through the portable kernel.
+"""
 
-from hotshoe_triton import library
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import LinearSpec, Verdict, accept
+from hotshoe_cuda.targets import TUNED
+from hotshoe_triton import library, linear
+from hotshoe_triton.device import KIB, arch_of
+from hotshoe_triton.linear import Launch
+from hotshoe_triton.tuning import LinearConfig, default
+
+#: Versions of Triton whose Gluon, an experimental part of it, compiles the kernel.
+VERSIONS = ("3.6", "3.7", "3.8")
+#: Types of the weight that it multiplies.
+KINDS = ("bfloat16", "float16", "fp8_e4m3")
+#: Shared memory of a program that the tuner tries; several fit a multiprocessor, or one alone.
+BUDGETS = (48 * KIB, 72 * KIB, 100 * KIB, 150 * KIB, 200 * KIB)
+
+
+def missing(spec: LinearSpec, facts: DeviceFacts) -> str:
+    """Return why a product cannot have kernel `streamed`, or "" if it can."""
+    kind = spec.weight.format if spec.weight else spec.dtype
+    if arch_of(facts).family != "hopper":
+        return f"{facts.arch} lacks sm_90's wgmma"
+    if kind not in KINDS:
+        return f"it does not multiply {kind}"
+    if find_spec("triton") is None:
+        return "Triton is not installed"
+    from triton import __version__, knobs
+
+    if __version__.rpartition(".")[0] not in VERSIONS:
+        return f"it is written for Triton {', '.join(VERSIONS)}, this is {__version__}"
+    return "Triton's interpreter does not run it" if knobs.runtime.interpret else ""
 
 
 class Linear(library.Linear):
     """See `hotshoe.slots.LinearOp`; the library is cuBLAS or CUTLASS."""
 
-    folder = Path(__file__).parent / "tuned"
+    folder = TUNED
+
+    @staticmethod
+    def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
+        """Judge as the portable kernels are judged; say what sm_90 has to do without."""
+        verdict = linear.supports(spec, facts)
+        if verdict.accepted and arch_of(facts).family == "hopper" and missing(spec, facts):
+            note = f"{verdict.reason}, without `streamed`: {missing(spec, facts)}"
+            return accept(verdict.score, note)
+        return verdict
+
+    @staticmethod
+    def configs(bucket: int, spec: LinearSpec, facts: DeviceFacts) -> Iterator[LinearConfig]:
+        """Yield what a tuner should try."""
+        yield from library.Linear.configs(bucket, spec, facts)
+        if missing(spec, facts):
+            return
+        itemsize = 2 if spec.weight is None else 1
+        heights = ((64, 4), (128, 4), (128, 8), (256, 8))
+        for (block_n, warps), block_k, split in product(heights, (64, 128, 256), (1, 2, 4, 8)):
+            programs = -(-spec.out_features // block_n) * split
+            stage_bytes = (block_n + max(16, bucket)) * block_k * itemsize
+            narrow, wide = block_k * itemsize < 128, block_k * itemsize > 256
+            crowded = split > 1 and programs > 4 * facts.compute_units
+            if not narrow and not wide and not crowded and split * block_k <= spec.in_features:
+                for stages in sorted({budget // stage_bytes for budget in BUDGETS} - {0, 1}):
+                    yield LinearConfig("streamed", block_n, block_k, split, warps, stages)
+
+    def _config(self, bucket: int) -> LinearConfig:
+        config = super()._config(bucket)
+        if config.kernel == "streamed" and missing(self._spec, self._facts):
+            return self._default(bucket)
+        return config
+
+    def _default(self, bucket: int) -> LinearConfig:
+        return default(bucket, self._n, self._k, self._weight.itemsize, self._facts)
+
+    def _launch(self, config: LinearConfig, bucket: int) -> Launch:
+        if config.kernel != "streamed":
+            return super()._launch(config, bucket)
+        from triton.experimental.gluon.language import NVMMASharedLayout
+        from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+        from hotshoe_cuda.kernels.streamed import streamed
+
+        weight, counters, n = self._weight, self._counters, self._n
+        bias = weight if self._bias is None else self._bias
+        scale = weight if self._scale is None else self._scale
+        rows, split, block_k = max(16, bucket), config.split_k, config.block_k
+        grid = (-(-n // config.block_n), split)
+        steps = -(-self._k // (block_k * split))
+        cells = split * grid[0] * config.block_n * rows if split > 1 else 0
+        layout = NVMMASharedLayout(128, 8 * weight.itemsize, 2)
+        w_desc = TensorDescriptor.from_tensor(weight, [config.block_n, block_k], layout)
+        constants = {
+            "BIAS": self._bias is not None,
+            "SCALED": self._scale is not None,
+            "BLOCK_M": rows,
+            "BLOCK_N": config.block_n,
+            "BLOCK_K": block_k,
+            "SPLIT": split > 1,
+            "STAGES": config.stages,
+            "num_warps": config.warps,
+            "launch_pdl": True,
+        }
+        unaligned = super()._launch(self._default(bucket), bucket)
+
+        def some(y: Tensor, x: Tensor, quantised: tuple[Tensor, Tensor] | None) -> None:
+            values, x_scale = (x, x) if quantised is None else quantised
+            if (values.stride(0) * values.itemsize | values.data_ptr()) % 16:
+                unaligned(y, x, quantised)
+                return
+            partial = torch.empty(cells, dtype=torch.float32, device=y.device) if cells else y
+            x_desc = TensorDescriptor.from_tensor(values, [rows, block_k], layout)
+            streamed[grid](
+                y, x_desc, w_desc, bias, scale, x_scale, partial, counters, x.size(0), n, split,
+                steps, **constants,
+            )  # fmt: skip
+
+        return some

@@ -5,11 +5,16 @@ Memory is what NVML reports on such a part, multiprocessors are those of the dat
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from hotshoe.platform import DeviceFacts, Proof, Target
 from hotshoe_cuda.nvml import Gpu
+from hotshoe_triton.tuned import path_of
 
 #: Features by the compute capability that brought them.
 FEATURES = {"bfloat16": (8, 0), "fp8": (8, 9), "wgmma": (9, 0), "tma": (9, 0)}
+#: Tables of configurations, by part.
+TUNED = Path(__file__).parent / "tuned"
 #: Warpgroup products exist in these generations alone.
 WGMMA = ((9, 0),)
 #: Name, compute capability, MiB of memory, multiprocessors, whether boards link several by NVLink.
@@ -47,11 +52,17 @@ def _target(
 ) -> Target:
     facts = describe(Gpu(name, "", capability, mebibytes << 20, units, "", linked), 0)
     matrix = f"python -m hotshoe_triton.matrix --all --arch {facts.arch}"
-    proofs = (
+    proofs = [
         Proof("cross-compiled", matrix, ("triton",)),
         Proof("simulated", "pytest tests/platforms/triton tests/platforms/cuda", ("triton",)),
-    )
-    return Target(name.removeprefix("NVIDIA "), facts, proofs=proofs)
+    ]
+    table = path_of(TUNED, facts)
+    if table.exists():
+        shipped = f"--tuned platforms/cuda/hotshoe_cuda/tuned/{table.name}"
+        command = f"python -m hotshoe_triton.matrix --arch {facts.arch} {shipped}"
+        proof = Proof("cross-compiled", f"{command} --linear hotshoe_cuda.linear", ("triton",))
+        proofs.append(proof)
+    return Target(name.removeprefix("NVIDIA "), facts, proofs=tuple(proofs))
 
 
 TARGETS = tuple(_target(*part) for part in PARTS)

@@ -1,9 +1,11 @@
 """Facts of real parts, and what would serve a model on each of them."""
 
+from pathlib import Path
+
 import pytest
 
 from hotshoe_cuda.nvml import Gpu
-from hotshoe_cuda.targets import TARGETS, describe
+from hotshoe_cuda.targets import TARGETS, TUNED, describe
 from hotshoe_triton.device import ARCHS
 
 
@@ -28,6 +30,14 @@ def test_linked_parts_are_peers() -> None:
         "L40S",
         "GeForce RTX 5090",
     }
+
+
+def test_what_a_part_is_shipped_with_can_be_compiled_without_it() -> None:
+    commands = {t.name: [p.command for p in t.proofs if "--tuned" in p.command] for t in TARGETS}
+    assert {name for name, found in commands.items() if found} == {"H200"}
+    arguments = commands["H200"][0].split()
+    file = arguments[arguments.index("--tuned") + 1]
+    assert (Path(__file__).parents[3] / file).samefile(TUNED / "nvidia-h200.json")
 
 
 def test_every_target_has_compiled_kernels() -> None:

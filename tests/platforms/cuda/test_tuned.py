@@ -23,6 +23,7 @@ FILES = {tuned.path_of(Linear.folder, target.facts): target.facts.arch for targe
 def compiled(path: Path, part: str) -> list[dict[str, object]]:
     """Compile the entries whose key contains `part`."""
     command = [sys.executable, "-m", "hotshoe_triton.matrix", "--json", "--tuned", str(path)]
+    command += ["--linear", "hotshoe_cuda.linear"]
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     done = subprocess.run(
         [*command, "--arch", FILES[path], "--case", part],
@@ -39,7 +40,9 @@ def test_every_file_is_that_of_a_known_part() -> None:
     assert set(Linear.folder.glob("*.json")) <= set(FILES)
 
 
-@pytest.mark.parametrize("part", ["14336/1", pytest.param("", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "part", ["14336/1", "4096x4096/8", pytest.param("", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("path", sorted(Linear.folder.glob("*.json")), ids=lambda path: path.stem)
 def test_what_is_shipped_compiles(path: Path, part: str) -> None:
     kernels = {

@@ -1,0 +1,1 @@
+"""Kernels that NVIDIA's GPUs alone run."""
