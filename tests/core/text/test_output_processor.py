@@ -219,6 +219,7 @@ def test_n_sequences_are_gathered(driver, byte_level_tokenizer):
     (update,) = driver.feed(ids["c2"][1:], "c2")
     assert update.finished and driver.aborted == ["c2"]
     output = update.output()
+    assert update.num_generated_tokens == sum(len(o.token_ids) for o in output.outputs) > 3
     assert output.outputs[1].text == "quick brown" and output.outputs[2].text == ""
     assert output.outputs[0].error == "logits" and output.prompt_logprobs == [None]
     assert len(driver.processor) == 0

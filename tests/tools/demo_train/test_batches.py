@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 from demo_data import lexicon
+from demo_data.packing import Rows
 from demo_data.prepare import Prepared
-from demo_train.batches import Plan, batches
+from demo_train.batches import Plan, _epochs, batches
 
 from hotshoe_demo import MODEL
 
@@ -35,3 +36,13 @@ def test_batches_do_not_depend_on_workers(prepared: Prepared) -> None:
         assert set(weights.unique().tolist()) == {0.0, 1.0, plan.chat_weight}
         end = prepared.tokenizer.token_to_id("<|endoftext|>")
         assert (weights[:, 1:][tokens[:, :-1] == end] == 0).all()
+
+
+def test_texts_come_in_whole_batches_each_once_an_epoch() -> None:
+    tokens = np.arange(5, dtype=np.uint16)[:, None]
+    drawn = _epochs(Rows(tokens, tokens > 0), 2, seed=1)
+    for _ in range(3):
+        epoch = [next(drawn) for _ in range(2)]
+        assert all(rows.tokens.shape == rows.learned.shape == (2, 1) for rows in epoch)
+        seen = np.concatenate([rows.tokens for rows in epoch])
+        assert len(np.unique(seen)) == 4
