@@ -38,7 +38,8 @@ def build(server: ServerState, options: ObservabilityOptions) -> Parts:
     if options.metrics:
         metrics = Metrics(server, options)
         observers.append(metrics.recorder)
-        endpoints.append(Endpoint("GET", "/metrics", metrics.answer, "Metrics for Prometheus"))
+        summary, kinds = "Metrics for Prometheus", ("text/plain", "application/openmetrics-text")
+        endpoints.append(Endpoint("GET", "/metrics", metrics.answer, summary, other_types=kinds))
     if options.otlp_endpoint is not None:
         tracer = Tracer(otlp_exporter(options.otlp_endpoint), server.models[0])
         observers.append(tracer)

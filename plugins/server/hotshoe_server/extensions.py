@@ -107,7 +107,8 @@ class Endpoint:
         generates: Not while the queue is full or the server ends; this is found, and said, before
             the body is read, so that turning many away takes little from those who are served.
         answer: Type of the JSON answer, for /openapi.json; msgspec describes it.
-        other_types: Media types of other answers, such as "text/event-stream".
+        other_types: Media types of other answers, such as "text/event-stream". Without any and
+            without `answer`, it is JSON of no stated type.
     """
 
     method: str

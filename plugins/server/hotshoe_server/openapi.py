@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -63,15 +64,21 @@ def _template(path: str) -> str:
     return path.replace(":path}", "}")
 
 
+def _name(endpoint: Endpoint) -> str:
+    """Return a name that is an identifier, as code is generated under it."""
+    return re.sub(r"\W+", "_", f"{endpoint.method.lower()}{_template(endpoint.path)}").rstrip("_")
+
+
 def _operation(endpoint: Endpoint, refs: dict[Any, Any]) -> dict[str, Any]:
-    answer = {} if endpoint.answer is None else {"schema": refs[endpoint.answer]}
-    content = {"application/json": answer, **{kind: {} for kind in endpoint.other_types}}
+    content: dict[str, Any] = {kind: {} for kind in endpoint.other_types}
+    if endpoint.answer is not None:
+        content["application/json"] = {"schema": refs[endpoint.answer]}
     failed = {"application/json": {"schema": refs[ErrorAnswer]}}
     operation: dict[str, Any] = {
-        "operationId": f"{endpoint.method.lower()}_{endpoint.path.strip('/').replace('/', '_')}",
+        "operationId": _name(endpoint),
         "summary": endpoint.summary,
         "responses": {
-            "200": {"description": "the answer", "content": content},
+            "200": {"description": "the answer", "content": content or {"application/json": {}}},
             "4XX": {"description": "the request's fault", "content": failed},
             "5XX": {"description": "the server's fault", "content": failed},
         },

@@ -119,6 +119,15 @@ def test_open_metrics_where_asked_for(served: Served) -> None:
     assert text.endswith("# EOF\n")
 
 
+@pytest.mark.parametrize("accept", ["*/*", "application/openmetrics-text; version=1.0.0"])
+def test_its_kinds_of_answers_are_described(served: Served, accept: str) -> None:
+    described = json.loads(served.get("/openapi.json"))["paths"]["/metrics"]["get"]["responses"]
+    request = urllib.request.Request(served.url + "/metrics", headers={"accept": accept})
+    with urllib.request.urlopen(request, timeout=120) as response:
+        assert response.headers.get_content_type() in described["200"]["content"]
+    assert "application/json" not in described["200"]["content"]
+
+
 def test_traces_and_logs() -> None:
     with Collector() as collector:
         endpoint = f"http://127.0.0.1:{collector.server_port}/v1/traces"
