@@ -3,19 +3,18 @@
 Facts of a typical part of each kind; only architecture and features matter to the candidates.
 """
 
-from hotshoe.platform import DeviceFacts, Proof, Target
+from hotshoe.platform import DeviceFacts, Target
 from hotshoe_cpu.native import FEATURE
 
 _GIB = 1 << 30
 _X86 = ("generic", "avx2", "avx512", "avx512_bf16", "amx")
-_EMULATED = Proof("simulated", "pytest tests/native -k emulated", ("hypothesis",))
 
 
-def _target(name: str, arch: str, isas: tuple[str, ...], proofs: tuple[Proof, ...] = ()) -> Target:
+def _target(name: str, arch: str, isas: tuple[str, ...]) -> Target:
     best = isas[-1]
     facts = DeviceFacts("cpu", "cpu", name, arch, 64 * _GIB, 16, frozenset([*isas, FEATURE + best]))
     options = "" if best == "generic" else f"--platform-options.isa {best}"
-    return Target(name, facts, frozenset([best]), options, proofs)
+    return Target(name, facts, frozenset([best]), options)
 
 
 TARGETS = (
