@@ -66,7 +66,8 @@ class Part:
 #: Sanitized are the kernels that have tests of their own; recordings need memory that is kept.
 ROWS = ("norm", "activation", "embedding", "quantize", "rotary", "sampling")
 PRODUCTS = ("attention", "linear", "invariant")
-GATHERING = "tests/platforms/cuda/test_attention.py"
+#: Kernels for these GPUs alone.
+OWN = [f"tests/platforms/cuda/test_{name}.py" for name in ("attention", "linear")]
 RACING = ("attention", "linear", "sampling")
 MEMCHECK = ("--tool", "memcheck", "--error-exitcode", "9")
 RACECHECK = ("--tool", "racecheck", "--error-exitcode", "9")
@@ -89,7 +90,7 @@ CHECKS = (
         command="-m hotshoe.cli conformance --platform cuda --quick --time-limit 220".split(),
     ),
     Part("memcheck rows", 260, files(ROWS), tool=MEMCHECK),
-    Part("memcheck products", 260, [*files(PRODUCTS), GATHERING], tool=MEMCHECK),
+    Part("memcheck products", 260, [*files(PRODUCTS), *OWN], tool=MEMCHECK),
     Part("racecheck", 200, files(RACING), tool=RACECHECK),
 )
 #: Name: limit, what the peer reaches, the bar; "" where there is none. See `better`.
