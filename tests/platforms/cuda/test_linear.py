@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 import triton
-from tests.platforms.triton.conftest import device_facts
+from tests.platforms.triton.conftest import DEVICE, device_facts
 from torch import Tensor
 from triton import knobs
 
@@ -29,6 +29,8 @@ from hotshoe_triton.device import ARCHS
 from hotshoe_triton.tuning import BUCKETS, LinearConfig
 
 H200 = device_facts("sm_90", units=132)
+#: The same, where kernels run in these tests: other kernels run beside the stand-in.
+HERE = replace(H200, device=DEVICE)
 SPEC = LinearSpec(4096, 6144, "bfloat16")
 STREAMED = LinearConfig("streamed", 64, 128, 1, 4, 4)
 
@@ -135,13 +137,14 @@ def test_launches(monkeypatch, config: LinearConfig, format: str, bias: bool) ->
     monkeypatch.setattr(streamed, "streamed", stand_in)
     spec = replace(SPEC, in_features=528, out_features=100, bias=bias)
     spec = quantised(spec, format) if format else spec
-    operation = Linear(spec, H200)
-    weight, offset = torch.randn(100, 528).bfloat16(), torch.randn(100)
+    operation = Linear(spec, HERE)
+    weight = torch.randn(100, 528, device=DEVICE).bfloat16()
+    offset = torch.randn(100, device=DEVICE)
     operation.load({"weight": [weight]} | ({"bias": [offset]} if bias else {}))
     for bucket in BUCKETS:
         operation.configure(bucket, config)
     for rows in (1, 3, 33, 64):
-        x = torch.randn(rows, 544).bfloat16()[:, :528]
+        x = torch.randn(rows, 544, device=DEVICE).bfloat16()[:, :528]
         y = operation(x)
         expected = x.float() @ weight.float().T + (offset if bias else 0)
         error = (y.float() - expected).norm() / expected.norm()
@@ -153,11 +156,12 @@ def test_launches(monkeypatch, config: LinearConfig, format: str, bias: bool) ->
 def test_rows_that_the_copy_engine_cannot_read(monkeypatch, columns: slice) -> None:
     stand_in = StandIn()
     monkeypatch.setattr(streamed, "streamed", stand_in)
-    operation = Linear(replace(SPEC, in_features=48, out_features=32), H200)
-    weight = torch.randn(32, 48).bfloat16()
+    operation = Linear(replace(SPEC, in_features=48, out_features=32), HERE)
+    weight = torch.randn(32, 48, device=DEVICE).bfloat16()
     operation.load({"weight": [weight]})
     operation.configure(2, STREAMED)
-    x = torch.randn(2, 49 if columns.start == 0 else 64).bfloat16()[:, columns]
+    width = 49 if columns.start == 0 else 64
+    x = torch.randn(2, width, device=DEVICE).bfloat16()[:, columns]
     torch.testing.assert_close(
         operation(x).float(), x.float() @ weight.float().T, rtol=0.02, atol=0.1
     )
