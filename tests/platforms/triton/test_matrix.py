@@ -20,8 +20,12 @@ from hotshoe_triton.device import ARCHS
 QUICK = ("sm_90", "gfx942")
 #: Bytes of a thread that may be spilled; more would cost time in every loop.
 MAX_SPILLED = 160
-#: Known to spill more: three loops over heads of 256 channels are too much for these registers.
-SPILLING = {("gfx1100", "attention mixed 16/8x256 window cap")}
+#: Known to spill more: three loops over heads of 256 channels, and 8-bit products of the one tile
+#: that --batch-invariant takes, are too much for these registers.
+SPILLING = {
+    ("gfx1100", "attention mixed 16/8x256 window cap"),
+    ("gfx1100", "linear one tile int8"),
+}
 
 
 #: How Triton's builds call the compilers that they bring.
