@@ -5,10 +5,8 @@ What all communicators promise, the conformance kit tests.
 
 import os
 import signal
-import statistics
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +20,6 @@ from hotshoe_cpu.communicator import Communicator, meet, supports, watchable
 from hotshoe_cpu.native import kernels
 from hotshoe_cpu.platform import CpuPlatform
 
-MAX_US = 20.0
 PEER = """
 import sys, time, torch
 from hotshoe.slots import CommunicatorSpec, Rendezvous
@@ -56,21 +53,6 @@ def peer(tmp_path):
 def add_up(group, x, times=3):
     for _ in range(times):
         group.all_reduce(x)
-
-
-@pytest.mark.slow  # it wants the machine for itself
-def test_small_sums_take_microseconds(peer):
-    group, _ = peer
-    x = torch.ones(1, 1024).bfloat16()
-    samples = []
-    for _ in range(2000):
-        begin = time.perf_counter()
-        found = group.all_reduce(x)
-        samples.append(time.perf_counter() - begin)
-    assert torch.equal(found, 2 * x)
-    # The best stretch: other programs may take the cores, but not all the time.
-    best = min(statistics.median(samples[i : i + 20]) for i in range(0, 2000, 20))
-    assert best * 1e6 < MAX_US
 
 
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
