@@ -99,7 +99,8 @@ class Kit:
             self.facts = facts_of(self.platform)
             self.by_slot = offered(self.platform, self.plugins, self.facts)
         self._check_names()
-        self.undeclared = declaration_defects(self.platform, self.facts, self.by_slot)
+        asked = {s: c for s, c in self.by_slot.items() if self.options.slot in (None, s)}
+        self.undeclared = declaration_defects(self.platform, self.facts, asked)
         with blaming(self.platform.name):
             dict(self.platform.activate(self.config))
 
@@ -125,8 +126,7 @@ class Kit:
         """Run everything that the options ask for."""
         report = Report(self.platform.name, self.facts.name, self.seed)
         narrowed = self.options.slot is not None
-        if not narrowed:
-            report.checks["declarations"] = self.undeclared
+        report.checks["declarations"] = self.undeclared
         for left, slot in zip(range(len(self.slots), 0, -1), self.slots, strict=True):
             self._clock.share_of(left)
             report.slots.append(self.run_slot(slot))

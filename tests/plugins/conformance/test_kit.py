@@ -98,7 +98,7 @@ def test_runs_that_are_narrowed(installed, offer) -> None:
     plugins = installed(offer("rms_norm", build_norm, narrow))
     options = Options(slot="rms_norm", candidate="mine", case=1, seed=3)
     report = Kit("mine", options, plugins).run()
-    assert report.checks == {}
+    assert report.checks == {"declarations": []}
     [slot] = report.slots
     [mine] = slot.candidates
     assert (mine.passed, mine.refused, mine.shares) == (1, 0, [])
@@ -144,8 +144,11 @@ def test_a_platform_that_fails_is_named(installed, method: str) -> None:
 
 def test_two_candidates_of_one_name_are_a_defect(installed, offer) -> None:
     twins = installed(offer("rms_norm", build_norm), offer("rms_norm", quarter))
-    [defect] = Kit("mine", QUICK, twins).undeclared
+    report = Kit("mine", Options(slot="rms_norm", quick=True), twins).run()
+    [defect] = report.checks["declarations"]
     assert defect.what == "rms_norm/mine: two candidates have this name"
+    assert ("declarations", defect) in report.defects
+    assert not Kit("mine", Options(slot="embedding", quick=True), twins).undeclared
 
 
 def test_a_time_limit_leaves_cases_out_and_says_so(installed) -> None:
