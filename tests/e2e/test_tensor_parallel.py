@@ -86,7 +86,7 @@ def test_tokens_are_those_of_one_process(model_dir: Path) -> None:
         stats = llm.engine.core.stats()
         assert stats.num_preemptions > 0 and stats.num_hit_tokens > 0
         assert llm.config.async_scheduling
-        assert llm.memory["weights"] < 0.55 * whole
+        assert llm.memory["weights"] < 0.6 * whole  # each rank has the table of embeddings whole
         chosen = {d.slot: d.chosen for d in llm.decisions}
         assert chosen["communicator"] == "shared_memory"
     assert running(pids) == []
