@@ -67,8 +67,9 @@ class Candidate:
         slot: The slot's name.
         name: Unique within the slot, such as `native`.
         supports: Judges a specification on a device; must not raise and must not touch the device.
+            Or a lazy reference `"module:attribute"` to that function, imported when it is asked.
         build: Makes the operation for an accepted specification: `build(spec, facts)`, or a lazy
-            reference `"module:attribute"` to that function, imported only when chosen.
+            reference, imported only when chosen.
         batch_invariant: Claims that a row's result does not depend, to the last bit, on what else
             is in the batch. Conformance tests the claim.
         layout: For attention alone: `layout(spec, facts)` is the cache layout that the operation
@@ -79,7 +80,7 @@ class Candidate:
 
     slot: str
     name: str
-    supports: Callable[[Any, DeviceFacts], Verdict]
+    supports: Callable[[Any, DeviceFacts], Verdict] | str
     build: Callable[[Any, DeviceFacts], Any] | str
     batch_invariant: bool = False
     layout: Callable[[Any, DeviceFacts], KVLayout] | None = None
@@ -99,7 +100,7 @@ class Candidate:
                 f"it was built for hook API {self.hook_api} and does not know {field}, which came "
                 f"with {since}; install a version of its package for hook API {since}"
             )
-        return self.supports(spec, facts)
+        return resolve_lazy(self.supports)(spec, facts)
 
 
 @dataclass(frozen=True, slots=True)

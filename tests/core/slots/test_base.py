@@ -91,6 +91,21 @@ def test_equal_specifications_are_asked_once_and_built_anew():
     assert list(chooser.decisions) == [("rms_norm", SPEC)]
 
 
+def judge_by_name(spec, facts):
+    return accept(3) if spec == SPEC else refuse("too wide")
+
+
+def test_a_judge_may_be_given_by_name():
+    chooser = selector(Candidate("rms_norm", "c", f"{__name__}:judge_by_name", lambda *_: None))
+    assert chooser.decide("rms_norm", SPEC).chosen == "c"
+    assert dict(chooser.decide("rms_norm", OTHER).others)["c"].reason == "too wide"
+    lost = selector(Candidate("rms_norm", "c", "no_such_module:supports", "no_such_module:build"))
+    decision = lost.decide("rms_norm", SPEC)
+    assert decision.chosen == REFERENCE
+    verdict = dict(decision.others)["c"]
+    assert verdict.defect and "No module named 'no_such_module'" in verdict.reason
+
+
 def test_a_decision_builds_nothing():
     broken = Candidate("rms_norm", "c", lambda spec, facts: accept(1), "no_such_module:build")
     assert selector(broken).decide("rms_norm", SPEC).chosen == "c"
