@@ -8,7 +8,7 @@ from hotshoe.slots import accept
 from hotshoe_conformance.host import Host
 from hotshoe_conformance.kit import Kit, Options
 
-QUICK = Options(quick=True, seed=1, slot="rms_norm")
+WHOLE = Options(quick=True, seed=1)
 
 
 def facts(**changes):
@@ -24,12 +24,12 @@ def facts(**changes):
     ],
 )
 def test_facts_that_cannot_be(installed, changes, defect: str) -> None:
-    found = Kit("mine", QUICK, installed(facts=facts(**changes))).undeclared
+    found = Kit("mine", WHOLE, installed(facts=facts(**changes))).undeclared
     assert [d.what for d in found] == [defect]
 
 
 def test_facts_of_another_platform(installed) -> None:
-    [found] = Kit("mine", QUICK, installed(facts=lambda self: Host().facts())).undeclared
+    [found] = Kit("mine", WHOLE, installed(facts=lambda self: Host().facts())).undeclared
     assert found.what == "facts().platform is 'conformance-host', not 'mine'"
 
 
@@ -38,14 +38,14 @@ def test_candidates_on_devices_that_they_have_never_seen(installed, offer) -> No
         assert facts.platform == "mine"
         return accept(1)
 
-    [found] = Kit("mine", QUICK, installed(offer("sample", "m:f", supports))).undeclared
+    [found] = Kit("mine", WHOLE, installed(offer("sample", "m:f", supports))).undeclared
     assert found.what.startswith("sample/mine on unknown: supports() raised AssertionError")
 
 
 def test_names_and_claims(installed, offer) -> None:
-    found = Kit("mine", QUICK, installed(offer("sample", "m:f", batch_invariant=1))).undeclared
+    found = Kit("mine", WHOLE, installed(offer("sample", "m:f", batch_invariant=1))).undeclared
     assert [d.what for d in found] == ["sample/mine: batch_invariant is 1"]
 
 
 def test_nothing_to_object_to(installed, offer) -> None:
-    assert Kit("mine", QUICK, installed(offer("sample", "m:f"))).undeclared == []
+    assert Kit("mine", WHOLE, installed(offer("sample", "m:f"))).undeclared == []
