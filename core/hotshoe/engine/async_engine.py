@@ -111,6 +111,7 @@ class AsyncEngine:
         self._streams: dict[str, _Stream] = {}
         self._sent: dict[str, str] = {}  # first sequence to request
         self._uncounted: dict[int, int] = {}  # additions that the room may not count: sequences
+        self._num_uncounted = 0
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._numbers = itertools.count(1)
         self._state = State()
@@ -272,8 +273,11 @@ class AsyncEngine:
             QueueFullError: Too many requests wait.
         """
         self._check_alive()
-        if self._state.room <= self._num_coming + self._num_uncounted():
-            raise QueueFullError("too many requests are waiting already", self._state.retry_after_s)
+        state = self._state  # another one may be told meanwhile
+        while self._uncounted and (first := next(iter(self._uncounted))) <= state.last_add:
+            self._count(first)
+        if state.room <= self._num_coming + self._num_uncounted:
+            raise QueueFullError("too many requests are waiting already", state.retry_after_s)
 
     def close(self) -> None:
         """See `EngineClient.close`."""
@@ -340,13 +344,12 @@ class AsyncEngine:
         self._sent[stream.first_id] = request_id
         stream.number = add.number = next(self._numbers)
         self._uncounted[stream.number] = len(add.ids)
+        self._num_uncounted += len(add.ids)
         self._link.send(add)
 
-    def _num_uncounted(self) -> int:
-        """Return how many sequences were sent that the room, as last told, does not count."""
-        while self._uncounted and (first := next(iter(self._uncounted))) <= self._state.last_add:
-            del self._uncounted[first]
-        return sum(self._uncounted.values())
+    def _count(self, number: int) -> None:
+        """Forget an addition that the room counts now, or that has ended."""
+        self._num_uncounted -= self._uncounted.pop(number, 0)
 
     def _bind(self) -> asyncio.AbstractEventLoop:
         """Return the running loop, to which this engine belongs from now on.
@@ -436,7 +439,7 @@ class AsyncEngine:
             ids = self._outputs.abort(request_id)
             if stream.first_id is not None:
                 del self._sent[stream.first_id]
-                self._uncounted.pop(stream.number, None)
+                self._count(stream.number)
                 if ids:
                     self._send_if_alive(Abort(ids))
 

@@ -210,11 +210,9 @@ class TorchWorker:
 
     def _stay_in_files(self, ctx: BuildContext) -> bool:
         """Tell whether tables are the checkpoint's own pages, which take no memory for good."""
-        return (
-            self._config.load_format != "dummy"
-            and self._model_config.dtype == ctx.dtype
-            and torch.device(ctx.device).type == "cpu"
-        )
+        read = torch.empty(0, dtype=getattr(torch, self._model_config.dtype))
+        kept = read.to(ctx.device, ctx.torch_dtype) is read  # as layers take what was read
+        return kept and self._config.load_format != "dummy"
 
     def _free_bytes(self) -> int:
         """Return what the device has, less what others took where that is known."""
