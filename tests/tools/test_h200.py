@@ -37,6 +37,8 @@ def test_after_others():
 def test_two(): ...
 """
 
+RECORDING = "def test_recorded_step(): ..."
+
 
 @pytest.fixture
 def prover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> h200.Prover:
@@ -133,7 +135,10 @@ def test_missing_tools_and_spent_time_are_verdicts(prover: h200.Prover, tmp_path
     assert json.loads(report(spent, "report.json"))["parts"]
 
 
-def test_one_case_of_each_function_is_sanitized(prover: h200.Prover) -> None:
+def test_one_case_of_each_function_that_records_nothing_is_sanitized(
+    prover: h200.Prover, tmp_path: Path
+) -> None:
+    (tmp_path / "test_engine.py").write_text(TESTS + RECORDING)
     part = h200.Part("memcheck rows", 9, ["test_engine.py"], tool=h200.MEMCHECK)
     command = h200.command_of(part, Path("record"), Path("xml"), {"PATH": "/usr/bin:/bin"})
     assert command[:5] == ["compute-sanitizer", *h200.MEMCHECK]
