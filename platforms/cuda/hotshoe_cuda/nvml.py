@@ -6,14 +6,16 @@ Read by the platform's `probe` and `facts`; needs no torch.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from hotshoe_triton.detection import DriverFailureError, NoDriverError
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
+VISIBLE, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
+#: What the UUIDs of instances (MIG) begin with.
+INSTANCE = "MIG-"
 #: FP32 cores per multiprocessor by compute capability; NVML counts cores.
 #: Source: CUDA C++ Programming Guide, table of compute capabilities.
 CORES_PER_UNIT = {(7, 0): 64, (7, 5): 64, (8, 0): 64}
@@ -22,7 +24,7 @@ NEWER_CORES_PER_UNIT = 128
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU.
+    """One GPU, or one instance (MIG) of a divided one.
 
     Attributes:
         capability: (major, minor).
@@ -48,20 +50,34 @@ def gpus() -> list[Gpu]:
     with _library() as nvml:
         driver = nvml.nvmlSystemGetDriverVersion()
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-        every = [_describe(nvml, handle, handles, driver) for handle in handles]
+        every = [_parts(nvml, handle, handles, driver) for handle in handles]
     return visible(every, os.environ.get(VISIBLE))
 
 
-def visible(every: list[Gpu], setting: str | None) -> list[Gpu]:
-    """Apply `CUDA_VISIBLE_DEVICES` as CUDA does: up to the first bad index or UUID prefix."""
-    if setting is None:
-        return every
+def visible(every: Sequence[Sequence[Gpu]], setting: str | None) -> list[Gpu]:
+    """Apply `CUDA_VISIBLE_DEVICES` as CUDA does: up to the first bad index or UUID prefix.
+
+    Of instances it shows a process the first alone, and then no whole GPU.
+    Source: NVIDIA Multi-Instance GPU User Guide, section "CUDA_VISIBLE_DEVICES".
+
+    Args:
+        every: Of each GPU, itself or its instances.
+        setting: The variable's value; None where it is not set.
+    """
+    chosen = [gpu for parts in every for gpu in parts]
+    if setting is not None:
+        chosen = _named(every, [word.strip() for word in setting.split(",") if word.strip()])
+    instances = [gpu for gpu in chosen if gpu.uuid.startswith(INSTANCE)]
+    return instances[:1] or chosen
+
+
+def _named(every: Sequence[Sequence[Gpu]], words: Sequence[str]) -> list[Gpu]:
     chosen: list[Gpu] = []
-    for word in filter(None, (part.strip() for part in setting.split(","))):
+    for word in words:
         if word.isdecimal():
-            found = every[int(word) : int(word) + 1]
+            found = [gpu for parts in every[int(word) :][:1] for gpu in parts]
         else:
-            found = [gpu for gpu in every if gpu.uuid.startswith(word)][:1]
+            found = [gpu for parts in every for gpu in parts if gpu.uuid.startswith(word)][:1]
         if not found:
             break
         chosen += found
@@ -88,18 +104,48 @@ def _library() -> Iterator[Any]:
         pynvml.nvmlShutdown()
 
 
-def _describe(nvml: Any, handle: Any, handles: list[Any], driver: str) -> Gpu:
+def _parts(nvml: Any, handle: Any, handles: Sequence[Any], driver: str) -> list[Gpu]:
+    """Describe a GPU, or the instances into which it is divided.
+
+    Of a divided one NVML tells the memory to administrators alone.
+    """
     capability = tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle))
-    per_unit = CORES_PER_UNIT.get(capability, NEWER_CORES_PER_UNIT)
-    return Gpu(
-        name=nvml.nvmlDeviceGetName(handle),
-        uuid=nvml.nvmlDeviceGetUUID(handle),
-        capability=capability,
-        memory_bytes=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
-        compute_units=nvml.nvmlDeviceGetNumGpuCores(handle) // per_unit,
-        driver=driver,
-        linked=_linked(nvml, handle, [other for other in handles if other is not handle]),
+
+    def describe(part: Any, units: int, linked: bool) -> Gpu:
+        return Gpu(
+            name=nvml.nvmlDeviceGetName(part),
+            uuid=nvml.nvmlDeviceGetUUID(part),
+            capability=capability,
+            memory_bytes=int(nvml.nvmlDeviceGetMemoryInfo(part).total),
+            compute_units=units,
+            driver=driver,
+            linked=linked,
+        )
+
+    if _divided(nvml, handle):
+        return [
+            describe(part, nvml.nvmlDeviceGetAttributes_v2(part).multiprocessorCount, False)
+            for part in _instances(nvml, handle)
+        ]
+    units = nvml.nvmlDeviceGetNumGpuCores(handle) // CORES_PER_UNIT.get(
+        capability, NEWER_CORES_PER_UNIT
     )
+    others = [other for other in handles if other is not handle]
+    return [describe(handle, units, _linked(nvml, handle, others))]
+
+
+def _divided(nvml: Any, handle: Any) -> bool:
+    try:
+        current, _ = nvml.nvmlDeviceGetMigMode(handle)
+    except nvml.NVMLError:  # a part that cannot be divided, or a driver that does not tell
+        return False
+    return bool(current == nvml.NVML_DEVICE_MIG_ENABLE)
+
+
+def _instances(nvml: Any, handle: Any) -> Iterator[Any]:
+    for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        with suppress(nvml.NVMLError_NotFound):  # places for instances may be empty
+            yield nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
 
 
 def _linked(nvml: Any, handle: Any, others: list[Any]) -> bool:

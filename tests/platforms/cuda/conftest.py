@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -15,17 +15,26 @@ from hotshoe_cuda.candidates import offered
 
 @dataclass(frozen=True)
 class Part:
-    """What NVML says of a real part."""
+    """What NVML says of a real part, or of an instance of one, whose multiprocessors it tells.
+
+    Attributes:
+        places: What it is divided into, None where nothing is; without any, it is whole.
+    """
 
     name: str
     uuid: str
     capability: tuple[int, int]
     memory_bytes: int
     cores: int
+    places: tuple[Part | None, ...] = ()
 
 
 H200 = Part("NVIDIA H200", "GPU-8f1b", (9, 0), 143_771 << 20, 16_896)
 A100 = Part("NVIDIA A100-SXM4-80GB", "GPU-11aa", (8, 0), 81_920 << 20, 6_912)
+#: Two instances of an H200, and the H200, an instance of which was taken away.
+SMALL = Part("NVIDIA H200 MIG 1g.18gb", "MIG-3a0c", (9, 0), 16_384 << 20, 16)
+LARGE = Part("NVIDIA H200 MIG 3g.71gb", "MIG-b77e", (9, 0), 70_656 << 20, 60)
+DIVIDED = replace(H200, uuid="GPU-d1d1", places=(SMALL, None, LARGE))
 T4 = Part("Tesla T4", "GPU-77c0", (7, 5), 15_360 << 20, 2_560)
 
 
@@ -44,7 +53,11 @@ class FakeNvml(types.ModuleType):
     class NVMLError_NotSupported(NVMLError):  # noqa: N801, N818
         pass
 
+    class NVMLError_NotFound(NVMLError):  # noqa: N801, N818
+        pass
+
     NVML_P2P_CAPS_INDEX_NVLINK, NVML_P2P_STATUS_OK = 2, 0
+    NVML_DEVICE_MIG_ENABLE = 1
 
     def __init__(self, parts: list[Part], failure: Exception | None = None) -> None:
         super().__init__("pynvml")
@@ -77,10 +90,29 @@ class FakeNvml(types.ModuleType):
         return part.capability
 
     def nvmlDeviceGetMemoryInfo(self, part: Part) -> types.SimpleNamespace:
+        if part.places:
+            raise self.NVMLError("Insufficient Permissions")
         return types.SimpleNamespace(total=part.memory_bytes)
 
     def nvmlDeviceGetNumGpuCores(self, part: Part) -> int:
         return part.cores
+
+    def nvmlDeviceGetMigMode(self, part: Part) -> list[int]:
+        if part == T4:
+            raise self.NVMLError_NotSupported
+        return [int(bool(part.places))] * 2
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, part: Part) -> int:
+        return len(part.places)
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, part: Part, index: int) -> Part:
+        found = part.places[index]
+        if found is None:
+            raise self.NVMLError_NotFound
+        return found
+
+    def nvmlDeviceGetAttributes_v2(self, part: Part) -> types.SimpleNamespace:
+        return types.SimpleNamespace(multiprocessorCount=part.cores)
 
     def nvmlDeviceGetP2PStatus(self, part: Part, other: Part, index: int) -> int:
         assert index == self.NVML_P2P_CAPS_INDEX_NVLINK and part is not other

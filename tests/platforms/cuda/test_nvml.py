@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from tests.platforms.cuda.conftest import A100, H200, T4
+from tests.platforms.cuda.conftest import A100, DIVIDED, H200, LARGE, SMALL, T4
 
 from hotshoe_cuda import nvml
 
@@ -47,6 +47,36 @@ def test_visibility_is_cudas(install, monkeypatch, setting: str | None, names: l
     if setting is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", setting)
     assert [gpu.name for gpu in nvml.gpus()] == names
+
+
+@pytest.mark.parametrize(
+    ("setting", "names"),
+    [
+        (None, [SMALL.name]),
+        ("0", [H200.name]),
+        ("1", [SMALL.name]),
+        ("0,1", [SMALL.name]),
+        (LARGE.uuid, [LARGE.name]),
+        ("GPU-8f,MIG-b7", [LARGE.name]),
+        ("MIG-none", []),
+    ],
+)
+def test_of_instances_the_first_is_shown(
+    install, monkeypatch, setting: str | None, names: list[str]
+) -> None:
+    install(H200, DIVIDED)
+    if setting is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", setting)
+    assert [gpu.name for gpu in nvml.gpus()] == names
+
+
+def test_an_instance_is_described_by_what_it_has(install) -> None:
+    install(DIVIDED)
+    [found] = nvml.gpus()
+    assert (found.compute_units, found.memory_bytes) == (16, SMALL.memory_bytes)
+    assert (found.uuid, found.capability) == (SMALL.uuid, (9, 0))
+    install(replace(DIVIDED, places=(None,)))
+    assert nvml.gpus() == [], "without instances a divided GPU cannot be used"
 
 
 @pytest.mark.parametrize("failure", ["NVMLError_LibraryNotFound", "NVMLError_DriverNotLoaded"])
