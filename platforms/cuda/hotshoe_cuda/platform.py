@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hotshoe.errors import PlatformError
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import Candidate
 from hotshoe_cuda import candidates, nvml
@@ -42,6 +43,14 @@ class CudaPlatform(GpuPlatform[Gpu]):
     def taken(self, gpu: Gpu, device: Any) -> Mapping[str, object]:
         import torch
 
+        if (device.major, device.minor) != gpu.capability:
+            major, minor = gpu.capability
+            raise PlatformError(
+                f"CUDA has {device.name} at cuda:{self._options.device}, where NVML has {gpu.name} "
+                f"of compute capability {major}.{minor}; set {nvml.ORDER}=PCI_BUS_ID, so that both "
+                "count GPUs alike"
+            )
         # Where a library splits a product, its parts are added in float32.
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
         return {"cuda": torch.version.cuda, "driver": gpu.driver}

@@ -1,10 +1,13 @@
 """Detection with its causes, facts, and what the platform decides; no GPU is needed."""
 
+from types import SimpleNamespace
+
 import pytest
+import torch
 from tests.platforms.cuda.conftest import A100, H200, T4
 
 from hotshoe.config import EngineConfig
-from hotshoe.errors import ConfigError
+from hotshoe.errors import ConfigError, PlatformError
 from hotshoe.platform import Absent, Available, Broken
 from hotshoe.slots import SLOTS, Selector
 from hotshoe_cuda.nvml import Gpu
@@ -73,6 +76,19 @@ def test_another_device(install) -> None:
     platform.resolve(EngineConfig(platform_options={"device": 2}))
     with pytest.raises(ConfigError, match="2 GPUs are visible"):
         platform.facts()
+
+
+def test_cudas_order_may_differ_from_nvmls(install, monkeypatch) -> None:
+    install(A100, H200)
+    platform = CudaPlatform()
+    with pytest.raises(PlatformError, match=r"NVIDIA H200 at cuda:0, .*set CUDA_DEVICE_ORDER="):
+        platform.taken(platform.chosen(), SimpleNamespace(name="NVIDIA H200", major=9, minor=0))
+    matmul = SimpleNamespace()
+    monkeypatch.setattr(torch.backends.cuda, "matmul", matmul)
+    found = platform.taken(platform.chosen(), SimpleNamespace(name="any", major=8, minor=0))
+    assert found["driver"] == "580.1"
+    assert matmul.allow_bf16_reduced_precision_reduction is False
+    assert matmul.allow_fp16_reduced_precision_reduction is False
 
 
 def test_each_rank_has_a_gpu_of_its_own(install) -> None:
