@@ -19,7 +19,8 @@ LAYOUT = KVLayout("head-major", "htd", "htd")
 MAX_HEAD_DIM = 256
 MIN_BLOCK_SIZE = 16
 MIN_ROWS = 16
-#: Requests whose lengths the decode kernel keeps in registers; one kernel is compiled for each.
+#: Requests whose lengths the decode kernel keeps in registers; one kernel is compiled for each,
+#: and beyond them for each power of two.
 REQUEST_BLOCKS = (64, 256, 1024, 4096)
 
 
@@ -101,6 +102,11 @@ def tiling(table: dict[str, tuple[Tiling, Tiling]], spec: AttentionSpec, arch: A
     if spec.dtype == "float32":
         return FLOAT32
     return table[arch.family][dim > 128 or dim != next_power_of_2(dim)]
+
+
+def request_block(reqs: int) -> int:
+    """Return how many requests the decode kernel is compiled for."""
+    return next((size for size in REQUEST_BLOCKS if size >= reqs), next_power_of_2(reqs))
 
 
 class Attention:
@@ -215,7 +221,7 @@ class Attention:
         pieces = programs * 2 * self._kv_heads * self._group
         scratch = torch.empty(pieces * (self._dim + 2), dtype=torch.float32, device=device)
         stats = scratch[pieces * self._dim :]
-        block_r = next(size for size in REQUEST_BLOCKS if size >= reqs)
+        block_r = request_block(reqs)
         self._decode_kernel[(self._kv_heads, programs)](
             *tensors,
             scratch,

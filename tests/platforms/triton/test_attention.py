@@ -216,6 +216,11 @@ def test_empty_batch(facts: DeviceFacts) -> None:
     assert Attention(SPEC, facts)(q, cache, meta, None).shape == (0, 256)
 
 
+def test_every_number_of_requests_has_a_kernel() -> None:
+    found = [attention.request_block(n) for n in (1, 64, 65, 4096, 4097, 65536)]
+    assert found == [64, 64, 256, 4096, 8192, 65536]
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
