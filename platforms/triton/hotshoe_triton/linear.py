@@ -51,8 +51,6 @@ class Linear:
         spec: The slot's specification.
         facts: The device.
         table: Tuned configurations by (n, k, bucket); what is missing gets the default.
-        many: Product for more rows than the largest bucket, of (x, weight, bias); default:
-            PyTorch's, or for 8 bits this package's.
     """
 
     takes_quantised = True
