@@ -60,12 +60,15 @@ class EndpointApp:
         """Refuse who may not come here, however the request found its way.
 
         Raises:
-            ApiError: No key, or not an admin.
+            ApiError: No key, not an admin, or an admin whose parameters would be overlooked.
         """
         if call.caller is None and self.endpoint.path not in PUBLIC_PATHS:
             raise ApiError("invalid_api_key")
         if self.endpoint.admin and not (call.caller and call.caller.admin):
             raise ApiError("admin_only")
+        if self.endpoint.admin and call.query_params:
+            # Other servers take them there: ignored, `/sleep?level=2` would give nothing back.
+            raise ApiError("unknown_parameter", "parameters of admin verbs go into a JSON body")
 
     def _check_room(self) -> None:
         """Turn a request away before work is done for it that somebody else waits for.

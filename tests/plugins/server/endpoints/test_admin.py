@@ -39,6 +39,8 @@ def test_verbs_take_arguments(admin, engine) -> None:
         ("abort_everywhere", ["a"]),
     ]
     assert admin.post("/pause", mode="never").status_code == 400
+    refused = admin("POST", "/sleep?level=1")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "unknown_parameter")
 
 
 @pytest.mark.parametrize("path", VERBS)
