@@ -9,7 +9,6 @@ import os
 import socket
 import sys
 import threading
-from pathlib import Path
 from typing import NoReturn
 
 import msgspec
@@ -42,12 +41,8 @@ def main() -> int:
         if extension.options is not None
     ]
 
-    config = ServerConfig(**mission.server)
-
     def leave() -> NoReturn:
-        """End with the supervisor, who removes nothing more."""
-        if config.admin_socket is not None:
-            Path(config.admin_socket).unlink(missing_ok=True)
+        """End with the supervisor."""
         os._exit(1)
 
     def watch() -> None:
@@ -68,9 +63,11 @@ def main() -> int:
             say(line)
 
     shared = Shared(mission.process, mission.shared_file, socket.socket(fileno=mission.store))
+    config = ServerConfig(**mission.server)
     server = Server(config, plugins, with_options(found, options), load, tell, shared)
+    admin = None if mission.admin is None else socket.socket(fileno=mission.admin)
     try:
-        return server.run(socket.socket(fileno=mission.listener))
+        return server.run(socket.socket(fileno=mission.listener), admin)
     except HotshoeError as error:
         say(f"hotshoe: error: {error}")
         return HOPELESS if isinstance(error, UserError) else 1

@@ -50,24 +50,26 @@ class Serve:
         extensions = with_options(find_extensions(plugins), options)
         warn(config)
         check_early(config, plugins)
+        from hotshoe_server.admin_socket import admin_socket
         from hotshoe_server.sockets import open_port
 
         listener = open_port(config.host, config.port)
-        host, port = listener.getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        scheme = "https" if config.ssl_certfile else "http"
-        say(f"listening on {scheme}://{shown}:{port}")
-        if config.api_processes > 1:
-            from hotshoe_server.supervisor import Supervisor
+        with admin_socket(config.admin_socket) as admin:
+            host, port = listener.getsockname()[:2]
+            shown = f"[{host}]" if ":" in host else host
+            scheme = "https" if config.ssl_certfile else "http"
+            say(f"listening on {scheme}://{shown}:{port}")
+            if config.api_processes > 1:
+                from hotshoe_server.supervisor import Supervisor
 
-            named = {name: given for name, (_, given) in extensions.items() if given is not None}
-            return Supervisor(engine, config, named, say).run(listener)
-        from hotshoe_server.serving import Server
+                named = {name: own for name, (_, own) in extensions.items() if own is not None}
+                return Supervisor(engine, config, named, say).run(listener, admin)
+            from hotshoe_server.serving import Server
 
-        transport: Literal["thread", "process"] = "process" if config.engine_process else "thread"
-        return Server(config, plugins, extensions, lambda: load(engine, transport), say).run(
-            listener
-        )
+            transport: Literal["thread", "process"]
+            transport = "process" if config.engine_process else "thread"
+            server = Server(config, plugins, extensions, lambda: load(engine, transport), say)
+            return server.run(listener, admin.listener if admin else None)
 
 
 def check_early(config: ServerConfig, plugins: PluginManager) -> None:

@@ -36,7 +36,6 @@ from hotshoe_server.protocol import let_in, protocol_for
 from hotshoe_server.renderer import Renderer
 from hotshoe_server.route import error_response
 from hotshoe_server.signals import signals_call
-from hotshoe_server.sockets import open_unix
 from hotshoe_server.state import ServerState, Shared, TurnAway
 from hotshoe_server.store import ResponseStore
 from hotshoe_server.store_link import RemoteStore
@@ -87,8 +86,8 @@ class Server:
         self._stop = asyncio.Event()
         self._forced = False
 
-    def run(self, listener: socket.socket) -> int:
-        """Serve until a signal; return the exit code.
+    def run(self, listener: socket.socket, admin: socket.socket | None) -> int:
+        """Serve two sockets until a signal; return the exit code.
 
         Raises:
             UserError: The engine cannot be built as asked, or an option of the server is bad.
@@ -96,16 +95,14 @@ class Server:
         # Below that, it says of every broken request that it was broken, which fills disks.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(self._run(listener))
+            return runner.run(self._run(listener, admin))
 
-    async def _run(self, listener: socket.socket) -> int:
+    async def _run(self, listener: socket.socket, admin: socket.socket | None) -> int:
         async with AsyncExitStack() as stack:
             stack.enter_context(signals_call(self._on_signal))
             front = self._front
             await stack.enter_async_context(self._listen(front, listener, front.turn_away))
-            if self._config.admin_socket is not None:
-                admin = open_unix(self._config.admin_socket)
-                stack.callback(Path(self._config.admin_socket).unlink, missing_ok=True)
+            if admin is not None:
                 await stack.enter_async_context(self._listen(AdminDoor(self._front), admin))
             client = await self._loaded()
             if client is None:

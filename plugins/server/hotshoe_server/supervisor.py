@@ -1,6 +1,6 @@
 """Several processes that answer HTTP on one socket, for one engine process.
 
-The supervisor owns the listening socket, the engine, the API processes and the store of responses;
+The supervisor owns the listening sockets, the engine, the API processes and the store of responses;
 it answers no HTTP itself. Each API process is told what it is over a private channel, whose end
 tells it that the supervisor is gone. One that dies is started anew.
 """
@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -25,10 +24,9 @@ import msgspec
 from hotshoe.config import EngineConfig
 from hotshoe.engine.process import EngineProcess
 from hotshoe.engine.spawn import spawn
-from hotshoe.errors import ConfigError
+from hotshoe_server.admin_socket import AdminSocket
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.signals import signals_call
-from hotshoe_server.sockets import remove_dead
 from hotshoe_server.store import ResponseStore
 from hotshoe_server.store_link import serve_store
 
@@ -44,8 +42,9 @@ HOPELESS = 2
 class Mission(msgspec.Struct):
     """What an API process is told at first. Then comes READY, once the engine serves.
 
-    `listener`, `store` and `shared_file` are descriptors; `store` leads to `serve_store`, and
-    `shared_file` is as in `hotshoe_server.state.ServerState`. `process` counts from 0.
+    `listener`, `admin`, `store` and `shared_file` are descriptors; `store` leads to `serve_store`,
+    and `shared_file` is as in `hotshoe_server.state.ServerState`. `process` counts from 0; only the
+    first has the admin socket.
     """
 
     engine: dict[str, Any]
@@ -53,6 +52,7 @@ class Mission(msgspec.Struct):
     options: dict[str, dict[str, Any]]
     engine_socket: str
     listener: int
+    admin: int | None
     store: int
     shared_file: int
     process: int
@@ -110,20 +110,20 @@ class Supervisor:
         # It has no name, so nothing is left behind, however this process ends.
         self._shared_file = tempfile.TemporaryFile()  # noqa: SIM115
 
-    def run(self, listener: socket.socket) -> int:
-        """Serve until a signal; return the exit code.
+    def run(self, listener: socket.socket, admin: AdminSocket | None) -> int:
+        """Serve two sockets until a signal; return the exit code.
 
         Raises:
             UserError: The engine cannot be built as asked.
         """
-        asyncio.run(self._run(listener))
+        asyncio.run(self._run(listener.fileno(), admin))
         return self._code
 
-    async def _run(self, listener: socket.socket) -> None:
+    async def _run(self, listener: int, admin: AdminSocket | None) -> None:
         with signals_call(self._stop.set):
             engine = EngineProcess(self._engine_config)
             booting = asyncio.create_task(asyncio.to_thread(engine.wait))
-            spawn_one = partial(self._spawn, str(engine.path), listener.fileno())
+            spawn_one = partial(self._spawn, str(engine.path), listener, admin)
             try:
                 self._workers = [spawn_one(index) for index in range(self._config.api_processes)]
                 await self._watch(booting, spawn_one)
@@ -154,19 +154,22 @@ class Supervisor:
                     worker.release()
                     self._workers[index] = spawn_one(index)
 
-    def _spawn(self, engine_socket: str, listener: int, index: int) -> Worker:
+    def _spawn(
+        self, engine_socket: str, listener: int, admin: AdminSocket | None, index: int
+    ) -> Worker:
         """Start an API process and tell it all that it needs."""
-        config = self._config if index == 0 else replace(self._config, admin_socket=None)
         ours, theirs = socket.socketpair()
         shared = self._shared_file.fileno()
+        door = [] if index or not admin else [admin.listener.fileno(), admin.lifeline.fileno()]
         with theirs:
-            process, channel = spawn(COMMAND, fds=[listener, theirs.fileno(), shared])
+            process, channel = spawn(COMMAND, fds=[listener, theirs.fileno(), shared, *door])
             mission = Mission(
                 engine=asdict(self._engine_config),
-                server=asdict(config),
+                server=asdict(replace(self._config, admin_socket=None)),  # which it gets open
                 options=self._options,
                 engine_socket=engine_socket,
                 listener=listener,
+                admin=door[0] if door else None,
                 store=theirs.fileno(),
                 shared_file=shared,
                 process=index,
@@ -191,6 +194,3 @@ class Supervisor:
             await asyncio.sleep(POLL_S)
         for worker in self._workers:
             worker.release()
-        if self._config.admin_socket is not None:
-            with contextlib.suppress(ConfigError):  # it is another server's
-                remove_dead(Path(self._config.admin_socket))
