@@ -5,4 +5,4 @@ from functools import partial
 from hotshoe_rocm.linear import Linear
 from hotshoe_triton import tune
 
-Tune = partial(tune.Tune, Linear)
+Tune = partial(tune.Tune, "rocm", Linear)

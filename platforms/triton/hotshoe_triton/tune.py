@@ -12,20 +12,24 @@ import itertools
 import random
 import statistics
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hotshoe.cli.options import add_engine_flags, engine_config
+from hotshoe.errors import ConfigError, PlatformError
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec, NormSpec
 from hotshoe_triton import tuned
 from hotshoe_triton.library import Linear
 from hotshoe_triton.tuning import BUCKETS, LIBRARY, LinearConfig, default
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 #: Bytes of weight copies that are read in turn; several times any GPU's cache.
 ROTATED_BYTES = 768 << 20
@@ -37,11 +41,12 @@ class Tune:
     """See `hotshoe.cli.command.Command`.
 
     Args:
-        linear: The platform's operation.
+        platform: The platform's name.
+        linear: Its operation.
     """
 
-    def __init__(self, linear: type[Linear]) -> None:
-        self._linear = linear
+    def __init__(self, platform: str, linear: type[Linear]) -> None:
+        self._platform, self._linear = platform, linear
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         add_engine_flags(parser)
@@ -49,25 +54,33 @@ class Tune:
         add("--output", type=Path, metavar="FILE", help="file to extend; default: the shipped one")
         add(
             "--trials",
-            type=int,
+            type=at_least_one,
             metavar="N",
             default=40,
             help="sample of each search (default: 40)",
         )
         text = f"numbers of rows (default: {' '.join(map(str, BUCKETS))})"
-        add("--buckets", type=int, metavar="N", nargs="*", default=list(BUCKETS), help=text)
-        add("--jobs", type=int, metavar="N", default=8, help="processes that compile (default: 8)")
+        buckets = {"metavar": "N", "nargs": "+", "choices": BUCKETS, "default": BUCKETS}
+        add("--buckets", type=int, help=text, **buckets)
+        text = "processes that compile (default: 8)"
+        add("--jobs", type=at_least_one, metavar="N", default=8, help=text)
         add("--again", action="store_true", help="tune what is tuned already too")
 
     def run(self, args: Namespace) -> int:
         from hotshoe.engine.explain import explain
 
         config = engine_config(args)
-        explanation = explain(config)
+        if config.platform not in ("auto", self._platform):
+            raise ConfigError(
+                f"`tune {self._platform}` measures on platform {self._platform}, not on "
+                f"{config.platform}; leave --platform out"
+            )
+        explanation = explain(replace(config, platform=self._platform))
         facts = explanation.facts
         specs = [d.spec for d in explanation.decisions if d.slot == "linear"]
         path = args.output or tuned.path_of(self._linear.folder, facts)
         table = tuned.read(path)
+        self._write(path, table)  # found out before anything is measured
         with ProcessPoolExecutor(args.jobs, mp_context=get_context("spawn")) as pool:
             for spec, bucket in itertools.product(specs, args.buckets):
                 key = tuned.key_of(spec, bucket)
@@ -76,7 +89,7 @@ class Tune:
                 begin = time.perf_counter()
                 found = Search(self._linear, spec, facts, bucket, pool).best(args.trials)
                 table[key] = {**asdict(found[1]), "us": round(found[0] * 1e6, 2)}
-                tuned.write(path, table)
+                self._write(path, table)
                 seconds = time.perf_counter() - begin
                 rate = weight_bytes(spec) / found[0] / 1e12
                 print(
@@ -85,6 +98,22 @@ class Tune:
                 print(f"  {found[1]}", flush=True)
         print(f"{len(table)} entries in {path}")
         return 0
+
+    def _write(self, path: Path, table: tuned.Entries) -> None:
+        try:
+            tuned.write(path, table)
+        except OSError as error:
+            raise ConfigError(
+                f"{path} cannot be written ({error.strerror}); name another file by --output"
+            ) from None
+
+
+def at_least_one(word: str) -> int:
+    """Read a count from the command line."""
+    count = int(word)
+    if count < 1:
+        raise ArgumentTypeError(f"{count} is less than 1")
+    return count
 
 
 def weight_bytes(spec: LinearSpec) -> int:
@@ -116,7 +145,11 @@ class Search:
         self._seconds: dict[LinearConfig, float] = {}
 
     def best(self, trials: int) -> tuple[float, LinearConfig]:
-        """Return seconds and configuration."""
+        """Return seconds and configuration.
+
+        Raises:
+            PlatformError: Not one could be run.
+        """
         itemsize = 2 if self._spec.weight is None else 1
         shape = (self._bucket, self._spec.out_features, self._spec.in_features, itemsize)
         space = list(self._linear.configs(self._bucket, self._spec, self._facts))
@@ -126,6 +159,11 @@ class Search:
             best = min(self._seconds, key=self._seconds.__getitem__)
             self._measure(c for c in space if _distance(c, best) == 1)
         seconds, library = min(self._seconds.values()), self._seconds[LIBRARY]
+        if seconds == float("inf"):
+            raise PlatformError(
+                f"no configuration of {tuned.key_of(self._spec, self._bucket)} runs on "
+                f"{self._facts.name}; see above why not, and whether its memory is free"
+            )
         if seconds > library * (1 - MARGIN):
             return library, LIBRARY
         return seconds, min(self._seconds, key=self._seconds.__getitem__)
@@ -150,9 +188,9 @@ class Search:
         spec, device = self._spec, self._facts.device
         count = max(2, min(24, ROTATED_BYTES // weight_bytes(spec)))
         ops = [loaded(self._linear, spec, self._facts) for _ in range(count)]
-        x = torch.randn(self._bucket, spec.in_features, device=device).bfloat16()
-        weight = torch.ones(spec.in_features, device=device).bfloat16()
-        norm = Norm(NormSpec(spec.in_features, 1e-5, "bfloat16"), self._facts)
+        x = rows(self._bucket, spec, device)
+        norm = Norm(NormSpec(spec.in_features, 1e-5, spec.dtype), self._facts)
+        weight = torch.ones(spec.in_features, device=device, dtype=x.dtype)
         seconds = []
         for config in usable:
             for op in ops:
@@ -174,9 +212,10 @@ def _distance(a: LinearConfig, b: LinearConfig) -> int:
 
 
 def loaded(linear: type[Linear], spec: LinearSpec, facts: DeviceFacts) -> Linear:
-    """Return the operation with a random weight."""
+    """Return the operation with a random weight, its device taken."""
     import torch
 
+    torch.get_device_module(facts.device).set_device(facts.device)
     op = linear(spec, facts)
     shape = (spec.out_features, spec.in_features)
     tensors = {"weight": [torch.randn(shape, device=facts.device, dtype=torch.bfloat16)]}
@@ -184,6 +223,13 @@ def loaded(linear: type[Linear], spec: LinearSpec, facts: DeviceFacts) -> Linear
         tensors["bias"] = [torch.randn(spec.out_features, device=facts.device)]
     op.load(tensors)
     return op
+
+
+def rows(count: int, spec: LinearSpec, device: str) -> Tensor:
+    """Return random rows of x."""
+    import torch
+
+    return torch.randn(count, spec.in_features, device=device).to(getattr(torch, spec.dtype))
 
 
 _OPS: dict[LinearSpec, Linear] = {}
@@ -198,15 +244,19 @@ def compiles(job: tuple[type[Linear], LinearSpec, DeviceFacts, int, LinearConfig
         _OPS.clear()
         _OPS[spec] = loaded(linear, spec, facts)
     op = _OPS[spec]
-    x = torch.randn(bucket, spec.in_features, device=facts.device).bfloat16()
     try:
         op.configure(bucket, config)
-        found = op(x)
+        found = op(rows(bucket, spec, facts.device))
         torch.cuda.synchronize()
     except Exception as error:  # too little shared memory, registers, or a compiler's failure
-        print(f"  {config}: {type(error).__name__}", flush=True)
+        print(f"  {config}: {type(error).__name__}: {first_line(error)}", flush=True)
         return False
     return bool(torch.isfinite(found).all())
+
+
+def first_line(error: Exception) -> str:
+    """Return what an error says first."""
+    return next(iter(str(error).strip().splitlines()), "")
 
 
 def replayed(run: Any) -> float:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hotshoe.errors import ConfigError
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec
 from hotshoe_triton.tuning import LinearConfig
@@ -31,22 +33,41 @@ def key_of(spec: LinearSpec, bucket: int) -> str:
 
 
 def read(path: Path) -> Entries:
-    """Return a file's entries; none where there is no file."""
-    entries: Entries = json.loads(path.read_text()) if path.exists() else {}
+    """Return a file's entries; none where there is no file.
+
+    Raises:
+        ConfigError: It is none of these tables.
+    """
+    if not path.exists():
+        return {}
+    try:
+        entries: Entries = json.loads(path.read_text(encoding="utf-8"))
+        for entry in entries.values():
+            config_of(entry)
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ConfigError(
+            f"{path} is no table of tuned configurations: {error}; mend or remove it"
+        ) from None
     return entries
 
 
 def write(path: Path, entries: Entries) -> None:
-    """Replace a file, an entry on each line."""
+    """Replace a file, an entry on each line. Who is interrupted leaves the old one."""
     lines = (f"  {json.dumps(key)}: {json.dumps(entries[key])}" for key in sorted(entries))
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.draft")
+    draft.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    draft.replace(path)
 
 
+@cache
 def table_for(
     folder: Path, spec: LinearSpec, facts: DeviceFacts
 ) -> dict[tuple[int, int, int], LinearConfig]:
-    """Return what is tuned for a product, as `hotshoe_triton.linear` takes it."""
+    """Return what is tuned for a product, as `hotshoe_triton.linear` takes it.
+
+    Layers ask for few shapes many times, so that an answer is kept for the process.
+    """
     kind, _, _ = key_of(spec, 0).split("/")
     shape = f"{kind}/{spec.out_features}x{spec.in_features}/"
     found = {}

@@ -1,14 +1,16 @@
 """The tuner's search and its table, with times that a test makes up; measuring needs a GPU."""
 
 import json
-from argparse import ArgumentParser
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from tests.platforms.triton.conftest import device_facts
 
+from hotshoe.cli.parser import Parser
+from hotshoe.config import EngineConfig
 from hotshoe.engine import explain as explaining
+from hotshoe.errors import ConfigError, PlatformError
 from hotshoe.slots import LinearSpec, QuantSpec
 from hotshoe_triton import library, tune
 from hotshoe_triton.tune import Search, Tune, weight_bytes
@@ -67,6 +69,11 @@ def test_what_does_not_compile_is_never_chosen(monkeypatch) -> None:
     assert search(monkeypatch, seconds)[1].warps != 8
 
 
+def test_where_nothing_runs_nothing_is_chosen(monkeypatch) -> None:
+    with pytest.raises(PlatformError, match="no configuration of bfloat16/6144x4096/16 runs on a"):
+        search(monkeypatch, lambda config: float("inf"))
+
+
 def test_every_kernel_is_sampled_alike() -> None:
     rare = [LinearConfig("streamed", 64, 128, stages=n) for n in range(6)]
     many = [LinearConfig("skinny", 64, 128, stages=n) for n in range(600)]
@@ -89,7 +96,12 @@ def run(monkeypatch, tmp_path: Path):
     decisions = [SimpleNamespace(slot="linear", spec=spec) for spec in (SPEC, INT8)]
     decisions.append(SimpleNamespace(slot="rms_norm", spec=None))
     found = SimpleNamespace(facts=FACTS, decisions=decisions)
-    monkeypatch.setattr(explaining, "explain", lambda config: found)
+
+    def explain(config: EngineConfig) -> SimpleNamespace:
+        assert config.platform == "rocm"
+        return found
+
+    monkeypatch.setattr(explaining, "explain", explain)
     searched: list[tuple[LinearSpec, int]] = []
 
     class Known(Search):
@@ -101,10 +113,10 @@ def run(monkeypatch, tmp_path: Path):
 
     def run(*arguments: str) -> list[tuple[LinearSpec, int]]:
         searched.clear()
-        command, parser = Tune(Linear), ArgumentParser()
+        command, parser = Tune("rocm", Linear), Parser("tune rocm", "")
         command.add_arguments(parser)
         words = ["demo", "--output", str(tmp_path / "t.json"), "--jobs", "1", *arguments]
-        assert command.run(parser.parse_args(words)) == 0
+        assert command.run(parser.parse(words)) == 0
         return list(searched)
 
     return run
@@ -120,3 +132,31 @@ def test_what_is_tuned_is_kept(run, tmp_path: Path, capsys) -> None:
     assert "4 entries in" in capsys.readouterr().out
     assert run("--buckets", "8", "16") == [(SPEC, 16), (INT8, 16)], "it goes on where it ended"
     assert run("--buckets", "8", "--again") == [(SPEC, 8), (INT8, 8)]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--buckets", "3"), "invalid choice: 3"),
+        (("--buckets",), "expected at least one argument"),
+        (("--jobs", "0"), "0 is less than 1"),
+        (("--trials", "-1"), "-1 is less than 1"),
+        (("--platform", "cpu"), "measures on platform rocm, not on cpu; leave --platform out"),
+        (("--output", "/dev/null/t.json"), "/dev/null/t.json cannot be written"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_measured(run, words, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        run(*words)
+
+
+def test_what_is_tuned_already_is_kept_by_who_is_interrupted(run, monkeypatch, tmp_path) -> None:
+    assert run("--buckets", "1") == [(SPEC, 1), (INT8, 1)]
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tune.Search, "best", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run("--buckets", "8")
+    assert len(json.loads((tmp_path / "t.json").read_text())) == 2

@@ -3,10 +3,12 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.platforms.triton.conftest import device_facts
 
+from hotshoe.errors import ConfigError
 from hotshoe.slots import LinearSpec, QuantSpec
 from hotshoe_triton import tuned
 from hotshoe_triton.tuning import LinearConfig
@@ -53,7 +55,33 @@ def test_without_a_file_nothing_is_tuned(tmp_path: Path) -> None:
     assert tuned.table_for(tmp_path / "none", PLAIN, FACTS) == {}
 
 
-@given(st.dictionaries(st.text(), st.dictionaries(st.text(), st.integers())))
+@pytest.mark.parametrize(
+    "text", ["", "{", "[1]", '{"a": 1}', '{"a": {"kernel": "gemv", "unknown": 1}}', '{"a": {}}']
+)
+def test_what_is_no_table_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "broken.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"broken.json is no table of tuned configurations: "):
+        tuned.read(path)
+
+
+def test_who_is_interrupted_leaves_the_old_file(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "a.json"
+    tuned.write(path, {"old": ENTRY})
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        tuned.write(path, {"new": ENTRY})
+    assert tuned.read(path) == {"old": ENTRY}
+
+
+TABLES = st.dictionaries(st.text(), st.integers().map(lambda n: ENTRY | {"block_n": n}))
+
+
+@given(TABLES)
 def test_what_is_written_is_read(tmp_path_factory, entries) -> None:
     path = tmp_path_factory.mktemp("tuned") / "new" / "a.json"
     tuned.write(path, entries)
