@@ -21,6 +21,9 @@ from hotshoe_server.config import ServerConfig
 from hotshoe_server.errors import ApiError
 from hotshoe_server.state import TurnAway
 
+#: Characters of a header's line beside its name and value: a colon and the line's end.
+_MARKS = 3
+
 
 def let_in(target: bytes, headers: Sequence[tuple[bytes, bytes]]) -> ApiError | None:
     """Turn nobody away."""
@@ -129,7 +132,8 @@ class BoundedProtocol(HttpToolsProtocol):
         """The head is whole: go on if it is small enough."""
         self._num_idle_bytes = 0
         self._stop_head_timer()
-        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        lines = (len(name) + len(value) + _MARKS for name, value in self.headers)
+        size = len(self.url) + sum(lines)
         if size > self.max_head_bytes:
             self._problem = "headers_too_large"
             raise httptools.HttpParserError("the head is too long")

@@ -81,6 +81,7 @@ def test_an_ordinary_request() -> None:
         [b"GET / HTTP/1.1\r\nx: " + b"a" * (LIMIT + 1) + b"\r\n\r\n"],
         [b"GET /" + b"a" * (LIMIT + 1) + b" HTTP/1.1\r\n\r\n"],
         [b"GET / HTTP/1.1\r\n", *[b"x: " + b"a" * 500 + b"\r\n"] * 5],
+        [b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * (LIMIT // 4) + b"\r\n"],
         [b"GET / HTTP/1.1\r\nx: ", *[b"a" * 500] * 5],
         [b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", b"GET / HTTP/1.1\r\nx: ", *[b"a" * 500] * 5],
     ],
