@@ -7,6 +7,7 @@ use the same ids, and what a front end has asked for ends when it goes.
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -41,6 +42,7 @@ from hotshoe.errors import ConfigError, EngineDeadError, EngineError, UserError
 from hotshoe.plugins.manager import cause_of
 from hotshoe.types import FinishReason, TokenOutput
 
+LOG = logging.getLogger(__name__)
 IDLE_S = 1.0
 HEARTBEAT_S = 0.5
 
@@ -140,10 +142,12 @@ class EngineLoop:
                     self._emit(self._timed(self._core.step))
                 self._settle()
         except EngineDeadError as error:
+            LOG.error("%s", error, exc_info=error.__cause__)
             dead = error
             raise
         except BaseException as error:  # nobody can interrupt this thread; a library may try to
             dead = EngineDeadError(f"the engine has stopped: {cause_of(error)}")
+            LOG.error("%s", dead, exc_info=error)
             raise dead from error
         finally:
             self._stopping.set()

@@ -7,6 +7,7 @@ whose owner is gone sees the channel's end and ends itself.
 
 from __future__ import annotations
 
+import logging
 import shutil
 import signal
 import subprocess
@@ -38,6 +39,7 @@ from hotshoe.errors import EngineError, HotshoeError
 from hotshoe.plugins import PluginManager
 from hotshoe.text.tokenizer import Tokenizer
 
+LOG = logging.getLogger(__name__)
 TERMINATE_S = 5.0
 EXIT_S = 2.0
 POLL_S = 0.2
@@ -151,6 +153,7 @@ class EngineProcess:
             if self._closing.is_set():
                 return
             ending = self._reap()
+            LOG.error("the engine process has ended: %s", ending)
             with self._ended:
                 self._endings.append(ending)
                 self._ended.notify_all()

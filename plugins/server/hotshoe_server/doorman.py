@@ -1,9 +1,10 @@
-"""Turns requests away while too many wait, from their heads alone.
+"""Turns requests away while too many wait, or no engine runs, from their heads alone.
 
-An overloaded server has the least time for what it will not do. So a plain request to a generating
-endpoint is answered by the connection itself (`hotshoe_server.protocol`), before there is a task or
-an application for it. All else goes the long way, and so does every request while there is room;
-`hotshoe_server.route` refuses there in the same words.
+An overloaded server has the least time for what it will not do; so has one whose engine starts
+anew. So a plain request to a generating endpoint is answered by the connection itself
+(`hotshoe_server.protocol`), before there is a task or an application for it. All else goes the long
+way, and so does every request while there is room; `hotshoe_server.route` refuses there in the same
+words.
 """
 
 from __future__ import annotations
@@ -40,10 +41,8 @@ class Doorman:
             return None
         try:
             self._server.client.check_queue()
-        except QueueFullError as error:
+        except (QueueFullError, EngineDeadError) as error:
             refusal = as_api_error(error)
-        except EngineDeadError:
-            return None
         else:
             return None
         if any(name in _UNUSUAL for name, _ in headers) or not self._guard.knows(headers):

@@ -141,11 +141,10 @@ def as_response(value: Any) -> Response:
 
 
 def answer_error(error: Exception) -> Response:
-    """Return the answer to an exception; unforeseen ones are logged."""
+    """Return the answer to an exception; unforeseen ones are logged, as others can fill a disk."""
     found = as_api_error(error)
-    if found.status >= 500:
-        cause = error if found.code == "internal_error" else None
-        _log.error("%s: %s", found.code, error, exc_info=cause)
+    if found.code == "internal_error":
+        _log.error("a request failed", exc_info=error)
     return error_response(found)
 
 

@@ -255,7 +255,7 @@ def test_heartbeats_tell_of_a_step_that_takes_long(
     until(lambda: port.of(Heartbeat, None)[-1].num_steps == 2)
 
 
-def test_a_failing_core_is_the_end(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_core_is_the_end(run: Run, monkeypatch: pytest.MonkeyPatch, caplog) -> None:
     def fail(self: NullWorker, plan: object) -> None:
         raise ZeroDivisionError("boom")
 
@@ -265,6 +265,7 @@ def test_a_failing_core_is_the_end(run: Run, monkeypatch: pytest.MonkeyPatch) ->
     until(lambda: port.of(EngineDeadError, None))
     [dead] = port.of(Dead, None)
     assert dead.error.kind == "EngineDeadError" and "ZeroDivisionError: boom" in dead.error.message
+    assert "Traceback" in caplog.text and "boom" in caplog.text
 
 
 def test_the_clock_counts_ticks_of_one_step() -> None:

@@ -97,7 +97,7 @@ def test_a_killed_engine_fails_everyone_soon(start: Start, number: int, said: st
     assert engine.num_restarts == 0
 
 
-def test_a_killed_engine_is_replaced_as_often_as_allowed(start: Start) -> None:
+def test_a_killed_engine_is_replaced_as_often_as_allowed(start: Start, caplog) -> None:
     engine = start("process", {"step_s": 0.1}, engine_restarts=2)
 
     async def back() -> list[int]:
@@ -126,6 +126,7 @@ def test_a_killed_engine_is_replaced_as_often_as_allowed(start: Start) -> None:
                 await collect(engine, 1)
 
     asyncio.run(main())
+    assert caplog.text.count("the engine process has ended: killed by SIGKILL") == 3
 
 
 @pytest.mark.parametrize("fault", ["stopped", "hanging"])

@@ -28,17 +28,26 @@ def ask(http, *headers: tuple[bytes, bytes], target: str = "/v1/completions"):
 
 
 @pytest.mark.parametrize("path", GENERATING)
-def test_a_full_queue_is_told_in_the_words_of_the_long_way(http, engine, path: str) -> None:
+@pytest.mark.parametrize(
+    ("error", "status", "code", "retry_after"),
+    [
+        (QueueFullError("too many requests wait", 3.0), 429, "queue_full", "3"),
+        (EngineDeadError("died in /secret/path"), 503, "engine_dead", "5"),
+    ],
+)
+def test_what_is_shut_is_told_in_the_words_of_the_long_way(
+    http, engine, path: str, error: Exception, status: int, code: str, retry_after: str
+) -> None:
     counter = Counter()
     http.state.observers.append(counter)
     assert ask(http, target=path) is None
-    engine.error = QueueFullError("too many requests wait", 3.0)
+    engine.error = error
     refusal = ask(http, target=path)
-    assert counter.refused == [(path, "queue_full")]
+    assert counter.refused == [(path, code)]
     long_way = http.post(path)
-    assert refusal.status == long_way.status_code == 429
+    assert refusal.status == long_way.status_code == status
     assert json.loads(refusal.body()) == long_way.json()
-    assert refusal.headers["retry-after"] == long_way.headers["retry-after"] == "3"
+    assert refusal.headers["retry-after"] == long_way.headers["retry-after"] == retry_after
 
 
 @pytest.mark.parametrize(
@@ -65,9 +74,7 @@ def test_so_does_who_has_no_key_or_another_name_for_this_host(open_http, engine)
     assert http.state.turn_away(b"/v1/completions", [evil]) is None
 
 
-def test_what_ends_or_has_died_is_told_the_long_way(http, engine) -> None:
-    engine.error = EngineDeadError("the engine has died")
-    assert ask(http) is None
+def test_so_do_all_while_the_server_ends(http, engine) -> None:
     engine.error = QueueFullError("too many requests wait", 3.0)
     http.state.draining = True
     assert ask(http) is None

@@ -160,7 +160,7 @@ CLOSED = [(fill, 429, "queue_full"), (kill, 503, "engine_dead"), (drain, 503, "s
 @pytest.mark.parametrize(("close", "status", "code"), CLOSED)
 @pytest.mark.parametrize("path", [e.path for e in ENDPOINTS if e.generates])
 def test_who_cannot_be_served_is_told_before_the_body_is_read(
-    http, engine, path: str, close, status: int, code: str
+    http, engine, caplog, path: str, close, status: int, code: str
 ) -> None:
     close(http, engine)
     connection = Connection(BODY)
@@ -168,6 +168,7 @@ def test_who_cannot_be_served_is_told_before_the_body_is_read(
     assert (connection.status, connection.error) == (status, code)
     assert b"retry-after" in dict(connection.sent[0]["headers"])
     assert connection._parts == [BODY]
+    assert caplog.text == ""  # however many there are
 
 
 @pytest.mark.parametrize(("close", "status", "code"), CLOSED)
