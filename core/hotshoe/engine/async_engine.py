@@ -23,6 +23,7 @@ from hotshoe.config import EngineConfig
 from hotshoe.engine.client import EngineInfo, EngineStats, PauseMode
 from hotshoe.engine.inputs import InputProcessor
 from hotshoe.engine.link import Link, runs_here
+from hotshoe.engine.mailbox import Mailbox
 from hotshoe.engine.messages import (
     Abort,
     Add,
@@ -48,7 +49,7 @@ DEADLINE = "deadline"
 
 @dataclass(slots=True)
 class _Stream:
-    """One request's mailbox, bounded by the request's own length.
+    """One request, as long as somebody reads what it gains.
 
     Attributes:
         first_id: Of the sequence that a refusal would name; set once the request was sent.
@@ -56,7 +57,7 @@ class _Stream:
         early_end: Set when it was to end before it was sent; holds the error, if any.
     """
 
-    news: asyncio.Queue[RequestUpdate | Exception] = field(default_factory=asyncio.Queue)
+    news: Mailbox = field(default_factory=Mailbox)
     first_id: str | None = None
     number: int = 0
     early_end: list[str | None] = field(default_factory=list)
@@ -200,11 +201,9 @@ class AsyncEngine:
                 self._num_coming -= params.n
                 self._send_new(request_id, stream, new.add)
             while not finished:
-                news = await stream.news.get()
-                if isinstance(news, Exception):
-                    raise news
-                finished = news.finished
-                yield news
+                update = await stream.news.get()
+                finished = update.finished
+                yield update
         finally:
             if timer is not None:
                 timer.cancel()
@@ -388,7 +387,7 @@ class AsyncEngine:
         elif isinstance(news, Refused):
             stream = self._streams.get(self._sent.get(news.id, ""))
             if stream is not None:
-                stream.news.put_nowait(news.error.unwrap())
+                stream.news.fail(news.error.unwrap())
         elif isinstance(news, Unwanted):
             for request_id in list(self._streams) if news.ids is None else news.ids:
                 self._end(request_id, None)
@@ -403,7 +402,7 @@ class AsyncEngine:
     def _deliver(self, outputs: list[TokenOutput], time_s: float) -> None:
         updates, stopped = self._outputs.process(outputs, time_s)
         for update in updates:
-            self._streams[update.request_id].news.put_nowait(update)
+            self._streams[update.request_id].news.put(update)
         if stopped:
             self._link.send(Abort(stopped))
 
@@ -449,7 +448,7 @@ class AsyncEngine:
 
     def _fail(self, error: EngineDeadError) -> None:
         for stream in self._streams.values():
-            stream.news.put_nowait(EngineDeadError(str(error)))
+            stream.news.fail(EngineDeadError(str(error)))
         for future in self._calls.values():
             if not future.done():
                 future.set_exception(EngineDeadError(str(error)))

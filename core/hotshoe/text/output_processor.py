@@ -137,6 +137,15 @@ class RequestUpdate:
         )
 
 
+def join_updates(updates: Sequence[RequestUpdate]) -> RequestUpdate:
+    """Return updates of one request, in order, as one; they are used up."""
+    joined = updates[-1]
+    if len(updates) > 1:
+        parts = zip(*(update.sequences for update in updates), strict=True)
+        joined.sequences = [_join(part) for part in parts]
+    return joined
+
+
 class OutputProcessor:
     """Turns the engine's token outputs into updates of requests.
 
@@ -255,7 +264,7 @@ class OutputProcessor:
             update = RequestUpdate(request.request_id, False, sequences, request)
             updates[request.request_id] = update
         else:
-            gained = _join(update.sequences[gained.index], gained)
+            gained = _join([update.sequences[gained.index], gained])
         update.sequences[gained.index] = gained
         if request.num_finished == request.params.n:
             update.finished = True
@@ -303,13 +312,14 @@ def _mark(
     )
 
 
-def _join(earlier: SequenceUpdate, later: SequenceUpdate) -> SequenceUpdate:
-    """Make one update of two; both may have come from the same call."""
-    later.new_text = earlier.new_text + later.new_text
-    later.new_token_ids = earlier.new_token_ids + later.new_token_ids
-    if later.new_logprobs is not None:
-        later.new_logprobs = (earlier.new_logprobs or []) + later.new_logprobs
-    return later
+def _join(parts: Sequence[SequenceUpdate]) -> SequenceUpdate:
+    """Make one update of several of a sequence, in order."""
+    joined = parts[-1]
+    if joined.new_logprobs is not None or any(part.new_logprobs for part in parts):
+        joined.new_logprobs = [entry for part in parts for entry in part.new_logprobs or ()]
+    joined.new_token_ids = [token_id for part in parts for token_id in part.new_token_ids]
+    joined.new_text = "".join(part.new_text for part in parts)
+    return joined
 
 
 def _advance(params: SamplingParams, sequence: _Sequence, output: TokenOutput) -> SequenceUpdate:
