@@ -20,6 +20,13 @@ from hotshoe.suggest import did_you_mean
 
 HOOK = "hotshoe_commands"
 _HELP = ("-h", "--help")
+#: Which distribution brings a command, for those who miss it.
+BROUGHT_BY = {
+    "bench serve": "hotshoe-bench",
+    "conformance": "hotshoe-conformance",
+    "new-platform": "hotshoe-conformance",
+    "serve": "hotshoe-server",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -96,4 +103,6 @@ def _unknown(words: list[str], known: Mapping[str, CommandEntry], plugins: Plugi
     firsts = known if grouped else {n.partition(" ")[0] for n in known} | {"--version", "--help"}
     names = ", ".join(sorted(n for n in firsts if not n.startswith("-")))
     hint = did_you_mean(word, firsts)
+    if word in BROUGHT_BY:
+        hint = f"; install {BROUGHT_BY[word]}, which brings it"
     return f"unknown {kind} {word!r}{hint} (commands: {names}){plugins.broken_note()}"

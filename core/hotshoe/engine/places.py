@@ -17,8 +17,8 @@ def find_model(config: EngineConfig, plugins: PluginManager, weights: bool = Fal
     """Return the model's directory, with its weights or with what describes it.
 
     Raises:
-        ConfigError: The path begins with the home of somebody unknown; a revision of something
-            that has none.
+        ConfigError: The name is empty, or begins with the home of somebody unknown; a revision of
+            something that has none.
         CheckpointError: A source cannot fetch it.
         PluginError: A source is broken.
     """
@@ -61,6 +61,8 @@ def _folder(config: EngineConfig) -> Path | None:
 
 
 def _find(wanted: WantedModel, plugins: PluginManager) -> FoundModel:
+    if not wanted.name:
+        raise ConfigError("the name of a model or tokenizer is empty; `.` is this directory")
     named = plugins.mapping("hotshoe_named_models")
     if wanted.name not in named and not _exists(wanted.name):
         for source, reference in sorted(plugins.mapping("hotshoe_model_sources").items()):

@@ -124,11 +124,11 @@ def _check_place(path: Path) -> None:
                 "made from, a directory with config.json and safetensors files"
             )
         raise CheckpointError(f"{file} is a file; give the directory that it lies in")
-    if not path.exists():
+    if not path.is_dir():
         raise CheckpointError(
-            f"no model at {path}: give a local directory with config.json and safetensors files, a "
-            "name that a plugin knows, such as demo, or, with hotshoe-hub installed, "
-            "ORGANISATION/MODEL (`hotshoe plugins` lists what is)"
+            f"no model at {path}: give a local directory with config.json and safetensors files, "
+            "or a name: with hotshoe-demo installed demo, with hotshoe-hub ORGANISATION/MODEL "
+            "(`hotshoe plugins` lists what is)"
         )
 
 

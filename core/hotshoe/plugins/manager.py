@@ -24,6 +24,8 @@ from hotshoe.suggest import did_you_mean
 
 GROUP = "hotshoe"
 _PREFIX = "hotshoe_"
+#: Which distribution offers the usual things through a hook, for those who have none.
+USUAL = {"hotshoe_models": "hotshoe-models", "hotshoe_quantizations": "hotshoe-quantization"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +151,7 @@ class PluginManager:
         if conflict := self.conflicts(hook).get(name):
             raise PluginError(conflict)
         if name not in offered:
-            choices = ", ".join(sorted(offered)) or "none installed"
+            choices = ", ".join(sorted(offered)) or _none_installed(hook)
             hint = did_you_mean(name, offered)
             contested = "".join(f"; {conflict}" for conflict in self.conflicts(hook).values())
             raise PluginError(
@@ -259,6 +261,12 @@ def _check_plugin(name: str, plugin: Any, hooks: Sequence[str]) -> int:
         if hook not in known:
             raise PluginError(f"unknown hook {hook}{did_you_mean(hook, known)}")
     return last
+
+
+def _none_installed(hook: str) -> str:
+    return (
+        f"none installed; {USUAL[hook]} has the usual ones" if hook in USUAL else "none installed"
+    )
 
 
 def _version_text(built_for: str, served: tuple[int, int]) -> str:

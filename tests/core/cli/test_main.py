@@ -12,6 +12,8 @@ from hotshoe.cli import main as module
 from hotshoe.cli.command import CommandEntry
 from hotshoe.cli.main import main
 from hotshoe.errors import ConfigError, EngineError
+from hotshoe.plugins import PluginManager
+from hotshoe.plugins.manager import installed_entry_points
 
 HEAVY = ("torch", "numpy", "yaml", "tokenizers", "transformers", "jinja2", "asyncio", "msgspec")
 
@@ -92,6 +94,18 @@ def test_a_far_off_command_lists_the_choices(hotshoe) -> None:
     assert "did you mean" not in ran.err
     listed = ran.err.partition("commands: ")[2].strip("()\n").split(", ")
     assert {"bench", "chat", "explain", "generate", "platforms", "plugins"} <= set(listed)
+
+
+@pytest.mark.parametrize("name", module.BROUGHT_BY)
+def test_a_command_that_is_not_installed_says_who_brings_it(
+    hotshoe, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    assert PluginManager().owner(module.HOOK, name).distribution == module.BROUGHT_BY[name]
+    [core] = [point for point in installed_entry_points() if point.name == "core"]
+    monkeypatch.setattr(module, "PluginManager", lambda: PluginManager([core]))
+    ran = hotshoe(*name.split())
+    assert ran.code == 2
+    assert f"unknown command '{name}'; install {module.BROUGHT_BY[name]}," in ran.err
 
 
 @pytest.mark.parametrize(

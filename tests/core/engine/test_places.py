@@ -79,6 +79,13 @@ def test_nobodys_home_is_refused(installed: PluginManager, name: str) -> None:
         find_model(EngineConfig(model="org/model", download_dir=name), installed)
 
 
+def test_an_empty_name_is_refused(installed: PluginManager) -> None:
+    with pytest.raises(ConfigError, match="is empty"):
+        find_model(EngineConfig(model=""), installed)
+    with pytest.raises(ConfigError, match="is empty"):
+        find_tokenizer(EngineConfig(tokenizer=""), installed)
+
+
 @pytest.mark.parametrize("name", ["x" * 5000, "org/" + "x" * 300])
 def test_names_that_no_file_can_have_are_asked_for_elsewhere(
     installed: PluginManager, name: str

@@ -1,6 +1,7 @@
 """A model directory's configuration: what is read, and what is said of what cannot be."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -114,8 +115,10 @@ def test_scaled_rotations_reach_further(write, rope, longest):
 def test_a_missing_directory_says_what_to_give(tmp_path):
     with pytest.raises(CheckpointError, match=r"no model at .*nowhere.*local directory"):
         ModelConfig.load(tmp_path / "nowhere")
-    with pytest.raises(CheckpointError, match="with hotshoe-hub installed, ORGANISATION/MODEL"):
+    with pytest.raises(CheckpointError, match="demo, with hotshoe-hub ORGANISATION/MODEL"):
         ModelConfig.load(Path("Someone/Model-7B"))
+    with pytest.raises(CheckpointError, match="no model at /dev/null"):
+        ModelConfig.load(Path(os.devnull))
 
 
 def test_what_is_no_model_directory_is_named(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 from hotshoe.errors import PluginError
 from hotshoe.plugins import PluginManager, hookimpl, hookspecs
 from hotshoe.plugins.hookspecs import HOOK_API
-from hotshoe.plugins.manager import EntryPoint, installed_entry_points
+from hotshoe.plugins.manager import USUAL, EntryPoint, installed_entry_points
 
 
 class Plugin:
@@ -267,10 +267,20 @@ def test_pick() -> None:
         PluginError, match=r"unknown model 'onne'; did you mean one\?.*choices: one"
     ):
         found.pick("model", "onne", hook)
-    with pytest.raises(PluginError, match="choices: none installed"):
+    with pytest.raises(PluginError, match=r"choices: none installed\)$"):
         manager(a=Plugin()).pick("model", "one", hook)
     with pytest.raises(PluginError, match=r"unknown model 'two'.*plugins 'a' and 'b' both offer"):
         manager(a=Plugin(one="1"), b=Plugin(one="2")).pick("model", "two", hook)
+
+
+@pytest.mark.parametrize("hook", USUAL)
+def test_where_nothing_is_installed_the_usual_distribution_is_named(hook: str) -> None:
+    [core] = [point for point in installed_entry_points() if point.name == "core"]
+    with pytest.raises(PluginError, match=rf"none installed; {USUAL[hook]} has the usual ones\)$"):
+        PluginManager([core]).pick("thing", "one", hook)
+    offered = PluginManager().mapping(hook)
+    owners = {PluginManager().owner(hook, name).distribution for name in offered}
+    assert USUAL[hook] in owners
 
 
 def test_what_is_missing_may_be_in_a_broken_plugin() -> None:
