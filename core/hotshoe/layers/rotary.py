@@ -146,8 +146,9 @@ class _Rope:
         dim = int(head_dim * _number(parameters, "partial_rotary_factor", 1.0))
         if dim % 2 or not 0 < dim <= head_dim:
             factor = parameters["partial_rotary_factor"]
+            asked = "head_dim" if factor is None else f"partial_rotary_factor {factor}"
             raise CheckpointError(
-                f"config.json: partial_rotary_factor {factor} rotates {dim} of {head_dim} channels"
+                f"config.json: {asked} rotates {dim} of {head_dim} channels, which go by pairs"
             )
         theta = _number(parameters, "rope_theta", default_theta)
         kind = ALIASES.get(kind, kind)

@@ -46,6 +46,8 @@ class SafetensorsFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        if path.exists() and not path.is_file():  # opening a pipe would wait for its writer
+            raise CheckpointError(f"{path} is no file; give the directory of a whole checkpoint")
         try:
             with path.open("rb") as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)

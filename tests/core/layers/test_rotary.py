@@ -243,3 +243,9 @@ def test_table_is_rounded_once_from_float64():
             assert cos == pytest.approx(1.7 * math.cos(angle), rel=1.2e-7, abs=1e-12)
             assert sin == pytest.approx(1.7 * math.sin(angle), rel=1.2e-7, abs=1e-12)
     assert torch.equal(rotary.table, rotary_table(inv_freq, 5000, 1.7))
+
+
+def test_heads_of_odd_size_are_named():
+    given_values = {"max_position_embeddings": TRAINED}
+    with pytest.raises(CheckpointError, match="head_dim rotates 15 of 15 channels"):
+        Rotation.from_config(given_values, 15, TRAINED)

@@ -1,6 +1,7 @@
 """The memory-mapped reader: equal values, released pages, and every way a file can be broken."""
 
 import json
+import os
 import struct
 from pathlib import Path
 
@@ -109,6 +110,16 @@ def test_garbage_is_refused(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=r"m\.safetensors"):
         SafetensorsFile(path)
+
+
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
+    pipe, missing = tmp_path / "pipe.safetensors", tmp_path / "missing.safetensors"
+    os.mkfifo(pipe)
+    for path in (pipe, tmp_path):
+        with pytest.raises(CheckpointError, match="is no file; give the directory"):
+            SafetensorsFile(path)
+    with pytest.raises(CheckpointError, match=r"missing\.safetensors cannot be mapped"):
+        SafetensorsFile(missing)
 
 
 def test_a_pointer_of_git_lfs_is_called_by_its_name(tmp_path: Path) -> None:
