@@ -104,7 +104,7 @@ def cli_page() -> str:
         NOTE,
         "",
         "Engine and sampling flags are the fields of [the configuration](config.md) and of the",
-        "request's parameters; a flag that is not given falls back to the file of `--config`.",
+        "request's parameters; engine flags that are not given come from `--config`.",
         "Exit codes: 0 done, 1 the engine failed, 2 a mistake in the call, 130 interrupted.",
         "With `--traceback`, any command shows where an error was raised.",
     ]
