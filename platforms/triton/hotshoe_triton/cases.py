@@ -86,10 +86,16 @@ def attend(
 
 
 def multiply(
-    rows: int, n: int, k: int, format: str = "", build: Build = linear.Linear
+    rows: int,
+    n: int,
+    k: int,
+    format: str = "",
+    build: Build = linear.Linear,
+    dtype: str = "bfloat16",
+    out_dtype: str | None = None,
 ) -> Callable[[DeviceFacts], bool]:
     """Return a call of a product."""
-    spec = LinearSpec(k, n, "bfloat16", bias=False)
+    spec = LinearSpec(k, n, dtype, bias=False, out_dtype=out_dtype)
     if format:
         spec = replace(
             spec,
@@ -101,8 +107,8 @@ def multiply(
         if not linear.supports(spec, facts).accepted:
             return False
         operation = build(spec, facts)
-        operation.load({"weight": [tensor(facts, n, k)]})
-        operation(tensor(facts, rows, k))
+        operation.load({"weight": [tensor(facts, n, k, dtype=dtype)]})
+        operation(tensor(facts, rows, k, dtype=dtype))
         return True
 
     return call
@@ -224,6 +230,10 @@ CASES: tuple[Case, ...] = (
         for kind, queries, reqs in (("decode", 1, 8), ("prefill", 64, 1), ("mixed", 2, 8))
     ),
     *(
+        Case(f"attention decode {reqs} requests", attend(LLAMA, 1, reqs))
+        for reqs in attention.REQUEST_BLOCKS[1:]
+    ),
+    *(
         Case(
             f"linear {name} {rows} {stored}".strip(),
             multiply(rows, n, k, stored),
@@ -240,6 +250,15 @@ CASES: tuple[Case, ...] = (
     *(
         Case(f"linear one tile {stored}".strip(), multiply(8, 4096, 4096, stored, invariant.Linear))
         for stored in ("", "int8", "fp8_e4m3")
+    ),
+    *(
+        Case(f"linear {rows} {dtype}", multiply(rows, 4096, 4096, dtype=dtype))
+        for rows in (1, 8, 64)
+        for dtype in ("float16", "float32")
+    ),
+    *(
+        Case(f"linear head {rows}", multiply(rows, 128256, 4096, out_dtype="float32"))
+        for rows in (1, 8, 64)
     ),
     *(
         Case(f"linear many {stored}", multiply(512, 4096, 4096, stored), True)

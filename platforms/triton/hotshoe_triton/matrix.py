@@ -114,7 +114,8 @@ def rows(name: str, case: Case) -> Iterator[Row]:
             if not case.call(facts):
                 return
         except Exception as error:
-            fault = f"{type(error).__name__}: {str(error).strip().splitlines()[-1:]}"
+            said = str(error).strip().splitlines()
+            fault = f"{type(error).__name__}: {''.join(said[-1:])}"
     for kernel, compiled in compiling.compiled:
         meta = compiled.metadata
         registers, spilled = usage(arch, compiled)
