@@ -20,7 +20,7 @@ from hotshoe_cuda.targets import TUNED
 from hotshoe_triton import library, linear
 from hotshoe_triton.device import KIB, arch_of
 from hotshoe_triton.linear import Launch
-from hotshoe_triton.tuning import LinearConfig, default
+from hotshoe_triton.tuning import LinearConfig, default, itemsize_of
 
 #: Versions of Triton whose Gluon, an experimental part of it, compiles the kernel.
 VERSIONS = ("3.6", "3.7", "3.8")
@@ -66,7 +66,7 @@ class Linear(library.Linear):
         yield from library.Linear.configs(bucket, spec, facts)
         if missing(spec, facts):
             return
-        itemsize = 2 if spec.weight is None else 1
+        itemsize = itemsize_of(spec)
         heights = ((64, 4), (128, 4), (128, 8), (256, 8))
         for (block_n, warps), block_k, split in product(heights, (64, 128, 256), (1, 2, 4, 8)):
             programs = -(-spec.out_features // block_n) * split

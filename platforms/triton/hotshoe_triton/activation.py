@@ -8,10 +8,11 @@ from torch import Tensor
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import GatedActivationOp, GatedActivationSpec, Verdict
 from hotshoe_triton.device import chaining, judge, next_power_of_2
-from hotshoe_triton.quantize import Format, format_of, quantises
+from hotshoe_triton.quantize import Format, format_of, quantises, row_launch
 
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
-BLOCK = 1024
+#: Of a program; a row that is quantised has one program, which goes over a wider row in pieces.
+BLOCK, MAX_BLOCK = 1024, 16384
 
 
 def supports(spec: GatedActivationSpec, facts: DeviceFacts) -> Verdict:
@@ -57,14 +58,8 @@ class GatedActivationQuant:
         from hotshoe_triton.kernels.activation import gated_activation_quant
 
         self._kernel, self._size, self._format = gated_activation_quant, spec.size, format
-        block = min(16384, next_power_of_2(spec.size))
-        self._constants = {
-            "SIZE": spec.size,
-            "ACTIVATION": spec.activation,
-            "LIMIT": format.limit,
-            "BLOCK": block,
-            "num_warps": max(1, min(16, block // 512)),
-        } | chaining(facts)
+        sizes = {"SIZE": spec.size, "ACTIVATION": spec.activation, "LIMIT": format.limit}
+        self._constants = sizes | row_launch(min(spec.size, MAX_BLOCK)) | chaining(facts)
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return values [num_tokens, size] and scales [num_tokens] float32."""

@@ -14,7 +14,7 @@ from hotshoe.platform import DeviceFacts
 from hotshoe.slots import AttentionSpec, LinearSpec, Quantised, Verdict, accept
 from hotshoe_triton import attention as paged
 from hotshoe_triton import linear as streaming
-from hotshoe_triton.tuning import BUCKETS, LinearConfig
+from hotshoe_triton.tuning import BUCKETS, LinearConfig, itemsize_of
 
 SCORE = 20
 #: Rows of a tile; every batch is padded to a multiple.
@@ -39,8 +39,7 @@ class Linear(streaming.Linear):
     """See `hotshoe.slots.LinearOp`. One configuration serves every number of rows."""
 
     def __init__(self, spec: LinearSpec, facts: DeviceFacts) -> None:
-        itemsize = 2 if spec.weight is None else 1
-        config = LinearConfig("skinny", 64, 128 // itemsize, 1, 4, 3)
+        config = LinearConfig("skinny", 64, 128 // itemsize_of(spec), 1, 4, 3)
         shape = (spec.out_features, spec.in_features)
         super().__init__(spec, facts, {(*shape, bucket): config for bucket in BUCKETS})
 

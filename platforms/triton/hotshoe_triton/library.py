@@ -43,8 +43,8 @@ class Linear(linear.Linear):
     @staticmethod
     def configs(bucket: int, spec: LinearSpec, facts: DeviceFacts) -> Iterator[LinearConfig]:
         """Yield what a tuner should try for a number of rows."""
-        itemsize = 2 if spec.weight is None else 1
-        return tuning.configs(bucket, spec.out_features, spec.in_features, itemsize, facts)
+        shape = (spec.out_features, spec.in_features)
+        return tuning.configs(bucket, *shape, tuning.itemsize_of(spec), facts)
 
     def load(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
         super().load(tensors)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec, Quantised, QuantSpec, Verdict
-from hotshoe_triton.device import DTYPES, arch_of, chaining, judge
+from hotshoe_triton.device import DTYPES, KIB, arch_of, chaining, judge
 from hotshoe_triton.quantize import QuantizeRows, format_of, quantize_weight
 from hotshoe_triton.tuning import BUCKETS, LinearConfig, default
 
@@ -153,7 +153,7 @@ class Linear:
             return
         values, x_scale = quantised
         arch = arch_of(self._facts)
-        big = arch.shared_bytes > 150 * 1024
+        big = arch.shared_bytes > 150 * KIB
         block = (128, 128, 128) if big else (64, 64, 128)
         tiles = -(-x.size(0) // block[0]) * -(-self._n // block[1])
         self._kernels.scaled_gemm[(tiles,)](

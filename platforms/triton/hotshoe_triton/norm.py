@@ -7,11 +7,10 @@ from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import AddNormOp, AddNormSpec, NormOp, NormSpec, Verdict
-from hotshoe_triton.device import chaining, judge, next_power_of_2
-from hotshoe_triton.quantize import Format, format_of, quantises
+from hotshoe_triton.device import chaining, judge
+from hotshoe_triton.quantize import Format, format_of, quantises, row_launch
 
 MAX_SIZE = 65536
-ELEMENTS_PER_WARP = 512
 
 
 def supports(spec: NormSpec | AddNormSpec, facts: DeviceFacts) -> Verdict:
@@ -24,12 +23,6 @@ def supports(spec: NormSpec | AddNormSpec, facts: DeviceFacts) -> Verdict:
             f"results are not quantised as {spec.quant}": not quantises(spec.quant, facts),
         },
     )
-
-
-def row_launch(size: int) -> dict[str, int]:
-    """Return block and warps of a kernel that holds a row in registers."""
-    block = next_power_of_2(size)
-    return {"BLOCK": block, "num_warps": max(1, min(16, block // ELEMENTS_PER_WARP))}
 
 
 def constants(spec: NormSpec | AddNormSpec, limit: float, facts: DeviceFacts) -> dict[str, object]:

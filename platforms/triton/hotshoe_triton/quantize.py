@@ -68,6 +68,12 @@ def quantize_weight(weight: Tensor, format: Format) -> tuple[Tensor, Tensor]:
     return values.to(format.dtype), scale
 
 
+def row_launch(size: int) -> dict[str, int]:
+    """Return block and warps of a kernel that holds a row in registers."""
+    block = next_power_of_2(size)
+    return {"BLOCK": block, "num_warps": max(1, min(16, block // ELEMENTS_PER_WARP))}
+
+
 class QuantizeRows:
     """Quantises activations [num_tokens, size], each row with its own scale."""
 
@@ -75,14 +81,8 @@ class QuantizeRows:
         from hotshoe_triton.kernels.quantize import quantize_rows
 
         self._kernel, self._format = quantize_rows, format
-        block = next_power_of_2(size)
-        warps = max(1, min(16, block // ELEMENTS_PER_WARP))
-        self._constants = {
-            "SIZE": size,
-            "LIMIT": format.limit,
-            "BLOCK": block,
-            "num_warps": warps,
-        } | chaining(facts)
+        sizes = {"SIZE": size, "LIMIT": format.limit}
+        self._constants = sizes | row_launch(size) | chaining(facts)
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return values [num_tokens, size] and scales [num_tokens] float32."""

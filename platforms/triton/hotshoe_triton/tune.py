@@ -26,7 +26,7 @@ from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec, NormSpec
 from hotshoe_triton import tuned
 from hotshoe_triton.library import Linear
-from hotshoe_triton.tuning import BUCKETS, LIBRARY, LinearConfig, default
+from hotshoe_triton.tuning import BUCKETS, LIBRARY, LinearConfig, default, itemsize_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -118,7 +118,7 @@ def at_least_one(word: str) -> int:
 
 def weight_bytes(spec: LinearSpec) -> int:
     """Return the bytes that a product must read at least."""
-    return spec.in_features * spec.out_features * (2 if spec.weight is None else 1)
+    return spec.in_features * spec.out_features * itemsize_of(spec)
 
 
 class Search:
@@ -150,8 +150,8 @@ class Search:
         Raises:
             PlatformError: Not one could be run.
         """
-        itemsize = 2 if self._spec.weight is None else 1
-        shape = (self._bucket, self._spec.out_features, self._spec.in_features, itemsize)
+        spec = self._spec
+        shape = (self._bucket, spec.out_features, spec.in_features, itemsize_of(spec))
         space = list(self._linear.configs(self._bucket, self._spec, self._facts))
         sample = list(_sample(space, trials))
         self._measure([LIBRARY, default(*shape, self._facts), *sample])

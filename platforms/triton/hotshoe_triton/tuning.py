@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from itertools import product
 
 from hotshoe.platform import DeviceFacts
-from hotshoe_triton.device import arch_of, next_power_of_2
+from hotshoe.slots import LinearSpec
+from hotshoe_triton.device import KIB, arch_of, next_power_of_2
 
 #: Row counts that configurations are made for; a step uses the least one that holds it.
 BUCKETS = (1, 2, 4, 8, 16, 32, 64)
-KIB = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,11 @@ class LinearConfig:
 
 
 LIBRARY = LinearConfig("library")
+
+
+def itemsize_of(spec: LinearSpec) -> int:
+    """Return the bytes of a weight's element that tiles are made for: of 16 bits, or of 8."""
+    return 2 if spec.weight is None else 1
 
 
 def default(bucket: int, n: int, k: int, itemsize: int, facts: DeviceFacts) -> LinearConfig:
