@@ -60,8 +60,7 @@ class Tune:
             help="sample of each search (default: 40)",
         )
         text = f"numbers of rows (default: {' '.join(map(str, BUCKETS))})"
-        buckets = {"metavar": "N", "nargs": "+", "choices": BUCKETS, "default": BUCKETS}
-        add("--buckets", type=int, help=text, **buckets)
+        add("--buckets", type=bucket, metavar="N", nargs="+", default=BUCKETS, help=text)
         text = "processes that compile (default: 8)"
         add("--jobs", type=at_least_one, metavar="N", default=8, help=text)
         add("--again", action="store_true", help="tune what is tuned already too")
@@ -114,6 +113,13 @@ def at_least_one(word: str) -> int:
     if count < 1:
         raise ArgumentTypeError(f"{count} is less than 1")
     return count
+
+
+def bucket(word: str) -> int:
+    """Read a number of rows that configurations are made for."""
+    if int(word) not in BUCKETS:
+        raise ArgumentTypeError(f"{word} is not one of {', '.join(map(str, BUCKETS))}")
+    return int(word)
 
 
 def weight_bytes(spec: LinearSpec) -> int:

@@ -137,7 +137,8 @@ def test_what_is_tuned_is_kept(run, tmp_path: Path, capsys) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--buckets", "3"), "invalid choice: 3"),
+        (("--buckets", "8", "3"), "3 is not one of 1, 2, 4, 8, 16, 32, 64"),
+        (("--buckets", "few"), "invalid bucket value: 'few'"),
         (("--buckets",), "expected at least one argument"),
         (("--jobs", "0"), "0 is less than 1"),
         (("--trials", "-1"), "-1 is less than 1"),
