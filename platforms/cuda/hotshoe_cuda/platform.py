@@ -31,8 +31,11 @@ class CudaPlatform(GpuPlatform[Gpu]):
         return nvml.gpus()
 
     def unfit(self, found: Sequence[Gpu]) -> str:
-        old = found[0].capability < OLDEST
-        return f"{found[0].name} is older than compute capability 8.0" if old else ""
+        served = [gpu for gpu in found if gpu.capability >= OLDEST]
+        if found[0] in served:
+            return ""
+        other = f"; {served[0].name} is not: set {nvml.VISIBLE}={served[0].uuid}" if served else ""
+        return f"{found[0].name} is older than compute capability 8.0{other}"
 
     def facts(self) -> DeviceFacts:
         return describe(self.chosen(), self._options.device)

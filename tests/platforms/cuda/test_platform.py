@@ -42,7 +42,13 @@ def test_absent_when_every_gpu_is_hidden(install, monkeypatch) -> None:
 
 def test_absent_when_the_gpu_is_too_old(install, cuda_torch) -> None:
     install(T4)
-    assert CudaPlatform().probe() == Absent("Tesla T4 is older than compute capability 8.0")
+    reason = "Tesla T4 is older than compute capability 8.0"
+    assert CudaPlatform().probe() == Absent(reason)
+    install(T4, A100)
+    other = "NVIDIA A100-SXM4-80GB is not: set CUDA_VISIBLE_DEVICES=GPU-11aa"
+    assert CudaPlatform().probe() == Absent(f"{reason}; {other}")
+    install(A100, T4)
+    assert CudaPlatform().probe() == Available(100)
 
 
 def test_broken_driver(install) -> None:
