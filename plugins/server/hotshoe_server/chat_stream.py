@@ -25,7 +25,7 @@ from hotshoe.text.parsing import (
 from hotshoe.types import TokenLogprobs
 from hotshoe_server.conversation import Dialogue, Reader
 from hotshoe_server.finish import finish_reason, usage_of
-from hotshoe_server.logprobs import chat_logprobs
+from hotshoe_server.logprobs import chat_logprobs, prompt_logprobs
 from hotshoe_server.schemas.answers import (
     ChatChunk,
     ChunkChoice,
@@ -109,14 +109,14 @@ class ChatStream:
         if choice.reader.finished:
             return b""
         if choice.head is not None and sequence.finish_reason is None:
-            opening, text = self._open(choice), sequence.new_text
+            opening, text = self._open(choice, update), sequence.new_text
             return opening + choice.head + json_text(text) + _TAIL if text else opening
         events = choice.reader.read(sequence)
         if self._usage_always:
             self._chunk.usage = self._usage(update)
-        return self._open(choice) + self._careful(choice, sequence, events)
+        return self._open(choice, update) + self._careful(choice, sequence, events)
 
-    def _open(self, choice: _Choice) -> bytes:
+    def _open(self, choice: _Choice, update: RequestUpdate) -> bytes:
         """Return the chunk that begins a message, the first time."""
         if choice.started:
             return b""
@@ -124,8 +124,11 @@ class ChatStream:
         first = ChunkChoice(choice.index, Delta(role="assistant", content=""), None, None)
         if self._body.return_token_ids:
             self._chunk.prompt_token_ids = self._dialogue.rendered.token_ids
+        if self._body.prompt_logprobs is not None:
+            found = update.output().prompt_logprobs or []
+            self._chunk.prompt_logprobs = prompt_logprobs(self._server.renderer.tokenizer, found)
         written = self._write(first)
-        self._chunk.prompt_token_ids = None
+        self._chunk.prompt_token_ids = self._chunk.prompt_logprobs = None
         return written
 
     def _careful(self, choice: _Choice, sequence: SequenceUpdate, events: Sequence[Event]) -> bytes:

@@ -129,6 +129,8 @@ class ScriptedEngine:
             others = tuple(range(100, 100 + params.logprobs))
             values = (-0.5, *(-1.0 - i for i in range(params.logprobs)))
             output.logprobs = [TokenLogprobs((token, *others), values, 1)]
+        if params.prompt_logprobs is not None and step == 0:
+            output.prompt_logprobs = [None, TokenLogprobs((token,), (-0.25,), 1)]
         if token == 8183:
             output.finish_reason = FinishReason.STOP
         elif params.max_tokens is not None and step + 1 >= params.max_tokens:

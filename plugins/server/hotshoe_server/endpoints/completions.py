@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ from hotshoe_server.generation import check_count, generate
 from hotshoe_server.logprobs import CompletionLogprobsWriter, joined, prompt_logprobs
 from hotshoe_server.merge import merge
 from hotshoe_server.renderer import Rendered
-from hotshoe_server.schemas.answers import CompletionAnswer, CompletionChoice
+from hotshoe_server.schemas.answers import CompletionAnswer, CompletionChoice, Usage
 from hotshoe_server.schemas.completions import CompletionRequest
 from hotshoe_server.schemas.fields import StreamOptions
 from hotshoe_server.sse import DONE, event, json_text, open_stream
@@ -95,8 +95,15 @@ class Completion:
         for number, update in sorted(latest.items()):
             output = update.output()
             self._answer.choices += [self._whole(number, output, s) for s in output.outputs]
-        self._answer.usage = usage_of(*latest.values())
+        self._answer.usage = self._usage(latest)
         return self._answer
+
+    def _usage(self, latest: Mapping[int, RequestUpdate]) -> Usage:
+        """Count tokens; the one that is computed with the prompt alone is not given out."""
+        found = usage_of(*latest.values())
+        if self._prompt_only:
+            found.completion_tokens, found.total_tokens = 0, found.prompt_tokens
+        return found
 
     def _whole(
         self, number: int, output: RequestOutput, sequence: CompletionOutput
@@ -109,14 +116,11 @@ class Completion:
         index = number * self._params.n + sequence.index
         choice = CompletionChoice(index, text, None, reason, sequence.stop_reason)
         writer = self._writer()
-        self._echo(choice, writer, output)
+        self._begin(choice, writer, output)
         if writer is not None:
             choice.logprobs = joined(choice.logprobs, writer.write(token_ids, positions or []))
-        if self._body.prompt_logprobs is not None and output.prompt_logprobs is not None:
-            tokenizer = self._call.server.client.tokenizer
-            choice.prompt_logprobs = prompt_logprobs(tokenizer, output.prompt_logprobs)
         if self._body.return_token_ids:
-            choice.token_ids, choice.prompt_token_ids = token_ids, output.prompt_token_ids
+            choice.token_ids = token_ids
         return choice
 
     def _writer(self) -> CompletionLogprobsWriter | None:
@@ -124,13 +128,18 @@ class Completion:
             return None
         return CompletionLogprobsWriter(self._call.server.renderer.tokenizer)
 
-    def _echo(
+    def _begin(
         self,
         choice: CompletionChoice,
         writer: CompletionLogprobsWriter | None,
         output: RequestOutput,
     ) -> None:
-        """Put the prompt before a choice's text."""
+        """Say what was asked of the prompt, and put it before a choice's text."""
+        if self._body.prompt_logprobs is not None and output.prompt_logprobs is not None:
+            known = self._call.server.client.tokenizer
+            choice.prompt_logprobs = prompt_logprobs(known, output.prompt_logprobs)
+        if self._body.return_token_ids:
+            choice.prompt_token_ids = output.prompt_token_ids
         if not self._body.echo:
             return
         prompt = self._prompts[choice.index // self._params.n]
@@ -152,7 +161,7 @@ class Completion:
                 first = number * self._params.n
                 latest[number] = update
                 if options.continuous_usage_stats:
-                    self._answer.usage = usage_of(*latest.values())
+                    self._answer.usage = self._usage(latest)
                 found = [
                     self._advance(choices[first + sequence.index], first, sequence, update)
                     for sequence in update.sequences
@@ -160,7 +169,7 @@ class Completion:
                 if chunk := found[0] if len(found) == 1 else b"".join(found):
                     yield chunk
         if options.include_usage:
-            self._answer.choices, self._answer.usage = [], usage_of(*latest.values())
+            self._answer.choices, self._answer.usage = [], self._usage(latest)
             yield event(self._answer)
         yield DONE
 
@@ -183,9 +192,7 @@ class Completion:
         if self._prompt_only:
             choice.text, token_ids, positions = "", [], []
         if not stream.started:
-            self._echo(choice, stream.writer, update.output())
-            if self._body.return_token_ids:
-                choice.prompt_token_ids = self._prompts[first // self._params.n].token_ids
+            self._begin(choice, stream.writer, update.output())
             stream.started = True
         if stream.writer is not None:
             choice.logprobs = joined(choice.logprobs, stream.writer.write(token_ids, positions))
@@ -204,7 +211,8 @@ class Completion:
         """Return the bytes of a chunk of text up to the text; None where chunks have more."""
         options, body = self._body.stream_options, self._body
         counted = options is not None and options.continuous_usage_stats
-        if counted or body.logprobs is not None or body.return_token_ids:
+        positions = body.logprobs is not None or body.prompt_logprobs is not None
+        if counted or positions or body.return_token_ids:
             return None
         head, mark, tail = self._write(CompletionChoice(index, "", None, None)).rpartition(b'""')
         assert mark and tail == _TAIL, "CompletionChoice is written differently"

@@ -115,6 +115,7 @@ async def _events(
     options = body.stream_options or StreamOptions()
     ended: set[int] = set()
     update: RequestUpdate | None = None
+    first = body.prompt_logprobs is not None
     async with aclosing(updates):  # type: ignore[type-var]
         async for update in updates:
             choices = []
@@ -134,8 +135,15 @@ async def _events(
                         _positions(sequence.new_logprobs),
                     )
                 )
-            usage = usage_of(update) if options.continuous_usage_stats else None
-            yield event(GenerateAnswer(id, choices, usage))
+            answer = GenerateAnswer(id, choices)
+            if options.continuous_usage_stats:
+                answer.usage = usage_of(update)
+            if first:
+                answer.prompt_logprobs = prompt_logprobs(
+                    None, update.output().prompt_logprobs or []
+                )
+            first = False
+            yield event(answer)
     assert update is not None
     if options.include_usage:
         yield event(GenerateAnswer(id, [], usage_of(update)))

@@ -194,4 +194,5 @@ class ChatChunk(Answer, tag_field="object", tag="chat.completion.chunk"):
     model: str
     choices: list[ChunkChoice]
     usage: Usage | None = None
+    prompt_logprobs: PromptLogprobs | None = None
     prompt_token_ids: list[int] | None = None

@@ -246,13 +246,15 @@ class ChatRequest(Generation, Conversation):
         """Return sampling parameters that chat spells differently.
 
         Raises:
-            RequestError: `top_logprobs` is given without `logprobs`.
+            RequestError: `top_logprobs` is given without `logprobs`, or `max_tokens` twice.
         """
         if self.top_logprobs is not None and not self.logprobs:
             raise RequestError("top_logprobs needs logprobs=true", "top_logprobs")
         more: dict[str, Any] = {}
         if self.logprobs:
             more["logprobs"] = self.top_logprobs or 0
+        if None not in (self.max_tokens, self.max_completion_tokens):
+            raise RequestError("give max_completion_tokens or max_tokens, not both", "max_tokens")
         if self.max_completion_tokens is not None:
             more["max_tokens"] = self.max_completion_tokens
         return more

@@ -1,5 +1,7 @@
 """`/v1/completions` over a scripted engine: prompts, echo, log probabilities, streams."""
 
+from typing import Any
+
 import pytest
 
 PATH = "/v1/completions"
@@ -62,10 +64,14 @@ def test_echo(http, stream: bool) -> None:
 def test_echo_of_the_prompt_alone(http, stream: bool) -> None:
     body = {"prompt": "Say: ", "echo": True, "max_tokens": 0}
     if stream:
-        assert text_of(http.events(PATH, **body)) == "Say: "
+        *events, last = http.events(PATH, **body, stream_options={"include_usage": True})
+        assert text_of(events) == "Say: "
     else:
-        [choice] = http.post(PATH, **body).json()["choices"]
+        last = http.post(PATH, **body).json()
+        [choice] = last["choices"]
         assert (choice["text"], choice["finish_reason"]) == ("Say: ", "length")
+    assert last["usage"]["completion_tokens"] == 0
+    assert last["usage"]["total_tokens"] == last["usage"]["prompt_tokens"]
 
 
 def test_no_tokens_without_echo_is_a_mistake(http) -> None:
@@ -86,6 +92,29 @@ def test_log_probabilities(http, stream: bool) -> None:
     assert len(found["top_logprobs"][0]) == 2
     offsets = found["text_offset"]
     assert offsets[:2] == [0, len(found["tokens"][0])]
+
+
+@pytest.mark.parametrize(
+    ("path", "ask"),
+    [
+        (PATH, {"prompt": "Say"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Say"}]}),
+        ("/inference/v1/generate", {"token_ids": [5, 6]}),
+    ],
+)
+def test_log_probabilities_of_the_prompt(http, path: str, ask: dict[str, object]) -> None:
+    """A stream has them once, as the answer has them."""
+
+    def found(answer: dict[str, Any]) -> list[Any]:
+        return [
+            x["prompt_logprobs"] for x in (answer, *answer["choices"]) if "prompt_logprobs" in x
+        ]
+
+    [whole] = found(http.post(path, **ask, prompt_logprobs=0).json())
+    assert whole[0] is None and [p["logprob"] for p in whole[1].values()] == [-0.25]
+    first, *others = http.events(path, **ask, prompt_logprobs=0)
+    assert found(first) == [whole]
+    assert not any(map(found, others))
 
 
 def test_suffix_is_refused_by_name(http) -> None:
