@@ -8,7 +8,7 @@ text itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -106,11 +106,18 @@ class ParseContext:
 
 @dataclass(frozen=True, slots=True)
 class CallTag:
-    """How a call of one tool is written: `begin`, arguments that follow `schema`, `end`."""
+    """How a call of one tool is written: `begin`, `content`, `end`.
+
+    Attributes:
+        name: The tool's.
+        begin, end: Text around its arguments.
+        content: The arguments: JSON by this schema, any JSON object where it is None, or the parts
+            of a structural tag's structure.
+    """
 
     name: str
     begin: str
-    schema: Mapping[str, Any]
+    content: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
     end: str
 
 
@@ -156,8 +163,9 @@ class ParserFormat:
         template_marks: Strings that all occur in the chat templates of such models.
         keep_special_tokens: Whether markers are special tokens in some tokenizers, so that the
             text must be made with `skip_special_tokens=False`.
-        calls: Describes calls of these tools (as in `ParseContext.tools`); None when the format's
-            arguments are not JSON, so that no grammar can keep them to a schema.
+        calls: Describes calls of these tools, by name: with the schema that their arguments must
+            follow, or None where they need not follow any. None when no grammar can do so. Raises
+            `RequestError` for what a schema says and the format cannot keep.
         reasoning_begins: A prompt that ends with one of these makes the response begin inside a
             reasoning section.
         reasoning_ends: What ends a reasoning section; a grammar for the answer begins behind it.
@@ -168,7 +176,7 @@ class ParserFormat:
     markers: tuple[str, ...]
     template_marks: tuple[str, ...]
     keep_special_tokens: bool = False
-    calls: Callable[[Mapping[str, Mapping[str, Any]]], CallGrammar] | None = None
+    calls: Callable[[Mapping[str, Mapping[str, Any] | None]], CallGrammar] | None = None
     reasoning_begins: tuple[str, ...] = ()
     reasoning_ends: tuple[str, ...] = ()
 

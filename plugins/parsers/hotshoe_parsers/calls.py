@@ -13,6 +13,8 @@ from hotshoe_parsers.machine import MAX_WORD_CHARS, Malformed, Reader, Steps
 from hotshoe_parsers.writer import Writer
 
 Tools = Mapping[str, Mapping[str, Any]]
+#: Tools with the schema that a grammar keeps their arguments to, if it does.
+Kept = Mapping[str, Mapping[str, Any] | None]
 
 #: Key of a call -> what it says. Formats differ in the name of the arguments.
 _KEYS = {
@@ -173,7 +175,7 @@ def _string(reader: Reader) -> Steps[str]:
 
 
 def json_tags(
-    tools: Tools, before: str = "", after: str = "", key: str = "arguments"
+    tools: Kept, before: str = "", after: str = "", key: str = "arguments"
 ) -> tuple[CallTag, ...]:
     """Describe calls written as JSON objects, between `before` and `after`."""
     return tuple(

@@ -14,7 +14,7 @@ Source: chat templates of DeepSeek-R1 and DeepSeek-V3.1.
 from __future__ import annotations
 
 from hotshoe.text.parsing import CallGrammar, CallTag, ParseContext, ParserFormat, ResponseParser
-from hotshoe_parsers.calls import Tools, arguments, calls_in_text, end_call, known
+from hotshoe_parsers.calls import Kept, Tools, arguments, calls_in_text, end_call, known
 from hotshoe_parsers.machine import Machine, Malformed, Reader, Steps
 from hotshoe_parsers.writer import Writer
 
@@ -59,20 +59,20 @@ def _call(reader: Reader, writer: Writer, tools: Tools) -> Steps[None]:
     end_call(reader, writer)
 
 
-def _calls(tools: Tools, before: str, after: str, separator: str) -> CallGrammar:
+def _calls(tools: Kept, before: str, after: str, separator: str) -> CallGrammar:
     tags = [CallTag(n, before.format(n), schema, after) for n, schema in tools.items()]
     return CallGrammar(
         tuple(tags), triggers=(_BEGIN,), openings=(_BEGIN,), separator=separator, closing=_END
     )
 
 
-def _fenced_calls(tools: Tools) -> CallGrammar:
+def _fenced_calls(tools: Kept) -> CallGrammar:
     return _calls(
         tools, f"{_CALL}{_TYPE}{_SEPARATOR}{{}}{_FENCE}", f"{_FENCE_END}{_CALL_END}", "\n"
     )
 
 
-def _plain_calls(tools: Tools) -> CallGrammar:
+def _plain_calls(tools: Kept) -> CallGrammar:
     return _calls(tools, f"{_CALL}{{}}{_SEPARATOR}", _CALL_END, "")
 
 

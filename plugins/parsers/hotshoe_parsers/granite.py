@@ -9,7 +9,7 @@ Source: chat templates and model cards of granite-3.1 to 3.3-8b-instruct, some o
 from __future__ import annotations
 
 from hotshoe.text.parsing import CallGrammar, ParseContext, ParserFormat, ResponseParser
-from hotshoe_parsers.calls import Tools, call_list, calls_in_text, json_call, json_tags
+from hotshoe_parsers.calls import Kept, call_list, calls_in_text, json_call, json_tags
 from hotshoe_parsers.machine import Machine, Reader, Steps
 from hotshoe_parsers.writer import Writer
 
@@ -27,7 +27,7 @@ def _open(context: ParseContext) -> ResponseParser:
     return Machine(program)
 
 
-def _calls(tools: Tools) -> CallGrammar:
+def _calls(tools: Kept) -> CallGrammar:
     openings = tuple(f"{marker}[" for marker in _MARKERS)
     return CallGrammar(
         json_tags(tools), triggers=_MARKERS, openings=openings, separator=", ", closing="]"

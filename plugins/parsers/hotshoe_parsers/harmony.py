@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from hotshoe.text.parsing import CallGrammar, CallTag, ParseContext, ParserFormat, ResponseParser
 from hotshoe.text.stop import StopAutomaton
-from hotshoe_parsers.calls import Tools, arguments, attempt, end_call, known
+from hotshoe_parsers.calls import Kept, Tools, arguments, attempt, end_call, known
 from hotshoe_parsers.machine import Machine, Malformed, Reader, Steps
 from hotshoe_parsers.writer import Writer
 
@@ -119,7 +119,7 @@ def _call(reader: Reader, writer: Writer, tools: Tools, recipient: str) -> Steps
     end_call(reader, writer)
 
 
-def _calls(tools: Tools) -> CallGrammar:
+def _calls(tools: Kept) -> CallGrammar:
     start, commentary, recipient = f"{_START}assistant", f"{_CHANNEL}commentary", f" {_RECIPIENT}"
     analysis, answer = (f"{_CHANNEL}{name}{_MESSAGE}" for name in ("analysis", "final"))
     headers = [

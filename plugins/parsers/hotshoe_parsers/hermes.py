@@ -10,7 +10,7 @@ Source: model card of Hermes-2-Pro-Mistral-7B; chat templates of Qwen2.5, Qwen3 
 from __future__ import annotations
 
 from hotshoe.text.parsing import CallGrammar, ParseContext, ParserFormat, ResponseParser
-from hotshoe_parsers.calls import Tools, calls_in_text, end_call, json_call, json_tags
+from hotshoe_parsers.calls import Kept, calls_in_text, end_call, json_call, json_tags
 from hotshoe_parsers.machine import Machine, Reader, Steps
 from hotshoe_parsers.writer import Writer
 
@@ -30,7 +30,7 @@ def _open(context: ParseContext) -> ResponseParser:
     return Machine(program)
 
 
-def _calls(tools: Tools) -> CallGrammar:
+def _calls(tools: Kept) -> CallGrammar:
     tags = json_tags(tools, f"{_BEGIN}\n", f"\n{_END}")
     return CallGrammar(tags, triggers=(_BEGIN,), separator="\n")
 

@@ -1,4 +1,4 @@
-"""Follows one JSON object character by character and knows where it ends; strict RFC 8259.
+"""Follows one JSON object or array by characters and knows where it ends; strict RFC 8259.
 
 A table of states and a stack of open brackets: no value is built and no character seen twice.
 
@@ -58,7 +58,6 @@ def _word(word: str) -> dict[str, Row]:
 
 
 _ROWS: dict[str, Row] = {
-    "begin": {"{": "push {"},
     "value": _VALUE,
     "first {": _row((_SPACE, "first {"), ('"', "key"), ("}", "close")),
     "first [": _VALUE | _row((_SPACE, "first ["), ("]", "close")),
@@ -83,18 +82,21 @@ _ROWS: dict[str, Row] = {
 
 
 class JsonObject:
-    """Scans one JSON object, from its opening to its closing brace.
+    """Scans one JSON object, or array, from its opening to its closing bracket.
+
+    Args:
+        opening: The opening bracket.
 
     Attributes:
-        done: The closing brace has been seen.
+        done: The closing bracket has been seen.
         error: What is wrong; empty while all is well.
     """
 
     __slots__ = ("_open", "_row", "done", "error")
 
-    def __init__(self) -> None:
+    def __init__(self, opening: str = "{") -> None:
         self._open: list[str] = []
-        self._row = _ROWS["begin"]
+        self._row = {opening: f"push {opening}"}
         self.done = False
         self.error = ""
 

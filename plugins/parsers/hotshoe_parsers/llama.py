@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from hotshoe.text.parsing import CallGrammar, ParseContext, ParserFormat, ResponseParser
 from hotshoe_parsers.calls import (
-    Tools,
+    Kept,
     calls_in_text,
     end_call,
     json_call,
@@ -42,7 +42,7 @@ def _open(context: ParseContext) -> ResponseParser:
     return Machine(program)
 
 
-def _calls(tools: Tools) -> CallGrammar:
+def _calls(tools: Kept) -> CallGrammar:
     return CallGrammar(
         json_tags(tools, key="parameters"),
         triggers=(_MARKER,),

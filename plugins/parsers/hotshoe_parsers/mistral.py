@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from hotshoe.text.parsing import CallGrammar, CallTag, ParseContext, ParserFormat, ResponseParser
 from hotshoe_parsers.calls import (
+    Kept,
     Tools,
     arguments,
     call_list,
@@ -55,12 +56,12 @@ def _marked_call(reader: Reader, writer: Writer, tools: Tools) -> Steps[None]:
     end_call(reader, writer)
 
 
-def _marked_calls(tools: Tools) -> CallGrammar:
+def _marked_calls(tools: Kept) -> CallGrammar:
     tags = [CallTag(name, f"{_BEGIN}{name}{_ARGUMENTS}", s, "") for name, s in tools.items()]
     return CallGrammar(tuple(tags), triggers=(_BEGIN,))
 
 
-def _array_of_calls(tools: Tools) -> CallGrammar:
+def _array_of_calls(tools: Kept) -> CallGrammar:
     return CallGrammar(
         json_tags(tools), triggers=(_BEGIN,), openings=(f"{_BEGIN}[",), separator=", ", closing="]"
     )

@@ -9,6 +9,7 @@ Source: Python Language Reference, section 2.4, Literals.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 
 from hotshoe.text.stop import StopAutomaton
@@ -25,6 +26,7 @@ _CONSTANTS = {
     "null": "null",
 }
 _NUMBER = frozenset("0123456789+-.eE")
+_JSON_NUMBER = re.compile(r"(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789")
 _QUOTES = ('"', "'")
 _BACKSLASH = "\\"
@@ -54,20 +56,20 @@ def literal(reader: Reader, take: Take, depth: int = 0) -> Steps[None]:
     elif char == "{":
         yield from _dictionary(reader, take, depth)
     elif char in _NUMBER - _WORD or char.isdecimal():
-        take(_number((yield from _run(reader, _NUMBER))))
+        take(_number((yield from _run(reader, _NUMBER, None))))
     else:
-        word = yield from _run(reader, _WORD)
+        word = yield from _run(reader, _WORD, MAX_WORD_CHARS)
         if word not in _CONSTANTS:
             raise Malformed(f"{word or char!r} is no literal")
         take(_CONSTANTS[word])
 
 
-def _run(reader: Reader, chars: frozenset[str]) -> Steps[str]:
-    """Read a short run of certain characters."""
+def _run(reader: Reader, chars: frozenset[str], limit: int | None) -> Steps[str]:
+    """Read a run of certain characters, which may have a limit."""
     found: list[str] = []
     while (yield from reader.peek()) in chars:
-        if len(found) == MAX_WORD_CHARS:
-            raise Malformed("a number or name is too long")
+        if len(found) == limit:
+            raise Malformed("a name is too long")
         found.append((yield from reader.char()))
     return "".join(found)
 
@@ -79,10 +81,8 @@ def _number(text: str) -> str:
     if point and (whole or fraction[:1].isdecimal()):
         fraction = fraction if fraction[:1].isdecimal() else f"0{fraction}"
         digits = f"{whole or 0}.{fraction}"
-    try:
-        json.loads(sign + digits)
-    except ValueError as error:
-        raise Malformed(f"{text!r} is no number") from error
+    if not _JSON_NUMBER.fullmatch(digits):
+        raise Malformed(f"{text[:MAX_WORD_CHARS]!r} is no number")
     return sign + digits
 
 

@@ -3,7 +3,8 @@
     [get_weather(city="Paris", days=3), get_time(zone=None)]
 
 Llama 4 may put it between `<|python_start|>` and `<|python_end|>`. Arguments are keywords with
-literal values, given on as JSON.
+literal values, given on as JSON. A grammar writes values as JSON, which is Python but for three
+constants; those may be spelled either way.
 
 Source: Meta's prompt format documents of Llama 3.2, 3.3 and 4.
 """
@@ -11,14 +12,20 @@ Source: Meta's prompt format documents of Llama 3.2, 3.3 and 4.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
-from hotshoe.text.parsing import ParseContext, ParserFormat, ResponseParser
-from hotshoe_parsers.calls import Tools, call_list, calls_in_text, known, leading_calls
+from hotshoe.text.parsing import CallGrammar, CallTag, ParseContext, ParserFormat, ResponseParser
+from hotshoe_parsers.calls import Kept, Tools, call_list, calls_in_text, known, leading_calls
+from hotshoe_parsers.declared import Argument, Part, Schema, declared, optional
 from hotshoe_parsers.machine import Machine, Malformed, Reader, Steps
 from hotshoe_parsers.python_literals import items, literal
 from hotshoe_parsers.writer import Writer
 
 _BEGIN, _END = "<|python_start|>", "<|python_end|>"
+#: Of a call with any arguments: no literal has parentheses but within strings.
+_ANY = r"""([^"'()]|"([^"\\\n]|\\.)*"|'([^'\\\n]|\\.)*')*"""
+#: Of a call that need not have any: the grammar grows with their square.
+_MAX_OPTIONAL = 32
 
 
 def _open(context: ParseContext) -> ResponseParser:
@@ -57,10 +64,53 @@ def _call(reader: Reader, writer: Writer, tools: Tools) -> Steps[None]:
     writer.arguments("}")
 
 
+def _calls(tools: Kept) -> CallGrammar:
+    tags = (CallTag(n, f"{n}(", _keywords(n, schema), ")") for n, schema in tools.items())
+    return CallGrammar(
+        tuple(tags),
+        triggers=(_BEGIN,),
+        leading=("[",),
+        openings=("[", f"{_BEGIN}["),
+        separator=", ",
+        closing="]",
+    )
+
+
+def _keywords(tool: str, schema: Schema | None) -> list[Part]:
+    """Return the parts of what stands between a call's parentheses."""
+    if schema is None:
+        return [{"regex": _ANY}]
+    found = declared(tool, schema)
+    for one in found:
+        if not one.name.isidentifier():
+            raise one.refusal("its name cannot be written in the format pythonic")
+    first = next((i for i, one in enumerate(found) if one.required), len(found))
+    if first < len(found):
+        before = [optional([*_keyword(one), {"text": ", "}]) for one in found[:first]]
+        return [*before, *_keyword(found[first]), *_more(found[first + 1 :])]
+    if first > _MAX_OPTIONAL:
+        raise found[-1].refusal(f"of more than {_MAX_OPTIONAL} arguments, one must be required")
+    firsts = [[*_keyword(one), *_more(found[i:])] for i, one in enumerate(found, 1)]
+    return [{"either": [*firsts, []]}]  # of none, that is nothing
+
+
+def _more(arguments: Sequence[Argument]) -> list[Part]:
+    parts: list[Part] = []
+    for one in arguments:
+        written: list[Part] = [{"text": ", "}, *_keyword(one)]
+        parts += written if one.required else [optional(written)]
+    return parts
+
+
+def _keyword(argument: Argument) -> list[Part]:
+    return [{"text": f"{argument.name}="}, *argument.as_json()]
+
+
 FORMAT = ParserFormat(
     "pythonic",
     _open,
     markers=(_BEGIN, _END),
     template_marks=("func_name1(params_name1=params_value1",),
     keep_special_tokens=True,
+    calls=_calls,
 )

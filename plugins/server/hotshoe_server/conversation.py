@@ -163,7 +163,7 @@ async def open_dialogue(
 
     Raises:
         ApiError: A grammar is malformed or too large.
-        RequestError: The template refuses the messages.
+        RequestError: The template refuses the messages, or the tool format a schema.
     """
     rendered = await server.renderer.chat(
         messages, tools.offered or None, variables, add_generation_prompt
@@ -204,7 +204,7 @@ def _grammar(
     found = server.tool_format.calls if tools.callable and server.tool_format else None
     if found is None or not (tools.constrained or form) or (form and content is None):
         return form
-    written = found(tools.callable)
+    written = found(tools.kept)
     if written.reasoning:  # the grammar has its reasoning in it
         return GrammarSpec.structural_tag(call_grammar(written, tools, content))
     special = server.renderer.tokenizer.special_token_texts.values()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hotshoe.text.parsing import CallGrammar, CallTag
+from hotshoe.text.parsing import CallGrammar
 from hotshoe_server.errors import ApiError
 from hotshoe_server.schemas.chat import AllowedChoice, NamedChoice, Tool
 from hotshoe_server.state import ServerState
@@ -32,6 +32,11 @@ class ToolPlan:
     forced: bool = False
     parallel: bool = True
     strict: frozenset[str] = frozenset()
+
+    @property
+    def kept(self) -> Mapping[str, Mapping[str, Any] | None]:
+        """Schemas by name, None for a tool whose arguments need not follow theirs."""
+        return {n: s if self.forced or n in self.strict else None for n, s in self.callable.items()}
 
     @property
     def constrained(self) -> bool:
@@ -132,17 +137,15 @@ def call_grammar(
         marks: Special tokens that free text may hold beside those of calls.
     """
     only = plan.forced or content is not None
+    one = not plan.parallel or written.separator is None
     tag: dict[str, Any] = {
-        "structures": [
-            _structure(tag.begin, tag.schema if _kept(tag, plan) else ANY_OBJECT, tag.end)
-            for tag in written.tags
-        ],
+        "structures": [_structure(tag.begin, tag.content, tag.end) for tag in written.tags],
         "triggers": list(written.triggers),
         "opening": list(written.openings),
         "separator": written.separator if plan.parallel else None,
         "closing": written.closing,
         "at_least_one": only,
-        "stop_after_first": only or not plan.parallel or written.separator is None,
+        "stop_after_first": only or one or bool(written.leading),
         "leading": list(written.leading),
     }
     tag |= {"preface": list(written.reasoning)} if only else {"marks": [*written.marks, *marks]}
@@ -156,14 +159,11 @@ def call_grammar(
     return {"type": "structural_tag", **tag}
 
 
-def _kept(tag: CallTag, plan: ToolPlan) -> bool:
-    """Tell whether a call's arguments must follow their schema."""
-    return plan.forced or tag.name in plan.strict
-
-
 def _marked(opening: str, written: CallGrammar) -> bool:
     return any((opening + tag.begin).startswith(written.triggers) for tag in written.tags)
 
 
-def _structure(begin: str, schema: Mapping[str, Any], end: str) -> dict[str, Any]:
-    return {"begin": begin, "schema": schema, "end": end}
+def _structure(begin: str, content: Any, end: str) -> dict[str, Any]:
+    if isinstance(content, Sequence):
+        return {"begin": begin, "parts": list(content), "end": end}
+    return {"begin": begin, "schema": ANY_OBJECT if content is None else content, "end": end}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from hotshoe_structured_output.schema import Schema, refusal
-from hotshoe_structured_output.tags import StructuralTag
+from hotshoe_structured_output.tags import Part, Parts, StructuralTag
 
 #: Between tokens of JSON; bounded, so that a model cannot go on with blanks for ever.
 WHITESPACE = r"[ \t\n\r]{1,40}"
@@ -16,6 +16,7 @@ WHITESPACE = r"[ \t\n\r]{1,40}"
 ESCAPES = '"\\bfnrt'
 #: Without it, text that must come next could be cut into tokens in one way only.
 _HEADER = '%llguidance {"no_forcing": true}\n'
+_ANY_TEXT = r"/(.|\n)*/"
 #: Rules that refer to each other are followed by recursion: 3,000 exhaust a thread's stack.
 MAX_RULES = 1000
 #: Time grows exponentially with them: 8 take 40 ms, 20 take 7 s.
@@ -56,22 +57,26 @@ def choice(texts: Iterable[str]) -> str:
     return f"{_HEADER}start: {' | '.join(map(_quoted, texts))}\n"
 
 
-def structural_tag(tag: StructuralTag, special: Mapping[str, int]) -> str:
+def structural_tag(
+    tag: StructuralTag, special: Mapping[str, int], escape: Callable[[str], str]
+) -> str:
     """Return a grammar of free text with sections.
 
     Args:
         tag: The sections.
         special: Ids of special tokens by content; the marks of sections may hold them.
+        escape: Writes a regular expression for Lark.
 
     Raises:
         RequestError: What ends free text is neither plain nor begins with a special token.
     """
     literal = _Literals(special)
-    rules = [_free_text(tag), "tail: free TEXT", f"more: {_repetition(tag, literal)}"]
+    parts = _Parts(literal, escape)
+    rules = [_free_text(tag, special), "tail: free TEXT", f"more: {_repetition(tag, literal)}"]
     marked = _either(f"TEXT {literal(mark)}" for mark in tag.marks)
     rules.append(f"free: {marked}*" if tag.marks else 'free: ""')
     for i, structure in enumerate(tag.structures):
-        rules.append(f"body_{i}: {_json(structure.schema)} {literal(structure.end)}")
+        rules.append(f"body_{i}: {parts(structure.parts)} {literal(structure.end)}")
     begun = (f"{literal(s.begin)} body_{i}" for i, s in enumerate(tag.structures))
     rules.append(f"one: {' | '.join(begun)}")
     rules.append(f"section: {_either(map(literal, tag.openings))} one more")
@@ -89,6 +94,7 @@ def structural_tag(tag: StructuralTag, special: Mapping[str, int]) -> str:
     if tag.preface:
         begin, end = tag.preface
         rules += [literal.until("end", end), f"preface: ({literal(begin)} end)*"]
+    rules += parts.rules
     return f"{_HEADER}start: {_start(tag, _either(announced))}\n" + "\n".join(rules) + "\n"
 
 
@@ -101,12 +107,22 @@ def _start(tag: StructuralTag, announced: str) -> str:
     return f"{first} {announced}* tail"
 
 
-def _free_text(tag: StructuralTag) -> str:
-    text = r"TEXT: /(.|\n)*/"
-    if not tag.leading:
-        return text
-    leading = "|".join(re.escape(lead.strip()).replace("/", r"\/") for lead in tag.leading)
-    return rf"{text} & ~/\s*({leading})(.|\n)*/"
+def _free_text(tag: StructuralTag, special: Mapping[str, int]) -> str:
+    """Return the rule of text between marks: a mark that is a token is not spelt out in it."""
+    marks = (*tag.triggers, *tag.marks, *tag.preface)
+    tokens = [token for token in special if any(token in mark for mark in marks)]
+    rule = f"TEXT: {_ANY_TEXT}"
+    if tokens:
+        rule += rf" & ~/(.|\n)*{_plain(tokens)}(.|\n)*/"
+    if tag.leading:
+        rule += rf" & ~/\s*{_plain(lead.strip() for lead in tag.leading)}(.|\n)*/"
+    return rule
+
+
+def _plain(texts: Iterable[str]) -> str:
+    """Return a regular expression of these texts."""
+    escaped = (re.escape(t).replace("/", r"\/").replace("\n", "n") for t in texts)
+    return f"({'|'.join(escaped)})"
 
 
 def _either(texts: Iterable[str]) -> str:
@@ -138,17 +154,50 @@ class _Literals:
         found = (self._one(part) for part in parts if part)
         return " ".join(found) or '""'
 
-    def until(self, rule: str, end: str) -> str:
+    def until(self, rule: str, end: str, text: str = "TEXT") -> str:
         """Return the rule of free text up to an end, and of the end."""
         special = self._split.search(end)
         if special is None:
-            return f"{rule}[lazy]: TEXT {_quoted(end)}"
+            return f"{rule}[lazy]: {text} {_quoted(end)}"
         if special.start():
-            raise refusal(f"trigger {end!r} must be plain text, or begin with a special token")
-        return f"{rule}: TEXT {self(end)}"
+            raise refusal(f"{end!r} must be plain text, or begin with a special token")
+        return f"{rule}: {text} {self(end)}"
 
     def _one(self, part: str) -> str:
         return f"<[{self._special[part]}]>" if part in self._special else _quoted(part)
+
+
+class _Parts:
+    """Writes parts of sections; equal ones share a rule, of those in `rules`."""
+
+    def __init__(self, literal: _Literals, escape: Callable[[str], str]) -> None:
+        self._literal = literal
+        self._escape = escape
+        self._names: dict[str, str] = {}
+        self.rules: list[str] = []
+
+    def __call__(self, parts: Parts) -> str:
+        return " ".join(map(self._one, parts)) or '""'
+
+    def _one(self, part: Part) -> str:
+        if part.kind == "text":
+            return self._literal(part.value)
+        if part.kind == "either":
+            return _either(map(self, part.value))
+        key = json.dumps([part.kind, part.value])
+        if key not in self._names:
+            self._names[key] = name = f"part_{len(self._names)}"
+            self.rules += self._leaf(name, part)
+        return self._names[key]
+
+    def _leaf(self, name: str, part: Part) -> list[str]:
+        """Return the rules of a part that has no others."""
+        if part.kind == "schema":
+            return [f"{name}: {_json(part.value)}"]
+        if part.kind == "regex":
+            return [f"{name}: /{self._escape(part.value)}/"]
+        text = rf"{name.upper()}: {_ANY_TEXT} & ~/(.|\n)*{_plain([part.value])}(.|\n)*/"
+        return [text, self._literal.until(name, part.value, name.upper())]
 
 
 def _json(schema: Schema) -> str:

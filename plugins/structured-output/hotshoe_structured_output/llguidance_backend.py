@@ -121,7 +121,7 @@ class LLGuidanceCompiler:
         return lark.json_schema({"type": "object"})
 
     def _regex(self, value: str) -> str:
-        return lark.regex(self._library.regex_to_lark(value, _ASCII))
+        return lark.regex(self._escaped(value))
 
     def _choice(self, value: str) -> str:
         return lark.choice(json.loads(value))
@@ -138,7 +138,10 @@ class LLGuidanceCompiler:
     def _structural_tag(self, value: str) -> str:
         tag = parse_tag(value)
         assert isinstance(tag, StructuralTag), "others were refused before"
-        return lark.structural_tag(tag, self._special)
+        return lark.structural_tag(tag, self._special, self._escaped)
+
+    def _escaped(self, pattern: str) -> str:
+        return self._library.regex_to_lark(pattern, _ASCII)
 
 
 _WRITERS: Mapping[str, Callable[[LLGuidanceCompiler, str], str]] = {

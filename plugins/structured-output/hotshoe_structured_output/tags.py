@@ -5,6 +5,11 @@ One description serves both backends and tool calls:
     {"structures": [{"begin": "<tool_call>\n", "schema": {...}, "end": "\n</tool_call>"}],
      "triggers": ["<tool_call>"]}
 
+What stands between `begin` and `end` follows `schema`, or consists of `parts`, one after another:
+{"text": TEXT}, {"schema": SCHEMA}, {"regex": PATTERN}, {"until": TEXT} for free text with this at
+its end, and {"either": [PARTS, ...]}, where no parts at all make the others optional. Before
+a `regex` or an `until` there is a text, or nothing but `begin`.
+
 Text is free until it contains a trigger. The trigger opens a section: `opening` (or one of
 several), one of the structures, further ones each after `separator` if there is one, then
 `closing`; text is free again behind it. `at_least_one` makes the text begin with a section,
@@ -16,7 +21,7 @@ without a section.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +45,25 @@ _FIELDS: Mapping[str, tuple[type, ...]] = {
     "preface": (list,),
     "otherwise": (dict, bool),
 }
+#: What the value of a part must be: in words, and its types.
+_PARTS: Mapping[str, tuple[str, tuple[type, ...]]] = {
+    "text": ("text", (str,)),
+    "schema": ("a JSON Schema: an object, true or false", (dict, bool)),
+    "regex": ("text, and not empty", (str,)),
+    "until": ("text, and not empty", (str,)),
+    "either": ("a list of lists of parts", (list,)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a section, of a kind named above; the value of `either` is a tuple of `Parts`."""
+
+    kind: str
+    value: Any
+
+
+Parts = tuple[Part, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +71,7 @@ class Structure:
     """A section's content between its marks."""
 
     begin: str
-    schema: Schema
+    parts: Parts
     end: str
 
 
@@ -70,8 +94,17 @@ class StructuralTag:
     @property
     def schemas(self) -> list[Schema]:
         """All schemas in it."""
-        own = [structure.schema for structure in self.structures]
+        own = [part.value for part in self.parts() if part.kind == "schema"]
         return own if self.otherwise is None else [*own, self.otherwise]
+
+    def parts(self) -> Iterator[Part]:
+        """Visit all parts of all structures."""
+        todo = [structure.parts for structure in self.structures]
+        while todo:
+            for part in todo.pop():
+                yield part
+                if part.kind == "either":
+                    todo += part.value
 
     def announced_by(self, trigger: str) -> list[tuple[str, int]]:
         """Return what may follow a trigger, each with the index of the structure it begins."""
@@ -144,10 +177,35 @@ def _check(tag: StructuralTag) -> None:
 
 
 def _structure(item: Any) -> Structure:
-    if not isinstance(item, dict) or set(item) != {"begin", "schema", "end"}:
-        raise refusal("each of the structures has exactly the fields begin, schema and end")
+    fields = set(item) if isinstance(item, dict) else set()
+    if fields not in ({"begin", "schema", "end"}, {"begin", "parts", "end"}):
+        raise refusal(
+            "each of the structures has exactly the fields begin, schema (or parts) and end"
+        )
     if not isinstance(item["begin"], str) or not isinstance(item["end"], str):
         raise refusal("begin and end of a structure must be text")
-    if not isinstance(item["schema"], (dict, bool)):
-        raise refusal("schema of a structure must be a JSON Schema: an object, true or false")
-    return Structure(item["begin"], item["schema"], item["end"])
+    found = (
+        _parts(item["parts"], "text") if "parts" in item else (_part({"schema": item["schema"]}),)
+    )
+    return Structure(item["begin"], found, item["end"])
+
+
+def _parts(items: Any, before: str = "") -> Parts:
+    if not isinstance(items, list):
+        raise refusal("parts of a structure must be a list")
+    parts = tuple(map(_part, items))
+    for part in parts:
+        if part.kind in ("regex", "until") and before != "text":
+            raise refusal(f"before {part.kind} of a structure there must be text")
+        before = part.kind
+    return parts
+
+
+def _part(item: Any) -> Part:
+    if not isinstance(item, dict) or len(item) != 1 or not item.keys() <= _PARTS.keys():
+        raise refusal(f"each part of a structure has one field of: {', '.join(_PARTS)}")
+    ((kind, value),) = item.items()
+    words, wanted = _PARTS[kind]
+    if not isinstance(value, wanted) or not (value or kind in ("text", "schema")):
+        raise refusal(f"{kind} of a structure must be {words}")
+    return Part(kind, tuple(map(_parts, value)) if kind == "either" else value)

@@ -16,7 +16,7 @@ from hotshoe.grammar import Matcher, Vocabulary
 from hotshoe.types import GrammarSpec
 from hotshoe_structured_output.keywords import XGRAMMAR, unsupported
 from hotshoe_structured_output.schema import Schema, parse_json
-from hotshoe_structured_output.tags import StructuralTag, parse_tag
+from hotshoe_structured_output.tags import Parts, StructuralTag, parse_tag
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,7 +63,7 @@ def _regex_refusal(pattern: str) -> str | None:
 
 def _tag_refusal(tag: StructuralTag | dict[str, Any]) -> str | None:
     if isinstance(tag, StructuralTag):
-        if tag.leading or tag.marks or tag.preface:
+        if (tag.leading and not tag.at_least_one) or tag.marks or tag.preface:
             return "a structural tag with leading, marks or preface is not supported"
         parts = any(tag.openings) or tag.closing or tag.separator is not None
         if parts and tag.at_least_one and not tag.stop_after_first:
@@ -71,6 +71,10 @@ def _tag_refusal(tag: StructuralTag | dict[str, Any]) -> str | None:
         if tag.closing and not all(tag.openings) and not tag.at_least_one:
             return "a structural tag with closing, but no opening"
         schemas = tag.schemas
+        patterns = [part.value for part in tag.parts() if part.kind == "regex"]
+        refused = next((reason for one in patterns if (reason := _regex_refusal(one))), None)
+        if refused is not None:
+            return refused
     else:
         schemas = list(_schemas_in(tag["format"]))
     found = (unsupported(schema, XGRAMMAR, MAX_SCHEMAS) for schema in schemas)
@@ -149,7 +153,7 @@ _COMPILERS: Mapping[str, Callable[[XGrammarCompiler, str], xgrammar.CompiledGram
 
 
 def _own_format(tag: StructuralTag) -> dict[str, Any]:
-    tags = [_tag(s.begin, _json(s.schema), s.end) for s in tag.structures]
+    tags = [_tag(s.begin, _parts(s.parts), s.end) for s in tag.structures]
     calls = {
         "type": "tags_with_separator",
         "tags": tags,
@@ -174,6 +178,21 @@ def _own_format(tag: StructuralTag) -> dict[str, Any]:
     return {"type": "structural_tag", "format": free}
 
 
+def _parts(parts: Parts) -> dict[str, Any]:
+    found = [_PARTS[part.kind](part.value) for part in parts]
+    return {"type": "sequence", "elements": found} if found else _text("")
+
+
+def _text(value: str) -> dict[str, Any]:
+    if not value:
+        return {"type": "grammar", "grammar": 'root ::= ""'}
+    return {"type": "const_string", "value": value}
+
+
+def _either(choices: Sequence[Parts]) -> dict[str, Any]:
+    return {"type": "or", "elements": [_parts(parts) for parts in choices]}
+
+
 def _json(schema: Schema) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": MAX_WHITESPACE}
 
@@ -183,9 +202,18 @@ def _tag(begin: str, content: dict[str, Any], end: str) -> dict[str, Any]:
 
 
 def _sequence(begin: str, content: dict[str, Any], end: str) -> dict[str, Any]:
-    marks = [{"type": "const_string", "value": text} if text else None for text in (begin, end)]
+    marks = [_text(text) if text else None for text in (begin, end)]
     parts = [part for part in (marks[0], content, marks[1]) if part is not None]
     return parts[0] if len(parts) == 1 else {"type": "sequence", "elements": parts}
+
+
+_PARTS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
+    "text": _text,
+    "schema": _json,
+    "regex": lambda pattern: {"type": "regex", "pattern": pattern},
+    "until": lambda end: _tag("", {"type": "any_text"}, end),
+    "either": _either,
+}
 
 
 class XGrammarGrammar:

@@ -12,6 +12,7 @@ import tokenizers
 from tests.plugins.server.conftest import MODEL
 from tests.plugins.structured_output.conftest import BACKENDS, Bench, make_bench
 
+from hotshoe.errors import RequestError
 from hotshoe.grammar import Matcher
 from hotshoe.grammar.vocabulary import vocabulary_of
 from hotshoe.text.parsing import CallGrammar, ParseContext, ParserFormat
@@ -25,7 +26,7 @@ from hotshoe_server.tools import ToolPlan, call_grammar, plan_tools
 from hotshoe_structured_output.xgrammar_backend import XGrammar
 
 NAMES = ("one", "two")
-FORMATS = sorted(set(TOOL_FORMATS) - {"pythonic", "qwen3_xml"})
+FORMATS = sorted(TOOL_FORMATS)
 TOOLS = [{"type": "function", "function": {"name": name}} for name in NAMES]
 
 
@@ -102,11 +103,11 @@ def test_strict_tools_need_a_grammar(http) -> None:
     assert not plan(http, tools=strict("two"), tool_choice="none").constrained
 
 
-@pytest.mark.parametrize("name", ["pythonic", "qwen3_xml"])
-def test_strict_is_refused_where_calls_cannot_be_constrained(open_http, name: str) -> None:
-    http = open_http(tool_call_parser=name)
+def test_strict_is_refused_where_calls_cannot_be_constrained(open_http) -> None:
+    http = open_http()
+    http.state.tool_format = ParserFormat("odd", None, (), ())
     assert not plan(http).constrained
-    with pytest.raises(ApiError, match=f"strict .* format {name}") as caught:
+    with pytest.raises(ApiError, match=r"strict .* format odd") as caught:
         plan(http, tools=strict("one"))
     assert caught.value.param == "tools"
 
@@ -127,10 +128,15 @@ THOUGHT = {"harmony": "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistan
 
 @pytest.fixture(scope="module")
 def marked(plugins) -> Tokenizer:
-    """The demo model's tokenizer, in which all marks of all formats are special tokens."""
+    """The demo model's tokenizer, in which the marks of all formats are special tokens.
+
+    But for those that stand within arguments, which are free text where a tool is not strict.
+    """
     backend = tokenizers.Tokenizer.from_file(str(MODEL / "tokenizer.json"))
     found = [choose_format(plugins, "tool", name, {}) for name in FORMATS]
-    backend.add_special_tokens(sorted({mark for one in found for mark in one.markers}))
+    marks = {mark for one in found for mark in one.markers}
+    marks -= {"<parameter=", "</parameter>"}
+    backend.add_special_tokens(sorted(marks))
     return Tokenizer(backend, {"eos_token": "<|im_end|>"}, {})
 
 
@@ -145,14 +151,27 @@ def written_calls(
     written: CallGrammar, *calls: tuple[str, dict[str, str]], opening: int = 0
 ) -> str:
     tags = {tag.name: tag for tag in reversed(written.tags)}
-    parts = [tags[f].begin + json.dumps(arguments) + tags[f].end for f, arguments in calls]
+    parts = [
+        tags[f].begin + written_arguments(tags[f].content, arguments) + tags[f].end
+        for f, arguments in calls
+    ]
     return written.openings[opening] + (written.separator or "").join(parts) + written.closing
 
 
+def written_arguments(content: Any, arguments: dict[str, str]) -> str:
+    """Return the arguments as JSON, as keywords, or as Qwen3-Coder has them."""
+    if not isinstance(content, list):
+        return json.dumps(arguments)
+    ((name, value),) = arguments.items()
+    if "</" not in json.dumps(content):
+        return f"{name}={json.dumps(value)}"
+    return f"<parameter={name}>\n{value}\n</parameter>\n</function>"
+
+
 def refused(bench: Bench, name: str, tag: dict[str, Any]) -> bool:
-    """Whether the backend refuses a format by name: only xgrammar does, and only these two."""
+    """Whether the backend refuses a format by name: only xgrammar does, and only these three."""
     reason = bench.backend.refusal(GrammarSpec.structural_tag(tag))
-    if isinstance(bench.backend, XGrammar) and name in ("harmony", "llama3_json"):
+    if isinstance(bench.backend, XGrammar) and name in ("harmony", "llama3_json", "pythonic"):
         assert "with leading, marks or preface is not supported" in reason
         return True
     assert reason is None
@@ -165,7 +184,8 @@ def test_what_grammars_of_calls_allow(bench: Bench, plugins, name: str) -> None:
     text = partial(written_calls, written)
 
     def accepts(found: ToolPlan, answer: str) -> bool:
-        spec = GrammarSpec.structural_tag(call_grammar(written, found))
+        calls = choose_format(plugins, "tool", name, {}).calls(found.kept)
+        spec = GrammarSpec.structural_tag(call_grammar(calls, found))
         return bench.accepts(bench.compile(spec), answer)
 
     if refused(bench, name, call_grammar(written, FREE)):
@@ -191,7 +211,7 @@ def test_what_grammars_of_calls_allow(bench: Bench, plugins, name: str) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_form_of_the_text_leaves_room_for_calls(bench: Bench, plugins, name: str) -> None:
-    written = choose_format(plugins, "tool", name, {}).calls(TWO)
+    written = choose_format(plugins, "tool", name, {}).calls(FREE.kept)
     thought = THOUGHT.get(name, "")
     spec = GrammarSpec.structural_tag(call_grammar(written, FREE, {"type": "integer"}))
     if refused(bench, name, call_grammar(written, FREE)):
@@ -212,6 +232,8 @@ PIECES = (
     f'\n{{"parameters": {json.dumps(BAD)}, "name": "f"}}',
     f" to=functions.f<|channel|>commentary<|message|>{json.dumps(BAD)}",
     f"<|start|>assistant to=functions.f<|channel|>final<|message|>{json.dumps(BAD)}",
+    *('[f(city="Oslo")]', " [ f (", 'f(city="Ulm")', "]", "<function=f>", "</function>"),
+    *("<parameter=city>", "Oslo", "Ulm", "</parameter>"),
 )
 
 
@@ -237,6 +259,92 @@ def test_no_free_text_hides_a_call(marked: Tokenizer, plugins, name: str) -> Non
     assert num_calls > 5
 
 
+TEXT, NULL = {"type": "string"}, {"type": "null"}
+LEAVES: list[Any] = [
+    TEXT, True, {"type": "boolean"}, NULL, {"type": "number"}, {"const": 3},
+    {"type": "integer", "minimum": -3, "maximum": 40}, {"type": ["string", "integer"]},
+    {"type": "string", "enum": ["", "a\nb\n", "\n", 'q"\\', "é", "null"]},
+    {"enum": [1, True, None]},
+    {"anyOf": [{"enum": ["x", "y"]}, NULL]}, {"anyOf": [TEXT, NULL]}, {"$ref": "#/$defs/unit"},
+    {"anyOf": [{"type": "boolean"}, NULL]}, {"type": "array", "items": TEXT, "maxItems": 2},
+    {"type": "array", "items": {"const": "</parameter>"}, "maxItems": 1, "title": "closed"},
+    {"type": "object", "properties": {"n": {"$ref": "#/$defs/unit"}}, "required": ["n"],
+     "additionalProperties": False},
+    {"anyOf": [{"$ref": "#/$defs/tree"}, NULL]}, {"type": "string", "pattern": "^[a-c]{1,3}$"},
+]  # fmt: skip
+TREE = {
+    "type": "object",
+    "properties": {"v": {"type": "boolean"}, "sub": {"anyOf": [{"$ref": "#/$defs/tree"}, NULL]}},
+    "required": ["v", "sub"],
+    "additionalProperties": False,
+}
+DEFINITIONS = {"unit": {"type": "string", "enum": ["c", "f"]}, "tree": TREE}
+#: What ends values, and calls.
+ENDS = ('"', '"}', "}", "]", "null", "\n</parameter>\n", "</function>", ")", "</tool_call>")
+
+
+def random_tool(rng: random.Random) -> dict[str, Any]:
+    names = [f"a{i}" for i in range(rng.randint(0, 4))]
+    return {
+        "type": "object",
+        "properties": {name: rng.choice(LEAVES) for name in names},
+        "required": [name for name in names if rng.random() < 0.6],
+        "additionalProperties": False,
+        "$defs": DEFINITIONS,
+    }
+
+
+@pytest.mark.parametrize("name", ["pythonic", "qwen3_xml"])
+def test_forced_calls_follow_their_schema(bench: Bench, plugins, name: str) -> None:
+    """Random text within the masks is nothing but valid calls, where no arguments are JSON."""
+    found = choose_format(plugins, "tool", name, {})
+    ends = [bench.encode(end) for end in ENDS]
+    num_calls = num_refused = 0
+    for seed in range(60):
+        rng = random.Random(f"{name} {seed}")
+        asked = ToolPlan((), {"f": random_tool(rng), "g": random_tool(rng)}, forced=True)
+        try:
+            tag = call_grammar(found.calls(asked.kept), asked)
+        except RequestError as error:
+            num_refused += "'pattern' cannot be kept in text" in str(error)
+            continue
+        spec = GrammarSpec.structural_tag(tag)
+        if bench.backend.refusal(spec) is not None:
+            num_refused += 1
+            continue
+        text = complete(bench, bench.compile(spec).matcher(), rng, ends)
+        if text is None:
+            continue
+        parser = found.open(ParseContext(asked.callable))
+        seen = collect([*parser.feed(text), *parser.finish()])
+        assert (seen.warnings, seen.content.strip()) == ([], ""), (text, asked.callable)
+        for call in seen.calls:
+            num_calls += 1
+            jsonschema.validate(json.loads(call.arguments), asked.callable[call.name])
+        assert seen.calls, text
+    assert num_calls > 10
+    assert num_refused > 0 or name == "pythonic"
+
+
+def complete(
+    bench: Bench, matcher: Matcher, rng: random.Random, pieces: list[list[int]]
+) -> str | None:
+    """Return a whole text of random tokens and of pieces where they are allowed; None if long."""
+    taken: list[int] = []
+    while len(taken) < 800:
+        allowed = bench.allowed(matcher)
+        if matcher.may_end() and (not len(allowed) or rng.random() < 0.3):
+            return spelt(bench, taken)
+        usable = [piece for piece in pieces if piece[0] in allowed]
+        piece = rng.choice(usable) if usable and rng.random() < 0.7 else [int(rng.choice(allowed))]
+        for token_id in piece:
+            if token_id not in bench.allowed(matcher):
+                break
+            assert matcher.accept(token_id)
+            taken.append(token_id)
+    return None
+
+
 def wander(bench: Bench, matcher: Matcher, rng: random.Random, pieces: list[list[int]]) -> str:
     """Return a text of pieces where they are allowed, and otherwise of random tokens."""
     taken: list[int] = []
@@ -254,6 +362,10 @@ def wander(bench: Bench, matcher: Matcher, rng: random.Random, pieces: list[list
             continue
         if not len(allowed):
             break
+    return spelt(bench, taken)
+
+
+def spelt(bench: Bench, taken: list[int]) -> str:
     names = {i: text.encode() for text, i in bench.vocabulary.special.items()}
     return b"".join(names.get(i, bench.vocabulary.tokens[i]) for i in taken).decode(
         errors="replace"

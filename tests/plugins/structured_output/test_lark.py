@@ -37,6 +37,16 @@ def test_sections_with_parts(llguidance_bench) -> None:
         assert not accepts(free, text), text
 
 
+def test_marks_that_are_tokens_are_not_spelt_out(llguidance_bench) -> None:
+    """A parser reads text, so that it would take them for marks all the same."""
+    bench, mark = llguidance_bench, "<|im_start|>"
+    matcher = bench.compile(tag(opening=mark, triggers=[mark])).matcher()
+    *spelt, last = [t for char in mark for t in bench.encode(char)]
+    for token_id in spelt:
+        assert token_id in bench.allowed(matcher) and matcher.accept(token_id)
+    assert last not in bench.allowed(matcher)
+
+
 def test_each_trigger_opens_its_own(llguidance_bench) -> None:
     accepts, grammar = llguidance_bench.accepts, llguidance_bench.compile(tag())
     for text in ("<a>1</a>", 'so <b>"x" and <a>2</a>', "< a"):

@@ -4,7 +4,8 @@ import pytest
 
 from hotshoe.errors import RequestError
 from hotshoe.types import GrammarSpec
-from hotshoe_structured_output.tags import StructuralTag, Structure, parse_tag
+from hotshoe_structured_output.tags import Part, StructuralTag, Structure, parse_tag
+from hotshoe_structured_output.xgrammar_backend import XGrammar
 
 GOOD = {"structures": [{"begin": "<a>", "schema": {}, "end": "</a>"}], "triggers": ["<a"]}
 
@@ -14,7 +15,8 @@ def parse(value):
 
 
 def test_a_description_is_read() -> None:
-    assert parse(GOOD) == StructuralTag((Structure("<a>", {}, "</a>"),), ("<a",))
+    section = Structure("<a>", (Part("schema", {}),), "</a>")
+    assert parse(GOOD) == StructuralTag((section,), ("<a",))
     full = GOOD | {
         "type": "structural_tag",
         "opening": "<",
@@ -24,14 +26,53 @@ def test_a_description_is_read() -> None:
         "at_least_one": True,
         "stop_after_first": True,
     }
-    assert parse(full) == StructuralTag(
-        (Structure("<a>", {}, "</a>"),), ("<<",), ("<",), ", ", ">", True, True
-    )
+    assert parse(full) == StructuralTag((section,), ("<<",), ("<",), ", ", ">", True, True)
     assert parse(GOOD | {"separator": None}).separator is None
 
 
 def test_another_librarys_format_passes() -> None:
     assert parse({"format": {"type": "any_text"}}) == {"format": {"type": "any_text"}}
+
+
+def in_parts(*parts):
+    return {"structures": [{"begin": "<a>", "parts": [*parts], "end": ""}], "triggers": ["<a"]}
+
+
+def test_parts_are_read() -> None:
+    schema = {"schema": False}
+    pattern = {"regex": "x"}
+    found = parse(in_parts({"text": ""}, {"either": [[schema, {"text": "y"}, pattern], []]}))
+    inner = (Part("schema", False), Part("text", "y"), Part("regex", "x"))
+    assert found.structures[0].parts == (Part("text", ""), Part("either", (inner, ())))
+    assert set(found.parts()) == {*found.structures[0].parts, *inner}
+    assert found.schemas == [False]
+
+
+def test_parts_follow_one_another(bench) -> None:
+    spec = GrammarSpec.structural_tag(
+        in_parts(
+            {"regex": "[xy]{2}"},
+            {
+                "either": [
+                    [{"text": "="}, {"schema": {"const": [1]}}],
+                    [{"text": ">"}, {"until": ";\n"}],
+                    [],
+                ]
+            },
+            {"text": "!"},
+        )
+        | {"at_least_one": True, "stop_after_first": True}
+    )
+    grammar = bench.compile(spec)
+    for text in ("<a>xy!", "<a>yy=[1]!", "<a>xx>\nfree; text;\n!", "<a>xx>;\n!"):
+        assert bench.accepts(grammar, text), text
+    for text in ("<a>x!", "<a>xy=[2]!", "<a>xx>;\n;\n!", "<a>xy", "<a>xy?!"):
+        assert not bench.accepts(grammar, text), text
+
+
+def test_patterns_within_tags_are_judged() -> None:
+    spec = GrammarSpec.structural_tag(in_parts({"either": [[{"text": ""}, {"regex": "(?=x)"}]]}))
+    assert "'(?'" in XGrammar().refusal(spec)
 
 
 STRUCTURE = GOOD["structures"][0]
@@ -40,8 +81,20 @@ BAD = [
     (GOOD | {"tags": []}, "no field 'tags'"),
     (GOOD | {"structures": {}}, "structures of a structural tag must be a list"),
     (GOOD | {"structures": []}, "takes 1 to 256 structures"),
-    (GOOD | {"structures": [3]}, "exactly the fields begin, schema and end"),
-    (GOOD | {"structures": [{"begin": "<a>"}]}, "exactly the fields begin, schema and end"),
+    (GOOD | {"structures": [3]}, "exactly the fields begin, schema .* and end"),
+    (GOOD | {"structures": [{"begin": "<a>"}]}, "exactly the fields begin, schema .* and end"),
+    (GOOD | {"structures": [STRUCTURE | {"parts": []}]}, "exactly the fields"),
+    (GOOD | {"structures": [{"begin": "<a>", "parts": {}, "end": ""}]}, "must be a list"),
+    (in_parts(3), "one field of: text, schema, regex, until, either"),
+    (in_parts({}), "one field of"),
+    (in_parts({"text": "", "regex": "x"}), "one field of"),
+    (in_parts({"Text": ""}), "one field of"),
+    (in_parts({"text": 3}), "text of a structure must be text"),
+    (in_parts({"until": ""}), "until of a structure must be text, and not empty"),
+    (in_parts({"either": []}), "either of a structure must be a list of lists"),
+    (in_parts({"either": [3]}), "parts of a structure must be a list"),
+    (in_parts({"either": [[{"until": "x"}]]}), "before until of a structure there must be text"),
+    (in_parts({"schema": 3}), "must be a JSON Schema"),
     (GOOD | {"structures": [STRUCTURE | {"begin": 3}]}, "must be text"),
     (GOOD | {"structures": [STRUCTURE | {"schema": 3}]}, "must be a JSON Schema"),
     (GOOD | {"triggers": []}, "at least one trigger"),

@@ -122,6 +122,11 @@ def test_several_choices(http, stream: bool) -> None:
     assert texts == ["Hello there"] * 3
 
 
+def test_one_length_limit(http) -> None:
+    response = http.post(PATH, messages=ASK, max_tokens=9, max_completion_tokens=9)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "max_tokens")
+
+
 def test_a_length_limit(http) -> None:
     for name in ("max_tokens", "max_completion_tokens"):
         [choice] = http.post(PATH, messages=ASK, **{name: 1}).json()["choices"]
@@ -230,7 +235,7 @@ def test_a_response_format_becomes_a_grammar(http, engine) -> None:
         ("hermes", {"structured_outputs": {"json": "{"}}, "json_schema"),
         ("hermes", {"structured_outputs": {"json": "3"}}, "json_schema"),
         ("hermes", {"structured_outputs": {"regex": "a+"}}, "regex"),
-        ("qwen3_xml", {"response_format": {"type": "json_object"}}, "json_object"),
+        ("qwen3_xml", {"response_format": {"type": "json_object"}}, "structural_tag"),
     ],
 )
 def test_a_form_beside_tools(open_http, engine, parser: str, form, kind: str) -> None:
