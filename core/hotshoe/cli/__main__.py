@@ -1,4 +1,5 @@
-"""The `hotshoe` program, also as `python -m hotshoe.cli`: answers Ctrl-C quietly at any time.
+"""The `hotshoe` program, also as `python -m hotshoe.cli`: answers Ctrl-C quietly at any time, and
+takes standard streams as they are.
 
 While modules are imported there is nothing to put in order, and an exception would surface in
 strange places; at the end nobody is left to catch it.
@@ -12,6 +13,7 @@ import sys
 
 def run() -> int:
     """Run the command line and return its exit code."""
+    _ready_streams()
     faulthandler.enable()  # a kernel that takes the process down shows where it was called
     heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not in background jobs
     if heeded:
@@ -26,6 +28,17 @@ def run() -> int:
         return main()
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _ready_streams() -> None:
+    """Let nothing depend on what standard output and error were given: neither on their being
+    there at all, nor on their encoding's having every character."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+        elif stream.errors == "strict":
+            stream.reconfigure(errors="replace")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ command's module is imported, and help never imports torch.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,8 @@ from hotshoe.plugins import PluginManager
 from hotshoe.suggest import did_you_mean
 
 HOOK = "hotshoe_commands"
+#: What a disk says that takes no more of what is printed.
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _HELP = ("-h", "--help")
 #: Which distribution brings a command, for those who miss it.
 BROUGHT_BY = {
@@ -51,10 +54,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        # The reader went away; keep the interpreter from complaining when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader went away
+        _give_up_output()
         return 141
+    except OSError as error:
+        if show_traceback or error.filename is not None or error.errno not in FULL:
+            raise
+        _give_up_output()
+        print(f"hotshoe: error: cannot write any more: {error.strerror}", file=sys.stderr)
+        return 1
+
+
+def _give_up_output() -> None:
+    """Keep the interpreter from complaining when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(words: list[str]) -> int:

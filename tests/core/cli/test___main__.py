@@ -1,8 +1,11 @@
-"""Ctrl-C before the first line of a command, and after its last."""
+"""Ctrl-C before the first line of a command, and after its last; streams that cannot be used."""
 
+import errno
+import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -50,3 +53,36 @@ def test_an_interrupt_at_the_end_changes_nothing() -> None:
 def test_background_jobs_go_on_ignoring_it() -> None:
     done = run("signal.signal(signal.SIGINT, signal.SIG_IGN)" + EARLY)
     assert done.returncode == 0
+
+
+def shell(line: str) -> subprocess.CompletedProcess[str]:
+    """Run a line of shell in which HOTSHOE stands for the program."""
+    line = line.replace("HOTSHOE", f"{sys.executable} -m hotshoe.cli")
+    words = ["bash", "-c", line]
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("word", ["--version", "platforms"])
+def test_closed_streams_are_no_failure(word: str, closed: str) -> None:
+    done = shell(f"HOTSHOE {word} {closed}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert bool(done.stdout) == (closed == "2>&-")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize("word", ["--version", "platforms --json"])
+def test_a_full_disk_is_told_in_a_line(word: str) -> None:
+    done = shell(f"HOTSHOE {word} > /dev/full")
+    assert done.returncode == 1
+    assert done.stderr == (f"hotshoe: error: cannot write any more: {os.strerror(errno.ENOSPC)}\n")
+
+
+def test_an_encoding_that_lacks_a_character_is_no_failure(model_dir: Path) -> None:
+    prompts = "-p ü ü"  # several are printed again, in front of what continues them
+    done = shell(
+        "PYTHONIOENCODING=ascii PYTHONUTF8=1 HOTSHOE "
+        f"generate {model_dir} --platform null -q {prompts} --max-tokens 1"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "[1] ?" in done.stdout
