@@ -10,6 +10,7 @@
 
 #include "common/parallel.h"
 #include "common/rows.h"
+#include "record/record.h"
 
 namespace nb = nanobind;
 
@@ -92,12 +93,12 @@ void gated_activation(const ActivationArgs& args, int kind, int dtype) {
 void bind_activation(nb::module_& m) {
   m.def(
       "gated_activation",
-      [](uintptr_t out, uintptr_t x, int64_t rows, int64_t size, int64_t out_stride,
-         int64_t x_stride, int kind, int dtype) {
+      recorded(+[](uintptr_t out, uintptr_t x, int64_t rows, int64_t size, int64_t out_stride,
+                   int64_t x_stride, int kind, int dtype) {
         gated_activation({reinterpret_cast<void*>(out), reinterpret_cast<const void*>(x), rows,
                           size, out_stride, x_stride},
                          kind, dtype);
-      },
+      }),
       nb::call_guard<nb::gil_scoped_release>(),
       "gated_activation(out, x, rows, size, out_stride, x_stride, kind, dtype)\n\n"
       "out [rows, size] = act(x[:, :size]) * x[:, size:]; kind 0 silu, 1 gelu, 2 gelu_tanh.\n"

@@ -21,6 +21,7 @@
 #include "attention/tiles.h"
 #include "common/parallel.h"
 #include "common/rows.h"
+#include "record/record.h"
 
 namespace nb = nanobind;
 
@@ -334,11 +335,12 @@ void attend(const AttentionArgs& args, int dtype) {
 void bind_attention(nb::module_& m) {
   m.def(
       "paged_attention",
-      [](uintptr_t out, uintptr_t q, uintptr_t k_cache, uintptr_t v_cache, uintptr_t block_table,
-         uintptr_t query_start_loc, uintptr_t seq_lens, uintptr_t sinks, int num_reqs,
-         int num_heads, int num_kv_heads, int head_dim, int block_size, int max_blocks,
-         int64_t out_stride, int64_t q_stride, int64_t block_stride, int64_t head_stride,
-         int64_t table_stride, float scale, int window, float softcap, int dtype) {
+      recorded(+[](uintptr_t out, uintptr_t q, uintptr_t k_cache, uintptr_t v_cache,
+                   uintptr_t block_table, uintptr_t query_start_loc, uintptr_t seq_lens,
+                   uintptr_t sinks, int num_reqs, int num_heads, int num_kv_heads, int head_dim,
+                   int block_size, int max_blocks, int64_t out_stride, int64_t q_stride,
+                   int64_t block_stride, int64_t head_stride, int64_t table_stride, float scale,
+                   int window, float softcap, int dtype) {
         attend({reinterpret_cast<const void*>(q), reinterpret_cast<const void*>(k_cache),
                 reinterpret_cast<const void*>(v_cache), reinterpret_cast<void*>(out),
                 reinterpret_cast<const int32_t*>(block_table),
@@ -348,7 +350,7 @@ void bind_attention(nb::module_& m) {
                 head_dim, block_size, max_blocks, q_stride, out_stride, table_stride,
                 block_stride, head_stride, scale, window, softcap},
                dtype);
-      },
+      }),
       nb::call_guard<nb::gil_scoped_release>(),
       "paged_attention(out, q, k_cache, v_cache, block_table, query_start_loc, seq_lens, sinks,\n"
       "    num_reqs, num_heads, num_kv_heads, head_dim, block_size, max_blocks, out_stride,\n"

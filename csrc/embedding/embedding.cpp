@@ -10,6 +10,7 @@
 
 #include "common/parallel.h"
 #include "common/rows.h"
+#include "record/record.h"
 
 namespace nb = nanobind;
 
@@ -65,9 +66,9 @@ void gather(const EmbeddingArgs& args) {
 void bind_embedding(nb::module_& m) {
   m.def(
       "embedding",
-      [](uintptr_t out, uintptr_t table, uintptr_t ids, int64_t count, int64_t size,
-         int64_t num_rows, int64_t out_stride, int64_t table_stride, float scale,
-         bool ids_are_int64, int dtype) {
+      recorded(+[](uintptr_t out, uintptr_t table, uintptr_t ids, int64_t count, int64_t size,
+                   int64_t num_rows, int64_t out_stride, int64_t table_stride, float scale,
+                   bool ids_are_int64, int dtype) {
         const EmbeddingArgs args{reinterpret_cast<void*>(out),
                                  reinterpret_cast<const void*>(table),
                                  reinterpret_cast<const void*>(ids),
@@ -81,7 +82,7 @@ void bind_embedding(nb::module_& m) {
           using T = decltype(tag);
           ids_are_int64 ? gather<T, int64_t>(args) : gather<T, int32_t>(args);
         });
-      },
+      }),
       nb::call_guard<nb::gil_scoped_release>(),
       "embedding(out, table, ids, count, size, num_rows, out_stride, table_stride, scale,\n"
       "    ids_are_int64, dtype)\n\n"

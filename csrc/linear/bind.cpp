@@ -5,6 +5,7 @@
 #include "linear/linear.h"
 #include "linear/pack.h"
 #include "linear/tile.h"
+#include "record/record.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -46,8 +47,8 @@ void bind_linear(nb::module_& m) {
         "dtype, or a float dtype that is quantised to int8 (per row, symmetric, nearest even), or\n"
         "is int8 with `scales`, the address of float32 [rows].\n\n"
         "Raises:\n    ValueError: rows outside the weight, or dtypes that do not go together.");
-  m.def("linear", &linear_, "dtype"_a, "packed"_a, "n"_a, "k"_a, "m"_a, "x_dtype"_a, "x"_a,
-        "x_stride"_a, "bias"_a, "y_dtype"_a, "y"_a, "y_stride"_a, Unlocked(),
+  m.def("linear", recorded(&linear_), "dtype"_a, "packed"_a, "n"_a, "k"_a, "m"_a, "x_dtype"_a,
+        "x"_a, "x_stride"_a, "bias"_a, "y_dtype"_a, "y"_a, "y_stride"_a, Unlocked(),
         "y[m, n] = x[m, k] W^T + bias for a packed weight; strides count elements between rows.\n\n"
         "x has the weight's dtype, or any float for int8: its rows are then quantised each on its\n"
         "own (symmetric, nearest even). y has any float dtype; bias is the address of float32 [n],\n"

@@ -8,6 +8,7 @@
 
 #include "common/parallel.h"
 #include "common/rows.h"
+#include "record/record.h"
 
 namespace nb = nanobind;
 
@@ -69,28 +70,29 @@ void rms_norm(const NormArgs& args, int dtype) {
 void bind_norm(nb::module_& m) {
   m.def(
       "rms_norm",
-      [](uintptr_t out, uintptr_t x, uintptr_t weight, int64_t rows, int64_t size,
-         int64_t out_stride, int64_t x_stride, float eps, float weight_offset, int dtype) {
+      recorded(+[](uintptr_t out, uintptr_t x, uintptr_t weight, int64_t rows, int64_t size,
+                   int64_t out_stride, int64_t x_stride, float eps, float weight_offset,
+                   int dtype) {
         rms_norm({reinterpret_cast<void*>(out), nullptr, reinterpret_cast<const void*>(x),
                   reinterpret_cast<const void*>(weight), rows, size, out_stride, x_stride, 0, eps,
                   weight_offset, 1.0f},
                  dtype);
-      },
+      }),
       nb::call_guard<nb::gil_scoped_release>(),
       "rms_norm(out, x, weight, rows, size, out_stride, x_stride, eps, weight_offset, dtype)\n\n"
       "out = x / rms(x) * (weight_offset + weight) for each row of `size` elements. Addresses;\n"
       "out may be x. weight is [size] of the same dtype.");
   m.def(
       "add_rms_norm",
-      [](uintptr_t out, uintptr_t x, uintptr_t residual, uintptr_t weight, int64_t rows,
-         int64_t size, int64_t out_stride, int64_t x_stride, int64_t residual_stride, float eps,
-         float weight_offset, float residual_scale, int dtype) {
+      recorded(+[](uintptr_t out, uintptr_t x, uintptr_t residual, uintptr_t weight, int64_t rows,
+                   int64_t size, int64_t out_stride, int64_t x_stride, int64_t residual_stride,
+                   float eps, float weight_offset, float residual_scale, int dtype) {
         rms_norm({reinterpret_cast<void*>(out), reinterpret_cast<void*>(residual),
                   reinterpret_cast<const void*>(x), reinterpret_cast<const void*>(weight), rows,
                   size, out_stride, x_stride, residual_stride, eps, weight_offset,
                   residual_scale},
                  dtype);
-      },
+      }),
       nb::call_guard<nb::gil_scoped_release>(),
       "add_rms_norm(out, x, residual, weight, rows, size, out_stride, x_stride,\n"
       "    residual_stride, eps, weight_offset, residual_scale, dtype)\n\n"

@@ -11,6 +11,7 @@
 
 #include "common/parallel.h"
 #include "common/rows.h"
+#include "record/record.h"
 #include "rotary/cache_write.h"
 
 namespace nb = nanobind;
@@ -173,11 +174,12 @@ void rotary_and_cache(const RotaryArgs& args, int dtype) {
 void bind_rotary(nb::module_& m) {
   m.def(
       "rotary_and_cache",
-      [](uintptr_t qkv, uintptr_t positions, uintptr_t cos_sin, uintptr_t k_cache,
-         uintptr_t v_cache, uintptr_t slot_mapping, uintptr_t q_weight, uintptr_t k_weight,
-         int num_tokens, int num_heads, int num_kv_heads, int head_dim, int rotary_dim,
-         int block_size, int64_t qkv_stride, int64_t block_stride, int64_t head_stride,
-         float eps, float weight_offset, bool interleaved, int dtype) {
+      recorded(+[](uintptr_t qkv, uintptr_t positions, uintptr_t cos_sin, uintptr_t k_cache,
+                   uintptr_t v_cache, uintptr_t slot_mapping, uintptr_t q_weight,
+                   uintptr_t k_weight, int num_tokens, int num_heads, int num_kv_heads,
+                   int head_dim, int rotary_dim, int block_size, int64_t qkv_stride,
+                   int64_t block_stride, int64_t head_stride, float eps, float weight_offset,
+                   bool interleaved, int dtype) {
         rotary_and_cache(
             {reinterpret_cast<void*>(qkv), reinterpret_cast<const int32_t*>(positions),
              reinterpret_cast<const float*>(cos_sin), reinterpret_cast<void*>(k_cache),
@@ -186,7 +188,7 @@ void bind_rotary(nb::module_& m) {
              num_tokens, num_heads, num_kv_heads, head_dim, rotary_dim, block_size, qkv_stride,
              block_stride, head_stride, eps, weight_offset, interleaved},
             dtype);
-      },
+      }),
       nb::call_guard<nb::gil_scoped_release>(),
       "rotary_and_cache(qkv, positions, cos_sin, k_cache, v_cache, slot_mapping, q_weight,\n"
       "    k_weight, num_tokens, num_heads, num_kv_heads, head_dim, rotary_dim, block_size,\n"
