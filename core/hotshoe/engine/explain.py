@@ -126,7 +126,9 @@ def _decide_rest(selector: _PaperSelector, setup: EngineSetup, vocab_size: int) 
     questions: list[tuple[str, Any]] = [("sample", SampleSpec(vocab_size))]
     if setup.platform.asynchronous:
         questions.append(("transfer", TransferSpec(STEPS_IN_FLIGHT)))
-        questions.append(("graph", graph_spec(selector, setup.config.max_num_seqs)[0]))
+    graph = graph_spec(selector, setup.config.max_num_seqs)[0]
+    if setup.platform.asynchronous or selector.offers("graph", graph):
+        questions.append(("graph", graph))
     for slot, spec in questions:
         selector.decide(slot, spec)
         selector.uses[slot, spec] += 1
@@ -151,8 +153,10 @@ def _memory(
     recorded_steps = any(d.native for d in selector.decisions.values() if d.slot == "graph")
     graphs = "recorded steps work in the activations' memory" if recorded_steps else "none recorded"
     hindrance = graph_spec(selector, config.max_num_seqs)[1]
-    if hindrance:
+    if hindrance and recorded_steps:
         graphs += f"; decode steps alone are recorded ({hindrance})"
+    elif hindrance:
+        graphs += f" ({hindrance})"
     return (
         weights,
         cache_need(config, block_bytes, vocab, budget),

@@ -73,6 +73,8 @@ class StepInputs:
             slot: Where they all write.
         """
         extra = size - len(self.rows)
+        if not extra:
+            return self
         ends = np.arange(1, extra + 1, dtype=np.int32) + self.query_start_loc[-1]
         return replace(
             self.padded_tokens(size, slot),

@@ -197,7 +197,8 @@ class Runner:
     def _decode(self, staged: StagedInputs) -> Tensor:
         """Return logits of one token of each request, whatever lengths they have."""
         attention = self._attention_metadata(staged, 1, self._limits.max_model_len)
-        batch = ForwardBatch(self._flat_tokens[staged.token_index], staged.positions, attention)
+        ids = self._flat_tokens.index_select(0, staged.token_index)
+        batch = ForwardBatch(ids, staged.positions, attention)
         return self._model.logits(self._model.forward(batch))
 
     def _compute(self, staged: StagedInputs, between: Callable[[Tensor, Attend], Tensor]) -> Tensor:

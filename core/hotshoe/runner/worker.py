@@ -24,10 +24,11 @@ from hotshoe.models.base import Model, ModelBuilder
 from hotshoe.platform import MemoryBudget, Platform
 from hotshoe.plugins.manager import cause_of
 from hotshoe.plugins.platforms import blaming, checked
-from hotshoe.runner.graphs import TOKEN_SIZES, graph_sizes
+from hotshoe.runner.graphs import BATCH_SIZES, TOKEN_SIZES, graph_sizes
 from hotshoe.runner.kv import converted, read_blocks, write_blocks
 from hotshoe.runner.runner import Operations, Runner, RunnerLimits, RunningStep
 from hotshoe.slots import (
+    REFERENCE,
     CommunicatorOp,
     CommunicatorSpec,
     GraphSpec,
@@ -229,26 +230,29 @@ class TorchWorker:
 
     def _recording(self) -> tuple[bool, str]:
         """Tell whether steps are to be recorded, and what alone stands against all or some."""
-        if not self._platform.asynchronous or self._config.enforce_eager:
+        if self._config.enforce_eager:
             return False, ""
         decisions = self._selector.decisions.values()
         waiting = {d.slot for d in decisions if d.slot in WAITING and not d.native}
-        if waiting:
+        if waiting and self._platform.asynchronous:
             slots = " and ".join(sorted(waiting))
             return False, f"none recorded, as the reference of {slots} waits for the device"
         self._graph, hindrance = graph_spec(self._selector, self._config.max_num_seqs)
-        return True, f"of decode steps alone ({hindrance})" if hindrance else ""
+        offered = self._selector.offers("graph", self._graph)
+        forced = self._config.kernel.get("graph", REFERENCE) != REFERENCE
+        which = "of decode steps alone" if offered else "none recorded"
+        said = f"{which} ({hindrance})" if hindrance else ""
+        return offered or forced or self._platform.asynchronous, said
 
     def _operations(self, vocab_size: int) -> Operations:
         """Choose what the runner itself calls. A synchronous device needs no help with overlap."""
         choose, facts = self._selector.choose, self._selector.facts
         sample = choose("sample", SampleSpec(vocab_size))
-        transfer, graph = TransferSpec(STEPS_IN_FLIGHT), self._graph
-        if not self._platform.asynchronous:
-            return Operations(sample, Transfer(transfer, facts), Graph(graph, facts))
-        if not self._records:
-            return Operations(sample, choose("transfer", transfer), Graph(graph, facts))
-        return Operations(sample, choose("transfer", transfer), choose("graph", graph))
+        spec = TransferSpec(STEPS_IN_FLIGHT)
+        overlaps = self._platform.asynchronous
+        transfer = choose("transfer", spec) if overlaps else Transfer(spec, facts)
+        graph = choose("graph", self._graph) if self._records else Graph(self._graph, facts)
+        return Operations(sample, transfer, graph)
 
     def _measure(self) -> None:
         """Run the largest step over a cache of one block, so that the platform sees its peak."""
@@ -291,6 +295,7 @@ class TorchWorker:
         assert tokens is not None
         for layer in self._context.attention_layers:
             layer.allocate_cache(num_blocks + 1)
+        sizes = getattr(self._ops.graph, "sizes", BATCH_SIZES)
         limits = RunnerLimits(
             max_num_seqs=config.max_num_seqs,
             max_model_len=config.max_model_len,
@@ -298,7 +303,7 @@ class TorchWorker:
             max_logprobs=config.max_logprobs,
             padding_block=num_blocks,
             max_steps_in_flight=STEPS_IN_FLIGHT,
-            graph_sizes=graph_sizes(config.max_num_seqs) if self._records else (),
+            graph_sizes=graph_sizes(config.max_num_seqs, sizes) if self._records else (),
             piece_sizes=graph_sizes(tokens, TOKEN_SIZES) if self._graph.pieces else (),
         )
         return Runner(

@@ -103,7 +103,7 @@ SLOTS: dict[str, Slot] = {
             "graph",
             GraphSpec,
             f"{_REFERENCE}.graph:Graph",
-            "recording and replay of a decode step on an asynchronous device",
+            "recording and replay of a decode step",
         ),
         Slot(
             "communicator",

@@ -225,10 +225,14 @@ class TransferOp(Protocol):
 
 
 class GraphOp(Protocol):
-    """Records work on the device once, so that it can be repeated with one launch."""
+    """Records work on the device once, so that it can be repeated with one launch.
+
+    One that has an attribute `sizes`, ascending, wants decode steps of these numbers of requests,
+    as far as there are so many, instead of those that core would choose.
+    """
 
     def record(self, function: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        """Run `function` as often as needed and return what repeats its device work.
+        """Run `function` as often as needed, now or later, and return what repeats its device work.
 
         Its inputs are tensors whose addresses stay; every repetition reads their content then, and
         returns the same output tensor, valid until the next repetition of any recording.

@@ -11,8 +11,8 @@ _FIELD = re.compile(r"(?:[^\s()]|\((?:[^()]|\([^()]*\))*\))+")
 
 
 def show_spec(spec: Any) -> str:
-    """Print a specification without the fields that have their default."""
-    values = ((f.name, getattr(spec, f.name), f.default) for f in fields(spec))
+    """Print a specification without the fields that have their default, or are not to be shown."""
+    values = ((f.name, getattr(spec, f.name), f.default) for f in fields(spec) if f.repr)
     return " ".join(f"{name}={_show(value)}" for name, value, default in values if value != default)
 
 

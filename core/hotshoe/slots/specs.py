@@ -241,10 +241,13 @@ class GraphSpec:
 
     Attributes:
         pieces: Other steps are recorded too, in pieces between which the host is called.
+        operations: What a step calls, each as `slot=candidate`, for those who cannot record
+            everything; sorted, and not shown.
     """
 
     max_num_seqs: int
     pieces: bool = False
+    operations: tuple[str, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)

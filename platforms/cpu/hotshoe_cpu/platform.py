@@ -76,6 +76,7 @@ class CpuPlatform(Platform):
             attention,
             communicator,
             embedding,
+            graph,
             linear,
             norm,
             rotary,
@@ -99,6 +100,7 @@ class CpuPlatform(Platform):
             ),
             Candidate("embedding", "native", embedding.supports, embedding.Embedding),
             Candidate("sample", "native", sampling.supports, sampling.Sample),
+            Candidate("graph", "native", graph.supports, graph.Graph),
             Candidate(
                 "communicator",
                 "shared_memory",

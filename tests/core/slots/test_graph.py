@@ -1,10 +1,23 @@
 """What slot `graph` is asked for."""
 
+from dataclasses import replace
+
 import pytest
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import SLOTS, Candidate, GraphSpec, Selector, Verdict, accept, refuse
+from hotshoe.slots import (
+    SLOTS,
+    Candidate,
+    EmbeddingSpec,
+    GraphSpec,
+    SampleSpec,
+    Selector,
+    Verdict,
+    accept,
+    refuse,
+)
 from hotshoe.slots.graph import graph_spec
+from hotshoe.slots.show import show_spec
 
 FACTS = DeviceFacts("test", "any", "a test's device", "any", 1 << 30, 1)
 
@@ -15,6 +28,11 @@ def whole_steps(spec: GraphSpec, facts: DeviceFacts) -> Verdict:
 
 def everything(spec: GraphSpec, facts: DeviceFacts) -> Verdict:
     return accept(5)
+
+
+def own_operations(spec: GraphSpec, facts: DeviceFacts) -> Verdict:
+    others = [name for name in spec.operations if not name.endswith("=own")]
+    return refuse(f"not of {others}") if others or spec.pieces else accept(5)
 
 
 def selector(*judges, forced=None, require_native=False) -> Selector:
@@ -45,3 +63,22 @@ def test_pieces_are_asked_for_where_somebody_records_them(
     assert spec == GraphSpec(8, pieces=pieces)
     assert hindrance in said and bool(said) == bool(hindrance)
     assert chooser.decisions == {}, "asking decides nothing"
+
+
+def test_who_records_hears_whose_operations_a_step_calls() -> None:
+    chooser = selector(own_operations)
+    chooser._register(Candidate("embedding", "own", lambda spec, facts: accept(1), "any:Own"))
+    for slot, spec in (("embedding", EmbeddingSpec(8, 4, "float32")), ("sample", SampleSpec(8))):
+        chooser.decide(slot, spec)
+    spec, said = graph_spec(chooser, 8)
+    assert spec == GraphSpec(8, operations=("embedding=own",))
+    assert chooser.offers("graph", spec) and said
+    assert show_spec(spec) == "max_num_seqs=8"
+
+    chooser.decisions["embedding", 5] = replace(
+        chooser.decide("embedding", EmbeddingSpec(8, 5, "float32")), chosen="reference"
+    )
+    spec, said = graph_spec(chooser, 8)
+    assert spec.operations == ("embedding=own", "embedding=reference")
+    assert not chooser.offers("graph", spec)
+    assert "own_operations: not of ['embedding=reference']" in said

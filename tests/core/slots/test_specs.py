@@ -56,7 +56,7 @@ FIRST = {
     "embedding": "num_embeddings size dtype scale",
     "sample": "vocab_size",
     "transfer": "max_steps_in_flight",
-    "graph": "max_num_seqs pieces",
+    "graph": "max_num_seqs pieces operations",
     "communicator": "size",
 }
 FIRST_QUANT = "format granularity group_size block_shape symmetric dynamic online packing"

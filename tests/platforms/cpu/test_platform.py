@@ -46,7 +46,7 @@ def test_facts() -> None:
 
 
 #: Slots of asynchronous devices.
-ASYNCHRONOUS = {"graph", "transfer"}
+ASYNCHRONOUS = {"transfer"}
 #: Blocks that are made of other slots' operations.
 COMPOSED = {name for name, slot in SLOTS.items() if slot.composed_of}
 
