@@ -211,15 +211,15 @@ class AsyncEngine:
                 self._num_coming -= params.n
             self._forget(request_id, stream)
 
-    async def abort(self, request_ids: Iterable[str]) -> None:
+    async def abort(self, request_ids: str | Iterable[str]) -> None:
         """See `EngineClient.abort`."""
         self._bind()
-        for request_id in request_ids:
+        for request_id in _listed(request_ids):
             self._end(request_id, None)
 
-    async def abort_everywhere(self, request_ids: Iterable[str] | None = None) -> None:
+    async def abort_everywhere(self, request_ids: str | Iterable[str] | None = None) -> None:
         """See `EngineClient.abort_everywhere`."""
-        ids = None if request_ids is None else list(request_ids)
+        ids = None if request_ids is None else _listed(request_ids)
         await self._call("abort_everywhere", request_ids=ids)
 
     async def stats(self) -> EngineStats:
@@ -452,3 +452,8 @@ class AsyncEngine:
         for future in self._calls.values():
             if not future.done():
                 future.set_exception(EngineDeadError(str(error)))
+
+
+def _listed(request_ids: str | Iterable[str]) -> list[str]:
+    """Return ids as a list; one alone is not taken for its letters."""
+    return [request_ids] if isinstance(request_ids, str) else list(request_ids)

@@ -187,11 +187,11 @@ class EngineClient(Protocol):
         """
         ...
 
-    async def abort(self, request_ids: Iterable[str]) -> None:
+    async def abort(self, request_ids: str | Iterable[str]) -> None:
         """End requests of this client with finish reason ABORT; unknown ids are ignored."""
         ...
 
-    async def abort_everywhere(self, request_ids: Iterable[str] | None = None) -> None:
+    async def abort_everywhere(self, request_ids: str | Iterable[str] | None = None) -> None:
         """End requests of all clients of the engine with finish reason ABORT; default: all."""
         ...
 

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -139,13 +140,14 @@ def test_a_cancelled_task_aborts_its_request(start: Start, transport: str) -> No
     assert asyncio.run(main()) <= 2
 
 
-def test_abort_ends_a_request_for_its_reader(start: Start, transport: str) -> None:
+@pytest.mark.parametrize("ids", ["mine", ["mine", "unknown"]], ids=str)
+def test_abort_ends_a_request_for_its_reader(start: Start, transport: str, ids: Any) -> None:
     engine = start(transport, {"step_s": 0.05})
 
     async def main():
         stream = engine.generate("A", SamplingParams(max_tokens=60, n=2), request_id="mine")
         await anext(stream)
-        await engine.abort(["mine", "unknown"])
+        await engine.abort(ids)
         update = await last(stream)
         await until_free(engine)
         return update
