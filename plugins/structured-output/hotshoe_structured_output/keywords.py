@@ -38,7 +38,11 @@ FORMATS = frozenset(
     "date date-time duration email hostname ipv4 ipv6 time unknown uri uuid".split()
 )
 _NUMERIC = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-_INT64 = 2**63
+#: llguidance counts in doubles: it would round what is larger, and crash near 64 bits.
+MAX_EXACT = 2**53
+MAX_INT64 = 2**63 - 1
+#: xgrammar writes six, and nothing where no such number lies within the bounds.
+MAX_DECIMALS = 5
 _ALTERNATIVES = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
 #: The time to intersect patterns grows exponentially: 10 take 10 ms, 20 take 6 s, 40 never end.
 MAX_COMBINED_PATTERNS = 10
@@ -127,30 +131,62 @@ def _all_required(schema: Object) -> str | None:
 
 def _spelt(keyword: str) -> Condition:
     def check(schema: Object) -> str | None:
-        if _control_character(schema[keyword]):
+        if any(map(_has_control_character, _leaves(schema[keyword]))):
             return "holds a control character, which cannot be generated"
         return None
 
     return check
 
 
-def _control_character(value: Any) -> bool:
-    if isinstance(value, str):
-        return _CONTROL.search(value) is not None
-    if isinstance(value, Mapping):
-        return any(map(_control_character, (*value, *value.values())))
-    return isinstance(value, list) and any(map(_control_character, value))
+def _exact(keyword: str, limit: int) -> Condition:
+    def check(schema: Object) -> str | None:
+        numbers = (leaf for leaf in _leaves(schema[keyword]) if isinstance(leaf, (int, float)))
+        if any(abs(number) > limit for number in numbers):
+            return f"holds a number beyond {limit}, which cannot be kept exactly"
+        return None
+
+    return check
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """Visit what a JSON value holds, names included."""
+    todo = [value]
+    while todo:
+        found = todo.pop()
+        if isinstance(found, Mapping):
+            todo += (*found, *found.values())
+        elif isinstance(found, list):
+            todo += found
+        else:
+            yield found
+
+
+def _has_control_character(leaf: Any) -> bool:
+    return isinstance(leaf, str) and _CONTROL.search(leaf) is not None
 
 
 def _names_spelt(schema: Object) -> str | None:
-    if _control_character(list(schema["properties"])):
+    if any(map(_has_control_character, schema["properties"])):
         return "has a name with a control character, which cannot be generated"
     return None
 
 
-def _number_bounds(keyword: str) -> Condition:
+def _number_bounds(keyword: str, limit: int) -> Condition:
     def check(schema: Object) -> str | None:
-        return None if abs(schema[keyword]) < _INT64 else "is beyond 64 bits"
+        return None if abs(schema[keyword]) <= limit else f"is beyond {limit}"
+
+    return check
+
+
+def _whole_number_within(keyword: str, sign: int, *others: str) -> Condition:
+    """Without one, llguidance takes an exclusive bound, if whole, for a value."""
+
+    def check(schema: Object) -> str | None:
+        bound = sign * schema[keyword]
+        ends = [sign * schema[other] for other in others if other in schema]
+        if bound >= 0 and bound == int(bound) and any(end < bound + 1 for end in ends):
+            return "with no whole number up to the other bound is not supported"
+        return None
 
     return check
 
@@ -169,9 +205,17 @@ LLGUIDANCE: Table = {
         "type".split(),
         _fine,
     ),
-    **{keyword: _number_bounds(keyword) for keyword in _NUMERIC},
-    "const": _spelt("const"),
-    "enum": _spelt("enum"),
+    **{keyword: _number_bounds(keyword, MAX_EXACT) for keyword in _NUMERIC},
+    "const": _both(_spelt("const"), _exact("const", MAX_EXACT)),
+    "enum": _both(_spelt("enum"), _exact("enum", MAX_EXACT)),
+    "exclusiveMaximum": _both(
+        _number_bounds("exclusiveMaximum", MAX_EXACT),
+        _whole_number_within("exclusiveMaximum", -1, "minimum", "exclusiveMinimum"),
+    ),
+    "exclusiveMinimum": _both(
+        _number_bounds("exclusiveMinimum", MAX_EXACT),
+        _whole_number_within("exclusiveMinimum", 1, "maximum", "exclusiveMaximum"),
+    ),
     "format": _known_format,
     "maxProperties": _all_required,
     "minProperties": _both(_all_required, _distinct_names),
@@ -229,10 +273,12 @@ def _typed(keyword: str, *types: str) -> Condition:
     return check
 
 
-def _whole_bounds(keyword: str) -> Condition:
+def _short_bounds(keyword: str) -> Condition:
     def check(schema: Object) -> str | None:
         if schema.get("type") == "integer" and not isinstance(schema[keyword], int):
             return "of an integer must be whole"
+        if round(schema[keyword], MAX_DECIMALS) != schema[keyword]:
+            return f"with more than {MAX_DECIMALS} decimals is not supported"
         return None
 
     return check
@@ -277,6 +323,8 @@ def _few_states(schema: Object) -> str | None:
 
 
 def _small_factor(schema: Object) -> str | None:
+    if not isinstance(schema["multipleOf"], int):
+        return "of an integer must be whole"
     return None if schema["multipleOf"] <= MAX_FACTOR else f"above {MAX_FACTOR} is not supported"
 
 
@@ -297,8 +345,8 @@ XGRAMMAR: Table = {
     "additionalProperties": _both(_typed("additionalProperties", "object"), _closed),
     "allOf": _both(_alone("allOf"), _one_member),
     "anyOf": _alone("anyOf"),
-    "const": _both(_listed("const"), _spelt("const")),
-    "enum": _both(_listed("enum"), _spelt("enum")),
+    "const": _both(_listed("const"), _spelt("const"), _exact("const", MAX_INT64)),
+    "enum": _both(_listed("enum"), _spelt("enum"), _exact("enum", MAX_INT64)),
     "format": _both(_typed("format", "string"), _alone("format", "type"), _known_format),
     "items": _both(_typed("items", "array"), _not_a_list),
     "maxItems": _both(_typed("maxItems", "array"), _long_enough),
@@ -319,7 +367,9 @@ XGRAMMAR: Table = {
     "type": _fine,
     **{
         keyword: _both(
-            _typed(keyword, "integer", "number"), _number_bounds(keyword), _whole_bounds(keyword)
+            _typed(keyword, "integer", "number"),
+            _number_bounds(keyword, MAX_INT64),
+            _short_bounds(keyword),
         )
         for keyword in _NUMERIC[:4]
     },

@@ -272,6 +272,39 @@ def test_what_is_not_honoured_is_refused_by_name(bench, name: str, deep: bool) -
     assert ("#/items/properties/inner" in refusal) == (deep and "$ref" not in schema)
 
 
+#: Schemas whose numbers one of the backends would read as others, or crash over.
+LARGE = [
+    {"const": 2**53 + 1},
+    {"const": -(2**63)},
+    {"enum": [{"a": [2**53 + 1]}, -(2.0**63), 2**63 - 1]},
+    {**INT, "minimum": -(2**63) + 1, "maximum": -(2**63) + 5},
+    {"type": "number", "minimum": 1e-7, "maximum": 2e-7},
+    {**INT, "multipleOf": 1.5},
+    {"type": "number", "exclusiveMinimum": 5, "maximum": 5.01},
+    {"type": "number", "minimum": -0.5, "exclusiveMaximum": 0},
+]
+
+
+@pytest.mark.parametrize("schema", LARGE, ids=str)
+def test_numbers_are_kept_exactly_or_refused(bench, schema: dict[str, Any]) -> None:
+    spec = GrammarSpec.json_schema(schema)
+    refused = bench.backend.refusal(spec)
+    if refused is not None:
+        assert "JSON Schema keyword" in refused
+        return
+    grammar = bench.compile(spec)
+    for bound in {"exclusiveMinimum", "exclusiveMaximum"} & set(schema):
+        assert not bench.accepts(grammar, str(schema[bound]))
+    for seed in range(8):
+        text = bench.random_text(grammar, seed)
+        assert jsonschema.Draft202012Validator(schema).is_valid(json.loads(text)), text
+
+
+@pytest.mark.parametrize("schema", LARGE, ids=str)
+def test_each_backend_refuses_what_it_would_round(schema: dict[str, Any]) -> None:
+    assert unsupported(schema, LLGUIDANCE, 9) or unsupported(schema, XGRAMMAR, 9)
+
+
 def test_definitions_that_nothing_uses_are_not_judged(bench) -> None:
     schema = {"$defs": {"x": arr(uniqueItems=True)}, **INT}
     assert bench.backend.refusal(GrammarSpec.json_schema(schema)) is None
