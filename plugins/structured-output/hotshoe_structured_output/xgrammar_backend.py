@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hotshoe.grammar import Matcher, Vocabulary
 from hotshoe.types import GrammarSpec
 from hotshoe_structured_output.keywords import XGRAMMAR, unsupported
-from hotshoe_structured_output.schema import Schema, parse_json
+from hotshoe_structured_output.schema import Schema, parse_json, refusal
 from hotshoe_structured_output.tags import Parts, StructuralTag, parse_tag
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 #: Compiling grows faster than the schema and cannot be stopped: larger ones are refused.
 MAX_SCHEMAS = 500
 MAX_WHITESPACE = 40
+#: Time and line of the library's source, before its messages.
+_PLACE = re.compile(r"^\[[\d:]+\] \S+: ")
 _IGNORED_IN_REGEX = re.compile(
     r"(?P<escape>\\[^bBpPkAzZ1-9])|(?P<set>\[(?:\\[^bBpPkAzZ1-9]|[^\[\]\\])+\])"
     r"|(?P<bad>\(\?(?!:)|\\[bBpPkAzZ1-9]|(?<!\A)\^|\$(?!\Z))",
@@ -112,7 +114,12 @@ class XGrammarCompiler:
         self._batch = xgrammar.BatchGrammarMatcher(1)
 
     def compile(self, spec: GrammarSpec) -> XGrammarGrammar:
-        return XGrammarGrammar(_COMPILERS[spec.kind](self, spec.value), self._library)
+        try:
+            compiled = _COMPILERS[spec.kind](self, spec.value)
+        except RuntimeError as error:
+            message = " ".join(_PLACE.sub("", str(error)).split())
+            raise refusal(f"this {spec.kind} cannot be compiled: {message}") from error
+        return XGrammarGrammar(compiled, self._library)
 
     def fill(self, matchers: Sequence[Matcher], masks: npt.NDArray[np.int32]) -> None:
         inner = [m.inner for m in matchers if isinstance(m, XGrammarMatcher)]

@@ -1,7 +1,11 @@
 """The backend xgrammar on its own: what it would ignore is refused."""
 
 import pytest
+from tests.plugins.structured_output.conftest import make_bench
 
+from hotshoe.errors import RequestError
+from hotshoe.grammar import Vocabulary
+from hotshoe.text.tokenizer import Tokenizer
 from hotshoe.types import GrammarSpec
 from hotshoe_structured_output.xgrammar_backend import MAX_SCHEMAS, XGrammar
 
@@ -59,6 +63,22 @@ def test_the_largest_factor(bench) -> None:
     grammar = bench.compile(GrammarSpec.json_schema({"type": "integer", "multipleOf": 1024}))
     assert bench.accepts(grammar, "2048")
     assert not bench.accepts(grammar, "2049")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        GrammarSpec.ebnf("root ::= nope"),
+        GrammarSpec.json_schema({"type": "integer", "minimum": 5, "maximum": 3}),
+    ],
+    ids=["grammar", "schema"],
+)
+def test_mistakes_name_no_place_in_the_library(
+    vocabulary: Vocabulary, tokenizer: Tokenizer, spec: GrammarSpec
+) -> None:
+    with pytest.raises(RequestError, match=f"this {spec.kind} cannot be compiled: [A-Z]") as caught:
+        make_bench("xgrammar", vocabulary, tokenizer).compile(spec)
+    assert ".cc" not in str(caught.value)
 
 
 def test_its_own_structural_tags(bench) -> None:
