@@ -1,4 +1,4 @@
-"""Time paged attention: prefill in TFLOP/s, decode in GB/s of keys and values read.
+"""Time paged attention: prefill in TFLOP/s, decode in GB/s of keys and values.
 
 Run by hand: `python benchmarks/native/attention.py [--isa avx2] [--threads 2]`. The read rate of
 plain memory is printed beside decode, because only their ratio means something on a busy machine.
@@ -15,15 +15,17 @@ import torch
 import hotshoe_native
 
 HEADS, KV_HEADS, DIM, BLOCK = 16, 8, 128, 32
-# name: (requests, queries of each, length of each)
+# name: (requests, queries of each, length of each, keys that all share)
 WORK = {
-    "prefill 1 x 1,024": (1, 1024, 1024),
-    "prefill 4 x 256": (4, 256, 256),
-    "chunk of 256 after 3,840": (1, 256, 4096),
-    "decode 1 x 4,096": (1, 1, 4096),
-    "decode 1 x 300": (1, 1, 300),
-    "decode 32 x 300": (32, 1, 300),
-    "decode 4 x 8,192": (4, 1, 8192),
+    "prefill 1 x 1,024": (1, 1024, 1024, 0),
+    "prefill 4 x 256": (4, 256, 256, 0),
+    "chunk of 256 after 3,840": (1, 256, 4096, 0),
+    "decode 1 x 4,096": (1, 1, 4096, 0),
+    "decode 1 x 300": (1, 1, 300, 0),
+    "decode 32 x 300": (32, 1, 300, 0),
+    "decode 4 x 8,192": (4, 1, 8192, 0),
+    "decode 16 x 1,056": (16, 1, 1056, 0),
+    "decode 16 x 1,024 + 32": (16, 1, 1056, 1024),
 }
 
 
@@ -39,7 +41,7 @@ def seconds(call: Callable[[], object], budget: float = 0.6) -> float:
 
 
 def attention(
-    native: ModuleType, requests: int, queries: int, length: int, layers: int
+    native: ModuleType, requests: int, queries: int, length: int, shared: int, layers: int
 ) -> Callable[[], None]:
     """A call that runs the kernel on each of `layers` caches, so that decode reads memory."""
     blocks = -(-length // BLOCK)
@@ -48,6 +50,7 @@ def attention(
     out = torch.empty(tokens, HEADS, DIM, dtype=torch.bfloat16)
     cache = torch.randn(BLOCK * KV_HEADS * DIM).bfloat16().repeat(layers, 2, requests * blocks, 1)
     table = torch.randperm(requests * blocks).int().view(requests, blocks)
+    table[:, : shared // BLOCK] = table[0, : shared // BLOCK]
     starts = torch.arange(0, tokens + 1, queries).int()
     lengths = torch.full((requests,), length).int()
 
@@ -75,10 +78,10 @@ def main() -> None:
     rate = memory.nbytes / seconds(memory.sum) / 1e9
     print(f"{native.info()}; torch.sum reads {rate:.1f} GB/s")
     print(f"{'work':26}{'ms':>9}{'TFLOP/s':>9}{'GB/s':>7}")
-    for name, (requests, queries, length) in WORK.items():
+    for name, (requests, queries, length, shared) in WORK.items():
         nbytes = requests * length * KV_HEADS * DIM * 4
         layers = 1 if queries > 1 else max(1, 2**28 // nbytes)
-        time_s = seconds(attention(native, requests, queries, length, layers)) / layers
+        time_s = seconds(attention(native, requests, queries, length, shared, layers)) / layers
         pairs = requests * queries * (2 * length - queries + 1) / 2
         rates = f"{pairs * HEADS * DIM * 4 / time_s / 1e12:9.3f}{nbytes / time_s / 1e9:7.1f}"
         print(f"{name:26}{time_s * 1e3:9.3f}{rates}")

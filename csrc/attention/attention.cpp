@@ -83,13 +83,15 @@ class UnitRun {
   static constexpr int kPack = Dot<T>::pack;
 
  public:
-  UnitRun(const AttentionArgs& args, const ScoreMap& map, const Unit& unit, int kv_head)
+  UnitRun(const AttentionArgs& args, const ScoreMap& map, const Plan& plan, const Unit& unit,
+          int kv_head)
       : args_(args),
         map_(map),
         unit_(unit),
+        queries_(&plan.queries[unit.first_query]),
         kv_head_(kv_head),
         group_size_(args.num_heads / args.num_kv_heads),
-        rows_(unit.num_tokens * group_size_),
+        rows_(unit.num_queries * group_size_),
         block_shift_(std::countr_zero(unsigned(args.block_size))),
         tiled_(kHasTiles && std::is_same_v<T, bf16> && rows_ >= kMinTiledRows &&
                args.head_dim % (2 * kTileWidth) == 0 && args.block_size % kTileKeys == 0),
@@ -118,36 +120,43 @@ class UnitRun {
     }
   }
 
-  void store_partial(float* partial) {
-    for (int row = 0; row < rows_; ++row, partial += args_.head_dim + 2) {
-      std::memcpy(partial, &s_.states[row], sizeof(RowState));
-      std::memcpy(partial + 2, s_.out + row * s_.out_stride, size_t(args_.head_dim) * 4);
+  // Leaves the results where those of the queries' other splits will be. `partial` holds all.
+  void store_partial(float* partial) const {
+    for (int row = 0; row < rows_; ++row) {
+      float* to = partial_row(partial, row / group_size_, unit_.split, row % group_size_);
+      std::memcpy(to, &s_.states[row], sizeof(RowState));
+      std::memcpy(to + 2, s_.out + row * s_.out_stride, size_t(args_.head_dim) * 4);
     }
   }
 
-  // Joins the partial results of all splits of this unit's query tile and stores them.
-  void merge(const float* partial, int num_splits) {
-    const int64_t row_floats = args_.head_dim + 2, split_floats = row_floats * rows_;
-    for (int row = 0; row < rows_; ++row, partial += row_floats) {
+  // Joins the results of all splits of one of the unit's queries and stores them.
+  void merge(float* partial, int query) {
+    const int num_splits = queries_[query].num_splits;
+    for (int i = 0; i < group_size_; ++i) {
+      const auto from = [&](int split) { return partial_row(partial, query, split, i); };
       float max = kMinusInfinity, sum = 0;
-      for (int i = 0; i < num_splits; ++i) max = std::max(max, partial[i * split_floats]);
+      for (int split = 0; split < num_splits; ++split) max = std::max(max, from(split)[0]);
       float* out = s_.out;
       std::fill(out, out + s_.out_stride, 0.0f);
-      for (int i = 0; i < num_splits; ++i) {
-        const float* from = partial + i * split_floats;
-        const float factor = rescale_factor(from[0], max, map_.exponent());
-        sum += factor * from[1];
-        for (int d = 0; d < args_.head_dim; ++d) out[d] += factor * from[2 + d];
+      for (int split = 0; split < num_splits; ++split) {
+        const float* part = from(split);
+        const float factor = rescale_factor(part[0], max, map_.exponent());
+        sum += factor * part[1];
+        for (int d = 0; d < args_.head_dim; ++d) out[d] += factor * part[2 + d];
       }
-      store_row(row, out, sum);
+      store_row(query * group_size_ + i, out, sum);
     }
   }
 
  private:
   int head_of(int row) const { return kv_head_ * group_size_ + row % group_size_; }
 
-  int64_t token_of(int row) const {
-    return args_.query_start_loc[unit_.request] + unit_.first_token + row / group_size_;
+  int64_t token_of(int row) const { return queries_[row / group_size_].token; }
+
+  float* partial_row(float* partial, int query, int split, int row) const {
+    const Query& at = queries_[query];
+    const int64_t rows = (int64_t(kv_head_) * at.num_splits + split) * group_size_ + row;
+    return partial + at.partial + rows * (args_.head_dim + 2);
   }
 
   // Scales and rounds one row of the accumulator into the output.
@@ -203,12 +212,8 @@ class UnitRun {
 
   void weights(int key, int n) {
     const int padded = round_up(n, std::max(VL, group_keys()));
-    const int first = args_.seq_lens[unit_.request] -
-                      (args_.query_start_loc[unit_.request + 1] -
-                       args_.query_start_loc[unit_.request]) +
-                      unit_.first_token - key;
     for (int row = 0; row < rows_; ++row) {
-      const int position = first + row / group_size_;  // relative to the chunk
+      const int position = queries_[row / group_size_].position - key;  // relative to the chunk
       const int end = std::clamp(position + 1, 0, n);
       const int begin = args_.window > 0 ? std::clamp(position - args_.window + 1, 0, end) : 0;
       s_.rescale[row] = softmax_row(s_.scores + int64_t(row) * kScoreStride, begin, end, padded,
@@ -261,6 +266,7 @@ class UnitRun {
   const AttentionArgs& args_;
   const ScoreMap& map_;
   const Unit& unit_;
+  const Query* const queries_;
   const int kv_head_, group_size_, rows_, block_shift_;
   const bool tiled_;
   Scratch<T> s_;
@@ -270,38 +276,36 @@ class UnitRun {
 struct Workspace {
   Plan plan;
   std::vector<float> partial;
-  std::vector<std::atomic<int>> unfinished;  // splits of (group, kv head)
+  std::vector<std::atomic<int>> unfinished;  // splits of (query that has several, kv head)
 };
 
-void prepare_groups(const AttentionArgs& args, Workspace& work) {
-  if (work.plan.groups.empty()) return;
-  const size_t count = work.plan.groups.size() * args.num_kv_heads;
+void prepare_partials(const AttentionArgs& args, Workspace& work) {
+  const size_t count = size_t(work.plan.num_counters) * args.num_kv_heads;
   if (work.partial.size() < size_t(work.plan.partial_floats)) {
     work.partial.resize(work.plan.partial_floats);
   }
   if (work.unfinished.size() < count) work.unfinished = std::vector<std::atomic<int>>(count);
-  for (size_t i = 0; i < count; ++i) {
-    work.unfinished[i] = work.plan.groups[i / args.num_kv_heads].num_splits;
+  for (const Query& query : work.plan.queries) {
+    if (query.num_splits < 2) continue;
+    std::atomic<int>* of_heads = &work.unfinished[size_t(query.counter) * args.num_kv_heads];
+    for (int head = 0; head < args.num_kv_heads; ++head) of_heads[head] = query.num_splits;
   }
 }
 
 template <class T>
 void run_unit(const AttentionArgs& args, const ScoreMap& map, Workspace& work, int64_t index) {
-  // Head by head: units of one head may read the same keys, of one request or a shared prefix.
+  // Head by head: units of one head may read the same keys.
   const int64_t units = int64_t(work.plan.units.size());
   const Unit& unit = work.plan.units[index % units];
   const int kv_head = int(index / units);
-  UnitRun<T> run(args, map, unit, kv_head);
+  UnitRun<T> run(args, map, work.plan, unit, kv_head);
   run.compute();
-  if (unit.group < 0) return run.store();
-  const Group& group = work.plan.groups[unit.group];
-  const int64_t split_floats = int64_t(group.rows) * (args.head_dim + 2);
-  float* partial =
-      work.partial.data() + group.partial + kv_head * group.num_splits * split_floats;
-  run.store_partial(partial + unit.split * split_floats);
-  std::atomic<int>& unfinished = work.unfinished[unit.group * args.num_kv_heads + kv_head];
-  if (unfinished.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-    run.merge(partial, group.num_splits);
+  const Query* queries = &work.plan.queries[unit.first_query];
+  if (queries->num_splits == 1) return run.store();
+  run.store_partial(work.partial.data());
+  for (int i = 0; i < unit.num_queries; ++i) {
+    std::atomic<int>& left = work.unfinished[queries[i].counter * args.num_kv_heads + kv_head];
+    if (left.fetch_sub(1, std::memory_order_acq_rel) == 1) run.merge(work.partial.data(), i);
   }
 }
 
@@ -320,7 +324,7 @@ void attend(const AttentionArgs& args, int dtype) {
   thread_local Workspace work;
   Workspace& shared = work;  // thread_local names would mean the workers' own
   make_plan(args, num_threads(), shared.plan);
-  prepare_groups(args, shared);
+  prepare_partials(args, shared);
   const ScoreMap map(args.scale, args.softcap);
   const int64_t tasks = int64_t(shared.plan.units.size()) * args.num_kv_heads;
   visit_float(dtype, [&](auto tag) {

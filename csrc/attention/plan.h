@@ -1,8 +1,9 @@
-// How one attention call is cut into work: units of (request, query tile, key range).
+// How one attention call is cut into work: units of (queries, key range).
 //
-// Long key ranges are split when otherwise too few threads would be busy; the splits of one query
-// tile form a group whose partial results are merged by whoever finishes last. Each unit stands
-// for all kv heads. Holds no tensors and no arithmetic of attention itself.
+// Long key ranges are split when otherwise too few threads would be busy, and requests that decode
+// behind the same cached blocks pass over these together: a query's partial results are merged by
+// whoever finishes last. Each unit stands for all kv heads. Holds no tensors and no arithmetic of
+// attention itself.
 #pragma once
 
 #include <cstdint>
@@ -24,23 +25,29 @@ struct AttentionArgs {
   float softcap;  // 0: none
 };
 
-struct Unit {
-  int request;
-  int first_token, num_tokens;  // of the request's tokens in this step
-  int key_begin, key_end;
-  int group;  // -1: the only unit of its query tile
-  int split;
+// One token of a request.
+struct Query {
+  int64_t token;  // of the step
+  int position;   // in its request
+  int num_splits = 0;
+  int counter = 0;      // of the splits that are unfinished, where there are several
+  int64_t partial = 0;  // floats before their results: [kv head][split][row][head_dim + 2]
 };
 
-struct Group {
-  int num_splits, rows;
-  int64_t partial;  // floats before its partial results; [kv head][split][row][head_dim + 2]
+struct Unit {
+  int request;                   // whose block table leads to the keys
+  int first_query, num_queries;  // of the plan's
+  int key_begin, key_end;
+  int split;
 };
 
 struct Plan {
   std::vector<Unit> units;  // longest first
-  std::vector<Group> groups;
+  std::vector<Query> queries;
+  int num_counters;
   int64_t partial_floats;
+  std::vector<int> decoding;  // scratch: requests that may share keys
+  std::vector<char> added;    // scratch: requests that have their units
 };
 
 // Query rows (tokens times heads per kv head) that share one pass over the keys.

@@ -4,7 +4,7 @@ Everything that a kernel has no business reading (other requests' blocks, free s
 between rows) holds NaN, and outputs start as NaN, so that a stray read or a forgotten write shows.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 
 import pytest
@@ -22,7 +22,11 @@ def native(native_or_emulated: ModuleType) -> ModuleType:
 
 @dataclass
 class Case:
-    """One batch: (queries, length) of each request, and the attention's parameters."""
+    """One batch: (queries, length) of each request, and the attention's parameters.
+
+    `shares` has, for some requests, an earlier one and how many keys, whole blocks of them, both
+    have in the same blocks.
+    """
 
     requests: list[tuple[int, int]]
     num_heads: int = 4
@@ -33,6 +37,7 @@ class Case:
     softcap: float = 0.0
     sinks: bool = False
     value_scale: float = 1.0
+    shares: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def num_tokens(self) -> int:
@@ -99,7 +104,10 @@ class Batch:
         k_cache = torch.full((*shape, case.head_dim // p, size, p), torch.nan, dtype=self.dtype)
         v_cache = torch.full((*shape, size // p, case.head_dim, p), torch.nan, dtype=self.dtype)
         for row, (keys, values) in enumerate(zip(self.keys, self.values, strict=True)):
-            for token in range(len(keys)):
+            other, shared = case.shares.get(row, (0, 0))
+            keys[:shared], values[:shared] = self.keys[other][:shared], self.values[other][:shared]
+            self.block_table[row, : shared // size] = self.block_table[other, : shared // size]
+            for token in range(shared, len(keys)):
                 if token % size == 0:
                     self.block_table[row, token // size] = order.pop()
                 block, slot = int(self.block_table[row, token // size]), token % size
@@ -172,6 +180,46 @@ def test_cases(native: ModuleType, name: str, dtype: torch.dtype, rng: torch.Gen
     check(native, CASES[name], dtype, rng)
 
 
+DECODING = [(1, 600), (1, 801), (1, 513), (1, 700), (1, 640), (1, 577), (1, 1100), (1, 300)]
+SHARING = {
+    "all": dict.fromkeys(range(1, 7), (0, 512)),
+    "pairs": {1: (0, 576), 3: (2, 512), 5: (4, 544)},
+    "more-by-some": {1: (0, 288), 2: (0, 288), 3: (1, 672), 4: (1, 640), 6: (2, 512)},
+    "too-little": dict.fromkeys(range(1, 8), (0, 224)),
+    "all-but-the-last-key": {2: (0, 512), 7: (0, 288)},
+    "a-prompt-too": {1: (0, 320), 2: (0, 320), 8: (0, 320), 9: (8, 288)},
+}
+
+
+@pytest.mark.parametrize("dtype", CODES)
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", SHARING)
+def test_shared_prefixes(
+    native: ModuleType, name: str, threads: int, dtype: torch.dtype, rng: torch.Generator
+) -> None:
+    native.set_threads(threads)
+    requests = [*DECODING, (30, 350), (1, 333)]
+    check(native, Case(requests, sinks=True, shares=SHARING[name]), dtype, rng)
+    check(native, Case(requests, window=700, shares=SHARING[name]), dtype, rng)
+
+
+@pytest.mark.parametrize(("block_size", "heads"), [(8, 2), (16, 12), (128, 64), (512, 96)])
+def test_shared_prefixes_of_other_sizes(
+    native: ModuleType, block_size: int, heads: int, rng: torch.Generator
+) -> None:
+    """More requests than one pass takes, down to one for each."""
+    case = Case(
+        [(1, 560 + 7 * i) for i in range(30)],
+        num_heads=heads,
+        num_kv_heads=2 if heads < 64 else 1,
+        head_dim=16,
+        block_size=block_size,
+        softcap=5.0,
+        shares=dict.fromkeys(range(1, 30), (0, 512)),
+    )
+    check(native, case, torch.bfloat16, rng)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("head_dim", [8, 16, 24, 32, 64, 80, 96, 104, 128, 256])
 def test_head_dims(
@@ -205,16 +253,23 @@ def test_random_batches(native: ModuleType, rng: torch.Generator) -> None:
         for _ in range(draw(1, 6)):
             length = draw(1, 400)
             requests.append((draw(0, min(length, 90)), length))
+        size, shares = 8 << draw(0, 3), {}
+        for _ in range(draw(0, 5)):
+            requests.append((1, draw(257, 700)))
+            last, other = len(requests) - 1, draw(0, len(requests) - 2)
+            common = min(requests[last][1], requests[other][1]) - 1
+            shares[last] = (other, draw(0, common) // size * size)
         kv_heads = draw(1, 3)
         case = Case(
             requests,
             num_heads=kv_heads * draw(1, 5),
             num_kv_heads=kv_heads,
             head_dim=8 * draw(1, 9),
-            block_size=8 << draw(0, 3),
+            block_size=size,
             window=draw(0, 1) * draw(1, 200),
             softcap=draw(0, 1) * 4.0,
             sinks=bool(draw(0, 1)),
+            shares=shares,
         )
         check(native, case, [torch.float32, torch.bfloat16][draw(0, 1)], rng)
 
