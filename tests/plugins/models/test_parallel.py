@@ -128,7 +128,9 @@ def test_biases_odd_vocabularies_and_more_ranks_than_kv_heads(tmp_path, size, ti
     found = group.run(work)
     for results, nbytes in found:
         for ours, theirs in zip(results, expected, strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+            # Sums that cancel keep the rounding of their terms, which are about as large as others.
+            limit = 1e-5 * float(theirs.abs().max())
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=limit)
         assert nbytes < shape_bytes(alone) * (1 / size + 0.2)
     group.close()
 
