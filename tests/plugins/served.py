@@ -43,7 +43,7 @@ def serve(*words: str, python: str = sys.executable) -> Iterator[Served]:
             process = subprocess.Popen(command, stderr=file, text=True)
         try:
             served = Served(_wait_for_url(log, process), process, log)
-            _wait_until_ready(served, 20 if "--api-processes" in words else 1)
+            _wait_until_ready(served)
             yield served
         finally:
             process.send_signal(signal.SIGTERM)
@@ -64,17 +64,13 @@ def _wait_for_url(log: Path, process: subprocess.Popen[str]) -> str:
     raise AssertionError(f"no server: {log.read_text()}")
 
 
-def _wait_until_ready(served: Served, times: int) -> None:
-    """Wait until it says so, several times running where any API process may answer."""
-    end, count = time.monotonic() + START_S, 0
+def _wait_until_ready(served: Served) -> None:
+    end = time.monotonic() + START_S
     while time.monotonic() < end and served.process.poll() is None:
         try:
             served.get("/ready")
         except (urllib.error.URLError, ConnectionError):
-            count = 0
             time.sleep(0.05)
         else:
-            count += 1
-            if count == times:
-                return
+            return
     raise AssertionError(f"not ready: {served.log.read_text()}")

@@ -5,6 +5,7 @@ It connects to the engine when it is told to, and ends at once when the supervis
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
@@ -22,18 +23,50 @@ from hotshoe_server.command import describe, find_extensions, with_options
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.serving import Server
 from hotshoe_server.state import Shared
-from hotshoe_server.supervisor import HOPELESS, READY, Mission
+from hotshoe_server.supervisor import HOPELESS, READY, SERVING, Mission
+
+
+class Channel:
+    """What leads to the supervisor, whose end ends this process.
+
+    Args:
+        fd: Descriptor of a connected socket.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._socket = socket.socket(fileno=fd)
+        self._lines = self._socket.makefile("rb")
+
+    def mission(self) -> Mission | None:
+        """Return what this process is told; None if the supervisor went before it said anything."""
+        line = self._lines.readline()
+        return msgspec.json.decode(line, type=Mission) if line else None
+
+    def wait_until_told(self) -> None:
+        """Wait until loading may begin."""
+        if self._lines.readline() != READY:
+            os._exit(1)
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def say_serving(self) -> None:
+        """Say that requests are served."""
+        with contextlib.suppress(OSError):  # it has gone, which `_watch` sees too
+            self._socket.sendall(SERVING)
+
+    def _watch(self) -> NoReturn:
+        with contextlib.suppress(OSError):  # it went before it had read all that was said
+            self._lines.read()
+        os._exit(1)
 
 
 def main() -> int:
     """Serve as told over the channel that the command line names."""
-    channel = socket.socket(fileno=int(sys.argv[1])).makefile("rb")
-    line = channel.readline()
-    if not line:  # the supervisor went before it said anything
+    channel = Channel(int(sys.argv[1]))
+    mission = channel.mission()
+    if mission is None:
         return 1
-    mission = msgspec.json.decode(line, type=Mission)
-    engine = EngineConfig.from_mapping(mission.engine)
-    plugins = PluginManager(disabled=engine.disable_plugins)
+    engine_socket, is_first = mission.engine_socket, mission.process == 0
+    plugins = PluginManager(disabled=EngineConfig.from_mapping(mission.engine).disable_plugins)
     found = find_extensions(plugins)
     options = [
         extension.options(**mission.options[name])
@@ -41,30 +74,28 @@ def main() -> int:
         if extension.options is not None
     ]
 
-    def leave() -> NoReturn:
-        """End with the supervisor."""
-        os._exit(1)
-
-    def watch() -> None:
-        channel.read()
-        leave()
-
     def load() -> AsyncEngine:
-        if channel.readline() != READY:
-            leave()
-        threading.Thread(target=watch, daemon=True).start()
-        client = AsyncEngine.connect(mission.engine_socket)
+        channel.wait_until_told()
+        client = AsyncEngine.connect(engine_socket)
         for line in describe(client):
             tell(line)
         return client
 
     def tell(line: str) -> None:
-        if mission.process == 0:
+        if is_first:
             say(line)
 
     shared = Shared(mission.process, mission.shared_file, socket.socket(fileno=mission.store))
-    config = ServerConfig(**mission.server)
-    server = Server(config, plugins, with_options(found, options), load, tell, shared)
+    server = Server(
+        ServerConfig(**mission.server),
+        plugins,
+        with_options(found, options),
+        load,
+        tell,
+        shared,
+        mission.answers_early,
+        channel.say_serving,
+    )
     admin = None if mission.admin is None else socket.socket(fileno=mission.admin)
     try:
         return server.run(socket.socket(fileno=mission.listener), admin)

@@ -1,8 +1,10 @@
 """A server's life: listen, load, serve, drain, end.
 
 The socket is open and `/live` answers before the model is loaded, which happens in a thread; so a
-signal is obeyed in every phase. Shutting down: readiness turns red and nothing new is taken, what
-runs may end within `shutdown_timeout_s`, the rest is aborted.
+signal is obeyed in every phase. Of several processes on one socket, one alone answers before it can
+serve: who has been told that the server is ready never meets one that is not. Shutting down:
+readiness turns red and nothing new is taken, what runs may end within `shutdown_timeout_s`, the
+rest is aborted.
 """
 
 from __future__ import annotations
@@ -65,6 +67,8 @@ class Server:
         load: Builds the engine; called in a thread.
         say: Prints a line for people.
         shared: As in `ServerState`.
+        answers_early: Whether connections are taken before the model is loaded.
+        on_serving: Called once requests are served.
     """
 
     def __init__(
@@ -75,6 +79,8 @@ class Server:
         load: Callable[[], EngineClient],
         say: Callable[[str], None],
         shared: Shared | None = None,
+        answers_early: bool = True,
+        on_serving: Callable[[], None] = lambda: None,
     ) -> None:
         self._config = config
         self._plugins = plugins
@@ -82,7 +88,11 @@ class Server:
         self._load = load
         self._say = say
         self._shared = shared
+        self._on_serving = on_serving
         self._front = Front()
+        self._takes = asyncio.Event()
+        if answers_early:
+            self._takes.set()
         self._stop = asyncio.Event()
         self._forced = False
 
@@ -162,6 +172,8 @@ class Server:
                 await stack.enter_async_context(part.lifespan())
         app = create_app(state, parts)
         self._front.app, self._front.refuse = app, state.turn_away or let_in
+        self._takes.set()
+        self._on_serving()
         self._say(f"ready: {', '.join(state.models)}")
         await self._stop.wait()
         await self._drain(state)
@@ -184,7 +196,7 @@ class Server:
     async def _listen(
         self, app: ASGIApp, listener: socket.socket, turn_away: TurnAway = let_in
     ) -> Any:
-        """Answer a socket's connections; at the end, let them send what is left."""
+        """Answer a socket's connections once they are taken; at the end, let them send the rest."""
         config = self._config
         private = listener.family == socket.AF_UNIX  # the admin socket, which speaks no TLS
         settings = uvicorn.Config(
@@ -202,12 +214,20 @@ class Server:
             ssl_keyfile=None if private else config.ssl_keyfile,
         )
         server = Uvicorn(settings)
-        task = asyncio.create_task(server.serve(sockets=[listener]))
+
+        async def serve() -> None:
+            await self._takes.wait()
+            await server.serve(sockets=[listener])
+
+        task = asyncio.create_task(serve())
         try:
             yield
         finally:
             server.should_exit = True
-            await task
+            if not self._takes.is_set():
+                task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
 
 
 class Uvicorn(uvicorn.Server):

@@ -40,10 +40,12 @@ HOPELESS = 2
 
 
 class Mission(msgspec.Struct):
-    """What an API process is told at first. Then comes READY, once the engine serves.
+    """What an API process is told at first. Then comes READY, once it may load.
 
-    `listener`, `admin`, `store` and `shared_file` are descriptors; `store` leads to `serve_store`,
-    and `shared_file` is as in `hotshoe_server.state.ServerState`. `process` counts from 0; only the
+    The first process may when the engine serves, and says SERVING when it does; the others then, so
+    that one process alone, the first, ever says that the model is being loaded. `listener`,
+    `admin`, `store` and `shared_file` are descriptors; `store` leads to `serve_store`, and
+    `shared_file` is as in `hotshoe_server.state.ServerState`. `process` counts from 0; only the
     first has the admin socket.
     """
 
@@ -56,9 +58,11 @@ class Mission(msgspec.Struct):
     store: int
     shared_file: int
     process: int
+    answers_early: bool
 
 
 READY = b"ready\n"
+SERVING = b"serving\n"
 
 
 @dataclass(slots=True)
@@ -74,6 +78,12 @@ class Worker:
         """Send, unless it has died already, which the watch will see."""
         with contextlib.suppress(OSError):
             self.channel.sendall(message)
+
+    def serves(self) -> bool:
+        """Return whether it has said so since this was asked last."""
+        with contextlib.suppress(OSError):  # nothing yet, or it has died
+            return bool(self.channel.recv(len(SERVING), socket.MSG_DONTWAIT))
+        return False
 
     def release(self) -> None:
         """Let go of what led to a process that has ended."""
@@ -105,7 +115,8 @@ class Supervisor:
         self._stop = asyncio.Event()
         self._store = ResponseStore(server.response_store_bytes)
         self._workers: list[Worker] = []
-        self._ready = False
+        self._engine_serves = False
+        self._first_serves = False
         self._code = 0
         # It has no name, so nothing is left behind, however this process ends.
         self._shared_file = tempfile.TemporaryFile()  # noqa: SIM115
@@ -137,10 +148,13 @@ class Supervisor:
         while not self._stop.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), POLL_S)
-            if booting.done() and not self._ready:
+            if booting.done() and not self._engine_serves:
                 booting.result()
-                self._ready = True
-                for worker in self._workers:
+                self._engine_serves = True
+                self._workers[0].tell(READY)
+            if not self._first_serves and self._workers[0].serves():
+                self._first_serves = True
+                for worker in self._workers[1:]:
                     worker.tell(READY)
             for index, worker in enumerate(self._workers):
                 old_enough = time.monotonic() - worker.started_s > RESTART_S
@@ -173,11 +187,12 @@ class Supervisor:
                 store=theirs.fileno(),
                 shared_file=shared,
                 process=index,
+                answers_early=index == 0 and not self._engine_serves,
             )
         storing = asyncio.create_task(serve_store(self._store, ours))
         worker = Worker(process, channel, storing, time.monotonic())
         worker.tell(msgspec.json.encode(mission) + b"\n")
-        if self._ready:
+        if self._first_serves if index else self._engine_serves:
             worker.tell(READY)
         return worker
 

@@ -274,7 +274,7 @@ class RunningServer:
             self.process = subprocess.Popen(words, stdout=file, stderr=file)
         self._scheme, self._port = "http", port
         if ready:
-            self.wait("/ready", times=20 if "--api-processes" in arguments else 1)
+            self.wait("/ready")
 
     @property
     def url(self) -> str:
@@ -296,17 +296,15 @@ class RunningServer:
     def post(self, path: str, **body: object) -> httpx.Response:
         return httpx.post(self.url + path, json=body, timeout=60)
 
-    def wait(self, path: str, status: int = 200, timeout_s: float = 120, times: int = 1) -> None:
-        """Wait until a path answers so, several times running: any API process may answer."""
-        limit, count = time.monotonic() + timeout_s, 0
+    def wait(self, path: str, status: int = 200, timeout_s: float = 120) -> None:
+        """Wait until a path answers so."""
+        limit = time.monotonic() + timeout_s
         while time.monotonic() < limit:
             assert self.process.poll() is None, self.log.read_text()
             with contextlib.suppress(httpx.TransportError):
-                count = count + 1 if self.get(path).status_code == status else 0
-                if count == times:
+                if self.get(path).status_code == status:
                     return
-            if not count:
-                time.sleep(0.05)
+            time.sleep(0.05)
         raise AssertionError(f"{path} never answered {status}: {self.log.read_text()}")
 
     def stop(self) -> int:

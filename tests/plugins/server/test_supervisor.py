@@ -64,6 +64,27 @@ def test_one_that_dies_is_replaced(server) -> None:
     assert server.stop() == 0
 
 
+def test_one_that_is_late_answers_nobody_before_it_can(run_server) -> None:
+    server = run_server(*NULL, ready=False)
+    wait_for(lambda: len(children(server.process.pid, "api_process")) == 2)
+    first, late = children(server.process.pid, "api_process")
+    os.kill(late, signal.SIGSTOP)
+    server.wait("/ready")
+    os.kill(first, signal.SIGSTOP)
+    os.kill(late, signal.SIGCONT)
+    assert server.post("/v1/completions", prompt=[5], max_tokens=1).status_code == 200
+    os.kill(first, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_replacement_answers_nobody_before_it_can(server, index: int) -> None:
+    workers = children(server.process.pid, "api_process")
+    os.kill(workers[1 - index], signal.SIGSTOP)
+    os.kill(workers[index], signal.SIGKILL)
+    assert server.post("/v1/completions", prompt=[5], max_tokens=1).status_code == 200
+    os.kill(workers[1 - index], signal.SIGCONT)
+
+
 def test_nobody_outlives_the_supervisor(run_server, leftovers) -> None:
     server = run_server(*NULL, "--admin-socket", str(leftovers / "admin"))
     everybody = children(server.process.pid, "")
