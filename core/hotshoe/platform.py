@@ -172,9 +172,13 @@ class Platform(ABC):
     def resolve(self, config: EngineConfig) -> Sequence[Change]:
         """Fill fields that are None with this platform's choice; refuse what it cannot do.
 
+        The default fills none, and knows no option.
+
         Raises:
-            ConfigError: A set field is impossible here.
+            ConfigError: A set field is impossible here, or an option of `platform_options` unknown.
         """
+        for name in config.platform_options:
+            raise ConfigError(f"platform {self.name} has no option {name!r}; it has none at all")
         return ()
 
     def take_part(self, rank: int, size: int) -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from hotshoe.config import EngineConfig
+from hotshoe.errors import ConfigError
 from hotshoe.platform import Available, DeviceFacts, MemoryBudget, Platform
 
 
@@ -26,6 +27,11 @@ def test_two_methods_make_a_platform() -> None:
     assert platform.activate(config) == {}
     assert platform.create_worker(config) is None
     assert platform.memory_budget(config).available_bytes == 500
+
+
+def test_a_platform_that_resolves_nothing_refuses_options() -> None:
+    with pytest.raises(ConfigError, match="platform least has no option 'lanes'"):
+        Least().resolve(EngineConfig(platform_options={"lanes": 2}))
 
 
 @pytest.mark.parametrize("missing", ["probe", "facts"])
