@@ -151,7 +151,7 @@ def _memory(
         budget = setup.platform.memory_budget(config).after(weights.bytes)
     vocab = max((spec.vocab_size for slot, spec in uses if slot == "sample"), default=1)
     recorded_steps = any(d.native for d in selector.decisions.values() if d.slot == "graph")
-    graphs = "recorded steps work in the activations' memory" if recorded_steps else "none recorded"
+    graphs = "recorded; memory that they keep is not counted" if recorded_steps else "none recorded"
     hindrance = graph_spec(selector, config.max_num_seqs)[1]
     if hindrance and recorded_steps:
         graphs += f"; decode steps alone are recorded ({hindrance})"
