@@ -5,12 +5,13 @@ seconds a step takes, `fail_step` and `hang_step` the ids of steps that fail or 
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from hotshoe.builtin.null import NullPlatform, NullWorker
 from hotshoe.config import EngineConfig
 from hotshoe.errors import CheckpointError
 from hotshoe.executor import WorkerInfo
+from hotshoe.platform import Change
 from hotshoe.plugins import hookimpl
 from hotshoe.types import FinishedStep, StepPlan
 
@@ -24,6 +25,9 @@ def hotshoe_platforms() -> Mapping[str, str]:
 
 class FaultyPlatform(NullPlatform):
     name = "faulty"
+
+    def resolve(self, config: EngineConfig) -> Sequence[Change]:
+        return ()  # it has options
 
     def create_worker(self, config: EngineConfig) -> "FaultyWorker":
         return FaultyWorker(config)
