@@ -205,9 +205,9 @@ class Constraints:
             masks = np.zeros((len(lane), vocabulary.num_words), np.int32)
             compiler.fill([c.matcher for c, _ in lane if c.matcher is not None], masks)
             masks &= self._no_endings
-            alive = np.flatnonzero(masks.any(axis=1)).tolist()
+            alive = masks.any(axis=1)
             for i, (constraint, output) in enumerate(lane):
-                self._finish_mask(constraint, output, masks[i], i in alive)
+                self._finish_mask(constraint, output, masks[i], bool(alive[i]))
 
     def _finish_mask(
         self, constraint: _Constraint, output: TokenOutput, mask: Words, alive: bool
@@ -250,8 +250,12 @@ _OVERLAP = (
 
 
 def _endings(request: Request, vocabulary: Vocabulary) -> Words:
-    """Return the mask of what may end a request: tokens that are text are the grammar's affair."""
-    ids = [i for i in request.stop_token_ids if not vocabulary.tokens[i]]
+    """Return the mask of what may end a request: tokens that are text are the grammar's affair.
+
+    Checkpoints may name tokens that end a text and lie beyond the logits; these never come.
+    """
+    tokens = vocabulary.tokens
+    ids = [i for i in request.stop_token_ids if i < len(tokens) and not tokens[i]]
     return _mask(ids, vocabulary.num_words)
 
 

@@ -34,10 +34,12 @@ class Rig:
         )
         self.backends = backends
 
-    def add(self, request_id: str, value: str, after=(), prompt=(1, 2), **params) -> Request:
+    def add(
+        self, request_id: str, value: str, after=(), prompt=(1, 2), eos=(EOS,), **params
+    ) -> Request:
         grammar = self.backends.choose(GrammarSpec.regex(value, after))
         all_params = SamplingParams(grammar=grammar, **{"max_tokens": 20, **params})
-        request = Request(request_id, list(prompt), all_params, eos_token_ids=frozenset({EOS}))
+        request = Request(request_id, list(prompt), all_params, eos_token_ids=frozenset(eos))
         self.constraints.add(request)
         return request
 
@@ -120,6 +122,13 @@ def test_which_tokens_may_end(rig) -> None:
     rig.step(8, 8)
     assert ids_in(ignoring.mask) == {9}
     assert ids_in(stopping.mask) == {9, EOS, SPECIAL}  # 70 is text: the grammar's affair
+
+
+def test_tokens_that_end_a_text_may_lie_beyond_the_logits(rig) -> None:
+    request = rig.add("a", "8|8 9", eos=(EOS, VOCAB_SIZE, 10**6))
+    assert rig.ready() == []
+    rig.step(8)
+    assert ids_in(request.mask) == {9, EOS}
 
 
 def test_a_batch_is_filled_at_once(rig, toy) -> None:
