@@ -55,15 +55,13 @@ class ModelConfig:
         names = values.get("architectures")
         if not isinstance(names, list) or not names or not isinstance(names[0], str):
             raise CheckpointError(f"{path / 'config.json'} names no architecture")
-        generation = path / "generation_config.json"
-        eos = read_json(generation).get("eos_token_id") if generation.exists() else None
         return cls(
             path,
             names[0],
             values,
             _dtype_name(values.get("dtype") or values.get("torch_dtype")),
             _positive(values, "max_position_embeddings", DEFAULT_MAX_LEN),
-            _token_ids(eos if eos is not None else values.get("eos_token_id")),
+            eos_token_ids(path, values),
         )
 
     @property
@@ -149,6 +147,21 @@ def read_json(path: Path) -> dict[str, Any]:
     return values
 
 
+def eos_token_ids(directory: Path, values: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the tokens that end a text: as generation_config.json says, else config.json's values.
+
+    Raises:
+        CheckpointError: They are no token ids.
+    """
+    path = directory / "generation_config.json"
+    found = read_json(path).get("eos_token_id") if path.exists() else None
+    found = values.get("eos_token_id") if found is None else found
+    ids = found if isinstance(found, list) else [] if found is None else [found]
+    if not all(type(i) is int and i >= 0 for i in ids):
+        raise CheckpointError(f"eos_token_id must be a token id or a list of them, not {found!r}")
+    return tuple(ids)
+
+
 def merged(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return values with overrides applied; nested objects are merged, not replaced."""
     result = dict(values)
@@ -173,12 +186,3 @@ def _positive(values: Mapping[str, Any], name: str, default: int) -> int:
     if value > high:
         raise CheckpointError(f"config.json: {name} must be at most {high}, as in any real model")
     return value
-
-
-def _token_ids(value: Any) -> tuple[int, ...]:
-    if value is None:
-        return ()
-    ids = value if isinstance(value, list) else [value]
-    if not all(isinstance(i, int) for i in ids):
-        raise CheckpointError(f"eos_token_id must be an integer or a list of them, not {value!r}")
-    return tuple(ids)

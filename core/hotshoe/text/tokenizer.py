@@ -7,12 +7,12 @@ a tokenizer.json. Remote code is never run. Used by front ends, never by a worke
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.errors import CheckpointError, RequestError
+from hotshoe.models.config import eos_token_ids, read_json
 from hotshoe.models.pointers import pointer_hint
 from hotshoe.text.pieces import TokenPieces
 
@@ -75,7 +75,7 @@ class Tokenizer:
             backend,
             _special_tokens(directory, config),
             _chat_templates(directory, config),
-            _generation_eos_ids(directory),
+            eos_token_ids(directory, _read_json(directory / "config.json")),
         )
 
     def _named_id(self, name: str) -> int | None:
@@ -180,15 +180,7 @@ def _convert_backend(directory: Path) -> tokenizers.Tokenizer:
 
 def _read_json(path: Path) -> dict[str, Any]:
     """Return a JSON object, empty when there is no such file."""
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{path} is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} holds no JSON object")
-    return value
+    return read_json(path) if path.is_file() else {}
 
 
 def _special_tokens(directory: Path, config: Mapping[str, Any]) -> dict[str, str]:
@@ -231,11 +223,3 @@ def _read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
-
-
-def _generation_eos_ids(directory: Path) -> tuple[int, ...]:
-    for name in ("generation_config.json", "config.json"):
-        found = _read_json(directory / name).get("eos_token_id")
-        if found is not None:
-            return (found,) if isinstance(found, int) else tuple(found)
-    return ()

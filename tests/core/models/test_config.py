@@ -146,6 +146,8 @@ def test_what_is_no_model_directory_is_named(tmp_path):
         ('{"architectures": "Llama"}', "names no architecture"),
         ('{"architectures": ["A"], "max_position_embeddings": -4}', "max_position_embeddings"),
         ('{"architectures": ["A"], "eos_token_id": "end"}', "eos_token_id.*'end'"),
+        ('{"architectures": ["A"], "eos_token_id": [3, -1]}', "eos_token_id must be a token id"),
+        ('{"architectures": ["A"], "eos_token_id": true}', "eos_token_id must be a token id"),
     ],
 )
 def test_malformed_files_are_named(write, text, message):

@@ -39,6 +39,22 @@ def test_end_of_sequence_tokens_of_the_generation_config(make_directory, files, 
     assert Tokenizer.load(make_directory(**files)).eos_token_ids == expected
 
 
+@pytest.mark.parametrize("found", [1.5, "ab", ["a"], {"a": 1}, [-4]])
+def test_malformed_end_of_sequence_tokens_are_named(make_directory, found):
+    directory = make_directory(**{"generation_config.json": {"eos_token_id": found}})
+    with pytest.raises(CheckpointError, match="eos_token_id must be a token id or a list"):
+        Tokenizer.load(directory)
+
+
+def test_deeply_nested_json_is_refused(make_directory):
+    directory = make_directory()
+    (directory / "tokenizer_config.json").write_text("[" * 100_000)
+    with pytest.raises(
+        CheckpointError, match=r"tokenizer_config\.json cannot be read: maximum rec"
+    ):
+        Tokenizer.load(directory)
+
+
 def test_chat_templates_of_all_places(make_directory):
     in_config = [{"name": "default", "template": "A"}, {"name": "tool_use", "template": "B"}]
     directory = make_directory(config={"chat_template": in_config})
@@ -129,10 +145,10 @@ def test_directory_without_tokenizer_json_goes_through_transformers(make_directo
 def test_unusable_directories_are_named(make_directory, tmp_path, monkeypatch):
     directory = make_directory()
     (directory / "tokenizer_config.json").write_text("{")
-    with pytest.raises(CheckpointError, match=r"tokenizer_config\.json is not JSON"):
+    with pytest.raises(CheckpointError, match=r"tokenizer_config\.json cannot be read"):
         Tokenizer.load(directory)
     (directory / "tokenizer_config.json").write_text("[]")
-    with pytest.raises(CheckpointError, match="holds no JSON object"):
+    with pytest.raises(CheckpointError, match="must hold a JSON object"):
         Tokenizer.load(directory)
     (directory / "tokenizer.json").write_text('{"model": 1}')
     (directory / "tokenizer_config.json").unlink()
