@@ -105,7 +105,13 @@ def _byte_fallback(spec: dict[str, Any]) -> PieceStep:
 
 def _replace(spec: dict[str, Any]) -> PieceStep:
     pattern, content = spec["pattern"], spec["content"]
-    compiled = re.compile(pattern["Regex"] if "Regex" in pattern else re.escape(pattern["String"]))
+    source = pattern["Regex"] if "Regex" in pattern else re.escape(pattern["String"])
+    try:
+        compiled = re.compile(source)
+    except re.error as error:  # the library's dialect has more than Python's
+        raise CheckpointError(
+            f"tokenizer decoder Replace has a pattern that cannot be used, {source!r}: {error}"
+        ) from None
     return _on_text(lambda token, first: compiled.sub(lambda _: content, token))
 
 

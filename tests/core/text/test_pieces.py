@@ -1,7 +1,7 @@
 """Token pieces: what each decoder makes of a first and of a later token."""
 
 import pytest
-from tokenizers import Tokenizer, decoders, models
+from tokenizers import Regex, Tokenizer, decoders, models
 
 from hotshoe.errors import CheckpointError
 from hotshoe.text.pieces import TokenPieces
@@ -66,3 +66,8 @@ def test_bytes_of_partial_characters_and_unknown_ids():
 def test_decoders_that_look_at_neighbours_are_refused(decoder):
     with pytest.raises(CheckpointError, match="token by token"):
         TokenPieces(make(decoder))
+
+
+def test_a_pattern_of_another_dialect_is_refused():
+    with pytest.raises(CheckpointError, match=r"Replace has a pattern that cannot be used"):
+        TokenPieces(make(decoders.Replace(Regex(r"\p{L}"), "x")))
