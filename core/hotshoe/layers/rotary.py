@@ -75,7 +75,13 @@ class Rotation:
             CheckpointError: An unknown type, or a missing or malformed key; both named.
         """
         rope = _Rope.read(values, head_dim, max_model_len, layer_type, default_theta)
-        inv_freq, attention_factor = VARIANTS[rope.kind](rope)
+        try:
+            inv_freq, attention_factor = VARIANTS[rope.kind](rope)
+        except ArithmeticError as error:  # single values are possible, together they are not
+            raise CheckpointError(
+                f"config.json: rope_type {rope.kind!r} cannot be computed for a rope_theta of "
+                f"{rope.theta:g}, {rope.dim} channels and its other values: {error}"
+            ) from None
         return cls(tuple(inv_freq.tolist()), attention_factor)
 
 

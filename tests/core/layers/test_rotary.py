@@ -210,6 +210,23 @@ BAD = [
     ({"rope_theta": "big"}, "rope_theta.*'big'"),
     ({"partial_rotary_factor": 1.5}, "partial_rotary_factor 1.5"),
     ({"partial_rotary_factor": 0.01}, "partial_rotary_factor 0.01"),
+    (
+        {"rope_type": "dynamic", "factor": 2.0, "partial_rotary_factor": 2 / DIM},
+        "rope_type 'dynamic' cannot be computed .* 2 channels",
+    ),
+    (
+        {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1},
+        "'yarn' cannot be computed for a rope_theta of 1,",
+    ),
+    (
+        {
+            "rope_type": "longrope",
+            "short_factor": [1.0] * 32,
+            "long_factor": [1.0] * 32,
+            "original_max_position_embeddings": 1,
+        },
+        "'longrope' cannot be computed",
+    ),
 ]
 
 
