@@ -72,6 +72,12 @@ def start(config: Callable[..., EngineConfig]) -> Iterator[Callable[..., AsyncEn
 
 
 @pytest.fixture
+def hurry(tmp_path: Path) -> Path:
+    """A file for the option of that name: what is slow until a test has seen it is fast then."""
+    return tmp_path / "hurry"
+
+
+@pytest.fixture
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("s") / "e.sock"
     assert len(str(path)) < PATH_LIMIT

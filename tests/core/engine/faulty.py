@@ -1,11 +1,13 @@
 """The null platform with faults to order, as a plugin that a test installs for other processes.
 
 Options of the platform: `load_s` seconds to load, `load_error` a message to refuse with, `step_s`
-seconds a step takes, `fail_step` and `hang_step` the ids of steps that fail or take `hang_s`.
+seconds a step takes, `fail_step` and `hang_step` the ids of steps that fail or take `hang_s`,
+`hurry` a file that lets no step take its time while it is there.
 """
 
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from hotshoe.builtin.null import NullPlatform, NullWorker
 from hotshoe.config import EngineConfig
@@ -45,9 +47,17 @@ class FaultyWorker(NullWorker):
         return super().load()
 
     def execute(self, plan: StepPlan) -> FinishedStep:
-        time.sleep(self.options.get("step_s", 0))
+        self.wait(self.options.get("step_s", 0))
         if plan.step_id == self.options.get("hang_step"):
-            time.sleep(self.options["hang_s"])
+            self.wait(self.options["hang_s"])
         if plan.step_id == self.options.get("fail_step"):
             raise RuntimeError("the device fell off")
         return super().execute(plan)
+
+    def wait(self, seconds: float) -> None:
+        end_s = time.monotonic() + seconds
+        while (left_s := end_s - time.monotonic()) > 0 and not self.hurries():
+            time.sleep(min(0.01, left_s))
+
+    def hurries(self) -> bool:
+        return "hurry" in self.options and Path(self.options["hurry"]).exists()

@@ -195,20 +195,20 @@ def test_what_only_the_core_can_refuse_comes_back_as_it_was(start: Start, transp
 
 
 def test_the_deadline_ends_a_request(start: Start, transport: str) -> None:
-    engine = start(transport, {"step_s": 0.1})
+    engine = start(transport, {"step_s": 0.5})
 
-    async def main():
+    async def main(timeout_s: float) -> int:
         begin = time.monotonic()
-        update = await last(engine.generate("A", LONG, timeout_s=1.5))
-        seconds = time.monotonic() - begin
+        update = await last(engine.generate("A", LONG, timeout_s=timeout_s))
+        assert time.monotonic() - begin > timeout_s - 0.1
         await until_free(engine)
-        return update, seconds
+        [sequence] = update.sequences
+        assert sequence.finish_reason is FinishReason.ABORT and sequence.error == "deadline"
+        return len(update.output().outputs[0].token_ids)
 
-    update, seconds = asyncio.run(main())
-    [sequence] = update.sequences
-    assert sequence.finish_reason is FinishReason.ABORT and sequence.error == "deadline"
-    assert seconds > 1.4
-    assert 0 < len(update.output().outputs[0].token_ids) < 50
+    # A machine that is busy may have computed nothing yet.
+    counts = (asyncio.run(main(timeout_s)) for timeout_s in (1.5, 5.0, 15.0))
+    assert 0 < next(filter(None, counts)) < 50
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1.0, float("nan"), float("inf"), "1", True])
@@ -344,8 +344,9 @@ def test_a_dead_engine_fails_everyone(start: Start, transport: str) -> None:
         assert "the device fell off" in str(outcome)
 
 
-def test_a_stuck_engine_fails_everyone_in_time(start: Start, transport: str) -> None:
-    engine = start(transport, {"hang_step": 2, "hang_s": 4.0}, engine_stall_timeout_s=1.0)
+def test_a_stuck_engine_fails_everyone_in_time(start: Start, transport: str, hurry: Path) -> None:
+    faults = {"hang_step": 2, "hang_s": 60.0, "hurry": str(hurry)}
+    engine = start(transport, faults, engine_stall_timeout_s=1.0)
 
     async def main() -> float:
         await engine.check_health()
@@ -357,7 +358,8 @@ def test_a_stuck_engine_fails_everyone_in_time(start: Start, transport: str) -> 
             await engine.check_health()
         return seconds
 
-    assert 0.9 < asyncio.run(main()) < 4.0
+    assert 0.9 < asyncio.run(main()) < 30.0
+    hurry.touch()
 
 
 def test_long_steps_that_end_are_no_stall(start: Start, transport: str) -> None:
@@ -372,7 +374,7 @@ def test_long_steps_that_end_are_no_stall(start: Start, transport: str) -> None:
 
 
 def test_close_fails_what_is_running(start: Start, transport: str) -> None:
-    engine = start(transport, {"step_s": 0.05})
+    engine = start(transport, {"step_s": 0.5})
 
     async def main() -> None:
         stream = engine.generate("A", LONG)
@@ -390,8 +392,10 @@ def test_close_fails_what_is_running(start: Start, transport: str) -> None:
 # Pausing, sleeping, resetting.
 
 
-def test_pause_abort_ends_all_and_queues_what_comes(start: Start, transport: str) -> None:
-    engine = start(transport, {"step_s": 0.05})
+def test_pause_abort_ends_all_and_queues_what_comes(
+    start: Start, transport: str, hurry: Path
+) -> None:
+    engine = start(transport, {"step_s": 0.5, "hurry": str(hurry)})
 
     async def main():
         running = asyncio.create_task(last(engine.generate("A", LONG)))
@@ -399,6 +403,7 @@ def test_pause_abort_ends_all_and_queues_what_comes(start: Start, transport: str
         await engine.pause("abort")
         assert engine.is_paused
         ended = await running
+        hurry.touch()
         later = asyncio.create_task(collect(engine, 1, 3))
         stats = await until(engine, num_waiting=1)
         assert stats.num_running == 0 and stats.is_paused
@@ -433,13 +438,16 @@ def test_pause_wait_lets_running_ones_finish(start: Start, transport: str) -> No
 
 
 @pytest.mark.parametrize("clear_cache", [False, True])
-def test_pause_keep_freezes_and_goes_on(start: Start, transport: str, clear_cache: bool) -> None:
-    engine = start(transport, {"step_s": 0.03})
+def test_pause_keep_freezes_and_goes_on(
+    start: Start, transport: str, clear_cache: bool, hurry: Path
+) -> None:
+    engine = start(transport, {"step_s": 0.5, "hurry": str(hurry)})
 
     async def main():
         stream = engine.generate(TokensPrompt([1] * 20), LONG)
         await anext(stream)
         await engine.pause("keep", clear_cache=clear_cache)
+        hurry.touch()
         before = await engine.stats()
         await asyncio.sleep(0.1)
         after = await engine.stats()
@@ -453,8 +461,8 @@ def test_pause_keep_freezes_and_goes_on(start: Start, transport: str, clear_cach
     assert output.token_ids == list(range(2, 46)) and output.finish_reason is FinishReason.LENGTH
 
 
-def test_resume_before_the_pause_is_complete(start: Start, transport: str) -> None:
-    engine = start(transport, {"step_s": 0.05})
+def test_resume_before_the_pause_is_complete(start: Start, transport: str, hurry: Path) -> None:
+    engine = start(transport, {"step_s": 0.5, "hurry": str(hurry)})
 
     async def main():
         running = asyncio.create_task(collect(engine, 1, 30))
@@ -464,6 +472,7 @@ def test_resume_before_the_pause_is_complete(start: Start, transport: str) -> No
         await engine.resume()
         with pytest.raises(Exception, match="before the pause was complete"):
             await pausing
+        hurry.touch()
         return await running
 
     assert len(asyncio.run(main())) == 30
@@ -510,8 +519,8 @@ def test_sleep_freezes_until_woken(start: Start, transport: str, level: int) -> 
     assert running == list(range(2, 32)) and waiting == [8]
 
 
-def test_reset_of_the_prefix_cache(start: Start, transport: str) -> None:
-    engine = start(transport, {"step_s": 0.05})
+def test_reset_of_the_prefix_cache(start: Start, transport: str, hurry: Path) -> None:
+    engine = start(transport, {"step_s": 0.5, "hurry": str(hurry)})
 
     async def main():
         running = asyncio.create_task(last(engine.generate(TokensPrompt([1] * 30), LONG)))
@@ -519,6 +528,7 @@ def test_reset_of_the_prefix_cache(start: Start, transport: str) -> None:
         assert not await engine.reset_prefix_cache()
         assert await engine.reset_prefix_cache(reset_running=True)
         assert (await engine.stats()).num_preemptions == 1
+        hurry.touch()
         await running
         assert await engine.reset_prefix_cache()
         again = await last(engine.generate(TokensPrompt([1] * 30), SamplingParams(max_tokens=1)))

@@ -132,20 +132,25 @@ def test_one_message_for_each_step_and_front_end(run: Run) -> None:
 def test_who_goes_takes_only_its_own_requests_along(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow(monkeypatch, 0.03)
+    hurry = threading.Event()
+    slow(monkeypatch, 0.5, hurry)
     port = run()
     port.commands.put([(1, add("a")), (2, add("a"))])
     until(lambda: tokens(port, 1, "a"))
     port.commands.put([(1, None), (2, Abort(["unknown"]))])
+    hurry.set()
     until(lambda: len(tokens(port, 2, "a")) == 30)
     assert len(tokens(port, 1, "a")) < 30
 
 
-def slow(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    plain = NullWorker.execute
+def slow(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, hurry: threading.Event | None = None
+) -> None:
+    """Let steps take that long, until they are to hurry."""
+    plain, hurry = NullWorker.execute, hurry or threading.Event()
 
     def execute(self: NullWorker, plan):
-        time.sleep(seconds)
+        hurry.wait(seconds)
         return plain(self, plan)
 
     monkeypatch.setattr(NullWorker, "execute", execute)

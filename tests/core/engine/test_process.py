@@ -77,7 +77,7 @@ async def collect(engine: AsyncEngine, start: int, max_tokens: int = 3) -> list[
     ("number", "said"), [(signal.SIGKILL, "killed by SIGKILL"), (signal.SIGTERM, "closed")]
 )
 def test_a_killed_engine_fails_everyone_soon(start: Start, number: int, said: str) -> None:
-    engine = start("process", {"step_s": 0.2})
+    engine = start("process", {"step_s": 0.5})
 
     async def main() -> list[object]:
         running = [asyncio.create_task(collect(engine, i, 60)) for i in range(5)]
@@ -98,7 +98,7 @@ def test_a_killed_engine_fails_everyone_soon(start: Start, number: int, said: st
 
 
 def test_a_killed_engine_is_replaced_as_often_as_allowed(start: Start, caplog) -> None:
-    engine = start("process", {"step_s": 0.1}, engine_restarts=2)
+    engine = start("process", {"step_s": 0.3}, engine_restarts=2)
 
     async def back() -> list[int]:
         while True:
@@ -326,9 +326,10 @@ def test_a_killed_front_end_takes_its_engine_along(
         front.wait(SOON_S)
 
 
-def test_several_front_ends_share_one_engine(start: Start) -> None:
-    engine = start("process", {"step_s": 0.1}, max_num_seqs=4)
+def test_several_front_ends_share_one_engine(start: Start, hurry: Path) -> None:
+    engine = start("process", {"step_s": 0.5, "hurry": str(hurry)}, max_num_seqs=4)
     path = engine._link._path
+    hurry.touch()
 
     async def main() -> None:
         other = AsyncEngine.connect(path)
@@ -339,6 +340,7 @@ def test_several_front_ends_share_one_engine(start: Start) -> None:
         await other.stats()
         assert other.is_paused
         await other.resume()
+        hurry.unlink()
         gone = asyncio.create_task(collect(other, 1, 60))
         stays = asyncio.create_task(collect(engine, 1, 20))
         while (await engine.stats()).num_running < 2:
@@ -350,13 +352,14 @@ def test_several_front_ends_share_one_engine(start: Start) -> None:
         while (await engine.stats()).num_waiting == 2:  # without a step
             await asyncio.sleep(0.01)
         await engine.resume()
+        hurry.touch()
         assert await stays == list(range(2, 22))
 
     asyncio.run(main())
 
 
 def test_any_front_end_ends_the_requests_of_all(start: Start) -> None:
-    engine = start("process", {"step_s": 0.1}, max_num_seqs=4)
+    engine = start("process", {"step_s": 0.5}, max_num_seqs=4)
     running: set[str] = set()
 
     async def last(client: AsyncEngine, request_id: str) -> FinishReason | None:
