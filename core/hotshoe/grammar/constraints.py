@@ -205,9 +205,9 @@ class Constraints:
             masks = np.zeros((len(lane), vocabulary.num_words), np.int32)
             compiler.fill([c.matcher for c, _ in lane if c.matcher is not None], masks)
             masks &= self._no_endings
-            alive = masks.any(axis=1)
+            alive = set(np.flatnonzero(masks.any(axis=1)).tolist())
             for i, (constraint, output) in enumerate(lane):
-                self._finish_mask(constraint, output, masks[i], bool(alive[i]))
+                self._finish_mask(constraint, output, masks[i], i in alive)
 
     def _finish_mask(
         self, constraint: _Constraint, output: TokenOutput, mask: Words, alive: bool
