@@ -56,12 +56,13 @@ class Compilations:
         self._lock = threading.Lock()
         self._grammars: OrderedDict[GrammarSpec, Future[Ready]] = OrderedDict()
         self._sizes: dict[GrammarSpec, int] = {}
+        self._num_bytes = 0
         self._lanes: dict[str, _Lane] = {}
 
     @property
     def num_bytes(self) -> int:
         """Memory of all finished grammars."""
-        return sum(self._sizes.values())
+        return self._num_bytes
 
     def vocabulary(self) -> Vocabulary:
         """Return the vocabulary, reading it at first."""
@@ -120,11 +121,11 @@ class Compilations:
             future.set_result((compiler, grammar))
         with self._lock:
             self._sizes[key] = size
-            for old in list(self._grammars):
-                if self.num_bytes <= self._cache_bytes:
-                    break
-                if old in self._sizes:
-                    del self._grammars[old], self._sizes[old]
+            self._num_bytes += size
+            while self._num_bytes > self._cache_bytes:
+                oldest = next(old for old in self._grammars if old in self._sizes)
+                del self._grammars[oldest]
+                self._num_bytes -= self._sizes.pop(oldest)
 
 
 class _Lane:
