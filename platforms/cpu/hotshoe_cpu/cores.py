@@ -11,6 +11,9 @@ from pathlib import Path
 
 from hotshoe_cpu.limits import ROOT, cpu_quota
 
+#: No machine has processors of such numbers; Linux knows 8,192 at most.
+MAX_PROCESSORS = 1 << 16
+
 
 @dataclass(frozen=True, slots=True)
 class CorePlan:
@@ -116,5 +119,8 @@ def parse_list(text: str) -> tuple[int, ...]:
     numbers: list[int] = []
     for part in filter(None, text.strip().split(",")):
         first, dash, last = part.partition("-")
-        numbers.extend(range(int(first), int(last if dash else first) + 1))
+        begin, end = int(first), int(last if dash else first)
+        if not begin <= end < MAX_PROCESSORS:
+            raise ValueError(f"{part!r} is no range of processors")
+        numbers.extend(range(begin, end + 1))
     return tuple(numbers)

@@ -110,6 +110,12 @@ def test_bad_lists(text: str) -> None:
         parse_list(text)
 
 
+@pytest.mark.parametrize("text", ["3-1", "0-99999999999999", "65536"])
+def test_ranges_of_no_processors(text: str) -> None:
+    with pytest.raises(ValueError, match=f"'{text}' is no range of processors"):
+        parse_list(text)
+
+
 @given(st.integers(1, 40), st.integers(1, 8), st.booleans())
 def test_parts_of_a_plan_are_disjoint_and_even(threads: int, size: int, bound: bool) -> None:
     cores = tuple(range(100, 100 + threads)) if bound else ()

@@ -24,6 +24,8 @@ def test_values() -> None:
         ({"threads": True}, "platform_options.threads cannot be True"),
         ({"threads": 0}, "platform_options.threads must be positive, not 0"),
         ({"cores": "0-x"}, "must be a list such as 0-3,8, not '0-x'"),
+        ({"cores": "3-1"}, "must be a list such as 0-3,8, not '3-1'"),
+        ({"cores": "0-99999999999999"}, "must be a list such as 0-3,8"),
         ({"isa": 512}, "platform_options.isa cannot be 512"),
     ],
 )
