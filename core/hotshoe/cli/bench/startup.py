@@ -52,16 +52,17 @@ def measure(command: Sequence[str]) -> Mapping[str, float]:
         EngineError: It failed in another way.
     """
     begin = time.perf_counter()
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with (
+        tempfile.TemporaryFile("w+", errors="replace") as said,  # a full pipe would stop it
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True) as process,
+    ):
         assert process.stdout is not None
-        assert process.stderr is not None
         line = process.stdout.readline()
         seconds = time.perf_counter() - begin
-        message = process.stderr.read()
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
+        said.seek(0)
+        message = said.read()
     if process.returncode != 0:
         kind = ConfigError if process.returncode == 2 else EngineError
         raise kind(message.strip().removeprefix("hotshoe: error: ") or "no message")

@@ -32,3 +32,10 @@ def test_a_failing_process_passes_its_message_on(hotshoe, null) -> None:
 def test_a_crashing_process_is_an_engine_error() -> None:
     with pytest.raises(EngineError, match="ZeroDivisionError"):
         measure([sys.executable, "-c", "1 / 0"])
+
+
+def test_a_process_that_says_much_is_not_stopped_by_it() -> None:
+    """More than a pipe holds, before the line that is waited for."""
+    report = json.dumps({"startup_s": {}, "generate_s": 0.0})
+    code = f"import sys; print('x' * 500_000, file=sys.stderr); print({report!r})"
+    assert measure([sys.executable, "-c", code])["first_token_s"] > 0
