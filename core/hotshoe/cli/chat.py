@@ -125,7 +125,7 @@ def read_tools(path: Path) -> list[dict[str, Any]]:
     """
     try:
         tools = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from None
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         raise ConfigError(f"{path} must hold a JSON list of tools")

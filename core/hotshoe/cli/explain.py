@@ -68,7 +68,7 @@ def read_facts(text: str, targets: Callable[[], Sequence[Target]]) -> DeviceFact
         return _target_facts(text, {target.name: target.facts for target in targets()})
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"--device-facts: {path} is no JSON file: {error}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"--device-facts: {path} must hold a JSON object")

@@ -179,7 +179,7 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
 
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(f"cannot read {path}: {' '.join(str(error).split())}") from None
     if values is None:
         return {}

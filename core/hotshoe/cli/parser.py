@@ -73,7 +73,7 @@ class EntryAction(argparse.Action):
     ) -> None:
         try:
             entries = self._entries(values)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise argparse.ArgumentError(
                 self, f"{error}; give KEY=VALUE or a JSON object"
             ) from None

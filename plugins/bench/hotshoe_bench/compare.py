@@ -46,7 +46,7 @@ def read(path: Path) -> dict[str, Any]:
     """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from None
     if not isinstance(value, dict) or "benchmark" not in value or not numbers(value):
         raise ConfigError(f"{path} is no result of `hotshoe bench`; write one with --output-json")

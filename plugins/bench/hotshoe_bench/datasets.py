@@ -102,7 +102,7 @@ def conversation_queries(
 def _read_list(path: Path) -> list[Any]:
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from None
     if not isinstance(entries, list):
         raise ConfigError(f"{path} must hold a JSON list of conversations")

@@ -130,7 +130,7 @@ def test_facts_that_are_none(tmp_path: Path, change: dict[str, object], message:
         read_facts(str(path), list)
 
 
-@pytest.mark.parametrize("text", ["[]", "{", "\xff"])
+@pytest.mark.parametrize("text", ["[]", "{", "\xff", "[" * 100_000])
 def test_files_that_are_none(tmp_path: Path, text: str) -> None:
     path = tmp_path / "facts.json"
     path.write_bytes(text.encode("latin-1"))

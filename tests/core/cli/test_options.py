@@ -161,6 +161,7 @@ def test_overrides_win_over_all(file: Path) -> None:
         ("- a", "must hold `option: value` lines"),
         ("1: 2", "must hold `option: value` lines"),
         ("a: [", "cannot read"),
+        ("a: " + "[" * 10_000, "cannot read"),
         ("max_num_seqs: many", "max_num_seqs must be int"),
         ("max_num_seqs: 0", "max_num_seqs must be between 1 and"),
         ("model: !!python/object/apply:os.getcwd []", "cannot read"),

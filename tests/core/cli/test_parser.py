@@ -52,6 +52,8 @@ def test_text_entries_stay_text(parser: Parser) -> None:
         (["--entries", "=1"], "no key and value"),
         (["--entries", "a..b=1"], "no key and value"),
         (["--entries", "{"], "give KEY=VALUE or a JSON object"),
+        (["--entries", '{"a":' + "[" * 100_000], "give KEY=VALUE or a JSON object"),
+        (["--entries", "a=" + "[" * 100_000], "give KEY=VALUE or a JSON object"),
         (["--entries.a"], "--entries.a needs a value"),
         (["--number", "x"], "invalid int value: 'x'"),
         (["--num", "3"], r"unknown flag --num.*did you mean --number\?"),

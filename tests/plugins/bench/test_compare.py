@@ -47,7 +47,12 @@ def test_different_benchmarks(tmp_path: Path, capsys) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("{}", "is no result"), ("[]", "is no result"), ("{", "cannot read")],
+    [
+        ("{}", "is no result"),
+        ("[]", "is no result"),
+        ("{", "cannot read"),
+        ("[" * 100_000, "cannot read"),
+    ],
 )
 def test_other_files(tmp_path: Path, capsys, text: str, message: str) -> None:
     path = tmp_path / "x"
