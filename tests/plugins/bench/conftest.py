@@ -23,10 +23,13 @@ class Ran(NamedTuple):
 
 @dataclass
 class FakeServer:
-    """Answers after known delays. `fault` chooses what goes wrong with every `fault_every`th."""
+    """Answers after known delays, once `gather` requests have been open together. `fault` chooses
+    what goes wrong with every `fault_every`th.
+    """
 
     first_s: float = 0.0
     gap_s: float = 0.0
+    gather: int = 0
     fault: str = ""
     fault_every: int = 1
     models: list[str] = field(default_factory=lambda: ["fake"])
@@ -49,6 +52,8 @@ class FakeServer:
         self.num_open += 1
         self.most_open = max(self.most_open, self.num_open)
         try:
+            while self.most_open < self.gather:
+                await asyncio.sleep(0.01)
             faulty = len(self.seen) % self.fault_every == 0
             return await self.answer(request, asked, self.fault if faulty else "")
         finally:

@@ -34,20 +34,20 @@ def test_latencies_are_the_servers(bench, server, tmp_path: Path, endpoint: str)
 
 
 def test_concurrency_is_kept(bench, server) -> None:
-    server.first_s = 0.2
+    server.gather, server.first_s = 3, 0.1
     assert bench("--max-concurrency", 3, "--num-prompts", 12).code == 0
     assert server.most_open == 3
     assert len(server.seen) == 12
 
 
 def test_without_a_limit_all_are_sent_at_once(bench, server) -> None:
-    server.first_s = 1.5
+    server.gather = 12
     assert bench("--num-prompts", 12).code == 0
     assert server.most_open == 12
 
 
 def test_the_rate_of_an_open_load_is_kept(bench, server, tmp_path: Path) -> None:
-    server.first_s = 3.0  # a slow server does not slow an open load down
+    server.gather = 20  # a server that answers nobody before the last does not slow it down
     words = ("--request-rate", 50, "--burstiness", 1e6, "--num-prompts", 20)
     document = results(bench, tmp_path, *words)
     due = [request["sent_s"] - request["lag_ms"] / 1e3 for request in document["requests"]]
