@@ -19,12 +19,12 @@ from hotshoe.errors import ConfigError
 from hotshoe.platform import DeviceFacts, Target
 from hotshoe.plugins import PluginManager
 from hotshoe.slots import COMPOSED, REFERENCE
-from hotshoe.slots.show import show_spec
+from hotshoe.slots.show import show_spec, show_verdict
 from hotshoe.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from hotshoe.engine.explain import Explanation
-    from hotshoe.slots import Decision, Verdict
+    from hotshoe.slots import Decision
 
 
 class Explain:
@@ -183,12 +183,4 @@ def _rows(decision: Decision, uses: int, share: float) -> list[tuple[object, ...
     # What core has always accepts; that it lost is no news.
     core = (REFERENCE, COMPOSED)
     others = ((name, verdict) for name, verdict in decision.others if name not in core)
-    return [first, *(("", "", "", "", name, _verdict(verdict)) for name, verdict in others)]
-
-
-def _verdict(verdict: Verdict) -> str:
-    if verdict.defect:
-        return f"defective: {verdict.reason}"
-    if verdict.score is None:
-        return f"refused: {verdict.reason}"
-    return f"score {verdict.score}" + (f": {verdict.reason}" if verdict.reason else "")
+    return [first, *(("", "", "", "", name, show_verdict(verdict)) for name, verdict in others)]

@@ -18,8 +18,8 @@ from hotshoe.engine.core import EngineCore
 from hotshoe.engine.places import find_model
 from hotshoe.engine.setup import EngineSetup, prepare
 from hotshoe.plugins import PluginManager
-from hotshoe.slots import Decision, Verdict
-from hotshoe.slots.show import show_spec
+from hotshoe.slots import Decision
+from hotshoe.slots.show import show_spec, show_verdict
 from hotshoe.text.tokenizer import Tokenizer
 
 
@@ -98,14 +98,8 @@ def _describe_decision(decision: Decision) -> DecisionInfo:
         decision.chosen,
         decision.native,
         decision.reason,
-        {name: _show_verdict(verdict) for name, verdict in decision.others},
+        {name: show_verdict(verdict) for name, verdict in decision.others},
     )
-
-
-def _show_verdict(verdict: Verdict) -> str:
-    if verdict.score is None:
-        return f"refused: {verdict.reason}"
-    return f"score {verdict.score}" + (f": {verdict.reason}" if verdict.reason else "")
 
 
 def _plain(value: object) -> Any:

@@ -1,7 +1,9 @@
-"""Specifications as text, without what goes without saying."""
+"""Specifications and verdicts as text, without what goes without saying."""
 
-from hotshoe.slots import GatedMlpSpec, LinearSpec, QuantSpec
-from hotshoe.slots.show import show_spec, words_of
+import pytest
+
+from hotshoe.slots import GatedMlpSpec, LinearSpec, QuantSpec, Verdict, accept, refuse
+from hotshoe.slots.show import show_spec, show_verdict, words_of
 
 
 def test_records_within_specifications() -> None:
@@ -22,3 +24,16 @@ def test_fields_with_records_within_records() -> None:
         "activation=silu",
     ]
     assert words_of("") == []
+
+
+@pytest.mark.parametrize(
+    ("verdict", "text"),
+    [
+        (accept(3), "score 3"),
+        (accept(3, "fast"), "score 3: fast"),
+        (refuse("too narrow"), "refused: too narrow"),
+        (Verdict(None, "it raised", defect=True), "defective: it raised"),
+    ],
+)
+def test_verdicts(verdict: Verdict, text: str) -> None:
+    assert show_verdict(verdict) == text
