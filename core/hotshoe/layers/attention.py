@@ -7,6 +7,7 @@ reads, so a block filled in a step may be read by any request of the same step.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -67,22 +68,19 @@ class Attention:
         self._qk_norm: tuple[Tensor, Tensor] | None = None
         self._sinks: Tensor | None = None
         self.cache: Tensor
+        self._norms: dict[int, Tensor] = {}
         if qk_norm is not None:
-            size = (spec.head_dim,)
-            self._norms: dict[int, Tensor] = {}
-            for i in (0, 1):
-                ctx.weights.expect(f"{qk_norm[i]}.weight", size, self._norm_sink(i))
+            for i, name in enumerate(qk_norm[:2]):
+                ctx.weights.expect(f"{name}.weight", (spec.head_dim,), partial(self._take_norm, i))
         if sinks is not None:
             ctx.weights.expect(sinks, (spec.num_heads * ctx.size,), self._take_sinks)
         ctx.attention_layers.append(self)
 
-    def _norm_sink(self, index: int):  # type: ignore[no-untyped-def]
-        def take(tensor: Tensor) -> None:
-            self._norms[index] = tensor.to(*self._place, copy=True)
-            if len(self._norms) == 2:
-                self._qk_norm = (self._norms[0], self._norms[1])
-
-        return take
+    def _take_norm(self, index: int, tensor: Tensor) -> None:
+        """Keep the weight of q's norm (0) or k's (1)."""
+        self._norms[index] = tensor.to(*self._place, copy=True)
+        if len(self._norms) == 2:
+            self._qk_norm = (self._norms[0], self._norms[1])
 
     def _take_sinks(self, tensor: Tensor) -> None:
         first = self.spec.num_heads * self._rank
