@@ -262,8 +262,8 @@ def _listed(keyword: str) -> Condition:
     return check
 
 
-def _typed(keyword: str, *types: str) -> Condition:
-    """The keyword is honoured where the type is given and is one of these."""
+def _typed(*types: str) -> Condition:
+    """A keyword is honoured where the type is given and is one of these."""
 
     def check(schema: Object) -> str | None:
         if schema.get("type") in types:
@@ -342,32 +342,30 @@ def _not_a_list(schema: Object) -> str | None:
 
 XGRAMMAR: Table = {
     "$ref": _both(_alone("$ref"), _unescaped),
-    "additionalProperties": _both(_typed("additionalProperties", "object"), _closed),
+    "additionalProperties": _both(_typed("object"), _closed),
     "allOf": _both(_alone("allOf"), _one_member),
     "anyOf": _alone("anyOf"),
     "const": _both(_listed("const"), _spelt("const"), _exact("const", MAX_INT64)),
     "enum": _both(_listed("enum"), _spelt("enum"), _exact("enum", MAX_INT64)),
-    "format": _both(_typed("format", "string"), _alone("format", "type"), _known_format),
-    "items": _both(_typed("items", "array"), _not_a_list),
-    "maxItems": _both(_typed("maxItems", "array"), _long_enough),
-    "maxProperties": _both(_typed("maxProperties", "object"), _few_states),
-    "minItems": _both(_typed("minItems", "array"), _enough("minItems", "items")),
+    "format": _both(_typed("string"), _alone("format", "type"), _known_format),
+    "items": _both(_typed("array"), _not_a_list),
+    "maxItems": _both(_typed("array"), _long_enough),
+    "maxProperties": _both(_typed("object"), _few_states),
+    "minItems": _both(_typed("array"), _enough("minItems", "items")),
     "minProperties": _both(
-        _typed("minProperties", "object"),
+        _typed("object"),
         _enough("minProperties", "properties", "additionalProperties"),
         _distinct_names,
         _few_states,
     ),
-    "multipleOf": _both(
-        _typed("multipleOf", "integer"), _alone("multipleOf", "type"), _small_factor
-    ),
-    "prefixItems": _typed("prefixItems", "array"),
-    "properties": _both(_typed("properties", "object"), _names_spelt),
-    "required": _both(_typed("required", "object"), _declared),
+    "multipleOf": _both(_typed("integer"), _alone("multipleOf", "type"), _small_factor),
+    "prefixItems": _typed("array"),
+    "properties": _both(_typed("object"), _names_spelt),
+    "required": _both(_typed("object"), _declared),
     "type": _fine,
     **{
         keyword: _both(
-            _typed(keyword, "integer", "number"),
+            _typed("integer", "number"),
             _number_bounds(keyword, MAX_INT64),
             _short_bounds(keyword),
         )
