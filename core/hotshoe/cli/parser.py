@@ -115,6 +115,13 @@ def expand_dotted(words: Sequence[str], flags: set[str]) -> list[str]:
     return expanded
 
 
+def entry_text(value: Any) -> str:
+    """Write a value as `json_or_text` reads it: text as it is, unless that were read as JSON."""
+    if isinstance(value, str) and json_or_text(value) == value:
+        return value
+    return json.dumps(value)
+
+
 def json_or_text(text: str) -> Any:
     """Read a value as JSON where it is JSON (`2`, `true`, `[1]`), else as the text it is."""
     try:

@@ -16,7 +16,7 @@ from argparse import ArgumentParser, Namespace
 from contextlib import suppress
 from pathlib import Path
 
-from hotshoe.cli.parser import EntryAction, json_or_text
+from hotshoe.cli.parser import EntryAction, entry_text, json_or_text
 
 #: A case of any device takes far less, even where something is compiled for it.
 HUNG_S = 900.0
@@ -107,7 +107,7 @@ def words_of(args: Namespace) -> list[str]:
         words += [f"--{name.replace('_', '-')}", str(value)] if value is not None else []
     words += [f"--{name}" for name in ("quick", "json") if getattr(args, name)]
     for name, value in args.platform_options.items():
-        words += ["--platform-options", f"{name}={value}"]
+        words += [f"--platform-options.{name}", entry_text(value)]
     return words
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from hotshoe.cli.parser import entry_text
 from hotshoe.errors import ConfigError
 from hotshoe.plugins import PluginManager
 from hotshoe.plugins.platforms import blaming, choose_platform, facts_of, troubles
@@ -230,7 +231,7 @@ class Kit:
             *("--candidate", candidate, "--case", str(case.index), "--seed", str(case.seed)),
         ]
         for name, value in self.options.platform_options.items():
-            words += [f"--platform-options.{name}", str(value)]
+            words += [f"--platform-options.{name}", entry_text(value)]
         return shlex.join(words)
 
     def _cases(self, slot: str) -> list[Case]:

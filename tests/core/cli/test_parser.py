@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotshoe.cli.parser import EntryAction, Parser, expand_dotted, json_or_text
+from hotshoe.cli.parser import EntryAction, Parser, entry_text, expand_dotted, json_or_text
 from hotshoe.errors import ConfigError
 
 
@@ -43,6 +43,17 @@ def test_entries(parser: Parser, words: list[str], entries: dict) -> None:
 
 def test_text_entries_stay_text(parser: Parser) -> None:
     assert parser.parse(["--texts", "a=1"]).texts == {"a": "1"}
+
+
+@pytest.mark.parametrize(
+    "value", [3, "3", True, "true", None, "null", "avx2", "", "0-3", [1, "a"], {"a": 1.5}, '"x"']
+)
+def test_written_values_are_read_as_they_were(value: object) -> None:
+    assert json_or_text(entry_text(value)) == value
+
+
+def test_plain_text_is_written_as_it_is() -> None:
+    assert [entry_text(value) for value in ("avx2", 3, "3")] == ["avx2", "3", '"3"']
 
 
 @pytest.mark.parametrize(

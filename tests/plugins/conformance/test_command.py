@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hotshoe.cli.main import main
+from hotshoe.cli.parser import Parser
 from hotshoe_conformance import command
 
 NARROW = ("conformance", "--platform", "cpu", "--slot", "rms_norm", "--quick", "--seed", "1")
@@ -26,6 +27,16 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert document["conforms"] is True
     assert document["slots"][0]["verdict"] == "native"
     assert document["slots"][0]["candidates"][0]["passed"] > 10
+
+
+def test_the_other_process_gets_the_same_options() -> None:
+    parser = Parser("hotshoe conformance", "")
+    command.Conformance().add_arguments(parser)
+    entries = {"fast": True, "part": "0-3", "number": "4", "none": None}
+    given = parser.parse(["--seed", "3", "--quick", "--platform-options", json.dumps(entries)])
+    again = parser.parse(command.words_of(given))
+    assert again == given
+    assert again.platform_options == entries
 
 
 DEADLY = """
