@@ -87,8 +87,8 @@ class Limits:
         return Share(timing.spec, timing.shape, timing.seconds * 1e6, name, share)
 
     def as_mapping(self) -> dict[str, float]:
-        """Return the limits by unit, in units of one."""
-        return {f"G{BANDWIDTH}": self.bandwidth, f"G{ARITHMETIC}": self.arithmetic}
+        """Return the limits by unit."""
+        return {BANDWIDTH: self.bandwidth, ARITHMETIC: self.arithmetic}
 
 
 def timings(

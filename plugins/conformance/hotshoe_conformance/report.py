@@ -99,7 +99,12 @@ class SlotReport:
 
 @dataclass(slots=True)
 class Report:
-    """A platform's conformance."""
+    """A platform's conformance.
+
+    Attributes:
+        checks: What is wrong, by what was looked at beside the slots; empty lists where nothing is.
+        limits: What the device reaches in this run, by unit, such as "B/s".
+    """
 
     platform: str
     device: str
@@ -153,7 +158,7 @@ class Report:
         )
 
     def _shares(self) -> str:
-        limits = [f"{value / 1e9:,.1f} {unit}" for unit, value in self.limits.items()]
+        limits = [f"{value / 1e9:,.1f} G{unit}" for unit, value in self.limits.items()]
         rows = [
             (
                 *(slot.slot, candidate.name, share.microseconds),

@@ -45,7 +45,7 @@ def test_text() -> None:
     mine = CandidateReport("mine", passed=1, shares=shares)
     checks = {"declarations": [], "tokens": [Defect("token 3 is 9", shape="llama")]}
     slots = [SlotReport("sample", [mine]), SlotReport("linear", [BROKEN])]
-    report = Report("p", "a device", 7, slots, checks, {"GB/s": 5e9}, 1.25)
+    report = Report("p", "a device", 7, slots, checks, {"B/s": 5e9}, 1.25)
     lines = [" ".join(line.split()) for line in report.as_text().splitlines()]
     for line in (
         "p: a device, seed 7, 1.2 s",
