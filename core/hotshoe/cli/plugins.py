@@ -9,7 +9,7 @@ from typing import Any
 from hotshoe.cli.table import table
 from hotshoe.plugins import PluginManager
 
-# What a hook's names are called here. Hooks that offer no names are missing.
+# What a hook's names are called here. `hotshoe_candidates` is missing: it needs a platform's name.
 OFFERS = {
     "platforms": "hotshoe_platforms",
     "models": "hotshoe_named_models",
@@ -17,6 +17,10 @@ OFFERS = {
     "architectures": "hotshoe_models",
     "quantizations": "hotshoe_quantizations",
     "commands": "hotshoe_commands",
+    "grammar backends": "hotshoe_grammars",
+    "tool parsers": "hotshoe_tool_parsers",
+    "reasoning parsers": "hotshoe_reasoning_parsers",
+    "server extensions": "hotshoe_server_extensions",
 }
 
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from hotshoe.cli import plugins as module
+from hotshoe.plugins import hookspecs
 from hotshoe.plugins.hookspecs import HOOK_API, hookimpl
 from hotshoe.plugins.manager import EntryPoint, PluginManager
 
@@ -52,3 +53,8 @@ def test_the_real_installation_lists_core(hotshoe) -> None:
     document = json.loads(hotshoe("plugins", "--json").out)
     assert "core" in [plugin["plugin"] for plugin in document["plugins"] if not plugin["error"]]
     assert "generate" in document["offers"]["commands"]
+
+
+def test_every_hook_that_offers_names_is_asked() -> None:
+    hooks = {name for name in vars(hookspecs) if name.startswith("hotshoe_")}
+    assert set(module.OFFERS.values()) == hooks - {"hotshoe_candidates"}
