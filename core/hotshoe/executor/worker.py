@@ -28,8 +28,8 @@ class WorkerInfo:
         phases: Start-up phases and their seconds, in order; `allocate_cache` may add to it.
         report: What the platform says of itself, such as its thread count.
         free_bytes: Bytes that are free on the device, if that is known: no cache may take more.
-        has_logits: Whether tokens are sampled from logits. Without them, requests that ask for
-            log probabilities, or for other than the likeliest tokens, are refused.
+        has_logits: Whether tokens are sampled from logits. Without them, requests that ask for log
+            probabilities or a grammar, or that favour or forbid single tokens, are refused.
     """
 
     vocab_size: int

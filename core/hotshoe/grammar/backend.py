@@ -100,7 +100,7 @@ class GrammarBackend(Protocol):
     def refusal(self, spec: GrammarSpec) -> str | None:
         """Say which feature of a grammar is not supported, by name; None if it can be served.
 
-        Needs no vocabulary and takes time linear in the grammar, so that front ends can ask.
+        Needs no vocabulary and takes time linear in the grammar, as it is asked between two steps.
 
         Raises:
             RequestError: The grammar is malformed for every backend, such as text that is not JSON.

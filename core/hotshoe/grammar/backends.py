@@ -1,6 +1,6 @@
 """Chooses the backend that serves a grammar: the first that is installed and does not refuse.
 
-Asked by front ends for every constrained request, before anything is queued.
+Asked by the engine core for every constrained request, before it is queued.
 """
 
 from __future__ import annotations

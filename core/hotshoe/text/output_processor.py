@@ -43,7 +43,7 @@ class _Sequence:
 
 @dataclass(slots=True)
 class _Request:
-    """A request and its n sequences; entries of `sequences` are made when their child is added."""
+    """A request and its n sequences; `child_ids` are the engine's ids of these, in their order."""
 
     request_id: str
     prompt: str | None
@@ -181,8 +181,9 @@ class OutputProcessor:
             prompt: Its text, when it came as text; only handed through.
             prompt_token_ids: Its tokens.
             params: The request's parameters.
-            child_ids: When params.n > 1, the ids under which the engine runs the n sequences, in
-                order of index; updates of them are gathered under `request_id`.
+            child_ids: The ids under which the engine runs the n sequences, in order of index;
+                updates of them are gathered under `request_id`. Default: `request_id` is the id
+                of the only one.
             arrival_s: When it arrived; default: now.
         """
         assert request_id not in self._requests, f"request {request_id} exists already"
