@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import random
 import secrets
 from argparse import ArgumentParser, Namespace
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from hotshoe.cli.bench.workload import check_output
 from hotshoe.config import EngineConfig
 from hotshoe.engine.places import find_model
 from hotshoe.errors import ConfigError, UserError
@@ -128,9 +128,7 @@ def check(args: Namespace) -> None:
             "the client would look faster than their users found them; choose one"
         )
     _check_recorded(args)
-    path = args.output_json
-    if path is not None and (path.is_dir() or not os.access(path.absolute().parent, os.W_OK)):
-        raise ConfigError(f"cannot write {path}: give a file in a directory that can be written to")
+    check_output(args.output_json)
 
 
 def _check_recorded(args: Namespace) -> None:

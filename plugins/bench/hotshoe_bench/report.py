@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -11,7 +10,6 @@ from typing import Any
 
 from hotshoe import __version__
 from hotshoe.cli.table import table
-from hotshoe.errors import ConfigError
 from hotshoe_bench.record import Record
 from hotshoe_bench.summary import PERCENTILES, Failure
 
@@ -82,15 +80,3 @@ def document(
         "failures": {cause: asdict(failure) for cause, failure in failed.items()},
         "requests": requests,
     }
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON file.
-
-    Raises:
-        ConfigError: It cannot be written.
-    """
-    try:
-        path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error}") from None

@@ -8,7 +8,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hotshoe.cli.bench.workload import show_progress
+from hotshoe.cli.bench.workload import show_progress, write_results
 from hotshoe.cli.session import say
 from hotshoe.errors import ConfigError
 
@@ -42,7 +42,7 @@ class Serve:
         if args.output_json is not None:
             server = {"base_url": args.base_url, "model": args.model, "endpoint": args.endpoint}
             result = report.document(args, server, numbers, failed, records)
-            report.write_json(args.output_json, result)
+            write_results(args.output_json, result)
         return 0 if numbers["num_completed"] else 1
 
 

@@ -3,11 +3,8 @@
 from argparse import Namespace
 from pathlib import Path
 
-import pytest
-
-from hotshoe.errors import ConfigError
 from hotshoe_bench.record import Record
-from hotshoe_bench.report import document, render, write_json
+from hotshoe_bench.report import document, render
 from hotshoe_bench.summary import Failure, summarise
 
 RECORD = Record(5, 3, 0.0, 1.0, 0.1, ttft_ms=10.0, e2e_ms=30.0, tpot_ms=10.0, itl_ms=[9.0, 11.0])
@@ -40,8 +37,3 @@ def test_document() -> None:
     assert written["failures"] == {"timeout": {"count": 1, "example": "x"}}
     assert written["requests"][0]["ttft_ms"] == 10.0
     assert "itl_ms" not in written["requests"][0]
-
-
-def test_results_that_cannot_be_written(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot write"):
-        write_json(tmp_path / "no" / "f", {})

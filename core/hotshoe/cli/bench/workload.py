@@ -70,9 +70,29 @@ def check_flags(args: Namespace, *names: str) -> None:
         if getattr(args, name) < low:
             flag = "--" + name.replace("_", "-")
             raise ConfigError(f"{flag} must be at least {low}, not {getattr(args, name)}")
-    path = args.output_json
+    check_output(args.output_json)
+
+
+def check_output(path: Path | None) -> None:
+    """Refuse a file that results could not be written to, before anything is measured.
+
+    Raises:
+        ConfigError: It is a directory, or its directory cannot be written to.
+    """
     if path is not None and (path.is_dir() or not os.access(path.absolute().parent, os.W_OK)):
         raise ConfigError(f"cannot write {path}: give a file in a directory that can be written to")
+
+
+def write_results(path: Path, results: Mapping[str, Any]) -> None:
+    """Write what was measured as JSON.
+
+    Raises:
+        ConfigError: The file cannot be written.
+    """
+    try:
+        path.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error}") from None
 
 
 @contextmanager
@@ -166,7 +186,4 @@ def report(
         "median": median,
         "iterations": [dict(values) for values in iterations],
     }
-    try:
-        args.output_json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write {args.output_json}: {error}") from None
+    write_results(args.output_json, result)
