@@ -27,7 +27,6 @@ from hotshoe_observability.table import Metric
 _FAMILIES: dict[str, Any] = {
     "counter": CounterMetricFamily,
     "gauge": GaugeMetricFamily,
-    "histogram": HistogramMetricFamily,
 }
 
 
