@@ -125,6 +125,8 @@ class EngineProcess:
         self._verdict = None
         start = Start(Side(), asdict(self._config), str(self.path), self.num_restarts)
         self._control.send(encode(start))
+        if self._closing.is_set():  # `close` may have looked at the one before
+            self._process.terminate()
 
     def _wait_ready(self) -> None:
         """Wait until the engine serves.

@@ -267,6 +267,24 @@ def test_sigterm_in_every_phase_of_the_start(config: Configure, delay_s: float) 
     assert not is_alive(pid)
 
 
+def test_an_engine_that_starts_while_all_is_closed_ends_at_once(
+    config: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, plain = EngineProcess(config(engine_restarts=1)), EngineProcess._spawn
+    process.wait()
+
+    def spawn(self: EngineProcess) -> None:
+        self._closing.set()
+        self._config = config({"load_s": 600.0})
+        plain(self)
+
+    monkeypatch.setattr(EngineProcess, "_spawn", spawn)
+    os.kill(process.pid, signal.SIGKILL)
+    process._watcher.join(SOON_S)
+    assert not process._watcher.is_alive()
+    process.close()
+
+
 FRONT = """
 import asyncio, sys
 from hotshoe import AsyncEngine, EngineConfig, SamplingParams, TokensPrompt
