@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -34,6 +35,15 @@ def wait_for(condition, timeout_s: float = 60) -> None:
     while not condition():
         assert time.monotonic() < limit, "it never came true"
         time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:  # nothing that is stopped notices that the others have gone
+        os.kill(pid, signal.SIGCONT)
 
 
 @pytest.fixture
@@ -68,21 +78,19 @@ def test_one_that_is_late_answers_nobody_before_it_can(run_server) -> None:
     server = run_server(*NULL, ready=False)
     wait_for(lambda: len(children(server.process.pid, "api_process")) == 2)
     first, late = children(server.process.pid, "api_process")
-    os.kill(late, signal.SIGSTOP)
-    server.wait("/ready")
-    os.kill(first, signal.SIGSTOP)
-    os.kill(late, signal.SIGCONT)
-    assert server.post("/v1/completions", prompt=[5], max_tokens=1).status_code == 200
-    os.kill(first, signal.SIGCONT)
+    with stopped(late):
+        server.wait("/ready")
+        os.kill(first, signal.SIGSTOP)
+    with stopped(first):
+        assert server.post("/v1/completions", prompt=[5], max_tokens=1).status_code == 200
 
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_replacement_answers_nobody_before_it_can(server, index: int) -> None:
     workers = children(server.process.pid, "api_process")
-    os.kill(workers[1 - index], signal.SIGSTOP)
-    os.kill(workers[index], signal.SIGKILL)
-    assert server.post("/v1/completions", prompt=[5], max_tokens=1).status_code == 200
-    os.kill(workers[1 - index], signal.SIGCONT)
+    with stopped(workers[1 - index]):
+        os.kill(workers[index], signal.SIGKILL)
+        assert server.post("/v1/completions", prompt=[5], max_tokens=1).status_code == 200
 
 
 def test_nobody_outlives_the_supervisor(run_server, leftovers) -> None:
