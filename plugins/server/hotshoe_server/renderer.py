@@ -39,12 +39,10 @@ class Renderer:
 
     Args:
         tokenizer: None when the engine works on token ids only; then text is refused.
-        max_model_len: Longest sequence; longer prompts are refused before they are queued.
     """
 
-    def __init__(self, tokenizer: Tokenizer | None, max_model_len: int) -> None:
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
         self._tokenizer = tokenizer
-        self._max_model_len = max_model_len
         self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="hotshoe-render")
 
     @property

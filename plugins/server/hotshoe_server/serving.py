@@ -292,7 +292,7 @@ def make_state(
     return ServerState(
         config,
         client,
-        Renderer(client.tokenizer, client.info.max_model_len),
+        Renderer(client.tokenizer),
         config.served_model_name or [model_name(client.config.model)],
         ResponseStore(config.response_store_bytes) if shared is None else RemoteStore(shared.store),
         choose_format(plugins, "tool", config.tool_call_parser, templates),

@@ -10,7 +10,7 @@ from hotshoe_server.renderer import Renderer, template_message
 
 @pytest.fixture
 def renderer(tokenizer):
-    renderer = Renderer(tokenizer, 512)
+    renderer = Renderer(tokenizer)
     yield renderer
     renderer.close()
 
@@ -32,7 +32,7 @@ def test_variables_reach_the_template(renderer) -> None:
 
 
 def test_an_engine_without_a_tokenizer() -> None:
-    renderer = Renderer(None, 512)
+    renderer = Renderer(None)
     assert asyncio.run(renderer.prompt([1])).token_ids == [1]
     with pytest.raises(RequestError, match="send token ids"):
         asyncio.run(renderer.prompt("text"))
