@@ -31,7 +31,7 @@ from hotshoe_cpu.targets import TARGETS
 SCORE = 10
 BLOCK_SIZE = 32
 #: Enough rows for matrix products at full speed; more only make decoding requests wait.
-TOKEN_BUDGET = 256
+TOKEN_BUDGET = 512
 #: Of the memory that is free once weights are loaded; the rest is for activations and the system.
 CACHE_SHARE = 0.5
 #: Freed memory that stays with the process, for the results of the next step's operations.

@@ -57,7 +57,7 @@ def test_candidates_cover_every_slot() -> None:
     Selector(SLOTS, platform.candidates(), platform.facts())  # names are unique
 
 
-@pytest.mark.parametrize(("max_num_seqs", "budget"), [(256, 256), (1000, 1000)])
+@pytest.mark.parametrize(("max_num_seqs", "budget"), [(256, 512), (1000, 1000)])
 def test_resolve_decides_what_is_open(max_num_seqs: int, budget: int) -> None:
     platform = CpuPlatform()
     changes = platform.resolve(EngineConfig(max_num_seqs=max_num_seqs))
