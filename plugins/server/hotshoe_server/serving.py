@@ -224,10 +224,10 @@ class Server:
             yield
         finally:
             server.should_exit = True
-            if not self._takes.is_set():
-                task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
+            if self._takes.is_set():
                 await task
+            else:
+                task.cancel()
 
 
 class Uvicorn(uvicorn.Server):
