@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -254,6 +256,16 @@ def open_http(engine: ScriptedEngine, plugins: PluginManager) -> Iterator[Callab
 @pytest.fixture
 def http(open_http: Callable[..., Http]) -> Http:
     return open_http()
+
+
+@contextlib.contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """Let a process stand still."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:  # nothing that is stopped notices that the others have gone
+        os.kill(pid, signal.SIGCONT)
 
 
 class RunningServer:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.plugins.server.conftest import RunningServer
+from tests.plugins.server.conftest import RunningServer, stopped
 
 from hotshoe_server.serving import model_name
 
@@ -251,13 +251,12 @@ def test_a_full_queue_answers_429(run_server) -> None:
     server = run_server("demo", "--max-num-seqs", "1", "--max-num-queued-reqs", "1")
     stream = Stream(server)
     [engine] = children(server.process.pid)
-    os.kill(engine, signal.SIGSTOP)  # so that the stream does not end before the others come
-    with ThreadPoolExecutor(6) as pool:
-        ask = partial(server.post, "/v1/completions", prompt="x", max_tokens=1)
+    ask = partial(server.post, "/v1/completions", prompt="x", max_tokens=1)
+    # It stands still so that the stream does not end before the others come.
+    with ThreadPoolExecutor(6) as pool, stopped(engine):
         asked = [pool.submit(ask) for _ in range(6)]
         next(as_completed(asked))  # one that was refused: no other gets its turn yet
         stream.close()
-        os.kill(engine, signal.SIGCONT)
     answers = [one.result() for one in asked]
     refused = [answer for answer in answers if answer.status_code == 429]
     assert refused, answers

@@ -4,11 +4,11 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
+from tests.plugins.server.conftest import stopped
 from tests.plugins.server.test_serving import Stream
 
 NULL = ("demo", "--platform", "null", "--api-processes", "2")
@@ -35,15 +35,6 @@ def wait_for(condition, timeout_s: float = 60) -> None:
     while not condition():
         assert time.monotonic() < limit, "it never came true"
         time.sleep(0.05)
-
-
-@contextlib.contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:  # nothing that is stopped notices that the others have gone
-        os.kill(pid, signal.SIGCONT)
 
 
 @pytest.fixture
