@@ -120,6 +120,7 @@ def test_a_step_inside_prompts_wants_no_outputs(model: TableModel, runner: Runne
 
 
 def test_a_row_with_nan_fails_alone(model: TableModel, runner: Runner) -> None:
+    model.table[:, 13] = -math.inf  # the other row must not come to the one with NaN by itself
     model.table[13] = math.nan
     result = step(runner, 0, {0: 1, 1: 1}, new(0, [13]), new(1, [12]))
     assert list(result.failed) == [0]
