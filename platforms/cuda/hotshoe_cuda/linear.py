@@ -1,13 +1,14 @@
-"""Candidate `streaming` of slot `linear`: what was tuned on NVIDIA's GPUs, and on sm_90 one kernel
-more, `streamed`, where a table names it.
+"""Candidate `streaming` of slot `linear`: what was tuned on NVIDIA's GPUs.
+
+A table may name two kernels more: for few rows `streamed`, on sm_90, and for many `cublaslt`.
 
 The copy engine reads rows that begin at multiples of 16 bytes. Weights always do; an x that does
-not goes through the portable kernel.
+not goes through the portable kernel, or the algorithm that cuBLAS chooses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from itertools import product
 
@@ -16,16 +17,19 @@ from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec, Verdict, accept
+from hotshoe_cuda import cublaslt
 from hotshoe_cuda.targets import TUNED
 from hotshoe_triton import library, linear
 from hotshoe_triton.device import KIB, arch_of
 from hotshoe_triton.linear import Launch
-from hotshoe_triton.tuning import LinearConfig, default, itemsize_of
+from hotshoe_triton.tuning import BUCKETS, LIBRARY, LinearConfig, default, itemsize_of
 
 #: Versions of Triton whose Gluon, an experimental part of it, compiles the kernel.
 VERSIONS = ("3.6", "3.7", "3.8")
 #: Types of the weight that it multiplies.
 KINDS = ("bfloat16", "float16", "fp8_e4m3")
+#: Rows for which algorithms are tuned, and from which on they are used.
+MANY, MANY_FROM = cublaslt.ROWS, 4096
 #: Shared memory of a program that the tuner tries; several fit a multiprocessor, or one alone.
 BUDGETS = (48 * KIB, 72 * KIB, 100 * KIB, 150 * KIB, 200 * KIB)
 
@@ -46,10 +50,17 @@ def missing(spec: LinearSpec, facts: DeviceFacts) -> str:
     return "Triton's interpreter does not run it" if knobs.runtime.interpret else ""
 
 
+def ranks_algorithms(spec: LinearSpec) -> bool:
+    """Tell whether cuBLASLt's algorithms for a product are known here."""
+    types = {spec.dtype, spec.out_dtype or spec.dtype}
+    return spec.weight is None and not spec.bias and types in ({"bfloat16"}, {"float16"})
+
+
 class Linear(library.Linear):
     """See `hotshoe.slots.LinearOp`; the library is cuBLAS or CUTLASS."""
 
     folder = TUNED
+    buckets = (*BUCKETS, MANY)
 
     @staticmethod
     def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
@@ -63,6 +74,12 @@ class Linear(library.Linear):
     @staticmethod
     def configs(bucket: int, spec: LinearSpec, facts: DeviceFacts) -> Iterator[LinearConfig]:
         """Yield what a tuner should try."""
+        if bucket == MANY:
+            if ranks_algorithms(spec):
+                shape = spec.out_features, spec.in_features
+                for tile in cublaslt.tiles(*shape, getattr(torch, spec.dtype)):
+                    yield LinearConfig("cublaslt", tile=tile)
+            return
         yield from library.Linear.configs(bucket, spec, facts)
         if missing(spec, facts):
             return
@@ -76,6 +93,27 @@ class Linear(library.Linear):
             if not narrow and not wide and not crowded and split * block_k <= spec.in_features:
                 for stages in sorted({budget // stage_bytes for budget in BUDGETS} - {0, 1}):
                     yield LinearConfig("streamed", block_n, block_k, split, warps, stages)
+
+    def load(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
+        super().load(tensors)
+        self.configure(MANY, self._table.get((self._n, self._k, MANY), LIBRARY))
+
+    def configure(self, bucket: int, config: LinearConfig) -> None:
+        """Use another configuration for a bucket of rows; the tuner does."""
+        self._product: cublaslt.Product | None
+        if bucket != MANY:
+            super().configure(bucket, config)
+        elif config == LIBRARY or not ranks_algorithms(self._spec):
+            self._product = None
+        else:
+            self._product = cublaslt.product(self._n, self._k, self._dtype, config.tile)
+
+    def apply(self, x: Tensor, quantised: tuple[Tensor, Tensor] | None) -> Tensor:
+        if self._product is None or x.size(0) < MANY_FROM or not cublaslt.fits(x):
+            return super().apply(x, quantised)
+        y = torch.empty((x.size(0), self._n), dtype=self._y_dtype, device=x.device)
+        self._product(y, x, self._weight)
+        return y
 
     def _config(self, bucket: int) -> LinearConfig:
         config = super()._config(bucket)

@@ -39,7 +39,6 @@ from hotshoe_triton import (
     tuned,
 )
 from hotshoe_triton.quantize import INT8, QuantizeRows, format_of
-from hotshoe_triton.tuning import LIBRARY
 
 Build = Callable[[LinearSpec, DeviceFacts], linear.Linear]
 
@@ -119,7 +118,7 @@ def tuned_cases(path: Path, operation: Callable[..., linear.Linear]) -> tuple[Ca
     found = []
     for key, entry in tuned.read(path).items():
         config = tuned.config_of(entry)
-        if config != LIBRARY:
+        if config.is_ours:
             kind, shape, rows = key.split("/")
             n, k = map(int, shape.split("x"))
             build = partial(operation, table={(n, k, int(rows)): config})

@@ -25,9 +25,11 @@ class Linear(linear.Linear):
 
     Attributes:
         folder: Where the platform keeps its tables of tuned configurations.
+        buckets: Row counts that there are configurations for.
     """
 
     folder: ClassVar[Path]
+    buckets: ClassVar[Sequence[int]] = BUCKETS
 
     def __init__(
         self, spec: LinearSpec, facts: DeviceFacts, table: linear.Table | None = None

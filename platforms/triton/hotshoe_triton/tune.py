@@ -13,7 +13,7 @@ import random
 import statistics
 import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, fields, replace
 from multiprocessing import get_context
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 #: Bytes of weight copies that are read in turn; several times any GPU's cache.
 ROTATED_BYTES = 768 << 20
+#: Products of many rows are repeated so long before they are timed: by then the GPU has lowered its
+#: clocks as far as it does for them.
+HEAT_S = 1.0
 #: A tuned kernel must beat the library by this much to replace it.
 MARGIN = 0.005
 
@@ -59,8 +62,9 @@ class Tune:
             default=40,
             help="sample of each search (default: 40)",
         )
-        text = f"numbers of rows (default: {' '.join(map(str, BUCKETS))})"
-        add("--buckets", type=bucket, metavar="N", nargs="+", default=BUCKETS, help=text)
+        buckets = self._linear.buckets
+        text = f"numbers of rows (default: {' '.join(map(str, buckets))})"
+        add("--buckets", type=one_of(buckets), metavar="N", nargs="+", default=buckets, help=text)
         text = "processes that compile (default: 8)"
         add("--jobs", type=at_least_one, metavar="N", default=8, help=text)
         add("--again", action="store_true", help="tune what is tuned already too")
@@ -115,11 +119,15 @@ def at_least_one(word: str) -> int:
     return count
 
 
-def bucket(word: str) -> int:
-    """Read a number of rows that configurations are made for."""
-    if int(word) not in BUCKETS:
-        raise ArgumentTypeError(f"{word} is not one of {', '.join(map(str, BUCKETS))}")
-    return int(word)
+def one_of(buckets: Sequence[int]) -> Callable[[str], int]:
+    """Return what reads a number of rows that configurations are made for."""
+
+    def bucket(word: str) -> int:
+        if int(word) not in buckets:
+            raise ArgumentTypeError(f"{word} is not one of {', '.join(map(str, buckets))}")
+        return int(word)
+
+    return bucket
 
 
 def weight_bytes(spec: LinearSpec) -> int:
@@ -148,6 +156,7 @@ class Search:
     ) -> None:
         self._linear = linear
         self._spec, self._facts, self._bucket, self._pool = spec, facts, bucket, pool
+        self._many = bucket > BUCKETS[-1]
         self._seconds: dict[LinearConfig, float] = {}
 
     def best(self, trials: int) -> tuple[float, LinearConfig]:
@@ -160,7 +169,8 @@ class Search:
         shape = (self._bucket, spec.out_features, spec.in_features, itemsize_of(spec))
         space = list(self._linear.configs(self._bucket, self._spec, self._facts))
         sample = list(_sample(space, trials))
-        self._measure([LIBRARY, default(*shape, self._facts), *sample])
+        known = [] if self._many else [default(*shape, self._facts)]
+        self._measure([LIBRARY, *known, *sample])
         for _ in range(3):
             best = min(self._seconds, key=self._seconds.__getitem__)
             self._measure(c for c in space if _distance(c, best) == 1)
@@ -201,7 +211,8 @@ class Search:
         for config in usable:
             for op in ops:
                 op.configure(self._bucket, config)
-            seconds.append(replayed(lambda: [op(norm(x, weight)) for op in ops]) / count)
+            heat_s = HEAT_S if self._many else 0.0
+            seconds.append(replayed(lambda: [op(norm(x, weight)) for op in ops], heat_s) / count)
         return seconds
 
 
@@ -265,14 +276,18 @@ def first_line(error: Exception) -> str:
     return next(iter(str(error).strip().splitlines()), "")
 
 
-def replayed(run: Any) -> float:
-    """Return the median seconds of a recorded run."""
+def replayed(run: Any, heat_s: float = 0.0) -> float:
+    """Return the median seconds of a recorded run, once it was repeated for so long."""
     import torch
 
     run()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         run()
+    begin_s = time.perf_counter()
+    while time.perf_counter() - begin_s < heat_s:
+        graph.replay()
+        torch.cuda.synchronize()
     seconds = []
     for i in range(13):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

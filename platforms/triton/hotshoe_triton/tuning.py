@@ -27,6 +27,7 @@ class LinearConfig:
         block_n, block_k: Tile of the weight.
         split_k: Programs that share a tile's input dimension.
         warps, stages: Triton's num_warps and num_stages; a gemv unrolls its loop by stages.
+        tile: The vendor's number of one, where a platform chooses among the library's algorithms.
     """
 
     kernel: str
@@ -35,6 +36,12 @@ class LinearConfig:
     split_k: int = 1
     warps: int = 4
     stages: int = 1
+    tile: int = 0
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether there is a kernel to compile; the vendor's are."""
+        return self.block_n > 0
 
 
 LIBRARY = LinearConfig("library")

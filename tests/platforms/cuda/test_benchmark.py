@@ -94,3 +94,12 @@ def test_other_steps_and_their_gaps_do_not_count(gpu_bench) -> None:
 def test_that_no_step_counts_is_said(gpu_bench) -> None:
     with pytest.raises(AssertionError, match="no step has so many tokens"):
         measured(gpu_bench, 1.0, 1.0, [1, 2])
+
+
+def test_a_start_counts_by_its_median(gpu_bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    ages = iter([9.0, 14.0, 9.5])
+    monkeypatch.setattr(
+        gpu_bench, "new_process", lambda settings: {"total_s": next(ages), "phases": {}}
+    )
+    found = gpu_bench.startup(["platform=cuda"], 3)
+    assert (found["median"], found["all"]) == (9.5, [9.0, 14.0, 9.5])
