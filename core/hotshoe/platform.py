@@ -211,6 +211,13 @@ class Platform(ABC):
         before that, for `free_bytes`, unless it is to be asked after a step has run."""
         return MemoryBudget(self.facts().memory_bytes // 2, "half of the device's memory")
 
+    def release_memory(self) -> None:
+        """Return to other programs what was freed here and is kept for the next step.
+
+        Called when an engine sleeps or was closed, perhaps before it was ever activated; another
+        may be at work in this process.
+        """
+
     def create_worker(self, config: EngineConfig) -> Worker | None:
         """Replace the core's worker entirely, for devices without PyTorch. None: use core's."""
         return None

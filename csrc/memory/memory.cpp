@@ -42,6 +42,14 @@ bool keep_freed_memory(int64_t nbytes) {
 #endif
 }
 
+bool release_freed_memory() {
+#if defined(__GLIBC__)
+  return malloc_trim(0) == 1;
+#else
+  return false;
+#endif
+}
+
 // Exclusive or of 64-bit words, in as many chains as the widest registers of this build hide.
 uint64_t xor_words(const uint64_t* words, int64_t n) {
   constexpr int kLanes = 64;
@@ -77,6 +85,8 @@ void bind_memory(nb::module_& m) {
   m.def("keep_freed_memory", &keep_freed_memory, "nbytes"_a,
         "Let the process keep up to this much freed heap memory (below 2 GiB) for its next\n"
         "allocations. True if the C library heard it.");
+  m.def("release_freed_memory", &release_freed_memory, nb::call_guard<nb::gil_scoped_release>(),
+        "Return freed heap memory to the system after all. True if there was any to return.");
   m.def("read_memory", &read_memory, "address"_a, "nbytes"_a,
         nb::call_guard<nb::gil_scoped_release>(),
         "Read a range once with all threads and return the exclusive or of its 64-bit words:\n"

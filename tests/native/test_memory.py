@@ -1,6 +1,8 @@
 """Memory functions: every word of a range is read once, and advice is safe on any range."""
 
+import os
 import platform
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -25,3 +27,21 @@ def test_huge_pages_keep_contents(native: ModuleType, rng: torch.Generator) -> N
 
 def test_freed_memory_is_kept(native: ModuleType) -> None:
     assert native.keep_freed_memory(64 << 20) is (platform.libc_ver()[0] == "glibc")
+
+
+def test_freed_memory_is_returned_when_asked(native: ModuleType) -> None:
+    """What lies between two living allocations is no end of the heap that is cut off by itself."""
+    if not native.keep_freed_memory(1 << 30):
+        pytest.skip("the C library is not glibc")
+    blocks = [bytearray(b"x") * (16 << 20) for _ in range(16)]
+    before = resident_bytes()
+    del blocks[::2]
+    assert before - resident_bytes() < 32 << 20, "it is kept"
+    assert native.release_freed_memory()
+    assert before - resident_bytes() > 96 << 20
+    native.keep_freed_memory(256 << 20)
+
+
+def resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")

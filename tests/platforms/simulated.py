@@ -48,6 +48,9 @@ def simulate(
         def memory_budget(self, config: EngineConfig) -> MemoryBudget:
             return MemoryBudget(64 << 20)
 
+        def release_memory(self) -> None:
+            pass
+
     class Plugin:
         HOTSHOE_HOOK_API = 1
 

@@ -60,6 +60,8 @@ TOKEN_BYTES = 4
 GIB = 2**30
 #: Ordinary memory that was not granted is no `torch.OutOfMemoryError`, but says this.
 HOST_WORDS = "can't allocate memory"
+#: Of the device's words: that it is out of memory, how much was asked for, and how much was free.
+OWN_SENTENCES = 3
 
 
 class TorchWorker:
@@ -95,6 +97,7 @@ class TorchWorker:
         self._phases: dict[str, float] = {}
         self._context: BuildContext | None = None
         self._model: Model | None = None
+        self._ops: Operations | None = None
         self._runner: Runner | None = None
         self._communicator: CommunicatorOp | None = None
         self._profiler: Profiler | None = None
@@ -288,7 +291,7 @@ class TorchWorker:
 
     def _make_runner(self, num_blocks: int) -> Runner:
         """Allocate caches, with one block more for padding, and a runner over them."""
-        assert self._context is not None and self._model is not None
+        assert self._context is not None and self._model is not None and self._ops is not None
         config = self._config
         assert config.block_size is not None and config.max_model_len is not None
         tokens = config.max_num_batched_tokens
@@ -373,11 +376,13 @@ class TorchWorker:
         return self._profiler.stop().name
 
     def close(self) -> None:
-        self._runner = self._model = self._context = None
+        self._runner = self._model = self._context = self._ops = None
         gc.collect()  # recordings must go before the communicator that they use
         if self._communicator is not None:
             self._communicator.close()
             self._communicator = None
+        with blaming(self._platform.name):
+            self._platform.release_memory()
 
     @contextmanager
     def _phase(self, name: str) -> Iterator[None]:
@@ -417,8 +422,9 @@ def _enough_memory(purpose: str) -> Iterator[None]:
         _, known, rest = str(error).rpartition(HOST_WORDS)
         if not (known or isinstance(error, torch.OutOfMemoryError)):
             raise
+        said = ". ".join((known + rest).split(". ")[:OWN_SENTENCES])
         raise MemoryLimitError(
-            f"the device has too little memory to {purpose} ({(known + rest).partition('. ')[0]}); "
+            f"the device has too little memory to {purpose} ({said}); "
             "free some, or lower --kv-cache-memory-bytes, --max-num-batched-tokens or "
             "--max-num-seqs"
         ) from error

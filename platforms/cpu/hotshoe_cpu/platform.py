@@ -166,6 +166,9 @@ class CpuPlatform(Platform):
         parts = self._part[1]
         return MemoryBudget(int(free * CACHE_SHARE) // parts, note, free // parts)
 
+    def release_memory(self) -> None:
+        hotshoe_native.load(self._options.isa).release_freed_memory()
+
     def _core_plan(self) -> CorePlan:
         try:
             return part_of(plan_cores(self._options.threads, self._options.cores), *self._part)

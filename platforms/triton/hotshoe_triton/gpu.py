@@ -149,3 +149,8 @@ class GpuPlatform(Platform, Generic[G]):
 
         module = torch.get_device_module(self.facts().device)
         return memory.budget(module, self._options.memory_fraction)
+
+    def release_memory(self) -> None:
+        import torch
+
+        torch.get_device_module(self.facts().device).empty_cache()

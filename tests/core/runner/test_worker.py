@@ -1,6 +1,7 @@
 """The worker's own duties: memory that does not suffice is a matter for the user, in words."""
 
 import re
+import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -99,6 +100,11 @@ def test_memory_that_runs_out_is_a_user_error() -> None:
         _enough_memory("record graphs"),
     ):
         raise torch.OutOfMemoryError("Out of memory. Tried to allocate 2 GiB.")
+    with (
+        pytest.raises(MemoryLimitError, match=re.escape("(Out. 2 wanted. 1 is free); free some")),
+        _enough_memory("load weights"),
+    ):
+        raise torch.OutOfMemoryError("Out. 2 wanted. 1 is free. Otherwise. See elsewhere")
     with pytest.raises(MemoryLimitError, match="allocate"), _enough_memory("load weights"):
         torch.empty(1 << 60, dtype=torch.uint8)
     with pytest.raises(RuntimeError, match="another"), _enough_memory("record graphs"):
@@ -152,3 +158,20 @@ def test_what_is_meant_for_the_user_stays_as_it_is(error: BaseException) -> None
 def test_faults_of_core_stay_as_they_are() -> None:
     with pytest.raises(ZeroDivisionError):
         name_fault(None, ZeroDivisionError())
+
+
+def test_memory_is_returned_once_nothing_is_left_in_it() -> None:
+    class Held:
+        """Recordings, or a runner."""
+
+    alive: list[bool] = []
+
+    class Watching(Plain):
+        def release_memory(self) -> None:
+            alive.append(any(held() is not None for held in watched))
+
+    worker = TorchWorker(EngineConfig(), None, Watching(), None, None, None)
+    worker._ops, worker._runner = Held(), Held()
+    watched = [weakref.ref(worker._ops), weakref.ref(worker._runner)]
+    worker.close()
+    assert alive == [False]

@@ -166,3 +166,13 @@ def test_memory_is_given_back(make: MakeLLM) -> None:
     llm.close()
     torch.cuda.empty_cache()
     assert torch.cuda.memory_allocated() - before < 32 << 20
+
+
+def test_sleep_gives_memory_to_other_programs(make: MakeLLM) -> None:
+    llm = make(kv_cache_memory_bytes=256 << 20)
+    expected = tokens(llm, prompts(4))
+    awake = torch.cuda.memory_reserved()
+    llm.engine.core.sleep(2)
+    assert awake - torch.cuda.memory_reserved() > 256 << 20
+    llm.engine.core.wake_up()
+    assert tokens(llm, prompts(4)) == expected
