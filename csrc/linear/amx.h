@@ -39,6 +39,7 @@ static_assert(sizeof(TileConfig) == 64);
     _tile_loadconfig(&(config));          \
   } while (0)
 #define TILE_LOAD(tile, address, stride) _tile_loadd(tile, address, stride)
+#define TILE_LOAD_STREAMED(tile, address, stride) _tile_stream_loadd(tile, address, stride)
 #define TILE_STORE(tile, address, stride) _tile_stored(tile, address, stride)
 #define TILE_ZERO(tile) _tile_zero(tile)
 #define TILE_DOT_BF16(sum, a, b) _tile_dpbf16ps(sum, a, b)
@@ -118,6 +119,7 @@ inline void dot_int8(int sum, int a, int b) {
 
 #define TILE_CONFIGURE(config) (hotshoe::emulated::tiles.config = (config))
 #define TILE_LOAD(tile, address, stride) hotshoe::emulated::load(tile, address, stride)
+#define TILE_LOAD_STREAMED(tile, address, stride) hotshoe::emulated::load(tile, address, stride)
 #define TILE_STORE(tile, address, stride) hotshoe::emulated::store(tile, address, stride)
 #define TILE_ZERO(tile) hotshoe::emulated::zero(tile)
 #define TILE_DOT_BF16(sum, a, b) hotshoe::emulated::dot_bf16(sum, a, b)

@@ -17,8 +17,9 @@ namespace {
 
 // Up to here a row of x costs next to nothing beside reading W, which plain vectors do best.
 constexpr int64_t kMaxStreamingRows = 4;
-// Rows of x that are worked on together stay in the second-level cache, with room for W.
-constexpr int64_t kXCacheBytes = 512 * 1024;
+// A thread that gets so many rows does better with rows of its own than with a part of W: it waits
+// for nobody else's packing, and packs into its own cache. Below, reading all of W costs more.
+constexpr int64_t kMinOwnRows = 256;
 // Waking another thread pays from about so many bytes read or multiply-adds made by it.
 constexpr int64_t kMinThreadBytes = 128 * 1024;
 constexpr int64_t kMinThreadProducts = 512 * 1024;
@@ -148,16 +149,18 @@ XRows prepare_rows(const Call& call, const Kernel& kernel, int64_t m_begin, int6
   return {(const char*)call.x + m_begin * stride, stride, nullptr};
 }
 
-// One super-block of rows: the product's tiles and their epilogue.
+// One super-block of rows: the product's tiles and their epilogue, done by up to `threads` threads.
 class Block {
  public:
-  Block(const Call& call, const Kernel& kernel, const XRows& x, int64_t m_begin, int64_t rows)
+  Block(const Call& call, const Kernel& kernel, const XRows& x, int64_t m_begin, int64_t rows,
+        int threads)
       : call_(call), kernel_(kernel), x_(x), m_begin_(m_begin), rows_(rows) {
     panels_ = divide_up(call.layout.blocks, kernel.max_blocks);
     tiles_ = divide_up(rows, kernel.max_rows);
     groups_ = round_up(call.layout.k, kernel.k_unit) / call.layout.group;
+    chunks_ = threads * kChunksPerThread;
     // Columns are shared out; rows too where there are too few columns for all threads.
-    parts_ = std::clamp<int64_t>(divide_up(num_threads() * kChunksPerThread, panels_), 1, tiles_);
+    parts_ = std::clamp<int64_t>(divide_up(chunks_, panels_), 1, tiles_);
   }
 
   void run() const {
@@ -166,9 +169,11 @@ class Block {
     const int64_t products = bytes / kGroupBytes * call_.layout.group * rows_ / parts_;
     const int64_t least = std::min(divide_up(kMinThreadBytes, bytes),
                                    divide_up(kMinThreadProducts, products));
-    const int64_t chunk = std::max(least, divide_up(tasks, num_threads() * kChunksPerThread));
+    const int64_t chunk = std::max(least, divide_up(tasks, chunks_));
     parallel_foreseen(tasks, chunk, [&](int64_t begin, int64_t end, int64_t following) {
-      for (int64_t task = begin; task < end; ++task) run_task(task, end, following);
+      Epilogue epilogue;
+      for (int64_t task = begin; task < end; ++task) run_task(task, end, following, epilogue);
+      epilogue.advance(epilogue.rows);
       if (kernel_.finish) kernel_.finish();
     });
   }
@@ -191,7 +196,7 @@ class Block {
   }
 
   // One panel of W by some of the rows. The thread's tasks end at `end` and go on at `following`.
-  void run_task(int64_t task, int64_t end, int64_t following) const {
+  void run_task(int64_t task, int64_t end, int64_t following, Epilogue& epilogue) const {
     const int64_t panel = task / parts_, part = task % parts_;
     const int64_t first = tiles_ * part / parts_, last = tiles_ * (part + 1) / parts_;
     // Each tile of this panel fetches its share of the panel that this thread needs next, if any.
@@ -200,9 +205,6 @@ class Block {
     if (next >= panels_) next = panel;
     const int64_t step = divide_up(kLineBytes, last - first);
     const int64_t column = panel * kernel_.max_blocks * kBlockRows;
-    // Sums become y while they are close. But tile units that idle between wake up slowly, so
-    // those do all tiles first.
-    const int64_t together = kernel_.finish ? last - first : 1;
     Tile t;
     t.x_stride = x_.strip_bytes;
     t.w = panel_address(panel);
@@ -211,20 +213,19 @@ class Block {
                                      call_.layout.blocks - panel * kernel_.max_blocks));
     t.groups = groups_;
     t.prefetch_step = step;
-    for (int64_t begin = first; begin < last; begin += together) {
-      const int64_t row_begin = tile_begin(begin), rows = tile_begin(begin + together) - row_begin;
-      const int64_t room = round_up(rows, kernel_.strip_rows) * kTileCols * 4;
-      char* sums = (char*)thread_scratch(size_t(room));
-      for (int64_t tile = begin; tile < begin + together; ++tile) {
-        const int64_t row = tile_begin(tile);
-        t.x = x_.data + row / kernel_.strip_rows * x_.strip_bytes;
-        t.rows = int(tile_begin(tile + 1) - row);
-        t.prefetch = panel_address(next) + (tile - first) * groups_ * step;
-        t.sums = sums + (row - row_begin) * kTileCols * 4;
-        if (together == 1) fetch_y(row, t.rows, column);
-        kernel_.run(t);
-      }
-      write(sums, row_begin, int(rows), column);
+    t.sums = thread_scratch(size_t(kernel_.max_rows * kTileCols * 4));
+    t.before = &epilogue;
+    for (int64_t tile = first; tile < last; ++tile) {
+      const int64_t row = tile_begin(tile);
+      t.x = x_.data + row / kernel_.strip_rows * x_.strip_bytes;
+      t.rows = int(tile_begin(tile + 1) - row);
+      t.prefetch = panel_address(next) + (tile - first) * groups_ * step;
+      // Sums become y while they are close: at once, or beside the next tile where units compute it
+      // that wake up slowly from a pause.
+      if (!kernel_.finish) fetch_y(row, t.rows, column);
+      kernel_.run(t);
+      epilogue = make_epilogue(t, row, column);
+      if (!kernel_.finish) epilogue.advance(t.rows);
     }
   }
 
@@ -237,18 +238,21 @@ class Block {
             kernel_.form == Form::u8 ? kShiftOfU8 : 0};
   }
 
-  void write(const void* sums, int64_t row, int rows, int64_t column) const {
-    const float* x_scales = x_.scales ? x_.scales + row : nullptr;
+  Epilogue make_epilogue(const Tile& t, int64_t row, int64_t column) const {
+    Epilogue e;
     visit_float(int(call_.y_dtype), [&](auto type) {
-      auto* y = (decltype(type)*)call_.y + (m_begin_ + row) * call_.y_stride + column;
-      write_rows(y, call_.y_stride, rows, sums, columns(column), x_scales);
+      using Y = decltype(type);
+      e = {t.rows, write_rows<Y>, (const float*)t.sums,
+           (Y*)call_.y + (m_begin_ + row) * call_.y_stride + column, call_.y_stride,
+           x_.scales ? x_.scales + row : nullptr, columns(column)};
     });
+    return e;
   }
 
   const Call& call_;
   const Kernel& kernel_;
   const XRows& x_;
-  int64_t m_begin_, rows_, panels_, tiles_, groups_, parts_;
+  int64_t m_begin_, rows_, panels_, tiles_, groups_, chunks_, parts_;
 };
 
 void check(const Call& call) {
@@ -266,13 +270,22 @@ void linear(const Call& call) {
   check(call);
   const Kernel& kernel = choose_kernel(call);
   const int64_t row_bytes = round_up(call.layout.k, kernel.k_unit) * form_bytes(kernel.form);
-  const int64_t most = std::max<int64_t>(kXCacheBytes / row_bytes / kernel.max_rows, 4);
-  const int64_t super_blocks = divide_up(call.m, most * kernel.max_rows);
-  for (int64_t s = 0; s < super_blocks; ++s) {
-    const int64_t begin = call.m * s / super_blocks, end = call.m * (s + 1) / super_blocks;
-    const XRows x = prepare_rows(call, kernel, begin, end - begin);
-    Block(call, kernel, x, begin, end - begin).run();
-  }
+  const int64_t most = std::max<int64_t>(kernel.x_bytes / row_bytes / kernel.max_rows, 4);
+  const int64_t strips = divide_up(call.m, kernel.strip_rows);
+  // Threads share each super-block, or take whole ones: then what is parallel within one is serial.
+  const int threads = num_threads();
+  const bool own_rows = kernel.strip_rows > 1 && call.m >= kMinOwnRows * threads;
+  const int64_t super_blocks =
+      round_up(divide_up(call.m, most * kernel.max_rows), own_rows ? threads : 1);
+  const auto run = [&](int64_t first, int64_t last, int) {
+    for (int64_t s = first; s < last; ++s) {
+      const int64_t begin = strips * s / super_blocks * kernel.strip_rows;
+      const int64_t end = std::min(call.m, strips * (s + 1) / super_blocks * kernel.strip_rows);
+      const XRows x = prepare_rows(call, kernel, begin, end - begin);
+      Block(call, kernel, x, begin, end - begin, own_rows ? 1 : threads).run();
+    }
+  };
+  own_rows ? parallel_dynamic(super_blocks, 1, run) : run(0, super_blocks, 0);
 }
 
 }  // namespace hotshoe::linear

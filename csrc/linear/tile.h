@@ -14,6 +14,8 @@ namespace hotshoe::linear {
 constexpr int kMaxBlocks = 2;                           // blocks of W per tile
 constexpr int kTileCols = kMaxBlocks * kBlockRows;      // row length of `sums`
 
+struct Epilogue;
+
 struct Tile {
   const void* x;          // first row, in the kernel's form
   int64_t x_stride;       // bytes between rows, or between strips of rows
@@ -24,6 +26,7 @@ struct Tile {
   const char* prefetch;   // blocks that will be needed next, fetched while this tile is computed
   int64_t prefetch_step;  // bytes of each of them per group
   void* sums;             // [rows][kTileCols] float or int32; rows of whole strips
+  Epilogue* before;       // what is left to do with the sums of the tile before
 };
 
 // What a kernel wants x to be.
@@ -41,8 +44,11 @@ struct Kernel {
   bool float_sums;
   int64_t k_unit;  // x is padded with zeros to a multiple of this
   int strip_rows;  // above 1, x lies in strips of so many rows: [k / line][row][line]
+  int64_t x_bytes;  // of x worked on together: they stay in the second-level cache, beside W
   void (*run)(const Tile&);
-  void (*finish)();  // called by each thread after its last tile; may be null
+  // Called by each thread after its last tile. A kernel that has it also does what is left of
+  // Tile::before, beside its own work; for others (null) nothing is.
+  void (*finish)();
 };
 
 // Asks the system for what the kernels need (AMX tiles); once, before any runs.

@@ -2,7 +2,8 @@
 //
 // Tiles 0 1 / 2 3 hold the sums of the first / second 16 rows, 4 and 5 those rows of x, 6 and 7
 // the two blocks of W. One step over k takes 1 KiB of each strip of x and of each block. Rows of a
-// strip that do not exist are multiplied too; their sums mean nothing.
+// strip that do not exist are multiplied too; their sums mean nothing. x passes the first-level
+// cache by, which then keeps the panel of W that all rows meet.
 
 #include "linear/amx.h"
 
@@ -11,7 +12,7 @@
 #include <stdexcept>
 #include <system_error>
 
-#include "linear/tile.h"
+#include "linear/epilogue.h"
 
 #if defined(HOTSHOE_AMX) && !defined(HOTSHOE_AMX_EMULATED) && defined(__linux__)
 #include <sys/syscall.h>
@@ -26,7 +27,7 @@ namespace {
 constexpr int kTileRows = 16;
 constexpr int64_t kSumStride = kTileCols * 4;
 constexpr int64_t kStepBytes = kTileRows * kLineBytes;  // of one block of W
-
+constexpr int64_t kXBytes = 1024 * 1024;  // half the second-level cache of processors with AMX
 
 thread_local bool configured = false;
 
@@ -64,17 +65,19 @@ inline void prefetch_w(const Tile& t, int64_t step) {
     constexpr int64_t kHalf = kTileRows * kSumStride;                               \
     const char *x = (const char*)t.x, *w = t.w;                                     \
     char* sums = (char*)t.sums;                                                     \
+    const int64_t steps = divide_up(t.groups, kTileRows);                           \
+    const int64_t rows_a_step = divide_up(t.before->rows, steps);                   \
     std::atomic_signal_fence(std::memory_order_seq_cst);                            \
     TILE_ZERO(0);                                                                   \
     TILE_ZERO(1);                                                                   \
     TILE_ZERO(2);                                                                   \
     TILE_ZERO(3);                                                                   \
-    for (int64_t step = 0; step * kTileRows < t.groups; ++step) {                   \
-      TILE_LOAD(4, x, kLineBytes);                                                  \
+    for (int64_t step = 0; step < steps; ++step) {                                  \
+      TILE_LOAD_STREAMED(4, x, kLineBytes);                                         \
       TILE_LOAD(6, w, kLineBytes);                                                  \
       TILE_DOT(0, 4, 6);                                                            \
       if (kTall) {                                                                  \
-        TILE_LOAD(5, x + t.x_stride, kLineBytes);                                   \
+        TILE_LOAD_STREAMED(5, x + t.x_stride, kLineBytes);                          \
         TILE_DOT(2, 5, 6);                                                          \
       }                                                                             \
       if (kWide) {                                                                  \
@@ -83,9 +86,11 @@ inline void prefetch_w(const Tile& t, int64_t step) {
         if (kTall) TILE_DOT(3, 5, 7);                                               \
       }                                                                             \
       prefetch_w(t, step);                                                          \
+      t.before->advance(rows_a_step);                                               \
       x += kStepBytes;                                                              \
       w += kStepBytes;                                                              \
     }                                                                               \
+    std::atomic_signal_fence(std::memory_order_seq_cst);                            \
     TILE_STORE(0, sums, kSumStride);                                                \
     if (kWide) TILE_STORE(1, sums + kLineBytes, kSumStride);                        \
     if (kTall) TILE_STORE(2, sums + kHalf, kSumStride);                             \
@@ -103,7 +108,7 @@ DEFINE_RUN(run_bf16, TILE_DOT_BF16)
 DEFINE_RUN(run_int8, TILE_DOT_INT8)
 
 constexpr Kernel kernel(Form form, bool float_sums, int64_t k_unit, void (*run)(const Tile&)) {
-  return {form, 2 * kTileRows, 2, float_sums, k_unit, kTileRows, run, finish};
+  return {form, 2 * kTileRows, 2, float_sums, k_unit, kTileRows, kXBytes, run, finish};
 }
 constexpr Kernel kBf16 = kernel(Form::bf16, true, kLineBytes / 2, run_bf16);
 constexpr Kernel kInt8 = kernel(Form::s8, false, kLineBytes, run_int8);

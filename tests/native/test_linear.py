@@ -196,6 +196,32 @@ def test_result_depends_on_neither_threads_nor_other_rows(
         assert torch.equal(linear(x[:rows]), want[:rows])
 
 
+@pytest.mark.parametrize(("m", "n", "k"), [(513, 45, 20), (769, 17, 2049), (1100, 97, 33)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8])
+def test_many_rows_on_any_number_of_threads(
+    native: ModuleType, rng: torch.Generator, dtype: torch.dtype, m: int, n: int, k: int
+) -> None:
+    """From 256 rows a thread, threads may take rows of their own; the bits stay."""
+    w, x = strided(rng, n, k, torch.bfloat16), strided(rng, m, k, torch.bfloat16)
+    bias = torch.randn(n, generator=rng)
+    linear = pack(native, w, dtype)
+    y = linear(x, bias, torch.float32)
+    if dtype == torch.int8:
+        (qw, w_scale), (qx, x_scale) = quantized(w), quantized(x)
+        want = qx @ qw.T * x_scale.double()[:, None] * w_scale.double()
+        magnitude = want.abs()
+    else:
+        want = x.double() @ w.double().T
+        magnitude = x.double().abs() @ w.double().abs().T
+    assert_close(y, want + bias, magnitude + bias.abs())
+    for threads in (1, 2, 3, 5):
+        native.set_threads(threads)
+        assert torch.equal(linear(x, bias, torch.float32), y)
+    cuts = [0, 7, 200, 411, m]
+    pieces = [linear(x[a:b], bias, torch.float32) for a, b in itertools.pairwise(cuts)]
+    assert torch.equal(torch.cat(pieces), y)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.int8])
 @pytest.mark.parametrize("poison", [NAN, float("inf")])
 def test_poisoned_row_spoils_only_itself(
