@@ -81,7 +81,7 @@ class Connection:
     def fetch(self, timeout_s: float | None = None) -> bytes | None:
         """Wait for one message; None if the time is over or the other end has gone."""
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
-        with selectors.DefaultSelector() as selector:
+        with selectors.PollSelector() as selector:  # which needs no descriptor of its own
             if not self.ended:
                 selector.register(self._sock, selectors.EVENT_READ)
             while not self._messages and not self.ended:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -34,7 +33,7 @@ from hotshoe.engine.messages import (
 )
 from hotshoe.engine.places import find_model, is_here
 from hotshoe.engine.socket_link import SocketLink
-from hotshoe.engine.spawn import spawn
+from hotshoe.engine.spawn import ending, spawn
 from hotshoe.errors import EngineError, HotshoeError
 from hotshoe.plugins import PluginManager
 from hotshoe.text.tokenizer import Tokenizer
@@ -43,6 +42,8 @@ LOG = logging.getLogger(__name__)
 TERMINATE_S = 5.0
 EXIT_S = 2.0
 POLL_S = 0.2
+#: Between attempts to start another engine: so long after the first, twice after the second, ...
+PAUSE_S, MAX_PAUSE_S = 0.5, 10.0
 COMMAND = (sys.executable, "-P", "-X", "faulthandler", "-m", "hotshoe.engine.child")
 
 
@@ -54,10 +55,16 @@ class EngineProcess:
     Args:
         config: Of every one of them; `engine_restarts` says how many there may be.
         path: Where they listen; default: in a folder of its own, removed by `close`.
+
+    Attributes:
+        num_restarts: Attempts to start another engine.
+        is_restarting: One has ended, and the next does not serve yet.
+        is_over: No engine runs, and none will be started.
     """
 
     def __init__(self, config: EngineConfig, path: Path | None = None) -> None:
         self.num_restarts = 0
+        self.is_restarting = False
         self.is_over = False
         self._config = config
         self._folder = Path(tempfile.mkdtemp(prefix="hotshoe-")) if path is None else None
@@ -154,12 +161,15 @@ class EngineProcess:
             self._watch_one()
             if self._closing.is_set():
                 return
-            ending = self._reap()
-            LOG.error("the engine process has ended: %s", ending)
+            self.is_restarting = True
+            cause = self._reap()
+            self._report("the engine process has ended", cause)
             with self._ended:
-                self._endings.append(ending)
+                self._endings.append(cause)
                 self._ended.notify_all()
-            if not self._restart():
+            serves = self._restart()
+            self.is_restarting = False
+            if not serves:
                 self.is_over = True
                 return
 
@@ -183,25 +193,43 @@ class EngineProcess:
     def _reap(self) -> str:
         """Let a process that has closed its channel end, by force if need be; say how it ended."""
         try:
-            code = self._process.wait(EXIT_S)
+            self._process.wait(EXIT_S)
         except subprocess.TimeoutExpired:
             self._kill("stuck while it ended")
-        if self._verdict is not None:
-            return self._verdict
-        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return ending(self._process.returncode) if self._verdict is None else self._verdict
 
     def _restart(self) -> bool:
         """Start engines until one serves or there were enough of them."""
-        while self.num_restarts < self._config.engine_restarts and not self._closing.is_set():
+        pause_s = 0.0
+        while self.num_restarts < self._config.engine_restarts:
+            if self._closing.wait(pause_s):
+                return False
+            pause_s = min(pause_s + PAUSE_S, MAX_PAUSE_S)
             self.num_restarts += 1
             self._control.close()
             try:
                 self._spawn()
                 self._wait_ready()
-            except (HotshoeError, OSError):
-                continue
-            return True
+            except (HotshoeError, OSError) as error:
+                # One that still runs would take the channel's end for its owner's, and clean up.
+                self._reap()
+                self._report(f"another engine ({self._count()}) did not start", str(error))
+            else:
+                return True
         return False
+
+    def _report(self, what: str, cause: str) -> None:
+        """Log a failure, and what comes next, in one line; nothing when all is closed."""
+        if self._closing.is_set():
+            return
+        if self.num_restarts < self._config.engine_restarts:
+            then = f"starting another one ({self._count(1)})"
+        else:
+            then = f"no other one is started (--engine-restarts {self._config.engine_restarts})"
+        LOG.error("%s: %s; %s", what, " ".join(cause.split()), then)
+
+    def _count(self, more: int = 0) -> str:
+        return f"{self.num_restarts + more} of {self._config.engine_restarts}"
 
 
 def start_process(config: EngineConfig, listener: Listener) -> SocketLink:

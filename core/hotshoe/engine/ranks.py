@@ -40,7 +40,7 @@ from hotshoe.engine.rank_messages import (
     decode_news,
     encode,
 )
-from hotshoe.engine.spawn import spawn
+from hotshoe.engine.spawn import ending, spawn
 from hotshoe.errors import EngineDeadError, EngineError
 from hotshoe.executor import WorkerInfo
 from hotshoe.types import StepPlan, StepResult
@@ -87,7 +87,7 @@ class RankProcess:
             return "closed its channel"
         if code == -signal.SIGKILL:
             return "was killed (SIGKILL; the machine may have run out of memory)"
-        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+        return f"was {ending(code)}" if code < 0 else f"ended with {code}"
 
 
 def await_exits(ranks: Sequence[RankProcess], limit_s: float) -> None:

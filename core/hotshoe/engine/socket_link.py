@@ -125,12 +125,14 @@ class SocketLink:
         self._waker.close()
 
     def _connect(self) -> tuple[Connection, EngineInfo]:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock: socket.socket | None = None
         try:
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             sock.settimeout(CONNECT_S)
             sock.connect(str(self._path))
         except OSError as error:
-            sock.close()
+            if sock is not None:  # else there are too many open files
+                sock.close()
             raise EngineError(f"no engine listens at {self._path}: {error.strerror}") from error
         connection = Connection(sock, self._waker.wake)
         try:
@@ -173,7 +175,7 @@ class SocketLink:
     def _pump(self, connection: Connection) -> None:
         """Hand on what comes, or let a loop do so, until the engine or this link has gone."""
         loop: asyncio.AbstractEventLoop | None = None
-        with selectors.DefaultSelector() as selector:
+        with selectors.PollSelector() as selector:  # which needs no descriptor of its own
             selector.register(self._waker, selectors.EVENT_READ)
             selector.register(connection, selectors.EVENT_READ)
             self._hand_on(connection)  # what came along with the welcome

@@ -8,7 +8,6 @@ A single case runs in this one, where a debugger finds it.
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hotshoe.cli.parser import EntryAction, entry_text, json_or_text
+from hotshoe.engine.spawn import ending
 
 #: A case of any device takes far less, even where something is compiled for it.
 HUNG_S = 900.0
@@ -124,10 +124,8 @@ def run_apart(words: list[str]) -> int:
         print(out, end="")
         if process.returncode >= 0:
             return process.returncode
-        name = signal.Signals(-process.returncode).name
-        what = (
-            f"one case did not end within {HUNG_S:g} s" if hung else f"the process died of {name}"
-        )
+        how = ending(process.returncode)
+        what = f"one case did not end within {HUNG_S:g} s" if hung else f"the process was {how}"
         print(f"WRONG: {what}\n  repeat: {record.read() or 'before its first case'}")
         return 1
 

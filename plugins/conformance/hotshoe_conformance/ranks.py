@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, replace
 
+from hotshoe.engine.spawn import ending
 from hotshoe.errors import EngineError
 from hotshoe_conformance.cases.base import Case
 from hotshoe_conformance.cases.communicator import DIES, ENDINGS, LOSSES, TIMEOUT_S
@@ -122,7 +122,7 @@ class Group:
             process.wait(GRACE_S)
         code = process.returncode
         if code is not None and code < 0:
-            return f"rank {rank} was killed by {signal.Signals(-code).name}"
+            return f"rank {rank} was {ending(code)}"
         return f"rank {rank} ended with {code}; its error is above"
 
 

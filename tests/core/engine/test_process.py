@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+import hotshoe.engine.process
 from hotshoe import AsyncEngine, EngineConfig, SamplingParams, TokensPrompt
 from hotshoe.engine.process import EngineProcess
 from hotshoe.errors import (
@@ -129,10 +131,132 @@ def test_a_killed_engine_is_replaced_as_often_as_allowed(start: Start, caplog) -
     assert caplog.text.count("the engine process has ended: killed by SIGKILL") == 3
 
 
+def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
+    own = hotshoe.engine.process.LOG.name
+    return [record.getMessage() for record in caplog.records if record.name == own]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGRTMIN + 5])
+def test_an_engine_that_stays_dead_is_one_line_in_the_log(
+    config: Configure, caplog: pytest.LogCaptureFixture, number: int
+) -> None:
+    process = EngineProcess(config())
+    process.wait()
+    os.kill(process.pid, number)
+    within(SOON_S, lambda: process.is_over)
+    process.close()
+    [line] = logged(caplog)
+    name = "SIGKILL" if number == signal.SIGKILL else f"signal {number}"
+    assert line == (
+        f"the engine process has ended: killed by {name}; "
+        "no other one is started (--engine-restarts 0)"
+    )
+
+
+@pytest.fixture
+def kill(
+    config: Configure, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., EngineProcess]]:
+    """Kill an engine whose next ones cannot load, the first `num_bad` of them."""
+    plain = EngineProcess._spawn
+    running: list[EngineProcess] = []
+
+    def make(num_bad: int, num_restarts: int) -> EngineProcess:
+        good = config(engine_restarts=num_restarts)
+        bad = config({"load_error": "a torn\nfile"}, engine_restarts=num_restarts)
+
+        def spawn(self: EngineProcess) -> None:
+            self._config = bad if 0 < self.num_restarts <= num_bad else good
+            plain(self)
+
+        monkeypatch.setattr(EngineProcess, "_spawn", spawn)
+        running.append(EngineProcess(good))
+        running[0].wait()
+        os.kill(running[0].pid, signal.SIGKILL)
+        return running[0]
+
+    yield make
+    running[0].close()
+
+
+def test_why_other_engines_do_not_start_is_logged(
+    kill: Callable[..., EngineProcess], monkeypatch: pytest.MonkeyPatch, caplog
+) -> None:
+    monkeypatch.setattr(hotshoe.engine.process, "PAUSE_S", 0.01)
+    process = kill(num_bad=2, num_restarts=2)
+    within(SOON_S, lambda: process.is_over)
+    assert logged(caplog) == [
+        "the engine process has ended: killed by SIGKILL; starting another one (1 of 2)",
+        "another engine (1 of 2) did not start: a torn file; starting another one (2 of 2)",
+        "another engine (2 of 2) did not start: a torn file; "
+        "no other one is started (--engine-restarts 2)",
+    ]
+
+
+def test_an_engine_starts_behind_others_that_could_not(
+    kill: Callable[..., EngineProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hotshoe.engine.process, "PAUSE_S", 0.01)
+    process = kill(num_bad=4, num_restarts=5)
+    within(60, lambda: process.num_restarts == 5 and not process.is_restarting)
+    assert not process.is_over
+    engine = AsyncEngine.connect(process.path)
+    assert asyncio.run(collect(engine, 1)) == [2, 3, 4]
+    engine.close()
+
+
+def test_a_pause_between_engines_ends_with_all(
+    kill: Callable[..., EngineProcess], monkeypatch: pytest.MonkeyPatch, caplog
+) -> None:
+    for name in ("PAUSE_S", "MAX_PAUSE_S"):
+        monkeypatch.setattr(hotshoe.engine.process, name, 90.0)
+    process = kill(num_bad=2, num_restarts=2)
+    within(SOON_S, lambda: "(1 of 2) did not start" in caplog.text)
+    begin = time.monotonic()
+    process.close()
+    assert time.monotonic() - begin < SOON_S
+    assert len(logged(caplog)) == 2
+
+
+@contextlib.contextmanager
+def no_descriptors() -> Iterator[None]:
+    """Let this process open nothing more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_front_end_without_descriptors_finds_the_new_engine_later(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog
+) -> None:
+    monkeypatch.setattr(hotshoe.engine.process, "PAUSE_S", 0.1)
+    engine = start("process", engine_restarts=1000)
+
+    async def main() -> None:
+        assert await collect(engine, 1) == [2, 3, 4]
+        with no_descriptors():
+            await asyncio.sleep(1)  # for some signs of life
+            os.kill(pid_of(engine), signal.SIGKILL)
+            while "(1 of 1000) did not start: [Errno 24]" not in caplog.text:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.5)  # for some attempts to find it
+        while True:
+            with contextlib.suppress(EngineDeadError):
+                assert await collect(engine, 7) == [8, 9, 10]
+                return
+            await asyncio.sleep(0.05)
+
+    asyncio.run(asyncio.wait_for(main(), 90))
+
+
 @pytest.mark.parametrize("fault", ["stopped", "hanging"])
 def test_a_stuck_engine_is_killed_and_replaced(start: Start, fault: str) -> None:
     faults = {"hang_step": 5, "hang_s": 60} if fault == "hanging" else {}
-    engine = start("process", faults, engine_stall_timeout_s=2.0, engine_restarts=1)
+    # So long, and so often, that a slow machine may make others seem stuck as well.
+    engine = start("process", faults, engine_stall_timeout_s=4.0, engine_restarts=5)
 
     async def main() -> None:
         first = pid_of(engine)

@@ -65,7 +65,7 @@ def test_a_kernel_that_takes_the_process_down_is_named(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert main(list(NARROW)) == 1
     out = capsys.readouterr().out
-    assert "WRONG: the process died of SIGABRT" in out
+    assert "WRONG: the process was killed by SIGABRT" in out
     assert re.search(r"--slot rms_norm --candidate deadly --case \d+ --seed 1", out)
 
 

@@ -71,7 +71,14 @@ def test_a_process_that_goes_is_named_and_the_rest_goes_on(play, script, defect)
 
 def test_a_process_that_hangs_is_not_waited_for(play, monkeypatch) -> None:
     monkeypatch.setattr(ranks, "CASE_S", 3.0)
-    found = play("if job['rank'] and case == 5: time.sleep(600)")
+    script = """done = os.path.join(job["directory"], "done")
+    if case == 9 and not job["rank"]:
+        open(done, "w").close()  # so rank 0 has answered all, however slow it is
+    while case == 4 and job["rank"] and not os.path.exists(done):
+        time.sleep(0.01)
+    if case == 5 and job["rank"]:
+        time.sleep(600)"""
+    found = play(script)
     assert found == [(4, ""), (5, "no answer of rank 1 within 3 s"), (9, "")]
 
 
