@@ -89,9 +89,13 @@ def read_stream(pieces: Iterable[tuple[float, bytes]]) -> Stream:
 
 def _events(pieces: Iterable[tuple[float, bytes]]) -> Iterator[tuple[float, bytes]]:
     """Cut the body into the data of its events; comments and other fields are passed over."""
-    rest = b""
+    unfinished: list[bytes] = []  # joined once its end has come, however many pieces it has
     for moment, piece in pieces:
-        *lines, rest = (rest + piece).split(b"\n")
+        unfinished.append(piece)
+        if b"\n" not in piece:
+            continue
+        *lines, rest = b"".join(unfinished).split(b"\n")
+        unfinished = [rest]
         for line in lines:
             if line.startswith(b"data:"):
                 yield moment, line[5:].strip()

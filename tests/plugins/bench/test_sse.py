@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -95,3 +96,12 @@ def test_errors(body: bytes, error: str) -> None:
 
 def test_an_empty_body() -> None:
     assert read_stream([]) == Stream()
+
+
+def test_an_event_in_many_pieces_is_put_together_once() -> None:
+    text = "x" * 6_400_000
+    body = token(text)
+    pieces = [(0.0, body[i : i + 32]) for i in range(0, len(body), 32)]
+    begin = time.process_time()  # which a machine that pauses does not count
+    assert len(read_stream(pieces).token_times_s) == 1
+    assert time.process_time() - begin < 20  # a copy of the rest for every piece takes minutes
