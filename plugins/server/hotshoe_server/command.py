@@ -13,7 +13,7 @@ from hotshoe.config import EngineConfig
 from hotshoe.lazy import resolve_lazy
 from hotshoe.plugins import PluginManager
 from hotshoe_server.config import SERVER_GROUPS, ServerConfig
-from hotshoe_server.extensions import ServerExtension
+from hotshoe_server.extensions import ServerExtension, blamed
 from hotshoe_server.signals import end_at_sigterm, ignore_signals
 
 if TYPE_CHECKING:
@@ -91,8 +91,16 @@ def check_early(config: ServerConfig, plugins: PluginManager) -> None:
 
 
 def find_extensions(plugins: PluginManager) -> dict[str, ServerExtension]:
-    """Return what plugins add to the server, by name."""
-    return {name: resolve_lazy(target) for name, target in sorted(plugins.mapping(HOOK).items())}
+    """Return what plugins add to the server, by name.
+
+    Raises:
+        PluginError: One cannot be imported.
+    """
+    found = {}
+    for name, target in sorted(plugins.mapping(HOOK).items()):
+        with blamed(name):
+            found[name] = resolve_lazy(target)
+    return found
 
 
 def with_options(

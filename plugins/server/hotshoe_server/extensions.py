@@ -16,11 +16,13 @@ only for `--help`: keep it light, and let `build` name the heavy part as `"modul
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hotshoe.errors import HotshoeError, PluginError
+from hotshoe.plugins.manager import cause_of
 from hotshoe.types import RequestTiming, SamplingParams
 
 if TYPE_CHECKING:
@@ -170,3 +172,20 @@ class ServerExtension:
 
     build: Callable[[ServerState, Any], Parts] | str
     options: type[Any] | None = None
+
+
+@contextmanager
+def blamed(name: str) -> Iterator[None]:
+    """Name the extension whose code runs here, should it fail.
+
+    Raises:
+        PluginError: It raised what nobody raises on purpose, or wanted to end the process.
+    """
+    try:
+        yield
+    except (HotshoeError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # foreign code may raise anything at all
+        raise PluginError(
+            f"server extension {name} is broken: {cause_of(error)}; mend or uninstall it"
+        ) from error

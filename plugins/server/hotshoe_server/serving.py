@@ -32,7 +32,7 @@ from hotshoe.text.response import choose_format
 from hotshoe_server.app import create_app
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.errors import ApiError
-from hotshoe_server.extensions import Parts, ServerExtension
+from hotshoe_server.extensions import Parts, ServerExtension, blamed
 from hotshoe_server.guard import ADMIN_SOCKET
 from hotshoe_server.protocol import let_in, protocol_for
 from hotshoe_server.renderer import Renderer
@@ -163,10 +163,10 @@ class Server:
         state = make_state(self._config, client, self._plugins, self._shared)
         stack.callback(state.renderer.close)
         stack.callback(state.store.close)
-        parts: list[Parts] = [
-            resolve_lazy(extension.build)(state, options)
-            for extension, options in self._extensions.values()
-        ]
+        parts: list[Parts] = []
+        for name, (extension, options) in self._extensions.items():
+            with blamed(name):
+                parts.append(resolve_lazy(extension.build)(state, options))
         for part in parts:
             if part.lifespan is not None:
                 await stack.enter_async_context(part.lifespan())

@@ -2,7 +2,8 @@
 
 The supervisor owns the listening sockets, the engine, the API processes and the store of responses;
 it answers no HTTP itself. Each API process is told what it is over a private channel, whose end
-tells it that the supervisor is gone. One that dies is started anew.
+tells it that the supervisor is gone. One that dies is started anew; when none serves, and one ends
+again and again before it could, the server gives up.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import msgspec
 
 from hotshoe.config import EngineConfig
 from hotshoe.engine.process import EngineProcess
-from hotshoe.engine.spawn import spawn
+from hotshoe.engine.spawn import ending, spawn
 from hotshoe_server.admin_socket import AdminSocket
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.signals import signals_call
@@ -32,10 +33,14 @@ from hotshoe_server.store_link import serve_store
 
 COMMAND = (sys.executable, "-P", "-m", "hotshoe_server.api_process")
 POLL_S = 0.1
-RESTART_S = 1.0
+#: Between two starts of an API process: so long at least, longer with each that was in vain.
+RESTART_S, MAX_RESTART_S = 1.0, 30.0
+#: How many in a row may end before they serve, while no other does.
+TRIES = 3
 #: Beyond the shutdown timeout: how long a process may take to end.
 EXIT_S = 10.0
-#: Exit code of an API process that would fail again: it has said what the user's mistake is.
+#: Exit code of an API process that would fail again: it has said what the user's mistake is. While
+#: another one serves, it is tried again nevertheless: what has changed since then may change back.
 HOPELESS = 2
 
 
@@ -67,12 +72,19 @@ SERVING = b"serving\n"
 
 @dataclass(slots=True)
 class Worker:
-    """An API process, the channel to it, and the task that answers it about stored responses."""
+    """An API process, the channel to it, and the task that answers it about stored responses.
+
+    Attributes:
+        num_failed: How many in its place ended before they served, since one did.
+        has_served: As far as was heard; see `serves`.
+    """
 
     process: subprocess.Popen[bytes]
     channel: socket.socket
     storing: asyncio.Task[None]
     started_s: float
+    num_failed: int
+    has_served: bool = False
 
     def tell(self, message: bytes) -> None:
         """Send, unless it has died already, which the watch will see."""
@@ -80,10 +92,15 @@ class Worker:
             self.channel.sendall(message)
 
     def serves(self) -> bool:
-        """Return whether it has said so since this was asked last."""
-        with contextlib.suppress(OSError):  # nothing yet, or it has died
-            return bool(self.channel.recv(len(SERVING), socket.MSG_DONTWAIT))
-        return False
+        """Return whether it has said so, even if it has ended since."""
+        with contextlib.suppress(OSError):  # nothing new
+            self.has_served |= bool(self.channel.recv(len(SERVING), socket.MSG_DONTWAIT))
+        return self.has_served
+
+    def is_due(self) -> bool:
+        """Return whether one that has ended may be replaced by now."""
+        pause_s = min(RESTART_S * (1 + self.num_failed), MAX_RESTART_S)
+        return time.monotonic() - self.started_s > pause_s
 
     def release(self) -> None:
         """Let go of what led to a process that has ended."""
@@ -131,19 +148,29 @@ class Supervisor:
         return self._code
 
     async def _run(self, listener: int, admin: AdminSocket | None) -> None:
-        with signals_call(self._stop.set):
+        with signals_call(self._on_signal):
             engine = EngineProcess(self._engine_config)
             booting = asyncio.create_task(asyncio.to_thread(engine.wait))
             spawn_one = partial(self._spawn, str(engine.path), listener, admin)
             try:
-                self._workers = [spawn_one(index) for index in range(self._config.api_processes)]
-                await self._watch(booting, spawn_one)
+                self._workers = [spawn_one(i, 0) for i in range(self._config.api_processes)]
+                await self._watch(engine, booting, spawn_one)
             finally:
                 await self._end()
                 engine.close()
                 await asyncio.gather(booting, return_exceptions=True)
 
-    async def _watch(self, booting: asyncio.Task[None], spawn_one: Callable[[int], Worker]) -> None:
+    def _on_signal(self) -> None:
+        if self._stop.is_set():  # what ends already is told not to wait
+            self._terminate()
+        self._stop.set()
+
+    async def _watch(
+        self,
+        engine: EngineProcess,
+        booting: asyncio.Task[None],
+        spawn_one: Callable[[int, int], Worker],
+    ) -> None:
         """Wait for a signal, and for what befalls the processes meanwhile."""
         while not self._stop.is_set():
             with contextlib.suppress(TimeoutError):
@@ -157,19 +184,47 @@ class Supervisor:
                 for worker in self._workers[1:]:
                     worker.tell(READY)
             for index, worker in enumerate(self._workers):
-                old_enough = time.monotonic() - worker.started_s > RESTART_S
                 if self._stop.is_set() or worker.process.poll() is None:
                     continue
-                if worker.process.returncode == HOPELESS:
-                    self._code = HOPELESS
+                if self._gives_up(index, worker):
                     self._stop.set()
-                elif old_enough:
-                    self._say(f"API process {index} has ended; starting another one")
-                    worker.release()
-                    self._workers[index] = spawn_one(index)
+                elif worker.is_due() and not engine.is_restarting:  # which it could not reach
+                    self._replace(index, worker, spawn_one)
+
+    def _gives_up(self, index: int, worker: Worker) -> bool:
+        """Return whether to end with `_code`, as this one has ended and none serves."""
+        if any(one.serves() for one in self._workers):
+            return False
+        code = worker.process.returncode
+        if code == HOPELESS:
+            self._code = HOPELESS
+        elif worker.num_failed + 1 >= TRIES:
+            self._say(
+                f"API process {index} has ended {TRIES} times before it could serve, the last time "
+                f"with {ending(code)}; giving up: what it wrote above says why"
+            )
+            self._code = 1
+        return bool(self._code)
+
+    def _replace(self, index: int, worker: Worker, spawn_one: Callable[[int, int], Worker]) -> None:
+        how = ending(worker.process.returncode)
+        self._say(f"API process {index} has ended ({how}); starting another one")
+        failed = 0 if worker.serves() else worker.num_failed + 1
+        worker.release()
+        try:
+            self._workers[index] = spawn_one(index, failed)
+        except OSError as error:  # later there may be memory and descriptors again
+            self._say(f"API process {index} cannot be started: {error}")
+            worker.num_failed, worker.has_served = failed, False
+            worker.started_s = time.monotonic()
 
     def _spawn(
-        self, engine_socket: str, listener: int, admin: AdminSocket | None, index: int
+        self,
+        engine_socket: str,
+        listener: int,
+        admin: AdminSocket | None,
+        index: int,
+        num_failed: int,
     ) -> Worker:
         """Start an API process and tell it all that it needs."""
         ours, theirs = socket.socketpair()
@@ -190,7 +245,7 @@ class Supervisor:
                 answers_early=index == 0 and not self._engine_serves,
             )
         storing = asyncio.create_task(serve_store(self._store, ours))
-        worker = Worker(process, channel, storing, time.monotonic())
+        worker = Worker(process, channel, storing, time.monotonic(), num_failed)
         worker.tell(msgspec.json.encode(mission) + b"\n")
         if self._first_serves if index else self._engine_serves:
             worker.tell(READY)
@@ -198,9 +253,7 @@ class Supervisor:
 
     async def _end(self) -> None:
         """Let the API processes drain, and kill those that do not end."""
-        for worker in self._workers:
-            if worker.process.poll() is None:
-                worker.process.terminate()
+        self._terminate()
         limit = time.monotonic() + self._config.shutdown_timeout_s + EXIT_S
         while any(worker.process.poll() is None for worker in self._workers):
             if time.monotonic() > limit:
@@ -209,3 +262,8 @@ class Supervisor:
             await asyncio.sleep(POLL_S)
         for worker in self._workers:
             worker.release()
+
+    def _terminate(self) -> None:
+        for worker in self._workers:
+            if worker.process.poll() is None:
+                worker.process.terminate()

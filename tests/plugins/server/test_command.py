@@ -1,10 +1,12 @@
 """`hotshoe serve`: options of extensions, warnings."""
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 
 from hotshoe.config import option
+from hotshoe.errors import PluginError
 from hotshoe_server.command import find_extensions, warn, with_options
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.extensions import ServerExtension
@@ -24,6 +26,13 @@ def test_every_extension_gets_its_own_options() -> None:
         "a": given,
         "b": None,
     }
+
+
+@pytest.mark.parametrize("target", ["no_such_module:EXTENSION", "hotshoe:NO_SUCH", "nothing"])
+def test_an_extension_that_cannot_be_imported_is_named(target: str) -> None:
+    plugins = SimpleNamespace(mapping=lambda hook: {"torn": target})
+    with pytest.raises(PluginError, match=r"server extension torn is broken: \w+Error: "):
+        find_extensions(plugins)
 
 
 def test_installed_extensions_are_light_to_find(plugins) -> None:

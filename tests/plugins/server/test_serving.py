@@ -24,6 +24,21 @@ NULL = ("demo", "--platform", "null")
 LONG = {"prompt": "One day", "max_tokens": 1500, "ignore_eos": True, "stream": True}
 
 
+#: What a library does to whoever imports it, too late for the start to go on without it.
+TORN_PLUGIN = """
+import sys
+from hotshoe.plugins import hookimpl
+from hotshoe_server.extensions import ServerExtension
+
+HOTSHOE_HOOK_API = 1
+EXTENSION = ServerExtension(build=lambda server, options: sys.exit(0))
+
+@hookimpl
+def hotshoe_server_extensions():
+    return {"torn": "hotshoe_torn:EXTENSION"}
+"""
+
+
 class Stream:
     """A streamed answer, past its first event."""
 
@@ -55,6 +70,10 @@ def load_of(server) -> dict[str, float]:
 def children(pid: int) -> list[int]:
     text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     return [int(word) for word in text.split()]
+
+
+def command_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text()
 
 
 def is_running(pid: int) -> bool:
@@ -132,6 +151,23 @@ def test_mistakes_end_with_2(arguments: list[str], message: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_an_extension_that_cannot_be_built_is_named(
+    run_server, tmp_path, monkeypatch, processes: str
+) -> None:
+    (tmp_path / "hotshoe_torn.py").write_text(TORN_PLUGIN)
+    info = tmp_path / "hotshoe_torn-0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hotshoe-torn\nVersion: 0\n")
+    (info / "entry_points.txt").write_text("[hotshoe]\ntorn = hotshoe_torn\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    server = run_server(*NULL, "--api-processes", processes, ready=False)
+    assert server.process.wait(120) == 2
+    log = server.log.read_text()
+    assert log.count("hotshoe: error: server extension torn is broken: SystemExit: 0") == 1
+    assert "Traceback" not in log
+
+
 def test_one_file_configures_engine_and_server(run_server, tmp_path) -> None:
     config = tmp_path / "serve.yaml"
     config.write_text("platform: null\nserved_model_name: [mine]\nmax-model-len: 64\n")
@@ -198,6 +234,28 @@ def test_sigterm_aborts_what_takes_too_long(run_server) -> None:
     text = stream.read()
     assert '"code":"shutting_down"' in text.rstrip().splitlines()[-1]
     assert server.process.wait(120) == 0
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_second_signal_aborts_at_once(run_server, processes: str) -> None:
+    words = ("--shutdown-timeout-s", "600", "--api-processes", processes)
+    server = run_server("demo", *words)
+    stream = Stream(server)
+    [engine] = [pid for pid in children(server.process.pid) if "engine.child" in command_of(pid)]
+    with stopped(engine):  # so that the request does not end by itself
+        server.process.terminate()
+        wait_for(lambda: "shutting down" in server.log.read_text())
+        assert server.process.poll() is None
+        server.process.terminate()
+
+    def has_ended() -> bool:
+        server.process.terminate()  # again, as two that come together are one
+        return server.process.poll() is not None
+
+    wait_for(has_ended)
+    assert '"code":"shutting_down"' in stream.read().rstrip().splitlines()[-1]
+    assert server.stop() == 0
+    assert "Traceback" not in server.log.read_text()
 
 
 def test_a_deadline_ends_a_long_answer(run_server) -> None:
@@ -277,11 +335,15 @@ def test_a_killed_engine_fails_requests_and_is_replaced(run_server) -> None:
     assert answer.status_code == 200
 
 
-def test_a_killed_engine_turns_health_red(run_server) -> None:
-    server = run_server(*NULL, "--engine-restarts", "0")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_an_engine_that_is_gone_or_stuck_turns_health_red(run_server, number: int) -> None:
+    server = run_server(*NULL, "--engine-restarts", "0", "--engine-stall-timeout-s", "3")
     [engine] = children(server.process.pid)
-    subprocess.run(["kill", "-9", str(engine)], check=True)
+    os.kill(engine, number)
     server.wait("/health", 503)
+    wait_for(lambda: not is_running(engine))
+    said = "no other one is started (--engine-restarts 0)"
+    wait_for(lambda: said in server.log.read_text())
     assert server.get("/live").status_code == 200
     answer = server.post("/v1/completions", prompt="x")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine_dead")
@@ -290,11 +352,10 @@ def test_a_killed_engine_turns_health_red(run_server) -> None:
 
 @pytest.mark.slow
 def test_a_stopped_engine_fails_requests_and_is_replaced(run_server) -> None:
-    server = run_server("demo", "--engine-stall-timeout-s", "1", "--engine-restarts", "1")
+    server = run_server("demo", "--engine-stall-timeout-s", "3", "--engine-restarts", "5")
     stream = Stream(server)
     [engine] = children(server.process.pid)
     os.kill(engine, signal.SIGSTOP)
-    server.wait("/health", 503)
     assert '"code":"engine_dead"' in stream.read()
     server.wait("/health", 200)
     assert not is_running(engine)

@@ -1,15 +1,23 @@
 """Several API processes: they share a port and an engine, and are replaced when they die."""
 
+import asyncio
 import contextlib
 import os
 import signal
+import socket
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
-from tests.plugins.server.conftest import stopped
+from tests.plugins.server.conftest import KEY, stopped
 from tests.plugins.server.test_serving import Stream
+
+from hotshoe import EngineConfig
+from hotshoe_server import supervisor
+from hotshoe_server.config import ServerConfig
+from hotshoe_server.supervisor import HOPELESS, SERVING, TRIES, Supervisor, Worker
 
 NULL = ("demo", "--platform", "null", "--api-processes", "2")
 
@@ -162,3 +170,134 @@ def test_a_mistake_that_all_would_repeat(run_server, tmp_path) -> None:
         assert server.process.wait(120) == 2
         log = server.log.read_text()
         assert log.count("hotshoe: error") == 1 and "Traceback" not in log
+
+
+def test_api_processes_that_never_start_end_the_server(run_server, tmp_path, monkeypatch) -> None:
+    (tmp_path / "uvloop.py").write_text("raise ImportError('this uvloop is torn')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    server = run_server(*NULL, ready=False)
+    assert server.process.wait(120) == 1
+    log = server.log.read_text()
+    assert "this uvloop is torn" in log
+    assert log.count("giving up: what it wrote above says why") == 1
+    assert log.count("has ended (exit code 1); starting another one") in (2, 3, 4)
+
+
+def test_what_is_killed_before_it_serves_is_tried_again(run_server) -> None:
+    server = run_server(*NULL, ready=False)
+    wait_for(lambda: len(children(server.process.pid, "api_process")) == 2)
+    for worker in children(server.process.pid, "api_process"):
+        os.kill(worker, signal.SIGKILL)
+    said = "has ended (killed by SIGKILL); starting another one"
+    wait_for(lambda: server.log.read_text().count(said) == 2)
+    server.wait("/ready")
+    assert server.stop() == 0
+
+
+def test_a_mistake_made_later_ends_nobody_who_serves(run_server, tmp_path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(KEY)
+    server = run_server(*NULL, "--api-key-file", str(keys))
+    first, second = children(server.process.pid, "api_process")
+
+    def status() -> int:  # by a new connection
+        headers = {"authorization": f"Bearer {KEY}"}
+        return httpx.get(f"{server.url}/health", headers=headers, timeout=60).status_code
+
+    with stopped(first):
+        assert status() == 200  # so the second one serves
+    keys.unlink()
+    os.kill(first, signal.SIGKILL)
+    said = f"API process 0 has ended (exit code {HOPELESS}); starting another one"
+    wait_for(lambda: said in server.log.read_text())
+    assert status() == 200
+    keys.write_text(KEY)
+    with stopped(second):
+        assert status() == 200
+    assert server.stop() == 0
+
+
+LIVES, WAITS, ENDED, FAILED = (True, None), (False, None), (True, -9), (False, 1)
+#: One that the system does not let start.
+UNABLE = (False, 0)
+
+
+async def watched(
+    told: list[list[tuple[bool, int | None]]], engine: object, enough: list[int]
+) -> tuple[int, list[int], list[str]]:
+    """Let a supervisor watch processes that end as told.
+
+    Args:
+        told: For each place its processes one after the other, the last for ever: whether it has
+            served, and with which code it has ended; None for one that lives.
+        engine: As in `EngineProcess`, what is read of it.
+        enough: Where so many have been started in each place, the supervisor is told to stop.
+
+    Returns:
+        The exit code, how many were started in each place, and what was said.
+    """
+    lines: list[str] = []
+    owner = Supervisor(EngineConfig(), ServerConfig(), {}, lines.append)
+    started = [0] * len(told)
+
+    def spawn(place: int, num_failed: int) -> Worker:
+        now = told[place][min(started[place], len(told[place]) - 1)]
+        started[place] += 1
+        if now is UNABLE:
+            raise OSError("out of memory")
+        served, code = now
+        if started == enough:
+            owner._stop.set()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            theirs.sendall(SERVING if served else b"")
+        process = SimpleNamespace(poll=lambda: code, returncode=code)
+        return Worker(process, ours, asyncio.create_task(asyncio.sleep(0)), 0.0, num_failed)
+
+    owner._workers = [spawn(place, 0) for place in range(len(told))]
+    booting = asyncio.create_task(asyncio.sleep(0))
+    await asyncio.wait_for(owner._watch(engine, booting, spawn), 60)
+    for worker in owner._workers:
+        worker.release()
+    owner._shared_file.close()
+    return owner._code, started, lines
+
+
+@pytest.mark.parametrize(
+    ("told", "enough", "code"),
+    [
+        ([[FAILED], [WAITS]], [TRIES, 1], 1),
+        ([[FAILED], [FAILED]], [TRIES, TRIES], 1),
+        ([[FAILED, FAILED, ENDED] * 3 + [LIVES], [WAITS]], [10, 1], 0),
+        ([[LIVES], [FAILED]], [1, 3 * TRIES], 0),
+        ([[ENDED, UNABLE, UNABLE, LIVES], [LIVES]], [4, 1], 0),
+        ([[ENDED, UNABLE], [WAITS]], [1 + TRIES, 1], 1),
+        ([[(False, HOPELESS)], [WAITS]], [1, 1], HOPELESS),
+        ([[LIVES], [(False, HOPELESS)]], [1, 2 * TRIES], 0),
+    ],
+)
+def test_who_is_replaced_how_often(monkeypatch, told, enough: list[int], code: int) -> None:
+    for name in ("POLL_S", "RESTART_S"):
+        monkeypatch.setattr(supervisor, name, 0.0)
+    engine = SimpleNamespace(is_restarting=False)
+    found, started, lines = asyncio.run(watched(told, engine, enough if code == 0 else []))
+    assert (found, started) == (code, enough)
+    assert [line for line in lines if "giving up" in line] == (lines[-1:] if code == 1 else [])
+
+
+def test_nobody_is_replaced_while_the_engine_is(monkeypatch) -> None:
+    monkeypatch.setattr(supervisor, "POLL_S", 0.0)
+    asked = 0
+
+    class Engine:
+        @property
+        def is_restarting(self) -> bool:
+            nonlocal asked
+            asked += 1
+            return asked < 20
+
+    assert asyncio.run(watched([[ENDED, LIVES]], Engine(), [2]))[1:] == (
+        [2],
+        ["API process 0 has ended (killed by SIGKILL); starting another one"],
+    )
+    assert asked == 20
