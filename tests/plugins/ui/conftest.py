@@ -108,8 +108,8 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def page(chromium: Browser) -> Iterator[Browser]:
-    """The browser, with nothing to complain about before and after."""
+def page(chromium: Browser, server: FakeServer) -> Iterator[Browser]:
+    """The browser, with nothing to complain about before and after, while the server is there."""
     chromium.complaints.clear()
     yield chromium
     chromium.open("about:blank")
