@@ -128,11 +128,14 @@ def _as_json(text: str, types: frozenset[str]) -> str:
 
 
 def _json_types(text: str) -> frozenset[str]:
-    """Return the types that a JSON value has, none when the text is no such value."""
-    wrapped = f'{{"":{text}}}'
-    scanner = JsonObject()
-    if scanner.advance(wrapped, 0) != len(wrapped) or not scanner.done:
-        return frozenset()
+    """Return the types that a JSON value has; none when the text is no value, or several."""
+    # What stands alone may stand in both brackets; of several values, behind commas, either all
+    # have keys or none has.
+    for begin, end in (('{"":', "}"), ("[", "]")):
+        wrapped = begin + text + end
+        scanner = JsonObject(begin[0])
+        if scanner.advance(wrapped, 0) != len(wrapped) or not scanner.done:
+            return frozenset()
     number = int if text.removeprefix("-").isdecimal() else float
     return _TYPES[_BEGINS.get(text[0], number)]
 
