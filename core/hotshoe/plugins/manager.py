@@ -246,8 +246,13 @@ def _check_plugin(name: str, plugin: Any, hooks: Sequence[str]) -> int:
     stated = getattr(plugin, "HOTSHOE_HOOK_API", None)
     built_for = stated if isinstance(stated, tuple) else (stated, stated)
     served = (hookspecs.HOOK_API - 1, hookspecs.HOOK_API)
+    if stated is None:
+        raise PluginError(
+            "it does not say for which hook API it was built; "
+            f"its module states HOTSHOE_HOOK_API = {served[1]}, or the version that it knows"
+        )
     if len(built_for) != 2 or not all(isinstance(version, int) for version in built_for):
-        raise PluginError(_version_text("None" if stated is None else repr(stated), served))
+        raise PluginError(_version_text(repr(stated), served))
     first, last = (int(version) for version in built_for)
     if first > served[1] or last < served[0]:
         raise PluginError(

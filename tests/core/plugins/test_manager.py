@@ -122,11 +122,15 @@ def test_a_plugin_that_cannot_be_imported_is_broken_not_absent() -> None:
 
 
 def test_other_hook_versions_are_refused_with_both_versions() -> None:
-    found = errors(too_old=TooOld(), too_new=TooNew(), stranger=Stranger(), same=Plugin())
+    found = errors(too_old=TooOld(), too_new=TooNew(), same=Plugin())
     assert found["same"] is None
-    for name, version in (("too_old", HOOK_API - 2), ("too_new", HOOK_API + 1), ("stranger", None)):
+    for name, version in (("too_old", HOOK_API - 2), ("too_new", HOOK_API + 1)):
         assert f"built for hook API {version}" in found[name]
         assert f"serves {HOOK_API - 1} and {HOOK_API}" in found[name]
+
+
+def test_a_plugin_that_states_no_version_is_told_what_to_state() -> None:
+    assert f"states HOTSHOE_HOOK_API = {HOOK_API}" in errors(stranger=Stranger())["stranger"]
 
 
 def test_the_version_before_is_served_and_warned_about() -> None:
