@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 _SINCE = "since"
+#: The letters that the axes of a `KVLayout` may have, sorted.
+_AXES = ("dht", "Ddht", "Tdht", "DTdht")
 
 
 def since(hook_api: int, default: Any) -> Any:
@@ -42,12 +44,24 @@ class KVLayout:
     axis split by `pack`, its lower-case letter then the inner part of size `pack`. So "thd" is
     plain token-major, and "hDtd" with pack 2 keeps pairs of channels together for each token.
     A layer's cache tensor is [2, num_blocks, block_size * num_kv_heads * head_dim], K first.
+
+    Raises:
+        ValueError: The axes are none.
     """
 
     name: str
     k_axes: str
     v_axes: str
     pack: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("k_axes", "v_axes"):
+            axes = getattr(self, name)
+            if "".join(sorted(axes)) not in _AXES:
+                raise ValueError(
+                    f"KVLayout.{name} has h, t and d once each, and T or D where t or d is split, "
+                    f"not {axes!r}"
+                )
 
     def block_shape(
         self, axes: str, block_size: int, num_kv_heads: int, head_dim: int

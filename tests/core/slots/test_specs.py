@@ -38,6 +38,13 @@ def test_a_block_never_changes_its_size(axes, pack, heads, tokens, channels):
     assert math.prod(shape) == tokens * pack * heads * channels * pack
 
 
+@pytest.mark.parametrize("axes", ["hxd", "ht", "thdd", "hDT", "HTdt", ""])
+def test_axes_that_are_none_are_refused(axes):
+    for k_axes, v_axes, name in ((axes, "thd", "k_axes"), ("thd", axes, "v_axes")):
+        with pytest.raises(ValueError, match=rf"KVLayout\.{name} has h, t and d"):
+            KVLayout("x", k_axes, v_axes, 2)
+
+
 def test_layouts_compare_by_value():
     assert KVLayout("plain", "thd", "thd") == PLAIN_LAYOUT
     assert hash(KVLayout("plain", "thd", "thd", 2)) != hash(PLAIN_LAYOUT)
