@@ -222,9 +222,13 @@ def _memory_defect(problem: Any, op: Any) -> str:
 
 def _layout_defect(candidate: Candidate, op: Any, spec: Any, facts: DeviceFacts) -> str:
     """Compare the layout that was declared with the one that the operation reads."""
-    if candidate.layout is None or candidate.layout(spec, facts) == op.layout:
+    if candidate.layout is None:
         return ""
-    return f"declares layout {candidate.layout(spec, facts)}, but reads {op.layout}"
+    try:
+        declared = candidate.layout(spec, facts)
+    except Exception as error:
+        return f"layout() raises {cause(error)}"
+    return "" if declared == op.layout else f"declares layout {declared}, but reads {op.layout}"
 
 
 def _invariance_defect(problem: Any, op: Any, whole: Mapping[str, Tensor], place: Place) -> str:

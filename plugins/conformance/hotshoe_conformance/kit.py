@@ -250,11 +250,17 @@ class Kit:
 
     @cached_property
     def layouts(self) -> list[KVLayout]:
-        """The cache layouts, other than the plain one, that attention declares here."""
+        """The cache layouts, other than the plain one, that attention declares here.
+
+        One that raises is no layout here, and a defect of each case of attention.
+        """
         found: dict[KVLayout, None] = {}
         for candidate in self.by_slot["attention"]:
             for setup in SUITES["attention"].grid(()):
-                layout = declared_layout(candidate, setup.spec, self.facts)
+                try:
+                    layout = declared_layout(candidate, setup.spec, self.facts)
+                except Exception:
+                    continue
                 if layout is not None and not ask(candidate, setup.spec, self.facts)[1]:
                     found[layout] = None
         return list(found)

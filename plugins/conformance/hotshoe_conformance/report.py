@@ -143,7 +143,8 @@ class Report:
         parts += [table(("check", "verdict"), checks), self._shares(), self._left_out()]
         parts += [_describe(where, defect) for where, defect in self.defects]
         count = len(self.defects)
-        verdict = "conforms" if not count else f"does not conform: {count} defects"
+        many = f"{count} defect{'s' * (count > 1)}"
+        verdict = f"does not conform: {many}" if count else "conforms"
         parts.append(verdict + ", as far as it was run" * bool(self._left_out()))
         return "\n\n".join(part for part in parts if part)
 

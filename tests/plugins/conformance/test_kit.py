@@ -191,6 +191,16 @@ def test_models_whose_kernels_give_nan(installed, offer) -> None:
     assert "0 of 24 tokens: no token can be sampled" in defect.what
 
 
+def test_a_layout_that_raises_is_a_defect(installed, offer) -> None:
+    class Mute(Attention):
+        pass
+
+    declared = offer("attention", Mute, lambda s, f: accept(1), layout=lambda s, f: 1 // 0)
+    kit = Kit("mine", Options(slot="attention", case=0, seed=1), installed(declared))
+    [(where, defect)] = kit.run().defects
+    assert "layout() raises ZeroDivisionError" in defect.what
+
+
 def test_layouts_are_those_that_attention_declares(installed, offer) -> None:
     from hotshoe.slots import KVLayout
 
