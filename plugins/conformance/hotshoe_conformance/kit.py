@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -257,10 +258,9 @@ class Kit:
         found: dict[KVLayout, None] = {}
         for candidate in self.by_slot["attention"]:
             for setup in SUITES["attention"].grid(()):
-                try:
+                layout = None
+                with suppress(Exception):
                     layout = declared_layout(candidate, setup.spec, self.facts)
-                except Exception:
-                    continue
                 if layout is not None and not ask(candidate, setup.spec, self.facts)[1]:
                     found[layout] = None
         return list(found)

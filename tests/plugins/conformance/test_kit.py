@@ -197,7 +197,7 @@ def test_a_layout_that_raises_is_a_defect(installed, offer) -> None:
 
     declared = offer("attention", Mute, lambda s, f: accept(1), layout=lambda s, f: 1 // 0)
     kit = Kit("mine", Options(slot="attention", case=0, seed=1), installed(declared))
-    [(where, defect)] = kit.run().defects
+    [(_, defect)] = kit.run().defects
     assert "layout() raises ZeroDivisionError" in defect.what
 
 
