@@ -104,7 +104,8 @@ def _overview(prog: str, commands: Mapping[str, CommandEntry]) -> str:
     width = max(map(len, commands), default=0)
     lines = [f"usage: {prog} COMMAND ...", ""]
     if prog == "hotshoe":
-        lines = ["usage: hotshoe [--version] COMMAND ...", "", "LLM inference on any hardware", ""]
+        usage = "usage: hotshoe [--version] [--traceback] COMMAND ..."
+        lines = [usage, "", "LLM inference on any hardware", ""]
     lines += [f"  {name:{width}}  {entry.help}" for name, entry in sorted(commands.items())]
     return "\n".join([*lines, "", "`hotshoe COMMAND --help` explains each."])
 

@@ -19,6 +19,7 @@ from hotshoe.cli.parser import EntryAction, json_or_text
 from hotshoe.config import EngineConfig, split_options
 from hotshoe.errors import ConfigError
 from hotshoe.models.config import merged
+from hotshoe.models.generation import FIELDS
 from hotshoe.types import SamplingParams
 
 # Group title -> first field of the group; a group reaches to the next one's first field.
@@ -92,7 +93,8 @@ def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
     known = {f.name: f for f in fields(SamplingParams)}
     for name, text in SAMPLING_HELP.items():
         default = SAMPLING_DEFAULTS.get(name, _default(known[name]))
-        _add(group, name, hints[name], text + _shown(default))
+        shown = f" (default: the model's, or {default})" if name in FIELDS else _shown(default)
+        _add(group, name, hints[name], text + shown)
 
 
 def engine_config(args: argparse.Namespace, **overrides: Any) -> EngineConfig:

@@ -25,6 +25,8 @@ _KEYS = {
     "repetition_penalty": "repetition_penalty",
     "max_new_tokens": "max_tokens",
 }
+#: The fields of `SamplingParams` that a model may have a default for.
+FIELDS = frozenset(_KEYS.values())
 
 
 def sampling_defaults(choice: str, model: Path) -> Mapping[str, Any]:

@@ -51,6 +51,7 @@ def raising(monkeypatch: pytest.MonkeyPatch):
 def test_help_lists_every_command(hotshoe, words: list[str]) -> None:
     ran = hotshoe(*words)
     assert ran.code == 0
+    assert "[--version] [--traceback]" in ran.out
     for name in ("generate", "chat", "platforms", "plugins", "explain", "bench latency"):
         assert f"  {name} " in ran.out
 

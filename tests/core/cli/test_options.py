@@ -18,6 +18,7 @@ from hotshoe.cli.options import (
 from hotshoe.cli.parser import Parser
 from hotshoe.config import EngineConfig
 from hotshoe.errors import ConfigError, RequestError
+from hotshoe.models.generation import FIELDS
 from hotshoe.types import SamplingParams
 
 # Sampling fields without a flag: the engine's --seed serves, or they make sense to programs only.
@@ -127,6 +128,16 @@ def test_sampling_flags() -> None:
         temperature=0, top_k=5, stop=("a,b", "c"), ignore_eos=True, max_tokens=9
     )
     assert params == expected
+
+
+def test_help_says_what_a_model_decides() -> None:
+    parser = Parser("", "")
+    add_sampling_flags(parser)
+    said = {action.dest for action in parser._actions if "the model's, or" in str(action.help)}
+    assert said == FIELDS
+    assert "randomness; 0 always takes the most likely token (default: the model's, or 1.0)" in {
+        action.help for action in parser._actions
+    }
 
 
 def test_bad_sampling_values_name_the_field() -> None:
