@@ -6,30 +6,70 @@ that every change of a flag, field, hook or slot is seen in a diff.
 
 import argparse
 import inspect
+import re
 import sys
 import textwrap
 import typing
-from collections.abc import Iterator
-from dataclasses import MISSING, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
 import hotshoe
+from hotshoe import LLM, AsyncEngine, GrammarSpec, TextPrompt, TokensPrompt, errors
 from hotshoe.cli.main import HOOK
 from hotshoe.cli.options import ENGINE_GROUPS, add_engine_flags, add_sampling_flags
 from hotshoe.cli.parser import Parser
 from hotshoe.config import EngineConfig
+from hotshoe.engine.client import EngineClient
 from hotshoe.lazy import resolve_lazy
-from hotshoe.platform import DeviceFacts, Platform
+from hotshoe.platform import (
+    Absent,
+    Available,
+    Broken,
+    Change,
+    DeviceFacts,
+    MemoryBudget,
+    Platform,
+    Proof,
+    Target,
+)
 from hotshoe.plugins import PluginManager, hookspecs
-from hotshoe.slots import SLOTS, operations
-from hotshoe.types import SamplingParams
+from hotshoe.slots import SLOTS, Candidate, KVLayout, QuantSpec, accept, operations, refuse
+from hotshoe.text.output_processor import RequestUpdate, SequenceUpdate
+from hotshoe.types import (
+    CompletionOutput,
+    FinishReason,
+    RequestOutput,
+    RequestTiming,
+    SamplingParams,
+    TokenLogprobs,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 #: What argparse calls the arguments of no group of ours.
 PLAIN_TITLES = ("positional arguments", "options")
 NOTE = "<!-- Written by tools/make_reference.py; `make reference` writes it anew. -->"
+PLATFORM_HEAD = """\
+The contract of a platform package, in `hotshoe.platform`;
+[Write a platform](../how-to/write-a-platform.md) leads through it. `probe` and `facts` have to be
+written, all else has a default. What a platform offers is in [Slots](slots.md).
+
+Core calls `probe`, `dtype_for`, `resolve`, `take_part` where there are several devices,
+`candidates`, `facts`, `create_worker`, `activate`, and `memory_budget` when the weights are loaded.
+`hotshoe platforms` calls `probe` and `facts`. `hotshoe explain` takes no device: it never calls
+`activate`, and asks `memory_budget` without.""".split("\n")
+PYTHON_HEAD = """\
+An engine inside a program: `LLM` waits for its answers, `AsyncEngine` is for asyncio. Options are
+[the configuration](config.md), `LLM("demo", max_model_len=512)`. What is imported from `hotshoe`:
+`LLM`, `AsyncEngine`, `EngineConfig`, `SamplingParams`, `GrammarSpec`, `TextPrompt`, `TokensPrompt`,
+`RequestOutput`; the others are what calls return.
+
+A call without `SamplingParams` takes the defaults of the model's authors (`llm.sampling_defaults`).
+`SamplingParams` that are given are taken as they are, with their own defaults for what they leave
+open: 16 tokens, temperature 1.""".split("\n")
 
 
 def pages() -> dict[Path, str]:
@@ -38,6 +78,8 @@ def pages() -> dict[Path, str]:
         ROOT / "docs/reference/cli.md": cli_page(),
         ROOT / "docs/reference/config.md": config_page(),
         ROOT / "docs/reference/hooks.md": hooks_page(),
+        ROOT / "docs/reference/platform.md": platform_page(),
+        ROOT / "docs/reference/python.md": python_page(),
         ROOT / "docs/reference/slots.md": slots_page(),
         ROOT / "tests/architecture/surface.txt": surface(),
     }
@@ -184,24 +226,89 @@ def slots_page() -> str:
         NOTE,
         "",
         "A candidate answers a specification with a verdict; the chosen one builds an operation",
-        "with the signature listed below.",
+        "with the signature listed below. Every name is in `hotshoe.slots`.",
     ]
+    lines += _described(Candidate, members=())
+    for item in (accept, refuse, QuantSpec, KVLayout):
+        lines += _described(item)
     for slot in SLOTS.values():
         lines += ["", f"## {slot.name}", "", _sentence(slot.doc)]
         lines += ["", f"Specification `{slot.spec_type.__name__}`:", "", "```text"]
         lines += [inspect.getdoc(slot.spec_type) or "", "", *_fields(slot.spec_type), "```"]
-    lines += ["", "## Operations"]
-    for name, operation in inspect.getmembers(operations, inspect.isclass):
-        if operation.__module__ != operations.__name__:
-            continue
-        lines += ["", f"### {name}", "", "```text", inspect.getdoc(operation) or ""]
-        for method, function in inspect.getmembers(operation, inspect.isfunction):
-            if method == "__call__" or not method.startswith("_"):
-                lines += ["", f"{method}{_signature(function)}"]
-                text = textwrap.indent(inspect.getdoc(function) or "", "    ")
-                lines += text.split("\n")
-        lines.append("```")
+    lines += [
+        "",
+        "## Operations",
+        "",
+        "`Quantised` is a pair: values [num_tokens, size], and scales",
+    ]
+    lines += ["[num_tokens] float32."]
+    for _, operation in inspect.getmembers(operations, inspect.isclass):
+        if operation.__module__ == operations.__name__:
+            lines += _described(operation, level="###")
     return "\n".join(lines) + "\n"
+
+
+def platform_page() -> str:
+    """The contract of a platform, and the values in it."""
+    lines = ["# Platform", NOTE, "", *PLATFORM_HEAD]
+    lines += _described(Platform)
+    for item in (DeviceFacts, Available, Absent, Broken, Change, MemoryBudget, Target, Proof):
+        lines += _described(item, members=())
+    return "\n".join(lines) + "\n"
+
+
+def python_page() -> str:
+    """What a program that holds an engine uses, and what may be raised."""
+    lines = ["# Python", NOTE, "", *PYTHON_HEAD]
+    asked = (SamplingParams, GrammarSpec, TextPrompt, TokensPrompt)
+    got = (RequestOutput, CompletionOutput, FinishReason, TokenLogprobs, RequestTiming)
+    for item in (LLM, *asked, *got, RequestUpdate, SequenceUpdate):
+        lines += _described(item)
+    lines += _described(AsyncEngine, members=(EngineClient, AsyncEngine.connect))
+    lines += ["", "## Errors", "", "In `hotshoe.errors`.", "", "```text"]
+    return "\n".join([*lines, inspect.getdoc(errors) or "", "```"]) + "\n"
+
+
+def _described(item: Any, level: str = "##", members: Sequence[Any] | None = None) -> list[str]:
+    """Return a section on a class or a function: what it says of itself, fields, methods.
+
+    Args:
+        item: The class or function.
+        level: Of the heading.
+        members: Who has its methods, or methods; default: the class itself.
+    """
+    lines = ["", f"{level} {item.__name__}", "", "```text"]
+    if inspect.isfunction(item):
+        return [*lines, *_method(item.__name__, item), "```"]
+    lines.append(inspect.getdoc(item) or "")
+    if item in (LLM, AsyncEngine):
+        lines += ["", f"{item.__name__}{_signature(item)}"]
+    if is_dataclass(item):
+        lines += ["", *(_written(f) for f in fields(item) if not f.name.startswith("_"))]
+    if issubclass(item, Enum):
+        lines += ["", *(f"{member.name} = {member.value!r}" for member in item)]
+    for owner in (item,) if members is None else members:
+        found = _members(owner) if inspect.isclass(owner) else [(owner.__name__, owner)]
+        for name, member in found:
+            lines += ["", *_method(name, member)]
+    return [*lines, "```"]
+
+
+def _members(owner: type) -> Iterator[tuple[str, Any]]:
+    """Yield the methods and properties that a class itself adds, those for everybody."""
+    for name, member in inspect.getmembers(owner):
+        member = getattr(member, "__func__", member)
+        kinds = inspect.isfunction(member) or (isinstance(member, property) and member.__doc__)
+        own = not name.startswith("_") and name in vars(owner)
+        if kinds and (own or name == "__call__"):
+            yield name, member
+
+
+def _method(name: str, member: Any) -> list[str]:
+    head = name if isinstance(member, property) else f"{name}{_signature(member)}"
+    head = f"async {head}" if inspect.iscoroutinefunction(member) else head
+    text = inspect.getdoc(member) or ""
+    return [head, *textwrap.indent(text, "    ").split("\n")]
 
 
 def surface() -> str:
@@ -236,6 +343,12 @@ def _fields(record: type) -> list[str]:
     return [f"{f.name}: {_type(hints[f.name])}{_shown_default(f)}" for f in fields(record)]
 
 
+def _written(field: Any) -> str:
+    """Return a field as its class has it, whose types may not be imported here."""
+    kind = field.type if isinstance(field.type, str) else _type(field.type)
+    return f"{field.name}: {_short(kind)}{_shown_default(field)}"
+
+
 def _shown_default(field: Any) -> str:
     none = field.default is MISSING and field.default_factory is MISSING
     return "" if none else f" = {_default(field)!r}"
@@ -253,7 +366,15 @@ def _type(hint: Any) -> str:
 
 
 def _signature(function: Any) -> str:
-    return str(inspect.signature(function)).replace("'", "")
+    text = re.sub(
+        r"""(: |-> )(['"])(.*?)\2(?=[,)= ]|$)""", r"\1\3", str(inspect.signature(function))
+    )
+    return _short(text)
+
+
+def _short(text: str) -> str:
+    """Leave out the modules of names of classes."""
+    return re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Z])", "", text)
 
 
 def _sentence(text: str) -> str:

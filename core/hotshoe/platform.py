@@ -147,14 +147,20 @@ class Target:
 
 
 class Platform(ABC):
-    """The contract of a platform package. Instances hold no device state before `activate`."""
+    """The contract of a platform package. Instances hold no device state before `activate`.
+
+    Attributes:
+        name: As its plugin and its users name it.
+        asynchronous: True when `Worker.execute` returns before the device has finished; enables
+            overlap.
+        measures_memory: True when `memory_budget` is to be asked after a step of the largest size
+            has run.
+        targets: The devices that it is written for, as data.
+    """
 
     name: str
-    #: True when `Worker.execute` returns before the device has finished; enables overlap.
     asynchronous: bool = False
-    #: True when `memory_budget` is to be asked after a step of the largest size has run.
     measures_memory: bool = False
-    #: The devices that it is written for, as data.
     targets: tuple[Target, ...] = ()
 
     @abstractmethod

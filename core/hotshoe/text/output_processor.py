@@ -60,7 +60,7 @@ class _Request:
 
 @dataclass(slots=True)
 class SequenceUpdate:
-    """What one sequence gained in one call of `process`; empty when another sequence moved.
+    """What one sequence gained in a step; empty when another sequence moved.
 
     `new_text` may be empty while a character or a possible stop string is incomplete, and may
     come without a token at the end. `new_logprobs` runs parallel to `new_token_ids`.
@@ -95,7 +95,7 @@ class SequenceUpdate:
 
 @dataclass(slots=True)
 class RequestUpdate:
-    """What one request gained in one call of `process`: all n sequences, in order of index."""
+    """What one request gained in a step: all n sequences, in order of index."""
 
     request_id: str
     finished: bool
