@@ -57,12 +57,16 @@ def within(seconds: float, condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def is_alive(pid: int) -> bool:
+def state_of(pid: int) -> str:
+    """Return the system's letter for what a process does, Z for one that has ended."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return False
-    return state != "Z"
+        return "Z"
+
+
+def is_alive(pid: int) -> bool:
+    return state_of(pid) != "Z"
 
 
 def pid_of(engine: AsyncEngine) -> int:
@@ -439,6 +443,7 @@ asyncio.run(main())
         ("serve", signal.SIGTERM),
         ("serve", signal.SIGINT),
         ("stuck", signal.SIGKILL),
+        ("stopped", signal.SIGKILL),
     ],
 )
 def test_a_killed_front_end_takes_its_engine_along(
@@ -448,6 +453,7 @@ def test_a_killed_front_end_takes_its_engine_along(
         "load": {"load_s": 90},
         "stuck": {"hang_step": 1, "hang_s": 90},
         "serve": {"step_s": 0.01},
+        "stopped": {"step_s": 0.01},
     }
     made = config(faults.get(phase))
     options = {"model": made.model, "platform": "faulty", "platform_options": made.platform_options}
@@ -456,6 +462,7 @@ def test_a_killed_front_end_takes_its_engine_along(
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
+        start_new_session=True,  # none who could let a stopped engine go on stays in it
     ) as front:
         child = int(front.stdout.readline())
         if phase == "load":
@@ -463,8 +470,15 @@ def test_a_killed_front_end_takes_its_engine_along(
         elif phase != "begin":
             assert front.stdout.readline() == "token\n"
         assert is_alive(child)
+        if phase == "stopped":
+            os.kill(child, signal.SIGSTOP)
+            within(SOON_S, lambda: state_of(child) == "T")
         os.kill(front.pid, number)
-        within(SOON_S, lambda: not is_alive(child))
+        try:
+            within(SOON_S, lambda: not is_alive(child))
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGCONT)
         front.wait(SOON_S)
 
 

@@ -264,8 +264,9 @@ def stopped(pid: int) -> Iterator[None]:
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
-    finally:  # nothing that is stopped notices that the others have gone
-        os.kill(pid, signal.SIGCONT)
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # it has ended nevertheless
+            os.kill(pid, signal.SIGCONT)
 
 
 class RunningServer:
@@ -283,7 +284,8 @@ class RunningServer:
         self.log = log
         words = [sys.executable, "-m", "hotshoe.cli", "serve", *arguments, "--port", str(port)]
         with log.open("wb") as file:
-            self.process = subprocess.Popen(words, stdout=file, stderr=file)
+            # In a session of its own, as a service manager would start it.
+            self.process = subprocess.Popen(words, stdout=file, stderr=file, start_new_session=True)
         self._scheme, self._port = "http", port
         if ready:
             self.wait("/ready")
@@ -296,7 +298,7 @@ class RunningServer:
             ended = self.process.poll() is not None  # asked first: then it has said all
             text = self.log.read_text()
             assert not ended and time.monotonic() < limit, text
-            if found := re.search(r"^listening on (https?)://\S+:(\d+)\n", text, re.MULTILINE):
+            if found := re.search(r'listening on (https?)://\S+:(\d+)["\n]', text):
                 self._scheme, self._port = found[1], int(found[2])
             else:
                 time.sleep(0.02)
