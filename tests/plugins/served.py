@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -57,9 +58,8 @@ def serve(*words: str, python: str = sys.executable) -> Iterator[Served]:
 def _wait_for_url(log: Path, process: subprocess.Popen[str]) -> str:
     end = time.monotonic() + START_S
     while time.monotonic() < end and process.poll() is None:
-        for line in log.read_text().splitlines():
-            if line.startswith("listening on "):
-                return line.split()[2]
+        if found := re.search(r'listening on (\S+?)["\n]', log.read_text()):  # be it in JSON
+            return found[1]
         time.sleep(0.05)
     raise AssertionError(f"no server: {log.read_text()}")
 

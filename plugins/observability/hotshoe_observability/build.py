@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 
 from starlette.responses import Response
@@ -13,7 +13,7 @@ from hotshoe.engine.client import EngineStats
 from hotshoe.errors import EngineError
 from hotshoe_observability.counts import Counts
 from hotshoe_observability.exposition import HOTSHOE, VLLM, Snapshot, expose
-from hotshoe_observability.logs import RequestLog, log_as_json
+from hotshoe_observability.logs import RequestLog
 from hotshoe_observability.options import ObservabilityOptions
 from hotshoe_observability.profiling import ProfileVerbs
 from hotshoe_observability.recorder import Recorder
@@ -44,9 +44,8 @@ def build(server: ServerState, options: ObservabilityOptions) -> Parts:
         tracer = Tracer(otlp_exporter(options.otlp_endpoint), server.models[0])
         observers.append(tracer)
         resources.append(tracer.running())
-    if options.log_format == "json":
+    if server.config.log_format == "json":
         observers.append(RequestLog())
-        resources.append(_json_logs())
     return Parts(endpoints=endpoints, observers=observers, lifespan=_lifespan(resources))
 
 
@@ -84,12 +83,6 @@ class Metrics:
                 return stats
         except (EngineError, TimeoutError):
             return None
-
-
-@contextlib.contextmanager
-def _json_logs() -> Iterator[None]:
-    log_as_json()
-    yield
 
 
 def _lifespan(

@@ -1,13 +1,8 @@
-"""Log lines as JSON objects, and one for every request. Text of prompts and answers is never in
-them, nor are keys.
-"""
+"""A log line for every request. Text of prompts and answers is never in it, nor are keys."""
 
 from __future__ import annotations
 
-import json
 import logging
-import sys
-from datetime import UTC, datetime
 from typing import Any
 
 from hotshoe_server.extensions import RequestRecord
@@ -16,41 +11,12 @@ MS = 1e3
 REQUEST_LOGGER = "hotshoe.request"
 
 
-class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, and what the call's `extra` adds."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        entry: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-            **getattr(record, "fields", {}),
-        }
-        if record.exc_info:
-            entry["exception"] = self.formatException(record.exc_info)
-        return json.dumps(entry, ensure_ascii=False, default=str)
-
-
-def log_as_json() -> None:
-    """Send all log lines of this process to stderr as JSON, instead of where they went."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter())
-    root = logging.getLogger()
-    root.handlers = [handler]
-    for name in list(logging.Logger.manager.loggerDict):
-        logger = logging.getLogger(name)
-        if logger.handlers:
-            logger.handlers = []
-            logger.propagate = True
-    logging.getLogger(REQUEST_LOGGER).setLevel(logging.INFO)
-
-
 class RequestLog:
     """Logs every request when it ends. See `hotshoe_server.extensions.RequestObserver`."""
 
     def __init__(self) -> None:
         self._logger = logging.getLogger(REQUEST_LOGGER)
+        self._logger.setLevel(logging.INFO)
 
     def refuse(self, endpoint: str, error: str) -> None:
         """Nothing: an overload would fill the disk."""

@@ -26,11 +26,6 @@ class ObservabilityOptions:
     otlp_endpoint: str | None = option(
         None, "URL that takes OpenTelemetry traces by OTLP over HTTP; no traces without it"
     )
-    log_format: str = option(
-        "text",
-        "form of log lines on stderr; json also logs every request",
-        choices=("text", "json"),
-    )
     profile_dir: str | None = option(
         None, "directory for traces of /start_profile, an admin verb; refused without it"
     )

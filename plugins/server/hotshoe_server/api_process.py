@@ -5,6 +5,7 @@ It connects to the engine when it is told to, and ends at once when the supervis
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import socket
@@ -14,16 +15,16 @@ from typing import NoReturn
 
 import msgspec
 
-from hotshoe.cli.session import say
 from hotshoe.config import EngineConfig
 from hotshoe.engine.async_engine import AsyncEngine
 from hotshoe.errors import HotshoeError, UserError
 from hotshoe.plugins import PluginManager
 from hotshoe_server.command import describe, find_extensions, with_options
 from hotshoe_server.config import ServerConfig
+from hotshoe_server.logs import COMMAND, start_logs
 from hotshoe_server.serving import Server
 from hotshoe_server.state import Shared
-from hotshoe_server.supervisor import HOPELESS, READY, SERVING, Mission
+from hotshoe_server.supervisor import BEAT_S, HOPELESS, READY, SERVING, Mission
 
 
 class Channel:
@@ -49,9 +50,10 @@ class Channel:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def say_serving(self) -> None:
-        """Say that requests are served."""
-        with contextlib.suppress(OSError):  # it has gone, which `_watch` sees too
-            self._socket.sendall(SERVING)
+        """Say that requests are served, now and for as long as the loop runs that runs this."""
+        with contextlib.suppress(OSError):  # it has gone, or is suspended and has enough to read
+            self._socket.send(SERVING, socket.MSG_DONTWAIT)
+        asyncio.get_running_loop().call_later(BEAT_S, self.say_serving)
 
     def _watch(self) -> NoReturn:
         with contextlib.suppress(OSError):  # it went before it had read all that was said
@@ -59,13 +61,15 @@ class Channel:
         os._exit(1)
 
 
-def main() -> int:
-    """Serve as told over the channel that the command line names."""
-    channel = Channel(int(sys.argv[1]))
-    mission = channel.mission()
-    if mission is None:
-        return 1
-    engine_socket, is_first = mission.engine_socket, mission.process == 0
+def serve(channel: Channel, mission: Mission) -> int:
+    """Serve as told; return the exit code.
+
+    Raises:
+        HotshoeError: The engine cannot be reached, or something is not as it was when the
+            supervisor looked.
+    """
+    config = ServerConfig(**mission.server)
+    say = start_logs(config)
     plugins = PluginManager(disabled=EngineConfig.from_mapping(mission.engine).disable_plugins)
     found = find_extensions(plugins)
     options = [
@@ -76,31 +80,39 @@ def main() -> int:
 
     def load() -> AsyncEngine:
         channel.wait_until_told()
-        client = AsyncEngine.connect(engine_socket)
+        client = AsyncEngine.connect(mission.engine_socket)
         for line in describe(client):
             tell(line)
         return client
 
     def tell(line: str) -> None:
-        if is_first:
+        if mission.process == 0:  # as the others would say the same
             say(line)
 
-    shared = Shared(mission.process, mission.shared_file, socket.socket(fileno=mission.store))
     server = Server(
-        ServerConfig(**mission.server),
+        config,
         plugins,
         with_options(found, options),
         load,
         tell,
-        shared,
+        Shared(mission.process, mission.shared_file, socket.socket(fileno=mission.store)),
         mission.answers_early,
         channel.say_serving,
     )
     admin = None if mission.admin is None else socket.socket(fileno=mission.admin)
+    return server.run(socket.socket(fileno=mission.listener), admin)
+
+
+def main() -> int:
+    """Take the channel from the command line, and what to do from the channel."""
+    channel = Channel(int(sys.argv[1]))
+    mission = channel.mission()
+    if mission is None:
+        return 1
     try:
-        return server.run(socket.socket(fileno=mission.listener), admin)
+        return serve(channel, mission)
     except HotshoeError as error:
-        say(f"hotshoe: error: {error}")
+        COMMAND.error("hotshoe: error: %s", error)
         return HOPELESS if isinstance(error, UserError) else 1
 
 

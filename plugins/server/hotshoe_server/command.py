@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from hotshoe.cli.options import add_engine_flags, add_option_flags, read_configs
-from hotshoe.cli.session import phases, say
+from hotshoe.cli.session import phases
 from hotshoe.config import EngineConfig
 from hotshoe.lazy import resolve_lazy
 from hotshoe.plugins import PluginManager
 from hotshoe_server.config import SERVER_GROUPS, ServerConfig
 from hotshoe_server.extensions import ServerExtension, blamed
+from hotshoe_server.logs import start_logs
 from hotshoe_server.signals import end_at_sigterm, ignore_signals
 
 if TYPE_CHECKING:
     from hotshoe.engine.client import EngineClient
 
+_log = logging.getLogger(__name__)
 HOOK = "hotshoe_server_extensions"
 
 
@@ -46,6 +49,7 @@ class Serve:
         found = find_extensions(PluginManager())
         optional = [extension.options for extension in found.values() if extension.options]
         engine, config, *options = read_configs(args, (EngineConfig, ServerConfig, *optional))
+        say = start_logs(config)
         plugins = PluginManager(disabled=engine.disable_plugins)
         extensions = with_options(find_extensions(plugins), options)
         warn(config)
@@ -63,12 +67,12 @@ class Serve:
                 from hotshoe_server.supervisor import Supervisor
 
                 named = {name: own for name, (_, own) in extensions.items() if own is not None}
-                return Supervisor(engine, config, named, say).run(listener, admin)
+                return Supervisor(engine, config, named).run(listener, admin)
             from hotshoe_server.serving import Server
 
             transport: Literal["thread", "process"]
             transport = "process" if config.engine_process else "thread"
-            server = Server(config, plugins, extensions, lambda: load(engine, transport), say)
+            server = Server(config, plugins, extensions, lambda: load(engine, transport, say), say)
             return server.run(listener, admin.listener if admin else None)
 
 
@@ -114,7 +118,9 @@ def with_options(
     }
 
 
-def load(config: EngineConfig, transport: Literal["thread", "process"]) -> EngineClient:
+def load(
+    config: EngineConfig, transport: Literal["thread", "process"], say: Callable[[str], None]
+) -> EngineClient:
     """Build the engine and say what it is."""
     from hotshoe.engine.async_engine import AsyncEngine
 
@@ -144,7 +150,8 @@ def describe(client: EngineClient) -> list[str]:
 def warn(config: ServerConfig) -> None:
     """Say loudly what is dangerous."""
     if not config.loopback and not config.has_keys:
-        say(
-            f"WARNING: --host {config.host} lets every machine that reaches this one use the "
-            "model, without a key; give --api-key-file, or listen on 127.0.0.1"
+        _log.warning(
+            "WARNING: --host %s lets every machine that reaches this one use the "
+            "model, without a key; give --api-key-file, or listen on 127.0.0.1",
+            config.host,
         )

@@ -39,6 +39,11 @@ class ServerConfig:
     ssl_certfile: str | None = option(None, "certificate chain, to speak TLS")
     ssl_keyfile: str | None = option(None, "private key of the certificate")
     access_log: bool = option(False, "print a line for each request")
+    log_format: str = option(
+        "text",
+        "form of log lines on stderr; json also logs every request",
+        choices=("text", "json"),
+    )
 
     api_key: list[str] = option([], "key that requests must bear; prefer --api-key-file")
     api_key_file: str | None = option(None, "file of such keys, one a line")

@@ -16,8 +16,10 @@ only for `--help`: keep it light, and let `build` name the heavy part as `"modul
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from hotshoe_server.state import ServerState
+
+_log = logging.getLogger(__name__)
+#: How long an extension's lifespan may take to be left.
+LEAVE_S = 5.0
 
 
 @dataclass(slots=True)
@@ -148,7 +154,8 @@ class Parts:
         middleware: Each wraps the application in an ASGI application; the first is outermost. They
             run behind the guard and see only requests that passed it.
         observers: Hear of every engine request.
-        lifespan: Entered when the engine is ready, left when the server has drained.
+        lifespan: Entered when the engine is ready; the server does not start if that fails. Left
+            when the server has drained; what goes wrong then is logged.
     """
 
     endpoints: Sequence[Endpoint] = ()
@@ -183,9 +190,33 @@ def blamed(name: str) -> Iterator[None]:
     """
     try:
         yield
-    except (HotshoeError, KeyboardInterrupt):
+    except (HotshoeError, KeyboardInterrupt, asyncio.CancelledError):
         raise
     except BaseException as error:  # foreign code may raise anything at all
         raise PluginError(
             f"server extension {name} is broken: {cause_of(error)}; mend or uninstall it"
         ) from error
+
+
+@asynccontextmanager
+async def living(
+    name: str, lifespan: Callable[[], AbstractAsyncContextManager[None]]
+) -> AsyncIterator[None]:
+    """Enter an extension's lifespan, and leave it whatever has happened.
+
+    Raises:
+        PluginError: It cannot be entered.
+    """
+    with blamed(name):
+        context = lifespan()
+        await context.__aenter__()
+    try:
+        yield
+    finally:
+        limit = asyncio.timeout(LEAVE_S)
+        try:
+            async with limit:
+                await context.__aexit__(None, None, None)
+        except BaseException as error:  # foreign code again, and the server ends anyway
+            cause = f"it takes more than {LEAVE_S:g} s" if limit.expired() else cause_of(error)
+            _log.error("server extension %s did not end in order: %s", name, cause)

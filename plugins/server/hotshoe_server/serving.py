@@ -32,8 +32,9 @@ from hotshoe.text.response import choose_format
 from hotshoe_server.app import create_app
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.errors import ApiError
-from hotshoe_server.extensions import Parts, ServerExtension, blamed
+from hotshoe_server.extensions import Parts, ServerExtension, blamed, living
 from hotshoe_server.guard import ADMIN_SOCKET
+from hotshoe_server.logs import start_logs
 from hotshoe_server.protocol import let_in, protocol_for
 from hotshoe_server.renderer import Renderer
 from hotshoe_server.route import error_response
@@ -47,14 +48,6 @@ _log = logging.getLogger(__name__)
 FLUSH_S = 2
 POLL_S = 0.02
 RETRY_AFTER_LOADING_S = 2
-#: For `logging.config`: a line for each request, to stderr.
-ACCESS_LOG = {
-    "version": 1,
-    "disable_existing_loggers": False,
-    "formatters": {"plain": {"format": "%(asctime)s %(message)s"}},
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "plain"}},
-    "loggers": {"uvicorn.access": {"level": "INFO", "handlers": ["stderr"], "propagate": False}},
-}
 
 
 class Server:
@@ -95,6 +88,7 @@ class Server:
             self._takes.set()
         self._stop = asyncio.Event()
         self._forced = False
+        self._entering: asyncio.Timeout | None = None
 
     def run(self, listener: socket.socket, admin: socket.socket | None) -> int:
         """Serve two sockets until a signal; return the exit code.
@@ -124,6 +118,8 @@ class Server:
     def _on_signal(self) -> None:
         self._forced = self._stop.is_set()
         self._stop.set()
+        if self._entering is not None:
+            self._entering.reschedule(asyncio.get_running_loop().time())
 
     async def _loaded(self) -> EngineClient | None:
         """Build the engine in a thread; return None when a signal comes first."""
@@ -163,20 +159,33 @@ class Server:
         state = make_state(self._config, client, self._plugins, self._shared)
         stack.callback(state.renderer.close)
         stack.callback(state.store.close)
-        parts: list[Parts] = []
+        parts: dict[str, Parts] = {}
         for name, (extension, options) in self._extensions.items():
             with blamed(name):
-                parts.append(resolve_lazy(extension.build)(state, options))
-        for part in parts:
-            if part.lifespan is not None:
-                await stack.enter_async_context(part.lifespan())
-        app = create_app(state, parts)
+                parts[name] = resolve_lazy(extension.build)(state, options)
+        start_logs(self._config)  # again: what has been loaded brought handlers of its own
+        if not await self._enter(parts, stack):
+            return
+        app = create_app(state, list(parts.values()))
         self._front.app, self._front.refuse = app, state.turn_away or let_in
         self._takes.set()
         self._on_serving()
         self._say(f"ready: {', '.join(state.models)}")
         await self._stop.wait()
         await self._drain(state)
+
+    async def _enter(self, parts: Mapping[str, Parts], stack: AsyncExitStack) -> bool:
+        """Enter the lifespans of extensions; return False when a signal comes first."""
+        try:
+            async with asyncio.timeout(None) as self._entering:
+                for name, part in parts.items():
+                    if part.lifespan is not None:
+                        await stack.enter_async_context(living(name, part.lifespan))
+        except TimeoutError:
+            return False
+        finally:
+            self._entering = None
+        return True
 
     async def _drain(self, state: ServerState) -> None:
         """Let requests end, and end those that do not."""
@@ -205,7 +214,7 @@ class Server:
             ws="none",
             lifespan="off",
             interface="asgi3",
-            log_config=ACCESS_LOG if config.access_log else None,
+            log_config=None,  # which is `start_logs`'s affair
             access_log=config.access_log,
             proxy_headers=False,
             server_header=False,

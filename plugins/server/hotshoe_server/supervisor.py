@@ -2,14 +2,16 @@
 
 The supervisor owns the listening sockets, the engine, the API processes and the store of responses;
 it answers no HTTP itself. Each API process is told what it is over a private channel, whose end
-tells it that the supervisor is gone. One that dies is started anew; when none serves, and one ends
-again and again before it could, the server gives up.
+tells it that the supervisor is gone. One that dies is started anew, and one whose loop gives no
+more signs of life is killed; when none serves, and one ends again and again before it could, the
+server gives up.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import subprocess
 import sys
@@ -32,6 +34,7 @@ from hotshoe_server.store import ResponseStore
 from hotshoe_server.store_link import serve_store
 
 COMMAND = (sys.executable, "-P", "-m", "hotshoe_server.api_process")
+_log = logging.getLogger(__name__)
 POLL_S = 0.1
 #: Between two starts of an API process: so long at least, longer with each that was in vain.
 RESTART_S, MAX_RESTART_S = 1.0, 30.0
@@ -39,6 +42,12 @@ RESTART_S, MAX_RESTART_S = 1.0, 30.0
 TRIES = 3
 #: Beyond the shutdown timeout: how long a process may take to end.
 EXIT_S = 10.0
+#: How often an API process that serves says so, which takes it some microseconds.
+BEAT_S = 5.0
+#: After so long without that it is killed. Nobody who merely has much to do is that far behind, and
+#: what counts are the supervisor's own looks, of which there are none while it, or the machine, is
+#: suspended. No option: longer is for who halts a process to debug it, and takes a server of one.
+SILENT_S = 60.0
 #: Exit code of an API process that would fail again: it has said what the user's mistake is. While
 #: another one serves, it is tried again nevertheless: what has changed since then may change back.
 HOPELESS = 2
@@ -48,7 +57,8 @@ class Mission(msgspec.Struct):
     """What an API process is told at first. Then comes READY, once it may load.
 
     The first process may when the engine serves, and says SERVING when it does; the others then, so
-    that one process alone, the first, ever says that the model is being loaded. `listener`,
+    that one process alone, the first, ever says that the model is being loaded. Each goes on saying
+    SERVING, every BEAT_S, as a sign of life. `listener`,
     `admin`, `store` and `shared_file` are descriptors; `store` leads to `serve_store`, and
     `shared_file` is as in `hotshoe_server.state.ServerState`. `process` counts from 0; only the
     first has the admin socket.
@@ -77,6 +87,7 @@ class Worker:
     Attributes:
         num_failed: How many in its place ended before they served, since one did.
         has_served: As far as was heard; see `serves`.
+        silent_s: How long it has said nothing, by what `is_stuck` has counted.
     """
 
     process: subprocess.Popen[bytes]
@@ -85,6 +96,7 @@ class Worker:
     started_s: float
     num_failed: int
     has_served: bool = False
+    silent_s: float = 0.0
 
     def tell(self, message: bytes) -> None:
         """Send, unless it has died already, which the watch will see."""
@@ -94,8 +106,15 @@ class Worker:
     def serves(self) -> bool:
         """Return whether it has said so, even if it has ended since."""
         with contextlib.suppress(OSError):  # nothing new
-            self.has_served |= bool(self.channel.recv(len(SERVING), socket.MSG_DONTWAIT))
+            if self.channel.recv(4096, socket.MSG_DONTWAIT):
+                self.has_served, self.silent_s = True, 0.0
         return self.has_served
+
+    def is_stuck(self) -> bool:
+        """Return whether it has served, and has said nothing for too long; asked every `POLL_S`."""
+        if self.serves():
+            self.silent_s += POLL_S
+        return self.silent_s > SILENT_S
 
     def is_due(self) -> bool:
         """Return whether one that has ended may be replaced by now."""
@@ -115,20 +134,14 @@ class Supervisor:
         engine: The engine's configuration.
         server: The server's.
         options: Those of extensions, by name.
-        say: Prints a line for people.
     """
 
     def __init__(
-        self,
-        engine: EngineConfig,
-        server: ServerConfig,
-        options: Mapping[str, Any],
-        say: Callable[[str], None],
+        self, engine: EngineConfig, server: ServerConfig, options: Mapping[str, Any]
     ) -> None:
         self._engine_config = engine
         self._config = server
         self._options = {name: asdict(value) for name, value in options.items()}
-        self._say = say
         self._stop = asyncio.Event()
         self._store = ResponseStore(server.response_store_bytes)
         self._workers: list[Worker] = []
@@ -184,12 +197,21 @@ class Supervisor:
                 for worker in self._workers[1:]:
                     worker.tell(READY)
             for index, worker in enumerate(self._workers):
-                if self._stop.is_set() or worker.process.poll() is None:
-                    continue
-                if self._gives_up(index, worker):
+                if self._stop.is_set():
+                    return
+                if worker.process.poll() is None:
+                    if worker.is_stuck():
+                        self._kill(index, worker)
+                elif self._gives_up(index, worker):
                     self._stop.set()
                 elif worker.is_due() and not engine.is_restarting:  # which it could not reach
                     self._replace(index, worker, spawn_one)
+
+    def _kill(self, index: int, worker: Worker) -> None:
+        """End one that cannot end by itself; `_watch` will see that it has ended."""
+        _log.warning("API process %d has been stuck for %g s; killing it", index, SILENT_S)
+        worker.process.kill()
+        worker.silent_s = 0.0
 
     def _gives_up(self, index: int, worker: Worker) -> bool:
         """Return whether to end with `_code`, as this one has ended and none serves."""
@@ -199,22 +221,23 @@ class Supervisor:
         if code == HOPELESS:
             self._code = HOPELESS
         elif worker.num_failed + 1 >= TRIES:
-            self._say(
-                f"API process {index} has ended {TRIES} times before it could serve, the last time "
-                f"with {ending(code)}; giving up: what it wrote above says why"
+            _log.error(
+                "API process %d has ended %d times before it could serve, the last time with %s; "
+                "giving up: what it wrote above says why",
+                *(index, TRIES, ending(code)),
             )
             self._code = 1
         return bool(self._code)
 
     def _replace(self, index: int, worker: Worker, spawn_one: Callable[[int, int], Worker]) -> None:
         how = ending(worker.process.returncode)
-        self._say(f"API process {index} has ended ({how}); starting another one")
+        _log.warning("API process %d has ended (%s); starting another one", index, how)
         failed = 0 if worker.serves() else worker.num_failed + 1
         worker.release()
         try:
             self._workers[index] = spawn_one(index, failed)
         except OSError as error:  # later there may be memory and descriptors again
-            self._say(f"API process {index} cannot be started: {error}")
+            _log.error("API process %d cannot be started: %s", index, error)
             worker.num_failed, worker.has_served = failed, False
             worker.started_s = time.monotonic()
 

@@ -15,7 +15,6 @@ def test_defaults_trace_nothing() -> None:
     ("values", "message"),
     [
         ({"metrics_names": "prometheus"}, "metrics_names must be one of hotshoe, vllm"),
-        ({"log_format": "xml"}, "log_format must be one of text, json"),
         ({"otlp_endpoint": "localhost:4317"}, "must look like http://"),
         ({"otlp_endpoint": "http://"}, "must look like http://"),
     ],

@@ -4,12 +4,14 @@ Most run on the null platform, whose tokens come at once; where time must pass, 
 writes a long text.
 """
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
@@ -31,11 +33,22 @@ from hotshoe.plugins import hookimpl
 from hotshoe_server.extensions import ServerExtension
 
 HOTSHOE_HOOK_API = 1
-EXTENSION = ServerExtension(build=lambda server, options: sys.exit(0))
-
 @hookimpl
 def hotshoe_server_extensions():
     return {"torn": "hotshoe_torn:EXTENSION"}
+"""
+TORN_BUILD = "EXTENSION = ServerExtension(build=lambda server, options: sys.exit(0))"
+TORN_LIFESPAN = """
+import asyncio, contextlib
+from hotshoe_server.extensions import Parts
+
+@contextlib.asynccontextmanager
+async def lifespan():
+    %s
+    yield
+    %s
+
+EXTENSION = ServerExtension(build=lambda server, options: Parts(lifespan=lifespan))
 """
 
 
@@ -151,21 +164,52 @@ def test_mistakes_end_with_2(arguments: list[str], message: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.fixture
+def run_torn(run_server, tmp_path, monkeypatch) -> Callable[..., RunningServer]:
+    """Start a server with an extension of this source."""
+
+    def run(source: str, *arguments: str, ready: bool = True) -> RunningServer:
+        (tmp_path / "hotshoe_torn.py").write_text(TORN_PLUGIN + source)
+        info = tmp_path / "hotshoe_torn-0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hotshoe-torn\nVersion: 0\n")
+        (info / "entry_points.txt").write_text("[hotshoe]\ntorn = hotshoe_torn\n")
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+        return run_server(*NULL, *arguments, ready=ready)
+
+    return run
+
+
+@pytest.mark.parametrize("source", [TORN_BUILD, TORN_LIFESPAN % ("sys.exit(0)", "")])
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_an_extension_that_cannot_be_built_is_named(
-    run_server, tmp_path, monkeypatch, processes: str
-) -> None:
-    (tmp_path / "hotshoe_torn.py").write_text(TORN_PLUGIN)
-    info = tmp_path / "hotshoe_torn-0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hotshoe-torn\nVersion: 0\n")
-    (info / "entry_points.txt").write_text("[hotshoe]\ntorn = hotshoe_torn\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    server = run_server(*NULL, "--api-processes", processes, ready=False)
+def test_an_extension_that_cannot_start_is_named(run_torn, processes: str, source: str) -> None:
+    server = run_torn(source, "--api-processes", processes, ready=False)
     assert server.process.wait(120) == 2
     log = server.log.read_text()
     assert log.count("hotshoe: error: server extension torn is broken: SystemExit: 0") == 1
     assert "Traceback" not in log
+
+
+@pytest.mark.parametrize(
+    ("end", "cause"),
+    [("sys.exit(5)", "SystemExit: 5"), ("await asyncio.sleep(3600)", "it takes more than 5 s")],
+)
+def test_an_extension_that_does_not_end_is_named(run_torn, end: str, cause: str) -> None:
+    server = run_torn(TORN_LIFESPAN % ("", end))
+    [engine] = children(server.process.pid)
+    assert server.stop() == 0
+    assert not is_running(engine)
+    log = server.log.read_text()
+    assert log.splitlines()[-1] == f"server extension torn did not end in order: {cause}"
+    assert "Traceback" not in log
+
+
+def test_an_extension_that_never_starts_does_not_keep_the_server(run_torn) -> None:
+    begin = "print('it enters', file=sys.stderr, flush=True); await asyncio.sleep(3600)"
+    server = run_torn(TORN_LIFESPAN % (begin, ""), ready=False)
+    wait_for(lambda: "it enters" in server.log.read_text())
+    assert server.stop() == 0
+    assert "Traceback" not in server.log.read_text()
 
 
 def test_one_file_configures_engine_and_server(run_server, tmp_path) -> None:
@@ -404,3 +448,24 @@ def test_an_access_log_has_a_line_for_each_request(run_server) -> None:
     running.get("/v1/models")
     assert running.stop() == 0
     assert '"GET /v1/models HTTP/1.1" 200' in running.log.read_text()
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_in_json_every_line_is_an_object(run_server, processes: str) -> None:
+    words = ("--log-format", "json", "--access-log", "--host", "0.0.0.0")
+    server = run_server(*NULL, "--api-processes", processes, *words)
+    server.post("/v1/completions", prompt=[1], max_tokens=2)
+    if processes == "2":
+        os.kill([pid for pid in children(server.process.pid) if "api" in command_of(pid)][1], 9)
+        wait_for(lambda: "starting another one" in server.log.read_text())
+    assert server.stop() == 0
+    lines = [json.loads(line) for line in server.log.read_text().splitlines()]
+    said = [line["message"] for line in lines if line["logger"] == "hotshoe.serve"]
+    assert said[0].startswith("listening on ") and "ready: demo" in said
+    assert "shutting down: 0 requests run" in said
+    levels = {line["message"].partition(" ")[0]: line["level"] for line in lines}
+    assert levels["WARNING:"] == "warning" and levels["ready:"] == "info"
+    assert any('"POST /v1/completions HTTP/1.1" 200' in line["message"] for line in lines)
+    assert any(line["message"] == "request ended" for line in lines)
+    replaced = [line["level"] for line in lines if "starting another" in line["message"]]
+    assert replaced == (["warning"] if processes == "2" else [])

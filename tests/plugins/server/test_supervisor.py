@@ -73,6 +73,46 @@ def test_one_that_dies_is_replaced(server) -> None:
     assert server.stop() == 0
 
 
+#: Runs when an interpreter starts: less patience, and a signal after which the loop stands still.
+STUCK = """
+import signal, time
+from hotshoe_server import supervisor
+
+supervisor.BEAT_S, supervisor.SILENT_S = 0.1, 6.0
+signal.signal(signal.SIGUSR1, lambda *_: time.sleep(3600))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGUSR1])
+def test_one_that_is_stuck_is_replaced(run_server, tmp_path, monkeypatch, number: int) -> None:
+    (tmp_path / "sitecustomize.py").write_text(STUCK)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    server = run_server(*NULL)
+    wait_for(lambda: len(children(server.process.pid, "api_process")) == 2)
+    first, second = children(server.process.pid, "api_process")
+    with stopped(first):  # so that it is the second one who answers, and thus serves
+        assert server.get("/ready").status_code == 200
+    os.kill(second, number)
+    wait_for(lambda: not is_running(second))
+    wait_for(lambda: len(children(server.process.pid, "api_process")) == 2)
+    assert "API process 1 has been stuck for 6 s; killing it" in server.log.read_text()
+    assert "API process 1 has ended (killed by SIGKILL)" in server.log.read_text()
+    server.wait("/ready")
+    assert server.stop() == 0
+
+
+def test_silence_is_counted_in_looks() -> None:
+    looks = int(supervisor.SILENT_S / supervisor.POLL_S)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        worker = Worker(None, ours, None, 0.0, 0)
+        assert not any(worker.is_stuck() for _ in range(2 * looks))  # it does not serve yet
+        for _ in range(3):
+            theirs.sendall(SERVING)
+            assert not any(worker.is_stuck() for _ in range(looks - 1))
+        assert any(worker.is_stuck() for _ in range(3))
+
+
 def test_one_that_is_late_answers_nobody_before_it_can(run_server) -> None:
     server = run_server(*NULL, ready=False)
     wait_for(lambda: len(children(server.process.pid, "api_process")) == 2)
@@ -92,13 +132,18 @@ def test_a_replacement_answers_nobody_before_it_can(server, index: int) -> None:
         assert server.post("/v1/completions", prompt=[5], max_tokens=1).status_code == 200
 
 
-def test_nobody_outlives_the_supervisor(run_server, leftovers) -> None:
+@pytest.mark.parametrize("how", ["running", "stopped"])
+def test_nobody_outlives_the_supervisor(run_server, leftovers, how: str) -> None:
     server = run_server(*NULL, "--admin-socket", str(leftovers / "admin"))
     everybody = children(server.process.pid, "")
     assert len(everybody) == 4 and (leftovers / "admin").is_socket()
-    server.process.kill()
-    server.process.wait()
-    wait_for(lambda: not any(map(is_running, everybody)))
+    with contextlib.ExitStack() as stack:
+        if how == "stopped":
+            for pid in everybody:
+                stack.enter_context(stopped(pid))
+        server.process.kill()
+        server.process.wait()
+        wait_for(lambda: not any(map(is_running, everybody)))
     assert list(leftovers.iterdir()) == []
 
 
@@ -224,7 +269,7 @@ UNABLE = (False, 0)
 
 async def watched(
     told: list[list[tuple[bool, int | None]]], engine: object, enough: list[int]
-) -> tuple[int, list[int], list[str]]:
+) -> tuple[int, list[int]]:
     """Let a supervisor watch processes that end as told.
 
     Args:
@@ -234,10 +279,9 @@ async def watched(
         enough: Where so many have been started in each place, the supervisor is told to stop.
 
     Returns:
-        The exit code, how many were started in each place, and what was said.
+        The exit code, and how many were started in each place.
     """
-    lines: list[str] = []
-    owner = Supervisor(EngineConfig(), ServerConfig(), {}, lines.append)
+    owner = Supervisor(EngineConfig(), ServerConfig(), {})
     started = [0] * len(told)
 
     def spawn(place: int, num_failed: int) -> Worker:
@@ -260,7 +304,7 @@ async def watched(
     for worker in owner._workers:
         worker.release()
     owner._shared_file.close()
-    return owner._code, started, lines
+    return owner._code, started
 
 
 @pytest.mark.parametrize(
@@ -276,16 +320,17 @@ async def watched(
         ([[LIVES], [(False, HOPELESS)]], [1, 2 * TRIES], 0),
     ],
 )
-def test_who_is_replaced_how_often(monkeypatch, told, enough: list[int], code: int) -> None:
+def test_who_is_replaced_how_often(monkeypatch, caplog, told, enough: list[int], code: int) -> None:
     for name in ("POLL_S", "RESTART_S"):
         monkeypatch.setattr(supervisor, name, 0.0)
     engine = SimpleNamespace(is_restarting=False)
-    found, started, lines = asyncio.run(watched(told, engine, enough if code == 0 else []))
-    assert (found, started) == (code, enough)
-    assert [line for line in lines if "giving up" in line] == (lines[-1:] if code == 1 else [])
+    found = asyncio.run(watched(told, engine, enough if code == 0 else []))
+    assert found == (code, enough)
+    gave_up = [line for line in caplog.messages if "giving up" in line]
+    assert gave_up == (caplog.messages[-1:] if code == 1 else [])
 
 
-def test_nobody_is_replaced_while_the_engine_is(monkeypatch) -> None:
+def test_nobody_is_replaced_while_the_engine_is(monkeypatch, caplog) -> None:
     monkeypatch.setattr(supervisor, "POLL_S", 0.0)
     asked = 0
 
@@ -296,8 +341,6 @@ def test_nobody_is_replaced_while_the_engine_is(monkeypatch) -> None:
             asked += 1
             return asked < 20
 
-    assert asyncio.run(watched([[ENDED, LIVES]], Engine(), [2]))[1:] == (
-        [2],
-        ["API process 0 has ended (killed by SIGKILL); starting another one"],
-    )
+    assert asyncio.run(watched([[ENDED, LIVES]], Engine(), [2])) == (0, [2])
+    assert caplog.messages == ["API process 0 has ended (killed by SIGKILL); starting another one"]
     assert asked == 20
