@@ -127,14 +127,12 @@ def test_time_is_linear_in_characters(any_format, unit: str) -> None:
     def seconds(length: int) -> float:
         opening = any_format.markers[0]
         text = (opening + unit * (length // len(unit)))[:length]
-        best = 9.0
-        for _ in range(3):
-            begin = time.process_time()
-            run_by_characters(any_format, text)
-            best = min(best, time.process_time() - begin)
-        return best
+        begin = time.process_time()
+        run_by_characters(any_format, text)
+        return time.process_time() - begin
 
-    assert seconds(16_000) < 9 * seconds(4_000)
+    # One pair that is not disturbed is enough; quadratic time fails them all.
+    assert any(seconds(16_000) < 9 * seconds(4_000) for _ in range(9))
 
 
 def run_by_characters(found, text: str) -> None:
