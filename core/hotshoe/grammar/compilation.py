@@ -110,15 +110,21 @@ class Compilations:
         return self._backends[name].open(self.vocabulary())
 
     def _compile(self, lane: _Lane, key: GrammarSpec, future: Future[Ready]) -> None:
-        size = FAILURE_BYTES
+        size, ready, failure = FAILURE_BYTES, None, None
         try:
             compiler = lane.compiler()
             grammar = compiler.compile(key)
-            size = grammar.num_bytes
+            size, ready = grammar.num_bytes, (compiler, grammar)
         except BaseException as error:  # a library may raise anything, a panic of Rust included
-            future.set_exception(_as_request_error(key, error))
+            failure = _as_request_error(key, error)
+        self._count(key, size)  # before anybody hears of it, who may ask for the next at once
+        if ready is not None:
+            future.set_result(ready)
         else:
-            future.set_result((compiler, grammar))
+            future.set_exception(failure)
+
+    def _count(self, key: GrammarSpec, size: int) -> None:
+        """Add what a finished grammar takes, and forget those used least recently if need be."""
         with self._lock:
             self._sizes[key] = size
             self._num_bytes += size

@@ -1,5 +1,6 @@
 """Grammars are compiled once, off the caller's thread, and forgotten by memory."""
 
+import queue
 import threading
 import time
 from dataclasses import replace
@@ -49,6 +50,18 @@ def test_the_least_recently_used_goes_first(compilations, toy) -> None:
     compilations.submit(spec("1")).result(60)
     compilations.submit(spec("2")).result(60)
     assert toy.compiled == ["1", "2", "3", "2"]
+
+
+def test_a_grammar_counts_before_anybody_hears_of_it(compilations, toy) -> None:
+    counted: queue.SimpleQueue[int] = queue.SimpleQueue()
+    expected = 0
+    for value, size in (("1", 1000), ("broken", FAILURE_BYTES)):
+        toy.gate.clear()
+        future = compilations.submit(spec(value))
+        future.add_done_callback(lambda _: counted.put(compilations.num_bytes))
+        toy.gate.set()
+        expected += size
+        assert counted.get(timeout=60) == expected
 
 
 def test_failures_are_remembered_and_plain(compilations, toy) -> None:
