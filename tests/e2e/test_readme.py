@@ -11,7 +11,7 @@ from hotshoe.platform import Available
 from hotshoe.plugins import PluginManager
 from hotshoe.plugins.manager import EntryPoint
 from hotshoe.plugins.platforms import choose_platform, list_platforms
-from hotshoe.slots import SLOTS, NormSpec, Selector
+from hotshoe.slots import SLOTS, NormSpec, QuantSpec, Selector
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +42,8 @@ def test_the_platform_example_is_a_platform(toaster: PluginManager) -> None:
     selector = Selector(SLOTS, platform.candidates(), platform.facts())
     decision = selector.decide("rms_norm", NormSpec(64, 1e-6, "float32"))
     assert decision.chosen == "toasted"
-    refused = selector.decide("rms_norm", NormSpec(65, 1e-6, "float32"))
-    assert refused.chosen == "reference"
-    assert dict(refused.others)["toasted"].reason == "wants multiples of 16"
+    quantised = NormSpec(64, 1e-6, "float32", quant=QuantSpec("int8", "token"))
+    for spec in (NormSpec(65, 1e-6, "float32"), quantised):
+        refused = selector.decide("rms_norm", spec)
+        assert refused.chosen == "reference"
+        assert dict(refused.others)["toasted"].reason == "wants multiples of 16, unquantised"
