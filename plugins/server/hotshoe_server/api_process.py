@@ -19,7 +19,7 @@ from hotshoe.config import EngineConfig
 from hotshoe.engine.async_engine import AsyncEngine
 from hotshoe.errors import HotshoeError, UserError
 from hotshoe.plugins import PluginManager
-from hotshoe_server.command import describe, find_extensions, with_options
+from hotshoe_server.command import check_early, describe, find_extensions, with_options
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.logs import COMMAND, start_logs
 from hotshoe_server.serving import Server
@@ -71,6 +71,7 @@ def serve(channel: Channel, mission: Mission) -> int:
     config = ServerConfig(**mission.server)
     say = start_logs(config)
     plugins = PluginManager(disabled=EngineConfig.from_mapping(mission.engine).disable_plugins)
+    check_early(config, plugins)  # files may have changed since the supervisor did so
     found = find_extensions(plugins)
     options = [
         extension.options(**mission.options[name])

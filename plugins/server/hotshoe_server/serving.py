@@ -222,6 +222,7 @@ class Server:
             ssl_certfile=None if private else config.ssl_certfile,
             ssl_keyfile=None if private else config.ssl_keyfile,
         )
+        settings.load()  # the certificate as it has been checked, not as it is once it is needed
         server = Uvicorn(settings)
 
         async def serve() -> None:

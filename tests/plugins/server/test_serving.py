@@ -4,10 +4,12 @@ Most run on the null platform, whose tokens come at once; where time must pass, 
 writes a long text.
 """
 
+import asyncio
 import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -19,8 +21,11 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.plugins.server.conftest import RunningServer, stopped
+from tests.plugins.server.test_sockets import self_signed
 
-from hotshoe_server.serving import model_name
+from hotshoe_server.config import ServerConfig
+from hotshoe_server.serving import Server, answer_while_loading, model_name
+from hotshoe_server.sockets import open_port
 
 NULL = ("demo", "--platform", "null")
 LONG = {"prompt": "One day", "max_tokens": 1500, "ignore_eos": True, "stream": True}
@@ -202,6 +207,19 @@ def test_an_extension_that_does_not_end_is_named(run_torn, end: str, cause: str)
     log = server.log.read_text()
     assert log.splitlines()[-1] == f"server extension torn did not end in order: {cause}"
     assert "Traceback" not in log
+
+
+def test_an_extension_that_is_spoilt_later_is_named(run_torn, tmp_path) -> None:
+    server = run_torn(TORN_LIFESPAN % ("", ""), "--api-processes", "2")
+    first = next(pid for pid in children(server.process.pid) if "api" in command_of(pid))
+    with stopped(first):  # so the other one serves
+        assert server.get("/ready").status_code == 200
+    (tmp_path / "hotshoe_torn.py").write_text(TORN_PLUGIN)
+    os.kill(first, signal.SIGKILL)
+    said = "hotshoe: error: server extension torn is broken: AttributeError"
+    wait_for(lambda: said in server.log.read_text())
+    assert server.stop() == 0
+    assert "Traceback" not in server.log.read_text()
 
 
 def test_an_extension_that_never_starts_does_not_keep_the_server(run_torn) -> None:
@@ -436,6 +454,26 @@ def test_a_disk_that_is_full_of_logs() -> None:
     assert server.post("/v1/completions", **body).status_code == 200
     assert server.get("/nothing").status_code == 404
     assert server.stop() == 0
+
+
+def test_a_certificate_is_read_when_it_has_been_checked(tmp_path) -> None:
+    certificate, key, _ = self_signed(tmp_path, "ours")
+    config = ServerConfig(ssl_certfile=certificate, ssl_keyfile=key)
+    server = Server(config, None, {}, lambda: None, print, answers_early=False)
+    trust = ssl.create_default_context(cafile=certificate)
+    trust.check_hostname = False
+
+    async def connect(listener: socket.socket) -> None:
+        async with server._listen(answer_while_loading, listener):
+            Path(certificate).write_text("torn")
+            server._takes.set()
+            connecting = asyncio.open_connection(*listener.getsockname(), ssl=trust)
+            _, writer = await asyncio.wait_for(connecting, 60)
+            writer.close()
+            await writer.wait_closed()
+
+    with open_port("127.0.0.1", 0) as listener:
+        asyncio.run(connect(listener))
 
 
 def test_names_of_models(tmp_path) -> None:
