@@ -33,7 +33,7 @@ from hotshoe.engine.messages import (
 )
 from hotshoe.engine.places import find_model, is_here
 from hotshoe.engine.socket_link import SocketLink
-from hotshoe.engine.spawn import ending, spawn
+from hotshoe.engine.spawn import LIMITS, ending, spawn
 from hotshoe.errors import EngineError, HotshoeError
 from hotshoe.plugins import PluginManager
 from hotshoe.text.tokenizer import Tokenizer
@@ -56,6 +56,9 @@ class EngineProcess:
         config: Of every one of them; `engine_restarts` says how many there may be.
         path: Where they listen; default: in a folder of its own, removed by `close`.
 
+    Raises:
+        EngineError: The system lets no process start.
+
     Attributes:
         num_restarts: Attempts to start another engine.
         is_restarting: One has ended, and the next does not serve yet.
@@ -75,7 +78,11 @@ class EngineProcess:
         self._endings: list[str] = []
         self._num_told = 0
         self._watcher = threading.Thread(target=self._watch, name="hotshoe-watch", daemon=True)
-        self._spawn()
+        try:
+            self._spawn()
+        except OSError as error:
+            self._remove_folder()
+            raise EngineError(f"the engine process cannot be started: {error}; {LIMITS}") from error
 
     @property
     def pid(self) -> int:
@@ -122,6 +129,9 @@ class EngineProcess:
         if self._watcher.ident is not None and self._watcher is not threading.current_thread():
             self._watcher.join()
         self._control.close()
+        self._remove_folder()
+
+    def _remove_folder(self) -> None:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -40,7 +40,7 @@ from hotshoe.engine.rank_messages import (
     decode_news,
     encode,
 )
-from hotshoe.engine.spawn import ending, spawn
+from hotshoe.engine.spawn import LIMITS, ending, spawn
 from hotshoe.errors import EngineDeadError, EngineError
 from hotshoe.executor import WorkerInfo
 from hotshoe.types import StepPlan, StepResult
@@ -168,8 +168,7 @@ class ParallelWorker:
                 self._ranks.append(RankProcess.start(number, self._size, self._command))
         except OSError as error:
             raise EngineError(
-                f"rank {number} of {self._size} cannot be started: {error}; the system's limits on "
-                "processes, open files or memory may be reached"
+                f"rank {number} of {self._size} cannot be started: {error}; {LIMITS}"
             ) from error
         join = Join(
             Side(), asdict(self._config), self._eos_token_ids, self._plugins, directory, rank=0

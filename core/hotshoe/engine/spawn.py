@@ -15,6 +15,8 @@ import subprocess
 from collections.abc import Sequence
 
 _STDERR = 2
+#: What may be the cause where the system lets no process start.
+LIMITS = "the system's limits on processes, open files or memory may be reached"
 #: What must never end or stop them: keys, the system's SIGHUP from above, and that they write to a
 #: terminal of which they are a background job, where its owner has asked for that (`stty tostop`).
 BLOCKED = (signal.SIGINT, signal.SIGHUP, signal.SIGTTOU)

@@ -26,7 +26,8 @@ import msgspec
 
 from hotshoe.config import EngineConfig
 from hotshoe.engine.process import EngineProcess
-from hotshoe.engine.spawn import ending, spawn
+from hotshoe.engine.spawn import LIMITS, ending, spawn
+from hotshoe.errors import EngineError
 from hotshoe_server.admin_socket import AdminSocket
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.signals import signals_call
@@ -58,10 +59,10 @@ class Mission(msgspec.Struct):
 
     The first process may when the engine serves, and says SERVING when it does; the others then, so
     that one process alone, the first, ever says that the model is being loaded. Each goes on saying
-    SERVING, every BEAT_S, as a sign of life. `listener`,
-    `admin`, `store` and `shared_file` are descriptors; `store` leads to `serve_store`, and
-    `shared_file` is as in `hotshoe_server.state.ServerState`. `process` counts from 0; only the
-    first has the admin socket.
+    SERVING, every BEAT_S, as a sign of life. `listener`, `admin`, `store` and `shared_file` are
+    descriptors; `store` leads to `serve_store`, and `shared_file` is as in
+    `hotshoe_server.state.ServerState`. `process` counts from 0; only the first has the admin
+    socket.
     """
 
     engine: dict[str, Any]
@@ -156,6 +157,7 @@ class Supervisor:
 
         Raises:
             UserError: The engine cannot be built as asked.
+            EngineError: A process cannot be started.
         """
         asyncio.run(self._run(listener.fileno(), admin))
         return self._code
@@ -166,12 +168,21 @@ class Supervisor:
             booting = asyncio.create_task(asyncio.to_thread(engine.wait))
             spawn_one = partial(self._spawn, str(engine.path), listener, admin)
             try:
-                self._workers = [spawn_one(i, 0) for i in range(self._config.api_processes)]
+                self._start(spawn_one)
                 await self._watch(engine, booting, spawn_one)
             finally:
                 await self._end()
                 engine.close()
                 await asyncio.gather(booting, return_exceptions=True)
+
+    def _start(self, spawn_one: Callable[[int, int], Worker]) -> None:
+        try:
+            for index in range(self._config.api_processes):
+                self._workers.append(spawn_one(index, 0))
+        except OSError as error:
+            raise EngineError(
+                f"API process {index} cannot be started: {error}; {LIMITS}"
+            ) from error
 
     def _on_signal(self) -> None:
         if self._stop.is_set():  # what ends already is told not to wait

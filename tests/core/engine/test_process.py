@@ -5,6 +5,7 @@ nothing is left behind.
 import asyncio
 import contextlib
 import dataclasses
+import errno
 import os
 import resource
 import signal
@@ -330,6 +331,15 @@ def test_errors_of_the_start_come_back_as_they_were(
     made = dataclasses.replace(made, **options)
     with pytest.raises(kind, match=match):
         AsyncEngine(made, transport="process")
+
+
+def test_a_process_that_cannot_be_started_is_an_error(config: Configure, monkeypatch) -> None:
+    def spawn(*_: object) -> None:
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(hotshoe.engine.process, "spawn", spawn)
+    with pytest.raises(EngineError, match=r"cannot be started: .*unavailable; .*limits on proc"):
+        AsyncEngine(config(), transport="process")
 
 
 def test_a_taken_socket_is_named(config: Configure, leftovers: Path) -> None:

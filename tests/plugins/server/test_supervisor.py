@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,8 +14,10 @@ import httpx
 import pytest
 from tests.plugins.server.conftest import KEY, stopped
 from tests.plugins.server.test_serving import Stream
+from tests.plugins.server.test_sockets import self_signed
 
 from hotshoe import EngineConfig
+from hotshoe.errors import EngineError
 from hotshoe_server import supervisor
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.supervisor import HOPELESS, SERVING, TRIES, Supervisor, Worker
@@ -262,6 +265,22 @@ def test_a_mistake_made_later_ends_nobody_who_serves(run_server, tmp_path) -> No
     assert server.stop() == 0
 
 
+def test_a_certificate_that_is_spoilt_later_is_named(run_server, tmp_path) -> None:
+    certificate, key, _ = self_signed(tmp_path, "ours")
+    server = run_server(*NULL, "--ssl-certfile", certificate, "--ssl-keyfile", key, ready=False)
+    wait_for(lambda: "ready: demo" in server.log.read_text())
+    first = children(server.process.pid, "api_process")[0]
+    with stopped(first):  # so the other one serves
+        assert httpx.get(f"{server.url}/ready", verify=False, timeout=60).status_code == 200
+    Path(certificate).write_text("torn")
+    os.kill(first, signal.SIGKILL)
+    said = f"API process 0 has ended (exit code {HOPELESS}); starting another one"
+    wait_for(lambda: said in server.log.read_text())
+    log = server.log.read_text()
+    assert f"hotshoe: error: --ssl-certfile {certificate}" in log and "Traceback" not in log
+    assert server.stop() == 0
+
+
 LIVES, WAITS, ENDED, FAILED = (True, None), (False, None), (True, -9), (False, 1)
 #: One that the system does not let start.
 UNABLE = (False, 0)
@@ -344,3 +363,25 @@ def test_nobody_is_replaced_while_the_engine_is(monkeypatch, caplog) -> None:
     assert asyncio.run(watched([[ENDED, LIVES]], Engine(), [2])) == (0, [2])
     assert caplog.messages == ["API process 0 has ended (killed by SIGKILL); starting another one"]
     assert asked == 20
+
+
+def test_when_not_all_can_be_started_none_stays(monkeypatch) -> None:
+    closed, started = [], []
+    engine = SimpleNamespace(path="x", wait=lambda: None, close=lambda: closed.append(True))
+
+    def spawn(self, engine_socket, listener, admin, index: int, num_failed: int) -> Worker:
+        if index == 1:
+            raise OSError(24, "Too many open files")
+        ours, theirs = socket.socketpair()
+        started.append(subprocess.Popen(["sleep", "3600"]))
+        theirs.close()
+        return Worker(started[0], ours, asyncio.create_task(asyncio.sleep(0)), 0.0, num_failed)
+
+    monkeypatch.setattr(supervisor, "EngineProcess", lambda config: engine)
+    monkeypatch.setattr(Supervisor, "_spawn", spawn)
+    monkeypatch.setattr(supervisor, "signals_call", lambda call: contextlib.nullcontext())
+    server = Supervisor(EngineConfig(), ServerConfig(api_processes=2), {})
+    with socket.socket() as listener, pytest.raises(EngineError, match="API process 1 cannot be"):
+        server.run(listener, None)
+    server._shared_file.close()
+    assert closed and started[0].wait(60) == -signal.SIGTERM
