@@ -17,7 +17,7 @@ from hotshoe.types import GrammarSpec
 AUTO = "auto"
 #: Grammars whose backend is remembered, as clients send the same ones again and again.
 MAX_REMEMBERED = 64
-INSTALL = "pip install hotshoe-structured-output"
+INSTALL = "; install hotshoe-structured-output, which has the usual ones"
 
 
 class GrammarBackends:
@@ -41,7 +41,8 @@ class GrammarBackends:
                 choices = ", ".join((AUTO, *self._offered))
                 raise ConfigError(
                     f"structured_output_backend {preferred!r} is unknown"
-                    f"{did_you_mean(preferred, self._offered)} (choices: {choices}); {INSTALL}"
+                    f"{did_you_mean(preferred, self._offered)} (choices: {choices})"
+                    + ("" if self._offered else INSTALL)
                 )
             missing = self[preferred].missing()
             if missing is not None:
@@ -59,7 +60,7 @@ class GrammarBackends:
             RequestError: No backend can serve it; the message says why of each.
         """
         if not self._offered:
-            raise _refusal(f"this engine has no backend for structured output; {INSTALL}")
+            raise _refusal(f"this engine has no backend for structured output{INSTALL}")
         names = list(self._offered)
         key = replace(spec, after=())
         if key in self._chosen:
