@@ -211,7 +211,7 @@ def test_an_extension_that_does_not_end_is_named(run_torn, end: str, cause: str)
 
 def test_an_extension_that_is_spoilt_later_is_named(run_torn, tmp_path) -> None:
     server = run_torn(TORN_LIFESPAN % ("", ""), "--api-processes", "2")
-    first = next(pid for pid in children(server.process.pid) if "api" in command_of(pid))
+    first = next(pid for pid in children(server.process.pid) if "api_process" in command_of(pid))
     with stopped(first):  # so the other one serves
         assert server.get("/ready").status_code == 200
     (tmp_path / "hotshoe_torn.py").write_text(TORN_PLUGIN)
@@ -494,7 +494,9 @@ def test_in_json_every_line_is_an_object(run_server, processes: str) -> None:
     server = run_server(*NULL, "--api-processes", processes, *words)
     server.post("/v1/completions", prompt=[1], max_tokens=2)
     if processes == "2":
-        os.kill([pid for pid in children(server.process.pid) if "api" in command_of(pid)][1], 9)
+        os.kill(
+            [pid for pid in children(server.process.pid) if "api_process" in command_of(pid)][1], 9
+        )
         wait_for(lambda: "starting another one" in server.log.read_text())
     assert server.stop() == 0
     lines = [json.loads(line) for line in server.log.read_text().splitlines()]
