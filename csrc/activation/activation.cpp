@@ -4,7 +4,6 @@
 
 #include <nanobind/nanobind.h>
 
-#include <algorithm>
 #include <stdexcept>
 #include <string>
 
@@ -58,11 +57,9 @@ struct ActivationArgs {
 
 template <class T, class F>
 void gate_rows(const ActivationArgs& args, F act) {
-  const int64_t min_rows =
-      std::max<int64_t>(1, kMinElementsPerThread / std::max<int64_t>(1, args.size));
   parallel_for(
       args.rows,
-      [&](int64_t begin, int64_t end, int) {
+      [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; ++row) {
           T* out = static_cast<T*>(args.out) + row * args.out_stride;
           const T* gate = static_cast<const T*>(args.x) + row * args.x_stride;
@@ -72,7 +69,7 @@ void gate_rows(const ActivationArgs& args, F act) {
           });
         }
       },
-      min_rows);
+      rows_holding(kMinElementsPerThread, args.size));
 }
 
 void gated_activation(const ActivationArgs& args, int kind, int dtype) {

@@ -22,15 +22,6 @@ constexpr int kMinTiledRows = 8;  // below, vectors read the cache as fast
 
 constexpr bool kHasTiles = true;
 
-inline void configure_tiles() {
-  TileConfig config;
-  for (int i = 0; i < 8; ++i) {
-    config.rows[i] = 16;
-    config.row_bytes[i] = 64;
-  }
-  TILE_CONFIGURE(config);
-}
-
 inline void release_tiles() { TILE_RELEASE(); }
 
 // The compiler does not know that tile instructions read and write memory.

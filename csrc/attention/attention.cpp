@@ -328,9 +328,8 @@ void attend(const AttentionArgs& args, int dtype) {
   const ScoreMap map(args.scale, args.softcap);
   const int64_t tasks = int64_t(shared.plan.units.size()) * args.num_kv_heads;
   visit_float(dtype, [&](auto tag) {
-    parallel_dynamic(tasks, 1, [&](int64_t begin, int64_t end, int) {
-      for (int64_t i = begin; i < end; ++i) run_unit<decltype(tag)>(args, map, shared, i);
-    });
+    parallel_dynamic(tasks,
+                     [&](int64_t i) { run_unit<decltype(tag)>(args, map, shared, i); });
   });
 }
 

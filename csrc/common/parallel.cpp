@@ -33,14 +33,6 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kSpin = std::chrono::microseconds(100);
 constexpr int kPausesPerClockRead = 32;
 
-inline void pause_core() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
 // Returns once `value` differs from `old`: spins for kSpin, then sleeps.
 template <class T>
 void await_change(const std::atomic<T>& value, T old) {
@@ -66,7 +58,7 @@ struct Job {
   int threads = 0;
 
   void run(int thread) const {
-    fn(context, tasks * thread / threads, tasks * (thread + 1) / threads, thread);
+    fn(context, tasks * thread / threads, tasks * (thread + 1) / threads);
   }
 };
 
@@ -205,7 +197,7 @@ void* thread_scratch(size_t bytes) {
 }
 
 void detail::run_parallel(int64_t n_tasks, int threads, RangeFn fn, void* context) {
-  if (inside_job) return fn(context, 0, n_tasks, 0);
+  if (inside_job) return fn(context, 0, n_tasks);
   pool().run({fn, context, n_tasks, threads});
 }
 

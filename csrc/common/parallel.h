@@ -20,16 +20,30 @@ namespace hotshoe {
 void set_threads(int n, const std::vector<int>& cores);
 int num_threads();
 
+// As many rows as hold so many elements, at least one: what a thread is worth waking for.
+inline int64_t rows_holding(int64_t elements, int64_t row) {
+  return std::max<int64_t>(1, elements / std::max<int64_t>(1, row));
+}
+
+// Tells the processor that this is a loop that waits.
+inline void pause_core() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
 // The calling thread's scratch memory: at least `bytes`, 64-byte aligned, contents undefined,
 // valid until the thread's next call. Threads never share it.
 void* thread_scratch(size_t bytes);
 
 namespace detail {
-using RangeFn = void (*)(void* context, int64_t begin, int64_t end, int thread);
+using RangeFn = void (*)(void* context, int64_t begin, int64_t end);
 void run_parallel(int64_t n_tasks, int threads, RangeFn fn, void* context);
 }  // namespace detail
 
-// Calls fn(begin, end, thread) on contiguous, even ranges that cover [0, n_tasks), one range per
+// Calls fn(begin, end) on contiguous, even ranges that cover [0, n_tasks), one range per
 // thread, and returns when all are done. A thread gets at least `min_tasks` tasks, so small work
 // stays on the calling thread. A call from inside fn runs serially.
 template <class F>
@@ -37,37 +51,30 @@ void parallel_for(int64_t n_tasks, F&& fn, int64_t min_tasks = 1) {
   int64_t threads = num_threads();
   if (n_tasks < threads * min_tasks) threads = n_tasks / min_tasks;
   if (threads <= 1) {
-    if (n_tasks > 0) fn(int64_t(0), n_tasks, 0);
+    if (n_tasks > 0) fn(int64_t(0), n_tasks);
     return;
   }
   using Fn = std::remove_reference_t<F>;
   detail::run_parallel(
       n_tasks, int(threads),
-      [](void* context, int64_t begin, int64_t end, int thread) {
-        (*static_cast<Fn*>(context))(begin, end, thread);
-      },
+      [](void* context, int64_t begin, int64_t end) { (*static_cast<Fn*>(context))(begin, end); },
       const_cast<void*>(static_cast<const void*>(&fn)));
 }
 
-// As parallel_for, but threads take `chunk` tasks at a time until none are left: for tasks of
-// uneven length. fn is called once per chunk.
+// Calls fn(task) for each task in [0, n_tasks), which threads take one at a time: for few tasks of
+// uneven length.
 template <class F>
-void parallel_dynamic(int64_t n_tasks, int64_t chunk, F&& fn) {
-  const int64_t chunks = (n_tasks + chunk - 1) / chunk;
+void parallel_dynamic(int64_t n_tasks, F&& fn) {
   std::atomic<int64_t> next{0};
-  auto drain = [&](int64_t, int64_t, int thread) {
-    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < chunks;) {
-      const int64_t begin = i * chunk, end = begin + chunk < n_tasks ? begin + chunk : n_tasks;
-      fn(begin, end, thread);
-    }
+  auto drain = [&](int64_t, int64_t) {
+    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < n_tasks;) fn(i);
   };
-  const int64_t threads = chunks < num_threads() ? chunks : num_threads();
-  parallel_for(threads, drain);
+  parallel_for(std::min<int64_t>(n_tasks, num_threads()), drain);
 }
 
-// As parallel_dynamic, for tasks whose operands are worth fetching early: a thread claims its next
-// chunk before it runs the present one. fn(begin, end, following) hears where that one begins;
-// n_tasks when there is none.
+// As parallel_dynamic, for chunks of tasks whose operands are worth fetching early: a thread claims
+// its next chunk before it runs the present one. fn(begin, end, following) hears where that one
+// begins; n_tasks when there is none.
 template <class F>
 void parallel_foreseen(int64_t n_tasks, int64_t chunk, F&& fn) {
   const int64_t chunks = (n_tasks + chunk - 1) / chunk;
@@ -75,7 +82,7 @@ void parallel_foreseen(int64_t n_tasks, int64_t chunk, F&& fn) {
   auto claim = [&] {
     return std::min(next.fetch_add(1, std::memory_order_relaxed) * chunk, n_tasks);
   };
-  auto drain = [&](int64_t, int64_t, int) {
+  auto drain = [&](int64_t, int64_t) {
     for (int64_t begin = claim(), following; begin < n_tasks; begin = following) {
       following = claim();
       fn(begin, std::min(begin + chunk, n_tasks), following);

@@ -69,14 +69,6 @@ int64_t group_nbytes(int size) {
          2 * size * kBufferBytes;
 }
 
-inline void pause_core() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
 // Sleeps until somebody wakes `word` or a while has passed, unless it no longer holds `value`.
 void sleep_on(std::atomic<uint32_t>& word, uint32_t value) {
 #if defined(__linux__)
@@ -105,7 +97,7 @@ bool has_ended(int pidfd) {
 void copy(char* to, const char* from, int64_t nbytes) {
   parallel_for(
       (nbytes + kTaskBytes - 1) / kTaskBytes,
-      [&](int64_t begin, int64_t end, int) {
+      [&](int64_t begin, int64_t end) {
         const int64_t last = std::min(end * kTaskBytes, nbytes);
         std::memmove(to + begin * kTaskBytes, from + begin * kTaskBytes, last - begin * kTaskBytes);
       },
@@ -293,7 +285,7 @@ class Group {
     constexpr int64_t kTask = kTaskBytes / int64_t(sizeof(T));
     parallel_for(
         (n + kTask - 1) / kTask,
-        [&](int64_t first, int64_t last, int) {
+        [&](int64_t first, int64_t last) {
           const int64_t at = first * kTask;
           add_parts(out, parts, at, std::min(last * kTask, n) - at);
         },

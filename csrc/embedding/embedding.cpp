@@ -2,7 +2,6 @@
 
 #include <nanobind/nanobind.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <stdexcept>
@@ -40,11 +39,9 @@ void gather(const EmbeddingArgs& args) {
   constexpr int64_t kNone = -1;
   std::atomic<int64_t> bad{kNone};
   const Id* ids = static_cast<const Id*>(args.ids);
-  const int64_t min_rows =
-      std::max<int64_t>(1, kMinElementsPerThread / std::max<int64_t>(1, args.size));
   parallel_for(
       args.count,
-      [&](int64_t begin, int64_t end, int) {
+      [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
           if (uint64_t(ids[i]) >= uint64_t(args.num_rows)) {
             bad.store(i, std::memory_order_relaxed);
@@ -54,7 +51,7 @@ void gather(const EmbeddingArgs& args) {
                    static_cast<const T*>(args.table) + int64_t(ids[i]) * args.table_stride, args);
         }
       },
-      min_rows);
+      rows_holding(kMinElementsPerThread, args.size));
   if (const int64_t i = bad.load(); i != kNone) {
     throw std::out_of_range("token id " + std::to_string(int64_t(ids[i])) + " at position " +
                             std::to_string(i) + " is not below " + std::to_string(args.num_rows));

@@ -127,4 +127,19 @@ inline void dot_int8(int sum, int a, int b) {
 #define TILE_RELEASE() (hotshoe::emulated::tiles.config = hotshoe::TileConfig{})
 
 #endif
+
+namespace hotshoe {
+
+// Whole tiles always: extra rows cost little beside what they are multiplied with.
+inline void configure_tiles() {
+  TileConfig config;
+  for (int i = 0; i < 8; ++i) {
+    config.rows[i] = 16;
+    config.row_bytes[i] = 64;
+  }
+  TILE_CONFIGURE(config);
+}
+
+}  // namespace hotshoe
+
 #endif

@@ -115,7 +115,7 @@ XRows convert_rows(const Call& call, const Kernel& kernel, int64_t m_begin, int6
     const auto* x = (const X*)call.x + m_begin * call.x_stride;
     const bool as_it_is =
         kernel.form == Form::bf16 && std::is_same_v<X, bf16> && k * 2 == row_bytes;
-    const auto convert = [&](int64_t begin, int64_t end, int) {
+    const auto convert = [&](int64_t begin, int64_t end) {
       char* converted = (char*)thread_scratch(size_t(strip * row_bytes + k));
       for (int64_t first = begin * strip; first < std::min(end * strip, rows); first += strip) {
         const X* from = x + first * call.x_stride;
@@ -277,15 +277,14 @@ void linear(const Call& call) {
   const bool own_rows = kernel.strip_rows > 1 && call.m >= kMinOwnRows * threads;
   const int64_t super_blocks =
       round_up(divide_up(call.m, most * kernel.max_rows), own_rows ? threads : 1);
-  const auto run = [&](int64_t first, int64_t last, int) {
-    for (int64_t s = first; s < last; ++s) {
-      const int64_t begin = strips * s / super_blocks * kernel.strip_rows;
-      const int64_t end = std::min(call.m, strips * (s + 1) / super_blocks * kernel.strip_rows);
-      const XRows x = prepare_rows(call, kernel, begin, end - begin);
-      Block(call, kernel, x, begin, end - begin, own_rows ? 1 : threads).run();
-    }
+  const auto run = [&](int64_t s) {
+    const int64_t begin = strips * s / super_blocks * kernel.strip_rows;
+    const int64_t end = std::min(call.m, strips * (s + 1) / super_blocks * kernel.strip_rows);
+    const XRows x = prepare_rows(call, kernel, begin, end - begin);
+    Block(call, kernel, x, begin, end - begin, own_rows ? 1 : threads).run();
   };
-  own_rows ? parallel_dynamic(super_blocks, 1, run) : run(0, super_blocks, 0);
+  if (own_rows) return parallel_dynamic(super_blocks, run);
+  for (int64_t s = 0; s < super_blocks; ++s) run(s);
 }
 
 }  // namespace hotshoe::linear

@@ -75,7 +75,7 @@ void pack_rows(const Layout& layout, void* packed, const Rows& rows) {
   const int64_t first_block = rows.begin / kBlockRows;
   const int64_t end_row = rows.begin + rows.count + padding;
   const int64_t bytes = layout.block_bytes / kBlockRows;
-  parallel_for(divide_up(end_row, kBlockRows) - first_block, [&](int64_t b, int64_t e, int) {
+  parallel_for(divide_up(end_row, kBlockRows) - first_block, [&](int64_t b, int64_t e) {
     char* padded = (char*)thread_scratch(size_t(bytes));
     std::memset(padded, 0, size_t(bytes));
     const int64_t from = std::max((first_block + b) * kBlockRows, rows.begin);

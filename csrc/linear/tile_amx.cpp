@@ -31,15 +31,8 @@ constexpr int64_t kXBytes = 1024 * 1024;  // half the second-level cache of proc
 
 thread_local bool configured = false;
 
-// Whole tiles always: a few rows of x cost as much as sixteen, which is little beside reading W.
 void configure() {
-  if (configured) return;
-  TileConfig config;
-  for (int i = 0; i < 8; ++i) {
-    config.rows[i] = kTileRows;
-    config.row_bytes[i] = kLineBytes;
-  }
-  TILE_CONFIGURE(config);
+  if (!configured) configure_tiles();
   configured = true;
 }
 

@@ -69,7 +69,7 @@ uint64_t read_memory(uintptr_t address, int64_t nbytes) {
   const auto* words = (const uint64_t*)address;
   const int64_t n = nbytes / 8;
   std::atomic<uint64_t> all{0};
-  parallel_for((n + kTaskWords - 1) / kTaskWords, [&](int64_t begin, int64_t end, int) {
+  parallel_for((n + kTaskWords - 1) / kTaskWords, [&](int64_t begin, int64_t end) {
     const int64_t last = end * kTaskWords < n ? end * kTaskWords : n;
     all.fetch_xor(xor_words(words + begin * kTaskWords, last - begin * kTaskWords));
   });

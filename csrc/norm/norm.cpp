@@ -4,7 +4,6 @@
 
 #include <nanobind/nanobind.h>
 
-#include <algorithm>
 
 #include "common/parallel.h"
 #include "common/rows.h"
@@ -43,13 +42,11 @@ void add_row(T* residual, const T* x, const NormArgs& args) {
 }
 
 void rms_norm(const NormArgs& args, int dtype) {
-  const int64_t min_rows =
-      std::max<int64_t>(1, kMinElementsPerThread / std::max<int64_t>(1, args.size));
   visit_float(dtype, [&](auto tag) {
     using T = decltype(tag);
     parallel_for(
         args.rows,
-        [&](int64_t begin, int64_t end, int) {
+        [&](int64_t begin, int64_t end) {
           for (int64_t row = begin; row < end; ++row) {
             T* out = static_cast<T*>(args.out) + row * args.out_stride;
             const T* x = static_cast<const T*>(args.x) + row * args.x_stride;
@@ -61,7 +58,7 @@ void rms_norm(const NormArgs& args, int dtype) {
             norm_row(out, x, args);
           }
         },
-        min_rows);
+        rows_holding(kMinElementsPerThread, args.size));
   });
 }
 

@@ -162,7 +162,7 @@ void rotary_and_cache(const RotaryArgs& args, int dtype) {
   visit_float(dtype, [&](auto tag) {
     parallel_for(
         args.num_tokens,
-        [&](int64_t begin, int64_t end, int) {
+        [&](int64_t begin, int64_t end) {
           process_tokens<decltype(tag)>(args, int(begin), int(end));
         },
         kMinTokensPerThread);

@@ -226,9 +226,8 @@ int64_t sample_row(const SampleArgs& args, int64_t index) {
 
 void sample(const SampleArgs& args, int dtype) {
   visit_float(dtype, [&](auto tag) {
-    parallel_dynamic(args.rows, 1, [&](int64_t begin, int64_t end, int) {
-      for (int64_t i = begin; i < end; ++i) args.tokens[i] = sample_row<decltype(tag)>(args, i);
-    });
+    parallel_dynamic(args.rows,
+                     [&](int64_t i) { args.tokens[i] = sample_row<decltype(tag)>(args, i); });
   });
 }
 
