@@ -26,7 +26,10 @@ nb::dict info() {
 }
 
 void set_threads(int n, const std::vector<int>& cores) {
-  hotshoe::set_threads(n, cores);
+  {
+    nb::gil_scoped_release unlocked;
+    hotshoe::set_threads(n, cores);
+  }
   bound_cores = cores;
 }
 
@@ -49,11 +52,11 @@ NB_MODULE(HOTSHOE_MODULE, m) {
   m.def("info", &info,
         "Say what is loaded: isa, float_lanes (floats in one vector), threads, cores.");
   m.def("set_threads", &set_threads, nb::arg("n"), nb::arg("cores") = std::vector<int>{},
-        nb::call_guard<nb::gil_scoped_release>(),
         "Set the number of threads, the caller included, and the core of each (cores[i] for\n"
         "thread i; empty leaves them unbound; the caller's own thread is never bound).\n"
-        "One thread until called. Not to be called while a kernel runs.\n\n"
-        "Raises:\n    ValueError: n < 1, or as many cores as threads were not given.");
+        "One thread until called. Waits for a kernel that runs.\n\n"
+        "Raises:\n    ValueError: n < 1, or as many cores as threads were not given.\n"
+        "    RuntimeError: The system starts no more threads; nothing has changed.");
   hotshoe::bind_attention(m);
   hotshoe::bind_communicator(m);
   hotshoe::bind_linear(m);

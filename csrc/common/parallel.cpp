@@ -10,12 +10,15 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
+#include <utility>
 
 #if defined(__linux__)
 #include <sched.h>
@@ -78,32 +81,46 @@ class Pool {
   explicit Pool(const Settings& settings) : workers_(settings.threads - 1) {
     for (int i = 0; i < int(workers_.size()); ++i) {
       const int core = settings.cores.empty() ? -1 : settings.cores[i + 1];
-      workers_[i].thread = std::thread([this, i, core] { work(i, core); });
+      try {
+        workers_[i].thread = std::thread([this, i, core] { work(i, core); });
+      } catch (const std::system_error& error) {
+        stop();
+        throw std::runtime_error("thread " + std::to_string(i + 2) + " of " +
+                                 std::to_string(settings.threads) +
+                                 " cannot be started: " + error.code().message());
+      }
     }
   }
 
-  void run(const Job& job) {
+  void run(Job job) {
     std::lock_guard<std::mutex> one_job_at_a_time(mutex_);
+    job.threads = std::min(job.threads, int(workers_.size()) + 1);  // they may have changed
     job_ = job;
     pending_.store(job.threads - 1, std::memory_order_relaxed);
     for (int i = 0; i < job.threads - 1; ++i) offer(workers_[i]);
     inside_job = true;
-    job.run(0);
+    run_range(0);
     for (int i = 0; i < job.threads - 1; ++i) {
       if (!take(workers_[i])) continue;
-      job.run(i + 1);
+      run_range(i + 1);
       pending_.fetch_sub(1, std::memory_order_relaxed);
     }
     inside_job = false;
     for (int left; (left = pending_.load(std::memory_order_acquire)) != 0;) {
       await_change(pending_, left);
     }
+    if (failed_.exchange(false)) std::rethrow_exception(std::exchange(error_, nullptr));
   }
 
+  // Ends the workers, after the job that is running, if any. Jobs that come later all the same are
+  // done by their callers.
   void stop() {
+    std::lock_guard<std::mutex> no_job(mutex_);
     stopping_ = true;
     for (Worker& worker : workers_) offer(worker);
-    for (Worker& worker : workers_) worker.thread.join();
+    for (Worker& worker : workers_) {
+      if (worker.thread.joinable()) worker.thread.join();
+    }
   }
 
  private:
@@ -122,6 +139,15 @@ class Pool {
     return ticket % 2 == 1 && worker.ticket.compare_exchange_strong(ticket, ticket + 1);
   }
 
+  // What a range throws, most likely for want of memory, is kept for the job's caller.
+  void run_range(int thread) noexcept {
+    try {
+      job_.run(thread);
+    } catch (...) {
+      if (!failed_.exchange(true)) error_ = std::current_exception();
+    }
+  }
+
   void work(int index, int core) {
     if (core >= 0) bind_to_core(core);
     inside_job = true;
@@ -133,7 +159,7 @@ class Pool {
         continue;
       }
       if (stopping_) return;
-      job_.run(index + 1);
+      run_range(index + 1);
       if (pending_.fetch_sub(1, std::memory_order_seq_cst) == 1) pending_.notify_one();
     }
   }
@@ -141,11 +167,14 @@ class Pool {
   std::vector<Worker> workers_;
   std::mutex mutex_;
   Job job_;
+  std::exception_ptr error_;  // of the job's first range that failed
+  std::atomic<bool> failed_{false};
   bool stopping_ = false;
   alignas(64) std::atomic<int> pending_{0};
 };
 
-Settings settings;
+Settings settings;  // of the present pool, or the next
+std::atomic<int> thread_count{1};
 std::atomic<Pool*> current_pool{nullptr};
 std::mutex pool_mutex;
 
@@ -179,19 +208,23 @@ void set_threads(int n, const std::vector<int>& cores) {
                                 " threads; give one core for each thread, or none");
   }
   std::lock_guard<std::mutex> lock(pool_mutex);
-  if (Pool* old = current_pool.exchange(nullptr)) old->stop();
+  Pool* made = new Pool({n, cores});
+  if (Pool* old = current_pool.exchange(made)) old->stop();
   settings = {n, cores};
+  thread_count = n;
 }
 
-int num_threads() { return settings.threads; }
+int num_threads() { return thread_count.load(std::memory_order_relaxed); }
 
 void* thread_scratch(size_t bytes) {
   thread_local std::unique_ptr<void, FreeScratch> memory;
   thread_local size_t capacity = 0;
   if (bytes > capacity) {
-    capacity = (bytes + 4095) / 4096 * 4096;
-    memory.reset(std::aligned_alloc(4096, capacity));
+    const size_t rounded = (bytes + 4095) / 4096 * 4096;
+    capacity = 0;
+    memory.reset(std::aligned_alloc(4096, rounded));
     if (!memory) throw std::bad_alloc();
+    capacity = rounded;
   }
   return memory.get();
 }

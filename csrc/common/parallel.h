@@ -16,7 +16,8 @@ namespace hotshoe {
 
 // Sets the number of threads (the caller counts, so n - 1 workers) and, when `cores` is not
 // empty, the core that each is bound to: cores[i] for thread i. The caller's own thread
-// (cores[0]) is left as it is. Not to be called while a job runs.
+// (cores[0]) is left as it is. Waits for a job that runs. Throws std::runtime_error when the system
+// starts no more threads; the earlier ones then stay.
 void set_threads(int n, const std::vector<int>& cores);
 int num_threads();
 
@@ -45,7 +46,7 @@ void run_parallel(int64_t n_tasks, int threads, RangeFn fn, void* context);
 
 // Calls fn(begin, end) on contiguous, even ranges that cover [0, n_tasks), one range per
 // thread, and returns when all are done. A thread gets at least `min_tasks` tasks, so small work
-// stays on the calling thread. A call from inside fn runs serially.
+// stays on the calling thread. A call from inside fn runs serially. What fn throws, the caller gets.
 template <class F>
 void parallel_for(int64_t n_tasks, F&& fn, int64_t min_tasks = 1) {
   int64_t threads = num_threads();

@@ -1,5 +1,9 @@
-"""The thread pool: settings are checked, and it works after a change, after fork and at exit."""
+"""The thread pool: settings are checked, and it works after a change, after fork and at exit.
 
+What ended the process, or never ended, when it went wrong, is tried in a process of its own.
+"""
+
+import re
 import subprocess
 import sys
 import time
@@ -40,6 +44,91 @@ check()
 print("done")
 """
 
+# Addresses for no more than 64 MiB: neither for a hundred stacks, nor for what samplers need.
+LIMITED = """
+import resource, sys, torch, hotshoe_native
+native = hotshoe_native.load(sys.argv[1])
+
+def limit(nbytes):
+    pages = int(open("/proc/self/statm").read().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + nbytes, -1))
+"""
+
+NO_THREADS = (
+    LIMITED
+    + """
+native.set_threads(2)
+memory = torch.ones(1 << 20, dtype=torch.int64)
+memory[7] = 6
+limit(64 << 20)
+try:
+    native.set_threads(100)
+except RuntimeError as error:
+    print(error)
+print(native.info()["threads"], native.read_memory(memory.data_ptr(), memory.nbytes))
+"""
+)
+
+NO_MEMORY = (
+    LIMITED
+    + """
+native.set_threads(2)
+rows, size = 2, 1 << 24
+logits, tokens = torch.zeros(rows, size), torch.zeros(rows, dtype=torch.int64)
+logits[:, 77] = 1
+numbers = [torch.zeros(rows, dtype=t) for t in (torch.float, torch.int, torch.float, torch.float)]
+uniform = torch.zeros(rows, dtype=torch.double)
+
+def sample():
+    addresses = [t.data_ptr() for t in (tokens, logits, *numbers, uniform)]
+    native.sample(*addresses, rows, size, size, 0)
+    print(tokens.tolist())
+
+limit(64 << 20)
+for _ in range(3):
+    try:
+        sample()
+    except MemoryError:
+        print("no memory")
+limit(2 << 30)
+sample()
+"""
+)
+
+# Two threads call kernels while the number of threads changes under them.
+CHANGES = """
+import sys, threading, torch, hotshoe_native
+native = hotshoe_native.load(sys.argv[1])
+memory = torch.arange(1 << 16)
+native.set_threads(1)
+want, wrong, ended = native.read_memory(memory.data_ptr(), memory.nbytes), [], threading.Event()
+
+def read():
+    while not ended.is_set():
+        found = native.read_memory(memory.data_ptr(), memory.nbytes)
+        if found != want:
+            wrong.append(found)
+
+readers = [threading.Thread(target=read) for _ in range(2)]
+for reader in readers:
+    reader.start()
+for i in range(300):
+    native.set_threads(1 + i % 5)
+ended.set()
+for reader in readers:
+    reader.join()
+print(wrong)
+"""
+
+
+def run(script: str) -> str:
+    """Run a script on the best build, and return what it printed."""
+    isa = hotshoe_native.load().info()["isa"]
+    command = [sys.executable, "-c", script, isa]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
 
 def test_settings_are_reported_and_checked() -> None:
     native = hotshoe_native.load("generic")
@@ -54,15 +143,21 @@ def test_settings_are_reported_and_checked() -> None:
 
 
 def test_pool_survives_change_fork_and_exit() -> None:
-    isa = hotshoe_native.load().info()["isa"]
-    result = subprocess.run(
-        [sys.executable, "-c", SCRIPT, isa],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert (result.returncode, result.stdout) == (0, "done\n"), result.stderr
+    assert run(SCRIPT) == "done\n"
+
+
+def test_threads_that_do_not_start_are_an_error_and_change_nothing() -> None:
+    error, rest = run(NO_THREADS).splitlines()
+    assert re.fullmatch(r"thread \d+ of 100 cannot be started: .+", error)
+    assert rest == "2 7"
+
+
+def test_want_of_memory_on_any_thread_is_an_error_and_leaves_the_pool_sound() -> None:
+    assert run(NO_MEMORY).splitlines() == [*["no memory"] * 3, "[77, 77]"]
+
+
+def test_threads_may_change_while_kernels_run() -> None:
+    assert run(CHANGES) == "[]\n"
 
 
 def test_idle_workers_burn_no_processor_time() -> None:

@@ -149,7 +149,10 @@ class CpuPlatform(Platform):
         native = hotshoe_native.load(self._options.isa)
         if self._part[1] > 1 and plan.cores:  # a process of its own: the caller's thread too
             os.sched_setaffinity(0, plan.cores)
-        native.set_threads(plan.threads, list(plan.cores))
+        try:
+            native.set_threads(plan.threads, list(plan.cores))
+        except RuntimeError as error:
+            raise ConfigError(f"platform_options.threads: {error}; give a smaller number") from None
         native.keep_freed_memory(KEPT_MEMORY_BYTES)
         # PyTorch does no heavy work here, and its own threads would take the kernels' cores.
         torch.set_num_threads(1)

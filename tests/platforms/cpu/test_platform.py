@@ -104,6 +104,19 @@ def test_activation_sets_and_reports_threads() -> None:
     assert torch.get_num_threads() == 1
 
 
+def test_threads_that_do_not_start_name_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Native:
+        @staticmethod
+        def set_threads(n: int, cores: list[int]) -> None:
+            raise RuntimeError(f"thread {n} of {n} cannot be started: none left")
+
+    platform, config = CpuPlatform(), EngineConfig(platform_options={"threads": 2})
+    platform.resolve(config)
+    monkeypatch.setattr(hotshoe_native, "load", lambda isa: Native)
+    with pytest.raises(ConfigError, match=r"_options\.threads: thread 2 of 2 cannot.*smaller"):
+        platform.activate(config)
+
+
 def test_memory_budget_is_a_share_of_what_is_free() -> None:
     budget = CpuPlatform().memory_budget(EngineConfig())
     assert 0 < budget.available_bytes < CpuPlatform().facts().memory_bytes
