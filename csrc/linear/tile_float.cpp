@@ -33,7 +33,11 @@ struct Bf16Math {
   static constexpr int kSums = 1;
   static constexpr int kXBytes = 4;
   static __m512 zero() { return _mm512_setzero_ps(); }
-  static __m512bh load_x(const char* p) { return (__m512bh)_mm512_set1_epi32(*(const int*)p); }
+  static __m512bh load_x(const char* p) {
+    int pair;  // rows begin anywhere
+    std::memcpy(&pair, p, sizeof pair);
+    return (__m512bh)_mm512_set1_epi32(pair);
+  }
   static __m512bh load_w(const char* p, int) { return (__m512bh)_mm512_loadu_si512(p); }
   static __m512 dot(__m512 sum, __m512bh x, __m512bh w) { return _mm512_dpbf16_ps(sum, x, w); }
   static void store(float* p, __m512 sum) { _mm512_storeu_ps(p, sum); }
