@@ -20,6 +20,8 @@ namespace hotshoe::linear {
 constexpr int kBlockRows = 16;
 constexpr int kGroupBytes = 4;
 constexpr int64_t kLineBytes = 64;
+// So many products of int8 values fit a sum of 32 bits, however large they are.
+constexpr int64_t kMaxInt8K = 131072;
 
 inline int64_t round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
 inline int64_t divide_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit; }
@@ -45,6 +47,9 @@ struct Layout {
   Layout(DType dtype, int64_t n, int64_t k) : dtype(dtype), n(n), k(k) {
     const int size = element_bytes(dtype);
     if (n < 1 || k < 1) throw std::invalid_argument("N and K must be at least 1");
+    if (dtype == DType::i8 && k > kMaxInt8K) {
+      throw std::invalid_argument("K of int8 weights must be at most " + std::to_string(kMaxInt8K));
+    }
     blocks = divide_up(n, kBlockRows);
     group = kGroupBytes / size;
     block_bytes = round_up(k * size, kLineBytes) * kBlockRows;

@@ -124,6 +124,18 @@ def test_int8_extremes_do_not_saturate(native: ModuleType, rng: torch.Generator)
     assert torch.equal(pack(native, 127 * w, torch.int8)(127 * x), 127 * 127 * (x @ w.T))
 
 
+def test_the_longest_int8_sums_are_exact(native: ModuleType) -> None:
+    """Stored weights may be -128; one more product could be too large for 32 bits."""
+    k = 131072
+    low, high = torch.full((1, k), -128, dtype=torch.int8), torch.full((6, k), 127.0)
+    linear = Packed(native, low, torch.int8).put(0, low, torch.ones(1))
+    for x in (high, high[:1]):
+        assert linear(x).unique().tolist() == [-128.0 * 127 * k]
+        assert linear(-x).unique().tolist() == [128.0 * 127 * k]
+    with pytest.raises(ValueError, match="K of int8 weights must be at most 131072"):
+        native.linear_packed_nbytes(3, 1, k + 1)
+
+
 def test_rows_beyond_one_cache_block(native: ModuleType, rng: torch.Generator) -> None:
     m, n, k = 150, 40, 4096
     for dtype in (torch.bfloat16, torch.float32):

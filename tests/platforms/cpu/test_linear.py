@@ -91,6 +91,10 @@ def test_bytes_are_those_of_the_packed_weight(facts: DeviceFacts) -> None:
         ({"activation": PER_TOKEN}, "neither plain nor int8"),
         ({"weight": replace(ONLINE, symmetric=False), "activation": PER_TOKEN}, "symmetric=False"),
         ({"weight": QuantSpec("int4", "group", 128), "activation": None}, "int4"),
+        (
+            {"in_features": 131073, "weight": ONLINE, "activation": PER_TOKEN},
+            "131073 inputs are more than the 131072",
+        ),
     ],
 )
 def test_refusals_say_why(facts: DeviceFacts, change: dict[str, object], reason: str) -> None:
