@@ -155,21 +155,22 @@ class Communicator:
         return x
 
     def send(self, x: Tensor, to: int) -> Transfer:
-        push, handle, begin, nbytes = self._native.group_push, self._handle, x.data_ptr(), x.nbytes
+        push, group, begin, nbytes = self._native.group_push, self._group(), x.data_ptr(), x.nbytes
         return self._start(
-            "send", Transfer(to, nbytes, lambda at: push(handle, to, begin + at, nbytes - at)), x
+            "send", Transfer(to, nbytes, lambda at: push(group, to, begin + at, nbytes - at)), x
         )
 
     def recv(self, out: Tensor, source: int) -> Transfer:
-        pull, handle, begin = self._native.group_pull, self._handle, out.data_ptr()
+        pull, group, begin = self._native.group_pull, self._group(), out.data_ptr()
         nbytes = out.nbytes
-        move = Transfer(source, nbytes, lambda at: pull(handle, source, begin + at, nbytes - at))
+        move = Transfer(source, nbytes, lambda at: pull(group, source, begin + at, nbytes - at))
         return self._start("recv", move, out)
 
     def close(self) -> None:
         if self._handle is not None:
             self._native.group_close(self._handle)
             self._handle = None
+            self._queues.clear()
             del self._memory
             for fd in self._pidfds:
                 if fd >= 0:
@@ -189,9 +190,15 @@ class Communicator:
     def _gather(self, x: Tensor, *ranges: Sequence[int]) -> None:
         self._call(self._native.group_gather, x.data_ptr(), *ranges)
 
+    def _group(self) -> int:
+        """Return the native group, whose memory is gone once it is closed."""
+        if self._handle is None:
+            raise EngineError(f"rank {self.rank} is in no group: it was closed, or never opened")
+        return self._handle
+
     def _call(self, function: Callable[..., Any], *arguments: Any) -> None:
         try:
-            function(self._handle, *arguments)
+            function(self._group(), *arguments)
         except RuntimeError as error:
             raise EngineError(f"rank {self.rank} lost the other ranks: {error}") from None
 

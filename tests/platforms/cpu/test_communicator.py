@@ -76,6 +76,18 @@ def test_a_rank_that_leaves_is_noticed(peer):
     assert out.strip() == "EngineError rank 1 lost the other ranks: rank 0 has left the group"
 
 
+def test_nothing_moves_in_a_group_that_was_closed(peer):
+    group, _ = peer
+    pending = group.recv(torch.zeros(3), 1)
+    group.close()
+    with pytest.raises(EngineError, match="rank 0 is in no group"):
+        pending.wait()
+    with pytest.raises(EngineError, match="rank 0 is in no group"):
+        group.all_reduce(torch.zeros(3))
+    with pytest.raises(EngineError, match="rank 0 is in no group"):
+        group.send(torch.zeros(3), 1)
+
+
 def test_the_memory_has_no_name(peer):
     maps = Path("/proc/self/maps").read_text().splitlines()
     shared = [line for line in maps if "hotshoe-group" in line]
