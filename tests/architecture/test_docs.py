@@ -15,6 +15,8 @@ import yaml
 BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 FLAG = re.compile(r"`(--[a-z][a-z0-9-]*)")
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
+#: A row of a table of endpoints: method and path.
+ENDPOINT = re.compile(r"""\(\s*"(?:GET|POST|DELETE)",\s*"(/[^"]*)\"""")
 OURS = ("hotshoe.", "hotshoe_conformance.", "hotshoe_server.")
 #: Flags of other programs.
 FOREIGN = {"--conformance-full", "--conformance-seed", "--device"}
@@ -94,6 +96,15 @@ def test_options_in_yaml_exist(pages, commands) -> None:
                 named |= set(values)
     assert named
     assert named <= known
+
+
+def test_every_endpoint_is_on_the_page(root: Path, pages) -> None:
+    page = pages[root / "docs/reference/http-api.md"]
+    sources = [path.read_text() for path in (root / "plugins").rglob("hotshoe_*/**/*.py")]
+    routes = {path for source in sources for path in ENDPOINT.findall(source)}
+    assert routes >= {"/v1/completions", "/live", "/metrics"}
+    named = {path.rsplit("/{")[0] for path in routes}
+    assert [path for path in sorted(named) if f"`{path}" not in page] == []
 
 
 def test_the_rooms_of_core_are_drawn_as_they_are(root: Path, pages) -> None:
