@@ -60,11 +60,12 @@ def choose_platform(plugins: PluginManager, name: str) -> Platform:
         (-d.score, n) for n, (_, d) in probed.items() if isinstance(d, Available) and d.score >= 0
     ]
     if not scores:
-        absent = "; ".join(
-            f"{n}: {d.reason}" for n, (_, d) in probed.items() if isinstance(d, Absent)
-        )
+        reasons = [
+            f"{n}: {d.reason if isinstance(d, Absent) else f'by name alone, --platform {n}'}"
+            for n, (_, d) in probed.items()
+        ]
         raise PlatformError(
-            f"no platform is usable here ({absent or 'none is installed'}); "
+            f"no platform is usable here ({'; '.join(reasons) or 'none is installed'}); "
             f"install one, such as hotshoe-platform-cpu{plugins.broken_note()}"
         )
     platform = probed[min(scores)[1]][0]

@@ -60,8 +60,9 @@ def test_the_highest_score_wins_then_the_name(machine) -> None:
 
 
 def test_negative_scores_are_chosen_by_name_alone(machine) -> None:
-    found = machine(a=Available(-1))
-    with pytest.raises(PlatformError, match="no platform is usable here"):
+    found = machine(a=Available(-1), b=Absent("no device"))
+    reasons = r"no platform is usable here \(a: by name alone, --platform a; b: no device\)"
+    with pytest.raises(PlatformError, match=reasons):
         choose_platform(found, "auto")
     assert choose_platform(found, "a").name == "a"
 
