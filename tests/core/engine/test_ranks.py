@@ -33,12 +33,12 @@ def alive(pid: int) -> bool:
         return False
 
 
-def session(leader: int) -> list[int]:
-    """Return the processes of a session: a rank, and what it has started."""
+def group(leader: int) -> list[int]:
+    """Return the processes of a group: a rank, and what it has started."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            if int(path.read_text().rpartition(")")[2].split()[3]) == leader:
+            if int(path.read_text().rpartition(")")[2].split()[2]) == leader:
                 found.append(int(path.parent.name))
     return found
 
@@ -200,7 +200,7 @@ def test_who_hangs_while_loading_is_named_and_ends_at_an_interrupt(open_ranks, m
 
     def listen(text: str, *values: object) -> None:
         said.append(text % values)
-        members = [session(pid) for pid in pids(worker)]
+        members = [group(pid) for pid in pids(worker)]
         if "rank 0" not in said[-1] and len(members[1]) == 2:
             numbers.extend([*members[0], *members[1]])
             raise KeyboardInterrupt
