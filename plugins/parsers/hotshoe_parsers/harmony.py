@@ -48,7 +48,7 @@ def _open(context: ParseContext) -> ResponseParser:
     machine = Machine(program)
     _, start, header = context.prompt.rpartition(_START)
     if start and header.endswith(_MESSAGE):  # the prompt has begun a message
-        machine.feed(start + header)
+        machine.begin(start + header)
     return machine
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Protocol, TypeVar
 
-from hotshoe.text.parsing import Event
+from hotshoe.text.parsing import Event, ToolCallStart
 from hotshoe.text.stop import StopAutomaton
 from hotshoe_parsers.writer import SPACE, Writer
 
@@ -203,6 +203,10 @@ class Machine:
         self._reader.feed(text)
         next(self._steps)
         return self._writer.take()
+
+    def begin(self, text: str) -> None:
+        """Take the end of the prompt. All that comes of it is the start of a call, if any."""
+        self._writer.again([e for e in self.feed(text) if isinstance(e, ToolCallStart)])
 
     def finish(self) -> list[Event]:
         self._reader.feed("")

@@ -93,6 +93,10 @@ class Writer:
         events, self._events = self._events, []
         return events
 
+    def again(self, events: list[Event]) -> None:
+        """Put events back that have just been taken."""
+        self._events = events
+
     def _write(self, kind: _Kind, text: str) -> None:
         if kind is not self._kind:
             self._keep_space()
