@@ -190,14 +190,14 @@ class Server:
     async def _drain(self, state: ServerState) -> None:
         """Let requests end, and end those that do not."""
         state.draining = True
-        self._say(f"shutting down: {state.num_open} requests run")
+        self._say(f"shutting down; requests that run: {state.num_open}")
         deadline = asyncio.get_running_loop().time() + self._config.shutdown_timeout_s
         while state.num_open and not self._forced:
             if asyncio.get_running_loop().time() >= deadline:
                 break
             await asyncio.sleep(POLL_S)
         if state.in_flight:
-            self._say(f"aborting {len(state.in_flight)} requests")
+            self._say(f"aborting the requests that still run: {len(state.in_flight)}")
             with contextlib.suppress(Exception):  # a dead engine has nothing to abort
                 await state.client.abort(list(state.in_flight))
 

@@ -502,7 +502,7 @@ def test_in_json_every_line_is_an_object(run_server, processes: str) -> None:
     lines = [json.loads(line) for line in server.log.read_text().splitlines()]
     said = [line["message"] for line in lines if line["logger"] == "hotshoe.serve"]
     assert said[0].startswith("listening on ") and "ready: demo" in said
-    assert "shutting down: 0 requests run" in said
+    assert "shutting down; requests that run: 0" in said
     levels = {line["message"].partition(" ")[0]: line["level"] for line in lines}
     assert levels["WARNING:"] == "warning" and levels["ready:"] == "info"
     assert any('"POST /v1/completions HTTP/1.1" 200' in line["message"] for line in lines)
