@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -18,37 +18,45 @@ from starlette.types import ASGIApp
 from hotshoe_server.doorman import Doorman
 from hotshoe_server.endpoints import ENDPOINTS
 from hotshoe_server.errors import ApiError
-from hotshoe_server.extensions import Parts
+from hotshoe_server.extensions import Endpoint, Parts, PublicFile, blamed
 from hotshoe_server.guard import Guard
 from hotshoe_server.openapi import openapi_endpoint
 from hotshoe_server.route import EndpointApp, error_response
 from hotshoe_server.state import ServerState
 
 
-def create_app(server: ServerState, extensions: Sequence[Parts] = ()) -> ASGIApp:
+def create_app(server: ServerState, extensions: Mapping[str, Parts] | None = None) -> ASGIApp:
     """Return the ASGI application of a server whose engine is ready.
 
     Args:
         server: What endpoints share; observers of the extensions are added to it.
-        extensions: What others add, built for this server. Their lifespans are the caller's.
+        extensions: What others add, by name, built for this server. Their lifespans are the
+            caller's.
 
     `server.turn_away` is set where requests may be refused without the application.
+
+    Raises:
+        PluginError: What an extension adds cannot be used.
     """
-    endpoints = [*ENDPOINTS, *(e for parts in extensions for e in parts.endpoints)]
-    endpoints.append(openapi_endpoint(endpoints))
-    files = [file for parts in extensions for file in parts.files]
-    routes = [
-        *(Route(e.path, EndpointApp(server, e), methods=[e.method]) for e in endpoints),
-        *(Route(f.path, Response(f.body, headers=f.headers), methods=["GET"]) for f in files),
-    ]
-    router = Starlette(routes=routes, exception_handlers={HTTPException: _unrouted})
-    server.observers.extend(o for parts in extensions for o in parts.observers)
-    app: ASGIApp = router
-    middlewares = [m for parts in extensions for m in parts.middleware]
-    for middleware in reversed(middlewares):
-        app = middleware(app)
+    added = extensions or {}
+    endpoints: list[Endpoint] = [*ENDPOINTS]
+    files: list[PublicFile] = []
+    routes = _routes(server, ENDPOINTS, ())
+    for name, parts in added.items():
+        with blamed(name):
+            routes += _routes(server, parts.endpoints, parts.files)
+            endpoints += parts.endpoints
+            files += parts.files
+            server.observers.extend(parts.observers)
+    routes += _routes(server, [openapi_endpoint(endpoints)], ())
+    app: ASGIApp = Starlette(routes=routes, exception_handlers={HTTPException: _unrouted})
+    for name, parts in reversed(added.items()):
+        with blamed(name):
+            for middleware in reversed(parts.middleware):
+                app = middleware(app)
     app = guard = Guard(app, server.config, {file.path for file in files})
-    if not (middlewares or server.config.access_log):  # which hear of every request
+    hears_all = server.config.access_log or any(parts.middleware for parts in added.values())
+    if not hears_all:
         server.turn_away = Doorman(server, guard, [e.path for e in endpoints if e.generates])
     if server.config.allowed_origins:
         app = CORSMiddleware(
@@ -59,6 +67,15 @@ def create_app(server: ServerState, extensions: Sequence[Parts] = ()) -> ASGIApp
             expose_headers=["x-request-id", "retry-after"],
         )
     return app
+
+
+def _routes(
+    server: ServerState, endpoints: Sequence[Endpoint], files: Sequence[PublicFile]
+) -> list[Route]:
+    return [
+        *(Route(e.path, EndpointApp(server, e), methods=[e.method]) for e in endpoints),
+        *(Route(f.path, Response(f.body, headers=f.headers), methods=["GET"]) for f in files),
+    ]
 
 
 def _unrouted(request: Request, error: Exception) -> Response:

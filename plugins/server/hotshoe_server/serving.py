@@ -162,11 +162,13 @@ class Server:
         parts: dict[str, Parts] = {}
         for name, (extension, options) in self._extensions.items():
             with blamed(name):
-                parts[name] = resolve_lazy(extension.build)(state, options)
+                parts[name] = built = resolve_lazy(extension.build)(state, options)
+                if not isinstance(built, Parts):
+                    raise TypeError(f"build returned {built!r} instead of Parts")
         start_logs(self._config)  # again: what has been loaded brought handlers of its own
         if not await self._enter(parts, stack):
             return
-        app = create_app(state, list(parts.values()))
+        app = create_app(state, parts)
         self._front.app, self._front.refuse = app, state.turn_away or let_in
         self._takes.set()
         self._on_serving()

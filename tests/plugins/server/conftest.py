@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +30,7 @@ from hotshoe.types import FinishReason, SamplingParams, TokenLogprobs, TokenOutp
 from hotshoe_demo import MODEL
 from hotshoe_server.app import create_app
 from hotshoe_server.config import ServerConfig
+from hotshoe_server.extensions import Parts
 from hotshoe_server.serving import make_state
 
 MAX_MODEL_LEN = 512
@@ -241,10 +242,11 @@ def open_http(engine: ScriptedEngine, plugins: PluginManager) -> Iterator[Callab
     """Build a server over the scripted engine; options as for ServerConfig."""
     states = []
 
-    def build(parts: Any = (), headers: Any = None, **options: Any) -> Http:
+    def build(parts: Sequence[Parts] = (), headers: Any = None, **options: Any) -> Http:
         state = make_state(ServerConfig(**options), engine, plugins)
         states.append(state)
-        http = Http(create_app(state, parts), **(headers or {}))
+        named = {f"extension {i}": part for i, part in enumerate(parts)}
+        http = Http(create_app(state, named), **(headers or {}))
         http.state = state
         return http
 

@@ -2,7 +2,9 @@
 
 from contextlib import asynccontextmanager
 
-from hotshoe.errors import QueueFullError
+import pytest
+
+from hotshoe.errors import PluginError, QueueFullError
 from hotshoe_server.extensions import Endpoint, Parts
 
 KEY = {"authorization": "Bearer user-key-1"}
@@ -105,3 +107,22 @@ def test_unknown_urls_and_methods(http) -> None:
     response = http.get("/v1/completions")
     assert response.json()["error"]["code"] == "method_not_allowed"
     assert response.headers["allow"] == "POST"
+
+
+def no_middleware(app) -> None:
+    raise RuntimeError("no wrapping")
+
+
+@pytest.mark.parametrize(
+    ("parts", "cause"),
+    [
+        (Parts(middleware=[no_middleware]), "RuntimeError: no wrapping"),
+        (Parts(endpoints=[Endpoint("GET", "hello", hello, "Hello")]), "AssertionError"),
+        (Parts(endpoints=["/hello"]), "AttributeError"),
+        (Parts(observers=None), "TypeError"),
+    ],
+    ids=["middleware", "path", "endpoint", "observers"],
+)
+def test_who_adds_what_cannot_be_used_is_named(open_http, parts: Parts, cause: str) -> None:
+    with pytest.raises(PluginError, match=f"extension 1 is broken: {cause}"):
+        open_http([Parts(), parts])

@@ -42,7 +42,7 @@ HOTSHOE_HOOK_API = 1
 def hotshoe_server_extensions():
     return {"torn": "hotshoe_torn:EXTENSION"}
 """
-TORN_BUILD = "EXTENSION = ServerExtension(build=lambda server, options: sys.exit(0))"
+TORN_BUILD = "EXTENSION = ServerExtension(build=lambda server, options: %s)"
 TORN_LIFESPAN = """
 import asyncio, contextlib
 from hotshoe_server.extensions import Parts
@@ -185,13 +185,23 @@ def run_torn(run_server, tmp_path, monkeypatch) -> Callable[..., RunningServer]:
     return run
 
 
-@pytest.mark.parametrize("source", [TORN_BUILD, TORN_LIFESPAN % ("sys.exit(0)", "")])
-@pytest.mark.parametrize("processes", ["1", "2"])
-def test_an_extension_that_cannot_start_is_named(run_torn, processes: str, source: str) -> None:
+@pytest.mark.parametrize(
+    ("processes", "source", "cause"),
+    [
+        ("1", TORN_BUILD % "sys.exit(0)", "SystemExit: 0"),
+        ("2", TORN_BUILD % "sys.exit(0)", "SystemExit: 0"),
+        ("1", TORN_BUILD % "None", "TypeError: build returned None instead of Parts"),
+        ("1", TORN_LIFESPAN % ("sys.exit(0)", ""), "SystemExit: 0"),
+        ("2", TORN_LIFESPAN % ("sys.exit(0)", ""), "SystemExit: 0"),
+    ],
+)
+def test_an_extension_that_cannot_start_is_named(
+    run_torn, processes: str, source: str, cause: str
+) -> None:
     server = run_torn(source, "--api-processes", processes, ready=False)
     assert server.process.wait(120) == 2
     log = server.log.read_text()
-    assert log.count("hotshoe: error: server extension torn is broken: SystemExit: 0") == 1
+    assert log.count(f"hotshoe: error: server extension torn is broken: {cause}") == 1
     assert "Traceback" not in log
 
 
