@@ -48,7 +48,8 @@ def create_app(server: ServerState, extensions: Mapping[str, Parts] | None = Non
             endpoints += parts.endpoints
             files += parts.files
             server.observers.extend(parts.observers)
-    routes += _routes(server, [openapi_endpoint(endpoints)], ())
+    endpoints.append(openapi_endpoint(endpoints))  # which describes itself, too
+    routes += _routes(server, endpoints[-1:], ())
     app: ASGIApp = Starlette(routes=routes, exception_handlers={HTTPException: _unrouted})
     for name, parts in reversed(added.items()):
         with blamed(name):
