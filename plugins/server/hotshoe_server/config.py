@@ -41,7 +41,7 @@ class ServerConfig:
     access_log: bool = option(False, "print a line for each request")
     log_format: str = option(
         "text",
-        "form of log lines on stderr; json also logs every request",
+        "form of log lines on stderr; hotshoe-observability adds one for each request to json",
         choices=("text", "json"),
     )
 
