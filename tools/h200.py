@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parent.parent
 #: Whatever else is installed there; what hangs shows its stacks.
 PYTEST = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:benchmark"]
 PYTEST += ["-o", "junit_logging=out-err", "-o", "faulthandler_timeout=100"]
-TRITON = "tests/platforms/triton"
+TRITON, CUDA = "tests/platforms/triton", "tests/platforms/cuda"
 #: Freed and taken anew each time, so that a sanitizer sees where a tensor's memory ends.
 UNCACHED = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 #: What is kept of one log, and of one failure.
@@ -67,7 +67,7 @@ class Part:
 ROWS = ("norm", "activation", "embedding", "quantize", "rotary", "sampling")
 PRODUCTS = ("attention", "linear", "invariant")
 #: Kernels for these GPUs alone.
-OWN = [f"tests/platforms/cuda/test_{name}.py" for name in ("attention", "linear")]
+OWN = [f"{CUDA}/test_{name}.py" for name in ("attention", "linear")]
 RACING = ("attention", "linear", "sampling")
 MEMCHECK = ("--tool", "memcheck", "--error-exitcode", "9")
 RACECHECK = ("--tool", "racecheck", "--error-exitcode", "9")
@@ -78,10 +78,16 @@ def files(names: Iterable[str]) -> list[str]:
     return [f"{TRITON}/test_{name}.py" for name in names]
 
 
+def without(files: Iterable[str]) -> list[str]:
+    """Return the options that leave test files out."""
+    return [f"--ignore={file}" for file in files]
+
+
 CHECKS = (
     # Cross-compilation needs no GPU.
-    Part("kernels", 240, [TRITON, "--ignore", f"{TRITON}/test_matrix.py", "-n", "6"]),
-    Part("engine", 240, ["tests/platforms/cuda", "-v", "-m", "not slow"], alone=True),
+    Part("kernels", 240, [TRITON, "-n", "6", *without([f"{TRITON}/test_matrix.py"])]),
+    Part("engine", 240, [CUDA, "-v", "-m", "not slow", *without(OWN)], alone=True),
+    Part("own kernels", 240, [*OWN, "-v"]),
     Part("tokens", 240, ["tests/plugins/models/test_end_to_end.py", "-k", "cuda", "-n", "3"]),
     Part(
         "conformance",
