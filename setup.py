@@ -22,8 +22,14 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError
 
 CSRC = Path("csrc")
-ISA_TABLE = CSRC / "python/hotshoe_native/_isa.py"
+PACKAGE = CSRC / "python/hotshoe_native"
+ISA_TABLE, LIMITS_TABLE = PACKAGE / "_isa.py", PACKAGE / "_limits.py"
 ISAS = {isa.name: isa for isa in runpy.run_path(str(ISA_TABLE))["ISAS"]}
+LIMITS = [
+    f"-DHOTSHOE_{name}={value}"
+    for name, value in runpy.run_path(str(LIMITS_TABLE)).items()
+    if name.isupper()
+]
 NANOBIND = Path(nanobind.include_dir()).parent
 INCLUDES = [
     str(CSRC),
@@ -46,6 +52,7 @@ COMPILE_FLAGS = [
         "-ffunction-sections",
         "-fdata-sections",
     ),
+    *LIMITS,
     *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-Wno-psabi"),
     *("-Wno-uninitialized", "-Wno-maybe-uninitialized"),  # false alarms of GCC's intrinsics
 ]
@@ -66,7 +73,7 @@ class Job(NamedTuple):
             return True
         words = listing.read_text().replace("\\\n", " ").split(": ", 1)[1].split()
         made = self.target.stat().st_mtime
-        inputs = [*map(Path, words), Path("setup.py"), ISA_TABLE]
+        inputs = [*map(Path, words), Path("setup.py"), ISA_TABLE, LIMITS_TABLE]
         return any(not path.exists() or path.stat().st_mtime > made for path in inputs)
 
 

@@ -20,8 +20,7 @@ namespace hotshoe::linear {
 constexpr int kBlockRows = 16;
 constexpr int kGroupBytes = 4;
 constexpr int64_t kLineBytes = 64;
-// So many products of int8 values fit a sum of 32 bits, however large they are.
-constexpr int64_t kMaxInt8K = 131072;
+constexpr int64_t kMaxInt8K = HOTSHOE_MAX_INT8_K;  // see python/hotshoe_native/_limits.py
 
 inline int64_t round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
 inline int64_t divide_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit; }

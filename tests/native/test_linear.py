@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from hotshoe_native import MAX_INT8_K
+
 CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3}
 SHAPES = [(1, 1, 2), (3, 17, 3), (5, 100, 64), (14, 33, 100), (16, 48, 1000), (37, 64, 65)]
 NAN = float("nan")
@@ -126,13 +128,13 @@ def test_int8_extremes_do_not_saturate(native: ModuleType, rng: torch.Generator)
 
 def test_the_longest_int8_sums_are_exact(native: ModuleType) -> None:
     """Stored weights may be -128; one more product could be too large for 32 bits."""
-    k = 131072
+    k = MAX_INT8_K
     low, high = torch.full((1, k), -128, dtype=torch.int8), torch.full((6, k), 127.0)
     linear = Packed(native, low, torch.int8).put(0, low, torch.ones(1))
     for x in (high, high[:1]):
         assert linear(x).unique().tolist() == [-128.0 * 127 * k]
         assert linear(-x).unique().tolist() == [128.0 * 127 * k]
-    with pytest.raises(ValueError, match="K of int8 weights must be at most 131072"):
+    with pytest.raises(ValueError, match=f"K of int8 weights must be at most {k}"):
         native.linear_packed_nbytes(3, 1, k + 1)
 
 

@@ -13,8 +13,9 @@ from types import ModuleType
 from typing import NamedTuple
 
 from hotshoe_native._isa import ISAS, Isa
+from hotshoe_native._limits import MAX_INT8_K, MAX_RANKS
 
-__all__ = ["IsaStatus", "available", "load"]
+__all__ = ["MAX_INT8_K", "MAX_RANKS", "IsaStatus", "available", "load"]
 
 
 class IsaStatus(NamedTuple):

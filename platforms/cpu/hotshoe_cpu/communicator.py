@@ -21,8 +21,8 @@ from hotshoe.errors import EngineError
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import CommunicatorSpec, Rendezvous, Verdict, refuse
 from hotshoe_cpu.native import judge, kernels
+from hotshoe_native import MAX_RANKS
 
-MAX_RANKS = 16
 SUM_CODES = {
     torch.float32: 0,
     torch.bfloat16: 1,

@@ -13,14 +13,13 @@ from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec, QuantSpec, Verdict
 from hotshoe.slots.reference.dtypes import torch_dtype
 from hotshoe_cpu.native import DTYPE_CODES, judge, kernels
+from hotshoe_native import MAX_INT8_K
 
 PACKED = ("float32", "bfloat16")
 CODES = {torch_dtype(name): code for name, code in DTYPE_CODES.items()} | {torch.int8: 3}
 #: What the int8 kernel computes; weights are quantised while they load, or by the checkpoint.
 INT8_WEIGHTS = (QuantSpec("int8", "channel", online=True), QuantSpec("int8", "channel"))
 INT8_ACTIVATION = QuantSpec("int8", "token", dynamic=True)
-#: So many products of int8 fit a sum of 32 bits, however large they are.
-MAX_INT8_INPUTS = 131072
 
 
 def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
@@ -30,8 +29,8 @@ def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
     refusals = {
         f"operands {spec.weight} and {spec.activation} are neither plain nor int8 by channel "
         "and, dynamically, by token": not (plain or int8),
-        f"{spec.in_features} inputs are more than the {MAX_INT8_INPUTS} whose int8 products fit "
-        "32 bits": int8 and spec.in_features > MAX_INT8_INPUTS,
+        f"{spec.in_features} inputs are more than the {MAX_INT8_K} whose int8 products fit "
+        "32 bits": int8 and spec.in_features > MAX_INT8_K,
         f"weights of type {spec.dtype} are not packed, only {' and '.join(PACKED)}": plain
         and spec.dtype not in PACKED,
         f"results of type {spec.out_dtype} are not written": (spec.out_dtype or spec.dtype)
