@@ -6,7 +6,8 @@
 // between, which they do after reading. So one wait a round is enough, and nobody resets anything.
 //
 // Who waits spins briefly, then sleeps in the kernel, looking now and then whether the other
-// process still lives. Sums run in the order of ranks in float, rounded once: equal on all ranks.
+// process still lives and whether a signal has come. Sums run in the order of ranks in float,
+// rounded once: equal on all ranks.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/vector.h>
@@ -40,7 +41,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kMaxRanks = 16;
+constexpr int kMaxRanks = HOTSHOE_MAX_RANKS;  // see python/hotshoe_native/_limits.py
 constexpr int64_t kBufferBytes = 1 << 20;  // two of them stay in a core's own cache
 constexpr int64_t kRingBytes = 1 << 18;
 constexpr auto kPolite = std::chrono::microseconds(20);
@@ -82,6 +83,12 @@ void wake_all(std::atomic<uint32_t>& word) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, INT32_MAX, nullptr, nullptr,
           0);
 #endif
+}
+
+// Lets Ctrl-C end a wait. Python handles signals only when asked to, in its main thread.
+void heed_signals() {
+  nb::gil_scoped_acquire locked;
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
 
 // Whether the process behind a pidfd has ended; -1 is nobody, who never ends.
@@ -269,6 +276,7 @@ class Group {
                                    std::to_string(int64_t(timeout_.count())) + " s");
         }
         sleep_on(seat.ticket, theirs);
+        heed_signals();
       }
     } catch (...) {
       seat.sleepers.fetch_sub(1);

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,6 +67,35 @@ def test_a_rank_that_dies_is_noticed_at_once(peer, sign):
         add_up(group, x)
     with pytest.raises(EngineError, match="rank 1 has ended"):
         group.recv(torch.zeros(3), 1).wait()
+
+
+PAUSING_PEER = PEER.replace(
+    "while True:",
+    """group.all_reduce(torch.zeros(1 << 18))  # as much as the other rank's first round
+    print("the other rank waits for a second round", flush=True)
+    sys.stdin.read()
+    while False:""",
+)
+
+
+def test_an_interrupt_ends_a_wait(tmp_path):
+    arguments = [sys.executable, "-c", PAUSING_PEER, str(tmp_path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(arguments, stdin=pipe, stdout=pipe, text=True) as process:
+        group = Communicator(CommunicatorSpec(2), CpuPlatform().facts())
+        group.open(Rendezvous(str(tmp_path), 0, 2, 120.0))
+
+        def interrupt():
+            process.stdout.readline()
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            group.all_reduce(torch.zeros(1 << 19))
+        thread.join()
+        group.close()
+        process.stdin.close()
 
 
 def test_a_rank_that_leaves_is_noticed(peer):
