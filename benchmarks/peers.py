@@ -4,7 +4,8 @@
 
 CASES_DIR holds the peers' drivers (`common.py`, `run_vllm_offline.sh`, `run_py.sh`, `membw.c`),
 PEERS_DIR their environments and models. Ratios hold only between rows of one run: the table names
-the machine, and the read bandwidth measured beside it. Quote medians.
+the machine, and the read bandwidth measured beside it. Quote medians. Peak memory is measured where
+the engine's environment has psutil.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ ENGINES: dict[str, tuple[str, dict[str, str]]] = {
         {},
     ),
 }
+MEMORY = "peak RSS, GB"
 #: case in the results -> (column, value in a row)
 COLUMNS = {
     "a_decode": ("a: ms per token", lambda row: row["ms_per_tok"]["median"]),
@@ -43,7 +45,7 @@ COLUMNS = {
     "c_batch32": ("c: tokens/s", lambda row: row["total_tok_s"]),
     "d_prefix16": ("d: shared prefix, s", lambda row: row["wall_s"]["median"]),
     "e_start": ("start → token, s", lambda row: row["first_token_from_process_start_s"]),
-    "rss": ("peak RSS, GB", lambda row: row["tree_rss_mb"] / 1024),
+    "rss": (MEMORY, lambda row: row["tree_rss_mb"] / 1024),
 }
 
 
@@ -79,7 +81,15 @@ class Place:
         with results.open(encoding="utf-8") as file:
             file.seek(known)
             rows = [json.loads(line) for line in file]
-        return {column: read(row) for row in rows for column, read in _columns(row)}
+        found = {column: read(row) for row in rows for column, read in _columns(row)}
+        if found.get(MEMORY) == 0:  # its thread died of the missing module
+            print(
+                f"{engine}: peak RSS was not measured, as its environment lacks psutil; "
+                "install psutil there",
+                file=sys.stderr,
+            )
+            del found[MEMORY]
+        return found
 
 
 def _columns(row: dict[str, Any]) -> list[tuple[str, Any]]:
