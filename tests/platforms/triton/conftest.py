@@ -83,6 +83,20 @@ def found_here() -> tuple[str, int]:
     return arch, properties.multi_processor_count
 
 
+def far_apart(rows: torch.Tensor) -> torch.Tensor:
+    """Return three rows or more, of 16 bits, so far apart that the last begins behind 2^31.
+
+    The stride itself fits 32 bits, so that a product with it is not widened for its sake. On a
+    CPU what nobody writes takes no memory.
+    """
+    assert len(rows) > 2 and rows.itemsize == 2
+    stride = -(-(1 << 31) // (len(rows) - 1) // 64) * 64 + 64
+    numel = (len(rows) - 1) * stride + rows[0].numel()
+    storage = torch.empty(numel, dtype=rows.dtype, device=rows.device)
+    inner = rows[0].contiguous().stride()
+    return storage.as_strided(rows.shape, (stride, *inner)).copy_(rows)
+
+
 @pytest.fixture
 def facts() -> DeviceFacts:
     """Facts of the device under test."""

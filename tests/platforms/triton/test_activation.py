@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.platforms.triton.conftest import far_apart
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import GatedActivationSpec
@@ -52,3 +53,13 @@ def test_empty_batch_and_refusals(facts: DeviceFacts) -> None:
     assert activation.GatedActivationQuant(spec, INT8, facts)(x)[0].shape == (0, 64)
     relu = GatedActivationSpec(64, "relu", "float32")
     assert "activation relu" in activation.supports(relu, facts).reason
+
+
+def test_rows_far_apart_need_64_bits(facts: DeviceFacts, rng: torch.Generator) -> None:
+    spec = GatedActivationSpec(64, "silu", "bfloat16")
+    x = torch.randn(3, 128, generator=rng, device=facts.device).to(torch.bfloat16)
+    plain_op = activation.GatedActivation(spec, facts)
+    assert torch.equal(plain_op(far_apart(x)), plain_op(x))
+    quantised = activation.GatedActivationQuant(spec, INT8, facts)
+    for actual, expected in zip(quantised(far_apart(x)), quantised(x), strict=True):
+        assert torch.equal(actual, expected)

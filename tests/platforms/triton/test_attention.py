@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.platforms.triton.conftest import far_apart
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import AttentionMetadata, AttentionSpec
@@ -15,6 +16,7 @@ from hotshoe_triton.attention import Attention, Tiling
 SPEC = AttentionSpec(4, 2, 64, "float32", "float32", 16, 0.125)
 SMALL_DECODE, SMALL_PREFILL = Tiling(16, 16, 4, 1, 2, 16), Tiling(16, 16, 4, 1)
 NAN = float("nan")
+HALF = {"dtype": "bfloat16", "kv_dtype": "bfloat16"}
 
 
 class Case:
@@ -186,17 +188,31 @@ def test_alone_a_row_is_the_same_in_every_batch(facts: DeviceFacts, rng: torch.G
         assert torch.equal(single[0], together[row])
 
 
-def test_blocks_far_apart_need_64_bits(facts: DeviceFacts, rng: torch.Generator) -> None:
-    """A block stride above 2^31: only block 0 can be real memory, so only it is named."""
-    for step in ((1, 12), (5, 12)):
-        case = Case(SPEC, [step], rng)
-        block = int(case.table[0, 0])
-        numel = case.cache.shape[2]
-        far = case.cache[:, block:].as_strided((2, 1, numel), (case.cache.stride(0), 2**32 + 16, 1))
-        expected = case.expected()
-        case.table[:] = 0
-        case.cache = far
-        torch.testing.assert_close(compute(case, facts), expected, rtol=1e-4, atol=1e-5)
+@pytest.mark.parametrize("step", [(1, 12), (5, 12)], ids=["decode", "prefill"])
+def test_blocks_far_apart_need_64_bits(
+    facts: DeviceFacts, step: tuple[int, int], rng: torch.Generator
+) -> None:
+    case = Case(replace(SPEC, **HALF), [step], rng)
+    expected = case.expected()
+    # Keys and values beside each other in the one block that is used, the last of three.
+    own = case.cache[:, int(case.table[0, 0])].flatten()
+    blocks = far_apart(torch.stack([torch.full_like(own, NAN)] * 2 + [own]))
+    case.cache = blocks.unflatten(1, (2, -1)).transpose(0, 1)
+    case.table[:] = 2
+    torch.testing.assert_close(compute(case, facts), expected, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("steps", [[(1, 7)] * 3, [(3, 7)]], ids=["decode", "prefill"])
+def test_queries_far_apart_need_64_bits(
+    facts: DeviceFacts, steps: list[tuple[int, int]], rng: torch.Generator
+) -> None:
+    case = Case(replace(SPEC, **HALF), steps, rng)
+    expected = case.expected()
+    case.q = far_apart(case.q)
+    actual = Attention(case.spec, facts, decode=SMALL_DECODE, prefill=SMALL_PREFILL)(
+        case.q, case.cache, case.meta, None
+    )
+    torch.testing.assert_close(actual, expected, rtol=2e-2, atol=2e-2)
 
 
 def test_more_requests_than_one_block_of_starts(facts: DeviceFacts, rng: torch.Generator) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.platforms.triton.conftest import far_apart
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import EmbeddingSpec
@@ -28,6 +29,13 @@ def test_rows_wider_than_a_block(facts: DeviceFacts, rng: torch.Generator) -> No
     table = torch.randn(3, 2500, generator=rng, device=facts.device)
     ids = torch.tensor([2, 1], device=facts.device)
     assert torch.equal(embedding.Embedding(spec, facts)(ids, table), table[[2, 1]])
+
+
+def test_rows_far_apart_need_64_bits(facts: DeviceFacts, rng: torch.Generator) -> None:
+    table = torch.randn(3, 64, generator=rng, device=facts.device).to(torch.bfloat16)
+    ids = torch.tensor([2, 1], device=facts.device, dtype=torch.int32)
+    operation = embedding.Embedding(EmbeddingSpec(3, 64, "bfloat16"), facts)
+    assert torch.equal(operation(ids, far_apart(table)), table[[2, 1]])
 
 
 def test_empty_batch(facts: DeviceFacts) -> None:

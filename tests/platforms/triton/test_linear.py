@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.platforms.triton.conftest import far_apart
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec, QuantSpec
@@ -117,6 +118,22 @@ def test_fp8_multiplies_what_was_quantised(
     expected = (values.float() * scale[:, None]) @ weight.T
     torch.testing.assert_close(operation(x), expected, rtol=1e-3, atol=1e-2)
     torch.testing.assert_close(operation.apply(x, (values, scale)), operation(x))
+
+
+@pytest.mark.parametrize("config", [GEMV, SKINNY], ids=str)
+def test_weights_and_rows_far_apart_need_64_bits(
+    facts: DeviceFacts, config: LinearConfig, rng: torch.Generator
+) -> None:
+    spec = replace(SPEC, dtype="bfloat16")
+    operation = linear.Linear(spec, facts, table(spec, config))
+    operation.load(weights(spec, rng))
+    x = rows(spec, 1 if config is GEMV else 3, rng)
+    expected = operation(x)
+    operation._weight = far_apart(operation._weight)
+    operation._launches = [operation._launch(config, bucket) for bucket in BUCKETS]
+    torch.testing.assert_close(operation(x), expected)
+    if config is SKINNY:
+        torch.testing.assert_close(operation(far_apart(x)), expected)
 
 
 def test_quantised_checkpoints_keep_their_scales(facts: DeviceFacts, rng: torch.Generator) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.platforms.triton.conftest import far_apart
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import AddNormSpec, NormSpec
@@ -87,3 +88,14 @@ def test_empty_batch(facts: DeviceFacts) -> None:
 )
 def test_refusals(facts: DeviceFacts, spec: NormSpec, reason: str) -> None:
     assert reason in norm.supports(spec, facts).reason
+
+
+def test_rows_far_apart_need_64_bits(facts: DeviceFacts, rng: torch.Generator) -> None:
+    """Of x, and of the residual, which is written."""
+    x, residual, weight = rows(3, 64, "bfloat16", rng)
+    operation = norm.AddNorm(AddNormSpec(64, 1e-5, "bfloat16"), facts)
+    expected, total = operation(x, residual.clone(), weight)
+    for far_x, far_residual in ((far_apart(x), residual.clone()), (x, far_apart(residual))):
+        actual, new_residual = operation(far_x, far_residual, weight)
+        torch.testing.assert_close(actual, expected)
+        assert torch.equal(new_residual, total)

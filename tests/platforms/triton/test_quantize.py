@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.platforms.triton.conftest import far_apart
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots.reference.linear import quantize_rows
@@ -53,6 +54,13 @@ def test_formats_follow_the_architecture(facts: DeviceFacts) -> None:
     assert named("sm_80") is named("gfx1100") is None
     assert format_of("int8", facts) is INT8
     assert format_of("mxfp4", facts) is None
+
+
+def test_rows_far_apart_need_64_bits(facts: DeviceFacts, rng: torch.Generator) -> None:
+    x = torch.randn(3, 64, generator=rng, device=facts.device).to(torch.bfloat16)
+    quantise = QuantizeRows(64, INT8, facts)
+    for actual, expected in zip(quantise(far_apart(x)), quantise(x), strict=True):
+        assert torch.equal(actual, expected)
 
 
 def test_empty_batch(facts: DeviceFacts) -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.platforms.triton.conftest import far_apart
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import PLAIN_LAYOUT, RotaryAndCacheSpec
@@ -76,17 +77,21 @@ def test_matches_the_reference(
     torch.testing.assert_close(plain_order(inputs.cache, spec), expected_cache, **options)
 
 
-def test_blocks_far_apart_need_64_bits(facts: DeviceFacts, rng: torch.Generator) -> None:
-    """Block offsets are computed in 64 bits: a stride above 2^31 addresses block 0 alone."""
-    inputs = Inputs(SPEC, 3, rng)
-    inputs.slots = inputs.slots % SPEC.block_size
-    inputs.slots[:] = torch.tensor([3, 0, 9])
-    small = inputs.cache[:, :1]
-    far = small.as_strided((2, 1, inputs.numel), (inputs.cache.stride(0), 2**32 + 16, 1))
-    expected = torch.full_like(small, float("nan")).contiguous()
-    inputs.call(rotary.RotaryAndCache(SPEC, facts), far)
-    inputs.call(Plain(replace(SPEC, layout=PLAIN_LAYOUT), facts), expected)
-    torch.testing.assert_close(plain_order(small, SPEC), expected, equal_nan=True)
+def test_blocks_and_rows_far_apart_need_64_bits(facts: DeviceFacts, rng: torch.Generator) -> None:
+    spec = replace(SPEC, dtype="bfloat16", kv_dtype="bfloat16")
+    inputs = Inputs(spec, 3, rng)
+    inputs.slots[:] = torch.tensor([3, 0, 9]) + 2 * spec.block_size
+    expected_cache = inputs.cache[:, :3].clone()
+    plain = Plain(replace(spec, layout=PLAIN_LAYOUT), facts)
+    expected = inputs.call(plain, expected_cache)
+    # Keys and values beside each other in the one block that is used, the last of three.
+    blocks = far_apart(inputs.cache[:, :3].transpose(0, 1).flatten(1))
+    cache = blocks.unflatten(1, (2, -1)).transpose(0, 1)
+    operation, qkv = rotary.RotaryAndCache(spec, facts), far_apart(inputs.qkv)
+    actual = operation(qkv, inputs.positions, inputs.cos_sin, cache, inputs.slots, None)
+    options = {"rtol": 2e-2, "atol": 2e-2, "equal_nan": True}
+    torch.testing.assert_close(actual, expected, **options)
+    torch.testing.assert_close(plain_order(cache, spec), expected_cache, **options)
 
 
 def test_negative_slots_write_nothing(facts: DeviceFacts, rng: torch.Generator) -> None:
