@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hotshoe.config import EngineConfig
+from hotshoe.config import DTYPES, EngineConfig
 from hotshoe.engine.places import find_model, find_tokenizer
 from hotshoe.errors import ConfigError
 from hotshoe.executor import Worker
@@ -166,6 +166,11 @@ def _model_changes(config: EngineConfig, model: ModelConfig, platform: Platform)
     if config.dtype == "auto":
         with blaming(platform.name):
             dtype, reason = platform.dtype_for(model.dtype)
+        if dtype == model.dtype and dtype not in DTYPES:
+            raise ConfigError(
+                f"the checkpoint's type is {dtype}, in which nothing is computed; "
+                "choose another with --dtype, such as float32"
+            )
         changes.append(Change("dtype", dtype, reason))
     return changes
 

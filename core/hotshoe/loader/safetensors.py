@@ -52,7 +52,7 @@ class SafetensorsFile:
             with path.open("rb") as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         except (OSError, ValueError) as error:
-            raise CheckpointError(f"{path} cannot be mapped: {error}") from None
+            raise CheckpointError(f"{path} cannot be mapped: {error}; fetch it again") from None
         self._header, self._data_start = self._read_header()
 
     def _read_header(self) -> tuple[dict[str, Any], int]:

@@ -17,6 +17,8 @@ DEFAULT_MAX_LEN = 2048
 #: No size of a model that exists comes near; larger ones would take minutes to be found too large.
 MAX_SIZE = 2**24
 _MOST = {"num_hidden_layers": 1000}
+#: Types that weights are stored in; not every one can be computed in.
+WEIGHT_TYPES = ("float32", "bfloat16", "float16", "float64", "float8_e4m3fn", "float8_e5m2")
 #: Types of rotary scaling that reach `factor` times beyond a length, and the key of that length.
 STRETCHED = {
     "dynamic": "max_position_embeddings",
@@ -59,7 +61,7 @@ class ModelConfig:
             path,
             names[0],
             values,
-            _dtype_name(values.get("dtype") or values.get("torch_dtype")),
+            _weight_type(values.get("dtype") or values.get("torch_dtype")),
             _positive(values, "max_position_embeddings", DEFAULT_MAX_LEN),
             eos_token_ids(path, values),
         )
@@ -172,8 +174,13 @@ def merged(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str,
     return result
 
 
-def _dtype_name(value: Any) -> str:
-    return str(value).removeprefix("torch.") if value else "float32"
+def _weight_type(value: Any) -> str:
+    name = str(value).removeprefix("torch.") if value else "float32"
+    if name not in WEIGHT_TYPES:
+        raise CheckpointError(
+            f"config.json: dtype {value!r} is no type of weights; known: {', '.join(WEIGHT_TYPES)}"
+        )
+    return name
 
 
 def _positive(values: Mapping[str, Any], name: str, default: int) -> int:

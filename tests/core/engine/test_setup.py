@@ -110,6 +110,7 @@ def test_overrides_reach_the_model(installed: PluginManager) -> None:
         ({"kernel": {"atention": "x"}}, SelectionError, "did you mean attention"),
         ({"kernel": {"attention": "x"}}, SelectionError, "no candidate 'x'"),
         ({"hf_overrides": {"architectures": []}}, CheckpointError, "names no architecture"),
+        ({"hf_overrides": {"dtype": "float64"}}, ConfigError, "choose another with --dtype"),
     ],
 )
 def test_refusals(installed: PluginManager, options: dict, error: type, message: str) -> None:

@@ -35,6 +35,12 @@ def test_both_spellings_of_the_type(write):
     assert ModelConfig.load(write(BASE)).dtype == "float32"
 
 
+@pytest.mark.parametrize("value", ["float7", "auto", 5, ["float32"], "Tensor"])
+def test_types_that_no_weights_have_are_refused(write, value):
+    with pytest.raises(CheckpointError, match="is no type of weights; known: float32, bfloat16"):
+        ModelConfig.load(write({**BASE, "dtype": value}))
+
+
 def test_the_generation_config_has_the_say_on_ends(write):
     write({"eos_token_id": 3}, "generation_config.json")
     assert ModelConfig.load(write({**BASE, "eos_token_id": 5})).eos_token_ids == (3,)
