@@ -262,13 +262,21 @@ def http(open_http: Callable[..., Http]) -> Http:
 
 @contextlib.contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """Let a process stand still."""
+    """Let a process stand still, all of it, which is later than the signal."""
     os.kill(pid, signal.SIGSTOP)
+    limit = time.monotonic() + 60
     try:
+        while any(_state(task) != "T" for task in Path(f"/proc/{pid}/task").iterdir()):
+            assert time.monotonic() < limit, "it does not stop"
+            time.sleep(0.01)
         yield
     finally:
         with contextlib.suppress(ProcessLookupError):  # it has ended nevertheless
             os.kill(pid, signal.SIGCONT)
+
+
+def _state(task: Path) -> str:
+    return (task / "stat").read_text().rpartition(")")[2].split()[0]
 
 
 class RunningServer:
