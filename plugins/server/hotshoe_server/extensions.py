@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hotshoe.errors import HotshoeError, PluginError
+from hotshoe.patience import patience
 from hotshoe.plugins.manager import cause_of
 from hotshoe.types import RequestTiming, SamplingParams
 
@@ -154,8 +155,9 @@ class Parts:
         middleware: Each wraps the application in an ASGI application; the first is outermost. They
             run behind the guard and see only requests that passed it.
         observers: Hear of every engine request.
-        lifespan: Entered when the engine is ready; the server does not start if that fails. Left
-            when the server has drained; what goes wrong then is logged.
+        lifespan: Entered when the engine is ready; the server does not start if that fails, and
+            one of several processes may take START_S of `hotshoe_server.supervisor` for all that it
+            does then. Left when the server has drained; what goes wrong then is logged.
     """
 
     endpoints: Sequence[Endpoint] = ()
@@ -183,13 +185,14 @@ class ServerExtension:
 
 @contextmanager
 def blamed(name: str) -> Iterator[None]:
-    """Name the extension whose code runs here, should it fail.
+    """Name the extension whose code runs here, should it fail, or while it takes long.
 
     Raises:
         PluginError: It raised what nobody raises on purpose, or wanted to end the process.
     """
     try:
-        yield
+        with patience(f"server extension {name}"):
+            yield
     except (HotshoeError, KeyboardInterrupt, asyncio.CancelledError):
         raise
     except BaseException as error:  # foreign code may raise anything at all

@@ -2,9 +2,9 @@
 
 The supervisor owns the listening sockets, the engine, the API processes and the store of responses;
 it answers no HTTP itself. Each API process is told what it is over a private channel, whose end
-tells it that the supervisor is gone. One that dies is started anew, and one whose loop gives no
-more signs of life is killed; when none serves, and one ends again and again before it could, the
-server gives up.
+tells it that the supervisor is gone. One that dies is started anew, and one that does not come to
+serve, or whose loop gives no more signs of life, is killed; when none serves, and one ends again
+and again before it could, the server gives up.
 """
 
 from __future__ import annotations
@@ -49,6 +49,9 @@ BEAT_S = 5.0
 #: what counts are the supervisor's own looks, of which there are none while it, or the machine, is
 #: suspended. No option: longer is for who halts a process to debug it, and takes a server of one.
 SILENT_S = 60.0
+#: The same for one that may load and does not serve yet. What is left to do then takes seconds, but
+#: for extensions: their code may have to wait for something, and the log names whose it is.
+START_S = 300.0
 #: Exit code of an API process that would fail again: it has said what the user's mistake is. While
 #: another one serves, it is tried again nevertheless: what has changed since then may change back.
 HOPELESS = 2
@@ -87,8 +90,9 @@ class Worker:
 
     Attributes:
         num_failed: How many in its place ended before they served, since one did.
+        may_load: It has been told so.
         has_served: As far as was heard; see `serves`.
-        silent_s: How long it has said nothing, by what `is_stuck` has counted.
+        silent_s: How long it has said nothing since, by what `is_stuck` has counted.
     """
 
     process: subprocess.Popen[bytes]
@@ -96,6 +100,7 @@ class Worker:
     storing: asyncio.Task[None]
     started_s: float
     num_failed: int
+    may_load: bool = False
     has_served: bool = False
     silent_s: float = 0.0
 
@@ -103,6 +108,11 @@ class Worker:
         """Send, unless it has died already, which the watch will see."""
         with contextlib.suppress(OSError):
             self.channel.sendall(message)
+
+    def let_load(self) -> None:
+        """Tell it that it may; from now on it has to do something."""
+        self.may_load = True
+        self.tell(READY)
 
     def serves(self) -> bool:
         """Return whether it has said so, even if it has ended since."""
@@ -112,10 +122,11 @@ class Worker:
         return self.has_served
 
     def is_stuck(self) -> bool:
-        """Return whether it has served, and has said nothing for too long; asked every `POLL_S`."""
-        if self.serves():
+        """Return whether it has had something to say for too long; asked every `POLL_S`."""
+        limit_s = SILENT_S if self.serves() else START_S
+        if self.may_load:
             self.silent_s += POLL_S
-        return self.silent_s > SILENT_S
+        return self.silent_s > limit_s
 
     def is_due(self) -> bool:
         """Return whether one that has ended may be replaced by now."""
@@ -202,11 +213,11 @@ class Supervisor:
             if booting.done() and not self._engine_serves:
                 booting.result()
                 self._engine_serves = True
-                self._workers[0].tell(READY)
+                self._workers[0].let_load()
             if not self._first_serves and self._workers[0].serves():
                 self._first_serves = True
                 for worker in self._workers[1:]:
-                    worker.tell(READY)
+                    worker.let_load()
             for index, worker in enumerate(self._workers):
                 if self._stop.is_set():
                     return
@@ -220,7 +231,11 @@ class Supervisor:
 
     def _kill(self, index: int, worker: Worker) -> None:
         """End one that cannot end by itself; `_watch` will see that it has ended."""
-        _log.warning("API process %d has been stuck for %g s; killing it", index, SILENT_S)
+        if worker.has_served:
+            _log.warning("API process %d has been stuck for %g s; killing it", index, SILENT_S)
+        else:
+            said = "API process %d has not come to serve within %g s; killing it"
+            _log.warning(said, index, START_S)
         worker.process.kill()
         worker.silent_s = 0.0
 
@@ -282,7 +297,7 @@ class Supervisor:
         worker = Worker(process, channel, storing, time.monotonic(), num_failed)
         worker.tell(msgspec.json.encode(mission) + b"\n")
         if self._first_serves if index else self._engine_serves:
-            worker.tell(READY)
+            worker.let_load()
         return worker
 
     async def _end(self) -> None:

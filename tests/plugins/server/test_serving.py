@@ -232,6 +232,53 @@ def test_an_extension_that_is_spoilt_later_is_named(run_torn, tmp_path) -> None:
     assert "Traceback" not in server.log.read_text()
 
 
+#: Runs when an interpreter starts: the supervisor loses patience when it is told that somebody
+#: hangs, and has it again when that one was killed.
+IMPATIENT = """
+import signal
+from hotshoe_server import supervisor
+
+def lose_patience(*_):
+    supervisor.START_S = 0.0
+
+def kill(*arguments):
+    real_kill(*arguments)
+    supervisor.START_S = 3600.0
+
+real_kill, supervisor.Supervisor._kill = supervisor.Supervisor._kill, kill
+supervisor.START_S = 3600.0
+signal.signal(signal.SIGUSR1, lose_patience)
+"""
+#: An extension's lifespan that hangs, the first time.
+HANGING = """
+import os, signal, time
+
+def hangs():
+    try:
+        os.close(os.open(%r, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    os.kill(os.getppid(), signal.SIGUSR1)
+    return True
+"""
+
+
+@pytest.mark.parametrize("hang", ["await asyncio.sleep(3600)", "time.sleep(3600)"])
+def test_one_whose_extension_never_starts_is_replaced(
+    run_torn, leftovers, tmp_path, hang: str
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(IMPATIENT)
+    begin = f"{hang} if hangs() else None"
+    source = HANGING % str(tmp_path / "hung") + TORN_LIFESPAN % (begin, "")
+    server = run_torn(source, "--api-processes", "2")
+    log = server.log.read_text()
+    assert log.count("API process 0 has not come to serve within 0 s; killing it") == 1
+    assert log.count("API process 0 has ended (killed by SIGKILL); starting another one") == 1
+    assert server.post("/v1/completions", prompt=[1], max_tokens=1).status_code == 200
+    assert server.stop() == 0
+    assert list(leftovers.iterdir()) == []
+
+
 def test_an_extension_that_never_starts_does_not_keep_the_server(run_torn) -> None:
     begin = "print('it enters', file=sys.stderr, flush=True); await asyncio.sleep(3600)"
     server = run_torn(TORN_LIFESPAN % (begin, ""), ready=False)

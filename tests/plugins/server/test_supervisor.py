@@ -20,7 +20,7 @@ from hotshoe import EngineConfig
 from hotshoe.errors import EngineError
 from hotshoe_server import supervisor
 from hotshoe_server.config import ServerConfig
-from hotshoe_server.supervisor import HOPELESS, SERVING, TRIES, Supervisor, Worker
+from hotshoe_server.supervisor import HOPELESS, READY, SERVING, TRIES, Supervisor, Worker
 
 NULL = ("demo", "--platform", "null", "--api-processes", "2")
 
@@ -105,11 +105,19 @@ def test_one_that_is_stuck_is_replaced(run_server, tmp_path, monkeypatch, number
 
 
 def test_silence_is_counted_in_looks() -> None:
-    looks = int(supervisor.SILENT_S / supervisor.POLL_S)
+    def looks_in(seconds: float) -> int:
+        return int(seconds / supervisor.POLL_S)
+
+    looks = looks_in(supervisor.SILENT_S)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         worker = Worker(None, ours, None, 0.0, 0)
-        assert not any(worker.is_stuck() for _ in range(2 * looks))  # it does not serve yet
+        # Until others have done their part, it has nothing to say.
+        assert not any(worker.is_stuck() for _ in range(2 * looks_in(supervisor.START_S)))
+        worker.let_load()
+        assert theirs.recv(100) == READY
+        assert not any(worker.is_stuck() for _ in range(looks_in(supervisor.START_S) - 1))
+        assert any(worker.is_stuck() for _ in range(3))
         for _ in range(3):
             theirs.sendall(SERVING)
             assert not any(worker.is_stuck() for _ in range(looks - 1))
@@ -284,6 +292,21 @@ def test_a_certificate_that_is_spoilt_later_is_named(run_server, tmp_path) -> No
 LIVES, WAITS, ENDED, FAILED = (True, None), (False, None), (True, -9), (False, 1)
 #: One that the system does not let start.
 UNABLE = (False, 0)
+#: One that may load, and comes to no end of it.
+HANGS = (False, "hangs")
+
+
+class FakeProcess:
+    """What is asked of an API process; `returncode` None for one that lives."""
+
+    def __init__(self, returncode: int | None) -> None:
+        self.returncode = returncode
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def kill(self) -> None:
+        self.returncode = -9
 
 
 async def watched(
@@ -314,8 +337,10 @@ async def watched(
         ours, theirs = socket.socketpair()
         with theirs:
             theirs.sendall(SERVING if served else b"")
-        process = SimpleNamespace(poll=lambda: code, returncode=code)
-        return Worker(process, ours, asyncio.create_task(asyncio.sleep(0)), 0.0, num_failed)
+        hangs = (served, code) == HANGS
+        process = FakeProcess(None if hangs else code)
+        ended = asyncio.create_task(asyncio.sleep(0))
+        return Worker(process, ours, ended, 0.0, num_failed, may_load=hangs)
 
     owner._workers = [spawn(place, 0) for place in range(len(told))]
     booting = asyncio.create_task(asyncio.sleep(0))
@@ -347,6 +372,30 @@ def test_who_is_replaced_how_often(monkeypatch, caplog, told, enough: list[int],
     assert found == (code, enough)
     gave_up = [line for line in caplog.messages if "giving up" in line]
     assert gave_up == (caplog.messages[-1:] if code == 1 else [])
+
+
+@pytest.mark.parametrize(
+    ("told", "enough", "code"),
+    [
+        ([[HANGS], [WAITS]], [TRIES, 1], 1),
+        ([[HANGS] * (TRIES - 1) + [LIVES], [WAITS]], [TRIES, 1], 0),
+        ([[LIVES], [HANGS]], [1, 2 * TRIES], 0),
+    ],
+)
+def test_who_does_not_come_to_serve_is_killed(
+    monkeypatch, caplog, told, enough: list[int], code: int
+) -> None:
+    for name, value in (("POLL_S", 0.001), ("RESTART_S", 0.0), ("START_S", 0.01)):
+        monkeypatch.setattr(supervisor, name, value)
+    engine = SimpleNamespace(is_restarting=False)
+    found = asyncio.run(watched(told, engine, enough if code == 0 else []))
+    assert found == (code, enough)
+    place = next(place for place, some in enumerate(told) if HANGS in some)
+    said = f"API process {place} has not come to serve within 0.01 s; killing it"
+    hung = [told[place][min(n, len(told[place]) - 1)] for n in range(enough[place])]
+    # The last one is there when the watch ends, unless it was too much.
+    assert caplog.messages.count(said) == (hung if code else hung[:-1]).count(HANGS)
+    assert len(caplog.messages) > caplog.messages.count(said)
 
 
 def test_nobody_is_replaced_while_the_engine_is(monkeypatch, caplog) -> None:
