@@ -269,14 +269,16 @@ class Group {
     seat.sleepers.fetch_add(1, std::memory_order_seq_cst);
     try {
       uint32_t theirs;
-      while (!reached(theirs = seat.ticket.load(std::memory_order_seq_cst), mine)) {
+      for (bool slept = false;
+           !reached(theirs = seat.ticket.load(std::memory_order_seq_cst), mine); slept = true) {
+        // Not before: Python's lock may be long in coming, and most waits end with the first sleep.
+        if (slept) heed_signals();
         check(r);
         if (Clock::now() - begin > timeout_) {
           throw std::runtime_error("rank " + std::to_string(r) + " did not come within " +
                                    std::to_string(int64_t(timeout_.count())) + " s");
         }
         sleep_on(seat.ticket, theirs);
-        heed_signals();
       }
     } catch (...) {
       seat.sleepers.fetch_sub(1);
