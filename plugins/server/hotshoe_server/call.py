@@ -48,13 +48,21 @@ class Call(Request):
         """Read and validate the body; none at all is an empty object.
 
         Raises:
-            ApiError: It is no JSON, does not fit the model, is too long, or took too long.
+            ApiError: It is no JSON, does not fit the model, is too long, or took too long; the
+                server ended meanwhile.
         """
+        server = self.server
+        limit = asyncio.timeout(server.config.read_timeout_s)
         try:
-            async with asyncio.timeout(self.server.config.read_timeout_s):
-                body = await self._read_bounded(self.server.config.max_body_bytes)
+            async with limit:
+                server.reading.add(limit)
+                body = await self._read_bounded(server.config.max_body_bytes)
         except TimeoutError:
+            if server.draining:
+                raise ApiError("shutting_down", retry_after_s=5) from None
             raise ApiError("read_timeout") from None
+        finally:
+            server.reading.discard(limit)
         self.arrival_s = time.monotonic()
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
         if body and kind != "application/json":

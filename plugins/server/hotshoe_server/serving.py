@@ -44,8 +44,10 @@ from hotshoe_server.store import ResponseStore
 from hotshoe_server.store_link import RemoteStore
 
 _log = logging.getLogger(__name__)
-#: How long connections get to send what is left, once no request runs.
+#: How long connections get to send what is left, once no request runs; then they are cut.
 FLUSH_S = 2
+#: After that: how long what served them may take to notice.
+CUT_S = 2
 POLL_S = 0.02
 RETRY_AFTER_LOADING_S = 2
 
@@ -119,7 +121,7 @@ class Server:
         self._forced = self._stop.is_set()
         self._stop.set()
         if self._entering is not None:
-            self._entering.reschedule(asyncio.get_running_loop().time())
+            end_now(self._entering)
 
     async def _loaded(self) -> EngineClient | None:
         """Build the engine in a thread; return None when a signal comes first."""
@@ -202,6 +204,8 @@ class Server:
             self._say(f"aborting the requests that still run: {len(state.in_flight)}")
             with contextlib.suppress(Exception):  # a dead engine has nothing to abort
                 await state.client.abort(list(state.in_flight))
+        for limit in state.reading:  # who has not sent all yet learns why it will not be read
+            end_now(limit)
 
     @contextlib.asynccontextmanager
     async def _listen(
@@ -220,7 +224,7 @@ class Server:
             access_log=config.access_log,
             proxy_headers=False,
             server_header=False,
-            timeout_graceful_shutdown=FLUSH_S,
+            timeout_graceful_shutdown=FLUSH_S + CUT_S,
             ssl_certfile=None if private else config.ssl_certfile,
             ssl_keyfile=None if private else config.ssl_keyfile,
         )
@@ -242,12 +246,30 @@ class Server:
                 task.cancel()
 
 
+def end_now(limit: asyncio.Timeout) -> None:
+    """Let a time limit that is being waited under expire, unless it does already."""
+    if not limit.expired():
+        limit.reschedule(asyncio.get_running_loop().time())
+
+
 class Uvicorn(uvicorn.Server):
-    """uvicorn's server without its signal handlers."""
+    """uvicorn's server without its signal handlers, which ends as if every client had gone."""
 
     def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
         """Leave signals alone."""
         return contextlib.nullcontext()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let connections end, and cut those that have not by then: nobody takes what is left."""
+        timer = asyncio.get_running_loop().call_later(FLUSH_S, self._cut)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            timer.cancel()
+
+    def _cut(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
 
 class Front:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -48,6 +49,7 @@ class ServerState:
         in_flight: Running engine requests by id.
         num_open: HTTP requests under way, but for those that only read.
         draining: SIGTERM came: nothing new is taken.
+        reading: How long bodies that are being read may still take to arrive.
         shared: What ties this process to others; None when there is one alone.
         turn_away: Refuses a request by its head alone, see `hotshoe_server.doorman`; None while
             the application hears of every request.
@@ -65,6 +67,7 @@ class ServerState:
     in_flight: dict[str, RequestRecord] = field(default_factory=dict)
     num_open: int = 0
     draining: bool = False
+    reading: set[asyncio.Timeout] = field(default_factory=set)
     shared: Shared | None = None
     turn_away: TurnAway | None = None
     created_s: int = field(default_factory=lambda: int(time.time()))

@@ -13,7 +13,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
@@ -23,9 +23,14 @@ import pytest
 from tests.plugins.server.conftest import RunningServer, stopped
 from tests.plugins.server.test_sockets import self_signed
 
+from hotshoe_server import serving
+from hotshoe_server.call import Call
 from hotshoe_server.config import ServerConfig
+from hotshoe_server.extensions import Endpoint, Parts
+from hotshoe_server.protocol import BoundedProtocol
 from hotshoe_server.serving import Server, answer_while_loading, model_name
 from hotshoe_server.sockets import open_port
+from hotshoe_server.sse import EventStream
 
 NULL = ("demo", "--platform", "null")
 LONG = {"prompt": "One day", "max_tokens": 1500, "ignore_eos": True, "stream": True}
@@ -232,6 +237,21 @@ def test_an_extension_that_is_spoilt_later_is_named(run_torn, tmp_path) -> None:
     assert "Traceback" not in server.log.read_text()
 
 
+def test_a_second_signal_while_an_extension_starts() -> None:
+    server = Server(ServerConfig(), None, {}, lambda: None, print)
+
+    async def enter() -> None:
+        async with asyncio.timeout(None) as server._entering:
+            server._on_signal()
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                server._on_signal()  # while what was interrupted cleans up
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(enter())
+
+
 #: Runs when an interpreter starts: the supervisor loses patience when it is told that somebody
 #: hangs, and has it again when that one was killed.
 IMPATIENT = """
@@ -343,6 +363,57 @@ def test_sigterm_lets_requests_end(run_server) -> None:
     text = stream.read()
     assert '"finish_reason":"length"' in text and text.rstrip().endswith("data: [DONE]")
     assert server.process.wait(120) == 0
+
+
+def test_sigterm_answers_who_has_not_sent_all(run_server) -> None:
+    server = run_server(*NULL)
+    head = (
+        "POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+        "content-length: 100\r\nexpect: 100-continue\r\n\r\n"
+    )
+    port = int(server.url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+        answer = client.makefile("rb")
+        client.sendall(head.encode())
+        assert answer.readline().startswith(b"HTTP/1.1 100 ")  # so it reads
+        client.sendall(b"{")
+        server.process.terminate()
+        text = answer.read().decode()
+    assert "HTTP/1.1 503 " in text and '"code":"shutting_down"' in text
+    assert server.process.wait(120) == 0
+    said = server.log.read_text().splitlines()
+    assert said[-1] == "shutting down; requests that run: 0"
+
+
+def test_an_answer_that_nobody_takes_ends_with_the_server(open_http, monkeypatch, caplog) -> None:
+    monkeypatch.setattr(serving, "FLUSH_S", 0.1)
+    is_full, ended = asyncio.Event(), asyncio.Event()
+    monkeypatch.setattr(BoundedProtocol, "_await_reader", lambda connection: is_full.set())
+
+    async def flood() -> AsyncIterator[bytes]:
+        try:
+            while True:
+                yield bytes(2**20)
+        finally:
+            ended.set()
+
+    async def answer(call: Call) -> EventStream:
+        return EventStream(b"", flood())
+
+    http = open_http([Parts(endpoints=[Endpoint("GET", "/flood", answer, "Too much")])])
+    server = Server(ServerConfig(), None, {}, lambda: None, print)
+
+    async def connect(listener: socket.socket) -> None:
+        async with server._listen(http.app, listener):
+            _, writer = await asyncio.open_connection(*listener.getsockname(), limit=1)
+            writer.write(b"GET /flood HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
+            await asyncio.wait_for(is_full.wait(), 60)
+        await asyncio.wait_for(ended.wait(), 60)
+        writer.close()
+
+    with open_port("127.0.0.1", 0) as listener:
+        asyncio.run(connect(listener))
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 @pytest.mark.slow
