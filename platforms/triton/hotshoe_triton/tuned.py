@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ from typing import Any
 from hotshoe.errors import ConfigError
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec
-from hotshoe_triton.tuning import LinearConfig
+from hotshoe_triton.tuning import LIBRARY, LinearConfig
 
 Entries = dict[str, dict[str, Any]]
+KEY = re.compile(r"[a-z0-9_]+/[0-9]+x[0-9]+/[0-9]+")
 
 
 def path_of(folder: Path, facts: DeviceFacts) -> Path:
@@ -42,9 +44,9 @@ def read(path: Path) -> Entries:
         return {}
     try:
         entries: Entries = json.loads(path.read_text(encoding="utf-8"))
-        for entry in entries.values():
-            config_of(entry)
-    except (ValueError, AttributeError, TypeError) as error:
+        for key, entry in entries.items():
+            _check(key, entry)
+    except (OSError, ValueError, AttributeError, TypeError) as error:
         raise ConfigError(
             f"{path} is no table of tuned configurations: {error}; mend or remove it"
         ) from None
@@ -76,6 +78,24 @@ def table_for(
             bucket = int(key.rpartition("/")[2])
             found[spec.out_features, spec.in_features, bucket] = config_of(entry)
     return found
+
+
+def _check(key: str, entry: dict[str, Any]) -> None:
+    """Refuse what could only fail while a model is built.
+
+    Raises:
+        ValueError, TypeError, AttributeError: It is no entry.
+    """
+    if not KEY.fullmatch(key):
+        raise ValueError(f"{key!r} is not named like bfloat16/4096x14336/16")
+    config = config_of(entry)
+    numbers = {name: value for name, value in asdict(config).items() if name != "kernel"}
+    wrong = [name for name, value in numbers.items() if type(value) is not int or value < 0]
+    needed = ("block_n", "block_k", "split_k", "warps", "stages")
+    theirs = config.kernel == LIBRARY.kernel or config.tile
+    wrong += [] if theirs else [name for name in needed if not numbers[name]]
+    if wrong:
+        raise ValueError(f"{key} has no usable {wrong[0]}: {numbers[wrong[0]]!r}")
 
 
 def config_of(entry: dict[str, Any]) -> LinearConfig:

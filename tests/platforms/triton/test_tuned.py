@@ -1,5 +1,6 @@
 """Tables of tuned configurations are written as they are read."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,20 +66,57 @@ def test_what_is_no_table_is_named(tmp_path: Path, text: str) -> None:
         tuned.read(path)
 
 
+KEY = tuned.key_of(PLAIN, 8)
+
+
+@pytest.mark.parametrize(
+    ("key", "changes", "message"),
+    [
+        ("bfloat16/6144x4096/few", {}, "few' is not named like bfloat16/4096x14336/16"),
+        (KEY, {"block_n": 0}, f"{KEY} has no usable block_n: 0"),
+        (KEY, {"split_k": -1}, f"{KEY} has no usable split_k: -1"),
+        (KEY, {"warps": "4"}, f"{KEY} has no usable warps: '4'"),
+        (KEY, {"stages": 2.5}, f"{KEY} has no usable stages: 2.5"),
+    ],
+)
+def test_an_entry_that_cannot_run_is_named(
+    tmp_path: Path, key: str, changes: dict[str, object], message: str
+) -> None:
+    path = tmp_path / "broken.json"
+    tuned.write(path, {key: ENTRY | changes})
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        tuned.read(path)
+
+
+def test_what_the_library_multiplies_has_no_tile(tmp_path: Path) -> None:
+    found = {"kernel": "library", "us": 3.5}, {"kernel": "cublaslt", "tile": 20}
+    entries = dict(zip((KEY, tuned.key_of(PLAIN, 64)), found, strict=True))
+    tuned.write(tmp_path / "a.json", entries)
+    assert tuned.read(tmp_path / "a.json") == entries
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"{tmp_path.name} is no table"):
+        tuned.read(tmp_path)
+
+
 def test_who_is_interrupted_leaves_the_old_file(tmp_path: Path, monkeypatch) -> None:
     path = tmp_path / "a.json"
-    tuned.write(path, {"old": ENTRY})
+    tuned.write(path, {KEY: ENTRY})
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Path, "replace", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        tuned.write(path, {"new": ENTRY})
-    assert tuned.read(path) == {"old": ENTRY}
+        tuned.write(path, {KEY: ENTRY | {"us": 1.0}})
+    assert tuned.read(path) == {KEY: ENTRY}
 
 
-TABLES = st.dictionaries(st.text(), st.integers().map(lambda n: ENTRY | {"block_n": n}))
+TABLES = st.dictionaries(
+    st.from_regex(tuned.KEY, fullmatch=True),
+    st.integers(min_value=1).map(lambda n: ENTRY | {"block_n": n}),
+)
 
 
 @given(TABLES)
