@@ -27,6 +27,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import CompiledKernel
 from triton.runtime.jit import JITFunction
 
+from hotshoe.errors import ConfigError
 from hotshoe.platform import DeviceFacts
 from hotshoe_triton.cases import CASES, Case, tuned_cases
 from hotshoe_triton.device import ARCHS, Arch
@@ -172,6 +173,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="where the platform that the file is for has its class Linear",
     )
     options = parser.parse_args(arguments)
+    try:
+        cases = chosen(options)
+    except (ConfigError, ImportError, AttributeError) as error:
+        parser.error(str(error))
     names = options.arch or list(ARCHS)
     if len(names) > 1:
         # A process each: LLVM does not survive a change of its target.
@@ -182,13 +187,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         runs = [subprocess.run([*tool, "--arch", name], check=False) for name in names]
         return max(run.returncode for run in runs)
     faults = 0
-    operation = importlib.import_module(options.linear).Linear
-    for case in tuned_cases(options.tuned, operation) if options.tuned else CASES:
-        if (case.quick or options.all or options.tuned) and options.case in case.name:
-            for row in rows(names[0], case):
-                faults += bool(row.fault)
-                print(json.dumps(asdict(row)) if options.json else line(row), flush=True)
+    for case in cases:
+        for row in rows(names[0], case):
+            faults += bool(row.fault)
+            print(json.dumps(asdict(row)) if options.json else line(row), flush=True)
     return int(faults > 0)
+
+
+def chosen(options: argparse.Namespace) -> Sequence[Case]:
+    """Return the cases that are asked for: who asks for none would take silence for success.
+
+    Raises:
+        ConfigError: There is no such case, or no such file.
+        ImportError, AttributeError: No operation is where `--linear` says.
+    """
+    if options.tuned:
+        if not options.tuned.is_file():
+            raise ConfigError(f"--tuned: there is no file {options.tuned}")
+        cases = tuned_cases(options.tuned, importlib.import_module(options.linear).Linear)
+    else:
+        cases = tuple(case for case in CASES if case.quick or options.all)
+    found = [case for case in cases if options.case in case.name]
+    if not found:
+        more = "" if options.all or options.tuned else "; --all adds those that are not quick"
+        raise ConfigError(f"--case: none of {len(cases)} names contains {options.case!r}{more}")
+    return found
 
 
 def line(row: Row) -> str:

@@ -75,6 +75,21 @@ def test_all_cases_compile(arch: str) -> None:
     check(table("--arch", arch, "--all"), arch, {case.name for case in CASES})
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--case", "nothing"], "names contains 'nothing'; --all adds"),
+        (["--tuned", "nowhere.json"], "there is no file nowhere.json"),
+        (["--tuned", __file__], "test_matrix.py is no table of tuned configurations"),
+    ],
+)
+def test_what_selects_nothing_is_no_success(words: list[str], message: str, capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        matrix.main(["--arch", "sm_90", *words])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
 def test_the_table_for_people() -> None:
     row = matrix.Row("sm_90", "norm", "rms_norm", 8, 3, 38, 0, 32)
     assert "38 regs     0 spilled" in matrix.line(row)
