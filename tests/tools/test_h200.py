@@ -104,6 +104,14 @@ def test_tests_that_hang_lose_only_themselves(prover: h200.Prover, tmp_path: Pat
     assert prover.run("engine", [sys.executable, "-c", deaf], 15)[0] == "stopped after 15 s"
 
 
+def test_tests_that_are_all_skipped_prove_nothing(prover: h200.Prover, tmp_path: Path) -> None:
+    (tmp_path / "test_engine.py").write_text(TESTS + "\n@pytest.mark.skip\ndef test_one(): ...\n")
+    for words, verdict in (("fine", "ok"), ("two or one", "nothing ran")):
+        prover.check(h200.Part("engine", 300, ["test_engine.py", "-k", words]))
+        assert prover.outcomes["engine"].verdict == verdict
+    assert "| engine | nothing ran |" in report(prover, "report.md")
+
+
 def test_what_breaks_in_a_part_is_its_own(prover: h200.Prover, tmp_path: Path) -> None:
     prover.check(h200.Part("memcheck rows", 9, ["test_nothing.py"], tool=h200.MEMCHECK))
     assert prover.outcomes["memcheck rows"].verdict == "broke off"
