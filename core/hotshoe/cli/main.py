@@ -17,6 +17,7 @@ from hotshoe.cli.parser import Parser
 from hotshoe.errors import ConfigError, HotshoeError, PluginError, UserError
 from hotshoe.lazy import resolve_lazy
 from hotshoe.plugins import PluginManager
+from hotshoe.plugins.manager import blaming_plugin
 from hotshoe.suggest import did_you_mean
 
 HOOK = "hotshoe_commands"
@@ -81,7 +82,10 @@ def _run(words: list[str]) -> int:
         return 0
     name = next((n for n in (" ".join(words[:2]), words[0]) if n in commands), None)
     if name is not None:
-        return _call(name, commands[name], words[len(name.split()) :])
+        # A module that is missing is named below, with what to do.
+        with blaming_plugin(plugins, HOOK, name, passing=ModuleNotFoundError):
+            command: Command = resolve_lazy(commands[name].target)()
+        return _call(name, command, commands[name].help, words[len(name.split()) :])
     group = {n: entry for n, entry in commands.items() if n.startswith(f"{words[0]} ")}
     if group and (len(words) == 1 or words[1] in _HELP):
         print(_overview(f"hotshoe {words[0]}", group))
@@ -93,9 +97,8 @@ def _run(words: list[str]) -> int:
     raise ConfigError(_unknown(words, group or commands, plugins))
 
 
-def _call(name: str, entry: CommandEntry, words: Sequence[str]) -> int:
-    command: Command = resolve_lazy(entry.target)()
-    parser = Parser(f"hotshoe {name}", entry.help)
+def _call(name: str, command: Command, text: str, words: Sequence[str]) -> int:
+    parser = Parser(f"hotshoe {name}", text)
     command.add_arguments(parser)
     return command.run(parser.parse(words))
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hotshoe.config import DTYPES, EngineConfig
 from hotshoe.engine.places import find_model, find_tokenizer
@@ -18,8 +18,13 @@ from hotshoe.models.generation import sampling_defaults
 from hotshoe.models.source import FoundModel
 from hotshoe.platform import Change, Platform
 from hotshoe.plugins import PluginManager
+from hotshoe.plugins.manager import blaming_plugin
 from hotshoe.plugins.platforms import blaming, candidates_of, choose_platform, facts_of
 from hotshoe.slots import SLOTS, Rendezvous, Selector
+
+if TYPE_CHECKING:
+    from hotshoe.layers import BuildContext
+    from hotshoe.models.base import Model, ModelBuilder
 
 DEFAULT_BLOCK_SIZE = 16
 DEFAULT_TOKEN_BUDGET = 2048
@@ -65,23 +70,37 @@ class EngineSetup:
         """Make core's own worker, one of several where there is a rendezvous."""
         from hotshoe.runner.worker import TorchWorker
 
-        name = self.model_config.architecture
-        builder = self.plugins.pick("architecture", name, "hotshoe_models")
-        quantization = None
+        builder, quantization = self._builder(), None
         if self.config.quantization is not None:
-            method = self.plugins.pick(
-                "quantization", self.config.quantization, "hotshoe_quantizations"
-            )
-            quantization = resolve_lazy(method)()
+            hook, name = "hotshoe_quantizations", self.config.quantization
+            method = self.plugins.pick("quantization", name, hook)
+            with blaming_plugin(self.plugins, hook, name):
+                quantization = resolve_lazy(method)()
         return TorchWorker(
             self.config,
             self.model_config,
             self.platform,
             self.selector,
-            resolve_lazy(builder),
+            builder,
             quantization,
             rendezvous,
         )
+
+    def _builder(self) -> ModelBuilder:
+        """Return what builds the architecture, and names its plugin where that fails."""
+        from hotshoe.runner.worker import enough_memory
+
+        hook, name = "hotshoe_models", self.model_config.architecture
+        reference = self.plugins.pick("architecture", name, hook)
+
+        def build(config: ModelConfig, ctx: BuildContext) -> Model:
+            with blaming_plugin(self.plugins, hook, name), enough_memory("build model"):
+                model: Model = resolve_lazy(reference)(config, ctx)
+                if not hasattr(model, "vocab_size"):
+                    raise TypeError(f"it built {type(model).__name__}, which is no Model")
+            return model
+
+        return build
 
 
 def prepare(

@@ -11,6 +11,7 @@ from dataclasses import replace
 from hotshoe.errors import ConfigError, RequestError
 from hotshoe.grammar.backend import GrammarBackend
 from hotshoe.lazy import resolve_lazy
+from hotshoe.plugins.manager import cause_of
 from hotshoe.suggest import did_you_mean
 from hotshoe.types import GrammarSpec
 
@@ -44,7 +45,7 @@ class GrammarBackends:
                     f"{did_you_mean(preferred, self._offered)} (choices: {choices})"
                     + ("" if self._offered else INSTALL)
                 )
-            missing = self[preferred].missing()
+            missing = self._objection(preferred)
             if missing is not None:
                 raise ConfigError(f"structured_output_backend {preferred}: {missing}")
 
@@ -72,8 +73,7 @@ class GrammarBackends:
             names = [wanted]
         reasons = []
         for name in names:
-            backend = self[name]
-            reason = backend.missing() or backend.refusal(spec)
+            reason = self._objection(name, spec)
             if reason is None:
                 if len(self._chosen) >= MAX_REMEMBERED:
                     self._chosen.clear()
@@ -81,6 +81,17 @@ class GrammarBackends:
                 return replace(spec, backend=name)
             reasons.append(f"{name}: {reason}")
         raise _refusal("; ".join(reasons))
+
+    def _objection(self, name: str, spec: GrammarSpec | None = None) -> str | None:
+        """Return why a backend cannot work here, or cannot serve a specification."""
+        try:
+            backend = self[name]
+            missing = backend.missing()
+            return missing if missing is not None or spec is None else backend.refusal(spec)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # foreign code may raise anything; it costs one request
+            return f"it is defective: {cause_of(error)}"
 
 
 def _refusal(message: str) -> RequestError:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import inspect
+import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +20,7 @@ import pluggy
 
 from hotshoe import __version__
 from hotshoe.deprecation import deprecated
-from hotshoe.errors import PluginError
+from hotshoe.errors import HotshoeError, PluginError
 from hotshoe.plugins import hookspecs
 from hotshoe.suggest import did_you_mean
 
@@ -26,6 +28,11 @@ GROUP = "hotshoe"
 _PREFIX = "hotshoe_"
 #: Which distribution offers the usual things through a hook, for those who have none.
 USUAL = {"hotshoe_models": "hotshoe-models", "hotshoe_quantizations": "hotshoe-quantization"}
+#: What the values of a mapping are, where they are not objects or text that says where one lies.
+VALUES: Mapping[str, Callable[[Any], bool]] = {
+    "hotshoe_commands": lambda value: hasattr(value, "target") and hasattr(value, "help"),
+    "hotshoe_named_models": lambda value: isinstance(value, (str, os.PathLike)),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +205,8 @@ class PluginManager:
                 value = implementation.function(**call)
                 if not isinstance(value, kind):
                     raise TypeError(f"it returned {type(value).__name__}")
+                if isinstance(value, Mapping):
+                    _check_entries(hook, value)
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # a foreign hook may raise anything at all
@@ -212,6 +221,42 @@ class PluginManager:
             replace(r, error=error) if r.name == name and r.error is None else r
             for r in self.records
         ]
+
+
+@contextmanager
+def blaming_plugin(
+    plugins: PluginManager, hook: str, name: str, passing: type[BaseException] = HotshoeError
+) -> Iterator[None]:
+    """Name the plugin whose code fails, whatever it raises, but Hotshoe's own exceptions.
+
+    Args:
+        plugins: Whose plugin it is.
+        hook: Through which the plugin offers what is used.
+        name: Under which it does.
+        passing: Exceptions that whoever calls answers himself.
+
+    Raises:
+        PluginError: The plugin's code failed.
+    """
+    try:
+        yield
+    except (HotshoeError, KeyboardInterrupt, passing):
+        raise
+    except BaseException as error:  # foreign code may raise anything at all
+        owner = plugins.owner(hook, name)
+        raise PluginError(
+            f"plugin {owner.name} ({owner.distribution} {owner.version}) is defective: "
+            f"{name}: {cause_of(error)}; mend it, or do without it: "
+            f"--disable-plugins {owner.name}"
+        ) from error
+
+
+def _check_entries(hook: str, values: Mapping[Any, Any]) -> None:
+    """Refuse a mapping whose names are no text, or whose values are not what the hook says."""
+    fits = VALUES.get(hook, lambda value: value is not None)
+    for name, value in values.items():
+        if not isinstance(name, str) or not fits(value):
+            raise TypeError(f"it returned {value!r} under the name {name!r}")
 
 
 def cause_of(error: BaseException) -> str:

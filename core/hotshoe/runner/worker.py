@@ -269,7 +269,7 @@ class TorchWorker:
         self._free_cache()
 
     def allocate_cache(self, num_blocks: int) -> None:
-        with _enough_memory("allocate the KV cache"):
+        with enough_memory("allocate the KV cache"):
             runner = self._make_runner(num_blocks)
         with self._phase("record graphs"):
             runner.record_graphs()
@@ -387,7 +387,7 @@ class TorchWorker:
     @contextmanager
     def _phase(self, name: str) -> Iterator[None]:
         begin = time.perf_counter()
-        with self._naming(), _enough_memory(name):
+        with self._naming(), enough_memory(name):
             yield
         self._phases[name] = time.perf_counter() - begin
 
@@ -410,7 +410,7 @@ class TorchWorker:
 
 
 @contextmanager
-def _enough_memory(purpose: str) -> Iterator[None]:
+def enough_memory(purpose: str) -> Iterator[None]:
     """Say of memory that has run out what it was for.
 
     Raises:

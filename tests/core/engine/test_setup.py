@@ -30,8 +30,21 @@ class Opinionated(Platform):
         return [] if config.block_size else [Change("block_size", 48, "it likes 48")]
 
 
+def fail(*arguments: object) -> None:
+    raise KeyError("oh")
+
+
 class Plugin:
     HOTSHOE_HOOK_API = HOOK_API
+
+    @hookimpl
+    def hotshoe_models(self) -> dict[str, object]:
+        nothing = lambda config, ctx: None  # noqa: E731
+        return {"Failing": fail, "Missing": "json:nowhere", "Nothing": nothing}
+
+    @hookimpl
+    def hotshoe_quantizations(self) -> dict[str, object]:
+        return {"failing": fail}
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -126,6 +139,24 @@ def test_unknown_architectures_are_refused_by_name(installed, options: dict, mes
     setup = prepare(EngineConfig(model="tiny", platform="opinionated", **options), installed)
     with pytest.raises(PluginError, match=message):
         setup.create_worker()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "options", "cause"),
+    [
+        ("Failing", {}, "Failing: KeyError: 'oh'"),
+        ("Missing", {}, "Missing: AttributeError: .*'nowhere'"),
+        ("Nothing", {}, "Nothing: TypeError: it built NoneType, which is no Model"),
+        ("Failing", {"quantization": "failing"}, "failing: KeyError: 'oh'"),
+    ],
+)
+def test_a_plugin_whose_model_or_method_fails_is_named(
+    installed: PluginManager, architecture: str, options: dict, cause: str
+) -> None:
+    overrides = {"hf_overrides": {"architectures": [architecture]}, **options}
+    setup = prepare(EngineConfig(model="tiny", platform="opinionated", **overrides), installed)
+    with pytest.raises(PluginError, match=rf"plugin plugin \(dist 1\) is defective: {cause}"):
+        setup.create_worker().build()
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,19 @@ def test_a_missing_library_passes_to_the_next(toy) -> None:
     assert backends(absent=absent, toy=toy).choose(REGEX).backend == "toy"
 
 
+def test_a_defective_one_costs_no_more_than_itself(toy) -> None:
+    def fail(*arguments: object) -> None:
+        raise SystemExit(3)
+
+    bad = type(toy)()
+    bad.refusal = fail
+    assert backends(bad=bad, toy=toy).choose(REGEX).backend == "toy"
+    with pytest.raises(RequestError, match=r"^grammar: bad: it is defective: SystemExit: 3$"):
+        backends(bad=bad).choose(REGEX)
+    with pytest.raises(ConfigError, match="structured_output_backend bad: it is defective"):
+        GrammarBackends({"bad": fail}, "bad")
+
+
 def test_a_choice_is_remembered(toy) -> None:
     asked: list[GrammarSpec] = []
     toy.refusal = asked.append
@@ -77,5 +90,5 @@ def test_without_backends_the_remedy_is_named() -> None:
 
 def test_references_are_resolved_when_asked() -> None:
     lazy = GrammarBackends({"bad": "no.such.module:Thing"})
-    with pytest.raises(ModuleNotFoundError):
+    with pytest.raises(RequestError, match="bad: it is defective: ModuleNotFoundError"):
         lazy.choose(REGEX)

@@ -2,10 +2,15 @@
 
 import pytest
 
-from hotshoe.errors import PluginError
+from hotshoe.errors import ConfigError, PluginError
 from hotshoe.plugins import PluginManager, hookimpl, hookspecs
 from hotshoe.plugins.hookspecs import HOOK_API
-from hotshoe.plugins.manager import USUAL, EntryPoint, installed_entry_points
+from hotshoe.plugins.manager import (
+    USUAL,
+    EntryPoint,
+    blaming_plugin,
+    installed_entry_points,
+)
 
 
 class Plugin:
@@ -110,6 +115,27 @@ def test_the_same_name_twice_is_nobodys() -> None:
     assert "--disable-plugins" in text
     with pytest.raises(PluginError, match="'a' and 'b' both offer 'one'"):
         found.pick("model", "one", hook)
+
+
+def test_code_that_fails_is_its_plugins() -> None:
+    hook, found = "hotshoe_named_models", manager(a=Plugin(one="1"))
+    with (
+        pytest.raises(PluginError, match=r"plugin a \(dist-a 1\) is defective: one: KeyError: 'x'"),
+        blaming_plugin(found, hook, "one"),
+    ):
+        raise KeyError("x")
+    for passed in (ConfigError("x"), KeyboardInterrupt(), ModuleNotFoundError()):
+        with pytest.raises(type(passed)), blaming_plugin(found, hook, "one", ModuleNotFoundError):
+            raise passed
+
+
+@pytest.mark.parametrize("value", [{"one": 5}, {5: "one"}, {"one": None}])
+def test_what_is_no_entry_is_its_plugins_fault_alone(value: dict) -> None:
+    found = manager(good=Plugin(two="2"), bad=Plugin(x="y"))
+    found._pm.get_plugin("bad").models = value
+    assert found.mapping("hotshoe_named_models") == {"two": "2"}
+    [error] = [r.error for r in found.records if r.error]
+    assert "it failed in hotshoe_named_models: TypeError: it returned" in error
 
 
 def test_a_plugin_that_cannot_be_imported_is_broken_not_absent() -> None:

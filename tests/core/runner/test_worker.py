@@ -12,7 +12,7 @@ from hotshoe.config import EngineConfig
 from hotshoe.errors import EngineError, MemoryLimitError, PlatformError
 from hotshoe.layers import BuildContext
 from hotshoe.platform import Available, DeviceFacts, MemoryBudget, Platform
-from hotshoe.runner.worker import TorchWorker, _enough_memory
+from hotshoe.runner.worker import TorchWorker, enough_memory
 from hotshoe.slots import EmbeddingSpec, LinearSpec, QuantSpec
 
 FACTS = DeviceFacts("plain", "cpu", "a test's device", "any", 1 << 30, 1)
@@ -97,17 +97,17 @@ def test_tables_that_cannot_fit_are_refused_before_they_are_made() -> None:
 def test_memory_that_runs_out_is_a_user_error() -> None:
     with (
         pytest.raises(MemoryLimitError, match=re.escape("too little memory to record graphs (Out")),
-        _enough_memory("record graphs"),
+        enough_memory("record graphs"),
     ):
         raise torch.OutOfMemoryError("Out of memory. Tried to allocate 2 GiB.")
     with (
         pytest.raises(MemoryLimitError, match=re.escape("(Out. 2 wanted. 1 is free); free some")),
-        _enough_memory("load weights"),
+        enough_memory("load weights"),
     ):
         raise torch.OutOfMemoryError("Out. 2 wanted. 1 is free. Otherwise. See elsewhere")
-    with pytest.raises(MemoryLimitError, match="allocate"), _enough_memory("load weights"):
+    with pytest.raises(MemoryLimitError, match="allocate"), enough_memory("load weights"):
         torch.empty(1 << 60, dtype=torch.uint8)
-    with pytest.raises(RuntimeError, match="another"), _enough_memory("record graphs"):
+    with pytest.raises(RuntimeError, match="another"), enough_memory("record graphs"):
         raise RuntimeError("another")
 
 
