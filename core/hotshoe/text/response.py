@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from hotshoe.lazy import resolve_lazy
 from hotshoe.plugins import PluginManager
+from hotshoe.plugins.manager import blaming_plugin
 from hotshoe.text.parsing import (
     ContentDelta,
     Event,
@@ -40,17 +41,23 @@ def choose_format(
         templates: The model's chat templates by name.
 
     Raises:
-        PluginError: The name is unknown.
+        PluginError: The name is unknown, or a plugin's format cannot be imported.
     """
     if name == "none":
         return None
     if name != "auto":
-        named: ParserFormat = resolve_lazy(plugins.pick(f"{role} parser", name, HOOKS[role]))
-        return named
-    offered = plugins.mapping(HOOKS[role])
-    formats: list[ParserFormat] = [resolve_lazy(offered[key]) for key in sorted(offered)]
+        return _named_format(plugins, role, name)
+    formats = [_named_format(plugins, role, key) for key in sorted(plugins.mapping(HOOKS[role]))]
     matching = [f for f in formats if any(_matches(f, text) for text in templates.values())]
     return max(matching, key=lambda f: len(f.template_marks), default=None)
+
+
+def _named_format(plugins: PluginManager, role: str, name: str) -> ParserFormat:
+    reference = plugins.pick(f"{role} parser", name, HOOKS[role])
+    with blaming_plugin(plugins, HOOKS[role], name):
+        found: ParserFormat = resolve_lazy(reference)
+        _ = found.template_marks
+    return found
 
 
 def _matches(found: ParserFormat, template: str) -> bool:

@@ -68,6 +68,14 @@ class Plugin:
         return {"r": REASONING}
 
 
+class Defective:
+    HOTSHOE_HOOK_API = HOOK_API
+
+    @hookimpl
+    def hotshoe_tool_parsers(self):
+        return {"gone": "no.such.module:FORMAT", "odd": "json:dumps"}
+
+
 @pytest.fixture
 def plugins() -> PluginManager:
     return PluginManager([EntryPoint("p", "tests", "0", Plugin)])
@@ -102,6 +110,15 @@ def test_marks_are_looked_for_in_one_template(plugins) -> None:
 def test_an_unknown_format_is_an_error(plugins) -> None:
     with pytest.raises(PluginError, match=r"unknown tool parser 'x'.*choices: s, t, u"):
         choose_format(plugins, "tool", "x", {})
+
+
+@pytest.mark.parametrize(("name", "cause"), [("gone", "ModuleNotFound"), ("odd", "Attribute")])
+def test_the_plugin_of_a_defective_format_is_named(name: str, cause: str) -> None:
+    plugins = PluginManager([EntryPoint("bad", "tests", "0", Defective)])
+    with pytest.raises(PluginError, match=rf"plugin bad .* is defective: {name}: {cause}Error"):
+        choose_format(plugins, "tool", name, {})
+    with pytest.raises(PluginError, match="--disable-plugins bad"):
+        choose_format(plugins, "tool", "auto", {"a": "<t>"})
 
 
 def test_without_formats_all_text_is_content() -> None:
