@@ -6,7 +6,7 @@ import pytest
 
 from hotshoe_cuda.nvml import Gpu
 from hotshoe_cuda.targets import TARGETS, TUNED, describe
-from hotshoe_triton.device import ARCHS
+from hotshoe_triton.device import ARCHS, arch_of
 
 
 @pytest.mark.parametrize(
@@ -44,3 +44,9 @@ def test_what_a_part_is_shipped_with_can_be_compiled_without_it() -> None:
 def test_every_target_has_compiled_kernels() -> None:
     assert {target.facts.arch for target in TARGETS} <= set(ARCHS)
     assert len({target.name for target in TARGETS}) == len(TARGETS)
+
+
+@pytest.mark.parametrize("capability", [(8, 6), (10, 3), (12, 1)])
+def test_siblings_of_a_target_have_compiled_kernels(capability: tuple[int, int]) -> None:
+    facts = describe(Gpu("any", "", capability, 1 << 34, 100, ""), 0)
+    assert arch_of(facts).target == 10 * capability[0] + capability[1]
