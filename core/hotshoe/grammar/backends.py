@@ -58,7 +58,7 @@ class GrammarBackends:
         """Return the specification with its backend named.
 
         Raises:
-            RequestError: No backend can serve it; the message says why of each.
+            RequestError: It is malformed, or no backend can serve it; the message says why of each.
         """
         if not self._offered:
             raise _refusal(f"this engine has no backend for structured output{INSTALL}")
@@ -88,7 +88,7 @@ class GrammarBackends:
             backend = self[name]
             missing = backend.missing()
             return missing if missing is not None or spec is None else backend.refusal(spec)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, RequestError):  # the latter is the client's, whoever serves it
             raise
         except BaseException as error:  # foreign code may raise anything; it costs one request
             return f"it is defective: {cause_of(error)}"

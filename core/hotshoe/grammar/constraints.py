@@ -148,7 +148,11 @@ class Constraints:
                 if output.error is not None and constraint.matcher is not None:
                     output.error += _OVERLAP
             elif not self._follow(constraint, len(output.token_ids)):
-                self._end(constraint, output, "the grammar does not allow the sampled token")
+                assert constraint.matcher is not None
+                failure = constraint.matcher.failure()  # what has grown too large takes nothing
+                self._end(
+                    constraint, output, failure or "the grammar does not allow the sampled token"
+                )
             elif constraint.matcher is not None:
                 endings.append(TokenOutput(output.request_id, []))
                 moved.append((constraint, endings[-1]))

@@ -36,6 +36,11 @@ MAX_THREADS = 8
 #: Classes that mean ASCII characters, as in JSON Schema patterns: \d and \w.
 _ASCII = "dw"
 _PLACE = re.compile(r"^at \d+\(\d+\): ")
+#: How errors of the library begin that no limit has caused -> what they say.
+_FAILURES = {
+    "NoExtension": "no text that goes on from here fits it",
+    'Parser Error: token "': "it does not allow the sampled token",
+}
 _WRITTEN = re.compile(r"\n\s*\d+ \| ")
 
 
@@ -180,7 +185,9 @@ class LLGuidanceMatcher:
     def failure(self) -> str | None:
         if not self.inner.is_error():
             return None
-        return f"it is too complex: {_plain(self.inner.get_error())}"
+        error = _plain(self.inner.get_error())
+        known = (said for begin, said in _FAILURES.items() if error.startswith(begin))
+        return next(known, f"it is too complex: {error}")
 
 
 def _plain(message: str) -> str:

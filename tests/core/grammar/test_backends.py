@@ -39,6 +39,15 @@ def test_a_defective_one_costs_no_more_than_itself(toy) -> None:
         GrammarBackends({"bad": fail}, "bad")
 
 
+def test_what_is_malformed_is_the_clients_fault(toy) -> None:
+    def refuse(spec: GrammarSpec) -> None:
+        raise RequestError("grammar: a bracket is open", "grammar")
+
+    toy.refusal = refuse
+    with pytest.raises(RequestError, match=r"^grammar: a bracket is open$"):
+        backends(toy=toy, other=type(toy)()).choose(REGEX)
+
+
 def test_a_choice_is_remembered(toy) -> None:
     asked: list[GrammarSpec] = []
     toy.refusal = asked.append

@@ -209,6 +209,7 @@ FAILURES = {
     "too large": ("13 8", {}, [13], "grammar: it grew too large"),
     "dead end": ("8 255", {}, [8], "grammar: it needs text that no token"),
     "not allowed": ("8 9", {}, [9], "grammar: the grammar does not allow the sampled token"),
+    "too large to take it": ("8 9", {}, [13], "grammar: it grew too large"),
     "too short": ("8", {"min_tokens": 3}, [8], "it ended after 1 tokens, but min_tokens is 3"),
 }
 

@@ -1,5 +1,7 @@
 """The backend llguidance on its own: limits, failures, memory."""
 
+import json
+
 import pytest
 
 from hotshoe.errors import RequestError
@@ -19,7 +21,23 @@ def test_a_forbidden_token_is_not_accepted(llguidance_bench) -> None:
     matcher = llguidance_bench.compile(GrammarSpec.regex("[0-9]{3}")).matcher()
     [token] = llguidance_bench.encode("a")
     assert not matcher.accept(token)
-    assert "too complex" in matcher.failure()
+    assert matcher.failure() == "it does not allow the sampled token"
+
+
+def test_what_no_text_fits_says_so(llguidance_bench) -> None:
+    matcher = llguidance_bench.compile(GrammarSpec.regex(r"[^\s\S]")).matcher()
+    llguidance_bench.allowed(matcher)
+    assert matcher.failure() == "no text that goes on from here fits it"
+
+
+def test_a_schema_that_grows_too_large_says_so_when_it_takes_nothing(llguidance_bench) -> None:
+    wide = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(30)}}
+    spec = GrammarSpec.json_schema(json.dumps({"anyOf": [wide] * 20}))
+    matcher = llguidance_bench.compile(spec).matcher()
+    [token] = llguidance_bench.encode("{")
+    llguidance_bench.allowed(matcher)
+    assert not matcher.accept(token)
+    assert matcher.failure().startswith("it is too complex: Parser Error: Current row has")
 
 
 def test_a_mask_that_would_take_long_fails(llguidance_bench) -> None:
