@@ -96,7 +96,7 @@ async def abort_requests(call: Call, body: AbortRequest) -> Done:
 
 
 def _verb(path: str, handler: object, summary: str, method: str = "POST") -> Endpoint:
-    return Endpoint(method, path, handler, summary, admin=True, answer=Done)  # type: ignore[arg-type]
+    return Endpoint(method, path, handler, summary, admin=True)  # type: ignore[arg-type]
 
 
 ENDPOINTS = [

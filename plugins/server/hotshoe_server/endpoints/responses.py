@@ -194,18 +194,28 @@ async def _earlier(call: Call, response_id: str | None) -> list[dict[str, Any]]:
     """
     if response_id is None:
         return []
-    stored = await _stored(call, response_id)
+    stored = await _stored(call, response_id, "previous_response_id")
     messages: list[dict[str, Any]] = msgspec.json.decode(stored.messages)
     return messages
 
 
-async def _stored(call: Call, response_id: str) -> StoredResponse:
+async def _stored(call: Call, response_id: str, param: str | None = None) -> StoredResponse:
+    """Return a stored response.
+
+    Args:
+        call: Who asks.
+        response_id: Of a response.
+        param: The field of the request that names it; none where the URL does.
+
+    Raises:
+        ApiError: It is not stored, or is another tenant's.
+    """
     found = await call.server.store.get(response_id, call.tenant)
     if found is None:
         raise ApiError(
             "response_not_found",
             f"there is no stored response {response_id!r}; it may have made room for newer ones",
-            "previous_response_id",
+            param,
         )
     return found
 

@@ -88,10 +88,12 @@ def test_stored_responses_can_be_read_and_deleted(http) -> None:
     path = f"{PATH}/{answer['id']}"
     assert http.get(path).json() == answer
     assert http("DELETE", path).json()["deleted"] is True
-    assert http.get(path).status_code == 404
+    gone = http.get(path)
+    assert (gone.status_code, gone.json()["error"]["param"]) == (404, None)
     assert http("DELETE", path).status_code == 404
     response = http.post(PATH, input="x", previous_response_id=answer["id"])
     assert response.json()["error"]["code"] == "response_not_found"
+    assert response.json()["error"]["param"] == "previous_response_id"
 
 
 def test_what_shall_not_be_stored_is_not(http, open_http) -> None:
