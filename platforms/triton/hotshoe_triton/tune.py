@@ -15,6 +15,7 @@ import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, fields, replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -90,7 +91,13 @@ class Tune:
                 if key in table and not args.again:
                     continue
                 begin = time.perf_counter()
-                found = Search(self._linear, spec, facts, bucket, pool).best(args.trials)
+                try:
+                    found = Search(self._linear, spec, facts, bucket, pool).best(args.trials)
+                except BrokenProcessPool:
+                    raise PlatformError(
+                        f"a process that compiles for {key} was ended, as for want of memory; "
+                        f"lower --jobs from {args.jobs} and go on: what was measured is kept"
+                    ) from None
                 table[key] = {**asdict(found[1]), "us": round(found[0] * 1e6, 2)}
                 self._write(path, table)
                 seconds = time.perf_counter() - begin
@@ -111,9 +118,17 @@ class Tune:
             ) from None
 
 
+def whole(word: str) -> int:
+    """Read a number from the command line."""
+    try:
+        return int(word)
+    except ValueError:
+        raise ArgumentTypeError(f"{word!r} is no whole number") from None
+
+
 def at_least_one(word: str) -> int:
     """Read a count from the command line."""
-    count = int(word)
+    count = whole(word)
     if count < 1:
         raise ArgumentTypeError(f"{count} is less than 1")
     return count
@@ -123,9 +138,10 @@ def one_of(buckets: Sequence[int]) -> Callable[[str], int]:
     """Return what reads a number of rows that configurations are made for."""
 
     def bucket(word: str) -> int:
-        if int(word) not in buckets:
+        number = whole(word)
+        if number not in buckets:
             raise ArgumentTypeError(f"{word} is not one of {', '.join(map(str, buckets))}")
-        return int(word)
+        return number
 
     return bucket
 

@@ -1,6 +1,7 @@
 """The tuner's search and its table, with times that a test makes up; measuring needs a GPU."""
 
 import json
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -138,7 +139,8 @@ def test_what_is_tuned_is_kept(run, tmp_path: Path, capsys) -> None:
     ("words", "message"),
     [
         (("--buckets", "8", "3"), "3 is not one of 1, 2, 4, 8, 16, 32, 64"),
-        (("--buckets", "few"), "invalid bucket value: 'few'"),
+        (("--buckets", "few"), "'few' is no whole number"),
+        (("--jobs", "x"), "'x' is no whole number"),
         (("--buckets",), "expected at least one argument"),
         (("--jobs", "0"), "0 is less than 1"),
         (("--trials", "-1"), "-1 is less than 1"),
@@ -159,5 +161,17 @@ def test_what_is_tuned_already_is_kept_by_who_is_interrupted(run, monkeypatch, t
 
     monkeypatch.setattr(tune.Search, "best", interrupt)
     with pytest.raises(KeyboardInterrupt):
+        run("--buckets", "8")
+    assert len(json.loads((tmp_path / "t.json").read_text())) == 2
+
+
+def test_a_process_that_dies_is_told_and_costs_nothing_measured(run, monkeypatch, tmp_path) -> None:
+    assert run("--buckets", "1") == [(SPEC, 1), (INT8, 1)]
+
+    def die(*_: object) -> None:
+        raise BrokenProcessPool
+
+    monkeypatch.setattr(tune.Search, "best", die)
+    with pytest.raises(PlatformError, match=r"for bfloat16/6144x4096/8 was ended, .*lower --jobs"):
         run("--buckets", "8")
     assert len(json.loads((tmp_path / "t.json").read_text())) == 2
