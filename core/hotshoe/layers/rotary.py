@@ -77,7 +77,7 @@ class Rotation:
         rope = _Rope.read(values, head_dim, max_model_len, layer_type, default_theta)
         try:
             inv_freq, attention_factor = VARIANTS[rope.kind](rope)
-        except ArithmeticError as error:  # single values are possible, together they are not
+        except (ArithmeticError, ValueError) as error:  # each value is possible, all together not
             raise CheckpointError(
                 f"config.json: rope_type {rope.kind!r} cannot be computed for a rope_theta of "
                 f"{rope.theta:g}, {rope.dim} channels and its other values: {error}"

@@ -227,6 +227,15 @@ BAD = [
         },
         "'longrope' cannot be computed",
     ),
+    (
+        {
+            "rope_type": "longrope",
+            "short_factor": [1.0] * 32,
+            "long_factor": [1.0] * 32,
+            "original_max_position_embeddings": 0.5,
+        },
+        "'longrope' cannot be computed",
+    ),
 ]
 
 

@@ -71,12 +71,12 @@ def quantize_rows(x: Tensor, format: str = "int8") -> tuple[Tensor, Tensor]:
 
     Returns:
         values [rows, columns] of the format's type and scale [rows] float32, with x close to
-        values * scale.
+        values * scale. The scale of a row that holds NaN is NaN, as no integer is.
     """
     dtype, largest = FORMATS[format]
     wide = x.float()
     scale = wide.abs().amax(dim=-1) / largest
-    safe = torch.where(scale > 0, scale, torch.ones_like(scale))
+    safe = torch.where(scale == 0, torch.ones_like(scale), scale)
     values = wide / safe[:, None]
     if not dtype.is_floating_point:
         values = values.round()

@@ -108,3 +108,16 @@ def test_fp8_is_the_product_of_what_is_stored():
 def test_a_row_of_zeros_is_quantised_to_zeros(format):
     values, scale = quantize_rows(torch.zeros(2, 8), format)
     assert not values.float().any() and scale.isfinite().all() and (scale > 0).all()
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_row_that_is_not_finite_gives_no_finite_result(format, value):
+    operands = {
+        "weight": QuantSpec(format, "channel", online=True),
+        "activation": QuantSpec(format, "token", dynamic=True),
+    }
+    op = load(LinearSpec(8, 4, "float32", **operands), torch.ones(4, 8), None, [4])
+    x = torch.ones(3, 8)
+    x[1, 2] = value
+    assert op(x).isfinite().all(1).tolist() == [True, False, True]
