@@ -1,5 +1,6 @@
 """The engine writes transformers' greedy tokens: with chunks, prefix hits, preemption."""
 
+import copy
 import importlib
 import importlib.util
 import random
@@ -68,11 +69,10 @@ def make_llm(request, plugins):
         config = EngineConfig(
             model=str(checkpoint.path),
             platform=request.param,
-            dtype="float32",
             max_model_len=max_model_len,
             skip_tokenizer_init=True,
             block_size=BLOCK_SIZES[request.param],
-            **options,
+            **{"dtype": "float32", **options},
         )
         ctx, _ = prepare(config, plugins).torch_worker().build()
         blocks = -(-max_model_len // ctx.block_size) + 1
@@ -159,13 +159,31 @@ def test_int8_stays_near(end_to_end_variant, checkpoints, make_llm):
     plain = [spec for spec in linear if spec.weight is None]
     assert len(plain) == 1 and plain[0].out_dtype == "float32" and len(linear) > 1
 
+    ours, exact = first_logprobs(llm, [checkpoint])
+    assert 1e-4 < (ours - exact).abs().mean().item() < 0.25
+
+
+def test_bfloat16_is_as_near_as_theirs(end_to_end_variant, checkpoints, make_llm):
+    """Errors against float32 are at most twice those that transformers makes in bfloat16."""
+    checkpoint = checkpoints.get(end_to_end_variant)
+    rounded = replace(checkpoint, model=copy.deepcopy(checkpoint.model).bfloat16())
+    llm = make_llm(checkpoint, end_to_end_variant.max_model_len, dtype="bfloat16")
+    ours, exact, theirs = first_logprobs(llm, [checkpoint, rounded])
+    assert 1e-4 < (ours - exact).abs().mean() <= 2 * (theirs - exact).abs().mean()
+
+
+def first_logprobs(llm, checkpoints):
+    """Return our log probabilities of the likeliest next tokens of prompts, then transformers'."""
     prompts = [draw(n) for n in (12, 17, 5)]
     params = SamplingParams(temperature=0.0, max_tokens=1, logprobs=20)
     results = llm.generate([TokensPrompt(p) for p in prompts], params)
-    errors = []
-    for prompt, result in zip(prompts, results, strict=True):
-        theirs = checkpoint.logits(prompt)[-1].log_softmax(-1)
-        (found,) = result.outputs[0].logprobs
-        errors.append(theirs[list(found.token_ids)] - torch.tensor(found.logprobs))
-    error = torch.cat(errors).abs().mean().item()
-    assert 1e-4 < error < 0.25
+    found = [result.outputs[0].logprobs[0] for result in results]
+    ours = [torch.tensor(one.logprobs) for one in found]
+    theirs = [
+        [
+            checkpoint.logits(prompt)[-1].log_softmax(-1)[list(one.token_ids)]
+            for prompt, one in zip(prompts, found, strict=True)
+        ]
+        for checkpoint in checkpoints
+    ]
+    return [torch.cat(rows) for rows in (ours, *theirs)]
