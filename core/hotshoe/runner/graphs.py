@@ -8,7 +8,7 @@ attention is called between them, for the step's own requests, and never sees a 
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -40,17 +40,17 @@ class Recordings:
     def __init__(self, sizes: Sequence[int]) -> None:
         self.sizes = tuple(sizes)
         self._replays: dict[int, Callable[[], Tensor]] = {}
+        self._recorded: list[int] = []
 
     def keep(self, size: int, replay: Callable[[], Tensor]) -> None:
-        """Take the recording of one size."""
+        """Take the recording of one size, once."""
         self._replays[size] = replay
+        insort(self._recorded, size)
 
     def size_for(self, number: int) -> int | None:
         """Return the recorded size that a step is padded to; None when it must run as it is."""
-        at = bisect_left(self.sizes, number)
-        if at == len(self.sizes) or self.sizes[at] not in self._replays:
-            return None
-        return self.sizes[at]
+        at = bisect_left(self._recorded, number)
+        return self._recorded[at] if at < len(self._recorded) else None
 
     def replay(self, size: int) -> Tensor:
         """Repeat a recorded step over what its input tensors hold now."""

@@ -7,6 +7,8 @@ here waits for the device; `RunningStep.result` does.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,8 +28,11 @@ from hotshoe.sampling import LogprobTensors, SampledBatch, Sampler, compute_logp
 from hotshoe.slots import AttentionMetadata, CommunicatorOp, GraphOp, SampleOp, TransferOp
 from hotshoe.types import StepPlan, StepResult
 
+_log = logging.getLogger(__name__)
 #: Device memory for a step's arrays, at a fixed address; steps that bring more get their own.
 INBOX_BYTES = 1 << 20
+#: Recording 33 sizes takes 4 s on a fast device; one that needs far longer serves with fewer.
+RECORDING_S = 60.0
 #: Prompt positions whose logits are held at once; a prompt has many, and a vocabulary is large.
 JUDGED_TOKENS = 128
 
@@ -181,18 +186,37 @@ class Runner:
 
     @torch.inference_mode()
     def record_graphs(self) -> None:
-        """Record steps of all sizes, largest first, so that they share memory."""
+        """Record steps of all sizes, largest first, so that they share memory.
+
+        When `RECORDING_S` are over, what is left is padded to what there is.
+        """
+        begin = time.monotonic()
         for size in reversed(self._decodes.sizes):
+            if self._spent(begin, self._decodes, "decoding requests", size):
+                break
             staged, in_place = self._stage(self._padding_inputs(np.ones(size, np.int32)))
             assert in_place, "the inbox holds every decode step"
             self._decodes.keep(size, self._record(partial(self._decode, staged)))
         for size in reversed(self._mixed.sizes):
+            if self._spent(begin, self._mixed, "tokens beside prompts", size):
+                break
             inputs = self._padding_inputs(np.ones(1, np.int32))
             inputs = inputs.padded_tokens(size, self._padding_slot)
             staged, in_place = self._stage(inputs)
             assert in_place, "the inbox holds every step of so few tokens"
             self._pieces.metadata = self._attention(inputs, staged)
             self._mixed.keep(size, self._pieces.record(partial(self._compute, staged)))
+
+    def _spent(self, begin: float, recordings: Recordings, of: str, size: int) -> bool:
+        """Tell whether the time for recordings is over, and say so; one of a kind there is."""
+        least = recordings.size_for(1)
+        if least is None or time.monotonic() - begin < RECORDING_S:
+            return False
+        _log.warning(
+            "recording steps took %g s; those of up to %d %s are padded to %d",
+            *(RECORDING_S, size, of, least),
+        )
+        return True
 
     def _decode(self, staged: StagedInputs) -> Tensor:
         """Return logits of one token of each request, whatever lengths they have."""

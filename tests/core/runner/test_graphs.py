@@ -41,10 +41,17 @@ def test_sizes_ascend(sizes: tuple[int, ...]) -> None:
 def test_a_step_runs_in_the_smallest_recording_that_holds_it() -> None:
     recordings = Recordings((2, 4, 8))
     assert recordings.size_for(3) is None  # nothing is recorded yet
-    for size in recordings.sizes:
+    for size in reversed(recordings.sizes):
         recordings.keep(size, lambda size=size: torch.full((size,), float(size)))
     assert [recordings.size_for(n) for n in (1, 2, 3, 4, 5, 8, 9)] == [2, 2, 4, 4, 8, 8, None]
     assert recordings.replay(4).tolist() == [4.0] * 4
+
+
+def test_what_is_not_recorded_runs_in_what_is() -> None:
+    recordings = Recordings((1, 2, 4, 8))
+    for size in (8, 4):
+        recordings.keep(size, lambda size=size: torch.full((size,), float(size)))
+    assert [recordings.size_for(n) for n in (1, 2, 5, 9)] == [4, 4, 8, None]
 
 
 def metadata(num_tokens: int) -> AttentionMetadata:

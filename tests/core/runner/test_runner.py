@@ -240,6 +240,19 @@ def test_a_recorded_step_pads_with_rows_that_own_nothing(model: TableModel) -> N
     assert batch.attention.block_table[0, :8].tolist() == list(range(16, 24))
 
 
+def test_recording_takes_bounded_time(monkeypatch, caplog) -> None:
+    monkeypatch.setattr("hotshoe.runner.runner.RECORDING_S", 0.0)
+    model = AttendingModel()
+    runner = make_runner(model, graph_sizes(ROWS), (4, 8))
+    runner.record_graphs()
+    step(runner, 0, {0: 1}, new(0, [3]))
+    assert model.batches[-1].attention.num_reqs == ROWS  # the largest alone was recorded
+    step(runner, 1, {1: 3}, new(1, [3, 4, 5]))
+    assert len(model.batches[-1].positions) == 8
+    assert "those of up to 2 decoding requests are padded to 4" in caplog.text
+    assert "those of up to 4 tokens beside prompts are padded to 8" in caplog.text
+
+
 def test_a_step_with_a_prompt_runs_as_it_is(model: TableModel) -> None:
     runner = make_runner(model, graph_sizes(ROWS))
     runner.record_graphs()
