@@ -42,7 +42,7 @@ from hotshoe.slots import (
     Selector,
     TransferSpec,
 )
-from hotshoe.slots.graph import graph_spec
+from hotshoe.slots.graph import recordable
 from hotshoe.slots.sizes import TYPE_BITS, matrix_bytes, table_bytes
 
 #: Of a device's whole memory, where what is free now says nothing about the device asked about.
@@ -99,7 +99,7 @@ def explain(
     selector = _PaperSelector(setup, may_lack=recorded is not None)
     worker = replace(setup, selector=selector).torch_worker()
     ctx, model = worker.build()
-    _decide_rest(selector, setup, model.vocab_size)
+    graphs = _decide_rest(selector, setup, model.vocab_size)
     norms = sum(
         expected.shape[0] * TYPE_BITS[ctx.dtype] // 8
         for name, expected in ctx.weights.expected.items()
@@ -114,24 +114,32 @@ def explain(
         facts,
         setup.changes,
         tuple(selector.decisions.values()),
-        _memory(setup, selector, norms, block_bytes, recorded is not None),
+        (
+            *_memory(setup, selector, norms, block_bytes, recorded is not None),
+            Need("graphs", 0, graphs),
+        ),
         tuple(selector.uses[key] for key in keys),
         tuple(shares.get(key, 0.0) for key in keys),
         {cause: tuple(names) for cause, names in selector.unbuilt.items()},
     )
 
 
-def _decide_rest(selector: _PaperSelector, setup: EngineSetup, vocab_size: int) -> None:
-    """Decide what the runner asks for, beside the layers."""
+def _decide_rest(selector: _PaperSelector, setup: EngineSetup, vocab_size: int) -> str:
+    """Decide what the runner asks for, beside the layers; return what is recorded, in words."""
     questions: list[tuple[str, Any]] = [("sample", SampleSpec(vocab_size))]
     if setup.platform.asynchronous:
         questions.append(("transfer", TransferSpec(STEPS_IN_FLIGHT)))
-    graph = graph_spec(selector, setup.config.max_num_seqs)[0]
-    if setup.platform.asynchronous or selector.offers("graph", graph):
+    graph, said = recordable(selector, setup.config, setup.platform.asynchronous)
+    if graph is not None:
         questions.append(("graph", graph))
     for slot, spec in questions:
         selector.decide(slot, spec)
         selector.uses[slot, spec] += 1
+    if setup.config.enforce_eager:
+        return "none recorded (enforce_eager)"
+    if any(d.native for d in selector.decisions.values() if d.slot == "graph"):
+        return f"{said or 'recorded'}; memory that they keep is not counted"
+    return said or "none recorded"
 
 
 def _memory(
@@ -150,18 +158,10 @@ def _memory(
     else:
         budget = setup.platform.memory_budget(config).after(weights.bytes)
     vocab = max((spec.vocab_size for slot, spec in uses if slot == "sample"), default=1)
-    recorded_steps = any(d.native for d in selector.decisions.values() if d.slot == "graph")
-    graphs = "recorded; memory that they keep is not counted" if recorded_steps else "none recorded"
-    hindrance = graph_spec(selector, config.max_num_seqs)[1]
-    if hindrance and recorded_steps:
-        graphs += f"; decode steps alone are recorded ({hindrance})"
-    elif hindrance:
-        graphs += f" ({hindrance})"
     return (
         weights,
         cache_need(config, block_bytes, vocab, budget),
         activations,
-        Need("graphs", 0, graphs),
     )
 
 

@@ -28,7 +28,6 @@ from hotshoe.runner.graphs import BATCH_SIZES, TOKEN_SIZES, graph_sizes
 from hotshoe.runner.kv import converted, read_blocks, write_blocks
 from hotshoe.runner.runner import Operations, Runner, RunnerLimits, RunningStep
 from hotshoe.slots import (
-    REFERENCE,
     CommunicatorOp,
     CommunicatorSpec,
     GraphSpec,
@@ -37,7 +36,7 @@ from hotshoe.slots import (
     Selector,
     TransferSpec,
 )
-from hotshoe.slots.graph import graph_spec
+from hotshoe.slots.graph import recordable
 from hotshoe.slots.reference.graph import Graph
 from hotshoe.slots.reference.transfer import Transfer
 from hotshoe.slots.sizes import matrix_bytes, table_bytes
@@ -49,8 +48,6 @@ if TYPE_CHECKING:
 #: The engine starts a step before it has read the last one's result, never more.
 STEPS_IN_FLIGHT = 2
 DIGEST_LENGTH = 16
-#: Slots whose references wait for the device, so that a step with one cannot be recorded.
-WAITING = ("attention", "communicator")
 #: Mixed steps that run once at start-up: numbers of requests, all but one of which decode, and the
 #: tokens of that one.
 MIXED_REQS = (1, 2, 80, 256)
@@ -101,8 +98,7 @@ class TorchWorker:
         self._runner: Runner | None = None
         self._communicator: CommunicatorOp | None = None
         self._profiler: Profiler | None = None
-        self._graph = GraphSpec(config.max_num_seqs)
-        self._records = False
+        self._graph: GraphSpec | None = None
 
     def load(self) -> WorkerInfo:
         with self._phase("activate platform"), blaming(self._platform.name):
@@ -110,7 +106,8 @@ class TorchWorker:
             self._check_device()
         with self._phase("build model"):
             ctx, model = self.build()
-            self._records, hindrance = self._recording()
+            asynchronous = self._platform.asynchronous
+            self._graph, hindrance = recordable(self._selector, self._config, asynchronous)
             self._ops = self._operations(model.vocab_size)
             self._check_memory(ctx)
         self._communicator = ctx.communicator
@@ -231,22 +228,6 @@ class TorchWorker:
             budget = self._platform.memory_budget(self._config)
             return checked(budget, MemoryBudget, "memory_budget() returned")
 
-    def _recording(self) -> tuple[bool, str]:
-        """Tell whether steps are to be recorded, and what alone stands against all or some."""
-        if self._config.enforce_eager:
-            return False, ""
-        decisions = self._selector.decisions.values()
-        waiting = {d.slot for d in decisions if d.slot in WAITING and not d.native}
-        if waiting and self._platform.asynchronous:
-            slots = " and ".join(sorted(waiting))
-            return False, f"none recorded, as the reference of {slots} waits for the device"
-        self._graph, hindrance = graph_spec(self._selector, self._config.max_num_seqs)
-        offered = self._selector.offers("graph", self._graph)
-        forced = self._config.kernel.get("graph", REFERENCE) != REFERENCE
-        which = "of decode steps alone" if offered else "none recorded"
-        said = f"{which} ({hindrance})" if hindrance else ""
-        return offered or forced or self._platform.asynchronous, said
-
     def _operations(self, vocab_size: int) -> Operations:
         """Choose what the runner itself calls. A synchronous device needs no help with overlap."""
         choose, facts = self._selector.choose, self._selector.facts
@@ -254,7 +235,8 @@ class TorchWorker:
         spec = TransferSpec(STEPS_IN_FLIGHT)
         overlaps = self._platform.asynchronous
         transfer = choose("transfer", spec) if overlaps else Transfer(spec, facts)
-        graph = choose("graph", self._graph) if self._records else Graph(self._graph, facts)
+        nothing = GraphSpec(self._config.max_num_seqs)
+        graph = choose("graph", self._graph) if self._graph else Graph(nothing, facts)
         return Operations(sample, transfer, graph)
 
     def _measure(self) -> None:
@@ -306,8 +288,10 @@ class TorchWorker:
             max_logprobs=config.max_logprobs,
             padding_block=num_blocks,
             max_steps_in_flight=STEPS_IN_FLIGHT,
-            graph_sizes=graph_sizes(config.max_num_seqs, sizes) if self._records else (),
-            piece_sizes=graph_sizes(tokens, TOKEN_SIZES) if self._graph.pieces else (),
+            graph_sizes=graph_sizes(config.max_num_seqs, sizes) if self._graph else (),
+            piece_sizes=graph_sizes(tokens, TOKEN_SIZES)
+            if self._graph and self._graph.pieces
+            else (),
         )
         return Runner(
             self._model,

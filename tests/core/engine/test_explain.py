@@ -21,9 +21,11 @@ def plugins() -> PluginManager:
     return PluginManager()
 
 
-def test_what_is_explained_is_what_is_done(plugins: PluginManager) -> None:
-    told = explain(CONFIG, plugins)
-    with LLM(config=CONFIG, plugins=plugins) as llm:
+@pytest.mark.parametrize("eager", [False, True])
+def test_what_is_explained_is_what_is_done(plugins: PluginManager, eager: bool) -> None:
+    config = replace(CONFIG, enforce_eager=eager)
+    told = explain(config, plugins)
+    with LLM(config=config, plugins=plugins) as llm:
         assert set(told.decisions) == set(llm.decisions)
         memory = {need.use: need.bytes for need in told.memory}
         assert memory["weights"] == pytest.approx(llm.memory["weights"], rel=0.01)
@@ -36,6 +38,9 @@ def test_what_is_explained_is_what_is_done(plugins: PluginManager) -> None:
     assert sum(told.shares) == pytest.approx(1)
     assert [n for d, n in zip(told.decisions, told.uses, strict=True) if d.slot == "sample"] == [1]
     assert told.unbuilt == {}
+    [graphs] = [need.note for need in told.memory if need.use == "graphs"]
+    assert graphs.startswith("none recorded (enforce_eager)") == eager
+    assert any(d.slot == "graph" for d in told.decisions) != eager
 
 
 def test_a_device_that_is_not_here(plugins: PluginManager) -> None:
