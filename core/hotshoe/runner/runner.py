@@ -210,13 +210,18 @@ class Runner:
     def _spent(self, begin: float, recordings: Recordings, of: str, size: int) -> bool:
         """Tell whether the time for recordings is over, and say so; one of a kind there is."""
         least = recordings.size_for(1)
-        if least is None or time.monotonic() - begin < RECORDING_S:
+        if least is None:
             return False
-        _log.warning(
-            "recording steps took %g s; those of up to %d %s are padded to %d",
-            *(RECORDING_S, size, of, least),
-        )
-        return True
+        over = time.monotonic() - begin >= RECORDING_S
+        if self._communicator is not None:  # ranks take part in each other's steps: all or none
+            own = torch.tensor([float(over)], device=self._tokens.device)
+            over = bool(self._communicator.all_reduce(own).item())
+        if over:
+            _log.warning(
+                "recording steps took %g s; those of up to %d %s are padded to %d",
+                *(RECORDING_S, size, of, least),
+            )
+        return over
 
     def _decode(self, staged: StagedInputs) -> Tensor:
         """Return logits of one token of each request, whatever lengths they have."""

@@ -277,6 +277,7 @@ class TorchWorker:
         config = self._config
         assert config.block_size is not None and config.max_model_len is not None
         tokens = config.max_num_batched_tokens
+        pieces = self._graph is not None and self._graph.pieces
         assert tokens is not None
         for layer in self._context.attention_layers:
             layer.allocate_cache(num_blocks + 1)
@@ -289,9 +290,7 @@ class TorchWorker:
             padding_block=num_blocks,
             max_steps_in_flight=STEPS_IN_FLIGHT,
             graph_sizes=graph_sizes(config.max_num_seqs, sizes) if self._graph else (),
-            piece_sizes=graph_sizes(tokens, TOKEN_SIZES)
-            if self._graph and self._graph.pieces
-            else (),
+            piece_sizes=graph_sizes(tokens, TOKEN_SIZES) if pieces else (),
         )
         return Runner(
             self._model,

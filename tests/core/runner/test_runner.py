@@ -11,7 +11,7 @@ from hotshoe.layers import ForwardBatch
 from hotshoe.platform import DeviceFacts
 from hotshoe.runner.graphs import graph_sizes
 from hotshoe.runner.runner import Operations, Runner, RunnerLimits
-from hotshoe.slots import AttentionMetadata, GraphSpec, SampleSpec, TransferSpec
+from hotshoe.slots import AttentionMetadata, CommunicatorOp, GraphSpec, SampleSpec, TransferSpec
 from hotshoe.slots.reference.graph import Graph
 from hotshoe.slots.reference.sampling import build
 from hotshoe.slots.reference.transfer import Transfer
@@ -47,7 +47,10 @@ def model() -> TableModel:
 
 
 def make_runner(
-    model: TableModel, sizes: tuple[int, ...] = (), pieces: tuple[int, ...] = ()
+    model: TableModel,
+    sizes: tuple[int, ...] = (),
+    pieces: tuple[int, ...] = (),
+    communicator: CommunicatorOp | None = None,
 ) -> Runner:
     limits = RunnerLimits(
         ROWS,
@@ -63,7 +66,7 @@ def make_runner(
         Transfer(TransferSpec(2), FACTS),
         Graph(GraphSpec(ROWS), FACTS),
     )
-    return Runner(model, ops, "cpu", limits, (7,))
+    return Runner(model, ops, "cpu", limits, (7,), communicator)
 
 
 @pytest.fixture
@@ -251,6 +254,25 @@ def test_recording_takes_bounded_time(monkeypatch, caplog) -> None:
     assert len(model.batches[-1].positions) == 8
     assert "those of up to 2 decoding requests are padded to 4" in caplog.text
     assert "those of up to 4 tokens beside prompts are padded to 8" in caplog.text
+
+
+def test_ranks_record_the_same_steps(monkeypatch) -> None:
+    """One that is out of time ends it for all; one that is not goes by the others."""
+
+    class Group:
+        def __init__(self, others: list[float]) -> None:
+            self.others = iter(others)
+
+        def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+            return x + next(self.others)
+
+    runner = make_runner(TableModel(), (1, 2, 4), communicator=Group([0.0, 1.0]))
+    runner.record_graphs()
+    assert [runner._decodes.size_for(n) for n in (1, 2, 4)] == [2, 2, 4]
+    monkeypatch.setattr("hotshoe.runner.runner.RECORDING_S", 0.0)
+    runner = make_runner(TableModel(), (1, 2, 4), communicator=Group([0.0]))
+    runner.record_graphs()
+    assert runner._decodes.size_for(1) == 4
 
 
 def test_a_step_with_a_prompt_runs_as_it_is(model: TableModel) -> None:
