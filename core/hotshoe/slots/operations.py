@@ -16,7 +16,8 @@ from hotshoe.slots.specs import KVLayout
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: Quantised activations: values [num_tokens, size], and scales [num_tokens] float32.
+#: Quantised activations: values [num_tokens, size], and scales [num_tokens] float32. A row that
+#: holds NaN has NaN for its scale, as no integer is NaN.
 Quantised: TypeAlias = "tuple[Tensor, Tensor]"
 #: Ends a piece of a recording, has the host call the argument there, and begins the next piece.
 Between: TypeAlias = Callable[[Callable[[], None]], None]

@@ -61,7 +61,7 @@ def quantize_weight(weight: Tensor, format: Format) -> tuple[Tensor, Tensor]:
     largest = wide.abs().amax(dim=1)
     # Divided by a tensor: devices multiply by the reciprocal of a number, which rounds differently.
     limit = torch.full_like(largest, format.limit)
-    scale = torch.where(largest > 0, largest / limit, 1.0)
+    scale = torch.where(largest == 0, 1.0, largest / limit)
     values = (wide / scale[:, None]).clamp(-format.limit, format.limit)
     if not format.dtype.is_floating_point:
         values = values.round()

@@ -38,12 +38,23 @@ def test_quantised_is_the_activation_then_the_quantisation(
 
 
 def test_quantised_rows_longer_than_a_block(facts: DeviceFacts, rng: torch.Generator) -> None:
-    size = 8192 + 100
+    size = activation.MAX_BLOCK + 100
     spec = GatedActivationSpec(size, "silu", "float32")
     x = torch.randn(1, 2 * size, generator=rng, device=facts.device)
     values, scale = activation.GatedActivationQuant(spec, INT8, facts)(x)
     expected = activation.GatedActivation(spec, facts)(x)
     assert ((values * scale[:, None] - expected).abs() <= 0.5001 * scale).all()
+
+
+@pytest.mark.parametrize("at", [5, activation.MAX_BLOCK + 5])
+def test_nan_in_any_part_of_a_row_reaches_its_scale(facts: DeviceFacts, at: int) -> None:
+    size = activation.MAX_BLOCK + 100
+    x = torch.ones(3, 2 * size, device=facts.device)
+    x[1, at] = torch.nan
+    operation = activation.GatedActivationQuant(
+        GatedActivationSpec(size, "silu", "float32"), INT8, facts
+    )
+    assert operation(x)[1].isnan().tolist() == [False, True, False]
 
 
 def test_empty_batch_and_refusals(facts: DeviceFacts) -> None:

@@ -14,10 +14,14 @@ FP8 = Format(torch.float8_e4m3fn, 448.0)
 def test_int8_rows_are_those_of_the_reference(facts: DeviceFacts, rng: torch.Generator) -> None:
     x = torch.randn(6, 80, generator=rng, device=facts.device)[:, :72]
     x[2] = 0
+    x[4, 9] = float("nan")
     values, scale = QuantizeRows(72, INT8, facts)(x)
     expected, expected_scale = quantize_rows(x)
-    assert torch.equal(values, expected)
-    assert torch.equal(scale, expected_scale)
+    numbers = expected_scale.isfinite()
+    assert numbers.tolist() == [True, True, True, True, False, True]
+    assert torch.equal(values[numbers], expected[numbers])
+    assert torch.equal(scale[numbers], expected_scale[numbers])
+    assert scale[4].isnan()
 
 
 @pytest.mark.parametrize("format", [INT8, FP8], ids=["int8", "fp8"])
@@ -25,6 +29,9 @@ def test_rows_and_weights_are_quantised_alike(
     facts: DeviceFacts, format: Format, rng: torch.Generator
 ) -> None:
     x = torch.randn(5, 64, generator=rng, device=facts.device).to(torch.bfloat16)
+    spoilt = x.index_fill(1, torch.tensor([9], device=facts.device), torch.nan)
+    assert QuantizeRows(64, format, facts)(spoilt)[1].isnan().all()
+    assert quantize_weight(spoilt, format)[1].isnan().all()
     values, scale = QuantizeRows(64, format, facts)(x)
     expected, expected_scale = quantize_weight(x, format)
     assert torch.equal(values.view(torch.uint8), expected.view(torch.uint8))

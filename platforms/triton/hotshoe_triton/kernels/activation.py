@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from hotshoe_triton.kernels.chain import wait
-from hotshoe_triton.kernels.elementwise import activate, quantize, row_scale
+from hotshoe_triton.kernels.elementwise import activate, largest_bits, quantize, row_scale
 
 
 @triton.jit
@@ -42,10 +42,10 @@ def gated_activation_quant(
     column = tl.arange(0, BLOCK)
     wait(CHAINED)
     y = gated(x_ptr, column, column < SIZE, SIZE, ACTIVATION).to(tl.float32)
-    largest = tl.max(tl.abs(y), 0)
+    largest = largest_bits(y)
     for first in range(BLOCK, SIZE, BLOCK):
         more = gated(x_ptr, first + column, first + column < SIZE, SIZE, ACTIVATION)
-        largest = tl.maximum(largest, tl.max(tl.abs(more.to(tl.float32)), 0))
+        largest = tl.maximum(largest, largest_bits(more.to(tl.float32)))
     scale = row_scale(largest, LIMIT)
     tl.store(scale_ptr + row, scale)
     q = quantize(y, scale, LIMIT, out_ptr.dtype.element_ty)

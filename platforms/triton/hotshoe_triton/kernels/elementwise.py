@@ -28,16 +28,30 @@ def activate(x, ACTIVATION: tl.constexpr):
 
 
 @triton.jit
+def largest_bits(x):
+    """Return the bits of the largest magnitude of a float32 row, as int32.
+
+    Without their signs floats are in the order of their bits, and NaN is behind infinity, where a
+    maximum of floats would pass over it.
+    """
+    return tl.max(x.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 0)
+
+
+@triton.jit
 def row_scale(largest, LIMIT: tl.constexpr):
-    """Return the scale that maps the largest magnitude to the format's limit; 1 for zeros."""
-    return tl.where(largest > 0, tl.div_rn(largest, LIMIT), 1.0)
+    """Return the scale that maps the largest magnitude, given by its bits, to the format's limit.
+
+    It is 1 for zeros, and NaN for a row that holds NaN, as no integer is.
+    """
+    scale = tl.div_rn(largest.to(tl.float32, bitcast=True), LIMIT)
+    return tl.where(largest == 0, 1.0, scale)
 
 
 @triton.jit
 def quantize(x, scale, LIMIT: tl.constexpr, dtype: tl.constexpr):
-    """Return x / scale in an 8-bit type, to the nearest, ties to even."""
+    """Return x / scale in an 8-bit type, to the nearest, ties to even; what is NaN as integer 0."""
     y = tl.div_rn(x, scale)
     y = tl.minimum(tl.maximum(y, -LIMIT), LIMIT)
     if dtype == tl.int8:
-        y = (y + ROUNDER) - ROUNDER
+        y = tl.where(y == y, (y + ROUNDER) - ROUNDER, 0.0)
     return y.to(dtype)

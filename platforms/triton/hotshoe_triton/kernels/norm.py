@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from hotshoe_triton.kernels.chain import wait
-from hotshoe_triton.kernels.elementwise import quantize, row_scale
+from hotshoe_triton.kernels.elementwise import largest_bits, quantize, row_scale
 
 
 @triton.jit
@@ -33,7 +33,7 @@ def rms_norm(
     y = (x * inverse * weight).to(loaded.dtype)
     if LIMIT > 0:
         wide = tl.where(there, y.to(tl.float32), 0.0)
-        scale = row_scale(tl.max(tl.abs(wide), 0), LIMIT)
+        scale = row_scale(largest_bits(wide), LIMIT)
         tl.store(scale_ptr + row, scale)
         y = quantize(wide, scale, LIMIT, out_ptr.dtype.element_ty)
     tl.store(out_ptr + row * SIZE + column, y, mask=there)

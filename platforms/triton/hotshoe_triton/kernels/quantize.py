@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from hotshoe_triton.kernels.chain import wait
-from hotshoe_triton.kernels.elementwise import quantize, row_scale
+from hotshoe_triton.kernels.elementwise import largest_bits, quantize, row_scale
 
 
 @triton.jit
@@ -18,7 +18,7 @@ def quantize_rows(
     there = column < SIZE
     wait(CHAINED)
     x = tl.load(x_ptr + row * x_stride + column, mask=there, other=0.0).to(tl.float32)
-    scale = row_scale(tl.max(tl.abs(x), 0), LIMIT)
+    scale = row_scale(largest_bits(x), LIMIT)
     tl.store(scale_ptr + row, scale)
     q = quantize(x, scale, LIMIT, out_ptr.dtype.element_ty)
     tl.store(out_ptr + row * SIZE + column, q, mask=there)

@@ -7,7 +7,13 @@ import triton.language as tl
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots.reference.activation import ACTIVATIONS
-from hotshoe_triton.kernels.elementwise import activate, quantize, row_scale, sigmoid
+from hotshoe_triton.kernels.elementwise import (
+    activate,
+    largest_bits,
+    quantize,
+    row_scale,
+    sigmoid,
+)
 
 
 @triton.jit
@@ -27,7 +33,7 @@ def scale_and_round(out_ptr, scale_ptr, x_ptr, LIMIT: tl.constexpr, BLOCK: tl.co
     """Write the scale of a row and its values."""
     lane = tl.arange(0, BLOCK)
     x = tl.load(x_ptr + lane)
-    scale = row_scale(tl.max(tl.abs(x), 0), LIMIT)
+    scale = row_scale(largest_bits(x), LIMIT)
     tl.store(scale_ptr, scale)
     tl.store(out_ptr + lane, quantize(x, scale, LIMIT, out_ptr.dtype.element_ty))
 
@@ -54,6 +60,21 @@ def test_values_are_the_nearest(
     shrunk = (x / scale).clamp(-limit, limit)
     expected = (shrunk.round() if dtype == torch.int8 else shrunk).to(dtype)
     assert torch.equal(out.view(torch.uint8), expected.view(torch.uint8))
+
+
+@pytest.mark.parametrize("at", [0, 7, 15])
+@pytest.mark.parametrize("nan", [0x7FC00000, 0x7FC00000 - 2**31], ids=hex)
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.int8, 127.0), (torch.float8_e4m3fn, 448.0)])
+def test_a_row_with_nan_has_nan_for_its_scale(
+    facts: DeviceFacts, dtype: torch.dtype, limit: float, nan: int, at: int
+) -> None:
+    x = torch.arange(16.0, device=facts.device)
+    x.view(torch.int32)[at] = nan
+    assert x.isnan()[at]
+    out = torch.empty(16, dtype=dtype, device=facts.device)
+    scale = torch.zeros(1, device=facts.device)
+    scale_and_round[(1,)](out, scale, x, LIMIT=limit, BLOCK=16)
+    assert scale.isnan().all()
 
 
 def test_zeros_have_scale_one(facts: DeviceFacts) -> None:
