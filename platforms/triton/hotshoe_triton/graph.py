@@ -45,6 +45,32 @@ def recording_stream(device: int) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
+class Memory:
+    """Where a tensor lies, as CUDA's array interface says it, version 3; does not keep it."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        span = 1 + sum((size - 1) * step for size, step in steps)
+        self.__cuda_array_interface__ = {
+            "shape": (span * tensor.itemsize,),
+            "typestr": "|u1",
+            "data": (tensor.data_ptr(), False),
+            "version": 3,
+        }
+
+
+def lent(tensor: Tensor) -> Tensor:
+    """Return the same tensor, but one that does not keep its memory from the next recordings.
+
+    A result has to last until the next repetition only. If each kept its own, recordings would
+    take as much as all their logits together.
+    """
+    if not tensor.is_cuda or not tensor.numel():
+        return tensor
+    flat = torch.as_tensor(Memory(tensor), device=tensor.device).view(tensor.dtype)
+    return flat.as_strided(tensor.shape, tensor.stride())
+
+
 class Graph:
     """See `hotshoe.slots.GraphOp`."""
 
@@ -85,7 +111,7 @@ class Graph:
 
             piece.enter_context(self._piece(parts))
             output = function(between)
-        return parts, output
+        return parts, lent(output)
 
     @contextmanager
     def _piece(self, parts: list[Callable[[], None]]) -> Iterator[None]:

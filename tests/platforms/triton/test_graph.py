@@ -234,6 +234,27 @@ def test_on_a_device() -> None:
 
 
 @RECORDS
+def test_results_take_memory_only_once_on_a_device() -> None:
+    graph, rows = Graph(SPEC, device_facts("any", "cuda")), 1 << 20
+    x = torch.ones(rows, 16, device="cuda")
+    steps = [
+        lambda: (x * 1).T,
+        lambda: (x * 2)[5:, 1:],  # does not begin where its memory does
+        lambda: torch.mul(x[1:], 3, out=x.new_empty(rows - 1, 16, dtype=torch.float64)),
+    ]
+    replays = [graph.record(steps[0])]
+    before = torch.cuda.memory_reserved()
+    replays += [graph.record(lambda: x[: rows // 2] * 9) for _ in range(4)]
+    assert torch.cuda.memory_reserved() == before
+    replays[1:] = [graph.record(step) for step in steps[1:]]
+    for value in (1, 2):
+        x.fill_(value)
+        results = [(replay().clone(), step()) for replay, step in zip(replays, steps, strict=True)]
+        for result, wanted in results:
+            assert torch.equal(result, wanted)
+
+
+@RECORDS
 def test_in_pieces_on_a_device() -> None:
     """What lies between them has another shape each time."""
     graph = Graph(SPEC, device_facts("any", "cuda"))
