@@ -71,6 +71,14 @@ class Place:
         """Take device memory without filling it, however large."""
         return torch.empty(shape, dtype=dtype, device=self.device)
 
+    def behind(self, tensor: Tensor, before: int, written: bool = False) -> Tensor:
+        """Return the rows as the last ones of a tensor whose `before` first ones are not filled."""
+        if not before:
+            return self(tensor, written)
+        room = self.empty(before + len(tensor), *tensor.shape[1:], dtype=tensor.dtype)
+        room[before:].copy_(self(tensor))
+        return room
+
     def synchronize(self) -> None:
         """Wait for the device; devices that never run behind have nothing to wait for."""
         wait = getattr(torch.get_device_module(self.device), "synchronize", None)

@@ -69,6 +69,7 @@ class Close:
         magnitude: Sum of the magnitudes that were added up, broadcastable; None: |value|.
         slack: Further absolute error, where the definition itself has ties (quantised operands).
         through: Type that the result may have been rounded to on the way; None: `dtype`.
+        nan: Where, broadcastable, NaN has to come out because NaN went in; None: nowhere.
     """
 
     value: Tensor
@@ -76,6 +77,7 @@ class Close:
     magnitude: Tensor | None = None
     slack: Tensor | float = 0.0
     through: str | None = None
+    nan: Tensor | None = None
 
     def check(self, got: Tensor) -> Finding:
         if wrong := _form(got, self.value.shape, getattr(torch, self.dtype)):
@@ -83,6 +85,8 @@ class Close:
         if not self.value.numel():
             return Finding(0.0)
         want = self.value.double()
+        if self.nan is not None:
+            want = want.masked_fill(self.nan, torch.nan)
         limit = TOLERANCES[self.through or self.dtype]
         magnitude = want.abs() if self.magnitude is None else self.magnitude.double()
         allowed = limit.rounding * want.abs() + limit.accumulation * magnitude
@@ -90,6 +94,8 @@ class Close:
         difference = (got.double() - want).abs()
         share = difference / allowed
         share = torch.where(got.isnan() | want.isnan(), torch.inf, share)
+        if self.nan is not None:
+            share = torch.where(self.nan, torch.where(got.isnan(), 0.0, torch.inf), share)
         worst = int(share.argmax())
         error = float(share.flatten()[worst])
         if error <= 1:

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.platforms.triton.conftest import far_apart
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import SampleSpec
@@ -119,6 +120,16 @@ def test_tiny_and_huge_temperatures(facts: DeviceFacts, rng: torch.Generator) ->
     # At the last one every weight is nearly one: the number falls well inside the 91st of 300.
     uniform = [0.5, 0.5, 90.5 / SIZE]
     sample(facts, logits, temperatures, [0] * 3, [1.0] * 3, [0.0] * 3, uniform)
+
+
+@pytest.mark.parametrize("shortlist", SHORTLISTS[:2])
+@pytest.mark.parametrize("name", ["greedy", "plain", "top_k"])
+def test_rows_far_apart_need_64_bits(
+    facts: DeviceFacts, name: str, shortlist: tuple[int, int], rng: torch.Generator
+) -> None:
+    logits = torch.randn(3, SIZE, generator=rng, device=facts.device)
+    columns = ([value] * 3 for value in FILTERS[name])
+    sample(facts, far_apart(logits), *columns, spread(3, rng), shortlist=shortlist)
 
 
 def test_empty_batch(facts: DeviceFacts) -> None:

@@ -27,6 +27,16 @@ def test_a_copy_has_the_same_layout_and_its_own_memory() -> None:
         assert x.abs().sum() > 0
 
 
+def test_rows_behind_others() -> None:
+    place, x = Place("cpu"), torch.randn(2, 3)
+    far = place.behind(x, 5)
+    assert far.shape == (7, 3)
+    assert torch.equal(far[5:], x)
+    assert torch.equal(place.behind(x, 0), x)
+    place.behind(x, 0, written=True).zero_()
+    assert place.overrun() == ""
+
+
 def test_gaps_are_poisoned() -> None:
     wide = padded(torch.ones(2, 3), 2)
     assert wide.as_strided((2, 5), (5, 1))[:, 3:].isnan().all()

@@ -33,6 +33,16 @@ def test_what_is_no_number_never_passes(bad: float) -> None:
     assert Close(spoilt, "float32").check(value).message
 
 
+def test_where_nan_went_in_it_has_to_come_out_and_nowhere_else() -> None:
+    value = torch.tensor([[1.0, 2.0], [torch.nan, torch.nan]])
+    expected = Close(value, "float32", nan=torch.tensor([[False], [True]]))
+    assert expected.check(value.clone()).message == ""
+    for row, column, instead in ((1, 0, 3.0), (1, 1, float("inf")), (0, 1, float("nan"))):
+        got = value.clone()
+        got[row, column] = instead
+        assert f"at [{row}, {column}]" in expected.check(got).message
+
+
 def test_sums_may_differ_by_the_order_of_their_terms() -> None:
     value, magnitude = torch.zeros(1), torch.full((1,), 1000.0)
     assert Close(value, "float32", magnitude).check(torch.tensor([1e-3])).message == ""

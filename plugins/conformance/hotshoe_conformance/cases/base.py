@@ -34,7 +34,8 @@ class Setup:
 
     Attributes:
         quick: Part of a quick run.
-        bytes: Device memory that it needs, where that is remarkable.
+        bytes: Device memory that inputs and results take, where that is remarkable. Operations
+            take no more, as their contract says; references do.
     """
 
     spec: Any
@@ -175,6 +176,16 @@ def normal(shape: Sequence[int], dtype: str, source: torch.Generator, scale: flo
     """Draw normal values and round them to an element type."""
     values = torch.randn(tuple(shape), generator=source) * scale
     return values.to(getattr(torch, dtype))
+
+
+def behind(before: int, outputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Return the outputs' rows behind the first ones, which are not compared, and let go of these.
+
+    They would take as much memory again in the next call.
+    """
+    if not before:
+        return outputs
+    return {name: tensor[before:].clone() for name, tensor in outputs.items()}
 
 
 def clean(value: Any) -> str:

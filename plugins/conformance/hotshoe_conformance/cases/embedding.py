@@ -63,15 +63,8 @@ class EmbeddingProblem:
     table: Tensor
     first: int
 
-    def _table(self, place: Place) -> Tensor:
-        if not self.first:
-            return place(self.table)
-        table = place.empty(self.spec.num_embeddings, self.spec.size, dtype=self.table.dtype)
-        table[self.first :].copy_(place(self.table))
-        return table
-
     def call(self, op: Any, place: Place) -> Mapping[str, Tensor]:
-        return {"y": op(place(self.ids), self._table(place))}
+        return {"y": op(place(self.ids), place.behind(self.table, self.first))}
 
     def expected(self) -> Mapping[str, Expected]:
         local = replace(self.spec, num_embeddings=len(self.table), dtype="float32")
@@ -87,7 +80,7 @@ class EmbeddingProblem:
         return Cost(moved + self.ids.nbytes, 0)
 
     def prepare(self, op: Any, place: Place) -> Callable[[], object]:
-        ids, table = place(self.ids), self._table(place)
+        ids, table = place(self.ids), place.behind(self.table, self.first)
         return lambda: op(ids, table)
 
 

@@ -20,19 +20,22 @@ from hotshoe_conformance.cases.base import (
     normal,
     reference,
 )
-from hotshoe_conformance.cases.quant import OPERANDS, rounding
+from hotshoe_conformance.cases.quant import OPERANDS, rounding, spoil
 from hotshoe_conformance.place import Place, padded
 from hotshoe_conformance.tolerance import Close, Exact, Expected
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """`gap` elements between rows; `parts` is how many matrices the weight is stacked from."""
+    """`gap` elements between rows; `parts` is how many matrices the weight is stacked from.
+
+    `nan` puts NaN into one row, which alone, and as a whole, has to become NaN.
+    """
 
     count: int
     gap: int = 0
     parts: int = 1
-    scale: float = 1.0
+    nan: bool = False
 
 
 SLOT = "linear"
@@ -73,8 +76,11 @@ def _grid(layouts: Sequence[KVLayout]) -> list[Setup]:
         for operands in OPERANDS:
             quantised = replace(base, **operands)
             setups += [Setup(quantised, s) for s in (Rows(1), Rows(33, parts=2))]
-    far = LinearSpec(64, 32, "bfloat16")
-    return [*setups, Setup(far, Rows(2, gap=FAR), bytes=2 * FAR)]
+            setups += [Setup(quantised, Rows(count, nan=True), True) for count in (3, 70)]
+        setups.append(Setup(base, Rows(3, nan=True), True))
+    # The stride itself fits 32 bits, so that a product with it is not widened for its sake.
+    far = Setup(LinearSpec(64, 32, "bfloat16"), Rows(3, gap=FAR // 2), bytes=2 * FAR + 1024)
+    return [*setups, far]
 
 
 def _draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:
@@ -99,7 +105,7 @@ class LinearProblem:
     gap: int
 
     def _x(self, place: Place) -> Tensor:
-        if self.gap < FAR:
+        if self.gap < FAR // 2:
             return place(padded(self.x, self.gap))
         rows, width = self.x.shape
         storage = place.empty((rows - 1) * (width + self.gap) + width, dtype=self.x.dtype)
@@ -128,8 +134,9 @@ class LinearProblem:
             assert spec.activation is not None
             step = 2 * rounding(x, spec.activation).amax(1, keepdim=True)
             slack = SLACK_STEPS * step * weight.abs().amax(1)
-        y = Close(op(x), self.spec.out_dtype or self.spec.dtype, magnitude, slack, self.spec.dtype)
-        return {"y": y, "x": Exact(self.x)}
+        dtype, through = self.spec.out_dtype or self.spec.dtype, self.spec.dtype
+        nan = x.isnan().any(1, keepdim=True)
+        return {"y": Close(op(x), dtype, magnitude, slack, through, nan), "x": Exact(self.x)}
 
     def memory_bytes(self) -> tuple[int, int]:
         """Return the least and the most that the prepared weight may hold."""
@@ -159,7 +166,9 @@ class LinearProblem:
 
 def _problem(setup: Setup, source: torch.Generator) -> LinearProblem:
     spec, rows = setup.spec, setup.shape
-    x = normal((rows.count, spec.in_features), spec.dtype, source, rows.scale)
+    x = normal((rows.count, spec.in_features), spec.dtype, source)
+    if rows.nan:
+        spoil(x)
     weight = normal((spec.out_features, spec.in_features), spec.dtype, source)
     bias = normal((spec.out_features,), spec.dtype, source)
     return LinearProblem(

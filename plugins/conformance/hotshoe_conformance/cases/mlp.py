@@ -13,7 +13,7 @@ from torch import Tensor
 from hotshoe.slots import GatedMlpSpec, KVLayout, LinearSpec, QuantSpec
 from hotshoe.slots.reference.activation import ACTIVATIONS
 from hotshoe_conformance.cases.base import DTYPES, Cost, Setup, Suite, in_dtype, normal, reference
-from hotshoe_conformance.cases.quant import OPERANDS, rounding
+from hotshoe_conformance.cases.quant import OPERANDS, rounding, spoil
 from hotshoe_conformance.place import Place, padded
 from hotshoe_conformance.tolerance import TOLERANCES, Close, Exact, Expected
 
@@ -24,10 +24,11 @@ STEEPEST = 1.2
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """`gap` elements between rows."""
+    """`gap` elements between rows; `nan` puts NaN into one of them."""
 
     count: int
     gap: int = 0
+    nan: bool = False
 
 
 def mlp(hidden: int, inner: int, dtype: str, kind: str = "silu", **both: Any) -> GatedMlpSpec:
@@ -56,6 +57,7 @@ def _grid(layouts: Sequence[KVLayout]) -> list[Setup]:
         base = {"hidden": 64, "inner": 96, "dtype": dtype}
         setups += [Setup(mlp(**{**base, **v}), Rows(5), True) for v in VARIATIONS]
         setups += [Setup(mlp(**base), shape, shape.count < 100) for shape in SHAPES]
+        setups += [Setup(mlp(**base, **o), Rows(3, nan=True), True) for o in ({}, *OPERANDS)]
     return setups
 
 
@@ -106,7 +108,8 @@ class MlpProblem:
         slack = error @ self.down[0].float().abs().T
         slack += _tie(hidden, self.down[0], spec.down.activation)
         _, magnitude = _product(hidden, self.down, spec.down)
-        return {"y": Close(op(x), spec.dtype, magnitude, slack), "x": Exact(self.x)}
+        nan = x.isnan().any(1, keepdim=True)
+        return {"y": Close(op(x), spec.dtype, magnitude, slack, nan=nan), "x": Exact(self.x)}
 
     def alone(self) -> tuple[MlpProblem, slice]:
         at = slice(len(self.x) // 2, len(self.x) // 2 + 1)
@@ -150,6 +153,8 @@ def _problem(setup: Setup, source: torch.Generator) -> MlpProblem:
         for s in (first, second)
     ]
     x = normal((rows.count, first.in_features), dtype, source)
+    if rows.nan:
+        spoil(x)
     return MlpProblem(spec, x, sides[0], sides[1], rows.gap)
 
 

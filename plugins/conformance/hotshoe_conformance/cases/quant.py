@@ -37,6 +37,11 @@ def plain(y: Any, quant: QuantSpec | None) -> Tensor:
     return values.float() * scales[:, None]
 
 
+def spoil(x: Tensor) -> None:
+    """Put NaN into the row in the middle, in its last third."""
+    x[len(x) // 2, 2 * x.shape[1] // 3] = float("nan")
+
+
 def rounding(values: Tensor, quant: QuantSpec) -> Tensor:
     """Return how far quantising by row may move each value.
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.slots import KVLayout, SampleSpec
-from hotshoe_conformance.cases.base import Cost, Setup, Suite, reference
+from hotshoe_conformance.cases.base import FAR, Cost, Setup, Suite, behind, reference
 from hotshoe_conformance.place import Place
 from hotshoe_conformance.tolerance import Exact, Expected, Tokens
 
@@ -21,12 +21,14 @@ from hotshoe_conformance.tolerance import Exact, Expected, Tokens
 class Rows:
     """What the rows ask for; "mixed" gives each row its own choice, greedy ones among them.
 
-    `defects` puts NaN, infinities and ties into the logits.
+    `defects` puts NaN, infinities and ties into the logits, and `before` greedy rows that are not
+    compared come first.
     """
 
     count: int
     kind: str = "mixed"
     defects: bool = False
+    before: int = 0
 
 
 SLOT = "sample"
@@ -42,7 +44,9 @@ def _grid(layouts: Sequence[KVLayout]) -> list[Setup]:
         Setup(SampleSpec(size), Rows(5), size < 40000) for size in (1, 2, 17, 1000, 32000, 151936)
     ]
     counts = [Setup(SampleSpec(100), Rows(count), True) for count in (1, 64, 300)]
-    return kinds + defects + sizes + counts
+    shape = Rows(10, before=-(-FAR // 151936))
+    far = Setup(SampleSpec(151936), shape, bytes=4 * FAR + (1 << 30))
+    return [*kinds, *defects, *sizes, *counts, far]
 
 
 def _draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:
@@ -56,10 +60,14 @@ class SampleProblem:
 
     spec: SampleSpec
     arguments: tuple[Tensor, ...]
+    before: int
 
     def call(self, op: Any, place: Place) -> Mapping[str, Tensor]:
-        arguments = [place(tensor) for tensor in self.arguments]
-        return {"tokens": op(*arguments), "logits": arguments[0]}
+        logits, *settings = self.arguments
+        logits = place.behind(logits, self.before)
+        none = [tensor.new_zeros(self.before) for tensor in settings]
+        settings = [place(torch.cat(pair)) for pair in zip(none, settings, strict=True)]
+        return behind(self.before, {"tokens": op(logits, *settings), "logits": logits})
 
     def expected(self) -> Mapping[str, Expected]:
         op = reference(SLOT, self.spec)
@@ -87,7 +95,8 @@ class SampleProblem:
 
     def alone(self) -> tuple[SampleProblem, slice]:
         at = slice(len(self.arguments[0]) // 2, len(self.arguments[0]) // 2 + 1)
-        return replace(self, arguments=tuple(tensor[at] for tensor in self.arguments)), at
+        arguments = tuple(tensor[at] for tensor in self.arguments)
+        return replace(self, arguments=arguments, before=0), at
 
     def cost(self) -> Cost:
         return Cost(self.arguments[0].nbytes, 4 * self.arguments[0].numel())
@@ -122,7 +131,8 @@ def _problem(setup: Setup, source: torch.Generator) -> SampleProblem:
     top_p = torch.where(used("top_p", 3), 0.05 + 0.9 * uniform(), 1.0)
     min_p = torch.where(used("min_p", 4), 0.3 * uniform(), 0.0)
     numbers = torch.rand(count, generator=source, dtype=torch.float64)
-    return SampleProblem(setup.spec, (logits, temperature, top_k.int(), top_p, min_p, numbers))
+    arguments = (logits, temperature, top_k.int(), top_p, min_p, numbers)
+    return SampleProblem(setup.spec, arguments, rows.before)
 
 
 def _spoil(logits: Tensor) -> None:

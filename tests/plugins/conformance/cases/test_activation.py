@@ -20,3 +20,13 @@ def test_halves_that_are_swapped(defects, wrapped) -> None:
         return op(x.roll(spec.size, dims=1))
 
     assert defects("gated_activation", wrapped("gated_activation", swapped))
+
+
+def test_rows_with_nan_whose_scale_is_a_number(defects, wrapped) -> None:
+    def healthy(op, spec, x):
+        return op(x if spec.quant is None else x.nan_to_num())
+
+    swallowing = wrapped("gated_activation", healthy)
+    found = defects("gated_activation", swallowing, supports=lambda spec, facts: accept(1))
+    assert found
+    assert [d for d in found if "instead of nan" not in d] == []

@@ -49,6 +49,14 @@ def test_rows_that_are_read_wrongly(defects, call) -> None:
     assert defects("linear", type("Mutant", (Linear,), {"__call__": call}))
 
 
+def test_rows_with_nan_that_become_numbers(defects) -> None:
+    def healthy(self, x):
+        return Linear.__call__(self, x if self._spec.weight is None else x.nan_to_num())
+
+    found = defects("linear", type("Mutant", (Linear,), {"__call__": healthy}))
+    assert any("instead of nan" in defect for defect in found)
+
+
 def test_activations_that_are_quantised_too_coarsely(defects) -> None:
     def coarse(self, x):
         if self._spec.activation is not None:

@@ -48,3 +48,11 @@ def overwriting(self, x):
 @pytest.mark.parametrize("call", [no_activation, one_column_less, packed_rows, overwriting])
 def test_blocks_that_compute_something_else(defects, call) -> None:
     assert defects("gated_mlp", type("Mutant", (GatedMlp,), {"__call__": call}))
+
+
+def test_rows_with_nan_that_become_numbers(defects) -> None:
+    def healthy(self, x):
+        return GatedMlp.__call__(self, x.nan_to_num())
+
+    found = defects("gated_mlp", type("Mutant", (GatedMlp,), {"__call__": healthy}))
+    assert any("instead of nan" in defect for defect in found)

@@ -46,6 +46,21 @@ def test_the_old_residual_where_the_new_one_belongs(defects, wrapped) -> None:
     assert all("residual" in d for d in defects("add_rms_norm", wrapped("add_rms_norm", old)))
 
 
+@pytest.mark.parametrize("slot", ["rms_norm", "add_rms_norm"])
+def test_rows_with_nan_whose_scale_is_a_number(defects, wrapped, slot) -> None:
+    def healthy(op, spec, *arguments):
+        y = op(*arguments)
+        if spec.quant is None:
+            return y
+        (values, scales), *total = y if slot == "add_rms_norm" else (y,)
+        quantised = (values, scales.nan_to_num(1.0))
+        return (quantised, *total) if total else quantised
+
+    found = defects(slot, wrapped(slot, healthy), supports=anything)
+    assert found
+    assert [d for d in found if "instead of nan" not in d] == []
+
+
 def test_quantised_results_that_are_not(defects, blind, wrapped) -> None:
     found = defects("rms_norm", blind("rms_norm", quant=None), supports=anything)
     assert any("not values and scales" in defect for defect in found)
