@@ -211,7 +211,8 @@ class Block {
     const int64_t span = last - first >= kMinSharingTiles ? span_ : groups_;
     const int64_t sums_bytes = kernel_.max_rows * kTileCols * 4;
     // As much in every task: sums may wait in it to become y.
-    char* sums = (char*)thread_scratch(size_t(sums_bytes * divide_up(tiles_, parts_)));
+    const int64_t slots = span_ < groups_ ? divide_up(tiles_, parts_) : 1;
+    char* sums = (char*)thread_scratch(size_t(sums_bytes * slots));
     Tile t;
     t.x_stride = x_.strip_bytes;
     t.block_bytes = call_.layout.block_bytes;
@@ -229,7 +230,7 @@ class Block {
               group * kernel_.strip_rows * kGroupBytes;
         t.rows = int(tile_begin(tile + 1) - row);
         t.prefetch = panel_address(next) + ((tile - first) * groups_ + group) * step;
-        t.sums = sums + (tile - first) * sums_bytes;
+        t.sums = sums + (span < groups_ ? (tile - first) * sums_bytes : 0);
         // Sums become y while they are close: at once, or beside the next tile where units compute
         // it that wake up slowly from a pause.
         if (!kernel_.finish) fetch_y(row, t.rows, column);
