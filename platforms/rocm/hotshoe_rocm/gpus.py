@@ -53,8 +53,23 @@ def gpus(root: Path = Path("/")) -> list[Gpu]:
             "groups render and video, or hand the device to the container with "
             "--device /dev/kfd --device /dev/dri"
         )
-    hidden = visible(found, os.environ.get(RUNTIME))
-    return visible(hidden, os.environ.get(HIP, os.environ.get(COMPATIBLE)))
+    return visible(visible(found, os.environ.get(RUNTIME)), hip_setting())
+
+
+def hip_setting() -> str | None:
+    """Return which GPUs HIP is told to see among those that the runtime shows; None: all."""
+    return os.environ.get(HIP, os.environ.get(COMPATIBLE))
+
+
+def alone(index: int) -> str:
+    """Return the setting of `HIP` that shows only one of the GPUs that are visible now."""
+    setting = hip_setting()
+    return str(index) if setting is None else words(setting)[index]
+
+
+def words(setting: str) -> list[str]:
+    """Split a list of indices and UUIDs."""
+    return [word for word in (part.strip() for part in setting.split(",")) if word]
 
 
 def visible(every: Sequence[Gpu], setting: str | None) -> list[Gpu]:
@@ -62,7 +77,7 @@ def visible(every: Sequence[Gpu], setting: str | None) -> list[Gpu]:
     if setting is None:
         return list(every)
     chosen: list[Gpu] = []
-    for word in filter(None, (part.strip() for part in setting.split(","))):
+    for word in words(setting):
         if word.isdecimal():
             found = list(every[int(word) : int(word) + 1])
         else:

@@ -13,7 +13,7 @@ from hotshoe.errors import PlatformError
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import Candidate
 from hotshoe_rocm import candidates
-from hotshoe_rocm.gpus import HIP, RUNTIME, Gpu, gpus
+from hotshoe_rocm.gpus import HIP, RUNTIME, Gpu, alone, gpus
 from hotshoe_rocm.targets import SUPPORTED, TARGETS, describe
 from hotshoe_triton.gpu import GpuPlatform
 
@@ -55,5 +55,5 @@ def _unsupported(found: Sequence[Gpu]) -> str:
     text = f"{first.name} is a {first.arch}; there are kernels for {', '.join(SUPPORTED)}"
     for i, gpu in enumerate(found):
         if gpu.arch in SUPPORTED:
-            return f"{text}; {gpu.name} has them: set {HIP}={i}"
+            return f"{text}; {gpu.name} has them: set {HIP}={alone(i)}"
     return text

@@ -37,6 +37,21 @@ def test_absent_where_no_kernel_is_for_it(machine: Machine, rocm_torch) -> None:
     assert detection.reason.endswith("has them: set HIP_VISIBLE_DEVICES=1")
 
 
+@pytest.mark.parametrize("name", ["HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"])
+def test_another_gpu_is_named_as_hip_counts(
+    machine: Machine, rocm_torch, monkeypatch, name
+) -> None:
+    for node in (RX7900XTX, RX7900XTX, RAPHAEL):
+        machine.plug(node)
+    monkeypatch.setenv(name, "2, 1")
+    detection = RocmPlatform(machine.root).probe()
+    assert isinstance(detection, Absent)
+    assert detection.reason.endswith("has them: set HIP_VISIBLE_DEVICES=1")
+    monkeypatch.setenv(name, "2,0,1")
+    detection = RocmPlatform(machine.root).probe()
+    assert detection.reason.endswith("has them: set HIP_VISIBLE_DEVICES=0")
+
+
 @pytest.mark.parametrize(
     "build",
     [
