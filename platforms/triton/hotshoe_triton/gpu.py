@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from hotshoe.config import EngineConfig
+from hotshoe.errors import PlatformError
 from hotshoe.platform import Absent, Available, Broken, Change, Detection, MemoryBudget, Platform
 from hotshoe_triton.detection import DriverFailureError, NoDriverError
 from hotshoe_triton.options import GpuOptions
@@ -135,6 +136,9 @@ class GpuPlatform(Platform, Generic[G]):
         from hotshoe_triton import memory
 
         gpu, index = self.chosen(), self._options.device
+        unfit = self.unfit([gpu])
+        if unfit:
+            raise PlatformError(f"{unfit}; choose another by platform_options.device, not {index}")
         module: ModuleType = torch.get_device_module(self.facts().device)
         module.set_device(index)
         module.init()

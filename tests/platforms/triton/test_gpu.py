@@ -12,7 +12,7 @@ import torch
 from tests.platforms.triton.conftest import device_facts
 
 from hotshoe.config import EngineConfig
-from hotshoe.errors import ConfigError
+from hotshoe.errors import ConfigError, PlatformError
 from hotshoe.platform import Absent, Available, Broken, DeviceFacts
 from hotshoe_triton import gpu
 from hotshoe_triton.detection import DriverFailureError, NoDriverError
@@ -34,7 +34,7 @@ class Vendor(gpu.GpuPlatform[Card]):
         return self.found
 
     def unfit(self, found: Sequence[Card]) -> str:
-        return self.refused
+        return f"{found[0].name} is too old" if found[0].name == self.refused else ""
 
     def facts(self) -> DeviceFacts:
         return device_facts(self.chosen().name, f"cuda:{self._options.device}")
@@ -53,7 +53,7 @@ def vendor(monkeypatch: pytest.MonkeyPatch) -> Vendor:
     ("found", "refused", "finding"),
     [
         ((Card("one"),), "", Available(gpu.SCORE)),
-        ((Card("one"),), "one is too old", Absent("one is too old")),
+        ((Card("one"),), "one", Absent("one is too old")),
         ((), "", Absent("no GPU is visible (VCS_VISIBLE hides all, or there is none)")),
         (NoDriverError("no driver"), "", Absent("no driver")),
         (DriverFailureError("it fails"), "", Broken("it fails")),
@@ -115,6 +115,15 @@ def test_a_device_that_is_not_there_is_refused_before_anything_is_touched(
 ) -> None:
     vendor.resolve(EngineConfig(platform_options={"device": 2}))
     with pytest.raises(ConfigError, match="2 GPUs are visible"):
+        vendor.activate(EngineConfig())
+    assert module.calls == []
+
+
+def test_a_device_that_is_not_served_is_refused_too(vendor: Vendor, module: Module) -> None:
+    """Detection judges the first alone; another one must not run on references instead."""
+    vendor.resolve(EngineConfig(platform_options={"device": 1}))
+    vendor.refused = "two"
+    with pytest.raises(PlatformError, match="two is too old; choose another by platform_options"):
         vendor.activate(EngineConfig())
     assert module.calls == []
 
