@@ -13,7 +13,9 @@ from hotshoe.plugins.manager import EntryPoint, PluginManager, installed_entry_p
 from hotshoe.slots import SLOTS, Candidate, NormSpec, accept, refuse
 from hotshoe.slots.reference.attention import Attention
 from hotshoe.slots.reference.norm import build_norm
+from hotshoe_conformance import kit
 from hotshoe_conformance.cases import SUITES
+from hotshoe_conformance.judge import Outcome
 from hotshoe_conformance.kit import Kit, Options
 from hotshoe_conformance.report import NATIVE, REFERENCE, REFUSED, UNTESTED, WRONG
 
@@ -69,6 +71,25 @@ def test_verdicts(report) -> None:
     assert "times the tolerance of" in quarter.defects[0].what
     assert "hidden_size=64" in quarter.defects[0].spec
     assert quarter.defects[0].shape.startswith("count=")
+
+
+def test_large_cases_are_for_kernels_alone(installed, offer, monkeypatch) -> None:
+    """What a reference writes down in between would take many times the memory."""
+    judged = []
+
+    def judge(candidate, *arguments, poison):
+        judged.append((candidate.name, poison))
+        return Outcome(refused="it is enough to be asked")
+
+    monkeypatch.setattr(kit, "judge", judge)
+    [large] = [at for at, setup in enumerate(SUITES["rms_norm"].grid(())) if setup.bytes]
+    own = installed(offer("rms_norm", build_norm))
+    for case, expected in ((large, [("mine", False)]), (0, [("mine", True), ("reference", True)])):
+        judged.clear()
+        tested = Kit("mine", Options(slot="rms_norm", case=case, seed=5), own)
+        monkeypatch.setattr(tested, "_free_bytes", lambda: 1 << 60)
+        tested.run()
+        assert judged == expected
 
 
 def test_reports_say_the_same_to_people_and_programs(report) -> None:

@@ -17,7 +17,7 @@ from hotshoe_conformance.cases.base import (
     Cost,
     Setup,
     Suite,
-    behind,
+    compared,
     in_dtype,
     normal,
     reference,
@@ -80,7 +80,7 @@ class ActivationProblem:
 
     def call(self, op: Any, place: Place) -> Mapping[str, Tensor]:
         x = place.behind(self.x, self.before)
-        return behind(self.before, {"y": plain(op(x), self.spec.quant), "x": x})
+        return compared(self.before, {"y": plain(op(x), self.spec.quant), "x": x})
 
     def expected(self) -> Mapping[str, Expected]:
         wide, quant = self.x.float(), self.spec.quant

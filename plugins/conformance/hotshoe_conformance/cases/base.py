@@ -178,7 +178,7 @@ def normal(shape: Sequence[int], dtype: str, source: torch.Generator, scale: flo
     return values.to(getattr(torch, dtype))
 
 
-def behind(before: int, outputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+def compared(before: int, outputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """Return the outputs' rows behind the first ones, which are not compared, and let go of these.
 
     They would take as much memory again in the next call.

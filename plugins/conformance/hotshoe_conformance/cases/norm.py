@@ -17,7 +17,7 @@ from hotshoe_conformance.cases.base import (
     Cost,
     Setup,
     Suite,
-    behind,
+    compared,
     in_dtype,
     normal,
     reference,
@@ -85,10 +85,10 @@ class NormProblem:
     def call(self, op: Any, place: Place) -> Mapping[str, Tensor]:
         x, weight = place.behind(self.x, self.before), place(self.weight)
         if self.residual is None:
-            return behind(self.before, {"y": plain(op(x, weight), self.spec.quant), "x": x})
+            return compared(self.before, {"y": plain(op(x, weight), self.spec.quant), "x": x})
         residual = place.behind(self.residual, self.before, written=True)
         y, total = op(x, residual, weight)
-        return behind(self.before, {"y": plain(y, self.spec.quant), "residual": total})
+        return compared(self.before, {"y": plain(y, self.spec.quant), "residual": total})
 
     def expected(self) -> Mapping[str, Expected]:
         op = reference(self.slot, replace(in_dtype(self.spec, "float32"), quant=None))

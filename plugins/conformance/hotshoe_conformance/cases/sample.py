@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.slots import KVLayout, SampleSpec
-from hotshoe_conformance.cases.base import FAR, Cost, Setup, Suite, behind, reference
+from hotshoe_conformance.cases.base import FAR, Cost, Setup, Suite, compared, reference
 from hotshoe_conformance.place import Place
 from hotshoe_conformance.tolerance import Exact, Expected, Tokens
 
@@ -67,7 +67,7 @@ class SampleProblem:
         logits = place.behind(logits, self.before)
         none = [tensor.new_zeros(self.before) for tensor in settings]
         settings = [place(torch.cat(pair)) for pair in zip(none, settings, strict=True)]
-        return behind(self.before, {"tokens": op(logits, *settings), "logits": logits})
+        return compared(self.before, {"tokens": op(logits, *settings), "logits": logits})
 
     def expected(self) -> Mapping[str, Expected]:
         op = reference(SLOT, self.spec)
