@@ -54,11 +54,15 @@ void score_tiles(const ScoreJob<bf16>& job, int row, int column) {
     TILE_LOAD(4, q + step * 2, q_bytes);
     TILE_DOT_BF16(0, 4, 6);
     TILE_DOT_BF16(1, 4, 7);
+    TILE_DROP(4);
     if (Tall) {
       TILE_LOAD(5, q + 16 * job.q_stride + step * 2, q_bytes);
       TILE_DOT_BF16(2, 5, 6);
       TILE_DOT_BF16(3, 5, 7);
+      TILE_DROP(5);
     }
+    TILE_DROP(6);
+    TILE_DROP(7);
   }
   float* scores = job.scores + row * job.score_stride + column * kTileWidth;
   const int64_t score_bytes = job.score_stride * 4;
@@ -100,11 +104,15 @@ void value_tiles(const ValueJob<bf16>& job, int row, int dim) {
       TILE_LOAD(4, p, p_bytes);
       TILE_DOT_BF16(0, 4, 6);
       TILE_DOT_BF16(1, 4, 7);
+      TILE_DROP(4);
       if (Tall) {
         TILE_LOAD(5, p + 16 * job.p_stride, p_bytes);
         TILE_DOT_BF16(2, 5, 6);
         TILE_DOT_BF16(3, 5, 7);
+        TILE_DROP(5);
       }
+      TILE_DROP(6);
+      TILE_DROP(7);
       p += kTileKeys;
     }
   }

@@ -128,6 +128,11 @@ inline void dot_int8(int sum, int a, int b) {
 
 #endif
 
+// Says that a tile has met its last product. Loads and products wait for each other where few names
+// are left to rename tiles to, as when a core's other hardware thread is awake; a zeroed tile holds
+// none. See docs/decisions/0026-tiles-zeroed-after-their-last-product.md.
+#define TILE_DROP(tile) TILE_ZERO(tile)
+
 namespace hotshoe {
 
 // Whole tiles always: extra rows cost little beside what they are multiplied with.

@@ -23,8 +23,6 @@ constexpr int64_t kMinOwnRows = 256;
 // Waking another thread pays from about so many bytes read or multiply-adds made by it.
 constexpr int64_t kMinThreadBytes = 128 * 1024;
 constexpr int64_t kMinThreadProducts = 512 * 1024;
-// So many tiles meet a panel of W part by part: fewer gain nothing from going on from their sums.
-constexpr int64_t kMinSharingTiles = 3;
 // And from about so many elements of x that it converts.
 constexpr int64_t kMinThreadElements = 32 * 1024;
 // A thread that falls behind leaves chunks to the others.
@@ -160,7 +158,6 @@ class Block {
     panels_ = divide_up(call.layout.blocks, kernel.max_blocks);
     tiles_ = divide_up(rows, kernel.max_rows);
     groups_ = round_up(call.layout.k, kernel.k_unit) / call.layout.group;
-    span_ = kernel.max_groups ? kernel.max_groups : groups_;
     chunks_ = threads * kChunksPerThread;
     // Columns are shared out; rows too where there are too few columns for all threads.
     parts_ = std::clamp<int64_t>(divide_up(chunks_, panels_), 1, tiles_);
@@ -208,37 +205,27 @@ class Block {
     if (next >= panels_) next = panel;
     const int64_t step = divide_up(kLineBytes, last - first);
     const int64_t column = panel * kernel_.max_blocks * kBlockRows;
-    const int64_t span = last - first >= kMinSharingTiles ? span_ : groups_;
-    const int64_t sums_bytes = kernel_.max_rows * kTileCols * 4;
-    // As much in every task: sums may wait in it to become y.
-    const int64_t slots = span_ < groups_ ? divide_up(tiles_, parts_) : 1;
-    char* sums = (char*)thread_scratch(size_t(sums_bytes * slots));
     Tile t;
     t.x_stride = x_.strip_bytes;
+    t.w = panel_address(panel);
     t.block_bytes = call_.layout.block_bytes;
     t.blocks = int(std::min<int64_t>(kernel_.max_blocks,
                                      call_.layout.blocks - panel * kernel_.max_blocks));
+    t.groups = groups_;
     t.prefetch_step = step;
+    t.sums = thread_scratch(size_t(kernel_.max_rows * kTileCols * 4));
     t.before = &epilogue;
-    for (int64_t group = 0; group < groups_; group += span) {
-      t.carried = group > 0;
-      t.groups = std::min(span, groups_ - group);
-      t.w = panel_address(panel) + group * kLineBytes;
-      for (int64_t tile = first; tile < last; ++tile) {
-        const int64_t row = tile_begin(tile);
-        t.x = x_.data + row / kernel_.strip_rows * x_.strip_bytes +
-              group * kernel_.strip_rows * kGroupBytes;
-        t.rows = int(tile_begin(tile + 1) - row);
-        t.prefetch = panel_address(next) + ((tile - first) * groups_ + group) * step;
-        t.sums = sums + (span < groups_ ? (tile - first) * sums_bytes : 0);
-        // Sums become y while they are close: at once, or beside the next tile where units compute
-        // it that wake up slowly from a pause.
-        if (!kernel_.finish) fetch_y(row, t.rows, column);
-        kernel_.run(t);
-        if (group + span < groups_) continue;
-        epilogue = make_epilogue(t, row, column);
-        if (!kernel_.finish) epilogue.advance(t.rows);
-      }
+    for (int64_t tile = first; tile < last; ++tile) {
+      const int64_t row = tile_begin(tile);
+      t.x = x_.data + row / kernel_.strip_rows * x_.strip_bytes;
+      t.rows = int(tile_begin(tile + 1) - row);
+      t.prefetch = panel_address(next) + (tile - first) * groups_ * step;
+      // Sums become y while they are close: at once, or beside the next tile where units compute it
+      // that wake up slowly from a pause.
+      if (!kernel_.finish) fetch_y(row, t.rows, column);
+      kernel_.run(t);
+      epilogue = make_epilogue(t, row, column);
+      if (!kernel_.finish) epilogue.advance(t.rows);
     }
   }
 
@@ -265,7 +252,7 @@ class Block {
   const Call& call_;
   const Kernel& kernel_;
   const XRows& x_;
-  int64_t m_begin_, rows_, panels_, tiles_, groups_, span_, chunks_, parts_;
+  int64_t m_begin_, rows_, panels_, tiles_, groups_, chunks_, parts_;
 };
 
 void check(const Call& call) {

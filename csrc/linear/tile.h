@@ -23,7 +23,6 @@ struct Tile {
   const char* w;          // first block
   int64_t block_bytes;    // between blocks
   int64_t groups;         // of k
-  bool carried;           // `sums` hold those of the groups before; for kernels with max_groups
   const char* prefetch;   // blocks that will be needed next, fetched while this tile is computed
   int64_t prefetch_step;  // bytes of each of them per group
   void* sums;             // [rows][kTileCols] float or int32; rows of whole strips
@@ -46,9 +45,6 @@ struct Kernel {
   int64_t k_unit;  // x is padded with zeros to a multiple of this
   int strip_rows;  // above 1, x lies in strips of so many rows: [k / line][row][line]
   int64_t x_bytes;  // of x worked on together: they stay in the second-level cache, beside W
-  // Of k that all rows meet before the next ones, so that W stays in the first-level cache
-  // meanwhile; 0: all of k, as the kernel cannot go on from sums that it left.
-  int64_t max_groups;
   void (*run)(const Tile&);
   // Called by each thread after its last tile. A kernel that has it also does what is left of
   // Tile::before, beside its own work; for others (null) nothing is.

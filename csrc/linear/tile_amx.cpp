@@ -3,7 +3,7 @@
 // Tiles 0 1 / 2 3 hold the sums of the first / second 16 rows, 4 and 5 those rows of x, 6 and 7
 // the two blocks of W. One step over k takes 1 KiB of each strip of x and of each block. Rows of a
 // strip that do not exist are multiplied too; their sums mean nothing. x passes the first-level
-// cache by, which then keeps the part of W's panel that all rows meet before the next part.
+// cache by, which then keeps the panel of W that all rows meet.
 
 #include "linear/amx.h"
 
@@ -27,10 +27,7 @@ namespace {
 constexpr int kTileRows = 16;
 constexpr int64_t kSumStride = kTileCols * 4;
 constexpr int64_t kStepBytes = kTileRows * kLineBytes;  // of one block of W
-constexpr int64_t kXBytes = 1024 * 1024;  // half the second-level cache of processors with AMX
-
-// 32 KiB of two blocks, of the 48 that the first-level cache has.
-constexpr int64_t kMaxGroups = 256;
+constexpr int64_t kXBytes = 512 * 1024;  // a quarter of a second-level cache that is shared
 
 thread_local bool configured = false;
 
@@ -64,30 +61,27 @@ inline void prefetch_w(const Tile& t, int64_t step) {
     const int64_t steps = divide_up(t.groups, kTileRows);                           \
     const int64_t rows_a_step = divide_up(t.before->rows, steps);                   \
     std::atomic_signal_fence(std::memory_order_seq_cst);                            \
-    if (t.carried) {                                                                \
-      TILE_LOAD(0, sums, kSumStride);                                               \
-      if (kWide) TILE_LOAD(1, sums + kLineBytes, kSumStride);                       \
-      if (kTall) TILE_LOAD(2, sums + kHalf, kSumStride);                            \
-      if (kTall && kWide) TILE_LOAD(3, sums + kHalf + kLineBytes, kSumStride);      \
-    } else {                                                                        \
-      TILE_ZERO(0);                                                                 \
-      TILE_ZERO(1);                                                                 \
-      TILE_ZERO(2);                                                                 \
-      TILE_ZERO(3);                                                                 \
-    }                                                                               \
+    TILE_ZERO(0);                                                                   \
+    TILE_ZERO(1);                                                                   \
+    TILE_ZERO(2);                                                                   \
+    TILE_ZERO(3);                                                                   \
     for (int64_t step = 0; step < steps; ++step) {                                  \
       TILE_LOAD_STREAMED(4, x, kLineBytes);                                         \
       TILE_LOAD(6, w, kLineBytes);                                                  \
       TILE_DOT(0, 4, 6);                                                            \
-      if (kTall) {                                                                  \
-        TILE_LOAD_STREAMED(5, x + t.x_stride, kLineBytes);                          \
-        TILE_DOT(2, 5, 6);                                                          \
-      }                                                                             \
       if (kWide) {                                                                  \
         TILE_LOAD(7, w + t.block_bytes, kLineBytes);                                \
         TILE_DOT(1, 4, 7);                                                          \
-        if (kTall) TILE_DOT(3, 5, 7);                                               \
       }                                                                             \
+      TILE_DROP(4);                                                                 \
+      if (kTall) {                                                                  \
+        TILE_LOAD_STREAMED(5, x + t.x_stride, kLineBytes);                          \
+        if (kWide) TILE_DOT(3, 5, 7);                                               \
+      }                                                                             \
+      if (kWide) TILE_DROP(7);                                                      \
+      if (kTall) TILE_DOT(2, 5, 6);                                                 \
+      TILE_DROP(6);                                                                 \
+      if (kTall) TILE_DROP(5);                                                      \
       prefetch_w(t, step);                                                          \
       t.before->advance(rows_a_step);                                               \
       x += kStepBytes;                                                              \
@@ -111,7 +105,7 @@ DEFINE_RUN(run_bf16, TILE_DOT_BF16)
 DEFINE_RUN(run_int8, TILE_DOT_INT8)
 
 constexpr Kernel kernel(Form form, bool float_sums, int64_t k_unit, void (*run)(const Tile&)) {
-  return {form, 2 * kTileRows, 2, float_sums, k_unit, kTileRows, kXBytes, kMaxGroups, run, finish};
+  return {form, 2 * kTileRows, 2, float_sums, k_unit, kTileRows, kXBytes, run, finish};
 }
 constexpr Kernel kBf16 = kernel(Form::bf16, true, kLineBytes / 2, run_bf16);
 constexpr Kernel kInt8 = kernel(Form::s8, false, kLineBytes, run_int8);
