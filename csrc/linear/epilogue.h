@@ -18,21 +18,14 @@ struct Columns {
   int unsigned_shift;  // sums are too large by w_sums << this; 0 when x is signed
 };
 
-inline Vec scaled(const int32_t* sums, const Columns& columns, int64_t c, float x_scale) {
-  IntLanes exact = load_words(sums + c);
-  if (columns.unsigned_shift) exact -= load_words(columns.w_sums + c) << columns.unsigned_shift;
-  const Vec value = {(decltype(Vec::v))__builtin_convertvector(exact, FloatLanes)};
-  return value * (vset(x_scale) * vload(columns.w_scales + c));
-}
-
 // The rows of a tile whose sums have yet to become y.
 struct Epilogue {
   int64_t rows = 0;
-  void (*write)(Epilogue&, int64_t);  // write_rows for the dtype of y
-  const float* sums;
+  void (*write)(Epilogue&, int64_t);  // write_rows for these operands
+  const void* sums;
   void* y;
   int64_t y_stride;       // elements
-  const float* x_scales;  // one for each row; null for floats
+  const float* x_scales;  // one for each row; int8 only
   Columns columns;
 
   void advance(int64_t n) {
@@ -40,20 +33,38 @@ struct Epilogue {
   }
 };
 
-template <class T>
+// A line of y is asked for so many rows before it is written.
+constexpr int64_t kRowsAhead = 8;
+
+inline Vec scaled(IntLanes sums, const Columns& columns, int64_t c, float x_scale) {
+  if (columns.unsigned_shift) sums -= load_words(columns.w_sums + c) << columns.unsigned_shift;
+  const Vec value = {(decltype(Vec::v))__builtin_convertvector(sums, FloatLanes)};
+  return value * (vset(x_scale) * vload(columns.w_scales + c));
+}
+
+// kScaled: sums of int8 products. kWhole: all columns of a tile exist.
+template <class T, bool kScaled, bool kWhole>
 void write_rows(Epilogue& e, int64_t n) {
+  const Columns& columns = e.columns;
+  const float* bias = columns.bias;
+  const auto* sums = (const float*)e.sums;
   auto* y = (T*)e.y;
-  const Columns columns = e.columns;
-  for (int64_t r = 0; r < n; ++r, y += e.y_stride, e.sums += kTileCols) {
-    for_vectors(columns.n, [&](int64_t c, auto lanes) {
-      Vec value = e.x_scales ? scaled((const int32_t*)e.sums, columns, c, e.x_scales[r])
-                             : vload(e.sums + c);
-      if (columns.bias) value += load(columns.bias + c, lanes);
+  for (int64_t r = 0; r < n; ++r, y += e.y_stride, sums += kTileCols) {
+    __builtin_prefetch(y + kRowsAhead * e.y_stride, 1);
+    for_vectors(kWhole ? kTileCols : columns.n, [&](int64_t c, auto lanes) {
+      Vec value;
+      if constexpr (kScaled) {
+        value = scaled(load_words(sums + c), columns, c, e.x_scales[r]);
+      } else {
+        value = vload(sums + c);
+      }
+      if (bias) value += load(bias + c, lanes);
       store(y + c, value, lanes);
     });
   }
   e.y = y;
-  if (e.x_scales) e.x_scales += n;
+  e.sums = sums;
+  if (kScaled) e.x_scales += n;
   e.rows -= n;
 }
 

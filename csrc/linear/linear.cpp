@@ -29,6 +29,8 @@ constexpr int64_t kMinThreadElements = 32 * 1024;
 constexpr int kChunksPerThread = 4;
 // Form::u8 is the quantised value plus 2^7.
 constexpr int kShiftOfU8 = 7, kOffsetOfU8 = 1 << kShiftOfU8;
+// Lines of each row that are fetched before they are packed: no processor foresees so many rows.
+constexpr int64_t kLinesAhead = 8;
 // Rows so far apart, or a multiple of it, share a set of the first-level cache.
 constexpr int64_t kCacheWayBytes = 4096;
 
@@ -97,6 +99,7 @@ void interleave(const char* from, int64_t stride, int64_t rows, int64_t strip, i
                 char* to) {
   for (int64_t at = 0; at < row_bytes; at += kLineBytes, to += strip * kLineBytes) {
     for (int64_t r = 0; r < rows; ++r) {
+      __builtin_prefetch(from + r * stride + at + kLinesAhead * kLineBytes);
       std::memcpy(to + r * kLineBytes, from + r * stride + at, kLineBytes);
     }
   }
@@ -242,9 +245,13 @@ class Block {
     Epilogue e;
     visit_float(int(call_.y_dtype), [&](auto type) {
       using Y = decltype(type);
-      e = {t.rows, write_rows<Y>, (const float*)t.sums,
-           (Y*)call_.y + (m_begin_ + row) * call_.y_stride + column, call_.y_stride,
-           x_.scales ? x_.scales + row : nullptr, columns(column)};
+      constexpr decltype(Epilogue::write) kWriters[2][2] = {
+          {write_rows<Y, false, false>, write_rows<Y, false, true>},
+          {write_rows<Y, true, false>, write_rows<Y, true, true>}};
+      const Columns c = columns(column);
+      const auto write = kWriters[x_.scales != nullptr][c.n == kTileCols];
+      e = {t.rows, write, t.sums, (Y*)call_.y + (m_begin_ + row) * call_.y_stride + column,
+           call_.y_stride, x_.scales ? x_.scales + row : nullptr, c};
     });
     return e;
   }
