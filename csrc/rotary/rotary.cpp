@@ -110,6 +110,19 @@ Run next_run(const RotaryArgs& args, int token, int end) {
   return {token, count};
 }
 
+// Asks for the lines of the cache that a few tokens from `slot` of a block on will be written to:
+// processors foresee those of many tokens alone.
+template <class T>
+void fetch_run(const RotaryArgs& args, const T* k_block, const T* v_block, int slot, int count) {
+  constexpr int p = kCachePack<T>, kLine = 64 / sizeof(T);
+  const int dim = args.head_dim;
+  for (int at = slot * p; at < args.block_size * dim; at += args.block_size * p) {
+    for (int e = 0; e < count * p; e += kLine) __builtin_prefetch(k_block + at + e, 1);
+  }
+  const int end = (slot + count + p - 1) / p * p * dim;
+  for (int at = slot / p * p * dim; at < end; at += kLine) __builtin_prefetch(v_block + at, 1);
+}
+
 template <class T>
 void write_run(const RotaryArgs& args, const Run& run) {
   alignas(64) T keys[kTokensAtOnce * kMaxHeadDim];
@@ -125,6 +138,11 @@ void write_run(const RotaryArgs& args, const Run& run) {
       prepare_head(args, k + t * args.qkv_stride, keys + t * dim, args.k_weight, run.begin + t);
     }
     const int64_t at = block + head * args.head_stride;
+    if (run.count < kTokensAtOnce && head + 1 < args.num_kv_heads) {
+      const int64_t next = at + args.head_stride;
+      fetch_run(args, static_cast<const T*>(args.k_cache) + next,
+                static_cast<const T*>(args.v_cache) + next, offset, run.count);
+    }
     write_keys(keys, run.count, dim, args.block_size, offset, static_cast<T*>(args.k_cache) + at);
     write_values(v, args.qkv_stride, run.count, dim, offset, static_cast<T*>(args.v_cache) + at);
   }
