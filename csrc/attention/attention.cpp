@@ -153,6 +153,11 @@ class UnitRun {
 
   int64_t token_of(int row) const { return queries_[row / group_size_].token; }
 
+  T* result_of(int row) const {
+    return static_cast<T*>(args_.out) + token_of(row) * args_.out_stride +
+           int64_t(head_of(row)) * args_.head_dim;
+  }
+
   float* partial_row(float* partial, int query, int split, int row) const {
     const Query& at = queries_[query];
     const int64_t rows = (int64_t(kv_head_) * at.num_splits + split) * group_size_ + row;
@@ -163,8 +168,7 @@ class UnitRun {
   void store_row(int row, float* out, float sum) {
     const Vec factor = vset(sum == 0.0f ? 0.0f : 1.0f / sum);
     for (int d = 0; d < args_.head_dim; d += VL) vstore(out + d, vload(out + d) * factor);
-    T* to = static_cast<T*>(args_.out) + token_of(row) * args_.out_stride;
-    convert_row(out, to + int64_t(head_of(row)) * args_.head_dim, args_.head_dim);
+    convert_row(out, result_of(row), args_.head_dim);
   }
 
   void start() {
@@ -172,6 +176,9 @@ class UnitRun {
       const T* q = static_cast<const T*>(args_.q) + token_of(row) * args_.q_stride;
       convert_row(q + int64_t(head_of(row)) * args_.head_dim, s_.q + row * args_.head_dim,
                   args_.head_dim);
+      // Results go where no processor foresees, so their lines are asked for early.
+      constexpr int kLine = 64 / sizeof(T);
+      for (int d = 0; d < args_.head_dim; d += kLine) __builtin_prefetch(result_of(row) + d, 1);
       // A sink is a key of its own without a value; only the first split counts it.
       const bool sink = args_.sinks && unit_.split == 0;
       s_.states[row] = sink ? RowState{args_.sinks[head_of(row)] / map_.unit, 1.0f}
