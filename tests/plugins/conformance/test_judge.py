@@ -1,5 +1,6 @@
 """Every way in which a candidate can be wrong is found and named, and raises nothing."""
 
+import itertools
 import time
 
 import pytest
@@ -61,9 +62,12 @@ def in_place(spec, facts):
 
 
 def restless(spec, facts):
+    """Every second call is off by the last bit."""
+    calls = itertools.count()
+
     def norm(x, weight):
         out = rms_norm(x, weight, spec.eps, spec.weight_offset)
-        return out * (1 + 1e-7 * torch.rand(()))
+        return out * (1 + next(calls) % 2 * 2**-23)
 
     return norm
 
