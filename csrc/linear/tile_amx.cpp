@@ -3,7 +3,7 @@
 // Tiles 0 1 / 2 3 hold the sums of the first / second 16 rows, 4 and 5 those rows of x, 6 and 7
 // the two blocks of W. One step over k takes 1 KiB of each strip of x and of each block. Rows of a
 // strip that do not exist are multiplied too; their sums mean nothing. x passes the first-level
-// cache by, which then keeps the panel of W that all rows meet.
+// cache by, which so keeps more of the panel of W that all rows meet.
 
 #include "linear/amx.h"
 
