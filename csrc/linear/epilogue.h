@@ -1,4 +1,5 @@
-// From a tile's sums to y: int8 sums are scaled, the bias is added, the result is rounded.
+// From a tile's sums to y: those of spans of k are added, int8 sums are scaled, the bias is added,
+// the result is rounded.
 #pragma once
 
 #include <algorithm>
@@ -18,11 +19,12 @@ struct Columns {
   int unsigned_shift;  // sums are too large by w_sums << this; 0 when x is signed
 };
 
-// The rows of a tile whose sums have yet to become y.
+// The rows of a tile whose sums have yet to become y, or part of those carried to the next span.
 struct Epilogue {
   int64_t rows = 0;
-  void (*write)(Epilogue&, int64_t);  // write_rows for these operands
+  void (*write)(Epilogue&, int64_t);  // write_rows or carry_rows for these operands
   const void* sums;
+  void* carried;  // sums of the spans before, [rows][kTileCols]; or null
   void* y;
   int64_t y_stride;       // elements
   const float* x_scales;  // one for each row; int8 only
@@ -42,28 +44,47 @@ inline Vec scaled(IntLanes sums, const Columns& columns, int64_t c, float x_scal
   return value * (vset(x_scale) * vload(columns.w_scales + c));
 }
 
+// Float sums, or int32 ones whose lanes are in a Vec all the same, with what is carried to them.
+template <bool kWords>
+Vec total(const float* sums, const float* carried, int64_t i) {
+  if (!carried) return vload(sums + i);
+  if constexpr (kWords) return from_words(load_words(sums + i) + load_words(carried + i));
+  return vload(sums + i) + vload(carried + i);
+}
+
+template <bool kScaled>
+void carry_rows(Epilogue& e, int64_t n) {
+  const auto* sums = (const float*)e.sums;
+  auto* carried = (float*)e.carried;
+  for (int64_t i = 0; i < n * kTileCols; i += VL) {
+    vstore(carried + i, total<kScaled>(sums, carried, i));
+  }
+  e.sums = sums + n * kTileCols;
+  e.carried = carried + n * kTileCols;
+  e.rows -= n;
+}
+
 // kScaled: sums of int8 products. kWhole: all columns of a tile exist.
 template <class T, bool kScaled, bool kWhole>
 void write_rows(Epilogue& e, int64_t n) {
   const Columns& columns = e.columns;
   const float* bias = columns.bias;
   const auto* sums = (const float*)e.sums;
+  const auto* carried = (const float*)e.carried;
   auto* y = (T*)e.y;
   for (int64_t r = 0; r < n; ++r, y += e.y_stride, sums += kTileCols) {
     __builtin_prefetch(y + kRowsAhead * e.y_stride, 1);
     for_vectors(kWhole ? kTileCols : columns.n, [&](int64_t c, auto lanes) {
-      Vec value;
-      if constexpr (kScaled) {
-        value = scaled(load_words(sums + c), columns, c, e.x_scales[r]);
-      } else {
-        value = vload(sums + c);
-      }
+      Vec value = total<kScaled>(sums, carried, c);
+      if constexpr (kScaled) value = scaled(to_words(value), columns, c, e.x_scales[r]);
       if (bias) value += load(bias + c, lanes);
       store(y + c, value, lanes);
     });
+    if (carried) carried += kTileCols;
   }
   e.y = y;
   e.sums = sums;
+  e.carried = (void*)carried;
   if (kScaled) e.x_scales += n;
   e.rows -= n;
 }

@@ -161,6 +161,8 @@ class Block {
     panels_ = divide_up(call.layout.blocks, kernel.max_blocks);
     tiles_ = divide_up(rows, kernel.max_rows);
     groups_ = round_up(call.layout.k, kernel.k_unit) / call.layout.group;
+    const int64_t spans = kernel.max_span ? divide_up(groups_, kernel.max_span) : 1;
+    span_ = round_up(divide_up(groups_, spans), kernel.k_unit / call.layout.group);
     chunks_ = threads * kChunksPerThread;
     // Columns are shared out; rows too where there are too few columns for all threads.
     parts_ = std::clamp<int64_t>(divide_up(chunks_, panels_), 1, tiles_);
@@ -208,27 +210,37 @@ class Block {
     if (next >= panels_) next = panel;
     const int64_t step = divide_up(kLineBytes, last - first);
     const int64_t column = panel * kernel_.max_blocks * kBlockRows;
+    const int64_t sums_bytes = kernel_.max_rows * kTileCols * 4;
+    // As much in every task: sums may wait in it to become y.
+    const int64_t tiles_carried = span_ < groups_ ? divide_up(tiles_, parts_) : 0;
+    char* sums = (char*)thread_scratch(size_t(sums_bytes * (1 + tiles_carried)));
     Tile t;
     t.x_stride = x_.strip_bytes;
-    t.w = panel_address(panel);
     t.block_bytes = call_.layout.block_bytes;
     t.blocks = int(std::min<int64_t>(kernel_.max_blocks,
                                      call_.layout.blocks - panel * kernel_.max_blocks));
-    t.groups = groups_;
     t.prefetch_step = step;
-    t.sums = thread_scratch(size_t(kernel_.max_rows * kTileCols * 4));
     t.before = &epilogue;
-    for (int64_t tile = first; tile < last; ++tile) {
-      const int64_t row = tile_begin(tile);
-      t.x = x_.data + row / kernel_.strip_rows * x_.strip_bytes;
-      t.rows = int(tile_begin(tile + 1) - row);
-      t.prefetch = panel_address(next) + (tile - first) * groups_ * step;
-      // Sums become y while they are close: at once, or beside the next tile where units compute it
-      // that wake up slowly from a pause.
-      if (!kernel_.finish) fetch_y(row, t.rows, column);
-      kernel_.run(t);
-      epilogue = make_epilogue(t, row, column);
-      if (!kernel_.finish) epilogue.advance(t.rows);
+    for (int64_t group = 0; group < groups_; group += span_) {
+      t.groups = std::min(span_, groups_ - group);
+      t.w = panel_address(panel) + group * kLineBytes;
+      for (int64_t tile = first; tile < last; ++tile) {
+        const int64_t row = tile_begin(tile);
+        char* carried = tiles_carried ? sums + (1 + tile - first) * sums_bytes : nullptr;
+        const bool carry = group + span_ < groups_;
+        t.x = x_.data + row / kernel_.strip_rows * x_.strip_bytes +
+              group * kernel_.strip_rows * kGroupBytes;
+        t.rows = int(tile_begin(tile + 1) - row);
+        t.prefetch = panel_address(next) + ((tile - first) * groups_ + group) * step;
+        t.sums = carry && group == 0 ? carried : sums;
+        // Sums become y while they are close: at once, or beside the next tile where units compute
+        // it that wake up slowly from a pause.
+        if (!kernel_.finish) fetch_y(row, t.rows, column);
+        kernel_.run(t);
+        epilogue = carry ? carrying(t, group ? carried : nullptr)
+                         : make_epilogue(t, carried, row, column);
+        if (!kernel_.finish) epilogue.advance(t.rows);
+      }
     }
   }
 
@@ -241,7 +253,13 @@ class Block {
             kernel_.form == Form::u8 ? kShiftOfU8 : 0};
   }
 
-  Epilogue make_epilogue(const Tile& t, int64_t row, int64_t column) const {
+  // Nothing is left to do with the first span's sums: they lie where they are carried.
+  Epilogue carrying(const Tile& t, void* carried) const {
+    if (!carried) return {};
+    return {t.rows, kernel_.float_sums ? carry_rows<false> : carry_rows<true>, t.sums, carried};
+  }
+
+  Epilogue make_epilogue(const Tile& t, void* carried, int64_t row, int64_t column) const {
     Epilogue e;
     visit_float(int(call_.y_dtype), [&](auto type) {
       using Y = decltype(type);
@@ -250,8 +268,9 @@ class Block {
           {write_rows<Y, true, false>, write_rows<Y, true, true>}};
       const Columns c = columns(column);
       const auto write = kWriters[x_.scales != nullptr][c.n == kTileCols];
-      e = {t.rows, write, t.sums, (Y*)call_.y + (m_begin_ + row) * call_.y_stride + column,
-           call_.y_stride, x_.scales ? x_.scales + row : nullptr, c};
+      e = {t.rows, write, t.sums, carried,
+           (Y*)call_.y + (m_begin_ + row) * call_.y_stride + column, call_.y_stride,
+           x_.scales ? x_.scales + row : nullptr, c};
     });
     return e;
   }
@@ -259,7 +278,7 @@ class Block {
   const Call& call_;
   const Kernel& kernel_;
   const XRows& x_;
-  int64_t m_begin_, rows_, panels_, tiles_, groups_, chunks_, parts_;
+  int64_t m_begin_, rows_, panels_, tiles_, groups_, span_, chunks_, parts_;
 };
 
 void check(const Call& call) {

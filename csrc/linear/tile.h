@@ -1,8 +1,8 @@
 // The inner product of a few rows of x with one or two packed blocks, and how kernels offer it.
 //
 // A `Kernel` reads x in its own form (see `Form`), takes up to `max_rows` rows at once and leaves
-// sums in float32 or int32. Every sum runs over k in order in one chain, so that it depends
-// neither on the other rows, nor on the split over threads.
+// sums in float32 or int32. Every sum runs over k in order, in one chain or one for each span of k,
+// so that it depends neither on the other rows, nor on the split over threads.
 #pragma once
 
 #include <cstdint>
@@ -45,6 +45,9 @@ struct Kernel {
   int64_t k_unit;  // x is padded with zeros to a multiple of this
   int strip_rows;  // above 1, x lies in strips of so many rows: [k / line][row][line]
   int64_t x_bytes;  // of x worked on together: they stay in the second-level cache, beside W
+  // Groups of k that all these rows meet before the next ones, so that their part of W stays in the
+  // first-level cache meanwhile; 0: all of k.
+  int64_t max_span;
   void (*run)(const Tile&);
   // Called by each thread after its last tile. A kernel that has it also does what is left of
   // Tile::before, beside its own work; for others (null) nothing is.

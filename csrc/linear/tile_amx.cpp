@@ -3,7 +3,7 @@
 // Tiles 0 1 / 2 3 hold the sums of the first / second 16 rows, 4 and 5 those rows of x, 6 and 7
 // the two blocks of W. One step over k takes 1 KiB of each strip of x and of each block. Rows of a
 // strip that do not exist are multiplied too; their sums mean nothing. x passes the first-level
-// cache by, which so keeps more of the panel of W that all rows meet.
+// cache by, which so keeps the span of W's panel that all rows meet.
 
 #include "linear/amx.h"
 
@@ -28,6 +28,8 @@ constexpr int kTileRows = 16;
 constexpr int64_t kSumStride = kTileCols * 4;
 constexpr int64_t kStepBytes = kTileRows * kLineBytes;  // of one block of W
 constexpr int64_t kXBytes = 512 * 1024;  // a quarter of a second-level cache that is shared
+// 32 KiB of two blocks, of the 48 that the first-level cache has.
+constexpr int64_t kMaxSpan = 256;
 
 thread_local bool configured = false;
 
@@ -105,7 +107,7 @@ DEFINE_RUN(run_bf16, TILE_DOT_BF16)
 DEFINE_RUN(run_int8, TILE_DOT_INT8)
 
 constexpr Kernel kernel(Form form, bool float_sums, int64_t k_unit, void (*run)(const Tile&)) {
-  return {form, 2 * kTileRows, 2, float_sums, k_unit, kTileRows, kXBytes, run, finish};
+  return {form, 2 * kTileRows, 2, float_sums, k_unit, kTileRows, kXBytes, kMaxSpan, run, finish};
 }
 constexpr Kernel kBf16 = kernel(Form::bf16, true, kLineBytes / 2, run_bf16);
 constexpr Kernel kInt8 = kernel(Form::s8, false, kLineBytes, run_int8);

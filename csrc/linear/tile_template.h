@@ -80,7 +80,7 @@ constexpr Kernel register_kernel(Form form, bool float_sums, int64_t k_unit) {
   // Two blocks share each value of x, but need twice the registers.
   constexpr int kBlocks = VL == kBlockRows ? 2 : 1, kRows = tile_rows<Math>(kBlocks);
   constexpr int64_t kXBytes = 512 * 1024;
-  return {form, kRows, kBlocks, float_sums, k_unit, 1, kXBytes,
+  return {form, kRows, kBlocks, float_sums, k_unit, 1, kXBytes, 0,
           dispatch_tile<Math, kRows, kBlocks>, nullptr};
 }
 

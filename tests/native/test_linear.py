@@ -11,6 +11,7 @@ from hotshoe_native import MAX_INT8_K
 
 CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3}
 SHAPES = [(1, 1, 2), (3, 17, 3), (5, 100, 64), (14, 33, 100), (16, 48, 1000), (37, 64, 65)]
+SHAPES.append((70, 97, 1100))  # of several spans on AMX tiles
 NAN = float("nan")
 FLOAT16_TINY = 2.0**-25  # half of float16's smallest step
 
@@ -199,7 +200,7 @@ def test_result_depends_on_neither_threads_nor_other_rows(
     native: ModuleType, rng: torch.Generator, dtype: torch.dtype
 ) -> None:
     x_dtype = torch.float32 if dtype == torch.int8 else dtype
-    w, x = strided(rng, 200, 512, x_dtype), strided(rng, 70, 512, x_dtype)
+    w, x = strided(rng, 200, 1200, x_dtype), strided(rng, 70, 1200, x_dtype)
     linear = pack(native, w, dtype)
     want = linear(x)
     for threads in (1, 3):
