@@ -218,7 +218,7 @@ class UnitRun {
   }
 
   void weights(int key, int n) {
-    const int padded = round_up(n, std::max(VL, group_keys()));
+    const int padded = round_up(n, std::max(2 * VL, group_keys()));
     for (int row = 0; row < rows_; ++row) {
       const int position = queries_[row / group_size_].position - key;  // relative to the chunk
       const int end = std::clamp(position + 1, 0, n);

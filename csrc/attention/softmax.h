@@ -5,7 +5,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "common/simd.h"
@@ -43,7 +42,7 @@ inline Vec vtanh2(Vec x) {
 
 // Factor that turns sums relative to `from` into sums relative to `to`, both times `exponent`.
 inline float rescale_factor(float from, float to, float exponent) {
-  return from == kMinusInfinity ? 0.0f : std::exp2((from - to) * exponent);
+  return from == kMinusInfinity ? 0.0f : vfirst(vexp2(vset((from - to) * exponent)));
 }
 
 // How scores become exponents: 2^(exponent * score), after a soft cap when cap > 0.
@@ -68,27 +67,33 @@ struct RowState {
   float max, sum;
 };
 
-// Turns scores [begin, end) of a row into weights, 0 elsewhere up to `padded` (a multiple of VL).
-// Returns the factor on what was accumulated before.
+// Turns scores [begin, end) of a row into weights, 0 elsewhere up to `padded`, a multiple of two
+// vectors. Returns the factor on what was accumulated before.
 template <class A>
 float softmax_row(float* scores, int begin, int end, int padded, const ScoreMap& map,
                   RowState& state, A* weights) {
   if (map.cap > 0) map.soft_cap(scores, padded);
   std::fill(scores, scores + begin, kMinusInfinity);
   std::fill(scores + end, scores + padded, kMinusInfinity);
-  Vec largest = vset(state.max);
-  for (int i = 0; i < padded; i += VL) largest = vmax(largest, vload(scores + i));
-  const float max = vmax_lane(largest), exponent = map.exponent();
+  // Two chains each: one would wait for itself.
+  Vec largest = vset(state.max), larger = largest;
+  for (int i = 0; i < padded; i += 2 * VL) {
+    largest = vmax(largest, vload(scores + i));
+    larger = vmax(larger, vload(scores + i + VL));
+  }
+  const float max = vmax_lane(vmax(largest, larger)), exponent = map.exponent();
   const float reference = max == kMinusInfinity ? 0.0f : max;
   const Vec scale = vset(exponent), shift = vset(-reference * exponent);
-  Vec sum = vzero();
-  for (int i = 0; i < padded; i += VL) {
-    const Vec weight = vexp2(vfma(vload(scores + i), scale, shift));
-    sum += weight;
-    vstore(weights + i, weight);
+  Vec sum = vzero(), other = vzero();
+  for (int i = 0; i < padded; i += 2 * VL) {
+    const Vec a = vexp2(vfma(vload(scores + i), scale, shift));
+    const Vec b = vexp2(vfma(vload(scores + i + VL), scale, shift));
+    sum += a;
+    other += b;
+    vstore_pair(weights + i, a, b);
   }
   const float rescale = rescale_factor(state.max, max, exponent);
-  state = {max, state.sum * rescale + vsum(sum)};
+  state = {max, state.sum * rescale + vsum(sum + other)};
   return rescale;
 }
 

@@ -23,6 +23,13 @@ inline Vec& operator+=(Vec& a, Vec b) { return a = a + b; }
 inline Vec& operator-=(Vec& a, Vec b) { return a = a - b; }
 inline Vec& operator*=(Vec& a, Vec b) { return a = a * b; }
 
+// Stores a, then b.
+template <class T>
+void vstore_pair(T* p, Vec a, Vec b) {
+  vstore(p, a);
+  vstore(p + VL, b);
+}
+
 // e^x, relative error below 2e-7; 0 below -104, infinity above 89, NaN stays NaN.
 inline Vec vexp(Vec x) {
   x = vmin(vset(89.0f), vmax(vset(-104.0f), x));

@@ -58,6 +58,7 @@ inline float vmax_lane(Vec a) {
   s = _mm_max_ps(s, _mm_movehl_ps(s, s));
   return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
 }
+inline float vfirst(Vec a) { return _mm256_cvtss_f32(a.v); }
 
 inline __m256 widen_bf16(__m128i x) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));

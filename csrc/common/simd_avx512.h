@@ -36,6 +36,7 @@ inline Vec vround(Vec a) {
 inline Vec vscale2(Vec a, Vec n) { return {_mm512_scalef_ps(a.v, n.v)}; }
 inline float vsum(Vec a) { return _mm512_reduce_add_ps(a.v); }
 inline float vmax_lane(Vec a) { return _mm512_reduce_max_ps(a.v); }
+inline float vfirst(Vec a) { return _mm512_cvtss_f32(a.v); }
 
 inline __m512 widen_bf16(__m256i x) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
@@ -82,5 +83,12 @@ inline void vstore_n(bf16* p, Vec a, int n) {
 inline void vstore_n(f16* p, Vec a, int n) {
   _mm256_mask_storeu_epi16(p, first_lanes(n), narrow_f16(a.v));
 }
+
+#ifdef __AVX512BF16__
+// One conversion for both, where simd.h has two.
+inline void vstore_pair(bf16* p, Vec a, Vec b) {
+  _mm512_storeu_si512(p, (__m512i)_mm512_cvtne2ps_pbh(b.v, a.v));
+}
+#endif
 
 }  // namespace hotshoe

@@ -54,6 +54,7 @@ inline float vsum(Vec a) { return (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]); }
 inline float vmax_lane(Vec a) {
   return std::max(std::max(a.v[0], a.v[2]), std::max(a.v[1], a.v[3]));
 }
+inline float vfirst(Vec a) { return a.v[0]; }
 
 inline Vec vload(const float* p) {
   Vec a;
