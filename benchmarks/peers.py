@@ -1,34 +1,42 @@
-"""Hotshoe and its peers through the same cases, one after the other on one machine, as one table.
+"""Hotshoe and its peers through the same cases, by turns on one machine, as one table.
 
-    python benchmarks/peers.py CASES_DIR PEERS_DIR [--engines hotshoe vllm openvino ...]
+    python benchmarks/peers.py CASES_DIR PEERS_DIR [--engines hotshoe vllm ...] [--rounds N]
 
 CASES_DIR holds the peers' drivers (`common.py`, `run_vllm_offline.sh`, `run_py.sh`, `membw.c`),
 PEERS_DIR their environments and models. Ratios hold only between rows of one run: the table names
-the machine, and the read bandwidth measured beside it. Quote medians. Peak memory is measured where
-the engine's environment has psutil.
+the machine, and the read bandwidth measured beside it. On a machine that others use too, several
+rounds let all engines meet its moods; the table has their medians. An engine that fails or runs too
+long is ended with all that it started, and keeps the cases that it has finished. Peak memory is
+measured where the engine's environment has psutil.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
 import re
+import signal
+import statistics
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-TIMEOUT_S = 900
 
 #: engine -> (command with {cases}, environment); run from CASES_DIR.
 ENGINES: dict[str, tuple[str, dict[str, str]]] = {
-    "hotshoe": ("{python} {here}/offline.py . qwen {cases}", {}),
-    "hotshoe-int8": ("{python} {here}/offline.py . qwen {cases} quantization=int8", {}),
+    "hotshoe": ("{python} {here}/offline.py . qwen {cases} platform=cpu", {}),
+    "hotshoe-int8": (
+        "{python} {here}/offline.py . qwen {cases} platform=cpu quantization=int8",
+        {},
+    ),
     "vllm": ("bash run_vllm_offline.sh vllm qwen {cases} default peers", {}),
     "vllm-int8": ("bash run_vllm_offline.sh vllm-int8 qwen-w8a8 {cases} default peers", {}),
     "openvino": ("bash run_py.sh ov ov_offline.py openvino qwen {cases} cb peers", {}),
@@ -56,27 +64,20 @@ class Place:
     cases_dir: Path
     peers_dir: Path
     python: str
+    timeout_s: float
 
     def run(self, engine: str, cases: str) -> dict[str, float]:
-        """Run one engine through the cases and return its columns."""
+        """Run one engine through the cases and return the columns of those that it finished."""
         command, extra = ENGINES[engine]
         words = command.format(python=self.python, here=HERE, cases=cases)
         results = self.peers_dir / "results.jsonl"
         known = results.stat().st_size if results.exists() else 0
         env = {**os.environ, "PEERS": str(self.peers_dir), "HF_HUB_OFFLINE": "1", **extra}
         print(f"== {engine}: {words}", file=sys.stderr, flush=True)
-        done = subprocess.run(
-            words.split(),
-            cwd=self.cases_dir,
-            env=env,
-            timeout=TIMEOUT_S,
-            check=False,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        if done.returncode or not results.exists():
-            print(done.stdout[-2000:], file=sys.stderr)
+        fault = run_to_end(words.split(), self.cases_dir, env, self.timeout_s)
+        if fault:
+            print(f"{engine}: {fault}", file=sys.stderr, flush=True)
+        if not results.exists():
             return {}
         with results.open(encoding="utf-8") as file:
             file.seek(known)
@@ -90,6 +91,50 @@ class Place:
             )
             del found[MEMORY]
         return found
+
+
+def run_to_end(words: list[str], cwd: Path, env: dict[str, str], timeout_s: float) -> str | None:
+    """Run a command, whose processes all end with it; return what went wrong, if anything."""
+    with subprocess.Popen(
+        words,
+        cwd=cwd,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            return f"ended after {timeout_s:.0f} s, see --timeout-s"
+        finally:
+            end_session(process.pid)
+    return f"exit code {process.returncode}\n{output[-2000:]}" if process.returncode else None
+
+
+def end_session(session: int) -> None:
+    """Kill all processes of a session: drivers give some of theirs groups of their own."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # ended meanwhile
+            fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            if int(fields[3]) == session:
+                os.kill(int(stat.parent.name), signal.SIGKILL)
+
+
+def run_rounds(
+    place: Place, engines: list[str], cases: str, rounds: int
+) -> dict[str, dict[str, float]]:
+    """Run the engines by turns; return the medians of each one's columns."""
+    found: dict[str, dict[str, list[float]]] = {e: defaultdict(list) for e in engines}
+    for _ in range(rounds):
+        for engine in engines:
+            for column, value in place.run(engine, cases).items():
+                found[engine][column].append(value)
+    return {
+        engine: {column: statistics.median(values) for column, values in columns.items()}
+        for engine, columns in found.items()
+    }
 
 
 def _columns(row: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -139,10 +184,14 @@ def main() -> None:
     parser.add_argument("peers_dir", type=Path)
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=["hotshoe", "vllm"])
     parser.add_argument("--cases", default="abcd")
+    parser.add_argument("--rounds", type=int, default=1, help="times that each engine is started")
+    parser.add_argument("--timeout-s", type=float, default=900, help="of one engine in one round")
     args = parser.parse_args()
-    place = Place(args.cases_dir.resolve(), args.peers_dir.resolve(), sys.executable)
+    place = Place(
+        args.cases_dir.resolve(), args.peers_dir.resolve(), sys.executable, args.timeout_s
+    )
     bandwidth = read_bandwidth(place.cases_dir)
-    found = {engine: place.run(engine, args.cases) for engine in args.engines}
+    found = run_rounds(place, args.engines, args.cases, args.rounds)
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, ", end="")
     print(f"read bandwidth {bandwidth:.1f} GB/s (2 threads, median of the best pattern)\n")
     print_table(found)
