@@ -35,7 +35,7 @@ struct Epilogue {
   }
 };
 
-// A line of y is asked for so many rows before it is written.
+// A line of y is asked for so many rows before it is written: no processor foresees where these go.
 constexpr int64_t kRowsAhead = 8;
 
 inline Vec scaled(IntLanes sums, const Columns& columns, int64_t c, float x_scale) {

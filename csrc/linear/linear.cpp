@@ -193,13 +193,6 @@ class Block {
     return std::min(rows_, strips * tile / tiles_ * kernel_.strip_rows);
   }
 
-  // A tile writes one line of each of its rows of y, which no processor foresees.
-  void fetch_y(int64_t row, int rows, int64_t column) const {
-    const int64_t bytes = call_.y_dtype == DType::f32 ? 4 : 2, stride = call_.y_stride * bytes;
-    const char* y = (const char*)call_.y + (m_begin_ + row) * stride + column * bytes;
-    for (int r = 0; r < rows; ++r) __builtin_prefetch(y + r * stride, 1);
-  }
-
   // One panel of W by some of the rows. The thread's tasks end at `end` and go on at `following`.
   void run_task(int64_t task, int64_t end, int64_t following, Epilogue& epilogue) const {
     const int64_t panel = task / parts_, part = task % parts_;
@@ -235,7 +228,6 @@ class Block {
         t.sums = carry && group == 0 ? carried : sums;
         // Sums become y while they are close: at once, or beside the next tile where units compute
         // it that wake up slowly from a pause.
-        if (!kernel_.finish) fetch_y(row, t.rows, column);
         kernel_.run(t);
         epilogue = carry ? carrying(t, group ? carried : nullptr)
                          : make_epilogue(t, carried, row, column);
