@@ -1,9 +1,9 @@
 """Show how fast each core computes from its own caches now: what neighbours leave of a machine.
 
 Run by hand: `python benchmarks/native/cores.py [--seconds 3] [--isa amx]`, before and after what is
-measured on a machine that others use too. Cores take turns of a millisecond. Each line gives the
-median and the best rate of a core, and how often it came near the best of all; the last one the
-best two, as `taskset -c` takes them. What the two states of a core with AMX tiles are is told in
+measured on a machine that others use too. Cores take short turns. Each line gives the median and
+the best rate of a core, and how often it reached 75 % of the best of all; the last one the best
+two, as `taskset -c` takes them. The two states of a core with AMX tiles are told in
 docs/decisions/0026-tiles-zeroed-after-their-last-product.md.
 """
 

@@ -52,12 +52,13 @@ Vec total(const float* sums, const float* carried, int64_t i) {
   return vload(sums + i) + vload(carried + i);
 }
 
-template <bool kScaled>
+// Adds a tile's sums to those carried; of columns that do not exist too, where they mean nothing.
+template <bool kWords>
 void carry_rows(Epilogue& e, int64_t n) {
   const auto* sums = (const float*)e.sums;
   auto* carried = (float*)e.carried;
   for (int64_t i = 0; i < n * kTileCols; i += VL) {
-    vstore(carried + i, total<kScaled>(sums, carried, i));
+    vstore(carried + i, total<kWords>(sums, carried, i));
   }
   e.sums = sums + n * kTileCols;
   e.carried = carried + n * kTileCols;

@@ -10,8 +10,10 @@ from torch import Tensor
 from hotshoe_native import MAX_INT8_K
 
 CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3}
-SHAPES = [(1, 1, 2), (3, 17, 3), (5, 100, 64), (14, 33, 100), (16, 48, 1000), (37, 64, 65)]
-SHAPES.append((70, 97, 1100))  # of several spans on AMX tiles
+SHAPES = [
+    *[(1, 1, 2), (3, 17, 3), (5, 100, 64), (14, 33, 100), (16, 48, 1000), (37, 64, 65)],
+    (70, 97, 1100),  # several spans on AMX tiles
+]
 NAN = float("nan")
 FLOAT16_TINY = 2.0**-25  # half of float16's smallest step
 
