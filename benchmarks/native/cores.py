@@ -18,8 +18,9 @@ import torch
 
 import hotshoe_native
 
-ROWS, COLUMNS, K = 512, 32, 512  # W in the first-level cache, x in the second
-CALLS = 50
+# 32 columns of W in the first-level cache at a time, x in the second; packing x is a small part.
+ROWS, COLUMNS, K = 512, 256, 512
+CALLS = 8
 BFLOAT16 = 1
 NEAR = 0.75
 
