@@ -31,18 +31,25 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 
-#: engine -> (command with {cases}, environment); run from CASES_DIR.
+BOUND = "taskset -c {cores} "
+#: engine -> (command, environment), in which {names} are filled in; run from CASES_DIR.
 ENGINES: dict[str, tuple[str, dict[str, str]]] = {
-    "hotshoe": ("{python} {here}/offline.py . qwen {cases} platform=cpu", {}),
+    "hotshoe": (BOUND + "{python} {here}/offline.py . qwen {cases} platform=cpu", {}),
     "hotshoe-int8": (
-        "{python} {here}/offline.py . qwen {cases} platform=cpu quantization=int8",
+        BOUND + "{python} {here}/offline.py . qwen {cases} platform=cpu quantization=int8",
         {},
     ),
-    "vllm": ("bash run_vllm_offline.sh vllm qwen {cases} default peers", {}),
-    "vllm-int8": ("bash run_vllm_offline.sh vllm-int8 qwen-w8a8 {cases} default peers", {}),
-    "openvino": ("bash run_py.sh ov ov_offline.py openvino qwen {cases} cb peers", {}),
+    "vllm": (
+        "bash run_vllm_offline.sh vllm qwen {cases} default peers",
+        {"VLLM_CPU_OMP_THREADS_BIND": "{cores}"},
+    ),
+    "vllm-int8": (
+        "bash run_vllm_offline.sh vllm-int8 qwen-w8a8 {cases} default peers",
+        {"VLLM_CPU_OMP_THREADS_BIND": "{cores}"},
+    ),
+    "openvino": (BOUND + "bash run_py.sh ov ov_offline.py openvino qwen {cases} cb peers", {}),
     "transformers": (
-        "bash run_py.sh hf hf_offline.py transformers qwen {cases} generate peers",
+        BOUND + "bash run_py.sh hf hf_offline.py transformers qwen {cases} generate peers",
         {},
     ),
 }
@@ -71,14 +78,12 @@ class Place:
     def run(self, engine: str, cases: str) -> dict[str, float]:
         """Run one engine through the cases and return the columns of those that it finished."""
         command, extra = ENGINES[engine]
-        words = command.format(python=self.python, here=HERE, cases=cases)
+        names = {"python": self.python, "here": HERE, "cases": cases, "cores": self.cores}
+        words = command.format(**names)
         results = self.peers_dir / "results.jsonl"
         known = results.stat().st_size if results.exists() else 0
-        env = {**os.environ, "PEERS": str(self.peers_dir), "HF_HUB_OFFLINE": "1", **extra}
-        if engine.startswith("vllm"):
-            env["VLLM_CPU_OMP_THREADS_BIND"] = self.cores
-        else:
-            words = f"taskset -c {self.cores} {words}"
+        env = {**os.environ, "PEERS": str(self.peers_dir), "HF_HUB_OFFLINE": "1"}
+        env |= {key: value.format(**names) for key, value in extra.items()}
         print(f"== {engine}: {words}", file=sys.stderr, flush=True)
         fault = run_to_end(words.split(), self.cases_dir, env, self.timeout_s)
         if fault:
