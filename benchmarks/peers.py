@@ -67,7 +67,7 @@ COLUMNS = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where drivers and environments are, and which interpreter runs Hotshoe."""
+    """Where drivers and environments are, which interpreter runs Hotshoe, and on which cores."""
 
     cases_dir: Path
     peers_dir: Path
