@@ -29,6 +29,16 @@ void write_keys(const T* rows, int count, int head_dim, int block_size, int slot
   }
 }
 
+// One element of each row in turn; as words, which compilers do a vector at a time.
+template <class T>
+void interleave(const T* first, const T* second, int n, T* to) {
+  static_assert(sizeof(T) == 2);
+  const auto* a = reinterpret_cast<const uint16_t*>(first);
+  const auto* b = reinterpret_cast<const uint16_t*>(second);
+  auto* pairs = reinterpret_cast<uint32_t*>(to);
+  for (int i = 0; i < n; ++i) pairs[i] = a[i] | uint32_t(b[i]) << 16;
+}
+
 // rows: `count` tokens `row_stride` apart; block: the V of one block and head.
 template <class T>
 void write_values(const T* rows, int64_t row_stride, int count, int head_dim, int slot,
@@ -38,17 +48,15 @@ void write_values(const T* rows, int64_t row_stride, int count, int head_dim, in
     const T* row = rows + t * row_stride;
     const int inner = (slot + t) % p;
     T* to = block + int64_t(slot + t) / p * p * head_dim;
-    if (p == 2 && inner == 0 && t + 1 < count) {
-      const T* next = row + row_stride;
-      for (int d = 0; d < head_dim; ++d) {
-        to[2 * d] = row[d];
-        to[2 * d + 1] = next[d];
+    if constexpr (p == 2) {
+      if (inner == 0 && t + 1 < count) {
+        interleave(row, row + row_stride, head_dim, to);
+        t += 2;
+        continue;
       }
-      t += 2;
-    } else {
-      for (int d = 0; d < head_dim; ++d) to[d * p + inner] = row[d];
-      ++t;
     }
+    for (int d = 0; d < head_dim; ++d) to[d * p + inner] = row[d];
+    ++t;
   }
 }
 

@@ -21,6 +21,7 @@ namespace {
 
 constexpr int kMaxHeadDim = 256;
 constexpr int kTokensAtOnce = 16;      // whose keys are written together
+constexpr int kHeadsAtOnce = 16;       // whose norms do not wait for each other
 constexpr int kMinTokensPerThread = 4;  // below, waking a thread costs more
 
 struct RotaryArgs {
@@ -43,10 +44,10 @@ struct Head {
   const T* weight;  // null: no norm
   Vec scale, offset;
 
-  Head(const RotaryArgs& args, const T* x, const void* weight)
+  Head(const RotaryArgs& args, const T* x, const void* weight, float scale)
       : x(x),
         weight(static_cast<const T*>(weight)),
-        scale(vset(weight ? inverse_rms(x, args.head_dim, args.eps) : 1.0f)),
+        scale(vset(scale)),
         offset(vset(args.weight_offset)) {}
 
   template <class Lanes>
@@ -82,8 +83,7 @@ void rotate_pairs(const Head<T>& head, T* to, const float* cos, const float* sin
 
 // Norm and rotation of one head of one token; `to` may be `from`.
 template <class T>
-void prepare_head(const RotaryArgs& args, const T* from, T* to, const void* weight, int token) {
-  const Head<T> head(args, from, weight);
+void prepare_head(const RotaryArgs& args, const Head<T>& head, T* to, int token) {
   const int rotated = args.cos_sin ? args.rotary_dim : 0, half = rotated / 2;
   if (rotated) {
     const float* cos = args.cos_sin + int64_t(args.positions[token]) * rotated;
@@ -92,6 +92,23 @@ void prepare_head(const RotaryArgs& args, const T* from, T* to, const void* weig
   for_vectors(args.head_dim - rotated, [&](int64_t i, auto lanes) {
     store(to + rotated + i, head.read(rotated + i, lanes), lanes);
   });
+}
+
+// Of `count` heads, `from_stride` apart; token and its step say whose they are.
+template <class T>
+void prepare_heads(const RotaryArgs& args, const T* from, int64_t from_stride, T* to, int count,
+                   const void* weight, int token, int token_step) {
+  for (int first = 0; first < count; first += kHeadsAtOnce) {
+    const int end = std::min(first + kHeadsAtOnce, count);
+    float scales[kHeadsAtOnce];
+    for (int i = first; i < end && weight; ++i) {
+      scales[i - first] = inverse_rms(from + i * from_stride, args.head_dim, args.eps);
+    }
+    for (int i = first; i < end; ++i) {
+      const Head<T> head(args, from + i * from_stride, weight, weight ? scales[i - first] : 1.0f);
+      prepare_head(args, head, to + int64_t(i) * args.head_dim, token + i * token_step);
+    }
+  }
 }
 
 // Tokens [begin, begin + count) whose slots follow each other within one block.
@@ -134,9 +151,7 @@ void write_run(const RotaryArgs& args, const Run& run) {
   const T* k = row + int64_t(args.num_heads) * dim;
   const T* v = k + int64_t(args.num_kv_heads) * dim;
   for (int head = 0; head < args.num_kv_heads; ++head, k += dim, v += dim) {
-    for (int t = 0; t < run.count; ++t) {
-      prepare_head(args, k + t * args.qkv_stride, keys + t * dim, args.k_weight, run.begin + t);
-    }
+    prepare_heads(args, k, args.qkv_stride, keys, run.count, args.k_weight, run.begin, 1);
     const int64_t at = block + head * args.head_stride;
     if (run.count < kTokensAtOnce && head + 1 < args.num_kv_heads) {
       const int64_t next = at + args.head_stride;
@@ -153,9 +168,7 @@ void process_tokens(const RotaryArgs& args, int begin, int end) {
   const bool q_changes = args.q_weight || args.cos_sin;
   for (int token = begin; token < end && q_changes; ++token) {
     T* q = static_cast<T*>(args.qkv) + token * args.qkv_stride;
-    for (int head = 0; head < args.num_heads; ++head, q += args.head_dim) {
-      prepare_head(args, q, q, args.q_weight, token);
-    }
+    prepare_heads(args, q, args.head_dim, q, args.num_heads, args.q_weight, token, 0);
   }
   for (int token = begin; token < end;) {
     const Run run = next_run(args, token, end);

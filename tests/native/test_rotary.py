@@ -32,6 +32,7 @@ CASES = {
     "no-rotation": Case(rotary_dim=0),
     "norm-only": Case(norm=True, rotary_dim=0),
     "tiny": Case(num_heads=1, num_kv_heads=1, head_dim=8, rotary_dim=6, block_size=8),
+    "many-heads": Case(num_heads=18, num_kv_heads=1, norm=True),
     "large": Case(num_heads=3, num_kv_heads=3, head_dim=256, rotary_dim=256, norm=True),
 }
 
