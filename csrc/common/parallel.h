@@ -73,23 +73,40 @@ void parallel_dynamic(int64_t n_tasks, F&& fn) {
   parallel_for(std::min<int64_t>(n_tasks, num_threads()), drain);
 }
 
-// As parallel_dynamic, for chunks of tasks whose operands are worth fetching early: a thread claims
-// its next chunk before it runs the present one. fn(begin, end, following) hears where that one
-// begins; n_tasks when there is none.
+// Calls fn(begin, end, following) on chunks of tasks that cover [0, n_tasks), each thread on those of
+// its own, even range first, then on what others have left of theirs: for tasks whose neighbours want
+// the same operands. A thread claims its next chunk, which begins at `following`, before it runs the
+// present one, so that it can fetch operands early; n_tasks when there is none.
 template <class F>
-void parallel_foreseen(int64_t n_tasks, int64_t chunk, F&& fn) {
-  const int64_t chunks = (n_tasks + chunk - 1) / chunk;
-  std::atomic<int64_t> next{0};
-  auto claim = [&] {
-    return std::min(next.fetch_add(1, std::memory_order_relaxed) * chunk, n_tasks);
+void parallel_chunks(int64_t n_tasks, int64_t chunk, F&& fn) {
+  struct alignas(64) Range {
+    std::atomic<int64_t> next;
+    int64_t end;
   };
-  auto drain = [&](int64_t, int64_t) {
-    for (int64_t begin = claim(), following; begin < n_tasks; begin = following) {
-      following = claim();
-      fn(begin, std::min(begin + chunk, n_tasks), following);
+  const int64_t threads = std::min<int64_t>((n_tasks + chunk - 1) / chunk, num_threads());
+  std::vector<Range> ranges(threads);
+  for (int64_t i = 0; i < threads; ++i) {
+    ranges[i].next = n_tasks * i / threads;
+    ranges[i].end = n_tasks * (i + 1) / threads;
+  }
+  struct Chunk {
+    int64_t begin, end;
+  };
+  const auto claim = [&](int64_t thread) -> Chunk {
+    for (int64_t i = 0; i < threads; ++i) {
+      Range& range = ranges[(thread + i) % threads];
+      if (range.next.load(std::memory_order_relaxed) >= range.end) continue;
+      const int64_t begin = range.next.fetch_add(chunk, std::memory_order_relaxed);
+      if (begin < range.end) return {begin, std::min(begin + chunk, range.end)};
     }
+    return {n_tasks, n_tasks};
   };
-  parallel_for(std::min<int64_t>(chunks, num_threads()), drain);
+  parallel_for(threads, [&](int64_t thread, int64_t) {
+    for (Chunk now = claim(thread), next; now.begin < n_tasks; now = next) {
+      next = claim(thread);
+      fn(now.begin, now.end, next.begin);
+    }
+  });
 }
 
 }  // namespace hotshoe

@@ -75,12 +75,19 @@ void write_rows(Epilogue& e, int64_t n) {
   auto* y = (T*)e.y;
   for (int64_t r = 0; r < n; ++r, y += e.y_stride, sums += kTileCols) {
     __builtin_prefetch(y + kRowsAhead * e.y_stride, 1);
-    for_vectors(kWhole ? kTileCols : columns.n, [&](int64_t c, auto lanes) {
-      Vec value = total<kScaled>(sums, carried, c);
-      if constexpr (kScaled) value = scaled(to_words(value), columns, c, e.x_scales[r]);
-      if (bias) value += load(bias + c, lanes);
-      store(y + c, value, lanes);
-    });
+    const auto value = [&](int64_t c, auto lanes) {
+      Vec v = total<kScaled>(sums, carried, c);
+      if constexpr (kScaled) v = scaled(to_words(v), columns, c, e.x_scales[r]);
+      return bias ? v + load(bias + c, lanes) : v;
+    };
+    if constexpr (kWhole) {
+      for (int64_t c = 0; c < kTileCols; c += 2 * VL) {
+        vstore_pair(y + c, value(c, WholeVector{}), value(c + VL, WholeVector{}));
+      }
+    } else {
+      for_vectors(columns.n,
+                  [&](int64_t c, auto lanes) { store(y + c, value(c, lanes), lanes); });
+    }
     if (carried) carried += kTileCols;
   }
   e.y = y;

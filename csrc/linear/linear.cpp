@@ -17,16 +17,17 @@ namespace {
 
 // Up to here a row of x costs next to nothing beside reading W, which plain vectors do best.
 constexpr int64_t kMaxStreamingRows = 4;
-// A thread that gets so many rows does better with rows of its own than with a part of W: it waits
-// for nobody else's packing, and packs into its own cache. Below, reading all of W costs more.
-constexpr int64_t kMinOwnRows = 256;
 // Waking another thread pays from about so many bytes read or multiply-adds made by it.
 constexpr int64_t kMinThreadBytes = 128 * 1024;
 constexpr int64_t kMinThreadProducts = 512 * 1024;
 // And from about so many elements of x that it converts.
 constexpr int64_t kMinThreadElements = 32 * 1024;
-// A thread that falls behind leaves chunks to the others.
-constexpr int kChunksPerThread = 4;
+// A thread that gets so many rows does better with rows of its own, which it has converted into its
+// own cache, than with a part of W. Below, reading all of W costs more.
+constexpr int64_t kMinOwnRows = 256;
+// A thread that falls behind leaves chunks to the others: of this many, or of fewer before rows are
+// cut for more.
+constexpr int64_t kChunksPerThread = 32, kMinChunksPerThread = 4;
 // Form::u8 is the quantised value plus 2^7.
 constexpr int kShiftOfU8 = 7, kOffsetOfU8 = 1 << kShiftOfU8;
 // Lines of each row that are fetched before they are packed: no processor foresees so many rows.
@@ -152,20 +153,24 @@ XRows prepare_rows(const Call& call, const Kernel& kernel, int64_t m_begin, int6
   return {(const char*)call.x + m_begin * stride, stride, nullptr};
 }
 
-// One super-block of rows: the product's tiles and their epilogue, done by up to `threads` threads.
-class Block {
+// The rows of one pass: the product's tiles and their epilogue, done by all threads.
+class Pass {
  public:
-  Block(const Call& call, const Kernel& kernel, const XRows& x, int64_t m_begin, int64_t rows,
-        int threads)
+  Pass(const Call& call, const Kernel& kernel, const XRows& x, int64_t m_begin, int64_t rows,
+       int64_t tiles_per_part)
       : call_(call), kernel_(kernel), x_(x), m_begin_(m_begin), rows_(rows) {
     panels_ = divide_up(call.layout.blocks, kernel.max_blocks);
     tiles_ = divide_up(rows, kernel.max_rows);
     groups_ = round_up(call.layout.k, kernel.k_unit) / call.layout.group;
     const int64_t spans = kernel.max_span ? divide_up(groups_, kernel.max_span) : 1;
     span_ = round_up(divide_up(groups_, spans), kernel.k_unit / call.layout.group);
+    const int64_t threads = num_threads();
     chunks_ = threads * kChunksPerThread;
-    // Columns are shared out; rows too where there are too few columns for all threads.
-    parts_ = std::clamp<int64_t>(divide_up(chunks_, panels_), 1, tiles_);
+    // A part of the rows meets all of W before the next one.
+    parts_ = divide_up(tiles_, tiles_per_part);
+    if (rows >= kMinOwnRows * threads) parts_ = round_up(parts_, threads);
+    // Where there are too few columns for all threads, more parts are.
+    parts_ = std::clamp(divide_up(threads * kMinChunksPerThread, panels_), parts_, tiles_);
   }
 
   void run() const {
@@ -175,9 +180,12 @@ class Block {
     const int64_t least = std::min(divide_up(kMinThreadBytes, bytes),
                                    divide_up(kMinThreadProducts, products));
     const int64_t chunk = std::max(least, divide_up(tasks, chunks_));
-    parallel_foreseen(tasks, chunk, [&](int64_t begin, int64_t end, int64_t following) {
+    parallel_chunks(tasks, chunk, [&](int64_t begin, int64_t end, int64_t following) {
       Epilogue epilogue;
-      for (int64_t task = begin; task < end; ++task) run_task(task, end, following, epilogue);
+      for (int64_t task = begin; task < end; ++task) {
+        const int64_t next = task + 1 < end ? task + 1 : following;
+        run_task(task, next < tasks ? next : task, epilogue);
+      }
       epilogue.advance(epilogue.rows);
       if (kernel_.finish) kernel_.finish();
     });
@@ -193,14 +201,12 @@ class Block {
     return std::min(rows_, strips * tile / tiles_ * kernel_.strip_rows);
   }
 
-  // One panel of W by some of the rows. The thread's tasks end at `end` and go on at `following`.
-  void run_task(int64_t task, int64_t end, int64_t following, Epilogue& epilogue) const {
-    const int64_t panel = task / parts_, part = task % parts_;
+  // One panel of W by a part of the rows. The thread goes on with task `next`.
+  void run_task(int64_t task, int64_t next, Epilogue& epilogue) const {
+    const int64_t panel = task % panels_, part = task / panels_;
     const int64_t first = tiles_ * part / parts_, last = tiles_ * (part + 1) / parts_;
-    // Each tile of this panel fetches its share of the panel that this thread needs next, if any.
-    int64_t next = panel + 1;
-    if (next * parts_ >= end) next = following / parts_;
-    if (next >= panels_) next = panel;
+    // Each tile of this panel fetches its share of the panel that this thread needs next.
+    const char* ahead = panel_address(next % panels_);
     const int64_t step = divide_up(kLineBytes, last - first);
     const int64_t column = panel * kernel_.max_blocks * kBlockRows;
     const int64_t sums_bytes = kernel_.max_rows * kTileCols * 4;
@@ -224,7 +230,7 @@ class Block {
         t.x = x_.data + row / kernel_.strip_rows * x_.strip_bytes +
               group * kernel_.strip_rows * kGroupBytes;
         t.rows = int(tile_begin(tile + 1) - row);
-        t.prefetch = panel_address(next) + ((tile - first) * groups_ + group) * step;
+        t.prefetch = ahead + ((tile - first) * groups_ + group) * step;
         t.sums = carry && group == 0 ? carried : sums;
         // Sums become y while they are close: at once, or beside the next tile where units compute
         // it that wake up slowly from a pause.
@@ -288,21 +294,16 @@ void linear(const Call& call) {
   check(call);
   const Kernel& kernel = choose_kernel(call);
   const int64_t row_bytes = round_up(call.layout.k, kernel.k_unit) * form_bytes(kernel.form);
-  const int64_t most = std::max<int64_t>(kernel.x_bytes / row_bytes / kernel.max_rows, 4);
+  const int64_t tiles = std::max<int64_t>(kernel.x_bytes / row_bytes / kernel.max_rows, 4);
   const int64_t strips = divide_up(call.m, kernel.strip_rows);
-  // Threads share each super-block, or take whole ones: then what is parallel within one is serial.
-  const int threads = num_threads();
-  const bool own_rows = kernel.strip_rows > 1 && call.m >= kMinOwnRows * threads;
-  const int64_t super_blocks =
-      round_up(divide_up(call.m, most * kernel.max_rows), own_rows ? threads : 1);
-  const auto run = [&](int64_t s) {
-    const int64_t begin = strips * s / super_blocks * kernel.strip_rows;
-    const int64_t end = std::min(call.m, strips * (s + 1) / super_blocks * kernel.strip_rows);
+  // Threads convert as many rows as stay in all their second-level caches, and then multiply them.
+  const int64_t passes = divide_up(call.m, num_threads() * tiles * kernel.max_rows);
+  for (int64_t pass = 0; pass < passes; ++pass) {
+    const int64_t begin = strips * pass / passes * kernel.strip_rows;
+    const int64_t end = std::min(call.m, strips * (pass + 1) / passes * kernel.strip_rows);
     const XRows x = prepare_rows(call, kernel, begin, end - begin);
-    Block(call, kernel, x, begin, end - begin, own_rows ? 1 : threads).run();
-  };
-  if (own_rows) return parallel_dynamic(super_blocks, run);
-  for (int64_t s = 0; s < super_blocks; ++s) run(s);
+    Pass(call, kernel, x, begin, end - begin, tiles).run();
+  }
 }
 
 }  // namespace hotshoe::linear
