@@ -12,7 +12,7 @@ from hotshoe.errors import ConfigError
 from hotshoe.platform import Available, Broken, Change
 from hotshoe.slots import SLOTS, Selector
 from hotshoe_cpu.native import isa_name
-from hotshoe_cpu.platform import CpuPlatform, processor_name
+from hotshoe_cpu.platform import TOKEN_BUDGETS, CpuPlatform, processor_name
 
 
 @pytest.fixture
@@ -60,11 +60,18 @@ def test_candidates_cover_every_slot() -> None:
 @pytest.mark.parametrize(("max_num_seqs", "budget"), [(256, 512), (1000, 1000)])
 def test_resolve_decides_what_is_open(max_num_seqs: int, budget: int) -> None:
     platform = CpuPlatform()
-    changes = platform.resolve(EngineConfig(max_num_seqs=max_num_seqs))
+    isa = {"isa": "generic"}
+    changes = platform.resolve(EngineConfig(max_num_seqs=max_num_seqs, platform_options=isa))
     found = {c.field: c.value for c in changes}
     assert found == {"block_size": 32, "max_num_batched_tokens": budget}
     assert all(isinstance(c, Change) and c.reason for c in changes)
     assert not platform.resolve(EngineConfig(block_size=64, max_num_batched_tokens=2048))
+
+
+def test_an_instruction_set_may_have_a_budget_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TOKEN_BUDGETS, "generic", 768)
+    changes = CpuPlatform().resolve(EngineConfig(platform_options={"isa": "generic"}))
+    assert {c.field: c.value for c in changes}["max_num_batched_tokens"] == 768
 
 
 def test_float16_checkpoints_are_computed_in_a_type_with_kernels() -> None:
