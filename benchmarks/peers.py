@@ -163,10 +163,10 @@ class Player:
         return read_columns(self.engine, self._rows)
 
     def await_call(self) -> None:
-        """Stop the engine once it asks for a call. It plays no more if it does not."""
+        """Stop the engine once it asks for a call; end it if it does not."""
         self.playing = self._asks_for_call()
-        if self.playing:
-            signal_session(self._process.pid, signal.SIGSTOP)
+        number = signal.SIGSTOP if self.playing else signal.SIGKILL
+        signal_session(self._process.pid, number)
 
     def _asks_for_call(self) -> bool:
         end = time.monotonic() + self._timeout_s
