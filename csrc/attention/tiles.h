@@ -56,7 +56,7 @@ inline __attribute__((always_inline)) void accumulate(
     typename Dot<T>::B operand[C];
     for (int c = 0; c < C; ++c) {
       const T* address = b[c] + s * b_step;
-      __builtin_prefetch(next[c] + s * b_step);
+      __builtin_prefetch(next[c] + s * b_step, 0, 2);  // the first-level cache takes fewer at once
       operand[c] = Whole ? Dot<T>::load(address) : Dot<T>::load_n(address, lanes);
     }
     for (int r = 0; r < R; ++r) {
