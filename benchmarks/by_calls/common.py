@@ -2,7 +2,7 @@
 
 Everything of theirs is here, but each timed call waits for its turn, and rows go to a file of the
 engine's own. Knows its place from the environment: $CASES_DIR has the original, $TURN_GO gives
-leave for one call, which is asked for on $TURN_DONE once the call before is over, $ROWS takes rows.
+leave for one call, $TURN_DONE hears of its seconds and is asked for the next, $ROWS takes rows.
 """
 
 import importlib.util

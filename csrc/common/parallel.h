@@ -73,10 +73,10 @@ void parallel_dynamic(int64_t n_tasks, F&& fn) {
   parallel_for(std::min<int64_t>(n_tasks, num_threads()), drain);
 }
 
-// Calls fn(begin, end, following) on chunks of tasks that cover [0, n_tasks), each thread on those of
-// its own, even range first, then on what others have left of theirs: for tasks whose neighbours want
-// the same operands. A thread claims its next chunk, which begins at `following`, before it runs the
-// present one, so that it can fetch operands early; n_tasks when there is none.
+// Calls fn(begin, end, following) on chunks of tasks that cover [0, n_tasks), each thread on those
+// of its own, even range first, then on what others have left of theirs: for tasks whose neighbours
+// want the same operands. A thread claims its next chunk, which begins at `following`, before it
+// runs the present one, so that it can fetch operands early; n_tasks when there is none.
 template <class F>
 void parallel_chunks(int64_t n_tasks, int64_t chunk, F&& fn) {
   struct alignas(64) Range {

@@ -294,15 +294,16 @@ void linear(const Call& call) {
   check(call);
   const Kernel& kernel = choose_kernel(call);
   const int64_t row_bytes = round_up(call.layout.k, kernel.k_unit) * form_bytes(kernel.form);
-  const int64_t tiles = std::max<int64_t>(kernel.x_bytes / row_bytes / kernel.max_rows, 4);
+  const int64_t tiles_per_part =
+      std::max<int64_t>(kernel.x_bytes / row_bytes / kernel.max_rows, 4);
   const int64_t strips = divide_up(call.m, kernel.strip_rows);
   // Threads convert as many rows as stay in all their second-level caches, and then multiply them.
-  const int64_t passes = divide_up(call.m, num_threads() * tiles * kernel.max_rows);
+  const int64_t passes = divide_up(call.m, num_threads() * tiles_per_part * kernel.max_rows);
   for (int64_t pass = 0; pass < passes; ++pass) {
     const int64_t begin = strips * pass / passes * kernel.strip_rows;
     const int64_t end = std::min(call.m, strips * (pass + 1) / passes * kernel.strip_rows);
     const XRows x = prepare_rows(call, kernel, begin, end - begin);
-    Pass(call, kernel, x, begin, end - begin, tiles).run();
+    Pass(call, kernel, x, begin, end - begin, tiles_per_part).run();
   }
 }
 

@@ -32,7 +32,7 @@ SCORE = 10
 BLOCK_SIZE = 32
 #: Enough rows for matrix products at full speed; more only make decoding requests wait.
 TOKEN_BUDGET = 512
-#: Where more are faster: AMX tiles take half as long for a row, so reading weights counts for more.
+#: Where more are faster: the less time a row's products take, the more reading weights counts.
 TOKEN_BUDGETS = {"amx": 1024}
 #: Of the memory that is free once weights are loaded; the rest is for activations and the system.
 CACHE_SHARE = 0.5
