@@ -33,7 +33,7 @@ inline void prefetch_tile(const bf16* from, int64_t step) {
 
 template <bool Tall>
 void score_tiles(const ScoreJob<bf16>& job, int row, int column) {
-  const bf16* const* keys = job.keys + column;
+  const bf16 *first = job.keys[column] + job.key_at, *second = job.keys[column + 1] + job.key_at;
   const bf16* q = job.q + row * job.q_stride;
   const int64_t q_bytes = job.q_stride * 2, key_bytes = job.key_step * 2;
   tile_memory_barrier();
@@ -46,11 +46,11 @@ void score_tiles(const ScoreJob<bf16>& job, int row, int column) {
   for (int step = 0; step < job.steps; step += kTileSteps) {
     const int64_t at = step * job.key_step;
     if (row == 0) {
-      prefetch_tile(keys[2] + at, job.key_step);
-      prefetch_tile(keys[3] + at, job.key_step);
+      prefetch_tile(job.next[column] + job.next_at + at, job.key_step);
+      prefetch_tile(job.next[column + 1] + job.next_at + at, job.key_step);
     }
-    TILE_LOAD(6, keys[0] + at, key_bytes);
-    TILE_LOAD(7, keys[1] + at, key_bytes);
+    TILE_LOAD(6, first + at, key_bytes);
+    TILE_LOAD(7, second + at, key_bytes);
     TILE_LOAD(4, q + step * 2, q_bytes);
     TILE_DOT_BF16(0, 4, 6);
     TILE_DOT_BF16(1, 4, 7);
@@ -93,9 +93,9 @@ void value_tiles(const ValueJob<bf16>& job, int row, int dim) {
   for (int i = 0; i < job.num_segments; ++i) {
     for (int step = 0; step < job.segments[i].steps; step += kTileSteps) {
       const int64_t at = step * job.value_step + dim * 2;
-      const bf16* values = job.segments[i].values + at;
+      const bf16* values = job.segments[i].values + job.value_at + at;
       if (row == 0) {
-        const bf16* next = job.segments[i + 1].values + at;
+        const bf16* next = job.after(i) + at;
         prefetch_tile(next, job.value_step);
         prefetch_tile(next + 2 * kTileWidth, job.value_step);
       }
@@ -125,7 +125,7 @@ void value_tiles(const ValueJob<bf16>& job, int row, int dim) {
   tile_memory_barrier();
 }
 
-// As compute_scores, for columns of 16 keys.
+// As compute_scores, for an even number of columns of 16 keys.
 inline void compute_scores_tiled(const ScoreJob<bf16>& job, int rows, int columns) {
   for (int column = 0; column < columns; column += 2) {
     for (int row = 0; row < rows; row += 32) {
@@ -136,11 +136,6 @@ inline void compute_scores_tiled(const ScoreJob<bf16>& job, int rows, int column
 
 // As accumulate_values, for segments of whole tiles and head_dim a multiple of 32.
 inline void accumulate_values_tiled(const ValueJob<bf16>& job, int rows) {
-  for (int row = 0; row < rows; ++row) {
-    float* out = job.out + row * job.out_stride;
-    const Vec factor = vset(job.rescale[row]);
-    for (int d = 0; d < job.head_dim; d += VL) vstore(out + d, vload(out + d) * factor);
-  }
   for (int dim = 0; dim < job.head_dim; dim += 2 * kTileWidth) {
     for (int row = 0; row < rows; row += 32) {
       (rows - row > 16 ? value_tiles<true> : value_tiles<false>)(job, row, dim);

@@ -2,7 +2,7 @@
 //
 // Per block and kv head the cache holds K as [head_dim / p][block_size][p] and V as
 // [block_size / p][head_dim][p], p = 2 for 16-bit types and 1 for float: the layout that pair
-// multiply-adds and tile multipliers read directly. A unit of the plan (plan.h) walks its keys in
+// multiply-adds and tile multipliers read directly. A task of the plan (plan.h) walks its keys in
 // chunks: scores (tiles.h), online softmax (softmax.h), weighted values.
 // Source: Dao et al. 2022, arXiv:2205.14135; Kwon et al. 2023, arXiv:2309.06180.
 
@@ -30,7 +30,6 @@ namespace {
 
 constexpr int kChunk = 256;                // keys between two updates of the row states
 constexpr int kScoreStride = kChunk + VL;  // not a power of two: rows would share cache sets
-
 constexpr int kMaxColumns = kChunk / std::min(VL, 8);
 
 constexpr int round_up(int n, int unit) { return (n + unit - 1) / unit * unit; }
@@ -55,51 +54,54 @@ struct Scratch {
     const size_t weights_at = take(size_t(rows) * kWeightStride * sizeof(A));
     const size_t out_at = take(size_t(rows) * out_stride * 4);
     const size_t states_at = take(size_t(rows) * sizeof(RowState));
-    const size_t rescale_at = take(size_t(rows) * 4);
     const size_t last_at = take(size_t(head_dim) * kTileKeys * sizeof(T));
     char* base = static_cast<char*>(thread_scratch(bytes));
-    q = reinterpret_cast<A*>(base + q_at);
-    scores = reinterpret_cast<float*>(base + scores_at);
-    weights = reinterpret_cast<A*>(base + weights_at);
-    out = reinterpret_cast<float*>(base + out_at);
+    q_rows = reinterpret_cast<A*>(base + q_at);
+    score_rows = reinterpret_cast<float*>(base + scores_at);
+    weight_rows = reinterpret_cast<A*>(base + weights_at);
+    out_rows = reinterpret_cast<float*>(base + out_at);
     states = reinterpret_cast<RowState*>(base + states_at);
-    rescale = reinterpret_cast<float*>(base + rescale_at);
     last_values = reinterpret_cast<T*>(base + last_at);
   }
 
+  A* q(int row) const { return q_rows + int64_t(row) * head_dim; }
+  float* scores(int row) const { return score_rows + int64_t(row) * kScoreStride; }
+  A* weights(int row) const { return weight_rows + int64_t(row) * kWeightStride; }
+  float* out(int row) const { return out_rows + int64_t(row) * out_stride; }
+
   int head_dim, out_stride;
-  A* q;
-  float* scores;
-  A* weights;
-  float* out;
+  A* q_rows;
+  float* score_rows;
+  A* weight_rows;
+  float* out_rows;
   RowState* states;
-  float* rescale;
   T* last_values;  // the last group of keys when it is not full
 };
 
-// One unit on one kv head.
+// One task: a unit on consecutive kv heads, whose keys and values lie side by side in each block.
 template <class T>
-class UnitRun {
+class TaskRun {
   static constexpr int kPack = Dot<T>::pack;
 
  public:
-  UnitRun(const AttentionArgs& args, const ScoreMap& map, const Plan& plan, const Unit& unit,
-          int kv_head)
+  TaskRun(const AttentionArgs& args, const ScoreMap& map, const Plan& plan, const Task& task)
       : args_(args),
         map_(map),
-        unit_(unit),
-        queries_(&plan.queries[unit.first_query]),
-        kv_head_(kv_head),
+        unit_(plan.units[task.unit]),
+        queries_(&plan.queries[unit_.first_query]),
+        first_head_(task.first_head),
+        heads_(task.num_heads),
         group_size_(args.num_heads / args.num_kv_heads),
-        rows_(unit.num_queries * group_size_),
+        rows_(unit_.num_queries * group_size_),
         block_shift_(std::countr_zero(unsigned(args.block_size))),
         tiled_(kHasTiles && std::is_same_v<T, bf16> && rows_ >= kMinTiledRows &&
                args.head_dim % (2 * kTileWidth) == 0 && args.block_size % kTileKeys == 0),
-        s_(rows_, args.head_dim) {
+        head_rows_(tiled_ ? round_up(rows_, 16) : rows_),
+        s_(heads_ * head_rows_, args.head_dim) {
     if (tiled_) configure_tiles();
   }
 
-  ~UnitRun() {
+  ~TaskRun() {
     if (tiled_) release_tiles();
   }
 
@@ -114,29 +116,28 @@ class UnitRun {
   }
 
   void store() {
-    for (int row = 0; row < rows_; ++row) {
-      const float sum = s_.states[row].sum;
-      store_row(row, s_.out + row * s_.out_stride, sum);
-    }
+    for_rows([&](int head, int row, int at) {
+      store_row(head, row, s_.out(at), s_.states[at].sum);
+    });
   }
 
   // Leaves the results where those of the queries' other splits will be. `partial` holds all.
   void store_partial(float* partial) const {
-    for (int row = 0; row < rows_; ++row) {
-      float* to = partial_row(partial, row / group_size_, unit_.split, row % group_size_);
-      std::memcpy(to, &s_.states[row], sizeof(RowState));
-      std::memcpy(to + 2, s_.out + row * s_.out_stride, size_t(args_.head_dim) * 4);
-    }
+    for_rows([&](int head, int row, int at) {
+      float* to = partial_row(partial, head, row / group_size_, unit_.split, row % group_size_);
+      std::memcpy(to, &s_.states[at], sizeof(RowState));
+      std::memcpy(to + 2, s_.out(at), size_t(args_.head_dim) * 4);
+    });
   }
 
   // Joins the results of all splits of one of the unit's queries and stores them.
-  void merge(float* partial, int query) {
+  void merge(float* partial, int head, int query) {
     const int num_splits = queries_[query].num_splits;
     for (int i = 0; i < group_size_; ++i) {
-      const auto from = [&](int split) { return partial_row(partial, query, split, i); };
+      const auto from = [&](int split) { return partial_row(partial, head, query, split, i); };
       float max = kMinusInfinity, sum = 0;
       for (int split = 0; split < num_splits; ++split) max = std::max(max, from(split)[0]);
-      float* out = s_.out;
+      float* out = s_.out(0);
       std::fill(out, out + s_.out_stride, 0.0f);
       for (int split = 0; split < num_splits; ++split) {
         const float* part = from(split);
@@ -144,73 +145,99 @@ class UnitRun {
         sum += factor * part[1];
         for (int d = 0; d < args_.head_dim; ++d) out[d] += factor * part[2 + d];
       }
-      store_row(query * group_size_ + i, out, sum);
+      store_row(head, query * group_size_ + i, out, sum);
     }
   }
 
  private:
-  int head_of(int row) const { return kv_head_ * group_size_ + row % group_size_; }
+  // Calls f(kv head of the task, row of the head, row of the scratch memory).
+  template <class F>
+  void for_rows(const F& f) const {
+    for (int head = 0; head < heads_; ++head) {
+      for (int row = 0; row < rows_; ++row) f(head, row, head * head_rows_ + row);
+    }
+  }
+
+  int64_t query_head(int head, int row) const {
+    return int64_t(first_head_ + head) * group_size_ + row % group_size_;
+  }
 
   int64_t token_of(int row) const { return queries_[row / group_size_].token; }
 
-  T* result_of(int row) const {
+  T* result_of(int head, int row) const {
     return static_cast<T*>(args_.out) + token_of(row) * args_.out_stride +
-           int64_t(head_of(row)) * args_.head_dim;
+           query_head(head, row) * args_.head_dim;
   }
 
-  float* partial_row(float* partial, int query, int split, int row) const {
+  float* partial_row(float* partial, int head, int query, int split, int row) const {
     const Query& at = queries_[query];
-    const int64_t rows = (int64_t(kv_head_) * at.num_splits + split) * group_size_ + row;
-    return partial + at.partial + rows * (args_.head_dim + 2);
+    const int64_t splits = int64_t(first_head_ + head) * at.num_splits + split;
+    return partial + at.partial + (splits * group_size_ + row) * (args_.head_dim + 2);
   }
 
   // Scales and rounds one row of the accumulator into the output.
-  void store_row(int row, float* out, float sum) {
+  void store_row(int head, int row, float* out, float sum) {
     const Vec factor = vset(sum == 0.0f ? 0.0f : 1.0f / sum);
     for (int d = 0; d < args_.head_dim; d += VL) vstore(out + d, vload(out + d) * factor);
-    convert_row(out, result_of(row), args_.head_dim);
+    convert_row(out, result_of(head, row), args_.head_dim);
   }
 
   void start() {
-    for (int row = 0; row < rows_; ++row) {
+    for_rows([&](int head, int row, int at) {
       const T* q = static_cast<const T*>(args_.q) + token_of(row) * args_.q_stride;
-      convert_row(q + int64_t(head_of(row)) * args_.head_dim, s_.q + row * args_.head_dim,
-                  args_.head_dim);
+      convert_row(q + query_head(head, row) * args_.head_dim, s_.q(at), args_.head_dim);
       // Results go where no processor foresees, so their lines are asked for early.
       constexpr int kLine = 64 / sizeof(T);
-      for (int d = 0; d < args_.head_dim; d += kLine) __builtin_prefetch(result_of(row) + d, 1);
+      T* result = result_of(head, row);
+      for (int d = 0; d < args_.head_dim; d += kLine) __builtin_prefetch(result + d, 1);
       // A sink is a key of its own without a value; only the first split counts it.
       const bool sink = args_.sinks && unit_.split == 0;
-      s_.states[row] = sink ? RowState{args_.sinks[head_of(row)] / map_.unit, 1.0f}
-                            : RowState{kMinusInfinity, 0.0f};
-    }
-    std::fill(s_.out, s_.out + int64_t(rows_) * s_.out_stride, 0.0f);
+      s_.states[at] = sink ? RowState{args_.sinks[query_head(head, row)] / map_.unit, 1.0f}
+                           : RowState{kMinusInfinity, 0.0f};
+    });
+    std::fill(s_.out(0), s_.out(heads_ * head_rows_), 0.0f);
   }
 
+  // Of the first head; those of the others follow `head_stride` apart.
   const T* block(const void* cache, int key) const {
     const int32_t* table = args_.block_table + unit_.request * args_.table_stride;
     return static_cast<const T*>(cache) + table[key >> block_shift_] * args_.block_stride +
-           kv_head_ * args_.head_stride;
+           first_head_ * args_.head_stride;
   }
+
+  int offset_in_block(int key) const { return key & (args_.block_size - 1); }
 
   void scores(int key, int n) {
     const int width = tiled_ ? kTileWidth : std::min(VL, args_.block_size);
-    const int columns = (n + width - 1) / width;
-    const T* keys[kMaxColumns + 4];
-    const int padded = round_up(columns, 4);
-    for (int c = 0; c < padded + 4; ++c) {
+    const int columns = (n + width - 1) / width, padded = round_up(columns, kScoreColumns);
+    // All columns, then what is fetched beside the last of them.
+    const T* keys[kMaxColumns + kScoreColumns];
+    for (int c = 0; c < padded + kScoreColumns; ++c) {
       const int at = key + std::min(c < padded ? c : c - padded, columns - 1) * width;
       keys[c] = block(c < padded ? args_.k_cache : args_.v_cache, at) +
-                (at & (args_.block_size - 1)) * kPack;
+                offset_in_block(at) * kPack;
     }
-    const ScoreJob<T> job{s_.q,
-                          args_.head_dim,
-                          keys,
-                          int64_t(args_.block_size) * kPack,
-                          args_.head_dim / kPack,
-                          s_.scores,
-                          kScoreStride,
-                          width};
+    for (int first = 0; first < columns; first += kScoreColumns) {
+      for (int head = 0; head < heads_; ++head) {
+        const bool last = head + 1 == heads_;
+        const int at = head * head_rows_;
+        const ScoreJob<T> job{s_.q(at),
+                              args_.head_dim,
+                              keys + first,
+                              keys + first + (last ? kScoreColumns : 0),
+                              head * args_.head_stride,
+                              last ? 0 : (head + 1) * args_.head_stride,
+                              int64_t(args_.block_size) * kPack,
+                              args_.head_dim / kPack,
+                              s_.scores(at) + first * width,
+                              kScoreStride,
+                              width};
+        score(job, std::min(kScoreColumns, columns - first));
+      }
+    }
+  }
+
+  void score(const ScoreJob<T>& job, int columns) const {
     if constexpr (kHasTiles && std::is_same_v<T, bf16>) {
       if (tiled_) return compute_scores_tiled(job, rows_, columns);
     }
@@ -219,33 +246,59 @@ class UnitRun {
 
   void weights(int key, int n) {
     const int padded = round_up(n, std::max(2 * VL, group_keys()));
-    for (int row = 0; row < rows_; ++row) {
+    for_rows([&](int, int row, int at) {
       const int position = queries_[row / group_size_].position - key;  // relative to the chunk
       const int end = std::clamp(position + 1, 0, n);
       const int begin = args_.window > 0 ? std::clamp(position - args_.window + 1, 0, end) : 0;
-      s_.rescale[row] = softmax_row(s_.scores + int64_t(row) * kScoreStride, begin, end, padded,
-                                    map_, s_.states[row],
-                                    s_.weights + int64_t(row) * Scratch<T>::kWeightStride);
-    }
+      const Vec factor = vset(softmax_row(s_.scores(at), begin, end, padded, map_, s_.states[at],
+                                          s_.weights(at)));
+      float* out = s_.out(at);
+      for (int d = 0; d < s_.out_stride; d += VL) vstore(out + d, vload(out + d) * factor);
+    });
   }
 
   void values(int key, int n) {
-    Segment<T> segments[kChunk / 8 + 3];
+    Segment<T> segments[kChunk / 8];
     int count = 0;
     const int rest = n % group_keys(), end = key + n - rest;
-    const int next = std::min(key + kChunk, unit_.key_end - 1);
+    const T* then = block(args_.k_cache, std::min(key + kChunk, unit_.key_end - 1));
     while (key < end) {
-      const int offset = key & (args_.block_size - 1);
+      const int offset = offset_in_block(key);
       const int keys = std::min(args_.block_size - offset, end - key);
       segments[count++] = {block(args_.v_cache, key) + int64_t(offset) * args_.head_dim,
                            keys / kPack};
       key += keys;
     }
-    if (rest) segments[count++] = {last_values(key, rest), group_keys() / kPack};
-    segments[count] = {block(args_.k_cache, next), 0};
-    const ValueJob<T> job{s_.weights, Scratch<T>::kWeightStride, segments, count,
-                          int64_t(args_.head_dim) * kPack,      s_.out,
-                          s_.out_stride, s_.rescale, args_.head_dim};
+    // One head takes all blocks at once; several go through each block side by side.
+    const int run = heads_ > 1 ? 1 : count;
+    int column = 0;
+    for (int first = 0; first < count; first += run) {
+      const T* following = first + run < count ? segments[first + run].values : then;
+      for (int head = 0; head < heads_; ++head) {
+        add_values(segments + first, run, head, column, following);
+      }
+      column += segments[first].steps * kPack;
+    }
+    for (int head = 0; rest && head < heads_; ++head) {
+      const Segment<T> last{last_values(key, rest, head), group_keys() / kPack};
+      add_values(&last, 1, head, n - rest, then);
+    }
+  }
+
+  // Segments of the first head stand for those of `head`; their weights begin at `column`.
+  void add_values(const Segment<T>* segments, int count, int head, int column, const T* then) {
+    const int at = head * head_rows_;
+    const bool copied = segments->values == s_.last_values, last = head + 1 == heads_;
+    const ValueJob<T> job{s_.weights(at) + column,
+                          Scratch<T>::kWeightStride,
+                          segments,
+                          count,
+                          copied ? 0 : head * args_.head_stride,
+                          last || copied ? then : segments->values + (head + 1) * args_.head_stride,
+                          int64_t(args_.head_dim) * kPack,
+                          s_.out(at),
+                          s_.out_stride,
+                          args_.head_dim};
     if constexpr (kHasTiles && std::is_same_v<T, bf16>) {
       if (tiled_) return accumulate_values_tiled(job, rows_);
     }
@@ -257,9 +310,9 @@ class UnitRun {
 
   // The values of the last `count` keys, filled up to a group with zeros: what the cache holds
   // there may be NaN, which a weight of 0 would not remove.
-  const T* last_values(int key, int count) {
-    const T* from = block(args_.v_cache, key) +
-                    int64_t(key & (args_.block_size - 1)) * args_.head_dim;
+  const T* last_values(int key, int count, int head) {
+    const T* from = block(args_.v_cache, key) + head * args_.head_stride +
+                    int64_t(offset_in_block(key)) * args_.head_dim;
     T* to = s_.last_values;
     const int whole = count / kPack * kPack * args_.head_dim;
     std::copy(from, from + whole, to);
@@ -274,8 +327,11 @@ class UnitRun {
   const ScoreMap& map_;
   const Unit& unit_;
   const Query* const queries_;
-  const int kv_head_, group_size_, rows_, block_shift_;
+  const int first_head_, heads_, group_size_;
+  const int rows_;  // of each head
+  const int block_shift_;
   const bool tiled_;
+  const int head_rows_;  // between heads in the scratch memory
   Scratch<T> s_;
 };
 
@@ -300,19 +356,20 @@ void prepare_partials(const AttentionArgs& args, Workspace& work) {
 }
 
 template <class T>
-void run_unit(const AttentionArgs& args, const ScoreMap& map, Workspace& work, int64_t index) {
-  // Head by head: units of one head may read the same keys.
-  const int64_t units = int64_t(work.plan.units.size());
-  const Unit& unit = work.plan.units[index % units];
-  const int kv_head = int(index / units);
-  UnitRun<T> run(args, map, work.plan, unit, kv_head);
+void run_task(const AttentionArgs& args, const ScoreMap& map, Workspace& work, int64_t index) {
+  const Task& task = work.plan.tasks[index];
+  const Unit& unit = work.plan.units[task.unit];
+  TaskRun<T> run(args, map, work.plan, task);
   run.compute();
   const Query* queries = &work.plan.queries[unit.first_query];
   if (queries->num_splits == 1) return run.store();
   run.store_partial(work.partial.data());
   for (int i = 0; i < unit.num_queries; ++i) {
-    std::atomic<int>& left = work.unfinished[queries[i].counter * args.num_kv_heads + kv_head];
-    if (left.fetch_sub(1, std::memory_order_acq_rel) == 1) run.merge(work.partial.data(), i);
+    std::atomic<int>* left = &work.unfinished[size_t(queries[i].counter) * args.num_kv_heads];
+    for (int head = 0; head < task.num_heads; ++head) {
+      if (left[task.first_head + head].fetch_sub(1, std::memory_order_acq_rel) > 1) continue;
+      run.merge(work.partial.data(), head, i);
+    }
   }
 }
 
@@ -333,10 +390,10 @@ void attend(const AttentionArgs& args, int dtype) {
   make_plan(args, num_threads(), shared.plan);
   prepare_partials(args, shared);
   const ScoreMap map(args.scale, args.softcap);
-  const int64_t tasks = int64_t(shared.plan.units.size()) * args.num_kv_heads;
+  const int64_t tasks = int64_t(shared.plan.tasks.size());
   visit_float(dtype, [&](auto tag) {
     parallel_dynamic(tasks,
-                     [&](int64_t i) { run_unit<decltype(tag)>(args, map, shared, i); });
+                     [&](int64_t i) { run_task<decltype(tag)>(args, map, shared, i); });
   });
 }
 

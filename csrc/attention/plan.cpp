@@ -117,12 +117,16 @@ struct Planner {
     }
   }
 
-  // Cuts a unit's keys into parts that cost no more than `limit`.
+  // Cuts a unit into tasks that cost no more than `limit`: between heads, or between keys.
   void split(size_t index, int64_t limit) {
-    const Unit whole = plan.units[index];
-    const int keys = whole.key_end - whole.key_begin;
-    const int64_t wanted = (cost(whole) + limit - 1) / limit;
-    const int parts = int(std::max<int64_t>(1, std::min<int64_t>(wanted, keys / kMinSplitKeys)));
+    Unit& unit = plan.units[index];
+    const int keys = unit.key_end - unit.key_begin, heads = args.num_kv_heads;
+    const bool reads = unit.num_queries * group_size <= kReadingRows;
+    const auto wanted = [&](int64_t cost) { return int((cost + limit - 1) / limit); };
+    const int most = std::max(1, keys / kMinSplitKeys);
+    const int parts = std::clamp(wanted(cost(unit) * (reads ? heads : 1)), 1, most);
+    if (reads) unit.task_heads = int(std::clamp<int64_t>(limit * parts / cost(unit), 1, heads));
+    const Unit whole = unit;
     const int step = ((keys + parts - 1) / parts + unit_keys - 1) / unit_keys * unit_keys;
     Query* queries = &plan.queries[whole.first_query];
     int split = queries->num_splits;
@@ -140,6 +144,20 @@ struct Planner {
     for (int i = 0; i < whole.num_queries; ++i) queries[i].num_splits = split;
   }
 
+  // Head by head: units of one head may read the same keys.
+  void place_tasks() {
+    std::stable_sort(plan.units.begin(), plan.units.end(), [&](const Unit& a, const Unit& b) {
+      return cost(a) * a.task_heads > cost(b) * b.task_heads;
+    });
+    for (int head = 0; head < args.num_kv_heads; ++head) {
+      for (size_t i = 0; i < plan.units.size(); ++i) {
+        const int heads = plan.units[i].task_heads;
+        if (head % heads) continue;
+        plan.tasks.push_back({int(i), head, std::min(heads, args.num_kv_heads - head)});
+      }
+    }
+  }
+
   void place_partials() {
     for (Query& query : plan.queries) {
       if (query.num_splits < 2) continue;
@@ -155,6 +173,7 @@ struct Planner {
 
 void make_plan(const AttentionArgs& args, int threads, Plan& plan) {
   plan.units.clear();
+  plan.tasks.clear();
   plan.queries.clear();
   plan.num_counters = 0;
   plan.partial_floats = 0;
@@ -174,9 +193,7 @@ void make_plan(const AttentionArgs& args, int threads, Plan& plan) {
   const size_t whole_units = plan.units.size();
   for (size_t i = 0; i < whole_units; ++i) planner.split(i, limit);
   planner.place_partials();
-  std::stable_sort(plan.units.begin(), plan.units.end(), [&](const Unit& a, const Unit& b) {
-    return planner.cost(a) > planner.cost(b);
-  });
+  planner.place_tasks();
 }
 
 }  // namespace hotshoe

@@ -2,8 +2,8 @@
 //
 // Long key ranges are split when otherwise too few threads would be busy, and requests that decode
 // behind the same cached blocks pass over these together: a query's partial results are merged by
-// whoever finishes last. Each unit stands for all kv heads. Holds no tensors and no arithmetic of
-// attention itself.
+// whoever finishes last. Each unit stands for all kv heads; a task is a unit on some of them. Holds
+// no tensors and no arithmetic of attention itself.
 #pragma once
 
 #include <cstdint>
@@ -39,10 +39,16 @@ struct Unit {
   int first_query, num_queries;  // of the plan's
   int key_begin, key_end;
   int split;
+  int task_heads = 1;  // kv heads of a task
+};
+
+struct Task {
+  int unit, first_head, num_heads;
 };
 
 struct Plan {
-  std::vector<Unit> units;  // longest first
+  std::vector<Unit> units;  // longest tasks first
+  std::vector<Task> tasks;
   std::vector<Query> queries;
   int num_counters;
   int64_t partial_floats;
@@ -56,6 +62,10 @@ constexpr int kQueryRows = 64;
 #else
 constexpr int kQueryRows = 48;
 #endif
+
+// Up to so many rows, a pass over the keys takes as long as reading them. Then a task takes several
+// heads, whose keys lie side by side in a block: memory gives long runs faster.
+constexpr int kReadingRows = 8;
 
 // Fills `plan`, reusing its memory.
 //

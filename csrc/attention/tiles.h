@@ -17,11 +17,12 @@ template <class T>
 struct ScoreJob {
   const typename Dot<T>::A* q;  // [rows, q_stride]
   int64_t q_stride;
-  const T* const* keys;  // address per column vector, its first group of channels; then of what
-                         // to fetch meanwhile for the columns to come
-  int64_t key_step;      // elements from one group of channels to the next
-  int steps;             // groups of channels
-  float* scores;         // [rows, score_stride], column vectors `width` apart
+  const T* const* keys;     // address per column vector, its first group of channels
+  const T* const* next;     // likewise, what to fetch meanwhile
+  int64_t key_at, next_at;  // elements to add to these addresses
+  int64_t key_step;         // elements from one group of channels to the next
+  int steps;                // groups of channels
+  float* scores;            // [rows, score_stride], column vectors `width` apart
   int64_t score_stride;
   int width;  // keys in a column vector: VL, or fewer when blocks are smaller
 };
@@ -37,26 +38,33 @@ template <class T>
 struct ValueJob {
   const typename Dot<T>::A* p;  // [rows, p_stride], columns in the order of the segments' keys
   int64_t p_stride;
-  const Segment<T>* segments;  // num_segments of them, then one to fetch meanwhile
+  const Segment<T>* segments;
   int num_segments;
+  int64_t value_at;    // elements to add to the segments' addresses
+  const T* next;       // what to fetch while the last of them is multiplied
   int64_t value_step;  // elements from one group of keys to the next
   float* out;          // [rows, out_stride]
   int64_t out_stride;
-  const float* rescale;  // [rows], factor on what out holds
   int head_dim;
+
+  // What to fetch while segment i is multiplied.
+  const T* after(int i) const {
+    return i + 1 < num_segments ? segments[i + 1].values + value_at : next;
+  }
 };
 
-// Adds the products of R rows at `a` and the C vectors of each step. While step s of `b` is
-// multiplied, step s of `next` is fetched: blocks lie anywhere, and the processor foresees none.
-template <class T, int R, int C, bool Whole>
+// Adds the products of R rows at `a` and the C vectors of each step, the first at b(0) .. b(C - 1).
+// While step s of these is multiplied, step s of what begins at next(c) is fetched: blocks lie
+// anywhere, and the processor foresees none.
+template <class T, int R, int C, bool Whole, class Address, class NextAddress>
 inline __attribute__((always_inline)) void accumulate(
-    Vec (&sum)[R][C], const typename Dot<T>::A* a, int64_t a_stride, const T* const (&b)[C],
-    const T* const (&next)[C], int64_t b_step, int steps, int lanes) {
+    Vec (&sum)[R][C], const typename Dot<T>::A* a, int64_t a_stride, const Address& b,
+    const NextAddress& next, int64_t b_step, int steps, int lanes) {
   for (int s = 0; s < steps; ++s) {
     typename Dot<T>::B operand[C];
     for (int c = 0; c < C; ++c) {
-      const T* address = b[c] + s * b_step;
-      __builtin_prefetch(next[c] + s * b_step, 0, 2);  // the first-level cache takes fewer at once
+      const T* address = b(c) + s * b_step;
+      __builtin_prefetch(next(c) + s * b_step, 0, 2);  // the first-level cache takes fewer at once
       operand[c] = Whole ? Dot<T>::load(address) : Dot<T>::load_n(address, lanes);
     }
     for (int r = 0; r < R; ++r) {
@@ -73,14 +81,15 @@ void score_tile(const ScoreJob<T>& job, int row, int column) {
   Vec sum[R][C];
   const T *keys[C], *next[C];
   for (int c = 0; c < C; ++c) {
-    keys[c] = job.keys[column + c];
-    next[c] = job.keys[column + c + C];
+    keys[c] = job.keys[column + c] + job.key_at;
+    next[c] = job.next[column + c] + job.next_at;
   }
   for (auto& line : sum) {
     for (Vec& v : line) v = vzero();
   }
-  accumulate<T, R, C, Whole>(sum, job.q + row * job.q_stride, job.q_stride, keys, next,
-                             job.key_step, job.steps, job.width);
+  accumulate<T, R, C, Whole>(
+      sum, job.q + row * job.q_stride, job.q_stride, [&](int c) { return keys[c]; },
+      [&](int c) { return next[c]; }, job.key_step, job.steps, job.width);
   for (int r = 0; r < R; ++r) {
     float* scores = job.scores + (row + r) * job.score_stride + column * job.width;
     for (int c = 0; c < C; ++c) vstore(scores + c * job.width, sum[r][c]);
@@ -92,20 +101,17 @@ void value_tile(const ValueJob<T>& job, int row, int dim) {
   Vec sum[R][C];
   for (int r = 0; r < R; ++r) {
     const float* out = job.out + (row + r) * job.out_stride + dim;
-    const Vec factor = vset(job.rescale[row + r]);
-    for (int c = 0; c < C; ++c) sum[r][c] = vload(out + c * VL) * factor;
+    for (int c = 0; c < C; ++c) sum[r][c] = vload(out + c * VL);
   }
   const auto* p = job.p + row * job.p_stride;
   for (int i = 0; i < job.num_segments; ++i) {
     const Segment<T>& segment = job.segments[i];
-    const T *values[C], *next[C];
-    for (int c = 0; c < C; ++c) {
-      const int64_t offset = (dim + c * VL) * Dot<T>::pack;
-      values[c] = segment.values + offset;
-      next[c] = job.segments[i + 1].values + offset;
-    }
-    accumulate<T, R, C, Whole>(sum, p, job.p_stride, values, next, job.value_step,
-                               segment.steps, job.head_dim - dim);
+    const T* values = segment.values + job.value_at + dim * Dot<T>::pack;
+    const T* next = job.after(i) + dim * Dot<T>::pack;
+    accumulate<T, R, C, Whole>(
+        sum, p, job.p_stride, [&](int c) { return values + c * VL * Dot<T>::pack; },
+        [&](int c) { return next + c * VL * Dot<T>::pack; }, job.value_step, segment.steps,
+        job.head_dim - dim);
     p += segment.steps * Dot<T>::pack;
   }
   for (int r = 0; r < R; ++r) {
@@ -121,36 +127,43 @@ void for_row_tiles(int row, int rows, const F& f) {
   if constexpr (R > 1) for_row_tiles<R == 6 ? 4 : R == 3 ? 2 : R / 2>(row, rows, f);
 }
 
-// Scores of all rows against `columns` column vectors; `keys` must hold addresses up to the next
-// multiple of 4 (repeats will do) and 4 more to fetch, and score rows the room.
+// Column vectors that compute_scores takes at once.
+constexpr int kScoreColumns = 4;
+
+// Scores of all rows against up to kScoreColumns column vectors. Addresses must be there for as
+// many (repeats will do), and score rows have the room.
 template <class T>
 void compute_scores(const ScoreJob<T>& job, int rows, int columns) {
-  if (job.width == VL) {
-    for (int column = 0; column < columns; column += 4) {
+  if (job.width < VL) {
+    for (int column = 0; column < columns; ++column) {
       for_row_tiles<kTileRows>(0, rows, [&](auto tile_rows, int row) {
-        score_tile<T, tile_rows(), 4, true>(job, row, column);
+        score_tile<T, tile_rows(), 1, false>(job, row, column);
       });
     }
     return;
   }
-  for (int column = 0; column < columns; ++column) {
-    for_row_tiles<kTileRows>(0, rows, [&](auto tile_rows, int row) {
-      score_tile<T, tile_rows(), 1, false>(job, row, column);
-    });
-  }
+  for_row_tiles<kTileRows>(0, rows, [&](auto tile_rows, int row) {
+    score_tile<T, tile_rows(), kScoreColumns, true>(job, row, 0);
+  });
 }
 
-template <class T, int C, bool Whole>
+template <class T, int C, bool Whole, int R = kTileRows>
 void value_columns(const ValueJob<T>& job, int rows, int dim) {
-  for_row_tiles<kTileRows>(0, rows, [&](auto tile_rows, int row) {
+  for_row_tiles<R>(0, rows, [&](auto tile_rows, int row) {
     value_tile<T, tile_rows(), C, Whole>(job, row, dim);
   });
 }
 
-// out = rescale * out + P V for all rows and channels.
+// out = out + P V for all rows and channels.
 template <class T>
 void accumulate_values(const ValueJob<T>& job, int rows) {
   int dim = 0;
+  if constexpr (kVectorRegisters == 32) {
+    constexpr int kFew = 2;  // rows that leave registers for wider tiles, which read longer runs
+    for (; rows <= kFew && job.head_dim - dim >= 8 * VL; dim += 8 * VL) {
+      value_columns<T, 8, true, kFew>(job, rows, dim);
+    }
+  }
   for (; job.head_dim - dim >= 4 * VL; dim += 4 * VL) value_columns<T, 4, true>(job, rows, dim);
   if (job.head_dim - dim >= 2 * VL) {
     value_columns<T, 2, true>(job, rows, dim);
