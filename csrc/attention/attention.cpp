@@ -28,7 +28,7 @@ namespace nb = nanobind;
 namespace hotshoe {
 namespace {
 
-constexpr int kChunk = 256;                // keys between two updates of the row states
+constexpr int kChunk = 512;                // keys between two updates of the row states
 constexpr int kScoreStride = kChunk + VL;  // not a power of two: rows would share cache sets
 constexpr int kMaxColumns = kChunk / std::min(VL, 8);
 
@@ -250,8 +250,10 @@ class TaskRun {
       const int position = queries_[row / group_size_].position - key;  // relative to the chunk
       const int end = std::clamp(position + 1, 0, n);
       const int begin = args_.window > 0 ? std::clamp(position - args_.window + 1, 0, end) : 0;
-      const Vec factor = vset(softmax_row(s_.scores(at), begin, end, padded, map_, s_.states[at],
-                                          s_.weights(at)));
+      const float rescale = softmax_row(s_.scores(at), begin, end, padded, map_, s_.states[at],
+                                        s_.weights(at));
+      if (rescale == 1.0f) return;
+      const Vec factor = vset(rescale);
       float* out = s_.out(at);
       for (int d = 0; d < s_.out_stride; d += VL) vstore(out + d, vload(out + d) * factor);
     });

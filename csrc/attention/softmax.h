@@ -1,4 +1,4 @@
-// Online softmax over one chunk of scores: the row's maximum, sum and weights.
+// Online softmax over one chunk of scores: the row's weights and their sum.
 //
 // Works on float scratch rows; tiles.h fills them and consumes the weights.
 // Source: Milakov and Gimelshein 2018, arXiv:1805.02867.
@@ -29,6 +29,19 @@ inline Vec vexp2(Vec x) {
   x = vmax(vset(-126.0f), x);
   const Vec n = vround(x), r = x - n;
   return vscale2(vfma(vexp2_slope(r), r, vset(1.0f)), n) - vset(0x1p-126f);
+}
+
+// As vexp2, for weights that are rounded to A: to 16 bits, a relative error below 8e-5 is enough.
+template <class A>
+inline Vec vexp2_weight(Vec x) {
+  if constexpr (sizeof(A) > 2) return vexp2(x);
+  constexpr float kAtZero = 0.999928073f;
+  x = vmax(vset(-125.0f), x);
+  const Vec n = vround(x), r = x - n;
+  Vec p = vset(5.517167e-2f);
+  p = vfma(p, r, vset(2.42611125e-1f));
+  p = vfma(p, r, vset(6.93260986e-1f));
+  return vscale2(vfma(p, r, vset(kAtZero)), n) - vset(kAtZero * 0x1p-125f);
 }
 
 // tanh(x ln2 / 2), relative error below 2e-6 down to the smallest x; NaN stays NaN.
@@ -62,38 +75,70 @@ struct ScoreMap {
   float unit;  // a score times this is a logit
 };
 
-// One row's state over the chunks so far; `max` in scores, sums relative to it.
+// One row's state over the chunks so far: the score that weights are relative to, and their sum.
 struct RowState {
+  float reference, sum;
+};
+
+// Weights are relative to a score that they may exceed by so many powers of two, far below what
+// float holds.
+constexpr float kMaxExponent = 64.0f;
+
+struct RowTotals {
   float max, sum;
 };
 
-// Turns scores [begin, end) of a row into weights, 0 elsewhere up to `padded`, a multiple of two
-// vectors. Returns the factor on what was accumulated before.
+// Turns scores into weights relative to `reference`. Returns the largest score and their sum.
 template <class A>
-float softmax_row(float* scores, int begin, int end, int padded, const ScoreMap& map,
-                  RowState& state, A* weights) {
-  if (map.cap > 0) map.soft_cap(scores, padded);
-  std::fill(scores, scores + begin, kMinusInfinity);
-  std::fill(scores + end, scores + padded, kMinusInfinity);
-  // Two chains each: one would wait for itself.
-  Vec largest = vset(state.max), larger = largest;
-  for (int i = 0; i < padded; i += 2 * VL) {
-    largest = vmax(largest, vload(scores + i));
-    larger = vmax(larger, vload(scores + i + VL));
-  }
-  const float max = vmax_lane(vmax(largest, larger)), exponent = map.exponent();
-  const float reference = max == kMinusInfinity ? 0.0f : max;
+RowTotals weigh_row(const float* scores, int padded, float exponent, float reference,
+                    A* weights) {
+  if (reference == kMinusInfinity) reference = 0.0f;
   const Vec scale = vset(exponent), shift = vset(-reference * exponent);
-  Vec sum = vzero(), other = vzero();
+  // Two chains each: one would wait for itself.
+  Vec largest = vset(kMinusInfinity), larger = largest, sum = vzero(), other = vzero();
   for (int i = 0; i < padded; i += 2 * VL) {
-    const Vec a = vexp2(vfma(vload(scores + i), scale, shift));
-    const Vec b = vexp2(vfma(vload(scores + i + VL), scale, shift));
+    const Vec s = vload(scores + i), t = vload(scores + i + VL);
+    const Vec a = vexp2_weight<A>(vfma(s, scale, shift));
+    const Vec b = vexp2_weight<A>(vfma(t, scale, shift));
+    largest = vmax(largest, s);
+    larger = vmax(larger, t);
     sum += a;
     other += b;
     vstore_pair(weights + i, a, b);
   }
-  const float rescale = rescale_factor(state.max, max, exponent);
-  state = {max, state.sum * rescale + vsum(sum + other)};
+  return {vmax_lane(vmax(largest, larger)), vsum(sum + other)};
+}
+
+// Turns scores [begin, end) of a row into weights, 0 elsewhere up to `padded`, a multiple of two
+// vectors. Returns the factor on what was accumulated before.
+//
+// Weights must be finite, not at most 1: the reference of the chunks before, or at first the
+// largest of a few scores, nearly always does, and saves a pass that looks for the maximum.
+template <class A>
+float softmax_row(float* scores, int begin, int end, int padded, const ScoreMap& map,
+                  RowState& state, A* weights) {
+  if (begin >= end) {
+    std::fill(weights, weights + padded, A{});
+    return 1.0f;
+  }
+  if (map.cap > 0) map.soft_cap(scores, padded);
+  std::fill(scores, scores + begin, kMinusInfinity);
+  std::fill(scores + end, scores + padded, kMinusInfinity);
+  const float exponent = map.exponent(), before = state.reference;
+  float reference = before;
+  if (before == kMinusInfinity) reference = vmax_lane(vload(scores + begin / VL * VL));
+  RowTotals totals = weigh_row(scores, padded, exponent, reference, weights);
+  const bool finite = (totals.max - reference) * exponent <= kMaxExponent;  // false for NaN
+  if (!finite) {
+    reference = totals.max;
+    totals = weigh_row(scores, padded, exponent, reference, weights);
+  }
+  if (reference == before) {
+    state.sum += totals.sum;
+    return 1.0f;
+  }
+  const float rescale = rescale_factor(before, reference, exponent);
+  state = {reference, state.sum * rescale + totals.sum};
   return rescale;
 }
 
