@@ -135,13 +135,15 @@ class TaskRun {
     const int num_splits = queries_[query].num_splits;
     for (int i = 0; i < group_size_; ++i) {
       const auto from = [&](int split) { return partial_row(partial, head, query, split, i); };
-      float max = kMinusInfinity, sum = 0;
-      for (int split = 0; split < num_splits; ++split) max = std::max(max, from(split)[0]);
+      float reference = kMinusInfinity, sum = 0;
+      for (int split = 0; split < num_splits; ++split) {
+        reference = std::max(reference, from(split)[0]);
+      }
       float* out = s_.out(0);
       std::fill(out, out + s_.out_stride, 0.0f);
       for (int split = 0; split < num_splits; ++split) {
         const float* part = from(split);
-        const float factor = rescale_factor(part[0], max, map_.exponent());
+        const float factor = rescale_factor(part[0], reference, map_.exponent());
         sum += factor * part[1];
         for (int d = 0; d < args_.head_dim; ++d) out[d] += factor * part[2 + d];
       }
@@ -277,26 +279,28 @@ class TaskRun {
     for (int first = 0; first < count; first += run) {
       const T* following = first + run < count ? segments[first + run].values : then;
       for (int head = 0; head < heads_; ++head) {
-        add_values(segments + first, run, head, column, following);
+        const T* next_head = segments[first].values + (head + 1) * args_.head_stride;
+        add_values(segments + first, run, head * args_.head_stride, head, column,
+                   head + 1 < heads_ ? next_head : following);
       }
       column += segments[first].steps * kPack;
     }
     for (int head = 0; rest && head < heads_; ++head) {
       const Segment<T> last{last_values(key, rest, head), group_keys() / kPack};
-      add_values(&last, 1, head, n - rest, then);
+      add_values(&last, 1, 0, head, n - rest, then);
     }
   }
 
-  // Segments of the first head stand for those of `head`; their weights begin at `column`.
-  void add_values(const Segment<T>* segments, int count, int head, int column, const T* then) {
+  // The values of `head` lie `value_at` behind the segments; their weights begin at `column`.
+  void add_values(const Segment<T>* segments, int count, int64_t value_at, int head, int column,
+                  const T* next) {
     const int at = head * head_rows_;
-    const bool copied = segments->values == s_.last_values, last = head + 1 == heads_;
     const ValueJob<T> job{s_.weights(at) + column,
                           Scratch<T>::kWeightStride,
                           segments,
                           count,
-                          copied ? 0 : head * args_.head_stride,
-                          last || copied ? then : segments->values + (head + 1) * args_.head_stride,
+                          value_at,
+                          next,
                           int64_t(args_.head_dim) * kPack,
                           s_.out(at),
                           s_.out_stride,

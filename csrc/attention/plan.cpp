@@ -122,9 +122,10 @@ struct Planner {
     Unit& unit = plan.units[index];
     const int keys = unit.key_end - unit.key_begin, heads = args.num_kv_heads;
     const bool reads = unit.num_queries * group_size <= kReadingRows;
-    const auto wanted = [&](int64_t cost) { return int((cost + limit - 1) / limit); };
-    const int most = std::max(1, keys / kMinSplitKeys);
-    const int parts = std::clamp(wanted(cost(unit) * (reads ? heads : 1)), 1, most);
+    // Of a unit that reads, all heads would be one task.
+    const int64_t whole_task = cost(unit) * (reads ? heads : 1);
+    const int64_t wanted = (whole_task + limit - 1) / limit, most = keys / kMinSplitKeys;
+    const int parts = int(std::max<int64_t>(1, std::min(wanted, most)));
     if (reads) unit.task_heads = int(std::clamp<int64_t>(limit * parts / cost(unit), 1, heads));
     const Unit whole = unit;
     const int step = ((keys + parts - 1) / parts + unit_keys - 1) / unit_keys * unit_keys;

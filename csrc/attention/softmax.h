@@ -32,6 +32,7 @@ inline Vec vexp2(Vec x) {
 }
 
 // As vexp2, for weights that are rounded to A: to 16 bits, a relative error below 8e-5 is enough.
+// That polynomial is below 1 at 0, so it is cut at -125: at -126 it would scale to a subnormal.
 template <class A>
 inline Vec vexp2_weight(Vec x) {
   if constexpr (sizeof(A) > 2) return vexp2(x);
@@ -117,7 +118,7 @@ RowTotals weigh_row(const float* scores, int padded, float exponent, float refer
 template <class A>
 float softmax_row(float* scores, int begin, int end, int padded, const ScoreMap& map,
                   RowState& state, A* weights) {
-  if (begin >= end) {
+  if (begin >= end) {  // no key, hence no reference either
     std::fill(weights, weights + padded, A{});
     return 1.0f;
   }
