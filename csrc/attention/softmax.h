@@ -7,43 +7,11 @@
 #include <algorithm>
 #include <limits>
 
-#include "common/simd.h"
+#include "common/exponential.h"
 
 namespace hotshoe {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-constexpr float kLog2E = 1.44269504088896341f;
-
-// (2^r - 1) / r for |r| <= 1/2, relative error below 5e-7.
-inline Vec vexp2_slope(Vec r) {
-  Vec p = vset(1.326472731e-3f);
-  p = vfma(p, r, vset(9.671512991e-3f));
-  p = vfma(p, r, vset(5.550733581e-2f));
-  p = vfma(p, r, vset(2.402224243e-1f));
-  return vfma(p, r, vset(6.931470037e-1f));
-}
-
-// 2^x, relative error below 2e-7 above -100, exactly 0 up to -126; x at most 127, NaN stays NaN.
-// Never scales to a subnormal number, which takes some processors a hundred times as long.
-inline Vec vexp2(Vec x) {
-  x = vmax(vset(-126.0f), x);
-  const Vec n = vround(x), r = x - n;
-  return vscale2(vfma(vexp2_slope(r), r, vset(1.0f)), n) - vset(0x1p-126f);
-}
-
-// As vexp2, for weights that are rounded to A: to 16 bits, a relative error below 8e-5 is enough.
-// That polynomial is below 1 at 0, so it is cut at -125: at -126 it would scale to a subnormal.
-template <class A>
-inline Vec vexp2_weight(Vec x) {
-  if constexpr (sizeof(A) > 2) return vexp2(x);
-  constexpr float kAtZero = 0.999928073f;
-  x = vmax(vset(-125.0f), x);
-  const Vec n = vround(x), r = x - n;
-  Vec p = vset(5.517167e-2f);
-  p = vfma(p, r, vset(2.42611125e-1f));
-  p = vfma(p, r, vset(6.93260986e-1f));
-  return vscale2(vfma(p, r, vset(kAtZero)), n) - vset(kAtZero * 0x1p-125f);
-}
 
 // tanh(x ln2 / 2), relative error below 2e-6 down to the smallest x; NaN stays NaN.
 // From 2^x - 1, which keeps its digits where 2^x is near 1.
@@ -99,8 +67,8 @@ RowTotals weigh_row(const float* scores, int padded, float exponent, float refer
   Vec largest = vset(kMinusInfinity), larger = largest, sum = vzero(), other = vzero();
   for (int i = 0; i < padded; i += 2 * VL) {
     const Vec s = vload(scores + i), t = vload(scores + i + VL);
-    const Vec a = vexp2_weight<A>(vfma(s, scale, shift));
-    const Vec b = vexp2_weight<A>(vfma(t, scale, shift));
+    const Vec a = vexp2_for<A>(vfma(s, scale, shift));
+    const Vec b = vexp2_for<A>(vfma(t, scale, shift));
     largest = vmax(largest, s);
     larger = vmax(larger, t);
     sum += a;

@@ -21,6 +21,8 @@ inline Vec operator+(Vec a, Vec b) { return {_mm512_add_ps(a.v, b.v)}; }
 inline Vec operator-(Vec a, Vec b) { return {_mm512_sub_ps(a.v, b.v)}; }
 inline Vec operator*(Vec a, Vec b) { return {_mm512_mul_ps(a.v, b.v)}; }
 inline Vec operator/(Vec a, Vec b) { return {_mm512_div_ps(a.v, b.v)}; }
+// a / b for results of 16 bits, relative error below 7e-5; zero where b is infinite.
+inline Vec vover_16(Vec a, Vec b) { return {_mm512_mul_ps(a.v, _mm512_rcp14_ps(b.v))}; }
 // a * b + c
 inline Vec vfma(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 // The second operand where either is NaN.

@@ -31,6 +31,8 @@ inline Vec operator+(Vec a, Vec b) { return {a.v + b.v}; }
 inline Vec operator-(Vec a, Vec b) { return {a.v - b.v}; }
 inline Vec operator*(Vec a, Vec b) { return {a.v * b.v}; }
 inline Vec operator/(Vec a, Vec b) { return {a.v / b.v}; }
+// a / b for results of 16 bits, as exactly as needed or more.
+inline Vec vover_16(Vec a, Vec b) { return a / b; }
 // a * b + c
 inline Vec vfma(Vec a, Vec b, Vec c) { return {a.v * b.v + c.v}; }
 // The second operand where either is NaN.

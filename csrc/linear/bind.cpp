@@ -13,23 +13,25 @@ using namespace nb::literals;
 namespace hotshoe {
 namespace {
 
-int64_t packed_nbytes(int dtype, int64_t n, int64_t k) {
-  return linear::Layout(DType(dtype), n, k).total_bytes();
+constexpr int kNoGate = -1;
+
+int64_t packed_nbytes(int dtype, int64_t n, int64_t k, bool gated) {
+  return linear::Layout(DType(dtype), n, k, gated).total_bytes();
 }
 
 void pack_rows(int dtype, uintptr_t packed, int64_t n, int64_t k, int64_t row_begin, int64_t rows,
-               int src_dtype, uintptr_t src, int64_t src_stride, uintptr_t scales) {
-  linear::pack_rows(linear::Layout(DType(dtype), n, k), (void*)packed,
+               int src_dtype, uintptr_t src, int64_t src_stride, uintptr_t scales, bool gated) {
+  linear::pack_rows(linear::Layout(DType(dtype), n, k, gated), (void*)packed,
                     {row_begin, rows, DType(src_dtype), (const void*)src, src_stride,
                      (const float*)scales});
 }
 
 void linear_(int dtype, uintptr_t packed, int64_t n, int64_t k, int64_t m, int x_dtype,
              uintptr_t x, int64_t x_stride, uintptr_t bias, int y_dtype, uintptr_t y,
-             int64_t y_stride) {
-  linear::linear({linear::Layout(DType(dtype), n, k), (const void*)packed, m, DType(x_dtype),
-                  (const void*)x, x_stride, (const float*)bias, DType(y_dtype), (void*)y,
-                  y_stride});
+             int64_t y_stride, int gate) {
+  linear::linear({linear::Layout(DType(dtype), n, k, gate != kNoGate), (const void*)packed, m,
+                  DType(x_dtype), (const void*)x, x_stride, (const float*)bias, DType(y_dtype),
+                  (void*)y, y_stride, gate});
 }
 
 }  // namespace
@@ -37,10 +39,13 @@ void linear_(int dtype, uintptr_t packed, int64_t n, int64_t k, int64_t m, int x
 void bind_linear(nb::module_& m) {
   linear::prepare_process();
   using Unlocked = nb::call_guard<nb::gil_scoped_release>;
-  m.def("linear_packed_nbytes", &packed_nbytes, "dtype"_a, "n"_a, "k"_a,
-        "Bytes of a packed [n, k] weight of dtype 0 float32, 1 bfloat16 or 3 int8.");
+  m.def("linear_packed_nbytes", &packed_nbytes, "dtype"_a, "n"_a, "k"_a, "gated"_a = false,
+        "Bytes of a packed [n, k] weight of dtype 0 float32, 1 bfloat16 or 3 int8.\n\n"
+        "gated: it has n / 2 rows of gates, then as many of ups; see `linear`.\n\n"
+        "Raises:\n    ValueError: a dtype that is not packed, or sizes that cannot be.");
   m.def("linear_pack_rows", &pack_rows, "dtype"_a, "packed"_a, "n"_a, "k"_a, "row_begin"_a,
-        "rows"_a, "src_dtype"_a, "src"_a, "src_stride"_a, "scales"_a = 0, Unlocked(),
+        "rows"_a, "src_dtype"_a, "src"_a, "src_stride"_a, "scales"_a = 0,
+        "gated"_a = false, Unlocked(),
         "Pack rows [row_begin, row_begin + rows) of an [n, k] weight into `packed`.\n\n"
         "src is their row-major address, src_stride its elements per row. Rows may come in any\n"
         "order and in any cuts; all must have come before the weight is used. src has the packed\n"
@@ -48,14 +53,17 @@ void bind_linear(nb::module_& m) {
         "is int8 with `scales`, the address of float32 [rows].\n\n"
         "Raises:\n    ValueError: rows outside the weight, or dtypes that do not go together.");
   m.def("linear", recorded(&linear_), "dtype"_a, "packed"_a, "n"_a, "k"_a, "m"_a, "x_dtype"_a,
-        "x"_a, "x_stride"_a, "bias"_a, "y_dtype"_a, "y"_a, "y_stride"_a, Unlocked(),
+        "x"_a, "x_stride"_a, "bias"_a, "y_dtype"_a, "y"_a, "y_stride"_a, "gate"_a = kNoGate,
+        Unlocked(),
         "y[m, n] = x[m, k] W^T + bias for a packed weight; strides count elements between rows.\n\n"
+        "gate: for a weight that is packed gated, which activation: 0 silu, 1 gelu, 2 gelu_tanh.\n"
+        "y[m, n / 2] is then act(gates) * ups, where both are such results in float32.\n\n"
         "x has the weight's dtype, or any float for int8: its rows are then quantised each on its\n"
         "own (symmetric, nearest even). y has any float dtype; bias is the address of float32 [n],\n"
         "or 0. Sums are float32, exact for int8. A row's result depends neither on the number of\n"
         "threads nor on the other rows, except that on AMX bfloat16 rounds differently up to 4\n"
         "rows and above. A row that holds a NaN gives NaN.\n\n"
-        "Raises:\n    ValueError: dtypes that do not go together.");
+        "Raises:\n    ValueError: dtypes that do not go together, or an unknown activation.");
 }
 
 }  // namespace hotshoe

@@ -1,5 +1,5 @@
 // From a tile's sums to y: those of spans of k are added, int8 sums are scaled, the bias is added,
-// the result is rounded.
+// ups are multiplied by their gates, the result is rounded.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,9 @@ namespace hotshoe::linear {
 
 // What belongs to the columns of one panel; pointers to its first one.
 struct Columns {
-  int64_t n;              // columns that exist; the arrays of int8 are padded to 16
+  int64_t n;              // columns of y that exist; the arrays of int8 are padded to 16
   const float* bias;      // or null
+  const float* up_bias;   // of ups, where `bias` is that of gates
   const float* w_scales;  // int8 only
   const int32_t* w_sums;
   int unsigned_shift;  // sums are too large by w_sums << this; 0 when x is signed
@@ -22,7 +23,7 @@ struct Columns {
 // The rows of a tile whose sums have yet to become y, or part of those carried to the next span.
 struct Epilogue {
   int64_t rows = 0;
-  void (*write)(Epilogue&, int64_t);  // write_rows or carry_rows for these operands
+  void (*write)(Epilogue&, int64_t);  // one of the functions below for these operands
   const void* sums;
   void* carried;  // sums of the spans before, [rows][kTileCols]; or null
   void* y;
@@ -65,29 +66,20 @@ void carry_rows(Epilogue& e, int64_t n) {
   e.rows -= n;
 }
 
-// kScaled: sums of int8 products. kWhole: all columns of a tile exist.
-template <class T, bool kScaled, bool kWhole>
-void write_rows(Epilogue& e, int64_t n) {
-  const Columns& columns = e.columns;
-  const float* bias = columns.bias;
+// Writes n rows of y, by write_row(to, value): value(c, bias, lanes) are results from column c of
+// the tile on, to which lanes of `bias` are added if it is not null. kScaled: sums of int8 products.
+template <class T, bool kScaled, class F>
+inline __attribute__((always_inline)) void write_each(Epilogue& e, int64_t n, const F& write_row) {
   const auto* sums = (const float*)e.sums;
   const auto* carried = (const float*)e.carried;
   auto* y = (T*)e.y;
   for (int64_t r = 0; r < n; ++r, y += e.y_stride, sums += kTileCols) {
     __builtin_prefetch(y + kRowsAhead * e.y_stride, 1);
-    const auto value = [&](int64_t c, auto lanes) {
+    write_row(y, [&](int64_t c, const float* bias, auto lanes) {
       Vec v = total<kScaled>(sums, carried, c);
-      if constexpr (kScaled) v = scaled(to_words(v), columns, c, e.x_scales[r]);
-      return bias ? v + load(bias + c, lanes) : v;
-    };
-    if constexpr (kWhole) {
-      for (int64_t c = 0; c < kTileCols; c += 2 * VL) {
-        vstore_pair(y + c, value(c, WholeVector{}), value(c + VL, WholeVector{}));
-      }
-    } else {
-      for_vectors(columns.n,
-                  [&](int64_t c, auto lanes) { store(y + c, value(c, lanes), lanes); });
-    }
+      if constexpr (kScaled) v = scaled(to_words(v), e.columns, c, e.x_scales[r]);
+      return bias ? v + load(bias, lanes) : v;
+    });
     if (carried) carried += kTileCols;
   }
   e.y = y;
@@ -95,6 +87,35 @@ void write_rows(Epilogue& e, int64_t n) {
   e.carried = (void*)carried;
   if (kScaled) e.x_scales += n;
   e.rows -= n;
+}
+
+// kWhole: all columns of a tile exist.
+template <class T, bool kScaled, bool kWhole>
+void write_rows(Epilogue& e, int64_t n) {
+  const float* const bias = e.columns.bias;
+  write_each<T, kScaled>(e, n, [&](T* y, const auto& value) {
+    const auto at = [&](int64_t c, auto lanes) { return value(c, bias ? bias + c : bias, lanes); };
+    if constexpr (kWhole) {
+      for (int64_t c = 0; c < kTileCols; c += 2 * VL) {
+        vstore_pair(y + c, at(c, WholeVector{}), at(c + VL, WholeVector{}));
+      }
+    } else {
+      for_vectors(e.columns.n, [&](int64_t c, auto lanes) { store(y + c, at(c, lanes), lanes); });
+    }
+  });
+}
+
+// The tile's first block are gates, its second what they multiply.
+template <class T, bool kScaled, class Act>
+void write_gated_rows(Epilogue& e, int64_t n) {
+  const float *const bias = e.columns.bias, *const up_bias = e.columns.up_bias;
+  write_each<T, kScaled>(e, n, [&](T* y, const auto& value) {
+    for_vectors(e.columns.n, [&](int64_t c, auto lanes) {
+      const Vec gate = value(c, bias ? bias + c : bias, lanes);
+      const Vec up = value(kBlockRows + c, bias ? up_bias + c : bias, lanes);
+      store(y + c, Act{}.template apply<T>(gate) * up, lanes);
+    });
+  });
 }
 
 }  // namespace hotshoe::linear

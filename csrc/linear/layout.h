@@ -6,6 +6,9 @@
 //   float32   [N/16][K][16]
 //   int8      [N/16][K/4][16][4], then float scale[N] and int32 sum_k W[N], both padded to 16
 // N is padded to 16; K to what an AMX tile takes (64 bytes of one row). Padding is zero.
+//
+// A gated weight has N/2 rows of gates and then as many of ups. Blocks of either come in turn, so
+// that a gate and what it multiplies are sums of the same tile; each half of N is padded.
 #pragma once
 
 #include <cstddef>
@@ -39,21 +42,29 @@ inline int element_bytes(DType dtype) {
 struct Layout {
   DType dtype;
   int64_t n, k;
+  int64_t parts;        // 2: gates and ups; else 1
+  int64_t part_rows;    // n / parts
   int64_t blocks;       // of 16 rows
   int64_t group;        // values of k side by side
   int64_t block_bytes;  // one block, K padding included
 
-  Layout(DType dtype, int64_t n, int64_t k) : dtype(dtype), n(n), k(k) {
+  Layout(DType dtype, int64_t n, int64_t k, bool gated = false)
+      : dtype(dtype), n(n), k(k), parts(gated ? 2 : 1), part_rows(n / parts) {
     const int size = element_bytes(dtype);
     if (n < 1 || k < 1) throw std::invalid_argument("N and K must be at least 1");
     if (dtype == DType::i8 && k > kMaxInt8K) {
       throw std::invalid_argument("K of int8 weights must be at most " + std::to_string(kMaxInt8K));
     }
-    blocks = divide_up(n, kBlockRows);
+    if (gated && n % 2) throw std::invalid_argument("N of a gated weight must be even");
+    blocks = parts * divide_up(part_rows, kBlockRows);
     group = kGroupBytes / size;
     block_bytes = round_up(k * size, kLineBytes) * kBlockRows;
   }
 
+  // Where a row of a part, or its padding, lies among all rows of all blocks.
+  int64_t place(int64_t part, int64_t row) const {
+    return (row / kBlockRows * parts + part) * kBlockRows + row % kBlockRows;
+  }
   int64_t groups() const { return divide_up(k, group); }
   int64_t padded_n() const { return blocks * kBlockRows; }
   int64_t weight_bytes() const { return blocks * block_bytes; }
@@ -61,7 +72,7 @@ struct Layout {
     return weight_bytes() + (dtype == DType::i8 ? padded_n() * (4 + 4) : 0);
   }
 
-  // int8 only.
+  // int8 only; in the order of `place`.
   float* scales(void* packed) const { return (float*)((char*)packed + weight_bytes()); }
   int32_t* sums(void* packed) const { return (int32_t*)(scales(packed) + padded_n()); }
   const float* scales(const void* packed) const { return scales(const_cast<void*>(packed)); }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "activation/gates.h"
 #include "common/parallel.h"
 #include "common/rows.h"
 #include "linear/epilogue.h"
@@ -159,7 +160,8 @@ class Pass {
   Pass(const Call& call, const Kernel& kernel, const XRows& x, int64_t m_begin, int64_t rows,
        int64_t tiles_per_part)
       : call_(call), kernel_(kernel), x_(x), m_begin_(m_begin), rows_(rows) {
-    panels_ = divide_up(call.layout.blocks, kernel.max_blocks);
+    panel_blocks_ = std::max<int64_t>(kernel.max_blocks, call.layout.parts);
+    panels_ = divide_up(call.layout.blocks, panel_blocks_);
     tiles_ = divide_up(rows, kernel.max_rows);
     groups_ = round_up(call.layout.k, kernel.k_unit) / call.layout.group;
     const int64_t spans = kernel.max_span ? divide_up(groups_, kernel.max_span) : 1;
@@ -175,7 +177,7 @@ class Pass {
 
   void run() const {
     const int64_t tasks = panels_ * parts_;
-    const int64_t bytes = call_.layout.block_bytes * kernel_.max_blocks;
+    const int64_t bytes = call_.layout.block_bytes * panel_blocks_;
     const int64_t products = bytes / kGroupBytes * call_.layout.group * rows_ / parts_;
     const int64_t least = std::min(divide_up(kMinThreadBytes, bytes),
                                    divide_up(kMinThreadProducts, products));
@@ -193,7 +195,7 @@ class Pass {
 
  private:
   const char* panel_address(int64_t panel) const {
-    return (const char*)call_.weights + panel * kernel_.max_blocks * call_.layout.block_bytes;
+    return (const char*)call_.weights + panel * panel_blocks_ * call_.layout.block_bytes;
   }
 
   int64_t tile_begin(int64_t tile) const {
@@ -208,7 +210,6 @@ class Pass {
     // Each tile of this panel fetches its share of the panel that this thread needs next.
     const char* ahead = panel_address(next % panels_);
     const int64_t step = divide_up(kLineBytes, last - first);
-    const int64_t column = panel * kernel_.max_blocks * kBlockRows;
     const int64_t sums_bytes = kernel_.max_rows * kTileCols * 4;
     // As much in every task: sums may wait in it to become y.
     const int64_t tiles_carried = span_ < groups_ ? divide_up(tiles_, parts_) : 0;
@@ -216,13 +217,11 @@ class Pass {
     Tile t;
     t.x_stride = x_.strip_bytes;
     t.block_bytes = call_.layout.block_bytes;
-    t.blocks = int(std::min<int64_t>(kernel_.max_blocks,
-                                     call_.layout.blocks - panel * kernel_.max_blocks));
+    const int64_t blocks = std::min(panel_blocks_, call_.layout.blocks - panel * panel_blocks_);
     t.prefetch_step = step;
     t.before = &epilogue;
     for (int64_t group = 0; group < groups_; group += span_) {
       t.groups = std::min(span_, groups_ - group);
-      t.w = panel_address(panel) + group * kLineBytes;
       for (int64_t tile = first; tile < last; ++tile) {
         const int64_t row = tile_begin(tile);
         char* carried = tiles_carried ? sums + (1 + tile - first) * sums_bytes : nullptr;
@@ -230,25 +229,37 @@ class Pass {
         t.x = x_.data + row / kernel_.strip_rows * x_.strip_bytes +
               group * kernel_.strip_rows * kGroupBytes;
         t.rows = int(tile_begin(tile + 1) - row);
-        t.prefetch = ahead + ((tile - first) * groups_ + group) * step;
-        t.sums = carry && group == 0 ? carried : sums;
+        char* to = carry && group == 0 ? carried : sums;
         // Sums become y while they are close: at once, or beside the next tile where units compute
         // it that wake up slowly from a pause.
-        kernel_.run(t);
+        for (int64_t block = 0; block < blocks; block += kernel_.max_blocks) {
+          const int64_t offset = block * t.block_bytes;
+          t.blocks = int(std::min<int64_t>(kernel_.max_blocks, blocks - block));
+          t.w = panel_address(panel) + offset + group * kLineBytes;
+          t.prefetch = ahead + offset + ((tile - first) * groups_ + group) * step;
+          t.sums = to + block * kBlockRows * 4;
+          kernel_.run(t);
+        }
+        t.sums = to;
         epilogue = carry ? carrying(t, group ? carried : nullptr)
-                         : make_epilogue(t, carried, row, column);
+                         : make_epilogue(t, carried, row, panel);
         if (!kernel_.finish) epilogue.advance(t.rows);
       }
     }
   }
 
-  Columns columns(int64_t first) const {
+  // Columns of y in a panel: those of both blocks, or of gates multiplied by ups.
+  int64_t panel_columns() const { return panel_blocks_ / call_.layout.parts * kBlockRows; }
+
+  Columns columns(int64_t panel) const {
     const Layout& layout = call_.layout;
-    const int64_t n = std::min<int64_t>(kernel_.max_blocks * kBlockRows, layout.n - first);
+    const int64_t first = panel * panel_columns(), place = panel * panel_blocks_ * kBlockRows;
+    const int64_t n = std::min(panel_columns(), layout.part_rows - first);
     const float* bias = call_.bias ? call_.bias + first : nullptr;
-    if (kernel_.float_sums) return {n, bias, nullptr, nullptr, 0};
-    return {n, bias, layout.scales(call_.weights) + first, layout.sums(call_.weights) + first,
-            kernel_.form == Form::u8 ? kShiftOfU8 : 0};
+    const float* up_bias = bias ? bias + layout.part_rows : nullptr;
+    if (kernel_.float_sums) return {n, bias, up_bias, nullptr, nullptr, 0};
+    return {n, bias, up_bias, layout.scales(call_.weights) + place,
+            layout.sums(call_.weights) + place, kernel_.form == Form::u8 ? kShiftOfU8 : 0};
   }
 
   // Nothing is left to do with the first span's sums: they lie where they are carried.
@@ -257,26 +268,39 @@ class Pass {
     return {t.rows, kernel_.float_sums ? carry_rows<false> : carry_rows<true>, t.sums, carried};
   }
 
-  Epilogue make_epilogue(const Tile& t, void* carried, int64_t row, int64_t column) const {
+  Epilogue make_epilogue(const Tile& t, void* carried, int64_t row, int64_t panel) const {
     Epilogue e;
     visit_float(int(call_.y_dtype), [&](auto type) {
       using Y = decltype(type);
-      constexpr decltype(Epilogue::write) kWriters[2][2] = {
-          {write_rows<Y, false, false>, write_rows<Y, false, true>},
-          {write_rows<Y, true, false>, write_rows<Y, true, true>}};
-      const Columns c = columns(column);
-      const auto write = kWriters[x_.scales != nullptr][c.n == kTileCols];
+      const Columns c = columns(panel);
+      const auto write = call_.layout.parts > 1 ? gated_writer<Y>() : writer<Y>(c);
       e = {t.rows, write, t.sums, carried,
-           (Y*)call_.y + (m_begin_ + row) * call_.y_stride + column, call_.y_stride,
-           x_.scales ? x_.scales + row : nullptr, c};
+           (Y*)call_.y + (m_begin_ + row) * call_.y_stride + panel * panel_columns(),
+           call_.y_stride, x_.scales ? x_.scales + row : nullptr, c};
     });
     return e;
+  }
+
+  template <class Y>
+  decltype(Epilogue::write) writer(const Columns& c) const {
+    constexpr decltype(Epilogue::write) kWriters[2][2] = {
+        {write_rows<Y, false, false>, write_rows<Y, false, true>},
+        {write_rows<Y, true, false>, write_rows<Y, true, true>}};
+    return kWriters[x_.scales != nullptr][c.n == kTileCols];
+  }
+
+  template <class Y>
+  decltype(Epilogue::write) gated_writer() const {
+    return visit_activation(call_.gate, [&](auto act) {
+      using Act = decltype(act);
+      return x_.scales ? write_gated_rows<Y, true, Act> : write_gated_rows<Y, false, Act>;
+    });
   }
 
   const Call& call_;
   const Kernel& kernel_;
   const XRows& x_;
-  int64_t m_begin_, rows_, panels_, tiles_, groups_, span_, chunks_, parts_;
+  int64_t m_begin_, rows_, panel_blocks_, panels_, tiles_, groups_, span_, chunks_, parts_;
 };
 
 void check(const Call& call) {
@@ -286,6 +310,7 @@ void check(const Call& call) {
   }
   visit_float(int(call.x_dtype), [](auto) {});
   visit_float(int(call.y_dtype), [](auto) {});
+  if (call.layout.parts > 1) visit_activation(call.gate, [](auto) {});
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// y = x W^T + bias over packed weights.
+// y = x W^T + bias over packed weights, or act(gate) * up of these.
 #pragma once
 
 #include "linear/layout.h"
@@ -17,6 +17,7 @@ struct Call {
   DType y_dtype;
   void* y;
   int64_t y_stride;
+  int gate;  // of a gated weight, whose y has n / 2 columns: activation code
 };
 
 void linear(const Call& call);

@@ -15,7 +15,7 @@ struct Rows {
 };
 
 // Writes `rows` into their place in `packed`. Rows may come in any order and in any cuts; the
-// padding of N is written with the last row. Weights keep their type, or are quantised to
+// padding of a part is written with its last row. Weights keep their type, or are quantised to
 // int8: per row, symmetric, to nearest even.
 void pack_rows(const Layout& layout, void* packed, const Rows& rows);
 

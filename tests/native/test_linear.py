@@ -5,6 +5,7 @@ from types import ModuleType
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from hotshoe_native import MAX_INT8_K
@@ -15,6 +16,7 @@ SHAPES = [
     (70, 97, 1100),  # several spans on AMX tiles
 ]
 NAN = float("nan")
+UNIT = {torch.float32: 0.0, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}  # half a step
 FLOAT16_TINY = 2.0**-25  # half of float16's smallest step
 
 
@@ -24,11 +26,20 @@ def native(native_or_emulated: ModuleType) -> ModuleType:
 
 
 class Packed:
-    """A weight packed in one piece, or as `cuts` say, in any order."""
+    """A weight packed in one piece, or as `cuts` say, in any order; gated where `gate` is given."""
 
-    def __init__(self, native: ModuleType, w: Tensor, dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self,
+        native: ModuleType,
+        w: Tensor,
+        dtype: torch.dtype | None = None,
+        gate: int | None = None,
+    ) -> None:
         self.native, self.dtype, (self.n, self.k) = native, dtype or w.dtype, w.shape
-        nbytes = native.linear_packed_nbytes(CODES[self.dtype], self.n, self.k)
+        self.gate, self.columns = gate, self.n if gate is None else self.n // 2
+        nbytes = native.linear_packed_nbytes(
+            CODES[self.dtype], self.n, self.k, gated=gate is not None
+        )
         self.memory = torch.full((nbytes + 64,), 0x7F, dtype=torch.uint8)
         self.offset = -self.memory.data_ptr() % 64
         self.bytes = self.memory[self.offset : self.offset + nbytes]
@@ -38,6 +49,7 @@ class Packed:
             *(CODES[self.dtype], self.bytes.data_ptr(), self.n, self.k, begin, len(rows)),
             *(CODES[rows.dtype], rows.data_ptr(), rows.stride(0)),
             scales.data_ptr() if scales is not None else 0,
+            gated=self.gate is not None,
         )
         return self
 
@@ -46,7 +58,7 @@ class Packed:
     ) -> Tensor:
         """Run the kernel into a poisoned tensor with margins; nothing beside y may be written."""
         m, margin = len(x), 5
-        room = torch.full((m + 2, self.n + 2 * margin), NAN, dtype=y_dtype or x.dtype)
+        room = torch.full((m + 2, self.columns + 2 * margin), NAN, dtype=y_dtype or x.dtype)
         y = room[1:-1, margin:-margin]
         self.native.linear(
             *(CODES[self.dtype], self.bytes.data_ptr(), self.n, self.k, m),
@@ -57,13 +69,16 @@ class Packed:
                 bias.data_ptr() if bias is not None else 0,
             ),
             *(CODES[y.dtype], y.data_ptr(), y.stride(0)),
+            **({} if self.gate is None else {"gate": self.gate}),
         )
         assert int(room.isnan().sum() - y.isnan().sum()) == room.numel() - y.numel()
         return y
 
 
-def pack(native: ModuleType, w: Tensor, dtype: torch.dtype | None = None) -> Packed:
-    return Packed(native, w, dtype).put(0, w)
+def pack(
+    native: ModuleType, w: Tensor, dtype: torch.dtype | None = None, gate: int | None = None
+) -> Packed:
+    return Packed(native, w, dtype, gate).put(0, w)
 
 
 def strided(rng: torch.Generator, m: int, k: int, dtype: torch.dtype) -> Tensor:
@@ -84,11 +99,9 @@ def quantized(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 def assert_close(y: Tensor, want: Tensor, magnitude: Tensor) -> None:
     """Within the rounding of float32 sums, whose terms add up to `magnitude`, and of y itself."""
-    unit = {torch.float32: 0.0, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}[y.dtype]
     error = (y.double() - want).abs()
-    assert bool((error <= 1e-6 * magnitude + unit * want.abs() + FLOAT16_TINY).all()), float(
-        error.max()
-    )
+    allowed = 1e-6 * magnitude + UNIT[y.dtype] * want.abs() + FLOAT16_TINY
+    assert bool((error <= allowed).all()), float(error.max())
 
 
 @pytest.mark.parametrize(("m", "n", "k"), SHAPES)
@@ -239,14 +252,79 @@ def test_many_rows_on_any_number_of_threads(
     assert torch.equal(torch.cat(pieces), y)
 
 
+def gated(gates: Tensor, ups: Tensor, kind: int) -> Tensor:
+    functions = (F.silu, F.gelu, lambda x: F.gelu(x, approximate="tanh"))
+    return functions[kind](gates) * ups
+
+
+@pytest.mark.parametrize(
+    ("m", "inner", "k"), [(1, 1, 3), (5, 16, 64), (33, 75, 65), (70, 97, 1100)]
+)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.int8])
+@pytest.mark.parametrize("kind", range(3))
+def test_gates_multiply_in_the_product(
+    native: ModuleType,
+    rng: torch.Generator,
+    kind: int,
+    dtype: torch.dtype,
+    m: int,
+    inner: int,
+    k: int,
+) -> None:
+    x_dtype = torch.bfloat16 if dtype == torch.int8 else dtype
+    w, x = strided(rng, 2 * inner, k, x_dtype), strided(rng, m, k, x_dtype)
+    w *= 2 * k**-0.5  # gates within a few units, where activations bend
+    bias = torch.randn(2 * inner, generator=rng)
+    wide, rows = w.double(), x.double()
+    if dtype == torch.int8:
+        (qw, w_scale), (qx, x_scale) = quantized(w), quantized(x)
+        wide, rows = qw * w_scale.double()[:, None], qx * x_scale.double()[:, None]
+    linear = pack(native, w, dtype, kind)
+    for y_dtype in (x_dtype, torch.float32, torch.float16):
+        for offset in (None, bias):
+            both = rows @ wide.T + (0 if offset is None else offset)
+            error = 1e-6 * (rows.abs() @ wide.abs().T + (0 if offset is None else offset.abs()))
+            (gates, ups), (e_gates, e_ups) = both.chunk(2, 1), error.chunk(2, 1)
+            want = gated(gates, ups, kind)
+            # No activation is steeper than 1.13; for 16-bit results all are within 1.4e-4.
+            narrow = 0 if y_dtype == torch.float32 else 2e-4
+            allowed = (1.13 * e_gates + 1e-6 * gates.abs()) * ups.abs() + gates.abs() * e_ups
+            allowed += (UNIT[y_dtype] + narrow) * want.abs() + FLOAT16_TINY
+            found = (linear(x, offset, y_dtype).double() - want).abs()
+            assert bool((found <= allowed).all()), float((found - allowed).max())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.int8])
+def test_gated_rows_are_the_same_however_they_come(
+    native: ModuleType, rng: torch.Generator, dtype: torch.dtype
+) -> None:
+    x_dtype = torch.float32 if dtype == torch.int8 else dtype
+    w, x = strided(rng, 2 * 45, 1200, x_dtype), strided(rng, 530, 1200, x_dtype)
+    linear = pack(native, w, dtype, 0)
+    cuts = [0, 7, 40, 52, 90]  # one part has gates and ups
+    for order in itertools.permutations(range(4)):
+        parts = Packed(native, w, dtype, 0)
+        for i in order:
+            parts.put(cuts[i], w[cuts[i] : cuts[i + 1]])
+        assert torch.equal(parts.bytes, linear.bytes)
+    want = linear(x)
+    for threads in (1, 2, 3):
+        native.set_threads(threads)
+        assert torch.equal(linear(x), want)
+    few = 5 if "amx" in native.info()["isa"] and dtype == torch.bfloat16 else 1
+    for rows in (few, 16, 33, 257):
+        assert torch.equal(linear(x[:rows]), want[:rows])
+
+
+@pytest.mark.parametrize("gate", [None, 0, 1, 2])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.int8])
 @pytest.mark.parametrize("poison", [NAN, float("inf")])
 def test_poisoned_row_spoils_only_itself(
-    native: ModuleType, rng: torch.Generator, dtype: torch.dtype, poison: float
+    native: ModuleType, rng: torch.Generator, dtype: torch.dtype, poison: float, gate: int | None
 ) -> None:
     x_dtype = torch.float32 if dtype == torch.int8 else dtype
     w, x = strided(rng, 40, 100, x_dtype), strided(rng, 9, 100, x_dtype)
-    linear = pack(native, w, dtype)
+    linear = pack(native, w, dtype, gate)
     clean = linear(x)
     x[4, 37] = poison
     y = linear(x)
@@ -260,6 +338,10 @@ def test_misuse_is_refused(native: ModuleType) -> None:
         native.linear_packed_nbytes(2, 16, 8)
     with pytest.raises(ValueError, match="N and K must be at least 1"):
         native.linear_packed_nbytes(0, 16, 0)
+    with pytest.raises(ValueError, match="N of a gated weight must be even"):
+        native.linear_packed_nbytes(0, 15, 8, gated=True)
+    with pytest.raises(ValueError, match="activation code 3 is unknown"):
+        pack(native, torch.zeros(16, 8), gate=3)(torch.zeros(1, 8))
     with pytest.raises(ValueError, match="rows 9 to 25 are not within the 16 rows"):
         Packed(native, w).put(9, w)
     with pytest.raises(ValueError, match="only int8 weights are packed from another dtype"):

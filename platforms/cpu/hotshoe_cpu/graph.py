@@ -34,6 +34,7 @@ RECORDED = frozenset(
         "attention",
         "embedding",
         "gated_activation",
+        "gated_mlp",
         "linear",
         "rms_norm",
         "rotary_and_cache",

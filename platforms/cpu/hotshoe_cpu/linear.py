@@ -2,6 +2,7 @@
 
 bfloat16 and float32 as they are, and int8 weights per channel with activations quantised per
 token inside the kernel. Weights are packed part by part, so that no second copy is ever whole.
+`hotshoe_cpu.mlp` uses the same kernel for gates and what they multiply.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from hotshoe_cpu.native import DTYPE_CODES, judge, kernels
 from hotshoe_native import MAX_INT8_K
 
 PACKED = ("float32", "bfloat16")
+NO_GATE = -1
 CODES = {torch_dtype(name): code for name, code in DTYPE_CODES.items()} | {torch.int8: 3}
 #: What the int8 kernel computes; weights are quantised while they load, or by the checkpoint.
 INT8_WEIGHTS = (QuantSpec("int8", "channel", online=True), QuantSpec("int8", "channel"))
@@ -40,12 +42,21 @@ def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
 
 
 class Linear:
-    """See `hotshoe.slots.LinearOp`."""
+    """See `hotshoe.slots.LinearOp`.
 
-    def __init__(self, spec: LinearSpec, facts: DeviceFacts) -> None:
+    Args:
+        spec: What to compute.
+        facts: The device.
+        gate: Code of an activation: results are the first half of the columns, through it, times
+            the second half. None for all columns as they are.
+    """
+
+    def __init__(self, spec: LinearSpec, facts: DeviceFacts, gate: int | None = None) -> None:
         self._native = kernels(facts)
         self._kernel = self._native.linear
         self._n, self._k = spec.out_features, spec.in_features
+        self._gated, self._gate = gate is not None, NO_GATE if gate is None else gate
+        self._columns = self._n // 2 if self._gated else self._n
         self._dtype = torch.int8 if spec.weight is not None else torch_dtype(spec.dtype)
         self._y_dtype = torch_dtype(spec.out_dtype or spec.dtype)
         self._x_code, self._y_code = CODES[torch_dtype(spec.dtype)], CODES[self._y_dtype]
@@ -56,7 +67,7 @@ class Linear:
 
     def load(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
         code = CODES[self._dtype]
-        nbytes = self._native.linear_packed_nbytes(code, self._n, self._k)
+        nbytes = self._native.linear_packed_nbytes(code, self._n, self._k, self._gated)
         self._packed = torch.empty(nbytes, dtype=torch.uint8)
         self._native.advise_huge_pages(self._packed.data_ptr(), nbytes)
         self._weight = (code, self._packed.data_ptr(), self._n, self._k)
@@ -85,11 +96,12 @@ class Linear:
             part.data_ptr(),
             part.stride(0),
             0 if flat is None else flat.data_ptr(),
+            self._gated,
         )
 
     def __call__(self, x: Tensor) -> Tensor:
-        rows, n = x.size(0), self._n
-        y = torch.empty(rows, n, dtype=self._y_dtype)
+        rows, columns = x.size(0), self._columns
+        y = torch.empty(rows, columns, dtype=self._y_dtype)
         self._kernel(
             *self._weight,
             rows,
@@ -99,7 +111,8 @@ class Linear:
             self._bias_address,
             self._y_code,
             y.data_ptr(),
-            n,
+            columns,
+            self._gate,
         )
         return y
 

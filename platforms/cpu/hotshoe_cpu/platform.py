@@ -82,6 +82,7 @@ class CpuPlatform(Platform):
             embedding,
             graph,
             linear,
+            mlp,
             norm,
             rotary,
             sampling,
@@ -102,6 +103,7 @@ class CpuPlatform(Platform):
             Candidate(
                 "gated_activation", "native", activation.supports, activation.GatedActivation
             ),
+            Candidate("gated_mlp", "native", mlp.supports, mlp.GatedMlp),
             Candidate("embedding", "native", embedding.supports, embedding.Embedding),
             Candidate("sample", "native", sampling.supports, sampling.Sample),
             Candidate("graph", "native", graph.supports, graph.Graph),

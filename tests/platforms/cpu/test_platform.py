@@ -47,13 +47,11 @@ def test_facts() -> None:
 
 #: Slots of asynchronous devices.
 ASYNCHRONOUS = {"transfer"}
-#: Blocks that are made of other slots' operations.
-COMPOSED = {name for name, slot in SLOTS.items() if slot.composed_of}
 
 
 def test_candidates_cover_every_slot() -> None:
     platform = CpuPlatform()
-    assert {c.slot for c in platform.candidates()} == set(SLOTS) - ASYNCHRONOUS - COMPOSED
+    assert {c.slot for c in platform.candidates()} == set(SLOTS) - ASYNCHRONOUS
     Selector(SLOTS, platform.candidates(), platform.facts())  # names are unique
 
 
