@@ -84,11 +84,18 @@ void value_tiles(const ValueJob<bf16>& job, int row, int dim) {
   const int64_t out_bytes = job.out_stride * 4, p_bytes = job.p_stride * 2;
   const int64_t value_bytes = job.value_step * 2;
   tile_memory_barrier();
-  TILE_LOAD(0, out, out_bytes);
-  TILE_LOAD(1, out + kTileWidth, out_bytes);
-  if (Tall) {
-    TILE_LOAD(2, below, out_bytes);
-    TILE_LOAD(3, below + kTileWidth, out_bytes);
+  if (job.first) {
+    TILE_ZERO(0);
+    TILE_ZERO(1);
+    TILE_ZERO(2);
+    TILE_ZERO(3);
+  } else {
+    TILE_LOAD(0, out, out_bytes);
+    TILE_LOAD(1, out + kTileWidth, out_bytes);
+    if (Tall) {
+      TILE_LOAD(2, below, out_bytes);
+      TILE_LOAD(3, below + kTileWidth, out_bytes);
+    }
   }
   for (int i = 0; i < job.num_segments; ++i) {
     for (int step = 0; step < job.segments[i].steps; step += kTileSteps) {

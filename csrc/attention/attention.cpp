@@ -115,7 +115,7 @@ class TaskRun {
     }
   }
 
-  void store() {
+  void store_all() {
     for_rows([&](int head, int row, int at) {
       store_row(head, row, s_.out(at), s_.states[at].sum);
     });
@@ -178,10 +178,12 @@ class TaskRun {
   }
 
   // Scales and rounds one row of the accumulator into the output.
-  void store_row(int head, int row, float* out, float sum) {
+  void store_row(int head, int row, const float* out, float sum) {
     const Vec factor = vset(sum == 0.0f ? 0.0f : 1.0f / sum);
-    for (int d = 0; d < args_.head_dim; d += VL) vstore(out + d, vload(out + d) * factor);
-    convert_row(out, result_of(head, row), args_.head_dim);
+    T* to = result_of(head, row);
+    for_vectors(args_.head_dim, [&](int64_t d, auto lanes) {
+      store(to + d, load(out + d, lanes) * factor, lanes);
+    });
   }
 
   void start() {
@@ -197,7 +199,6 @@ class TaskRun {
       s_.states[at] = sink ? RowState{args_.sinks[query_head(head, row)] / map_.unit, 1.0f}
                            : RowState{kMinusInfinity, 0.0f};
     });
-    std::fill(s_.out(0), s_.out(heads_ * head_rows_), 0.0f);
   }
 
   // Of the first head; those of the others follow `head_stride` apart.
@@ -254,7 +255,7 @@ class TaskRun {
       const int begin = args_.window > 0 ? std::clamp(position - args_.window + 1, 0, end) : 0;
       const float rescale = softmax_row(s_.scores(at), begin, end, padded, map_, s_.states[at],
                                         s_.weights(at));
-      if (rescale == 1.0f) return;
+      if (rescale == 1.0f || key == unit_.key_begin) return;  // or nothing is there to rescale
       const Vec factor = vset(rescale);
       float* out = s_.out(at);
       for (int d = 0; d < s_.out_stride; d += VL) vstore(out + d, vload(out + d) * factor);
@@ -264,6 +265,7 @@ class TaskRun {
   void values(int key, int n) {
     Segment<T> segments[kChunk / 8];
     int count = 0;
+    const bool nothing = key == unit_.key_begin;  // was added before
     const int rest = n % group_keys(), end = key + n - rest;
     const T* then = block(args_.k_cache, std::min(key + kChunk, unit_.key_end - 1));
     while (key < end) {
@@ -281,19 +283,19 @@ class TaskRun {
       for (int head = 0; head < heads_; ++head) {
         const T* next_head = segments[first].values + (head + 1) * args_.head_stride;
         add_values(segments + first, run, head * args_.head_stride, head, column,
-                   head + 1 < heads_ ? next_head : following);
+                   head + 1 < heads_ ? next_head : following, nothing && first == 0);
       }
       column += segments[first].steps * kPack;
     }
     for (int head = 0; rest && head < heads_; ++head) {
       const Segment<T> last{last_values(key, rest, head), group_keys() / kPack};
-      add_values(&last, 1, 0, head, n - rest, then);
+      add_values(&last, 1, 0, head, n - rest, then, nothing && count == 0);
     }
   }
 
   // The values of `head` lie `value_at` behind the segments; their weights begin at `column`.
   void add_values(const Segment<T>* segments, int count, int64_t value_at, int head, int column,
-                  const T* next) {
+                  const T* next, bool first) {
     const int at = head * head_rows_;
     const ValueJob<T> job{s_.weights(at) + column,
                           Scratch<T>::kWeightStride,
@@ -304,7 +306,8 @@ class TaskRun {
                           int64_t(args_.head_dim) * kPack,
                           s_.out(at),
                           s_.out_stride,
-                          args_.head_dim};
+                          args_.head_dim,
+                          first};
     if constexpr (kHasTiles && std::is_same_v<T, bf16>) {
       if (tiled_) return accumulate_values_tiled(job, rows_);
     }
@@ -368,7 +371,7 @@ void run_task(const AttentionArgs& args, const ScoreMap& map, Workspace& work, i
   TaskRun<T> run(args, map, work.plan, task);
   run.compute();
   const Query* queries = &work.plan.queries[unit.first_query];
-  if (queries->num_splits == 1) return run.store();
+  if (queries->num_splits == 1) return run.store_all();
   run.store_partial(work.partial.data());
   for (int i = 0; i < unit.num_queries; ++i) {
     std::atomic<int>* left = &work.unfinished[size_t(queries[i].counter) * args.num_kv_heads];

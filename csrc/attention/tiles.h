@@ -46,6 +46,7 @@ struct ValueJob {
   float* out;          // [rows, out_stride]
   int64_t out_stride;
   int head_dim;
+  bool first;  // nothing was added to `out` yet: what it holds means nothing
 
   // What to fetch while segment i is multiplied.
   const T* after(int i) const {
@@ -101,7 +102,7 @@ void value_tile(const ValueJob<T>& job, int row, int dim) {
   Vec sum[R][C];
   for (int r = 0; r < R; ++r) {
     const float* out = job.out + (row + r) * job.out_stride + dim;
-    for (int c = 0; c < C; ++c) sum[r][c] = vload(out + c * VL);
+    for (int c = 0; c < C; ++c) sum[r][c] = job.first ? vzero() : vload(out + c * VL);
   }
   const auto* p = job.p + row * job.p_stride;
   for (int i = 0; i < job.num_segments; ++i) {
@@ -154,7 +155,7 @@ void value_columns(const ValueJob<T>& job, int rows, int dim) {
   });
 }
 
-// out = out + P V for all rows and channels.
+// out = out + P V, or P V, for all rows and channels.
 template <class T>
 void accumulate_values(const ValueJob<T>& job, int rows) {
   int dim = 0;

@@ -316,17 +316,39 @@ def test_gated_rows_are_the_same_however_they_come(
         assert torch.equal(linear(x[:rows]), want[:rows])
 
 
+def test_int8_rows_too_small_to_scale_are_zeros(native: ModuleType, rng: torch.Generator) -> None:
+    linear = pack(native, torch.randn(20, 70, generator=rng), torch.int8)
+    for dtype in (torch.float32, torch.bfloat16):
+        x = torch.full((3, 70), 1e-37, dtype=dtype)
+        x[1] = -1e-30
+        y = linear(x, y_dtype=torch.float32)
+        assert not bool(y[0].any() or y[2].any())
+        assert bool(y[1].all())
+
+
 @pytest.mark.parametrize("gate", [None, 0, 1, 2])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.int8])
-@pytest.mark.parametrize("poison", [NAN, float("inf")])
+@pytest.mark.parametrize(
+    ("dtype", "x_dtype"),
+    [
+        *[(torch.bfloat16, torch.bfloat16), (torch.float32, torch.float32)],
+        *[(torch.int8, torch.bfloat16), (torch.int8, torch.float32), (torch.int8, torch.float16)],
+    ],
+)
+@pytest.mark.parametrize("poison", [NAN, -NAN, float("inf"), -float("inf")])
+@pytest.mark.parametrize("place", [37, 99])
 def test_poisoned_row_spoils_only_itself(
-    native: ModuleType, rng: torch.Generator, dtype: torch.dtype, poison: float, gate: int | None
+    native: ModuleType,
+    rng: torch.Generator,
+    dtype: torch.dtype,
+    x_dtype: torch.dtype,
+    poison: float,
+    place: int,
+    gate: int | None,
 ) -> None:
-    x_dtype = torch.float32 if dtype == torch.int8 else dtype
     w, x = strided(rng, 40, 100, x_dtype), strided(rng, 9, 100, x_dtype)
     linear = pack(native, w, dtype, gate)
     clean = linear(x)
-    x[4, 37] = poison
+    x[4, place] = poison
     y = linear(x)
     assert not bool(y[4].isfinite().any())
     assert torch.equal(y[torch.arange(9) != 4], clean[torch.arange(9) != 4])
