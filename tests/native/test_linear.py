@@ -326,7 +326,7 @@ def test_int8_rows_too_small_to_scale_are_zeros(native: ModuleType, rng: torch.G
         assert bool(y[1].all())
 
 
-@pytest.mark.parametrize("gate", [None, 0, 1, 2])
+@pytest.mark.parametrize("gate", [None, 0])
 @pytest.mark.parametrize(
     ("dtype", "x_dtype"),
     [
@@ -334,7 +334,7 @@ def test_int8_rows_too_small_to_scale_are_zeros(native: ModuleType, rng: torch.G
         *[(torch.int8, torch.bfloat16), (torch.int8, torch.float32), (torch.int8, torch.float16)],
     ],
 )
-@pytest.mark.parametrize("poison", [NAN, -NAN, float("inf"), -float("inf")])
+@pytest.mark.parametrize("poison", [NAN, float("inf"), -float("inf")])
 @pytest.mark.parametrize("place", [37, 99])
 def test_poisoned_row_spoils_only_itself(
     native: ModuleType,
