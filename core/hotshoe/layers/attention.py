@@ -87,22 +87,25 @@ class Attention:
         own = tensor[first : first + self.spec.num_heads]
         self._sinks = own.to(self._place[0], torch.float32)
 
+    @property
+    def _block_numel(self) -> int:
+        spec = self.spec
+        return spec.block_size * spec.num_kv_heads * spec.head_dim
+
     def block_bytes(self) -> int:
         """Return the bytes of one block of this layer, K and V together."""
-        spec = self.spec
-        numel = spec.block_size * spec.num_kv_heads * spec.head_dim
-        return 2 * numel * torch_dtype(spec.kv_dtype).itemsize
+        elements: int = 2 * (self._block_numel + self.layout.gap)
+        return elements * torch_dtype(self.spec.kv_dtype).itemsize
 
     def allocate_cache(self, num_blocks: int) -> None:
-        """Take memory for the cache: [2, num_blocks, block_numel].
+        """Take memory for the cache: [2, num_blocks, block_numel], with the layout's gaps.
 
         Left as it comes: attention reads no slot before it is written, so memory that no request
         has used yet need not become resident.
         """
-        spec = self.spec
-        numel = spec.block_size * spec.num_kv_heads * spec.head_dim
-        dtype = torch_dtype(spec.kv_dtype)
-        self.cache = torch.empty((2, num_blocks, numel), dtype=dtype, device=self._place[0])
+        numel, dtype = self._block_numel, torch_dtype(self.spec.kv_dtype)
+        shape = (2, num_blocks, numel + self.layout.gap)
+        self.cache = torch.empty(shape, dtype=dtype, device=self._place[0])[..., :numel]
 
     def free_cache(self) -> None:
         """Give the cache's memory back."""

@@ -45,16 +45,23 @@ class KVLayout:
     plain token-major, and "hDtd" with pack 2 keeps pairs of channels together for each token.
     A layer's cache tensor is [2, num_blocks, block_size * num_kv_heads * head_dim], K first.
 
+    `gap` elements that hold nothing lie between two blocks: where blocks are a power of two apart,
+    those of one head meet in a few sets of a processor's cache. Operations that declare a gap go by
+    the tensor's strides.
+
     Raises:
-        ValueError: The axes are none.
+        ValueError: The axes are none, or the gap is negative.
     """
 
     name: str
     k_axes: str
     v_axes: str
     pack: int = 1
+    gap: int = 0
 
     def __post_init__(self) -> None:
+        if self.gap < 0:
+            raise ValueError(f"KVLayout.gap is {self.gap}, but elements between blocks are meant")
         for name in ("k_axes", "v_axes"):
             axes = getattr(self, name)
             if "".join(sorted(axes)) not in _AXES:

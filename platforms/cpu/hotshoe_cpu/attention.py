@@ -12,18 +12,25 @@ from hotshoe_cpu.native import DTYPE_CODES, judge, kernels
 
 MAX_HEAD_DIM = 256
 MIN_BLOCK_SIZE = 8
+LINE_BYTES = 64
 
 
-def layout(kv_dtype: str) -> KVLayout:
+def layout(kv_dtype: str, gap: int = 0) -> KVLayout:
     """Return the layout for a cache type: pairs of 16-bit elements stay together."""
     if kv_dtype == "float32":
-        return KVLayout("cpu-float", "hdt", "htd")
-    return KVLayout("cpu-pairs", "hDtd", "hTdt", pack=2)
+        return KVLayout("cpu-float", "hdt", "htd", gap=gap)
+    return KVLayout("cpu-pairs", "hDtd", "hTdt", pack=2, gap=gap)
 
 
 def declared_layout(spec: AttentionSpec, facts: DeviceFacts) -> KVLayout:
-    """Say which layout the operation for a specification reads."""
-    return layout(spec.kv_dtype)
+    """Say which layout the operation for a specification reads.
+
+    A gap of a 64th of a block, in whole cache lines, spreads the blocks of one head over the sets
+    of the second-level cache, which so holds what prompts read again and again.
+    """
+    size = 4 if spec.kv_dtype == "float32" else 2
+    block_lines = spec.block_size * spec.num_kv_heads * spec.head_dim * size // LINE_BYTES
+    return layout(spec.kv_dtype, -(-block_lines // 64) * LINE_BYTES // size)
 
 
 def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
@@ -50,7 +57,7 @@ class Attention:
     """See `hotshoe.slots.AttentionOp`."""
 
     def __init__(self, spec: AttentionSpec, facts: DeviceFacts) -> None:
-        self.layout = layout(spec.kv_dtype)
+        self.layout = declared_layout(spec, facts)
         self._kernel = kernels(facts).paged_attention
         self._width = spec.num_heads * spec.head_dim
         self._heads = (spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.block_size)

@@ -1,5 +1,7 @@
 """Candidate `native` of slot `rotary_and_cache`: one C++ pass over the projection's rows."""
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
@@ -16,7 +18,8 @@ def supports(spec: RotaryAndCacheSpec, facts: DeviceFacts) -> Verdict:
         {
             f"kv_dtype {spec.kv_dtype} differs from dtype {spec.dtype}": spec.kv_dtype
             != spec.dtype,
-            f"layout {spec.layout.name} is not written here": spec.layout != layout(spec.kv_dtype),
+            f"layout {spec.layout.name} is not written here": replace(spec.layout, gap=0)
+            != layout(spec.kv_dtype),
             f"head_dim {spec.head_dim} is odd or above {MAX_HEAD_DIM}": bool(
                 spec.head_dim % 2 or spec.head_dim > MAX_HEAD_DIM
             ),
@@ -48,7 +51,7 @@ class RotaryAndCache:
 
     def _bind(self, cache: Tensor) -> None:
         """Remember a cache's addresses; the first writer also asks for large pages for it."""
-        self._native.advise_huge_pages(cache.data_ptr(), cache.nbytes)
+        self._native.advise_huge_pages(cache.data_ptr(), 2 * cache.stride(0) * cache.itemsize)
         self._cache = cache
         self._k = cache.data_ptr()
         self._v = self._k + cache.stride(0) * cache.itemsize

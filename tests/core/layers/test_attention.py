@@ -19,7 +19,7 @@ from hotshoe.slots import (
 from hotshoe.slots.reference.attention import Attention as Reference
 
 HEADS, KV_HEADS, DIM = 4, 2, 8
-LAYOUT = KVLayout("pairs", "hDtd", "hTdt", 2)
+LAYOUT = KVLayout("pairs", "hDtd", "hTdt", 2, gap=6)
 
 
 class PairsAttention(Reference):
@@ -114,3 +114,6 @@ def test_cache_memory(ctx, kv_dtype, size):
     assert layer.block_bytes() == 2 * 4 * KV_HEADS * DIM * size
     assert layer.cache.nbytes == 6 * layer.block_bytes()
     assert ctx.attention_layers == [layer]
+    apart = make(with_pairs(ctx))
+    assert apart.block_bytes() == 2 * (4 * KV_HEADS * DIM + LAYOUT.gap) * size
+    assert apart.cache.stride(0) * size == 6 * apart.block_bytes() // 2

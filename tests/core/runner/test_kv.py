@@ -13,6 +13,7 @@ from hotshoe.slots.reference.kv import PagedKV
 LAYOUTS = [
     PLAIN_LAYOUT,
     KVLayout("head-major", "htd", "htd"),
+    KVLayout("head-major, apart", "htd", "htd", gap=5),
     KVLayout("transposed", "hdt", "htd"),
     KVLayout("pairs", "hDtd", "hTdt", 2),
 ]
@@ -21,6 +22,12 @@ HEADS, HEAD_DIM = 2, 8
 
 def descriptor(dtype: str, block_size: int, layout: KVLayout) -> KVDescriptor:
     return KVDescriptor("m", dtype, block_size, (KVLayer(HEADS, HEAD_DIM, layout),))
+
+
+def empty(form: KVDescriptor, num_blocks: int) -> torch.Tensor:
+    numel = form.block_size * HEADS * HEAD_DIM
+    shape = (2, num_blocks, numel + form.layers[0].layout.gap)
+    return torch.full(shape, torch.nan, dtype=torch_dtype(form.dtype))[..., :numel]
 
 
 def paged(cache: torch.Tensor, form: KVDescriptor) -> PagedKV:
@@ -44,9 +51,7 @@ def test_tokens_survive(
     count = num_blocks * source.block_size
     k, v = torch.randn((2, count, HEADS, HEAD_DIM), generator=draw)
     dtypes = (torch_dtype(source.dtype), torch_dtype(target.dtype))
-    there = torch.full(
-        (2, num_blocks + 2, source.block_size * HEADS * HEAD_DIM), torch.nan, dtype=dtypes[0]
-    )
+    there = empty(source, num_blocks + 2)
     ids = torch.randperm(num_blocks + 2, generator=draw)[:num_blocks]
     slots = (ids[:, None] * source.block_size + torch.arange(source.block_size)).reshape(-1)
     paged(there, source).write(k, v, slots)
@@ -54,7 +59,7 @@ def test_tokens_survive(
 
     wanted = range(min(first, count // target.block_size), count // target.block_size)
     content = converted(blocks, 0, target, wanted)
-    here = torch.full((2, len(wanted) + 3, content.shape[2]), torch.nan, dtype=dtypes[1])
+    here = empty(target, len(wanted) + 3)
     own = torch.randperm(len(wanted) + 3, generator=draw)[: len(wanted)]
     write_blocks(here, own.tolist(), content)
     found = paged(here, target).gather(own, len(wanted) * target.block_size)
@@ -65,8 +70,8 @@ def test_tokens_survive(
 
 
 def test_equal_caches_pass_bytes_on() -> None:
-    form = descriptor("bfloat16", 4, LAYOUTS[3])
+    form = descriptor("bfloat16", 4, LAYOUTS[-1])
     content = torch.randn(2, 5, 4 * HEADS * HEAD_DIM).bfloat16()
-    renamed = descriptor("bfloat16", 4, KVLayout("same bytes", "hDtd", "hTdt", 2))
+    renamed = descriptor("bfloat16", 4, KVLayout("same bytes", "hDtd", "hTdt", 2, gap=3))
     found = converted(KVBlocks(form, [0] * 20, [content]), 0, renamed, range(1, 4))
     assert found.data_ptr() == content[:, 1:].data_ptr() and torch.equal(found, content[:, 1:4])

@@ -45,6 +45,11 @@ def test_axes_that_are_none_are_refused(axes):
             KVLayout("x", k_axes, v_axes, 2)
 
 
+def test_gaps_are_not_negative():
+    with pytest.raises(ValueError, match=r"KVLayout\.gap is -1"):
+        KVLayout("x", "thd", "thd", gap=-1)
+
+
 def test_layouts_compare_by_value():
     assert KVLayout("plain", "thd", "thd") == PLAIN_LAYOUT
     assert hash(KVLayout("plain", "thd", "thd", 2)) != hash(PLAIN_LAYOUT)

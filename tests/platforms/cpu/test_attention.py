@@ -21,8 +21,9 @@ class Layer:
 
     def __init__(self, attend: object, prepare: object, spec: AttentionSpec) -> None:
         self.attend, self.prepare = attend, prepare
-        numel = spec.block_size * spec.num_kv_heads * spec.head_dim
-        self.cache = torch.zeros(2, BLOCKS, numel, dtype=getattr(torch, spec.dtype))
+        numel, gap = spec.block_size * spec.num_kv_heads * spec.head_dim, attend.layout.gap
+        room = torch.full((2, BLOCKS, numel + gap), torch.nan, dtype=getattr(torch, spec.dtype))
+        self.cache, self.gaps = room[..., :numel].zero_(), room[..., numel:]
 
     def __call__(
         self,
@@ -34,6 +35,7 @@ class Layer:
         norms: tuple[torch.Tensor, torch.Tensor],
     ) -> torch.Tensor:
         q = self.prepare(qkv.clone(), positions, cos_sin, self.cache, meta.slot_mapping, norms)
+        assert self.gaps.isnan().all()
         return self.attend(q, self.cache, meta, sinks)
 
 
@@ -50,7 +52,7 @@ def build(spec: AttentionSpec, facts: DeviceFacts) -> tuple[Layer, Layer]:
         qk_norm_eps=1e-6,
         qk_norm_offset=1.0,
     )
-    native_rotation = replace(rotation, layout=attention.layout(spec.kv_dtype))
+    native_rotation = replace(rotation, layout=attention.declared_layout(spec, facts))
     assert attention.supports(spec, facts).accepted
     assert rotary.supports(native_rotation, facts).accepted
     native = Layer(
@@ -136,3 +138,15 @@ def test_layout_shapes_agree_with_the_slot() -> None:
         inner = (p,) * (p > 1)
         assert layout.block_shape(layout.k_axes, 32, 2, 64) == (2, 64 // p, 32, *inner)
         assert layout.block_shape(layout.v_axes, 32, 2, 64) == (2, 32 // p, 64, *inner)
+
+
+def test_blocks_of_a_head_spread_over_the_sets_of_a_cache(facts: DeviceFacts) -> None:
+    """Of a cache of 128 KiB a way, whose sets are picked by address, any 8 KiB get their share."""
+    spec = replace(SPEC, num_kv_heads=8, head_dim=128, block_size=32, dtype="bfloat16")
+    spec = replace(spec, kv_dtype="bfloat16")
+    stride = (8 * 128 * 32 + attention.declared_layout(spec, facts).gap) * 2
+    sets = [0] * 2048
+    for block in range(64):
+        for line in range(128):
+            sets[(block * stride // 64 + line) % 2048] += 1
+    assert max(sets) <= 2 * sum(sets) / len(sets)
