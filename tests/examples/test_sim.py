@@ -96,17 +96,18 @@ def answers(served: Served) -> list[object]:
     return ["".join(filter(None, pieces)), made.choices[0].message.content, texts, numbers]
 
 
-def test_the_server_runs_on_it(installed) -> None:
+@pytest.mark.parametrize("devices", ["1", pytest.param("2", marks=pytest.mark.slow)])
+def test_the_server_runs_on_it(installed, devices: str) -> None:
     """On one device and on two, it says what it says on a CPU."""
-    common = ("demo", "--dtype", "float32", "--max-num-seqs", "4")
-    with serve(*common, "--platform", "cpu") as served:
+    common = ("demo", "--dtype", "float32", "--max-num-seqs", "4", "--platform")
+    with serve(*common, "cpu") as served:
         expected = answers(served)
     assert set(json.loads(expected[1])) == {"name", "age"}
-    for words in ((), ("--tensor-parallel-size", "2")):
-        with serve(*common, "--platform", "sim", *words, python=str(installed.python)) as served:
-            found = answers(served)
-        assert found[:3] == expected[:3]
-        assert found[3] == pytest.approx(expected[3], abs=1e-3)
+    words = ("sim", "--tensor-parallel-size", devices)
+    with serve(*common, *words, python=str(installed.python)) as served:
+        found = answers(served)
+    assert found[:3] == expected[:3]
+    assert found[3] == pytest.approx(expected[3], abs=1e-3)
 
 
 def test_it_and_a_cpu_serve_in_one_process(installed) -> None:
