@@ -311,6 +311,8 @@ class Selector:
         offered = self._candidates_of(slot)
         verdicts = {name: self._ask(name, c, spec) for name, c in offered.items()}
         forced = self._forced.get(slot)
+        if forced is None and self._forced.keys() & set(self._slots[slot].composed_of):
+            forced = COMPOSED  # else what was asked for would not be met in the block
         if forced is not None:
             eligible = {forced: verdicts[forced]}
         elif self._require_native:

@@ -55,6 +55,18 @@ def test_whole_and_composed_are_the_same() -> None:
     torch.testing.assert_close(results[0], results[2])
 
 
+@pytest.mark.parametrize("part", ["linear", "gated_activation"])
+def test_a_part_that_is_asked_for_composes_the_block(part: str) -> None:
+    ctx = context(accept(9), **{part: "reference"})
+    build(ctx)
+    assert [d.chosen for d in ctx.selector.decisions.values() if d.slot == "gated_mlp"] == [
+        COMPOSED
+    ]
+    ctx = context(accept(9), **{part: "reference", "gated_mlp": "whole"})
+    build(ctx)
+    assert [d.chosen for d in ctx.selector.decisions.values()] == ["whole"]
+
+
 def test_a_whole_block_asks_nobody_else() -> None:
     ctx = context(accept(1))
     layer = build(ctx)
