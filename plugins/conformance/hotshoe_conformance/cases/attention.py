@@ -144,8 +144,12 @@ class AttentionProblem:
 
     def _cache(self, layout: KVLayout, place: Place) -> Tensor:
         spec = self.spec
-        shape = (2, self.num_blocks, spec.block_size * spec.num_kv_heads * spec.head_dim)
-        cache = torch.full(shape, self.poison, dtype=torch_dtype(spec.kv_dtype))
+        numel, dtype = (
+            spec.block_size * spec.num_kv_heads * spec.head_dim,
+            torch_dtype(spec.kv_dtype),
+        )
+        shape = (2, self.num_blocks, numel + layout.gap)
+        cache = torch.full(shape, self.poison, dtype=dtype)[..., :numel]
         paged = PagedKV(cache, layout, spec.block_size, spec.num_kv_heads, spec.head_dim)
         for k, v, blocks in zip(self.keys, self.values, self.blocks, strict=True):
             at = torch.arange(len(k))
@@ -154,7 +158,7 @@ class AttentionProblem:
         before = self._far_blocks()
         if not before:
             return place(cache)
-        far = place.empty(2, before + shape[1], shape[2], dtype=cache.dtype)
+        far = place.empty(2, before + shape[1], shape[2], dtype=dtype)[..., :numel]
         far[:, before:].copy_(place(cache))
         return far
 

@@ -127,7 +127,8 @@ class RotaryProblem:
         spec, far = self.spec, self._far_blocks()
         dtype = torch_dtype(spec.kv_dtype)
         numel = spec.block_size * spec.num_kv_heads * spec.head_dim
-        cache = place.empty(2, far + self.num_blocks, numel, dtype=dtype)
+        shape = (2, far + self.num_blocks, numel + spec.layout.gap)
+        cache = place.empty(*shape, dtype=dtype)[..., :numel]
         cache[:, far:].fill_(float("nan"))
         qkv, positions = place(self.qkv, written=True), place(self.positions)
         slots = place((self.slots + far * spec.block_size).int())

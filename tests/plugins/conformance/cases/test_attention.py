@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from hotshoe.slots import PLAIN_LAYOUT
 from hotshoe.slots.reference.attention import Attention
 from hotshoe_conformance.cases.attention import BASE, MIXED, SUITE
 from hotshoe_conformance.cases.base import Case, Setup
@@ -93,6 +94,26 @@ def low_precision(op, spec, q, cache, metadata, sinks):
 )
 def test_boundaries_and_layouts(defects, wrapped, change) -> None:
     assert defects("attention", wrapped("attention", change))
+
+
+class Apart(Attention):
+    """The reference over blocks that do not follow each other."""
+
+    layout = replace(PLAIN_LAYOUT, gap=6)
+
+
+class Followed(Apart):
+    """Declares a gap, and reads as if there were none."""
+
+    def __call__(self, q, cache, metadata, sinks):
+        numel = cache.shape[2]
+        packed = cache.as_strided(cache.shape, (cache.stride(0), numel, 1))
+        return super().__call__(q, packed, metadata, sinks)
+
+
+def test_gaps_between_blocks(defects) -> None:
+    assert defects("attention", Apart) == []
+    assert defects("attention", Followed)
 
 
 def test_a_claim_of_batch_invariance(defects, wrapped) -> None:
