@@ -160,7 +160,8 @@ def test_blocks_are_held_back_from_other_tenants(open_on) -> None:
 
 def test_little_room_takes_the_first_blocks(open_on) -> None:
     """What is in use stays; nothing is refused."""
-    small = {"block_size": 16, "max_model_len": 48, "kv_cache_memory_bytes": 3 << 13}
+    # Three blocks of 8 KiB and the gaps between them; not four.
+    small = {"block_size": 16, "max_model_len": 48, "kv_cache_memory_bytes": 7 << 12}
     with open_on("plain", block_size=16) as there, open_on("cpu", **small) as here:
         whole = tokens(there, params=SEEDED)
         busy = here.stream(TokensPrompt([5]), SEEDED)  # holds one block of three
