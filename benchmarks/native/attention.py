@@ -1,7 +1,8 @@
 """Time paged attention: prefill in TFLOP/s, decode in GB/s of keys and values.
 
-Run by hand: `python benchmarks/native/attention.py [--isa avx2] [--threads 2]`. The read rate of
-plain memory is printed beside decode, because only their ratio means something on a busy machine.
+Run by hand: `python benchmarks/native/attention.py [--isa avx2] [--threads 2] [--gap 0]`. The read
+rate of plain memory is printed beside decode, because only their ratio means something on a busy
+machine.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import torch
 import hotshoe_native
 
 HEADS, KV_HEADS, DIM, BLOCK = 16, 8, 128, 32
+BLOCK_NUMEL = BLOCK * KV_HEADS * DIM
 # name: (requests, queries of each, length of each, keys that all share)
 WORK = {
     "prefill 1 x 1,024": (1, 1024, 1024, 0),
@@ -41,14 +43,17 @@ def seconds(call: Callable[[], object], budget: float = 0.6) -> float:
 
 
 def attention(
-    native: ModuleType, requests: int, queries: int, length: int, shared: int, layers: int
+    native: ModuleType, requests: int, queries: int, length: int, shared: int, layers: int, gap: int
 ) -> Callable[[], None]:
-    """A call that runs the kernel on each of `layers` caches, so that decode reads memory."""
+    """A call that runs the kernel on each of `layers` caches, so that decode reads memory.
+
+    `gap` elements lie between two blocks of a cache.
+    """
     blocks = -(-length // BLOCK)
     tokens = requests * queries
     qkv = torch.randn(tokens, HEADS + 2 * KV_HEADS, DIM).bfloat16()
     out = torch.empty(tokens, HEADS, DIM, dtype=torch.bfloat16)
-    cache = torch.randn(BLOCK * KV_HEADS * DIM).bfloat16().repeat(layers, 2, requests * blocks, 1)
+    cache = torch.randn(BLOCK_NUMEL + gap).bfloat16().repeat(layers, 2, requests * blocks, 1)
     table = torch.randperm(requests * blocks).int().view(requests, blocks)
     table[:, : shared // BLOCK] = table[0, : shared // BLOCK]
     starts = torch.arange(0, tokens + 1, queries).int()
@@ -70,6 +75,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--isa", help="instruction set (default: the best one)")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--gap", type=int, default=BLOCK_NUMEL // 64, help="elements (default: the platform's)"
+    )
     arguments = parser.parse_args()
     native = hotshoe_native.load(arguments.isa)
     native.set_threads(arguments.threads)
@@ -81,7 +89,8 @@ def main() -> None:
     for name, (requests, queries, length, shared) in WORK.items():
         nbytes = requests * length * KV_HEADS * DIM * 4
         layers = 1 if queries > 1 else max(1, 2**28 // nbytes)
-        time_s = seconds(attention(native, requests, queries, length, shared, layers)) / layers
+        call = attention(native, requests, queries, length, shared, layers, arguments.gap)
+        time_s = seconds(call) / layers
         pairs = requests * queries * (2 * length - queries + 1) / 2
         rates = f"{pairs * HEADS * DIM * 4 / time_s / 1e12:9.3f}{nbytes / time_s / 1e9:7.1f}"
         print(f"{name:26}{time_s * 1e3:9.3f}{rates}")
