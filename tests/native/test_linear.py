@@ -323,7 +323,7 @@ def test_int8_rows_too_small_to_scale_are_zeros(native: ModuleType, rng: torch.G
         x[1] = -1e-30
         y = linear(x, y_dtype=torch.float32)
         assert not bool(y[0].any() or y[2].any())
-        assert bool(y[1].all())
+        assert bool(y[1].any())  # a sum of int8 weights may be zero
 
 
 @pytest.mark.parametrize("gate", [None, 0])
