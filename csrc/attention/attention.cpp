@@ -208,6 +208,9 @@ class TaskRun {
            first_head_ * args_.head_stride;
   }
 
+  // Before the chunk that begins at this key nothing was added to the results.
+  bool is_first(int key) const { return key == unit_.key_begin; }
+
   int offset_in_block(int key) const { return key & (args_.block_size - 1); }
 
   void scores(int key, int n) {
@@ -255,7 +258,7 @@ class TaskRun {
       const int begin = args_.window > 0 ? std::clamp(position - args_.window + 1, 0, end) : 0;
       const float rescale = softmax_row(s_.scores(at), begin, end, padded, map_, s_.states[at],
                                         s_.weights(at));
-      if (rescale == 1.0f || key == unit_.key_begin) return;  // or nothing is there to rescale
+      if (rescale == 1.0f || is_first(key)) return;
       const Vec factor = vset(rescale);
       float* out = s_.out(at);
       for (int d = 0; d < s_.out_stride; d += VL) vstore(out + d, vload(out + d) * factor);
@@ -265,7 +268,7 @@ class TaskRun {
   void values(int key, int n) {
     Segment<T> segments[kChunk / 8];
     int count = 0;
-    const bool nothing = key == unit_.key_begin;  // was added before
+    const bool first_chunk = is_first(key);
     const int rest = n % group_keys(), end = key + n - rest;
     const T* then = block(args_.k_cache, std::min(key + kChunk, unit_.key_end - 1));
     while (key < end) {
@@ -283,13 +286,13 @@ class TaskRun {
       for (int head = 0; head < heads_; ++head) {
         const T* next_head = segments[first].values + (head + 1) * args_.head_stride;
         add_values(segments + first, run, head * args_.head_stride, head, column,
-                   head + 1 < heads_ ? next_head : following, nothing && first == 0);
+                   head + 1 < heads_ ? next_head : following, first_chunk && first == 0);
       }
       column += segments[first].steps * kPack;
     }
     for (int head = 0; rest && head < heads_; ++head) {
       const Segment<T> last{last_values(key, rest, head), group_keys() / kPack};
-      add_values(&last, 1, 0, head, n - rest, then, nothing && count == 0);
+      add_values(&last, 1, 0, head, n - rest, then, first_chunk && count == 0);
     }
   }
 

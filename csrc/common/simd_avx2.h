@@ -37,6 +37,8 @@ inline Vec vsqrt(Vec a) { return {_mm256_sqrt_ps(a.v)}; }
 inline Vec vround(Vec a) {
   return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
 }
+// The same as 32-bit integers; any where a is NaN or beyond them.
+inline __m256i vnearest(Vec a) { return _mm256_cvtps_epi32(a.v); }
 
 // 2^n for integral n in [-126, 127].
 inline __m256 power_of_two(__m256i n) {

@@ -34,6 +34,8 @@ inline Vec vsqrt(Vec a) { return {_mm512_sqrt_ps(a.v)}; }
 inline Vec vround(Vec a) {
   return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
 }
+// The same as 32-bit integers; any where a is NaN or beyond them.
+inline __m512i vnearest(Vec a) { return _mm512_cvtps_epi32(a.v); }
 // a * 2^n for integral n.
 inline Vec vscale2(Vec a, Vec n) { return {_mm512_scalef_ps(a.v, n.v)}; }
 inline float vsum(Vec a) { return _mm512_reduce_add_ps(a.v); }

@@ -45,6 +45,8 @@ inline Vec vsqrt(Vec a) {
 }
 // To the nearest integer, ties to even; |a| below 2^22.
 inline Vec vround(Vec a) { return {(a.v + 12582912.0f) - 12582912.0f}; }
+// The same as 32-bit integers; any where a is NaN or beyond them.
+inline Ints vnearest(Vec a) { return __builtin_convertvector(vround(a).v, Ints); }
 
 // a * 2^n for integral n in [-252, 254]: in two steps, so that subnormals and infinity are met.
 inline Vec vscale2(Vec a, Vec n) {

@@ -28,15 +28,7 @@ inline IntLanes load_words_n(const void* p, int n) {
 }
 
 // The nearest integers, ties to even; any where v is NaN or beyond int32.
-inline IntLanes nearest_words(Vec v) {
-#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
-  return (IntLanes)_mm512_cvtps_epi32(v.v);
-#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
-  return (IntLanes)_mm256_cvtps_epi32(v.v);
-#else
-  return __builtin_convertvector((FloatLanes)vround(v).v, IntLanes);
-#endif
-}
+inline IntLanes nearest_words(Vec v) { return (IntLanes)vnearest(v); }
 
 // v where a >= b, else 0; 0 where either is NaN.
 inline Vec where_not_below(Vec a, Vec b, Vec v) {

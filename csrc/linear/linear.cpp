@@ -161,6 +161,7 @@ class Pass {
        int64_t tiles_per_part)
       : call_(call), kernel_(kernel), x_(x), m_begin_(m_begin), rows_(rows) {
     panel_blocks_ = std::max<int64_t>(kernel.max_blocks, call.layout.parts);
+    panel_columns_ = panel_blocks_ / call.layout.parts * kBlockRows;
     panels_ = divide_up(call.layout.blocks, panel_blocks_);
     tiles_ = divide_up(rows, kernel.max_rows);
     groups_ = round_up(call.layout.k, kernel.k_unit) / call.layout.group;
@@ -248,13 +249,10 @@ class Pass {
     }
   }
 
-  // Columns of y in a panel: those of both blocks, or of gates multiplied by ups.
-  int64_t panel_columns() const { return panel_blocks_ / call_.layout.parts * kBlockRows; }
-
   Columns columns(int64_t panel) const {
     const Layout& layout = call_.layout;
-    const int64_t first = panel * panel_columns(), place = panel * panel_blocks_ * kBlockRows;
-    const int64_t n = std::min(panel_columns(), layout.part_rows - first);
+    const int64_t first = panel * panel_columns_, place = panel * panel_blocks_ * kBlockRows;
+    const int64_t n = std::min(panel_columns_, layout.part_rows - first);
     const float* bias = call_.bias ? call_.bias + first : nullptr;
     const float* up_bias = bias ? bias + layout.part_rows : nullptr;
     if (kernel_.float_sums) return {n, bias, up_bias, nullptr, nullptr, 0};
@@ -275,7 +273,7 @@ class Pass {
       const Columns c = columns(panel);
       const auto write = call_.layout.parts > 1 ? gated_writer<Y>() : writer<Y>(c);
       e = {t.rows, write, t.sums, carried,
-           (Y*)call_.y + (m_begin_ + row) * call_.y_stride + panel * panel_columns(),
+           (Y*)call_.y + (m_begin_ + row) * call_.y_stride + panel * panel_columns_,
            call_.y_stride, x_.scales ? x_.scales + row : nullptr, c};
     });
     return e;
@@ -300,7 +298,9 @@ class Pass {
   const Call& call_;
   const Kernel& kernel_;
   const XRows& x_;
-  int64_t m_begin_, rows_, panel_blocks_, panels_, tiles_, groups_, span_, chunks_, parts_;
+  int64_t panel_blocks_;   // two where a gate meets what it opens
+  int64_t panel_columns_;  // of y
+  int64_t m_begin_, rows_, panels_, tiles_, groups_, span_, chunks_, parts_;
 };
 
 void check(const Call& call) {

@@ -311,8 +311,13 @@ class Selector:
         offered = self._candidates_of(slot)
         verdicts = {name: self._ask(name, c, spec) for name, c in offered.items()}
         forced = self._forced.get(slot)
-        if forced is None and self._forced.keys() & set(self._slots[slot].composed_of):
-            forced = COMPOSED  # else what was asked for would not be met in the block
+        asked = [
+            f"{p}={self._forced[p]}" for p in self._slots[slot].composed_of if p in self._forced
+        ]
+        if forced is None and asked:  # else what was asked for would not be met in the block
+            forced = COMPOSED
+            why = f"{verdicts[COMPOSED].reason}, as --kernel {' and '.join(asked)} asks for a part"
+            verdicts[COMPOSED] = accept(0, why)
         if forced is not None:
             eligible = {forced: verdicts[forced]}
         elif self._require_native:

@@ -59,9 +59,9 @@ def test_whole_and_composed_are_the_same() -> None:
 def test_a_part_that_is_asked_for_composes_the_block(part: str) -> None:
     ctx = context(accept(9), **{part: "reference"})
     build(ctx)
-    assert [d.chosen for d in ctx.selector.decisions.values() if d.slot == "gated_mlp"] == [
-        COMPOSED
-    ]
+    [block] = [d for d in ctx.selector.decisions.values() if d.slot == "gated_mlp"]
+    assert block.chosen == COMPOSED
+    assert block.reason.endswith(f", as --kernel {part}=reference asks for a part")
     ctx = context(accept(9), **{part: "reference", "gated_mlp": "whole"})
     build(ctx)
     assert [d.chosen for d in ctx.selector.decisions.values()] == ["whole"]

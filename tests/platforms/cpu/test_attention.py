@@ -141,7 +141,7 @@ def test_layout_shapes_agree_with_the_slot() -> None:
 
 
 def test_blocks_of_a_head_spread_over_the_sets_of_a_cache(facts: DeviceFacts) -> None:
-    """Of a cache of 128 KiB a way, whose sets are picked by address, any 8 KiB get their share."""
+    """Of a cache of 2,048 sets, picked by address, none gets more than twice its share."""
     spec = replace(SPEC, num_kv_heads=8, head_dim=128, block_size=32, dtype="bfloat16")
     spec = replace(spec, kv_dtype="bfloat16")
     stride = (8 * 128 * 32 + attention.declared_layout(spec, facts).gap) * 2

@@ -144,10 +144,8 @@ class AttentionProblem:
 
     def _cache(self, layout: KVLayout, place: Place) -> Tensor:
         spec = self.spec
-        numel, dtype = (
-            spec.block_size * spec.num_kv_heads * spec.head_dim,
-            torch_dtype(spec.kv_dtype),
-        )
+        dtype = torch_dtype(spec.kv_dtype)
+        numel = spec.block_size * spec.num_kv_heads * spec.head_dim
         shape = (2, self.num_blocks, numel + layout.gap)
         cache = torch.full(shape, self.poison, dtype=dtype)[..., :numel]
         paged = PagedKV(cache, layout, spec.block_size, spec.num_kv_heads, spec.head_dim)
