@@ -141,10 +141,11 @@ inline void compute_scores_tiled(const ScoreJob<bf16>& job, int rows, int column
   }
 }
 
-// As accumulate_values, for segments of whole tiles and head_dim a multiple of 32.
+// As accumulate_values, for segments of whole tiles and head_dim a multiple of 32. Weights are read
+// once for each 32 channels: 32 rows of them stay near for as long as all channels take.
 inline void accumulate_values_tiled(const ValueJob<bf16>& job, int rows) {
-  for (int dim = 0; dim < job.head_dim; dim += 2 * kTileWidth) {
-    for (int row = 0; row < rows; row += 32) {
+  for (int row = 0; row < rows; row += 32) {
+    for (int dim = 0; dim < job.head_dim; dim += 2 * kTileWidth) {
       (rows - row > 16 ? value_tiles<true> : value_tiles<false>)(job, row, dim);
     }
   }

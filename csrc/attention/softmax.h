@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "common/exponential.h"
@@ -49,33 +50,30 @@ struct RowState {
   float reference, sum;
 };
 
-// Weights are relative to a score that they may exceed by so many powers of two, far below what
-// float holds.
-constexpr float kMaxExponent = 64.0f;
+// Weights are relative to a score that they may exceed while their sum is at most this, far below
+// what float holds.
+constexpr float kMaxWeights = 0x1p64f;
 
-struct RowTotals {
-  float max, sum;
-};
-
-// Turns scores into weights relative to `reference`. Returns the largest score and their sum.
+// Turns scores into weights relative to `reference` and returns their sum.
 template <class A>
-RowTotals weigh_row(const float* scores, int padded, float exponent, float reference,
-                    A* weights) {
+float weigh_row(const float* scores, int padded, float exponent, float reference, A* weights) {
   if (reference == kMinusInfinity) reference = 0.0f;
   const Vec scale = vset(exponent), shift = vset(-reference * exponent);
-  // Two chains each: one would wait for itself.
-  Vec largest = vset(kMinusInfinity), larger = largest, sum = vzero(), other = vzero();
+  Vec sum = vzero(), other = vzero();  // one chain would wait for itself
   for (int i = 0; i < padded; i += 2 * VL) {
-    const Vec s = vload(scores + i), t = vload(scores + i + VL);
-    const Vec a = vexp2_for<A>(vfma(s, scale, shift));
-    const Vec b = vexp2_for<A>(vfma(t, scale, shift));
-    largest = vmax(largest, s);
-    larger = vmax(larger, t);
+    const Vec a = vexp2_for<A>(vfma(vload(scores + i), scale, shift));
+    const Vec b = vexp2_for<A>(vfma(vload(scores + i + VL), scale, shift));
     sum += a;
     other += b;
     vstore_pair(weights + i, a, b);
   }
-  return {vmax_lane(vmax(largest, larger)), vsum(sum + other)};
+  return vsum(sum + other);
+}
+
+inline float largest_of(const float* scores, int padded) {
+  Vec largest = vset(kMinusInfinity);
+  for (int i = 0; i < padded; i += VL) largest = vmax(largest, vload(scores + i));
+  return vmax_lane(largest);
 }
 
 // Turns scores [begin, end) of a row into weights, 0 elsewhere up to `padded`, a multiple of two
@@ -96,18 +94,17 @@ float softmax_row(float* scores, int begin, int end, int padded, const ScoreMap&
   const float exponent = map.exponent(), before = state.reference;
   float reference = before;
   if (before == kMinusInfinity) reference = vmax_lane(vload(scores + begin / VL * VL));
-  RowTotals totals = weigh_row(scores, padded, exponent, reference, weights);
-  const bool finite = (totals.max - reference) * exponent <= kMaxExponent;  // false for NaN
-  if (!finite) {
-    reference = totals.max;
-    totals = weigh_row(scores, padded, exponent, reference, weights);
+  float sum = weigh_row(scores, padded, exponent, reference, weights);
+  if (!(std::abs(sum) <= kMaxWeights)) {  // or NaN
+    reference = largest_of(scores, padded);
+    sum = weigh_row(scores, padded, exponent, reference, weights);
   }
   if (reference == before) {
-    state.sum += totals.sum;
+    state.sum += sum;
     return 1.0f;
   }
   const float rescale = rescale_factor(before, reference, exponent);
-  state = {reference, state.sum * rescale + totals.sum};
+  state = {reference, state.sum * rescale + sum};
   return rescale;
 }
 

@@ -40,16 +40,13 @@ inline Vec vround(Vec a) {
 // The same as 32-bit integers; any where a is NaN or beyond them.
 inline __m256i vnearest(Vec a) { return _mm256_cvtps_epi32(a.v); }
 
-// 2^n for integral n in [-126, 127].
-inline __m256 power_of_two(__m256i n) {
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
-}
-
-// a * 2^n for integral n in [-252, 254]: in two steps, so that subnormals and infinity are met.
+// a * 2^n for integral n and a near 1: 0 below -125, infinity from 128.
 inline Vec vscale2(Vec a, Vec n) {
-  const __m256i all = _mm256_cvtps_epi32(n.v), half = _mm256_srai_epi32(all, 1);
-  const __m256 first = _mm256_mul_ps(a.v, power_of_two(half));
-  return {_mm256_mul_ps(first, power_of_two(_mm256_sub_epi32(all, half)))};
+  const __m256 least = _mm256_set1_ps(-125.0f), kept = _mm256_cmp_ps(n.v, least, _CMP_NLT_UQ);
+  const __m256 bounded = _mm256_min_ps(_mm256_set1_ps(128.0f), _mm256_max_ps(least, n.v));
+  const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(bounded), _mm256_set1_epi32(127));
+  const __m256 power = _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23));
+  return {_mm256_and_ps(kept, _mm256_mul_ps(a.v, power))};
 }
 
 inline float vsum(Vec a) {

@@ -48,10 +48,11 @@ inline Vec vround(Vec a) { return {(a.v + 12582912.0f) - 12582912.0f}; }
 // The same as 32-bit integers; any where a is NaN or beyond them.
 inline Ints vnearest(Vec a) { return __builtin_convertvector(vround(a).v, Ints); }
 
-// a * 2^n for integral n in [-252, 254]: in two steps, so that subnormals and infinity are met.
+// a * 2^n for integral n and a near 1: 0 below -125, infinity from 128.
 inline Vec vscale2(Vec a, Vec n) {
-  const Ints all = __builtin_convertvector(n.v, Ints), half = all >> 1;
-  return {a.v * (Floats)((half + 127) << 23) * (Floats)((all - half + 127) << 23)};
+  const Floats bounded = vmin(vset(128.0f), vmax(vset(-125.0f), n)).v;
+  const Floats scaled = a.v * (Floats)((__builtin_convertvector(bounded, Ints) + 127) << 23);
+  return {n.v < -125.0f ? Floats{} : scaled};
 }
 
 inline float vsum(Vec a) { return (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]); }
