@@ -16,7 +16,7 @@ enum class Activation : int { silu = 0, gelu = 1, gelu_tanh = 2 };
 template <class T>
 Vec over_one_plus_exp(Vec x, Vec y) {
   if constexpr (sizeof(T) > 2) return x / (vset(1.0f) + vexp(y));
-  // Not all builds scale further, and that is infinity already.
+  // Infinity from 128 on, but of an infinite exponent it would be NaN.
   const Vec power = vmin(vset(200.0f), y * vset(kLog2E));
   return vover_16(x, vset(1.0f) + vexp2_for<T>(power));
 }

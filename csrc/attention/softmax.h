@@ -95,7 +95,7 @@ float softmax_row(float* scores, int begin, int end, int padded, const ScoreMap&
   float reference = before;
   if (before == kMinusInfinity) reference = vmax_lane(vload(scores + begin / VL * VL));
   float sum = weigh_row(scores, padded, exponent, reference, weights);
-  if (!(std::abs(sum) <= kMaxWeights)) {  // or NaN
+  if (!(std::abs(sum) <= kMaxWeights)) {  // what overflows may be NaN, or negative (vexp2)
     reference = largest_of(scores, padded);
     sum = weigh_row(scores, padded, exponent, reference, weights);
   }

@@ -16,8 +16,8 @@ inline Vec vexp2_slope(Vec r) {
   return vfma(p, r, vset(6.931470037e-1f));
 }
 
-// 2^x, relative error below 2e-7; exactly 0 below -126, infinity above 127.5. What is not finite
-// becomes NaN, but -infinity.
+// 2^x, relative error below 2e-7; 0 below -125.5, -infinity included; infinity above 127.5, but NaN
+// of infinity. Where vround fails large numbers, what should be infinity may be -infinity or NaN.
 inline Vec vexp2(Vec x) {
   const Vec n = vround(x), r = x - n;
   return vscale2(vfma(vexp2_slope(r), r, vset(1.0f)), n);

@@ -278,11 +278,14 @@ def test_random_batches(native: ModuleType, rng: torch.Generator) -> None:
         check(native, case, [torch.float32, torch.bfloat16][draw(0, 1)], rng)
 
 
-def test_large_scores_do_not_overflow(native: ModuleType, rng: torch.Generator) -> None:
+@pytest.mark.parametrize("scale", [300.0, 1e7])
+def test_large_scores_do_not_overflow(
+    native: ModuleType, scale: float, rng: torch.Generator
+) -> None:
     batch = Batch(Case([(20, 60), (1, 1400), (3, 2000)]), torch.float32, rng)
-    batch.scale = 300.0
+    batch.scale = scale
     batch.run(native)
-    # Scores near 1e4 make the weights one-hot: only their float rounding remains.
+    # Scores of 1e4 and more make the weights one-hot: only their float rounding remains.
     TOLERANT = 2e-2
     start = 0
     for (queries, _), keys, values in zip(
