@@ -86,6 +86,7 @@ class Place:
         names = {"python": self.python, "here": HERE, "cases": cases, "cores": self.cores}
         words = command.format(**names)
         env = {**os.environ, "PEERS": str(self.peers_dir), "HF_HUB_OFFLINE": "1"}
+        env.pop("PYTHONDONTWRITEBYTECODE", None)  # or each start compiles all modules again
         env |= {key: value.format(**names) for key, value in extra.items()}
         print(f"== {engine}: {words}", file=sys.stderr, flush=True)
         return words.split(), env
