@@ -44,7 +44,6 @@ class ForwardBatch:
     """One step in device form. Persistent buffers, written by the runner, read by the model.
 
     Attributes:
-        input_ids: [num_tokens] int32.
         positions: [num_tokens] int32.
         attention: The step's shape for attention.
         outputs_at: [s] int64, the tokens whose hidden states are wanted; None for all. Every
@@ -53,7 +52,6 @@ class ForwardBatch:
             that runs then, whatever its shape. None in every other step.
     """
 
-    input_ids: Tensor
     positions: Tensor
     attention: AttentionMetadata
     outputs_at: Tensor | None = None

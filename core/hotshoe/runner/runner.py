@@ -20,7 +20,7 @@ from torch import Tensor
 
 from hotshoe.layers import ForwardBatch
 from hotshoe.layers.context import Attend
-from hotshoe.models.base import Model
+from hotshoe.models.base import GENERATE, Model
 from hotshoe.runner.graphs import Pieces, Recordings
 from hotshoe.runner.inbox import Inbox
 from hotshoe.runner.rows import Ints, Rows, StepInputs, padding_inputs
@@ -180,8 +180,8 @@ class Runner:
         """Run prompts of these lengths as the largest of steps, sampling nothing, and wait."""
         inputs = self._padding_inputs(np.array(lengths, np.int32))
         staged, _ = self._stage(inputs)
-        hidden = self._model.forward(self._batch(inputs, staged, every=True))
-        self._model.logits(hidden[-max(self._limits.max_num_seqs, JUDGED_TOKENS) :])
+        hidden = self._forward(inputs, staged, every=True)
+        self._logits(hidden[-max(self._limits.max_num_seqs, JUDGED_TOKENS) :])
         self._transfer.download([])()
 
     @torch.inference_mode()
@@ -227,14 +227,18 @@ class Runner:
         """Return logits of one token of each request, whatever lengths they have."""
         attention = self._attention_metadata(staged, 1, self._limits.max_model_len)
         ids = self._flat_tokens.index_select(0, staged.token_index)
-        batch = ForwardBatch(ids, staged.positions, attention)
-        return self._model.logits(self._model.forward(batch))
+        batch = ForwardBatch(staged.positions, attention)
+        return self._logits(self._model.forward(self._model.embed(ids), batch))
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        return self._model.head(hidden, GENERATE)
 
     def _compute(self, staged: StagedInputs, between: Callable[[Tensor, Attend], Tensor]) -> Tensor:
         """Return hidden states of every token, leaving attention to `between`."""
         attention = replace(self._pieces.metadata, slot_mapping=staged.slot_mapping)
         ids = self._flat_tokens[staged.token_index]
-        return self._model.forward(ForwardBatch(ids, staged.positions, attention, between=between))
+        batch = ForwardBatch(staged.positions, attention, between=between)
+        return self._model.forward(self._model.embed(ids), batch)
 
     @property
     def _padding_slot(self) -> int:
@@ -254,11 +258,11 @@ class Runner:
         if replay is not None and in_place:
             logits = replay(inputs, staged)
         else:
-            hidden = self._model.forward(self._batch(inputs, staged, every=len(judging) > 0))
+            hidden = self._forward(inputs, staged, every=len(judging) > 0)
             if judging:
                 prompts = self._judge(judging, hidden)
                 hidden = hidden[staged.sample_at]
-            logits = self._model.logits(hidden) if len(inputs.sample_rows) else hidden
+            logits = self._logits(hidden) if len(inputs.sample_rows) else hidden
         sampled = self._sample(inputs, logits, staged)
         tensors = [*sampled.tensors] if sampled is not None else []
         for _, found, _ in prompts:
@@ -282,7 +286,7 @@ class Runner:
     def _replay_pieces(self, size: int, inputs: StepInputs, staged: StagedInputs) -> Tensor:
         self._pieces.metadata = self._attention(inputs, staged)
         hidden = self._mixed.replay(size)
-        return self._model.logits(hidden[staged.sample_at]) if len(inputs.sample_rows) else hidden
+        return self._logits(hidden[staged.sample_at]) if len(inputs.sample_rows) else hidden
 
     def _stage(self, inputs: StepInputs) -> tuple[StagedInputs, bool]:
         """Bring a step's arrays to the device and the tables there up to date."""
@@ -309,17 +313,17 @@ class Runner:
             self._flat_tokens.index_copy_(0, staged.token_put_index, staged.token_put_values)
         return staged, in_place
 
-    def _batch(self, inputs: StepInputs, staged: StagedInputs, every: bool) -> ForwardBatch:
-        """Describe a step to the model; it returns hidden states of every token, or of those that
-        sample."""
+    def _forward(self, inputs: StepInputs, staged: StagedInputs, every: bool) -> Tensor:
+        """Return hidden states of every token of a step, or of those that sample."""
         every = every or len(inputs.sample_at) == inputs.num_tokens
         own = slice(inputs.num_tokens)
-        return ForwardBatch(
-            input_ids=self._flat_tokens[staged.token_index[own]],
+        batch = ForwardBatch(
             positions=staged.positions[own],
             attention=self._attention(inputs, staged),
             outputs_at=None if every else staged.sample_at,
         )
+        ids = self._flat_tokens[staged.token_index[own]]
+        return self._model.forward(self._model.embed(ids), batch)
 
     def _attention(self, inputs: StepInputs, staged: StagedInputs) -> AttentionMetadata:
         """Describe a step to attention, without tokens of no request."""
@@ -390,7 +394,7 @@ class Runner:
             width = int(self._prompt_widths[row])
             for done in range(0, count, JUDGED_TOKENS):
                 end = min(done + JUDGED_TOKENS, count)
-                logits = self._model.logits(hidden[first + done : first + end])
+                logits = self._logits(hidden[first + done : first + end])
                 targets = self._tokens[row, position + done + 1 : position + end + 1].long()
                 found.append((row, compute_logprobs(logits, targets, width), width))
         return found

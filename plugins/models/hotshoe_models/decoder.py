@@ -28,6 +28,7 @@ from hotshoe.layers import (
     Section,
     Split,
 )
+from hotshoe.models.base import EMBED, GENERATE
 from hotshoe.slots import Quantised, QuantSpec
 from hotshoe_models.spec import DecoderSpec
 
@@ -42,7 +43,9 @@ class DenseDecoder:
 
     def __init__(self, spec: DecoderSpec, ctx: BuildContext) -> None:
         names = spec.names
-        self.vocab_size = spec.vocab_size
+        self.vocab_size, self.hidden_size = spec.vocab_size, spec.hidden_size
+        self.tasks = frozenset({GENERATE, EMBED})
+        self._embedding_scale = spec.embedding_scale
         self._embed = Embedding(
             ctx, names.embedding, spec.vocab_size, spec.hidden_size, spec.embedding_scale
         )
@@ -70,17 +73,27 @@ class DenseDecoder:
         if spec.tied:  # some checkpoints store the tied matrix a second time
             ctx.weights.ignore([rf"^{re.escape(names.lm_head)}\.weight$"])
 
-    def forward(self, batch: ForwardBatch) -> Tensor:
+    def embed(self, ids: Tensor) -> Tensor:
+        """Return [num_tokens, hidden_size] for ids [num_tokens] int32."""
+        return self._embed(ids)
+
+    def scale_embeddings(self, rows: Tensor) -> Tensor:
+        """Scale rows [n, hidden_size] of the table as `embed` does."""
+        return rows if self._embedding_scale == 1.0 else rows * self._embedding_scale
+
+    def forward(self, hidden: Tensor, batch: ForwardBatch) -> Tensor:
         """Return the final normed hidden states of the tokens at `batch.outputs_at`."""
-        residual = self._embed(batch.input_ids)
+        residual = hidden
         hidden = self._first_norm(residual)
         *inner, last = self._layers
         for layer in inner:
             hidden, residual = layer(hidden, residual, batch, None)
         return last(hidden, residual, batch, batch.outputs_at)[0]
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Return [n, vocab_size] float32."""
+    def head(self, hidden: Tensor, task: str) -> Tensor:
+        """Return [n, vocab_size] float32, or the hidden states themselves."""
+        if task == EMBED:
+            return hidden.float()
         logits = self._lm_head(hidden)
         if self._logits_divisor != 1.0:
             logits.div_(self._logits_divisor)

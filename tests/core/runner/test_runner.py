@@ -23,21 +23,29 @@ GREEDY = SamplingParams(temperature=0)
 
 
 class TableModel:
-    """Logits by last token; remembers the batches it saw."""
+    """Logits by last token, and these as vectors; remembers the tokens and batches it saw."""
 
-    vocab_size = VOCAB
+    vocab_size = hidden_size = VOCAB
+    tasks = frozenset({"generate", "embed"})
 
     def __init__(self) -> None:
         # Each row has the same logits in another order, too far apart for rounding to swap them.
         self.table = torch.stack([torch.randperm(VOCAB) for _ in range(VOCAB)]) / 8 - 3
         self.batches: list[ForwardBatch] = []
+        self.ids: list[list[int]] = []
 
-    def forward(self, batch: ForwardBatch) -> torch.Tensor:
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        self.ids.append(ids.tolist())
+        return self.table[ids.long()]
+
+    def scale_embeddings(self, rows: torch.Tensor) -> torch.Tensor:
+        return 2 * rows
+
+    def forward(self, hidden: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         self.batches.append(batch)
-        ids = batch.input_ids.long()
-        return self.table[ids if batch.outputs_at is None else ids[batch.outputs_at]]
+        return hidden if batch.outputs_at is None else hidden[batch.outputs_at]
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def head(self, hidden: torch.Tensor, task: str) -> torch.Tensor:
         return hidden.clone()
 
 
@@ -105,7 +113,7 @@ def test_a_step_can_be_started_before_the_last_ones_tokens_are_known(
 def test_positions_and_lengths_reach_the_model(model: TableModel, runner: Runner) -> None:
     step(runner, 0, {1: 2, 3: 5}, new(1, [1, 2, 3, 4], computed=2), new(3, [9] * 9))
     [batch] = model.batches
-    assert batch.input_ids.tolist() == [3, 4, 9, 9, 9, 9, 9]
+    assert model.ids == [[3, 4, 9, 9, 9, 9, 9]]
     assert batch.positions.tolist() == [2, 3, 0, 1, 2, 3, 4]
     assert batch.attention.seq_lens.tolist() == [4, 5]
     assert batch.attention.query_start_loc.tolist() == [0, 2, 7]
@@ -170,8 +178,8 @@ def test_prompts_are_judged_a_part_at_a_time(
 ) -> None:
     monkeypatch.setattr("hotshoe.runner.runner.JUDGED_TOKENS", 3)
     heights = []
-    logits = model.logits
-    model.logits = lambda hidden: heights.append(len(hidden)) or logits(hidden)
+    head = model.head
+    model.head = lambda hidden, task: heights.append(len(hidden)) or head(hidden, task)
     prompts = {0: [3, 1, 4, 1, 5, 9, 2, 6], 1: [5, 3, 5], 2: [8, 9, 7, 9]}
     wanted = {0: 2, 1: None, 2: 0}
     fresh = [
@@ -303,17 +311,17 @@ class AttendingModel(TableModel):
         super().__init__()
         self.attended: list[tuple[int, AttentionMetadata]] = []
 
-    def forward(self, batch: ForwardBatch) -> torch.Tensor:
+    def forward(self, hidden: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         def attend(q: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
             self.attended.append((len(q), metadata))
             return q.flatten(1).clone()
 
-        q = batch.input_ids.view(-1, 1, 1).float()
+        q = torch.tensor(self.ids[-1]).view(-1, 1, 1).float()
         if batch.between is None:
             attend(q, batch.attention)
         else:
             assert batch.between(q, attend).tolist() == q.flatten(1).tolist()
-        return super().forward(batch)
+        return super().forward(hidden, batch)
 
 
 def test_a_step_with_a_prompt_runs_in_pieces() -> None:
@@ -325,7 +333,7 @@ def test_a_step_with_a_prompt_runs_in_pieces() -> None:
     expected = model.table.argmax(1).tolist()
     assert (first.rows, first.token_ids) == ([2, 0], [expected[6], expected[9]])
     batch, [(num_tokens, attention)] = model.batches[-1], model.attended
-    assert batch.input_ids.tolist()[:6] == [5, 6, 9, 7, 7, 7]
+    assert model.ids[-1][:6] == [5, 6, 9, 7, 7, 7]
     assert batch.positions.tolist() == [0, 1, 0, 0, 1, 2, 0, 0]
     assert batch.attention.slot_mapping.tolist()[6:] == [99 * BLOCK] * 2
     assert batch.outputs_at is None

@@ -381,8 +381,8 @@ class Stepper:
             starts.append(len(ids))
         lengths = [self._lengths[sequence] for sequence in scheduled]
         hidden = self.model.forward(
+            self.model.embed(_ints(ids)),
             ForwardBatch(
-                _ints(ids),
                 _ints(positions),
                 AttentionMetadata(
                     num_reqs=len(scheduled),
@@ -393,9 +393,9 @@ class Stepper:
                     max_query_len=max(len(tokens) for tokens in scheduled.values()),
                     max_seq_len=max(lengths),
                 ),
-            )
+            ),
         )
-        logits = self.model.logits(hidden)
+        logits = self.model.head(hidden, "generate")
         parts = logits.split([len(tokens) for tokens in scheduled.values()])
         return dict(zip(scheduled, parts, strict=True))
 

@@ -97,7 +97,7 @@ def test_a_tied_output_matrix_is_not_read_twice(ctx):
     table = torch.randn(40, 16)
     feed(ctx, **{"model.embed_tokens.weight": table})
     hidden = torch.randn(3, 16)
-    torch.testing.assert_close(model.logits(hidden), hidden @ table.T)
+    torch.testing.assert_close(model.head(hidden, "generate"), hidden @ table.T)
 
 
 def test_an_untied_output_matrix_is_its_own(ctx):
@@ -105,7 +105,7 @@ def test_an_untied_output_matrix_is_its_own(ctx):
     table = torch.randn(40, 16)
     feed(ctx, **{"lm_head.weight": table})
     hidden = torch.randn(3, 16)
-    torch.testing.assert_close(model.logits(hidden), hidden @ table.T)
+    torch.testing.assert_close(model.head(hidden, "generate"), hidden @ table.T)
 
 
 def test_buffers_of_older_checkpoints_are_passed_over(ctx):
@@ -120,10 +120,10 @@ def test_logits_are_divided_and_capped_into_a_new_tensor(ctx):
     table = torch.randn(40, 16)
     feed(ctx, **{"lm_head.weight": table})
     hidden = torch.randn(3, 16)
-    first = model.logits(hidden)
+    first = model.head(hidden, "generate")
     torch.testing.assert_close(first, 1.5 * torch.tanh(hidden @ table.T / 4.0 / 1.5))
     kept = first.clone()
-    second = model.logits(torch.randn(3, 16))
+    second = model.head(torch.randn(3, 16), "generate")
     assert torch.equal(first, kept) and not torch.equal(first, second)
     assert first.dtype == torch.float32
 

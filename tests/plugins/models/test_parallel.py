@@ -114,7 +114,7 @@ def test_biases_odd_vocabularies_and_more_ranks_than_kv_heads(tmp_path, size, ti
     feed(alone, weights)
     hidden = torch.randn(5, spec.hidden_size)
     qkv = model._layers[0]._qkv(hidden)
-    expected = model.logits(hidden), mlp(model, hidden), model._layers[0]._o(qkv[:, :24])
+    expected = model.head(hidden, "generate"), mlp(model, hidden), model._layers[0]._o(qkv[:, :24])
 
     def work(rank):
         ctx = context(**group.parallel(rank))
@@ -123,7 +123,11 @@ def test_biases_odd_vocabularies_and_more_ranks_than_kv_heads(tmp_path, size, ti
         first = model._layers[0]
         share = 24 // size
         attended = qkv[:, :24][:, share * rank : share * (rank + 1)].contiguous()
-        return (model.logits(hidden), mlp(model, hidden), first._o(attended)), shape_bytes(ctx)
+        return (
+            model.head(hidden, "generate"),
+            mlp(model, hidden),
+            first._o(attended),
+        ), shape_bytes(ctx)
 
     found = group.run(work)
     for results, nbytes in found:
