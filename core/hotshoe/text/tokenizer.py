@@ -112,7 +112,7 @@ class Tokenizer:
         """Render messages as the model's prompt text; encode it without adding special tokens.
 
         Args:
-            messages: Such as {"role": "user", "content": "Hello"}.
+            messages: Such as {"role": "user", "content": "Hello"}; see `hotshoe.text.messages`.
             tools: Function schemas offered to the model.
             add_generation_prompt: End with the opening of an assistant message.
             variables: Further variables that the template may know.
@@ -121,6 +121,7 @@ class Tokenizer:
             RequestError: There is no template, or it refuses these messages.
         """
         from hotshoe.text.chat_template import render
+        from hotshoe.text.messages import template_message
 
         name = "tool_use" if tools and "tool_use" in self.chat_templates else "default"
         if name not in self.chat_templates:
@@ -128,7 +129,7 @@ class Tokenizer:
         if not messages:
             raise RequestError("messages may not be empty", "messages")
         known = {
-            "messages": messages,
+            "messages": [template_message(message) for message in messages],
             "tools": tools,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,

@@ -7,7 +7,6 @@ tokenising run in threads, so that a long prompt does not hold up the streams of
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -68,7 +67,7 @@ class Renderer:
         """Render a conversation.
 
         Args:
-            messages: In OpenAI's form; contents made of text parts are joined.
+            messages: In OpenAI's form; see `hotshoe.text.messages`.
             tools: Function tools in OpenAI's form.
             variables: Further variables of the template, such as `enable_thinking`.
             add_generation_prompt: End with the opening of an assistant message.
@@ -112,7 +111,7 @@ class Renderer:
         add_generation_prompt: bool,
     ) -> Rendered:
         text = self.tokenizer.apply_chat_template(
-            [template_message(message) for message in messages],
+            messages,
             tools=tools,
             add_generation_prompt=add_generation_prompt,
             **variables,
@@ -121,37 +120,3 @@ class Renderer:
 
     def _encode(self, text: str, add_special_tokens: bool) -> Rendered:
         return Rendered(self.tokenizer.encode(text, add_special_tokens=add_special_tokens), text)
-
-
-def template_message(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message as templates expect it: content as text, arguments of calls as objects.
-
-    Raises:
-        RequestError: A part of the content is not text.
-    """
-    found = {name: value for name, value in message.items() if value is not None}
-    content = found.get("content")
-    if isinstance(content, list):
-        found["content"] = "\n".join(_part_text(part) for part in content)
-    found.setdefault("content", "")
-    if "tool_calls" in found:
-        found["tool_calls"] = [_template_call(call) for call in found["tool_calls"]]
-    return found
-
-
-def _part_text(part: Mapping[str, Any]) -> str:
-    for name in ("text", "refusal"):
-        if isinstance(part.get(name), str):
-            return str(part[name])
-    raise RequestError(f"this model takes text only, no {part.get('type')}", "messages")
-
-
-def _template_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    function = dict(call["function"])
-    try:
-        arguments = json.loads(function["arguments"])
-    except (ValueError, RecursionError):
-        arguments = None
-    if isinstance(arguments, dict):  # else it stays as the model once wrote it
-        function["arguments"] = arguments
-    return {**call, "function": function}

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from hotshoe.errors import RequestError
-from hotshoe_server.renderer import Renderer, template_message
+from hotshoe_server.renderer import Renderer
 
 
 @pytest.fixture
@@ -37,25 +37,6 @@ def test_an_engine_without_a_tokenizer() -> None:
     with pytest.raises(RequestError, match="send token ids"):
         asyncio.run(renderer.prompt("text"))
     renderer.close()
-
-
-def test_contents_become_text() -> None:
-    parts = [{"type": "text", "text": "a"}, {"type": "refusal", "refusal": "b"}]
-    assert template_message({"role": "user", "content": parts})["content"] == "a\nb"
-    assert template_message({"role": "assistant", "content": None})["content"] == ""
-    with pytest.raises(RequestError, match="text only, no image_url"):
-        template_message({"role": "user", "content": [{"type": "image_url"}]})
-
-
-@pytest.mark.parametrize(
-    ("arguments", "found"),
-    [('{"a": 1}', {"a": 1}), ("[1]", "[1]"), ("nonsense", "nonsense"), ("", "")],
-)
-def test_arguments_become_objects_where_they_are(arguments: str, found: object) -> None:
-    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
-    message = template_message({"role": "assistant", "tool_calls": [call]})
-    assert message["tool_calls"][0]["function"] == {"name": "f", "arguments": found}
-    assert call["function"]["arguments"] == arguments
 
 
 def test_half_a_character_is_refused(renderer) -> None:
