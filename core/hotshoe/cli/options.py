@@ -116,11 +116,19 @@ def read_configs(
     Raises:
         ConfigError: As for `engine_config`.
     """
+    parts = split_options(merged(given_options(args, configs), overrides), configs)
+    return [config(**part) for config, part in zip(configs, parts, strict=True)]
+
+
+def given_options(args: argparse.Namespace, configs: Sequence[type[Any]]) -> dict[str, Any]:
+    """Return what the file that `--config` names and the flags say, nothing filled in.
+
+    Raises:
+        ConfigError: The file is unreadable.
+    """
     values = _read_yaml(args.config) if getattr(args, "config", None) else {}
     names = {f.name for config in configs for f in fields(config)}
-    flags = {name: value for name, value in vars(args).items() if name in names}
-    parts = split_options(merged(merged(values, flags), overrides), configs)
-    return [config(**part) for config, part in zip(configs, parts, strict=True)]
+    return merged(values, {name: value for name, value in vars(args).items() if name in names})
 
 
 def sampling_params(

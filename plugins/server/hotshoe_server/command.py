@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal
 
-from hotshoe.cli.options import add_engine_flags, add_option_flags, read_configs
+from hotshoe.cli.options import add_engine_flags, add_option_flags, given_options, read_configs
 from hotshoe.cli.session import phases
 from hotshoe.config import EngineConfig
+from hotshoe.errors import ConfigError
 from hotshoe.lazy import resolve_lazy
 from hotshoe.plugins import PluginManager
 from hotshoe_server.config import SERVER_GROUPS, ServerConfig
@@ -48,7 +49,9 @@ class Serve:
     def _serve(self, args: Namespace) -> int:
         found = find_extensions(PluginManager())
         optional = [extension.options for extension in found.values() if extension.options]
-        engine, config, *options = read_configs(args, (EngineConfig, ServerConfig, *optional))
+        classes = (EngineConfig, ServerConfig, *optional)
+        check_named(given_options(args, classes))
+        engine, config, *options = read_configs(args, classes)
         say = start_logs(config)
         plugins = PluginManager(disabled=engine.disable_plugins)
         extensions = with_options(find_extensions(plugins), options)
@@ -74,6 +77,19 @@ class Serve:
             transport = "process" if config.engine_process else "thread"
             server = Server(config, plugins, extensions, lambda: load(engine, transport, say), say)
             return server.run(listener, admin.listener if admin else None)
+
+
+def check_named(given: Mapping[str, Any]) -> None:
+    """Refuse to serve the demo model under another's name, which is a forgotten MODEL.
+
+    Raises:
+        ConfigError: A name is given, and no model.
+    """
+    if given.get("served_model_name") and "model" not in given:
+        raise ConfigError(
+            "--served-model-name needs MODEL; name the model that is served under it, "
+            "as in `hotshoe serve demo --served-model-name NAME`"
+        )
 
 
 def check_early(config: ServerConfig, plugins: PluginManager) -> None:

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from hotshoe.config import option
-from hotshoe.errors import PluginError
-from hotshoe_server.command import find_extensions, warn, with_options
+from hotshoe.errors import ConfigError, PluginError
+from hotshoe_server.command import check_named, find_extensions, warn, with_options
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.extensions import ServerExtension
 
@@ -53,3 +53,10 @@ def test_installed_extensions_are_light_to_find(plugins) -> None:
 def test_open_doors_are_named(caplog, options: dict[str, object], warned: bool) -> None:
     warn(ServerConfig(**options))
     assert any("lets every machine" in message for message in caplog.messages) is warned
+
+
+def test_a_name_needs_a_model() -> None:
+    with pytest.raises(ConfigError, match="--served-model-name needs MODEL"):
+        check_named({"served_model_name": ["mine"], "dtype": "auto"})
+    check_named({"served_model_name": ["mine"], "model": "demo"})
+    check_named({})
