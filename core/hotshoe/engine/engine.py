@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hotshoe.config import EngineConfig
 from hotshoe.engine.boot import boot
+from hotshoe.engine.client import PauseMode
 from hotshoe.engine.inputs import InputProcessor
 from hotshoe.errors import RequestError
 from hotshoe.plugins import PluginManager
 from hotshoe.text.output_processor import OutputProcessor, RequestUpdate
-from hotshoe.types import Prompt, SamplingParams
+from hotshoe.types import FinishReason, Prompt, SamplingParams, TokenOutput
 
 
 class Engine:
@@ -65,7 +68,31 @@ class Engine:
 
     def step(self) -> list[RequestUpdate]:
         """Run one step and return what the requests gained by it."""
-        updates, stopped = self._outputs.process(self.core.step())
+        return self._take(self.core.step())
+
+    def pause(self, mode: PauseMode) -> list[RequestUpdate]:
+        """Begin to pause, as `EngineCore.pause` says; return what requests gained by it.
+
+        Raises:
+            RequestError: The mode is unknown.
+        """
+        outputs = self.core.pause(mode)
+        if mode == "abort":
+            ids = self._outputs.running_ids
+            self.core.abort(ids)
+            outputs += [TokenOutput(i, [], finish_reason=FinishReason.ABORT) for i in ids]
+        return self._take(outputs)
+
+    def sleep(self, level: int) -> list[RequestUpdate]:
+        """Fall asleep, as `EngineClient.sleep` says; return what requests gained by it.
+
+        Raises:
+            RequestError: The level is unknown or not offered.
+        """
+        return self._take(self.core.sleep(level))
+
+    def _take(self, outputs: Sequence[TokenOutput]) -> list[RequestUpdate]:
+        updates, stopped = self._outputs.process(outputs)
         if stopped:
             self.core.abort(stopped)
         return updates

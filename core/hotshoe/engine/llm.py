@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 from hotshoe.config import EngineConfig
+from hotshoe.engine.client import EngineStats, PauseMode
 from hotshoe.engine.engine import Engine
 from hotshoe.errors import ConfigError, RequestError
 from hotshoe.platform import Change
@@ -161,6 +162,7 @@ class LLM:
         try:
             while not finished:
                 while not updates:
+                    self._check_awake()
                     with _interrupts_postponed():
                         self._step()
                 update = updates.popleft()
@@ -188,6 +190,73 @@ class LLM:
         """Answer a conversation, streaming."""
         return self.stream(self.engine.inputs.render_chat(messages, tools), params)
 
+    def stats(self) -> EngineStats:
+        """Return the present counts."""
+        return self.engine.core.stats()
+
+    @property
+    def is_paused(self) -> bool:
+        """True between `pause` and `resume`."""
+        return self.engine.core.is_paused
+
+    @property
+    def is_sleeping(self) -> bool:
+        """True between `sleep` and a full `wake_up`."""
+        return self.engine.core.is_sleeping
+
+    def pause(self, mode: PauseMode = "abort", clear_cache: bool = True) -> None:
+        """Run nothing until `resume`; see `EngineClient.pause`.
+
+        Raises:
+            RequestError: The mode is unknown.
+        """
+        self._keep(self.engine.pause(mode))
+        while self.engine.has_work():
+            with _interrupts_postponed():
+                self._step()
+        if clear_cache:
+            self.engine.core.reset_prefix_cache(reset_running=True)
+
+    def resume(self) -> None:
+        """Go on after `pause`; harmless otherwise."""
+        self.engine.core.resume()
+
+    def sleep(self, level: int = 0) -> None:
+        """Give memory back until `wake_up`; see `EngineClient.sleep`.
+
+        Raises:
+            RequestError: The level is unknown or not offered.
+        """
+        self._keep(self.engine.sleep(level))
+
+    def wake_up(self, tags: Iterable[str] | None = None) -> None:
+        """Take back what `sleep` gave away; see `EngineClient.wake_up`.
+
+        Raises:
+            RequestError: A tag is unknown, or the cache would come before the weights.
+        """
+        self.engine.core.wake_up(tags)
+
+    def reset_prefix_cache(self, reset_running: bool = False) -> bool:
+        """Forget cached prefixes; see `EngineClient.reset_prefix_cache`."""
+        return self.engine.core.reset_prefix_cache(reset_running)
+
+    def start_profile(self, folder: str) -> None:
+        """Record the steps that follow; see `EngineClient.start_profile`.
+
+        Raises:
+            RequestError: The worker cannot do it, or a recording is under way.
+        """
+        self.engine.core.start_profile(folder)
+
+    def stop_profile(self) -> str:
+        """Write the recording; return the name of its file.
+
+        Raises:
+            RequestError: There is none.
+        """
+        return self.engine.core.stop_profile()
+
     def close(self) -> None:
         """Release the device and its memory."""
         self.engine.close()
@@ -200,7 +269,10 @@ class LLM:
 
     def _step(self) -> list[RequestUpdate]:
         """Run one step and keep what somebody will wait for."""
-        updates = self.engine.step()
+        return self._keep(self.engine.step())
+
+    def _keep(self, updates: list[RequestUpdate]) -> list[RequestUpdate]:
+        """Keep updates that somebody will wait for."""
         for update in updates:
             if update.request_id in self._unread:
                 self._unread[update.request_id].append(update)
@@ -213,10 +285,21 @@ class LLM:
         missing = {i for i in ids if self._enqueued[i] is None}
         with _interrupts_postponed() as heed_interrupts:
             while missing:
+                self._check_awake()
                 missing.difference_update(u.request_id for u in self._step() if u.finished)
                 heed_interrupts()
         found = (self._enqueued.pop(i) for i in ids)
         return [output for output in found if output is not None]
+
+    def _check_awake(self) -> None:
+        """Refuse to wait for what cannot come.
+
+        Raises:
+            RequestError: The engine is paused or asleep, and nothing that is waited for runs.
+        """
+        if (self.is_paused or self.is_sleeping) and not self.engine.has_work():
+            state, remedy = ("asleep", "wake_up") if self.is_sleeping else ("paused", "resume")
+            raise RequestError(f"the engine is {state}; call {remedy}() first")
 
     def _drop(self, ids: Sequence[str]) -> None:
         """Abort those that have not ended, and forget all."""

@@ -200,6 +200,11 @@ class OutputProcessor:
             self._children[child_id] = (request, sequence)
         self._requests[request_id] = request
 
+    @property
+    def running_ids(self) -> list[str]:
+        """The engine's ids of all unfinished sequences."""
+        return list(self._children)
+
     def unfinished(self, request_id: str) -> list[str] | None:
         """Return the engine's ids of a request's unfinished sequences; None if it is unknown."""
         request = self._requests.get(request_id)

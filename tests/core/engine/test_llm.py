@@ -139,6 +139,75 @@ def test_chat_uses_the_template(llm: LLM) -> None:
     assert llm.tokenizer.decode(output.prompt_token_ids) == "user:hi\n"
 
 
+def test_chat_renders_as_the_server_does(llm: LLM) -> None:
+    parts = [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]
+    [output] = llm.chat([{"role": "user", "content": parts}], SamplingParams(max_tokens=1))
+    assert llm.tokenizer.decode(output.prompt_token_ids) == "user:h\ni\n"
+    with pytest.raises(RequestError, match="text only, no image_url"):
+        llm.chat([{"role": "user", "content": [{"type": "image_url"}]}])
+
+
+def test_a_paused_engine_keeps_what_is_enqueued(llm: LLM) -> None:
+    llm.pause()
+    assert llm.is_paused and llm.stats().is_paused
+    llm.enqueue(TokensPrompt([7]), SamplingParams(max_tokens=2))
+    with pytest.raises(RequestError, match=r"the engine is paused; call resume\(\) first"):
+        llm.wait_for_completion()
+    with pytest.raises(RequestError, match="paused"):
+        tokens(llm, [1], max_tokens=2)
+    llm.resume()
+    [output] = llm.wait_for_completion()
+    assert output.outputs[0].token_ids == [8, 9]
+
+
+@pytest.mark.parametrize("mode", ["abort", "wait", "keep"])
+def test_a_pause_ends_waits_for_or_keeps_what_runs(llm: LLM, mode: str) -> None:
+    stream = llm.stream(TokensPrompt([7]), SamplingParams(max_tokens=6))
+    assert next(stream).sequences[0].new_token_ids == [8]
+    llm.pause(mode)
+    if mode == "keep":
+        llm.resume()
+    updates = list(stream)
+    last = updates[-1].output().outputs[0]
+    if mode == "abort":
+        assert last.finish_reason is FinishReason.ABORT
+    else:
+        assert last.token_ids == [8, 9, 10, 11, 12, 13]
+    llm.resume()
+    assert tokens(llm, [1], max_tokens=1) == [2]
+    with pytest.raises(RequestError, match="mode must be one of"):
+        llm.pause("never")
+
+
+@pytest.mark.parametrize("level", [0, 2])
+def test_sleeping_and_waking(llm: LLM, level: int) -> None:
+    llm.sleep(level)
+    assert llm.is_sleeping
+    with pytest.raises(RequestError, match=r"asleep; call wake_up\(\) first"):
+        tokens(llm, [1], max_tokens=1)
+    llm.wake_up(["scheduling"])
+    assert llm.is_sleeping == (level == 2)
+    llm.wake_up()
+    assert not llm.is_sleeping
+    assert tokens(llm, [1], max_tokens=1) == [2]
+
+
+def test_prefixes_are_forgotten(llm: LLM) -> None:
+    prompt, params = TokensPrompt([5] * 20), SamplingParams(max_tokens=1)
+    llm.generate(prompt, params)
+    assert llm.generate(prompt, params)[0].num_cached_tokens > 0
+    assert llm.reset_prefix_cache()
+    assert llm.generate(prompt, params)[0].num_cached_tokens == 0
+    assert llm.stats().num_generated_tokens == 3
+
+
+def test_profiles_are_refused_where_nothing_records(llm: LLM, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="cannot record"):
+        llm.start_profile(str(tmp_path))
+    with pytest.raises(RequestError, match="cannot record"):
+        llm.stop_profile()
+
+
 BAD = {
     "empty": (TokensPrompt([]), {}, "empty"),
     "too long": (TokensPrompt([1] * 64), {}, "max_model_len is 64"),

@@ -40,7 +40,9 @@ class SleepRequest(Schema):
 class WakeRequest(Schema):
     """See `EngineClient.wake_up`."""
 
-    tags: list[Literal["weights", "kv_cache"]] | None = Field(None, max_length=2, fail_fast=True)
+    tags: list[Literal["weights", "kv_cache", "scheduling"]] | None = Field(
+        None, max_length=3, fail_fast=True
+    )
 
 
 class ResetRequest(Schema):

@@ -30,12 +30,12 @@ def test_verbs_take_arguments(admin, engine) -> None:
     admin.post("/pause", mode="keep", clear_cache=False)
     admin.post("/sleep", level=1)
     assert admin.get("/is_sleeping").json() == {"is_sleeping": True}
-    admin.post("/wake_up", tags=["weights"])
+    admin.post("/wake_up", tags=["weights", "scheduling"])
     admin.post("/abort_requests", request_ids=["a"])
     assert engine.calls == [
         ("pause", "keep", False),
         ("sleep", 1),
-        ("wake_up", ["weights"]),
+        ("wake_up", ["weights", "scheduling"]),
         ("abort_everywhere", ["a"]),
     ]
     assert admin.post("/pause", mode="never").status_code == 400
