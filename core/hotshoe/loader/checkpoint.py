@@ -7,6 +7,7 @@ weights under their author's own names, are not read.
 
 from __future__ import annotations
 
+import os
 import re
 import zlib
 from pathlib import Path
@@ -18,9 +19,11 @@ from hotshoe.errors import CheckpointError
 from hotshoe.layers import WeightTable
 from hotshoe.loader.safetensors import SafetensorsFile
 from hotshoe.models.config import read_json
+from hotshoe.models.files import MIB
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
+MAX_INDEX_BYTES, MAX_SHARDS = 64 * MIB, 10_000
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 #: Random values are drawn once and repeated; long enough that layers differ.
 DUMMY_PERIOD = 1_000_003
@@ -70,19 +73,7 @@ def checkpoint_files(path: Path) -> list[Path]:
         CheckpointError: None there, or one that the index names is missing.
     """
     if (path / INDEX).exists():
-        weight_map = read_json(path / INDEX).get("weight_map")
-        if not isinstance(weight_map, dict):
-            raise CheckpointError(f"{path / INDEX} has no weight_map")
-        names = sorted({str(name) for name in weight_map.values()})
-        outside = [name for name in names if Path(name).name != name]
-        if outside:
-            raise CheckpointError(
-                f"{path / INDEX} names {outside[0]!r}, which is no file beside it"
-            )
-        files = [path / name for name in names]
-        missing = [f.name for f in files if not f.exists()]
-        if missing:
-            raise CheckpointError(f"{path} lacks shard {missing[0]}; fetch it again")
+        files = _indexed_files(path)
     elif (path / SINGLE).exists():
         files = [path / SINGLE]
     else:
@@ -96,6 +87,26 @@ def checkpoint_files(path: Path) -> list[Path]:
         )
         raise CheckpointError(f"{path} holds no *.safetensors file{hint}")
     return sorted(files, key=natural_key)
+
+
+def _indexed_files(path: Path) -> list[Path]:
+    """Return the files that a directory's index names."""
+    weight_map = read_json(path / INDEX, MAX_INDEX_BYTES).get("weight_map")
+    if not isinstance(weight_map, dict):
+        raise CheckpointError(f"{path / INDEX} has no weight_map")
+    names = {str(name) for name in weight_map.values()}
+    if len(names) > MAX_SHARDS:
+        raise CheckpointError(
+            f"{path / INDEX} names {len(names)} files; at most {MAX_SHARDS} can be"
+        )
+    for name in sorted(names):
+        if Path(name).name != name:
+            raise CheckpointError(
+                f"{path / INDEX} names {name[:200]!r}, which is no file beside it"
+            )
+        if not os.path.exists(path / name):  # noqa: PTH110 (which takes names that no file can have)
+            raise CheckpointError(f"{path} lacks shard {name[:200]}; fetch it again")
+    return [path / name for name in names]
 
 
 def natural_key(path: Path) -> list[tuple[int, str]]:

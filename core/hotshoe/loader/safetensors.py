@@ -10,16 +10,21 @@ from __future__ import annotations
 import json
 import math
 import mmap
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from hotshoe.errors import CheckpointError
+from hotshoe.models.files import open_regular
 from hotshoe.models.pointers import pointer_hint
 
 MAX_HEADER_BYTES = 100_000_000
+#: Files with more tensors would take long to be refused; the largest known have some ten thousand.
+MAX_TENSORS = 2**18
+MAX_DIMS = 16
 
 DTYPES: dict[str, torch.dtype] = {
     "F64": torch.float64,
@@ -37,6 +42,15 @@ DTYPES: dict[str, torch.dtype] = {
 }
 
 
+class Entry(NamedTuple):
+    """One tensor of a header: `begin` and `end` are bytes from the start of the data."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
 class SafetensorsFile:
     """One mapped file. The map lives as long as any tensor taken from it.
 
@@ -46,14 +60,13 @@ class SafetensorsFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        if path.exists() and not path.is_file():  # opening a pipe would wait for its writer
-            raise CheckpointError(f"{path} is no file; give the directory of a whole checkpoint")
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{path} cannot be mapped: {error}; fetch it again") from None
-        self._header, self._data_start = self._read_header()
+        header, self._data_start = self._read_header()
+        self._entries = self._read_entries(header)
 
     def _read_header(self) -> tuple[dict[str, Any], int]:
         size = len(self._map)
@@ -68,45 +81,59 @@ class SafetensorsFile:
         if not isinstance(header, dict):
             raise self._bad("its header is not a JSON object")
         header.pop("__metadata__", None)
+        if len(header) > MAX_TENSORS:
+            raise self._bad(f"it has more than {MAX_TENSORS} tensors, as no file of a model has")
         return header, 8 + length
+
+    def _read_entries(self, header: dict[str, Any]) -> dict[str, Entry]:
+        """Return the entries in the order of their data, each checked once."""
+        found = {name: self._entry(name, fields) for name, fields in header.items()}
+        entries = dict(sorted(found.items(), key=lambda item: (item[1].begin, item[1].end)))
+        for (before, first), (name, second) in pairwise(entries.items()):
+            if second.begin < first.end:
+                raise self._bad(f"{_short(name)} and {_short(before)} overlap")
+        return entries
 
     def _bad(self, what: str) -> CheckpointError:
         return CheckpointError(f"{self._path} is unusable: {what}; fetch or export it again")
 
     def names(self) -> list[str]:
         """Return the tensors' names in the order of their data."""
-        return sorted(self._header, key=lambda name: self._span(name)[0])
+        return list(self._entries)
 
-    def _span(self, name: str) -> tuple[int, int]:
-        entry = self._header[name]
+    def _entry(self, name: str, fields: Any) -> Entry:
         try:
-            begin, end = entry["data_offsets"]
-            dtype, shape = DTYPES[entry["dtype"]], list(entry["shape"])
+            begin, end = fields["data_offsets"]
+            dtype, shape = DTYPES[fields["dtype"]], tuple(fields["shape"])
         except (KeyError, TypeError, ValueError):
-            raise self._bad(f"the entry of {name} is malformed or of an unknown type") from None
+            raise self._bad(
+                f"the entry of {_short(name)} is malformed or of an unknown type"
+            ) from None
         if not all(type(number) is int for number in (begin, end, *shape)):
-            raise self._bad(f"the entry of {name} is malformed: sizes and offsets are integers")
+            raise self._bad(
+                f"the entry of {_short(name)} is malformed: sizes and offsets are integers"
+            )
+        if not _possible(shape):
+            raise self._bad(f"{_short(name)} has a shape that no tensor can have")
         if min(shape, default=0) < 0 or end - begin != math.prod(shape) * dtype.itemsize:
-            raise self._bad(f"{name} has offsets that do not match its shape")
+            raise self._bad(f"{_short(name)} has offsets that do not match its shape")
         if not 0 <= begin <= end <= len(self._map) - self._data_start:
-            raise self._bad(f"{name} lies beyond the end: the file is truncated")
-        return begin, end
+            raise self._bad(f"{_short(name)} lies beyond the end: the file is truncated")
+        return Entry(dtype, shape, begin, end)
 
     def tensor(self, name: str) -> Tensor:
         """Return a view of a tensor's bytes; writing to it never reaches the file."""
-        begin, end = self._span(name)
-        entry = self._header[name]
-        dtype = DTYPES[entry["dtype"]]
+        dtype, shape, begin, end = self._entries[name]
         if begin == end:
-            return torch.empty(entry["shape"], dtype=dtype)
+            return torch.empty(shape, dtype=dtype)
         offset = self._data_start + begin
         if offset % dtype.itemsize:  # legal in the format, though writers avoid it
             raw = bytearray(self._map[offset : offset + end - begin])
-            return torch.frombuffer(raw, dtype=dtype).view(entry["shape"])
+            return torch.frombuffer(raw, dtype=dtype).view(shape)
         flat = torch.frombuffer(
             self._map, dtype=dtype, offset=offset, count=(end - begin) // dtype.itemsize
         )
-        return flat.view(entry["shape"])
+        return flat.view(shape)
 
     def release_through(self, name: str) -> None:
         """Let go of all resident pages up to the end of a tensor.
@@ -115,6 +142,17 @@ class SafetensorsFile:
         let go of again. A later read fetches pages from the file anew.
         """
         first = -(-self._data_start // mmap.PAGESIZE) * mmap.PAGESIZE
-        last = (self._data_start + self._span(name)[1]) // mmap.PAGESIZE * mmap.PAGESIZE
+        last = (self._data_start + self._entries[name].end) // mmap.PAGESIZE * mmap.PAGESIZE
         if last > first and hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+
+def _possible(shape: tuple[int, ...]) -> bool:
+    """Tell whether strides and counts of a shape fit into 64 bits, also where one size is zero."""
+    if len(shape) > MAX_DIMS or any(size >= 2**63 for size in shape):
+        return False
+    return math.prod(max(size, 1) for size in shape) < 2**60
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 200 else f"{name[:200]}..."

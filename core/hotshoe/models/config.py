@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from hotshoe.errors import CheckpointError
+from hotshoe.models.files import MIB, read_text
 
+#: The longest JSON file of a model directory that is read.
+MAX_JSON_BYTES = 16 * MIB
 DEFAULT_MAX_LEN = 2048
 #: No size of a model that exists comes near; larger ones would take minutes to be found too large.
 MAX_SIZE = 2**24
@@ -132,17 +135,15 @@ def _check_place(path: Path) -> None:
         )
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
     """Read a JSON object.
 
     Raises:
-        CheckpointError: Missing, unreadable, or not an object.
+        CheckpointError: Missing, no regular file, longer than `max_bytes`, or not an object.
     """
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing") from None
-    except (OSError, ValueError, RecursionError) as error:
+        values = json.loads(read_text(path, max_bytes))
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from None
     if not isinstance(values, dict):
         raise CheckpointError(f"{path} must hold a JSON object")

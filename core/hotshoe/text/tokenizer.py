@@ -7,12 +7,14 @@ a tokenizer.json. Remote code is never run. Used by front ends, never by a worke
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.errors import CheckpointError, RequestError
 from hotshoe.models.config import eos_token_ids, read_json
+from hotshoe.models.files import MIB, open_regular, read_file, read_text
 from hotshoe.models.pointers import pointer_hint
 from hotshoe.text.pieces import TokenPieces
 
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 
 #: Folder of a directory's named templates, such as tool_use.jinja.
 TEMPLATES = "additional_chat_templates"
+#: Files that `transformers` may read where there is no tokenizer.json.
+OTHER_FILES = ("*.json", "*.model", "*.tiktoken", "*.txt", "*.jinja")
+#: The longest tokenizer.json and the longest template that are read.
+MAX_TOKENIZER_BYTES, MAX_TEMPLATE_BYTES = 256 * MIB, 4 * MIB
 _NAMED_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
@@ -141,10 +147,11 @@ def _load_backend(directory: Path) -> tokenizers.Tokenizer:
     import tokenizers
 
     path = directory / "tokenizer.json"
-    if not path.is_file():
+    if not path.exists():
         return _convert_backend(directory)
+    data = read_file(path, MAX_TOKENIZER_BYTES)
     try:
-        return tokenizers.Tokenizer.from_file(str(path))
+        return tokenizers.Tokenizer.from_buffer(data)
     except Exception as error:  # the library raises bare Exception for every malformed file
         raise CheckpointError(f"{path} is malformed: {error}{pointer_hint(path)}") from error
 
@@ -158,6 +165,7 @@ def _convert_backend(directory: Path) -> tokenizers.Tokenizer:
             f"{directory} has no tokenizer.json; to read other formats: "
             "pip install transformers sentencepiece tiktoken"
         ) from None
+    _check_files(directory)
     try:
         converted = AutoTokenizer.from_pretrained(
             str(directory), trust_remote_code=False, local_files_only=True
@@ -179,9 +187,22 @@ def _convert_backend(directory: Path) -> tokenizers.Tokenizer:
     return backend
 
 
+def _check_files(directory: Path) -> None:
+    """Look at what another library may open.
+
+    Raises:
+        CheckpointError: A file is no regular one, or longer than any tokenizer's.
+    """
+    for pattern in OTHER_FILES:
+        for path in directory.glob(pattern):
+            with open_regular(path) as file:
+                if os.fstat(file.fileno()).st_size > MAX_TOKENIZER_BYTES:
+                    raise CheckpointError(f"{path} is longer than the file of any tokenizer")
+
+
 def _read_json(path: Path) -> dict[str, Any]:
     """Return a JSON object, empty when there is no such file."""
-    return read_json(path) if path.is_file() else {}
+    return read_json(path) if path.exists() else {}
 
 
 def _special_tokens(directory: Path, config: Mapping[str, Any]) -> dict[str, str]:
@@ -199,10 +220,10 @@ def _special_tokens(directory: Path, config: Mapping[str, Any]) -> dict[str, str
 def _chat_templates(directory: Path, config: Mapping[str, Any]) -> dict[str, str]:
     """Return templates by name: those of files, else those in the configuration."""
     files = {path.stem: path for path in (directory / TEMPLATES).glob("*.jinja")}
-    if (directory / "chat_template.jinja").is_file():
+    if (directory / "chat_template.jinja").exists():
         files["default"] = directory / "chat_template.jinja"
     if files:
-        return {name: _read_text(path) for name, path in files.items()}
+        return {name: read_text(path, MAX_TEMPLATE_BYTES) for name, path in files.items()}
     found = config.get("chat_template") or ()
     if isinstance(found, str):
         found = [{"name": "default", "template": found}]
@@ -217,10 +238,3 @@ def _chat_templates(directory: Path, config: Mapping[str, Any]) -> dict[str, str
             "objects with name and template"
         )
     return templates
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error

@@ -108,3 +108,18 @@ def test_dummy_weights_are_reproducible_and_differ(tmp_path: Path) -> None:
     assert not torch.equal(first["a"], first["b"])
     assert 0.01 < first["a"].std() < 0.03
     assert abs(first["norm"].mean() - 1) < 0.1
+
+
+@pytest.mark.parametrize("name", ["s" * 300 + ".safetensors", "nul\0.safetensors"])
+def test_a_name_that_no_file_can_have_is_a_missing_shard(tmp_path: Path, name: str) -> None:
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"w": name}}))
+    with pytest.raises(CheckpointError, match="lacks shard"):
+        checkpoint_files(tmp_path)
+
+
+def test_more_shards_than_any_checkpoint_has_are_refused(tmp_path: Path) -> None:
+    index = {"weight_map": {f"w{n}": f"{n}.safetensors" for n in range(10_001)}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match="names 10001 files; at most 10000"):
+        checkpoint_files(tmp_path)

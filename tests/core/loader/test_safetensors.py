@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from hotshoe.errors import CheckpointError
+from hotshoe.loader import safetensors
 from hotshoe.loader.safetensors import SafetensorsFile
 
 
@@ -88,7 +89,7 @@ BROKEN = {
     "three offsets": ({"w": {**ENTRY, "data_offsets": [0, 4, 8]}}, b"\0" * 8, "malformed"),
     "list of types": ({"w": {**ENTRY, "dtype": ["F32"]}}, b"\0" * 8, "malformed"),
     "no entry": ({"w": 5}, b"\0" * 8, "malformed"),
-    "huge": ({"w": {**ENTRY, "shape": [10**30, 0, 2]}}, b"\0" * 8, "do not match"),
+    "huge": ({"w": {**ENTRY, "shape": [10**30, 0, 2]}}, b"\0" * 8, "no tensor can have"),
 }
 
 
@@ -116,9 +117,9 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
     pipe, missing = tmp_path / "pipe.safetensors", tmp_path / "missing.safetensors"
     os.mkfifo(pipe)
     for path in (pipe, tmp_path):
-        with pytest.raises(CheckpointError, match="is no file; give the directory"):
+        with pytest.raises(CheckpointError, match="is no regular file"):
             SafetensorsFile(path)
-    with pytest.raises(CheckpointError, match=r"missing\.safetensors cannot be mapped"):
+    with pytest.raises(CheckpointError, match=r"missing\.safetensors is missing"):
         SafetensorsFile(missing)
 
 
@@ -127,3 +128,53 @@ def test_a_pointer_of_git_lfs_is_called_by_its_name(tmp_path: Path) -> None:
     path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
     with pytest.raises(CheckpointError, match="git lfs pull"):
         SafetensorsFile(path)
+
+
+@pytest.mark.parametrize("shape", [[0, 2**70], [0, 2**62, 8], [1] * 100, [2**63 - 1, 0, 2]])
+def test_shapes_that_no_tensor_can_have_are_refused(tmp_path: Path, shape: list[int]) -> None:
+    size = 1 if 0 not in shape else 0
+    header = {"w": {"dtype": "U8", "shape": shape, "data_offsets": [0, size]}}
+    with pytest.raises(CheckpointError, match="w has a shape that no tensor can have"):
+        SafetensorsFile(write(tmp_path / "m.safetensors", header, b"x"))
+
+
+def test_tensors_that_share_bytes_are_refused(tmp_path: Path) -> None:
+    header = {
+        "a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]},
+        "empty": {"dtype": "U8", "shape": [0], "data_offsets": [4, 4]},
+        "b": {"dtype": "U8", "shape": [4], "data_offsets": [4, 8]},
+    }
+    path = tmp_path / "m.safetensors"
+    assert SafetensorsFile(write(path, header, bytes(8))).names() == ["a", "empty", "b"]
+    header["b"]["data_offsets"] = [3, 7]
+    with pytest.raises(CheckpointError, match="overlap"):
+        SafetensorsFile(write(path, header, bytes(8)))
+
+
+def test_more_tensors_than_any_file_has_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(safetensors, "MAX_TENSORS", 2)
+    entry = {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}
+    path = write(tmp_path / "m.safetensors", {"a": entry, "b": entry}, b"x")
+    assert SafetensorsFile(path).names() == ["a", "b"]
+    write(path, {"a": entry, "b": entry, "c": entry}, b"x")
+    with pytest.raises(CheckpointError, match="more than 2 tensors"):
+        SafetensorsFile(path)
+
+
+def test_each_entry_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_file({name: torch.ones(3) for name in "abcd"}, tmp_path / "m.safetensors")
+    read: list[str] = []
+    entry = SafetensorsFile._entry
+
+    def counting(self: SafetensorsFile, name: str, fields: object) -> safetensors.Entry:
+        read.append(name)
+        return entry(self, name, fields)
+
+    monkeypatch.setattr(SafetensorsFile, "_entry", counting)
+    file = SafetensorsFile(tmp_path / "m.safetensors")
+    for name in file.names():
+        file.tensor(name)
+        file.release_through(name)
+    assert sorted(read) == list("abcd")
