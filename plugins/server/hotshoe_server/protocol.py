@@ -4,6 +4,8 @@ have to be taken in time.
 Bodies are bounded where they are read (`hotshoe_server.call`). What is left of one that was
 answered before it had come is thrown away here, within the same bounds. An overloaded server
 refuses a request by its head (`hotshoe_server.doorman`): such a one reaches no application.
+
+A request that asks for another protocol is served in this one, as RFC 9110, section 7.8, allows.
 """
 
 from __future__ import annotations
@@ -118,9 +120,41 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self._num_idle_bytes += len(data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._parse(data)
+        except httptools.HttpParserError:
+            self._refuse(self._problem)
         if self._num_idle_bytes > self.max_head_bytes:
             self._refuse("headers_too_large")
+
+    def _parse(self, data: bytes) -> None:
+        """Feed the parser; one that stops at the end of a head, to upgrade, is replaced.
+
+        Raises:
+            HttpParserError: This is no HTTP.
+        """
+        rest = memoryview(data)
+        while True:
+            try:
+                self.parser.feed_data(rest)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                method = self.parser.get_method()
+                if method == b"CONNECT":  # what would follow is no HTTP
+                    raise httptools.HttpParserError("this is no proxy") from None
+                rest = rest[upgrade.args[0] :]
+                head = self._head_without_upgrade(method)
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+                self.parser.feed_data(head)
+
+    def _head_without_upgrade(self, method: bytes) -> bytes:
+        """Write the head that was parsed anew, but for the protocols that it asks for."""
+        version = self.parser.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (method, self.url, version)]
+        lines += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
+        return b"\r\n".join((*lines, b"", b""))
 
     def on_message_begin(self) -> None:
         """A request begins."""
@@ -137,6 +171,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if size > self.max_head_bytes:
             self._problem = "headers_too_large"
             raise httptools.HttpParserError("the head is too long")
+        if self.parser.should_upgrade():
+            return  # it comes again, see `_parse`
         refusal = self.turn_away(self.url, self.headers) if self._is_plain_post() else None
         if refusal is None:
             super().on_headers_complete()
@@ -162,6 +198,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The request has come."""
+        if self.parser.should_upgrade():
+            return
         if self._is_turned_away:
             self._close_after(self.config.timeout_keep_alive)
         else:
@@ -173,10 +211,6 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.cycle.response_complete and self.cycle.more_body:
             self._num_unread_bytes = 0
             self._close_after(self.head_timeout_s)
-
-    def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP, in the form of all errors."""
-        self._refuse(self._problem)
 
     def _refuse(self, code: str) -> None:
         if self.transport.is_closing():
@@ -205,7 +239,6 @@ class BoundedProtocol(HttpToolsProtocol):
             parser.get_method() == b"POST"
             and parser.get_http_version() == "1.1"
             and parser.should_keep_alive()
-            and not parser.should_upgrade()
             and not self._is_writing
             and (self.cycle is None or self.cycle.response_complete)
         )

@@ -240,6 +240,67 @@ def test_who_was_turned_away_may_not_stay_for_ever() -> None:
     assert statuses(answer) == [429]  # and then the connection was closed
 
 
+UPGRADE = b"host: x\r\nconnection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: A\r\n"
+SMUGGLED = b"POST /x HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "upgrade", [UPGRADE, UPGRADE.replace(b"h2c", b"websocket")], ids=["h2c", "websocket"]
+)
+@pytest.mark.parametrize("num_parts", [1, 2, 7])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_an_upgrade_is_ignored_and_the_body_is_a_body(
+    upgrade: bytes, num_parts: int, chunked: bool
+) -> None:
+    size, body = b"content-length: %d" % len(SMUGGLED), SMUGGLED
+    if chunked:
+        size, body = b"transfer-encoding: chunked", b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    head = b"POST / HTTP/1.1\r\n" + upgrade + size + b"\r\n\r\n"
+    if num_parts == 1:
+        parts = [head + body]
+    elif num_parts == 2:
+        parts = [head, body]
+    else:
+        whole = head + body
+        step = len(whole) // num_parts
+        parts = [whole[at : at + step] for at in range(0, len(whole), step)]
+    answer = exchange(*parts, pause_s=0.02, app=read_all)
+    assert statuses(answer) == [200]
+    # Chunked answers say how long a piece is.
+    assert answer.rstrip().endswith(b"\r\n%d\r\n0" % len(SMUGGLED))
+
+
+def test_requests_that_ask_for_upgrades_over_one_connection() -> None:
+    get = b"GET / HTTP/1.1\r\n" + UPGRADE + b"\r\n"
+    post = b"POST / HTTP/1.1\r\n" + UPGRADE + b"content-length: 4\r\n\r\nbody"
+    assert statuses(exchange((get + post) * 100 + LAST)) == [200] * 201
+    assert statuses(exchange(post * 3 + LAST, turn_away=refuse)) == [429] * 3 + [200]
+
+
+def test_an_upgrade_leaves_the_other_headers_alone() -> None:
+    seen = []
+
+    async def note(scope, receive, send) -> None:
+        seen.append((scope["method"], scope["path"], scope["headers"], scope["http_version"]))
+        await hello(scope, receive, send)
+
+    head = b"GET /a%20b?c HTTP/1.1\r\n" + UPGRADE + b"X-Y:  z z\r\nx-y:\r\n"
+    exchange(head + b"connection: close\r\n\r\n", app=note)
+    others = [
+        (b"host", b"x"),
+        (b"connection", b"Upgrade, HTTP2-Settings"),
+        (b"http2-settings", b"A"),
+    ]
+    others += [(b"x-y", b"z z"), (b"x-y", b""), (b"connection", b"close")]
+    assert seen == [("GET", "/a b", others, "1.1")]
+
+
+@pytest.mark.parametrize("target", [b"/", b"host:443"])
+def test_there_is_no_tunnel(target: bytes) -> None:
+    head = b"CONNECT " + target + b" HTTP/1.1\r\nhost: x\r\n\r\n"
+    assert error_of(exchange(head, LAST, pause_s=0.02)) == (400, "invalid_http")
+
+
 @pytest.mark.parametrize("parts", [[], [b"GET"], [b"GET / HTTP/1.1\r\nx: "], [b"\r\n"]])
 def test_a_head_that_takes_too_long(parts: list[bytes]) -> None:
     assert error_of(exchange(*parts, read_timeout_s=0.5)) == (408, "read_timeout")
