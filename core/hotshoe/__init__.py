@@ -10,7 +10,14 @@ if TYPE_CHECKING:
     from hotshoe.config import EngineConfig
     from hotshoe.engine.async_engine import AsyncEngine
     from hotshoe.engine.llm import LLM
-    from hotshoe.types import GrammarSpec, RequestOutput, SamplingParams, TextPrompt, TokensPrompt
+    from hotshoe.types import (
+        GrammarSpec,
+        PoolingParams,
+        RequestOutput,
+        SamplingParams,
+        TextPrompt,
+        TokensPrompt,
+    )
 
 __version__ = "0.1.0"
 
@@ -19,6 +26,7 @@ _LAZY = {
     "EngineConfig": "hotshoe.config",
     "GrammarSpec": "hotshoe.types",
     "LLM": "hotshoe.engine.llm",
+    "PoolingParams": "hotshoe.types",
     "RequestOutput": "hotshoe.types",
     "SamplingParams": "hotshoe.types",
     "TextPrompt": "hotshoe.types",
@@ -30,6 +38,7 @@ __all__ = [
     "AsyncEngine",
     "EngineConfig",
     "GrammarSpec",
+    "PoolingParams",
     "RequestOutput",
     "SamplingParams",
     "TextPrompt",

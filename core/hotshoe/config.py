@@ -16,6 +16,7 @@ from typing import Any
 from hotshoe.errors import ConfigError
 from hotshoe.platform import Change
 from hotshoe.suggest import did_you_mean
+from hotshoe.types.pooling import POOLING_KINDS
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -102,6 +103,11 @@ class EngineConfig:
         None, "plan the next step while one runs; default: where the platform is asynchronous"
     )
 
+    pooling: str | None = option(
+        None,
+        "how embeddings are made of hidden states; default: as the checkpoint says, if it does",
+        choices=POOLING_KINDS,
+    )
     max_logprobs: int = option(20, "most log probabilities a request may ask for", low=0, high=1000)
     skip_tokenizer_init: bool = option(False, "work on token ids only")
 
@@ -208,7 +214,7 @@ def _type_name(hint: Any) -> str:
 
 def _check_bounds(f: Field[Any], value: Any) -> None:
     choices, low, high = (f.metadata[key] for key in ("choices", "low", "high"))
-    if choices is not None and value not in choices:
+    if choices is not None and value is not None and value not in choices:
         raise ConfigError(f"{f.name} must be one of {', '.join(choices)}, not {value!r}")
     if value is None or low is None:
         return

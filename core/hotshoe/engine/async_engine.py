@@ -41,7 +41,7 @@ from hotshoe.errors import EngineDeadError, EngineError, QueueFullError, Request
 from hotshoe.plugins import PluginManager
 from hotshoe.text.output_processor import OutputProcessor, RequestUpdate
 from hotshoe.text.tokenizer import Tokenizer
-from hotshoe.types import FinishReason, Prompt, SamplingParams, TokenOutput
+from hotshoe.types import FinishReason, PoolingParams, Prompt, SamplingParams, TokenOutput
 
 NUM_TOKENISERS = 2
 DEADLINE = "deadline"
@@ -127,7 +127,15 @@ class AsyncEngine:
         self._link = link
         self._info = link.info
         info = self._info
-        self._inputs = InputProcessor(self.config, info.vocab_size, link.tokenizer, info.has_logits)
+        self._inputs = InputProcessor(
+            self.config,
+            info.vocab_size,
+            link.tokenizer,
+            info.has_logits,
+            tasks=info.tasks,
+            pooling=info.pooling,
+            hidden_size=info.hidden_size,
+        )
         self._outputs = OutputProcessor(link.tokenizer)
         link.start()
 
@@ -158,7 +166,7 @@ class AsyncEngine:
     async def generate(
         self,
         prompt: Prompt,
-        params: SamplingParams | None = None,
+        params: SamplingParams | PoolingParams | None = None,
         request_id: str | None = None,
         priority: int = 0,
         tenant: str | None = None,
@@ -180,7 +188,8 @@ class AsyncEngine:
         timer = self._set_deadline(request_id, timeout_s)
         stream = self._streams[request_id] = _Stream()
         finished = False
-        self._num_coming += params.n
+        count = 1 if isinstance(params, PoolingParams) else params.n
+        self._num_coming += count
         try:
             new = await loop.run_in_executor(
                 self._pool,
@@ -198,7 +207,7 @@ class AsyncEngine:
             if stream.early_end:
                 self._end(request_id, stream.early_end[0])
             else:
-                self._num_coming -= params.n
+                self._num_coming -= count
                 self._send_new(request_id, stream, new.add)
             while not finished:
                 update = await stream.news.get()
@@ -208,7 +217,7 @@ class AsyncEngine:
             if timer is not None:
                 timer.cancel()
             if stream.first_id is None:
-                self._num_coming -= params.n
+                self._num_coming -= count
             self._forget(request_id, stream)
 
     async def abort(self, request_ids: str | Iterable[str]) -> None:

@@ -73,6 +73,7 @@ def _with_eos(setup: EngineSetup, tokenizer: Tokenizer | None) -> EngineSetup:
 
 def _describe(core: EngineCore, startup: Mapping[str, float]) -> EngineInfo:
     setup, found = core.setup, core.info
+    pooling = setup.pooling if "embed" in found.tasks else None
     return EngineInfo(
         config=setup.config,
         model_path=str(setup.model_config.path),
@@ -88,6 +89,9 @@ def _describe(core: EngineCore, startup: Mapping[str, float]) -> EngineInfo:
         broken_plugins={r.name: r.error for r in setup.plugins.records if r.error},
         sampling_defaults=setup.sampling_defaults,
         has_logits=found.has_logits,
+        tasks=tuple(t for t in found.tasks if t != "embed" or pooling is not None),
+        hidden_size=found.hidden_size,
+        pooling=pooling,
     )
 
 

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from hotshoe.config import EngineConfig
 from hotshoe.platform import Change, DeviceFacts
+from hotshoe.types.pooling import Pooling
 
 if TYPE_CHECKING:
     from hotshoe.text.output_processor import RequestUpdate
     from hotshoe.text.tokenizer import Tokenizer
-    from hotshoe.types import Prompt, SamplingParams
+    from hotshoe.types import PoolingParams, Prompt, SamplingParams
 
 PauseMode = Literal["abort", "wait", "keep"]
 
@@ -51,6 +52,9 @@ class EngineInfo:
         broken_plugins: Cause by name.
         sampling_defaults: Fields of `SamplingParams` for what requests leave open.
         has_logits: As in `WorkerInfo`.
+        tasks: Those that are served: "generate", "embed".
+        hidden_size: Entries of an embedding; 0 where none is made.
+        pooling: How embeddings are made; None where none is.
         num_restarts: How many engines died before this one took over.
     """
 
@@ -68,6 +72,9 @@ class EngineInfo:
     broken_plugins: Mapping[str, str] = field(default_factory=dict)
     sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
     has_logits: bool = True
+    tasks: tuple[str, ...] = ("generate",)
+    hidden_size: int = 0
+    pooling: Pooling | None = None
     num_restarts: int = 0
 
     @property
@@ -159,7 +166,7 @@ class EngineClient(Protocol):
     def generate(
         self,
         prompt: Prompt,
-        params: SamplingParams | None = None,
+        params: SamplingParams | PoolingParams | None = None,
         request_id: str | None = None,
         priority: int = 0,
         tenant: str | None = None,
@@ -172,7 +179,8 @@ class EngineClient(Protocol):
 
         Args:
             prompt: Text or token ids.
-            params: Default: `SamplingParams()` with `info.sampling_defaults`.
+            params: Default: `SamplingParams()` with `info.sampling_defaults`. With `PoolingParams`
+                the one update has the vector as `pooled`.
             request_id: Unique among this client's unfinished requests; default: a fresh one.
             priority: Lower is served first, with `scheduling_policy` "priority".
             tenant: Only requests of equal tenant share cached prefixes. Comes from the credentials

@@ -14,7 +14,7 @@ from hotshoe.engine.inputs import InputProcessor
 from hotshoe.errors import RequestError
 from hotshoe.plugins import PluginManager
 from hotshoe.text.output_processor import OutputProcessor, RequestUpdate
-from hotshoe.types import FinishReason, Prompt, SamplingParams, TokenOutput
+from hotshoe.types import FinishReason, PoolingParams, Prompt, SamplingParams, TokenOutput
 
 
 class Engine:
@@ -34,7 +34,13 @@ class Engine:
         self.setup = self.core.setup
         self.startup = self.info.startup
         self.inputs = InputProcessor(
-            self.setup.config, self.info.vocab_size, self.tokenizer, self.info.has_logits
+            self.setup.config,
+            self.info.vocab_size,
+            self.tokenizer,
+            self.info.has_logits,
+            tasks=self.info.tasks,
+            pooling=self.info.pooling,
+            hidden_size=self.info.hidden_size,
         )
         self._outputs = OutputProcessor(self.tokenizer)
 
@@ -42,7 +48,7 @@ class Engine:
         self,
         request_id: str,
         prompt: Prompt,
-        params: SamplingParams,
+        params: SamplingParams | PoolingParams,
         priority: int = 0,
         tenant: str | None = None,
     ) -> None:

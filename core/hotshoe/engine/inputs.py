@@ -16,7 +16,14 @@ from hotshoe.engine.messages import Add
 from hotshoe.errors import RequestError
 from hotshoe.text.bad_words import bad_word_token_ids
 from hotshoe.text.tokenizer import Tokenizer
-from hotshoe.types import Prompt, SamplingParams, TextPrompt, TokensPrompt
+from hotshoe.types import (
+    Pooling,
+    PoolingParams,
+    Prompt,
+    SamplingParams,
+    TextPrompt,
+    TokensPrompt,
+)
 
 MAX_PRIORITY = 2**31 - 1
 MAX_LABEL_CHARS = 1024
@@ -27,11 +34,16 @@ _ABOUT_LOGITS = (
 )
 
 
+#: What a request for a vector asks of sampling.
+_NOTHING = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False)
+
+
 @dataclass(frozen=True, slots=True)
 class PreparedRequest:
     """A request as the front end keeps it, and `add` for the engine core.
 
-    `params` are those of the caller; `add.params` leave out what the core does not need.
+    `params` are those of the caller; `add.params` leave out what the core does not need. A request
+    for a vector has those of a single token, which is never sampled.
     """
 
     request_id: str
@@ -49,6 +61,7 @@ class InputProcessor:
         vocab_size: Token ids must lie below it.
         tokenizer: None when the engine works on token ids only.
         has_logits: As in `WorkerInfo`.
+        tasks, pooling, hidden_size: As in `EngineInfo`.
     """
 
     def __init__(
@@ -57,18 +70,23 @@ class InputProcessor:
         vocab_size: int,
         tokenizer: Tokenizer | None,
         has_logits: bool = True,
+        *,
+        tasks: Sequence[str] = ("generate",),
+        pooling: Pooling | None = None,
+        hidden_size: int = 0,
     ) -> None:
         self._config = config
         self._vocab_size = vocab_size
         self._tokenizer = tokenizer
         self._has_logits = has_logits
+        self._tasks, self._pooling, self._hidden_size = tuple(tasks), pooling, hidden_size
         self._numbers = itertools.count(1)
 
     def prepare(
         self,
         request_id: str,
         prompt: Prompt,
-        params: SamplingParams,
+        params: SamplingParams | PoolingParams,
         priority: int = 0,
         tenant: str | None = None,
     ) -> PreparedRequest:
@@ -77,7 +95,12 @@ class InputProcessor:
         Raises:
             RequestError: `field` names what is wrong.
         """
-        text, token_ids, salt = self._tokenise(prompt)
+        pooling = None
+        if isinstance(params, PoolingParams):
+            pooling, params = self._pooled(params), _NOTHING
+        elif "generate" not in self._tasks:
+            raise RequestError("this model makes embeddings only; it generates no text", "params")
+        text, token_ids, salt = self._tokenise(prompt, room=pooling is None)
         _check_label("cache_salt", salt)
         _check_label("tenant", tenant)
         if isinstance(priority, bool) or not isinstance(priority, int):
@@ -96,6 +119,7 @@ class InputProcessor:
             priority,
             salt,
             tenant,
+            pooling=pooling,
         )
         return PreparedRequest(request_id, text, token_ids, params, add)
 
@@ -113,6 +137,15 @@ class InputProcessor:
         text = tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=True)
         return TokensPrompt(tokenizer.encode(text, add_special_tokens=False))
 
+    def _pooled(self, params: PoolingParams) -> Pooling:
+        if "embed" not in self._tasks or self._pooling is None:
+            raise RequestError(
+                "this model makes no embeddings: its checkpoint does not say how (modules.json), "
+                "and the engine was not told (--pooling last or mean)",
+                "model",
+            )
+        return params.over(self._pooling, self._hidden_size)
+
     def _require_tokenizer(self) -> Tokenizer:
         if self._tokenizer is None:
             raise RequestError(
@@ -120,19 +153,20 @@ class InputProcessor:
             )
         return self._tokenizer
 
-    def _tokenise(self, prompt: Prompt) -> tuple[str | None, list[int], str | None]:
+    def _tokenise(self, prompt: Prompt, room: bool) -> tuple[str | None, list[int], str | None]:
+        """Return text, token ids and cache salt; `room` leaves one token to be generated."""
         if isinstance(prompt, str):
             prompt = TextPrompt(prompt)
         if isinstance(prompt, TextPrompt):
             ids = self._require_tokenizer().encode(prompt.text, add_special_tokens=True)
-            return prompt.text, self._bounded(ids), prompt.cache_salt
+            return prompt.text, self._bounded(ids, room), prompt.cache_salt
         if isinstance(prompt, TokensPrompt):
-            return None, self._bounded(_integers(prompt.token_ids)), prompt.cache_salt
+            return None, self._bounded(_integers(prompt.token_ids), room), prompt.cache_salt
         raise RequestError(
             f"a prompt is text, TextPrompt or TokensPrompt, not {type(prompt).__name__}", "prompt"
         )
 
-    def _bounded(self, ids: list[int]) -> list[int]:
+    def _bounded(self, ids: list[int], room: bool) -> list[int]:
         if not ids:
             raise RequestError("the prompt is empty; give at least one token", "prompt")
         for token_id in (min(ids), max(ids)):
@@ -142,10 +176,11 @@ class InputProcessor:
                     "prompt",
                 )
         assert self._config.max_model_len is not None
-        if len(ids) >= self._config.max_model_len:
+        if len(ids) > self._config.max_model_len - room:
+            rest = " and at least one must be generated" if room else ""
             raise RequestError(
                 f"the prompt has {len(ids)} tokens, but max_model_len is "
-                f"{self._config.max_model_len} and at least one must be generated; shorten it",
+                f"{self._config.max_model_len}{rest}; shorten it",
                 "prompt",
             )
         return ids

@@ -12,12 +12,19 @@ from typing import Any, Self
 from hotshoe.config import EngineConfig
 from hotshoe.engine.client import EngineStats, PauseMode
 from hotshoe.engine.engine import Engine
-from hotshoe.errors import ConfigError, RequestError
+from hotshoe.errors import ConfigError, EngineError, RequestError
 from hotshoe.platform import Change
 from hotshoe.plugins import PluginManager
 from hotshoe.slots import Decision
 from hotshoe.text.output_processor import RequestUpdate
-from hotshoe.types import Prompt, RequestOutput, SamplingParams, TextPrompt, TokensPrompt
+from hotshoe.types import (
+    PoolingParams,
+    Prompt,
+    RequestOutput,
+    SamplingParams,
+    TextPrompt,
+    TokensPrompt,
+)
 
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]]
@@ -109,6 +116,36 @@ class LLM:
             return self._wait(ids)
         finally:
             self._drop(ids)
+
+    def embed(
+        self, prompts: Prompt | Sequence[Prompt], params: PoolingParams | None = None
+    ) -> list[RequestOutput]:
+        """Make one vector of each prompt, `output.embedding`. The order is that of the prompts.
+
+        Args:
+            prompts: One or several, each of up to `max_model_len` tokens.
+            params: For all of them; default: what the model's authors chose.
+
+        Raises:
+            RequestError: A prompt or parameter is bad, or the model makes no vectors; then none of
+                the prompts is run.
+        """
+        params = PoolingParams() if params is None else params
+        if not isinstance(params, PoolingParams):
+            raise RequestError(f"params must be PoolingParams, not {params!r}", "params")
+        ids: list[str] = []
+        try:
+            for prompt in _batch(prompts):
+                ids.append(self._next_id())
+                self.engine.add(ids[-1], prompt, params)
+            self._enqueued.update(dict.fromkeys(ids))
+            outputs = self._wait(ids)
+        finally:
+            self._drop(ids)
+        failed = [s.error for o in outputs if o.embedding is None for s in o.outputs]
+        if failed:
+            raise EngineError(f"an embedding could not be made: {failed[0]}")
+        return outputs
 
     def enqueue(
         self,

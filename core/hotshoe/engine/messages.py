@@ -16,10 +16,10 @@ from msgspec import Struct
 from hotshoe import __version__, errors
 from hotshoe.engine.client import EngineInfo
 from hotshoe.errors import EngineError, HotshoeError
-from hotshoe.types import SamplingParams, TokenOutput
+from hotshoe.types import Pooling, SamplingParams, TokenOutput
 
 #: Counts incompatible changes of this page; both sides must have the same.
-PROTOCOL = 2
+PROTOCOL = 3
 
 
 class Side(Struct, array_like=True, frozen=True):
@@ -77,6 +77,7 @@ class Add(Struct, array_like=True, tag=True):
     cache_salt: str | None = None
     tenant: str | None = None
     number: int = 0
+    pooling: Pooling | None = None
 
 
 class Abort(Struct, array_like=True, tag=True):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from hotshoe.config import DTYPES, EngineConfig
 from hotshoe.engine.places import find_model, find_tokenizer
@@ -15,12 +15,15 @@ from hotshoe.executor import Worker
 from hotshoe.lazy import resolve_lazy
 from hotshoe.models import ModelConfig
 from hotshoe.models.generation import sampling_defaults
+from hotshoe.models.pooling import read_pooling
 from hotshoe.models.source import FoundModel
 from hotshoe.platform import Change, Platform
 from hotshoe.plugins import PluginManager
 from hotshoe.plugins.manager import blaming_plugin
 from hotshoe.plugins.platforms import blaming, candidates_of, choose_platform, facts_of
 from hotshoe.slots import SLOTS, Rendezvous, Selector
+from hotshoe.types import Pooling
+from hotshoe.types.pooling import PoolingKind
 
 if TYPE_CHECKING:
     from hotshoe.layers import BuildContext
@@ -39,6 +42,7 @@ class EngineSetup:
         changes: What was decided for the user, and why.
         selector: Over the platform's and the plugins' candidates; it keeps the decisions.
         sampling_defaults: Fields of `SamplingParams` for what requests leave open.
+        pooling: How embeddings are made; None where nobody says.
     """
 
     config: EngineConfig
@@ -48,6 +52,7 @@ class EngineSetup:
     model_config: ModelConfig
     selector: Selector
     sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
+    pooling: Pooling | None = None
 
     def create_worker(self) -> Worker:
         """Make the worker: the platform's own, else core's, in processes of its own if it is many.
@@ -157,7 +162,15 @@ def prepare(
         model_config,
         selector,
         defaults,
+        _pooling(config, model_config),
     )
+
+
+def _pooling(config: EngineConfig, model: ModelConfig) -> Pooling | None:
+    """Return how embeddings are made: as the user says, else as the checkpoint does."""
+    if config.pooling is not None:
+        return Pooling(cast(PoolingKind, config.pooling))
+    return read_pooling(model.path)
 
 
 def _found_changes(

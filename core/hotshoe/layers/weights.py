@@ -31,6 +31,7 @@ class WeightTable:
     def __init__(self) -> None:
         self.expected: dict[str, ExpectedWeight] = {}
         self._ignored: list[re.Pattern[str]] = []
+        self._renames: list[tuple[re.Pattern[str], str]] = []
         self._missing: dict[str, None] = {}
 
     def expect(self, name: str, shape: tuple[int, ...], sink: Sink) -> None:
@@ -44,6 +45,16 @@ class WeightTable:
     def ignore(self, patterns: Iterable[str]) -> None:
         """Name (by regular expression) checkpoint tensors that this model does not use."""
         self._ignored.extend(re.compile(pattern) for pattern in patterns)
+
+    def rename(self, pattern: str, replacement: str) -> None:
+        """Let checkpoint names that match a regular expression stand for others, as `re.sub`."""
+        self._renames.append((re.compile(pattern), replacement))
+
+    def known_as(self, name: str) -> str:
+        """Return the name that layers know a checkpoint's tensor by."""
+        for pattern, replacement in self._renames:
+            name = pattern.sub(replacement, name)
+        return name
 
     def wants(self, name: str) -> bool:
         """Tell whether to read a tensor.

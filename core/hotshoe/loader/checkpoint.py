@@ -61,8 +61,9 @@ def load_weights(
 def _feed_file(table: WeightTable, file: SafetensorsFile) -> None:
     """Feed one file, letting go of its pages as layers take what they need."""
     for name in file.names():
-        if table.wants(name):
-            table.feed(name, file.tensor(name))
+        known = table.known_as(name)
+        if table.wants(known):
+            table.feed(known, file.tensor(name))
             file.release_through(name)
 
 

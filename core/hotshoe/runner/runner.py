@@ -20,9 +20,10 @@ from torch import Tensor
 
 from hotshoe.layers import ForwardBatch
 from hotshoe.layers.context import Attend
-from hotshoe.models.base import GENERATE, Model
+from hotshoe.models.base import EMBED, GENERATE, Model
 from hotshoe.runner.graphs import Pieces, Recordings
 from hotshoe.runner.inbox import Inbox
+from hotshoe.runner.pooling import PooledRows, PoolingRows
 from hotshoe.runner.rows import Ints, Rows, StepInputs, padding_inputs
 from hotshoe.sampling import LogprobTensors, SampledBatch, Sampler, compute_logprobs
 from hotshoe.slots import AttentionMetadata, CommunicatorOp, GraphOp, SampleOp, TransferOp
@@ -97,13 +98,16 @@ class RunningStep:
     Attributes:
         prompts: Log probabilities of prompt tokens, in order: row, tensors, and how many of the
             most likely tokens to report.
-        arrived: Waits, and gives what `tensors` of sampled batch and prompts became on the host.
+        arrived: Waits, and gives what `tensors` of sampled batch and prompts, then the vectors of
+            `pooled`, became on the host.
+        pooled: Rows whose vectors the step completes.
     """
 
     step_id: int
     sampled: SampledBatch | None
     prompts: list[tuple[int, LogprobTensors, int]]
     arrived: Callable[[], Sequence[Tensor]]
+    pooled: PooledRows | None = None
 
     def result(self) -> StepResult:
         """Wait for the step."""
@@ -119,6 +123,8 @@ class RunningStep:
             judged = result.prompt_logprobs.setdefault(row, [])
             judged += found.to_host([width] * len(found.ranks))
             del tensors[:taken]
+        if self.pooled is not None:
+            self.pooled.book(result, tensors[0])
         return result
 
 
@@ -164,6 +170,9 @@ class Runner:
         )
         # How many of the most likely tokens to report of a row's prompt; -1 reports nothing.
         self._prompt_widths = np.full(limits.max_num_seqs, -1, np.int32)
+        self._pooling = PoolingRows()
+        # Rows of which more is looked at than those hidden states that sample.
+        self._reads_hidden = np.zeros(limits.max_num_seqs, np.bool_)
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> RunningStep:
@@ -172,6 +181,8 @@ class Runner:
             self._sampler.set_row(new)
             width = new.params.prompt_logprobs
             self._prompt_widths[new.row] = -1 if width is None else width
+            self._pooling.set_row(new)
+            self._reads_hidden[new.row] = width is not None or new.pooling is not None
         self._sampler.set_masks(plan.mask_rows, plan.masks)
         return self._run(plan.step_id, self._rows.advance(plan))
 
@@ -181,7 +192,8 @@ class Runner:
         inputs = self._padding_inputs(np.array(lengths, np.int32))
         staged, _ = self._stage(inputs)
         hidden = self._forward(inputs, staged, every=True)
-        self._logits(hidden[-max(self._limits.max_num_seqs, JUDGED_TOKENS) :])
+        if GENERATE in self._model.tasks:
+            self._logits(hidden[-max(self._limits.max_num_seqs, JUDGED_TOKENS) :])
         self._transfer.download([])()
 
     @torch.inference_mode()
@@ -233,6 +245,9 @@ class Runner:
     def _logits(self, hidden: Tensor) -> Tensor:
         return self._model.head(hidden, GENERATE)
 
+    def _vectors(self, hidden: Tensor) -> Tensor:
+        return self._model.head(hidden, EMBED)
+
     def _compute(self, staged: StagedInputs, between: Callable[[Tensor, Attend], Tensor]) -> Tensor:
         """Return hidden states of every token, leaving attention to `between`."""
         attention = replace(self._pieces.metadata, slot_mapping=staged.slot_mapping)
@@ -249,25 +264,43 @@ class Runner:
         return padding_inputs(lengths, limits.max_num_seqs, self._padding_slot, limits.block_size)
 
     def _run(self, step_id: int, inputs: StepInputs) -> RunningStep:
-        judging = self._judging(inputs)
-        replay = None
-        if not judging:
-            inputs, replay = self._recorded(inputs)
+        if self._reads_hidden[inputs.rows].any():
+            judging, pooling = self._judging(inputs), self._pooling.among(inputs)
+            if judging or pooling:
+                return self._run_reading(step_id, inputs, judging, pooling)
+        inputs, replay = self._recorded(inputs)
         staged, in_place = self._stage(inputs)
-        prompts: list[tuple[int, LogprobTensors, int]] = []
         if replay is not None and in_place:
             logits = replay(inputs, staged)
         else:
-            hidden = self._forward(inputs, staged, every=len(judging) > 0)
-            if judging:
-                prompts = self._judge(judging, hidden)
-                hidden = hidden[staged.sample_at]
+            hidden = self._forward(inputs, staged, every=False)
             logits = self._logits(hidden) if len(inputs.sample_rows) else hidden
+        sampled = self._sample(inputs, logits, staged)
+        tensors = [*sampled.tensors] if sampled is not None else []
+        return RunningStep(step_id, sampled, [], self._transfer.download(tensors))
+
+    def _run_reading(
+        self,
+        step_id: int,
+        whole: StepInputs,
+        judging: list[tuple[int, int, int, int]],
+        pooling: list[int],
+    ) -> RunningStep:
+        """Run a step of which more hidden states are looked at than those that sample."""
+        inputs = self._pooling.without(whole) if pooling else whole
+        staged, _ = self._stage(inputs)
+        hidden = self._forward(inputs, staged, every=True)
+        prompts = self._judge(judging, hidden)
+        pooled = self._pooling.take(whole, pooling, hidden, self._vectors)
+        sampling = hidden[staged.sample_at]
+        logits = self._logits(sampling) if len(inputs.sample_rows) else sampling
         sampled = self._sample(inputs, logits, staged)
         tensors = [*sampled.tensors] if sampled is not None else []
         for _, found, _ in prompts:
             tensors += found.tensors
-        return RunningStep(step_id, sampled, prompts, self._transfer.download(tensors))
+        if pooled is not None:
+            tensors.append(pooled.vectors)
+        return RunningStep(step_id, sampled, prompts, self._transfer.download(tensors), pooled)
 
     def _recorded(self, inputs: StepInputs) -> tuple[StepInputs, Replay | None]:
         """Pad a step for the recording that holds it, and return what gives its logits then."""

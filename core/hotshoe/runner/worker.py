@@ -20,7 +20,7 @@ from hotshoe.layers import BuildContext, Quantization
 from hotshoe.layers.weights import WeightTable
 from hotshoe.loader import load_weights
 from hotshoe.models import ModelConfig
-from hotshoe.models.base import Model, ModelBuilder
+from hotshoe.models.base import GENERATE, Model, ModelBuilder
 from hotshoe.platform import MemoryBudget, Platform
 from hotshoe.plugins.manager import cause_of
 from hotshoe.plugins.platforms import blaming, checked
@@ -107,7 +107,9 @@ class TorchWorker:
         with self._phase("build model"):
             ctx, model = self.build()
             asynchronous = self._platform.asynchronous
-            self._graph, hindrance = recordable(self._selector, self._config, asynchronous)
+            hindrance = ""
+            if GENERATE in model.tasks:  # recorded steps end in logits
+                self._graph, hindrance = recordable(self._selector, self._config, asynchronous)
             self._ops = self._operations(model.vocab_size)
             self._check_memory(ctx)
         self._communicator = ctx.communicator
@@ -137,6 +139,8 @@ class TorchWorker:
         budget = self._budget()
         return WorkerInfo(
             vocab_size=model.vocab_size,
+            tasks=tuple(sorted(model.tasks)),
+            hidden_size=model.hidden_size,
             block_bytes=sum(layer.block_bytes() for layer in ctx.attention_layers),
             cache_budget_bytes=budget.available_bytes,
             budget_note=budget.note,

@@ -7,6 +7,7 @@ writes. It refers to nothing that refers back to it, so a finished request is fr
 from dataclasses import InitVar, dataclass, field
 
 from hotshoe.types.outputs import TokenLogprobs
+from hotshoe.types.pooling import Pooling
 from hotshoe.types.sampling_params import SamplingParams
 
 
@@ -22,6 +23,8 @@ class Request:
         priority: Lower is served first, under the priority policy.
         cache_salt: Only requests with equal salt and tenant share cached prefixes.
         tenant: Whose request this is.
+        pooling: What it wants instead of tokens; then nothing is sampled, and it ends with its
+            prompt.
         eos_token_ids: The model's end-of-sequence ids; they end the request unless
             `params.ignore_eos`.
         max_total_tokens: Length at which the request ends.
@@ -50,6 +53,7 @@ class Request:
     priority: int = 0
     cache_salt: str | None = None
     tenant: str | None = None
+    pooling: Pooling | None = None
     eos_token_ids: InitVar[frozenset[int]] = frozenset()
     stop_token_ids: frozenset[int] = field(init=False)
     num_prompt_tokens: int = field(init=False)
@@ -80,6 +84,13 @@ class Request:
             self.stop_token_ids |= eos_token_ids
         if self.params.prompt_logprobs is not None:
             self.prompt_logprobs = [None]
+
+    @property
+    def reads_whole_prompt(self) -> bool:
+        """Whether every hidden state of the prompt is looked at, so that none may come cached."""
+        if self.pooling is not None and self.pooling.kind == "mean":
+            return True
+        return self.prompt_logprobs is not None
 
     @property
     def num_tokens(self) -> int:

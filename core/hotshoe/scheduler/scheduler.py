@@ -22,6 +22,7 @@ from bisect import bisect_left, insort
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from operator import attrgetter
+from typing import Any
 
 from hotshoe.errors import RequestError
 from hotshoe.kv import CacheStats, KVCacheManager
@@ -241,8 +242,10 @@ class Scheduler:
             if token in request.stop_token_ids or len(token_ids) >= request.max_total_tokens:
                 self._finish_if_ended(request, token, output)
         self._num_generated_tokens += len(outputs)
+        for row, vector in result.pooled.items():
+            self._end(requests[row], outputs, FinishReason.STOP, pooled=vector)
         for row, error in result.failed.items():
-            self._fail(requests[row], error, outputs)
+            self._end(requests[row], outputs, FinishReason.ERROR, error=error)
         if result.logprobs or step.prompt_starts:
             _attach_logprobs(step, result, outputs)
         return outputs
@@ -282,14 +285,15 @@ class Scheduler:
         config, length = self.config, request.num_prompt_tokens
         if length == 0:
             raise RequestError("the prompt is empty; it needs at least one token", "prompt")
-        if length >= config.max_model_len:
+        room = config.max_model_len - (request.pooling is None)
+        if length > room:
             raise RequestError(
                 f"the prompt has {length} tokens, but with max_model_len {config.max_model_len} "
-                f"it may have {config.max_model_len - 1}, leaving one to generate",
+                f"it may have {room}" + (", leaving one to generate" * (request.pooling is None)),
                 "prompt",
             )
         max_tokens = request.params.max_tokens or config.max_model_len
-        limit = min(config.max_model_len, length + max_tokens)
+        limit = min(room + 1, length + max_tokens)
         # The last token is never computed, so it needs no place.
         num_blocks = self.cache.num_blocks_for(limit - 1)
         if num_blocks > config.num_blocks:
@@ -363,8 +367,8 @@ class Scheduler:
         """
         if request is self._refused:
             return None
-        # Cached blocks come without the logits that prompt log probabilities are read from.
-        hits = self.cache.find_prefix(request) if request.prompt_logprobs is None else []
+        # Cached blocks come without the hidden states that were computed with them.
+        hits = [] if request.reads_whole_prompt else self.cache.find_prefix(request)
         if self.cache.fits(hits, len(request.token_ids), spare_blocks=len(self._running)):
             return hits
         self._refused = request
@@ -388,7 +392,9 @@ class Scheduler:
         request.num_computed_tokens = start
         tokens, blocks = request.token_ids.copy(), request.block_ids.copy()
         length, params = request.num_prompt_tokens, request.params
-        step.plan.new_rows.append(NewRow(row, tokens, length, start, blocks, params, request.seed))
+        step.plan.new_rows.append(
+            NewRow(row, tokens, length, start, blocks, params, request.seed, request.pooling)
+        )
         return self._book(request, row, stop, step)
 
     def _book(self, request: Request, row: int, stop: int, step: _Step) -> int:
@@ -459,15 +465,19 @@ class Scheduler:
             return
         self._finish(request, output.finish_reason)
 
-    def _fail(self, request: Request | None, error: str, outputs: list[TokenOutput]) -> None:
-        """Finish a request that could not be computed, and trust none of its blocks."""
+    def _end(
+        self, request: Request | None, outputs: list[TokenOutput], reason: FinishReason, **more: Any
+    ) -> None:
+        """Finish a request that got no token; trust no block of one that could not be computed."""
         assert request is not None
         if request.finished:
             return
-        self._finish(request, FinishReason.ERROR)
-        self.cache.forget(request)
-        output = TokenOutput(request.request_id, [], finish_reason=FinishReason.ERROR, error=error)
+        self._finish(request, reason)
+        if reason is FinishReason.ERROR:
+            self.cache.forget(request)
+        output = TokenOutput(request.request_id, [], finish_reason=reason, **more)
         output.num_cached_tokens = request.num_cached_tokens
+        output.scheduled_s = request.scheduled_s
         outputs.append(output)
 
 

@@ -7,6 +7,7 @@ abort are handed back. One per front end, called from one thread.
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -53,6 +54,7 @@ class _Request:
     sequences: list[_Sequence] = field(default_factory=list)
     child_ids: list[str] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs | None] | None = None
+    pooled: bytes | None = None
     num_cached_tokens: int = 0
     num_finished: int = 0
     timing: RequestTiming = field(default_factory=RequestTiming)
@@ -122,6 +124,11 @@ class RequestUpdate:
         """Tokens of all sequences up to this update."""
         return sum(sequence._num_tokens for sequence in self.sequences)
 
+    @property
+    def pooled(self) -> bytes | None:
+        """The vector of a request that pools, as little-endian float32, once it has ended."""
+        return self._request.pooled
+
     def output(self) -> RequestOutput:
         """Return everything known of the request at this update. Copies: linear in its length."""
         request = self._request
@@ -129,11 +136,12 @@ class RequestUpdate:
             request_id=request.request_id,
             prompt=request.prompt,
             prompt_token_ids=request.prompt_token_ids,
-            outputs=[sequence.completion() for sequence in self.sequences],
+            outputs=[] if request.pooled else [s.completion() for s in self.sequences],
             prompt_logprobs=request.prompt_logprobs,
             num_cached_tokens=request.num_cached_tokens,
             finished=self.finished,
             timing=replace(request.timing),
+            embedding=None if request.pooled is None else floats(request.pooled),
         )
 
 
@@ -281,11 +289,18 @@ class OutputProcessor:
         return [child for child in request.child_ids if self._children.pop(child, None)]
 
 
+def floats(vector: bytes) -> list[float]:
+    """Return the entries of a vector of little-endian float32."""
+    return list(struct.unpack(f"<{len(vector) // 4}f", vector))
+
+
 def _note_first(request: _Request, index: int, output: TokenOutput) -> None:
     if index == 0:  # the others find what the first has computed
         request.num_cached_tokens = output.num_cached_tokens or request.num_cached_tokens
     if output.prompt_logprobs is not None and request.prompt_logprobs is None:
         request.prompt_logprobs = output.prompt_logprobs
+    if output.pooled is not None:
+        request.pooled = output.pooled
 
 
 def _note_time(timing: RequestTiming, output: TokenOutput, now_s: float) -> None:

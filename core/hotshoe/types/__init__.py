@@ -6,6 +6,7 @@ milliseconds. No behaviour beyond validation lives here.
 
 from hotshoe.types.grammar import GrammarSpec
 from hotshoe.types.outputs import FinishReason, TokenLogprobs, TokenOutput
+from hotshoe.types.pooling import Pooling, PoolingParams
 from hotshoe.types.prompts import Prompt, TextPrompt, TokensPrompt
 from hotshoe.types.results import CompletionOutput, RequestOutput, RequestTiming
 from hotshoe.types.sampling_params import SamplingParams
@@ -17,6 +18,8 @@ __all__ = [
     "FinishedStep",
     "GrammarSpec",
     "NewRow",
+    "Pooling",
+    "PoolingParams",
     "Prompt",
     "RequestOutput",
     "RequestTiming",

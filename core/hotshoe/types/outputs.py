@@ -30,7 +30,8 @@ class TokenLogprobs:
 class TokenOutput:
     """New tokens of one request from one step, as the engine core emits them.
 
-    `scheduled_s` is when it first got a row, in `time.monotonic()` seconds.
+    `scheduled_s` is when it first got a row, in `time.monotonic()` seconds. `pooled` is the vector
+    of a request that pools, as in `StepResult`.
     """
 
     request_id: str
@@ -42,3 +43,4 @@ class TokenOutput:
     error: str | None = None
     num_cached_tokens: int = 0
     scheduled_s: float = 0.0
+    pooled: bytes | None = None

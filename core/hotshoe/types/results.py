@@ -38,7 +38,11 @@ class CompletionOutput:
 
 @dataclass(slots=True)
 class RequestOutput:
-    """Everything known of one request. While streaming, `text` and `token_ids` are cumulative."""
+    """Everything known of one request. While streaming, `text` and `token_ids` are cumulative.
+
+    `embedding` is the vector that a request with `PoolingParams` ends with; such a request has no
+    text and no tokens.
+    """
 
     request_id: str
     prompt: str | None
@@ -48,3 +52,4 @@ class RequestOutput:
     num_cached_tokens: int = 0
     finished: bool = False
     timing: RequestTiming = field(default_factory=RequestTiming)
+    embedding: list[float] | None = None

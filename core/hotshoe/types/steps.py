@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from hotshoe.types.outputs import TokenLogprobs
+from hotshoe.types.pooling import Pooling
 from hotshoe.types.sampling_params import SamplingParams
 
 
@@ -20,6 +21,7 @@ class NewRow:
 
     `token_ids` are all known tokens (prompt, then generated); the first `num_computed_tokens` of
     them are already in the KV cache; `block_ids` cover what this step writes and all before it.
+    With `pooling`, the row makes a vector where another would sample its first token, and ends.
     """
 
     row: int
@@ -29,6 +31,7 @@ class NewRow:
     block_ids: list[int]
     params: SamplingParams
     seed: int
+    pooling: Pooling | None = None
 
 
 @dataclass(slots=True)
@@ -65,7 +68,8 @@ class StepResult:
 
     `failed` maps a row to the reason why no token could be sampled (such as non-finite logits);
     such a row is not in `rows`. Log-probability maps hold only rows that asked for them;
-    `prompt_logprobs[row]` are those of the prompt positions predicted in this step.
+    `prompt_logprobs[row]` are those of the prompt positions predicted in this step. `pooled[row]`
+    is the vector of a row that pools, as little-endian float32; such a row is not in `rows`.
     """
 
     step_id: int
@@ -74,6 +78,7 @@ class StepResult:
     failed: dict[int, str] = field(default_factory=dict)
     logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
     prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
+    pooled: dict[int, bytes] = field(default_factory=dict)
 
 
 class StepHandle(Protocol):

@@ -32,6 +32,9 @@ from hotshoe.models.base import EMBED, GENERATE
 from hotshoe.slots import Quantised, QuantSpec
 from hotshoe_models.spec import DecoderSpec
 
+#: Checkpoints that were saved without their output matrix have names without this prefix.
+BARE_NAMES = (r"^(?=(embed_tokens|layers|norm)\.)", "model.")
+
 
 class DenseDecoder:
     """See `hotshoe.models.base.Model`.
@@ -44,7 +47,7 @@ class DenseDecoder:
     def __init__(self, spec: DecoderSpec, ctx: BuildContext) -> None:
         names = spec.names
         self.vocab_size, self.hidden_size = spec.vocab_size, spec.hidden_size
-        self.tasks = frozenset({GENERATE, EMBED})
+        self.tasks = frozenset({GENERATE, EMBED} if spec.generates else {EMBED})
         self._embedding_scale = spec.embedding_scale
         self._embed = Embedding(
             ctx, names.embedding, spec.vocab_size, spec.hidden_size, spec.embedding_scale
@@ -60,17 +63,19 @@ class DenseDecoder:
         self._first_norm = RMSNorm(
             ctx, first, spec.hidden_size, spec.norm_eps, spec.norm_offset, quant
         )
-        self._lm_head = Logits(
-            ctx,
-            names.embedding if spec.tied else names.lm_head,
-            spec.vocab_size,
-            spec.hidden_size,
-            quantize="lm_head" not in spec.unquantized,
-        )
+        if spec.generates:
+            self._lm_head = Logits(
+                ctx,
+                names.embedding if spec.tied else names.lm_head,
+                spec.vocab_size,
+                spec.hidden_size,
+                quantize="lm_head" not in spec.unquantized,
+            )
         self._logits_divisor = spec.logits_divisor
         self._softcap = spec.logits_softcap
         ctx.weights.ignore(names.unused)
-        if spec.tied:  # some checkpoints store the tied matrix a second time
+        ctx.weights.rename(*BARE_NAMES)
+        if spec.tied or not spec.generates:  # some checkpoints store the tied matrix a second time
             ctx.weights.ignore([rf"^{re.escape(names.lm_head)}\.weight$"])
 
     def embed(self, ids: Tensor) -> Tensor:

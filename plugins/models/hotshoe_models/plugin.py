@@ -16,6 +16,11 @@ ARCHITECTURES = {
     "Qwen2ForCausalLM": "hotshoe_models.qwen:build_qwen2",
     "Qwen3ForCausalLM": "hotshoe_models.qwen:build_qwen3",
     "SmolLM3ForCausalLM": "hotshoe_models.smollm3:build",
+    # Without an output matrix, as models that make embeddings are published.
+    "LlamaModel": "hotshoe_models.llama:build",
+    "MistralModel": "hotshoe_models.mistral:build",
+    "Qwen2Model": "hotshoe_models.qwen:build_qwen2",
+    "Qwen3Model": "hotshoe_models.qwen:build_qwen3",
 }
 
 

@@ -68,6 +68,7 @@ class DecoderSpec:
         residual_scale: Factor on a block's output where it joins the residual.
         logits_divisor: Logits are divided by it.
         tied: The embedding is the output matrix too.
+        generates: There is an output matrix; without one, the model makes embeddings alone.
         unquantized: Linear layers that stay in the model's type, of "qkv", "o", "gate_up",
             "down", "lm_head".
     """
@@ -83,6 +84,7 @@ class DecoderSpec:
     norm_eps: float
     attention_scale: float
     tied: bool
+    generates: bool = True
     norm_offset: float = 0.0
     qkv_bias: bool = False
     o_bias: bool = False

@@ -157,6 +157,8 @@ def decoder_spec(
             f"config.json: quantization_config.quant_method is {method!r}, which no installed "
             "plugin reads; use the unquantised checkpoint, with --quantization if wanted"
         )
+    if config.get("is_causal", True) is not True:
+        raise refuse(config, "is_causal", "attends to earlier tokens only")
     num_heads = config.size("num_attention_heads")
     num_kv_heads = config.size("num_key_value_heads", num_heads)
     if num_heads % num_kv_heads:
@@ -172,6 +174,7 @@ def decoder_spec(
         "norm_eps": number(config, "rms_norm_eps"),
         "attention_scale": head_dim(config) ** -0.5,
         "tied": flag(config, "tie_word_embeddings"),
+        "generates": not config.architecture.endswith("Model"),
     }
     if "activation" not in differences:
         common["activation"] = activation(config, "hidden_act")

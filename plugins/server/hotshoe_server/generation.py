@@ -12,7 +12,7 @@ from contextlib import aclosing
 
 from hotshoe.errors import RequestError
 from hotshoe.text.output_processor import RequestUpdate, SequenceUpdate
-from hotshoe.types import FinishReason, SamplingParams
+from hotshoe.types import FinishReason, PoolingParams, SamplingParams
 from hotshoe_server.call import Call
 from hotshoe_server.errors import ApiError, as_api_error
 from hotshoe_server.extensions import RequestRecord
@@ -29,6 +29,7 @@ PROMPT_FIELDS = {
     "/v1/completions": "prompt",
     "/v1/chat/completions": "messages",
     "/v1/responses": "input",
+    "/v1/embeddings": "input",
     "/inference/v1/generate": "token_ids",
 }
 _CUT_OFF = (FinishReason.ABORT, FinishReason.ERROR)
@@ -38,7 +39,7 @@ async def generate(
     call: Call,
     model: str,
     rendered: Rendered,
-    params: SamplingParams,
+    params: SamplingParams | PoolingParams,
     *,
     request_id: str,
     stream: bool = False,
@@ -52,9 +53,11 @@ async def generate(
         EngineDeadError: The engine has stopped.
     """
     server = call.server
-    check_length(call, rendered.token_ids)
+    pools = isinstance(params, PoolingParams)
+    check_length(call, rendered.token_ids, room=not pools)
+    sampled = SamplingParams(max_tokens=1) if isinstance(params, PoolingParams) else params
     record = RequestRecord(
-        request_id, call.path, model, call.headers, stream, params, call.arrival_s
+        request_id, call.path, model, call.headers, stream, sampled, call.arrival_s
     )
     record.num_prompt_tokens = len(rendered.token_ids)
     server.in_flight[request_id] = record
@@ -100,8 +103,8 @@ async def last_update(updates: AsyncIterator[RequestUpdate]) -> RequestUpdate:
     return last
 
 
-def check_length(call: Call, token_ids: Sequence[int]) -> None:
-    """Refuse a prompt without tokens, and one that leaves no room for any.
+def check_length(call: Call, token_ids: Sequence[int], room: bool = True) -> None:
+    """Refuse a prompt without tokens, and one that leaves no room for any where one is wanted.
 
     Raises:
         ApiError: It is empty or too long.
@@ -110,7 +113,7 @@ def check_length(call: Call, token_ids: Sequence[int]) -> None:
     if not token_ids:
         raise ApiError("invalid_value", "the prompt is empty; give at least one token", field)
     limit = call.server.client.info.max_model_len
-    if len(token_ids) >= limit:
+    if len(token_ids) > limit - room:
         raise ApiError(
             "context_length_exceeded",
             f"the prompt has {len(token_ids)} tokens, but this model's longest sequence is "

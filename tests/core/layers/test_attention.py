@@ -55,7 +55,7 @@ def run(layer, qkv, block=3):
         max_query_len=count,
         max_seq_len=count,
     )
-    return layer(qkv.clone(), ForwardBatch(positions, positions, meta))
+    return layer(qkv.clone(), ForwardBatch(positions, meta))
 
 
 def test_any_layout_gives_the_same_result(ctx):

@@ -9,6 +9,7 @@ from hotshoe.errors import RequestError
 from hotshoe.scheduler import Request, Scheduler, SchedulerConfig
 from hotshoe.types import (
     FinishReason,
+    Pooling,
     SamplingParams,
     StepPlan,
     StepResult,
@@ -523,6 +524,49 @@ def test_a_preempted_request_can_end_by_the_token_it_waits_for(failed: bool) -> 
     (output,) = finish_step(scheduler, plan, {} if failed else {0: EOS}, **more)
     assert output.finish_reason is (FinishReason.ERROR if failed else FinishReason.STOP)
     assert scheduler.num_waiting == 0 and not scheduler.has_work()
+
+
+ONE = SamplingParams(max_tokens=1)
+
+
+@pytest.mark.parametrize("preempt", [False, True])
+def test_a_request_that_pools_ends_with_its_prompt(preempt: bool) -> None:
+    scheduler = make_scheduler(max_in_flight_steps=2)
+    add(scheduler, "a", [2] * 9, ONE, pooling=Pooling("last"))
+    plan = plan_step(scheduler)
+    assert plan.new_rows[0].pooling == Pooling("last")
+    if preempt:
+        scheduler.reset_prefix_cache()
+    assert scheduler.schedule() is None  # there is nothing to decode
+    [output] = finish_step(scheduler, plan, {}, pooled={0: b"1234"})
+    assert (output.pooled, output.token_ids) == (b"1234", [])
+    assert output.finish_reason is FinishReason.STOP
+    assert not scheduler.has_work()
+    assert scheduler.stats().num_generated_tokens == 0
+
+
+def test_a_prompt_that_pools_may_fill_the_model() -> None:
+    scheduler = make_scheduler()
+    add(scheduler, "a", [2] * 64, ONE, pooling=Pooling("last"))
+    with pytest.raises(RequestError, match="65 tokens, but with max_model_len 64 it may have 64"):
+        add(scheduler, "b", [2] * 65, ONE, pooling=Pooling("last"))
+
+    for _ in range(4):
+        plan = plan_step(scheduler)
+        pooled = {0: b"1234"} if plan.step_id == 3 else {}
+        outputs = finish_step(scheduler, plan, {}, pooled=pooled)
+    assert outputs[0].finish_reason is FinishReason.STOP
+
+
+@pytest.mark.parametrize(("kind", "hit"), [("last", 8), ("mean", 0)])
+def test_a_mean_takes_no_prefix_hit(kind: str, hit: int) -> None:
+    scheduler = make_scheduler()
+    for number in range(2):
+        add(scheduler, str(number), [2] * 9, ONE, pooling=Pooling(kind))  # type: ignore[arg-type]
+        plan = plan_step(scheduler)
+        assert plan.new_rows[0].num_computed_tokens == (hit if number else 0)
+        [output] = finish_step(scheduler, plan, {}, pooled={0: b"1234"})
+        assert output.num_cached_tokens == (hit if number else 0)
 
 
 def test_a_generated_block_is_registered_only_with_known_tokens() -> None:

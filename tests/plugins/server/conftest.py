@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -26,7 +27,7 @@ from hotshoe.platform import DeviceFacts
 from hotshoe.plugins import PluginManager
 from hotshoe.text.output_processor import OutputProcessor
 from hotshoe.text.tokenizer import Tokenizer
-from hotshoe.types import FinishReason, SamplingParams, TokenLogprobs, TokenOutput
+from hotshoe.types import FinishReason, PoolingParams, SamplingParams, TokenLogprobs, TokenOutput
 from hotshoe_demo import MODEL
 from hotshoe_server.app import create_app
 from hotshoe_server.config import ServerConfig
@@ -101,6 +102,9 @@ class ScriptedEngine:
         self.check_queue()
         if self.refusal is not None:
             raise self.refusal
+        if isinstance(params, PoolingParams):
+            yield self._pooled(request_id, list(prompt.token_ids), params)
+            return
         for name in ("logprobs", "prompt_logprobs"):
             if (getattr(params, name) or 0) > self.config.max_logprobs:
                 raise RequestError(f"{name} is too large", name)
@@ -125,6 +129,19 @@ class ScriptedEngine:
         finally:
             if not finished:
                 self.aborted.append(request_id)
+
+    def _pooled(self, request_id: str, ids: list[int], params: PoolingParams) -> Any:
+        """Return an update with a vector of the first tokens' ids."""
+        outputs = OutputProcessor(self.tokenizer)
+        outputs.add(request_id, None, ids, SamplingParams(max_tokens=1))
+        vector = struct.pack(f"<{len(ids[: params.dimensions])}f", *ids[: params.dimensions])
+        output = TokenOutput(request_id, [], finish_reason=FinishReason.STOP, pooled=vector)
+        if self.fail_after is not None:
+            output = TokenOutput(
+                request_id, [], finish_reason=FinishReason.ERROR, error="not finite"
+            )
+        [update], _ = outputs.process([output])
+        return update
 
     def _output(self, child: str, token: int, step: int, params: SamplingParams) -> TokenOutput:
         output = TokenOutput(child, [token])

@@ -11,7 +11,6 @@ from hotshoe import __version__
 from hotshoe_server.call import Call
 from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Endpoint
-from hotshoe_server.schemas.base import Schema, ShortText
 
 
 class ModelCard(Struct, tag_field="object", tag="model"):
@@ -50,16 +49,6 @@ class Version(Struct):
     """Of the server."""
 
     version: str
-
-
-class EmbeddingRequest(Schema):
-    """See OpenAI's API reference, "Embeddings"."""
-
-    model: ShortText | None = None
-    input: str | list[Any]
-    encoding_format: ShortText | None = None
-    dimensions: int | None = None
-    user: ShortText | None = None
 
 
 async def models(call: Call) -> ModelList:
@@ -150,16 +139,9 @@ async def server_info(call: Call) -> dict[str, Any]:
     }
 
 
-async def embed(call: Call, body: EmbeddingRequest) -> State:
-    """Refuse: language models do not embed."""
-    name = call.server.model_name(body.model)
-    raise ApiError("unsupported_model", f"the model {name} does not embed", "model")
-
-
 ENDPOINTS = [
     Endpoint("GET", "/v1/models", models, "The models", answer=ModelList),
     Endpoint("GET", "/v1/models/{model:path}", model, "One model", answer=ModelCard),
-    Endpoint("POST", "/v1/embeddings", embed, "Embeddings: no model here has them", answer=State),
     Endpoint("GET", "/live", live, "Whether the process answers", answer=State),
     Endpoint("GET", "/ready", ready, "Whether requests are taken", answer=State),
     Endpoint("GET", "/health", health, "Whether a token can be generated", answer=State),

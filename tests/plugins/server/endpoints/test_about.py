@@ -75,8 +75,3 @@ def test_server_info_names_no_path(http) -> None:
     assert info["facts"]["features"] == ["a", "b"]
     assert info["tool_call_parser"] == "hermes"
     assert "/model" not in str(info)
-
-
-def test_embeddings_are_refused_by_name(http) -> None:
-    error = http.post("/v1/embeddings", input="x").json()["error"]
-    assert error["message"] == "the model demo does not embed"

@@ -1,0 +1,101 @@
+"""Rows that make a vector of their prompt instead of sampling: what they want, and sums so far.
+
+The runner gives the hidden states of a whole step; vectors are cut and normalized on the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hotshoe.runner.rows import StepInputs
+from hotshoe.types import NewRow, Pooling, StepResult
+
+#: What a vector of zeros is divided by.
+TINY = 1e-12
+NOT_FINITE = "the hidden states hold NaN or infinity, so no vector can be made of them"
+
+
+@dataclass(frozen=True, slots=True)
+class PooledRows:
+    """Rows whose vectors a step completes: [n, size] float32, and how each row wants its own."""
+
+    rows: Sequence[int]
+    pooling: Sequence[Pooling]
+    vectors: Tensor
+
+    def book(self, result: StepResult, vectors: Tensor) -> None:
+        """Put the host form of the vectors into a step's result; those not finite have failed."""
+        for row, pooling, vector in zip(self.rows, self.pooling, vectors.numpy(), strict=True):
+            kept = vector[: pooling.dimensions].astype(np.float64)
+            if not np.isfinite(kept).all():
+                result.failed[row] = NOT_FINITE
+                continue
+            if pooling.normalize:
+                kept /= max(float(np.linalg.norm(kept)), TINY)
+            result.pooled[row] = kept.astype("<f4").tobytes()
+
+
+class PoolingRows:
+    """Which rows pool, and how. Sums of rows that take a mean are kept from step to step."""
+
+    def __init__(self) -> None:
+        self._pooling: dict[int, Pooling] = {}
+        self._sums: dict[int, Tensor] = {}
+
+    def set_row(self, new: NewRow) -> None:
+        """Take over what a new row wants."""
+        self._sums.pop(new.row, None)
+        if new.pooling is None:
+            self._pooling.pop(new.row, None)
+        else:
+            self._pooling[new.row] = new.pooling
+
+    def among(self, inputs: StepInputs) -> list[int]:
+        """Return the places of a step's requests that pool."""
+        return [i for i, row in enumerate(inputs.rows.tolist()) if row in self._pooling]
+
+    def without(self, inputs: StepInputs) -> StepInputs:
+        """Return a step in which no row samples that pools."""
+        sampling = [row not in self._pooling for row in inputs.sample_rows.tolist()]
+        kept = np.flatnonzero(sampling)
+        return replace(
+            inputs,
+            sample_at=inputs.sample_at[kept],
+            sample_rows=inputs.sample_rows[kept],
+            sample_lens=inputs.sample_lens[kept],
+        )
+
+    def take(
+        self,
+        inputs: StepInputs,
+        places: Sequence[int],
+        hidden: Tensor,
+        head: Callable[[Tensor], Tensor],
+    ) -> PooledRows | None:
+        """Add up a step's hidden states, and return the vectors that it completes.
+
+        Args:
+            inputs: The step before `without`.
+            places: From `among`.
+            hidden: [num_tokens, hidden_size] of the whole step.
+            head: Maps pooled states [n, hidden_size] to vectors.
+        """
+        ending, rows, found = set(inputs.sample_rows.tolist()), [], []
+        for i in places:
+            row, length = int(inputs.rows[i]), int(inputs.seq_lens[i])
+            own = hidden[int(inputs.query_start_loc[i]) : int(inputs.query_start_loc[i + 1])]
+            if self._pooling[row].kind == "mean":
+                total = own.float().sum(0)
+                self._sums[row] = total = self._sums[row] + total if row in self._sums else total
+            if row in ending:
+                is_mean = self._pooling[row].kind == "mean"
+                found.append(self._sums.pop(row) / length if is_mean else own[-1].float())
+                rows.append(row)
+        if not rows:
+            return None
+        return PooledRows(rows, [self._pooling[r] for r in rows], head(torch.stack(found)))

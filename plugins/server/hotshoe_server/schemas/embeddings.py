@@ -1,0 +1,72 @@
+"""Requests and answers of `/v1/embeddings`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct
+from pydantic import Field
+
+from hotshoe.errors import RequestError
+from hotshoe_server.schemas.base import Schema, ShortText
+
+#: Most texts of one request, as OpenAI's API has it.
+MAX_INPUTS = 2048
+
+
+class EmbeddingRequest(Schema):
+    """See OpenAI's API reference, "Create embeddings"."""
+
+    model: ShortText | None = None
+    input: str | list[Any] = Field(max_length=2**24)
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: int | None = None
+    normalize: bool | None = None
+    add_special_tokens: bool = True
+    priority: int = Field(0, ge=-(2**31), le=2**31 - 1)
+
+    # OpenAI's, of no effect here.
+    user: ShortText | None = None
+
+    def inputs(self) -> list[str | list[int]]:
+        """Return the texts one by one, each as text or as token ids.
+
+        Raises:
+            RequestError: The list is neither of texts, nor of token ids, nor of lists of these; or
+                there are too many.
+        """
+        if isinstance(self.input, str):
+            return [self.input]
+        kinds = set(map(type, self.input))
+        if kinds == {int}:
+            return [self.input]
+        lists = kinds == {list} and all({int}.issuperset(map(type, x)) for x in self.input)
+        if not lists and kinds != {str}:
+            raise RequestError("input takes text, token ids, or a list of either", "input")
+        if len(self.input) > MAX_INPUTS:
+            raise RequestError(
+                f"input has {len(self.input)} texts, but one request may have {MAX_INPUTS}", "input"
+            )
+        return self.input
+
+
+class Embedding(Struct, tag="embedding", tag_field="object"):
+    """One vector: numbers, or base64 of their little-endian float32."""
+
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingUsage(Struct):
+    """Counts of tokens."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingAnswer(Struct, tag="list", tag_field="object"):
+    """A vector for each text, in order."""
+
+    data: list[Embedding]
+    model: str
+    usage: EmbeddingUsage

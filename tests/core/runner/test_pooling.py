@@ -1,0 +1,93 @@
+"""Rows that pool make the vector of their prompt, in whatever steps it is computed."""
+
+import numpy as np
+import pytest
+import torch
+
+from hotshoe.runner.pooling import NOT_FINITE, PooledRows, PoolingRows
+from hotshoe.runner.rows import Rows
+from hotshoe.types import NewRow, Pooling, SamplingParams, StepPlan, StepResult
+
+SIZE = 6
+
+
+class Steps:
+    """Rows and pooling over hidden states that are drawn per token id."""
+
+    def __init__(self) -> None:
+        self.rows, self.pooling = Rows(4, 32, 8), PoolingRows()
+        self.table = torch.randn(64, SIZE)
+        self.tokens: dict[int, list[int]] = {}
+
+    def run(self, scheduled: dict[int, int], *fresh: NewRow) -> tuple[list[int], StepResult]:
+        for new in fresh:
+            self.pooling.set_row(new)
+            self.tokens[new.row] = new.token_ids
+        plan = StepPlan(0, list(fresh), list(scheduled), list(scheduled.values()))
+        inputs = self.rows.advance(plan)
+        ids = [
+            self.tokens[row][p]
+            for row, p in zip(
+                np.repeat(inputs.rows, np.diff(inputs.query_start_loc)),
+                inputs.positions,
+                strict=True,
+            )
+        ]
+        places = self.pooling.among(inputs)
+        found = self.pooling.take(inputs, places, self.table[ids], lambda hidden: hidden)
+        result = StepResult(0, [], [])
+        if found is not None:
+            found.book(result, found.vectors)
+        return self.pooling.without(inputs).sample_rows.tolist(), result
+
+
+def new(row: int, ids: list[int], pooling: Pooling | None) -> NewRow:
+    params = SamplingParams(max_tokens=1)
+    return NewRow(row, ids, len(ids), 0, [0, 1, 2, 3], params, 0, pooling)
+
+
+def vector(result: StepResult, row: int) -> torch.Tensor:
+    return torch.from_numpy(np.frombuffer(result.pooled[row], "<f4").copy())
+
+
+@pytest.mark.parametrize("chunks", [[5], [2, 3], [1, 1, 1, 1, 1]])
+def test_vectors_do_not_depend_on_chunks(chunks) -> None:
+    steps, ids = Steps(), [3, 9, 4, 3, 7]
+    fresh = [
+        new(0, ids, Pooling("mean", normalize=False)),
+        new(2, ids, Pooling("last")),
+        new(1, ids, None),
+    ]
+    for i, count in enumerate(chunks):
+        sampling, result = steps.run({2: count, 1: count, 0: count}, *(fresh if i == 0 else ()))
+        assert set(result.pooled) == (set() if i + 1 < len(chunks) else {0, 2})
+        assert sampling == ([1] if i + 1 == len(chunks) else [])
+    hidden = steps.table[ids]
+    torch.testing.assert_close(vector(result, 0), hidden.mean(0))
+    torch.testing.assert_close(vector(result, 2), hidden[-1] / hidden[-1].norm())
+
+
+def test_dimensions_are_cut_before_the_vector_is_normalized() -> None:
+    steps = Steps()
+    _, result = steps.run({0: 2}, new(0, [1, 2], Pooling("last", True, 3)))
+    wanted = steps.table[2][:3]
+    torch.testing.assert_close(vector(result, 0), wanted / wanted.norm())
+
+
+def test_a_row_that_is_taken_over_starts_anew() -> None:
+    steps = Steps()
+    steps.run({0: 2}, new(0, [1, 2, 3], Pooling("mean", False)))
+    _, result = steps.run({0: 3}, new(0, [4, 5, 6], Pooling("mean", False)))
+    torch.testing.assert_close(vector(result, 0), steps.table[[4, 5, 6]].mean(0))
+    sampling, result = steps.run({0: 1}, new(0, [4], None))
+    assert (sampling, result.pooled) == ([0], {})
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_a_vector_that_is_not_finite_fails_its_row_alone(value, normalize) -> None:
+    pooling = Pooling("last", normalize)
+    pooled = PooledRows([3, 1], [pooling, pooling], torch.tensor([[1.0, value], [3.0, 4.0]]))
+    result = StepResult(0, [], [])
+    pooled.book(result, pooled.vectors)
+    assert (list(result.pooled), result.failed) == ([1], {3: NOT_FINITE})
