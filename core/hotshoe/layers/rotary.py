@@ -15,11 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hotshoe.errors import CheckpointError
+from hotshoe.errors import CheckpointError, MemoryLimitError
 
 DEFAULT_THETA = 10_000.0
 #: Positions whose angles are computed at once.
 CHUNK = 4096
+#: A table may take an eighth of a device's memory: weights and KV cache need the rest.
+MEMORY_SHARE = 8
 ALIASES = {"su": "longrope"}
 
 
@@ -94,8 +96,27 @@ class Rotary:
     interleaved: bool = False
 
     @classmethod
-    def build(cls, rotation: Rotation, num_positions: int, device: str) -> Rotary:
-        """Compute the table for positions 0 to num_positions - 1."""
+    def build(
+        cls, rotation: Rotation, num_positions: int, device: str, memory_bytes: int
+    ) -> Rotary:
+        """Compute the table for positions 0 to num_positions - 1.
+
+        Args:
+            rotation: How fast each pair of channels turns.
+            num_positions: The engine's `max_model_len`.
+            device: Where the table is kept.
+            memory_bytes: What the device has in all.
+
+        Raises:
+            MemoryLimitError: The table would take more than an eighth of the memory.
+        """
+        table_bytes = num_positions * rotation.rotary_dim * 4
+        if table_bytes * MEMORY_SHARE > memory_bytes:
+            raise MemoryLimitError(
+                f"the rotary table of {num_positions} positions takes "
+                f"{table_bytes / 2**30:.1f} GiB, more than 1/{MEMORY_SHARE} of the device's "
+                f"{memory_bytes / 2**30:.1f} GiB; lower --max-model-len"
+            )
         inv_freq = torch.tensor(rotation.inv_freq, dtype=torch.float64)
         table = rotary_table(inv_freq, num_positions, rotation.attention_factor)
         return cls(table.to(device), rotation.rotary_dim, rotation.interleaved)

@@ -52,8 +52,9 @@ class DenseDecoder:
         self._embed = Embedding(
             ctx, names.embedding, spec.vocab_size, spec.hidden_size, spec.embedding_scale
         )
+        memory_bytes = ctx.selector.facts.memory_bytes
         rotaries = {
-            rotation: Rotary.build(rotation, ctx.max_model_len, ctx.device)
+            rotation: Rotary.build(rotation, ctx.max_model_len, ctx.device, memory_bytes)
             for rotation in {layer.rotation for layer in spec.layers}
             if rotation is not None
         }

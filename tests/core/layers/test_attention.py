@@ -36,7 +36,7 @@ def with_pairs(ctx):
 def make(ctx, **options):
     spec = ctx.attention_spec(HEADS, KV_HEADS, DIM, 0.3)
     rotation = Rotation((1.0, 0.5, 0.2))
-    layer = Attention(ctx, spec, Rotary.build(rotation, 32, "cpu"), **options)
+    layer = Attention(ctx, spec, Rotary.build(rotation, 32, "cpu", 2**30), **options)
     layer.allocate_cache(6)
     layer.cache.fill_(float("nan"))
     return layer

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from transformers import LlamaConfig, Phi3Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from hotshoe.errors import CheckpointError
+from hotshoe.errors import CheckpointError, MemoryLimitError
 from hotshoe.layers.rotary import VARIANTS, Rotary, Rotation, rotary_table
 
 TRAINED = 4096
@@ -260,7 +260,7 @@ def test_equal_rotations_are_one_key():
 def test_table_is_rounded_once_from_float64():
     inv_freq = torch.rand(16, dtype=torch.float64)
     rotation = Rotation(tuple(inv_freq.tolist()), attention_factor=1.7)
-    rotary = Rotary.build(rotation, 5000, "cpu")
+    rotary = Rotary.build(rotation, 5000, "cpu", 2**30)
     assert rotary.table.shape == (5000, 32) and rotary.table.dtype == torch.float32
     for position in (0, 1, 2, 4999):
         for pair in range(16):
@@ -275,3 +275,12 @@ def test_heads_of_odd_size_are_named():
     given_values = {"max_position_embeddings": TRAINED}
     with pytest.raises(CheckpointError, match="head_dim rotates 15 of 15 channels"):
         Rotation.from_config(given_values, 15, TRAINED)
+
+
+def test_a_table_beyond_its_share_of_the_memory_is_refused_before_it_is_made():
+    rotation = Rotation((1.0, 0.5))  # 16 bytes per position
+    assert Rotary.build(rotation, 64, "cpu", 8 * 16 * 64).table.shape == (64, 4)
+    with pytest.raises(MemoryLimitError, match=r"of 65 positions .* lower --max-model-len"):
+        Rotary.build(rotation, 65, "cpu", 8 * 16 * 64)
+    with pytest.raises(MemoryLimitError):
+        Rotary.build(rotation, 2**50, "cpu", 2**34)

@@ -147,9 +147,9 @@ def test_equal_rotations_share_one_table(ctx, monkeypatch):
 
     class Counting(Rotary):
         @classmethod
-        def build(cls, rotation, num_positions, device):
+        def build(cls, rotation, num_positions, device, memory_bytes):
             built.append((rotation, num_positions))
-            return Rotary.build(rotation, num_positions, device)
+            return Rotary.build(rotation, num_positions, device, memory_bytes)
 
     monkeypatch.setattr(decoder, "Rotary", Counting)
     DenseDecoder(SPEC, ctx)
