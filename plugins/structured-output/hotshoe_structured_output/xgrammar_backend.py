@@ -1,6 +1,8 @@
 """Backend xgrammar: masks prepared when compiling, so that steps are fast. On request only.
 
-Its JSON Schema support skips keywords silently, so `keywords` lets through what it honours.
+Its JSON Schema support skips keywords silently, so `keywords` lets through what it honours. Its
+matching has no limits: grammars of the client's own and expressions that repeat groups, which may
+keep it busy for hours over one token, are refused, and every step of a text is made `apart`.
 Source: https://github.com/mlc-ai/xgrammar
 """
 
@@ -9,11 +11,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.grammar import Matcher, Vocabulary
 from hotshoe.types import GrammarSpec
+from hotshoe_structured_output.apart import Apart
 from hotshoe_structured_output.keywords import XGRAMMAR, unsupported
 from hotshoe_structured_output.schema import Schema, parse_json, refusal
 from hotshoe_structured_output.tags import Parts, StructuralTag, parse_tag
@@ -28,11 +32,31 @@ MAX_SCHEMAS = 500
 MAX_WHITESPACE = 40
 #: Time and line of the library's source, before its messages.
 _PLACE = re.compile(r"^\[[\d:]+\] \S+: ")
-_IGNORED_IN_REGEX = re.compile(
+_PARTS_OF_REGEX = re.compile(
     r"(?P<escape>\\[^bBpPkAzZ1-9])|(?P<set>\[(?:\\[^bBpPkAzZ1-9]|[^\[\]\\])+\])"
-    r"|(?P<bad>\(\?(?!:)|\\[bBpPkAzZ1-9]|(?<!\A)\^|\$(?!\Z))",
+    r"|(?P<bad>\(\?(?!:)|\\[bBpPkAzZ1-9]|(?<!\A)\^|\$(?!\Z))"
+    r"|(?P<repeated>\)[*+{])|\{(?P<counts>[\d,]*)\}",
     re.DOTALL,
 )
+MAX_REGEX_BYTES = 1000
+#: Of one character, in an expression.
+MAX_REPETITIONS = 256
+#: Parts of its own structural tags that are served, and their fields. Others have no limits.
+_FORMATS: Mapping[str, frozenset[str]] = {
+    "any_text": frozenset(),
+    "const_string": frozenset({"value"}),
+    "json_schema": frozenset({"json_schema"}),
+    "or": frozenset({"elements"}),
+    "regex": frozenset({"pattern"}),
+    "sequence": frozenset({"elements"}),
+    "tag": frozenset({"begin", "content", "end"}),
+    "tags_with_separator": frozenset({"tags", "separator", "at_least_one", "stop_after_first"}),
+    "triggered_tags": frozenset({"triggers", "tags", "at_least_one", "stop_after_first"}),
+}
+#: Fields that hold parts, or lists of them.
+_PARTS_OF = ("content", "elements", "tags")
+MAX_PARTS = 1000
+_UNLIMITED = "is not supported, because the library matches it without a limit"
 
 
 class XGrammar:
@@ -50,16 +74,22 @@ class XGrammar:
             return _tag_refusal(parse_tag(spec.value))
         if spec.kind == "regex":
             return _regex_refusal(spec.value)
-        return None
+        return f"a grammar {_UNLIMITED}" if spec.kind == "ebnf" else None
 
     def open(self, vocabulary: Vocabulary) -> XGrammarCompiler:
         return XGrammarCompiler(vocabulary)
 
 
 def _regex_refusal(pattern: str) -> str | None:
-    for match in _IGNORED_IN_REGEX.finditer(pattern):
+    if len(pattern.encode()) > MAX_REGEX_BYTES:
+        return f"a regular expression of more than {MAX_REGEX_BYTES} bytes is not supported"
+    for match in _PARTS_OF_REGEX.finditer(pattern):
         if match["bad"]:
             return f"{match['bad']!r} in a regular expression is not supported"
+        if match["repeated"]:
+            return f"a repeated group in a regular expression {_UNLIMITED}"
+        if any(int(n) > MAX_REPETITIONS for n in (match["counts"] or "").split(",") if n):
+            return f"more than {MAX_REPETITIONS} repetitions in a regular expression"
     return None
 
 
@@ -78,22 +108,42 @@ def _tag_refusal(tag: StructuralTag | dict[str, Any]) -> str | None:
         if refused is not None:
             return refused
     else:
-        schemas = list(_schemas_in(tag["format"]))
+        return _format_refusal(tag)
     found = (unsupported(schema, XGRAMMAR, MAX_SCHEMAS) for schema in schemas)
     return next((reason for reason in found if reason is not None), None)
 
 
-def _schemas_in(part: Any) -> Iterator[Any]:
-    """Find the schemas of xgrammar's own formats."""
-    if isinstance(part, list):
-        for item in part:
-            yield from _schemas_in(item)
-    elif isinstance(part, dict):
-        for name, value in part.items():
-            if name == "json_schema":
-                yield value
-            else:
-                yield from _schemas_in(value)
+def _format_refusal(tag: Mapping[str, Any]) -> str | None:
+    """Judge xgrammar's own description, of which only parts that can be bounded are served."""
+    if not tag.keys() <= {"type", "format"}:
+        raise refusal("a structural tag with 'format' has no other fields")
+    parts = [tag["format"]]
+    for part in parts:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if not isinstance(kind, str):
+            raise refusal("each part of a structural tag's 'format' is an object with a 'type'")
+        if len(parts) > MAX_PARTS:
+            return f"a structural tag with more than {MAX_PARTS} parts is not supported"
+        if kind not in _FORMATS:
+            return f"format {kind!r} of a structural tag {_UNLIMITED}"
+        unknown = part.keys() - _FORMATS[kind] - {"type"}
+        if unknown:
+            return f"field {min(unknown)!r} of format {kind!r} is not supported"
+        reason = _leaf_refusal(kind, part)
+        if reason is not None:
+            return reason
+        for field in _PARTS_OF:
+            inner = part.get(field, [])
+            parts += inner if isinstance(inner, list) else [inner]
+    return None
+
+
+def _leaf_refusal(kind: str, part: Mapping[str, Any]) -> str | None:
+    if kind == "json_schema":
+        return unsupported(part.get("json_schema", True), XGRAMMAR, MAX_SCHEMAS)
+    if kind == "regex":
+        return _regex_refusal(str(part.get("pattern", "")))
+    return None
 
 
 class XGrammarCompiler:
@@ -111,7 +161,7 @@ class XGrammarCompiler:
             stop_token_ids=[],
         )
         self._compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
-        self._batch = xgrammar.BatchGrammarMatcher(1)
+        self._apart = Apart()
 
     def compile(self, spec: GrammarSpec) -> XGrammarGrammar:
         try:
@@ -119,12 +169,17 @@ class XGrammarCompiler:
         except RuntimeError as error:
             message = " ".join(_PLACE.sub("", str(error)).split())
             raise refusal(f"this {spec.kind} cannot be compiled: {message}") from error
-        return XGrammarGrammar(compiled, self._library)
+        return XGrammarGrammar(compiled, self._library, self._apart)
 
     def fill(self, matchers: Sequence[Matcher], masks: npt.NDArray[np.int32]) -> None:
-        inner = [m.inner for m in matchers if isinstance(m, XGrammarMatcher)]
-        assert len(inner) == len(matchers)
-        self._batch.batch_fill_next_token_bitmask(inner, masks, list(range(len(inner))))
+        masks[:] = 0
+        mine = [m for m in matchers if isinstance(m, XGrammarMatcher)]
+        assert len(mine) == len(matchers)
+        rows = [(m, masks[i : i + 1]) for i, m in enumerate(mine) if m.failure() is None]
+        results = self._apart([partial(m.fill, row) for m, row in rows])
+        for (matcher, _), result in zip(rows, results, strict=True):
+            if result is None:
+                matcher.fail()
 
     def _json_schema(self, value: str) -> xgrammar.CompiledGrammar:
         return self._compiler.compile_json_schema(value, max_whitespace_cnt=MAX_WHITESPACE)
@@ -226,26 +281,46 @@ _PARTS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
 class XGrammarGrammar:
     """See `hotshoe.grammar.CompiledGrammar`."""
 
-    def __init__(self, compiled: xgrammar.CompiledGrammar, library: Any) -> None:
+    def __init__(self, compiled: xgrammar.CompiledGrammar, library: Any, apart: Apart) -> None:
         self._compiled = compiled
         self._library = library
+        self._apart = apart
         self.num_bytes: int = compiled.memory_size_bytes
 
     def matcher(self) -> XGrammarMatcher:
-        return XGrammarMatcher(self._library.GrammarMatcher(self._compiled))
+        return XGrammarMatcher(self._library.GrammarMatcher(self._compiled), self._apart)
 
 
 class XGrammarMatcher:
-    """See `hotshoe.grammar.Matcher`."""
+    """See `hotshoe.grammar.Matcher`. Once a call took too long, nothing touches it again."""
 
-    def __init__(self, inner: xgrammar.GrammarMatcher) -> None:
-        self.inner = inner
+    def __init__(self, inner: xgrammar.GrammarMatcher, apart: Apart) -> None:
+        self._inner = inner
+        self._apart = apart
+        self._failure: str | None = None
 
     def accept(self, token_id: int) -> bool:
-        return self.inner.accept_token(token_id)
+        if self._failure is not None:
+            return False
+        [taken] = self._apart([partial(self._inner.accept_token, token_id)])
+        if taken is None:
+            self.fail()
+        return bool(taken)
+
+    def fill(self, row: npt.NDArray[np.int32]) -> bool:
+        """Write this text's mask, [1, num_words]. To be called apart."""
+        self._inner.fill_next_token_bitmask(row)
+        return True
+
+    def fail(self) -> None:
+        """Remember that a call took too long."""
+        self._failure = (
+            f"it is too complex: matching it took longer than {self._apart.limit_s:g} s, or other "
+            "grammars hold all threads for that"
+        )
 
     def may_end(self) -> bool:
-        return self.inner.is_completed()
+        return self._failure is None and self._inner.is_completed()
 
-    def failure(self) -> None:
-        return None
+    def failure(self) -> str | None:
+        return self._failure

@@ -1,5 +1,8 @@
 """The backend xgrammar on its own: what it would ignore is refused."""
 
+import threading
+
+import numpy as np
 import pytest
 from tests.plugins.structured_output.conftest import make_bench
 
@@ -7,6 +10,7 @@ from hotshoe.errors import RequestError
 from hotshoe.grammar import Vocabulary
 from hotshoe.text.tokenizer import Tokenizer
 from hotshoe.types import GrammarSpec
+from hotshoe_structured_output.apart import Apart
 from hotshoe_structured_output.xgrammar_backend import MAX_SCHEMAS, XGrammar
 
 STRING = {"type": "string"}
@@ -68,10 +72,10 @@ def test_the_largest_factor(bench) -> None:
 @pytest.mark.parametrize(
     "spec",
     [
-        GrammarSpec.ebnf("root ::= nope"),
+        GrammarSpec.regex("x("),
         GrammarSpec.json_schema({"type": "integer", "minimum": 5, "maximum": 3}),
     ],
-    ids=["grammar", "schema"],
+    ids=["regex", "schema"],
 )
 def test_mistakes_name_no_place_in_the_library(
     vocabulary: Vocabulary, tokenizer: Tokenizer, spec: GrammarSpec
@@ -92,6 +96,86 @@ def test_its_own_structural_tags(bench) -> None:
     grammar = bench.compile(spec)
     assert bench.accepts(grammar, "<a>12</a>")
     assert not bench.accepts(grammar, "<a>x</a>")
+
+
+#: Each would keep the library busy over one token for minutes.
+EXPLOSION = "((a{0,50}){0,50}){0,50}"
+RUNAWAY = {
+    "grammar": {"type": "grammar", "grammar": f"root ::= {EXPLOSION.replace('a', '[a]')}"},
+    "regex": {"type": "regex", "pattern": EXPLOSION},
+    "repeat": {"type": "repeat", "min": 0, "max": 10**9, "content": {"type": "any_text"}},
+    "inside": {"type": "sequence", "elements": [{"type": "regex", "pattern": EXPLOSION}]},
+    "in a tag": {
+        "type": "tag",
+        "begin": "<a>",
+        "content": {"type": "grammar", "grammar": 'root ::= root root | "a"'},
+        "end": "</a>",
+    },
+}
+
+
+@pytest.mark.parametrize("name", RUNAWAY)
+def test_parts_of_its_own_tags_without_limits_are_refused(name: str) -> None:
+    spec = GrammarSpec.structural_tag({"type": "structural_tag", "format": RUNAWAY[name]})
+    assert "the library matches it without a limit" in XGrammar().refusal(spec)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        GrammarSpec.ebnf('root ::= root root | "a"'),
+        GrammarSpec.regex(EXPLOSION),
+        GrammarSpec.regex("(a|aa)*b"),
+        GrammarSpec.structural_tag(
+            {
+                "structures": [{"begin": "<a>", "parts": [{"regex": EXPLOSION}], "end": ""}],
+                "triggers": ["<a>"],
+            }
+        ),
+    ],
+    ids=["grammar", "counts", "star", "part"],
+)
+def test_grammars_without_limits_are_refused(spec: GrammarSpec) -> None:
+    assert "the library matches it without a limit" in XGrammar().refusal(spec)
+
+
+@pytest.mark.parametrize("part", [{}, {"type": 3}, "text", {"type": "or", "elements": [3]}])
+def test_malformed_parts_of_its_own_tags(part) -> None:
+    with pytest.raises(RequestError, match="an object with a 'type'"):
+        XGrammar().refusal(GrammarSpec.structural_tag({"format": part}))
+
+
+def test_fields_of_its_own_tags_that_would_loosen_a_schema_are_refused() -> None:
+    part = {"type": "json_schema", "json_schema": {"type": "object"}, "any_order": True}
+    refusal = XGrammar().refusal(GrammarSpec.structural_tag({"format": part}))
+    assert refusal == "field 'any_order' of format 'json_schema' is not supported"
+
+
+class Stuck:
+    """A matcher of the library in a call that does not end."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+
+    def accept_token(self, token_id: int) -> bool:
+        return self.gate.wait(60)
+
+
+def test_a_text_that_takes_too_long_fails_alone(vocabulary: Vocabulary, tokenizer) -> None:
+    compiler = XGrammar().open(vocabulary)
+    compiler._apart = Apart(limit_s=0.5)
+    grammar = compiler.compile(GrammarSpec.regex("[0-9]{3}"))
+    matcher, other = grammar.matcher(), grammar.matcher()
+    matcher._inner = stuck = Stuck()
+    [seven] = tokenizer.encode("7", add_special_tokens=False)
+    assert not matcher.accept(seven)
+    assert "matching it took longer than 0.5 s" in matcher.failure()
+    masks = np.ones((2, vocabulary.num_words), np.int32)
+    compiler.fill([matcher, other], masks)
+    assert not masks[0].any() and masks[1].any()
+    assert not matcher.accept(seven) and not matcher.may_end()
+    assert other.accept(seven) and other.failure() is None
+    stuck.gate.set()
 
 
 def test_a_missing_library(monkeypatch: pytest.MonkeyPatch) -> None:
