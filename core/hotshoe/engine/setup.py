@@ -73,21 +73,22 @@ class EngineSetup:
 
     def torch_worker(self, rendezvous: Rendezvous | None = None) -> Any:
         """Make core's own worker, one of several where there is a rendezvous."""
+        from hotshoe.layers.formats import PLAIN, checked_format
         from hotshoe.runner.worker import TorchWorker
 
-        builder, quantization = self._builder(), None
+        builder, stored = self._builder(), PLAIN
         if self.config.quantization is not None:
             hook, name = "hotshoe_quantizations", self.config.quantization
             method = self.plugins.pick("quantization", name, hook)
             with blaming_plugin(self.plugins, hook, name):
-                quantization = resolve_lazy(method)()
+                stored = checked_format(resolve_lazy(method)(), name)
         return TorchWorker(
             self.config,
             self.model_config,
             self.platform,
             self.selector,
             builder,
-            quantization,
+            stored,
             rendezvous,
         )
 

@@ -2,15 +2,23 @@
 
 from hotshoe.layers.activation import GatedActivation
 from hotshoe.layers.attention import Attention
-from hotshoe.layers.context import BuildContext, ForwardBatch, Quantization
+from hotshoe.layers.context import BuildContext, ForwardBatch
 from hotshoe.layers.embedding import Embedding
+from hotshoe.layers.formats import (
+    OnlineFormat,
+    Share,
+    Storage,
+    TensorSpec,
+    WeightFormat,
+    checked_format,
+)
 from hotshoe.layers.linear import Linear, Matrix
 from hotshoe.layers.logits import Logits
 from hotshoe.layers.mlp import GatedMLP
 from hotshoe.layers.norm import AddRMSNorm, RMSNorm
 from hotshoe.layers.rotary import Rotary, Rotation
 from hotshoe.layers.split import Section, Split
-from hotshoe.layers.weights import WeightTable
+from hotshoe.layers.weights import Holder, Place, WeightTable
 
 __all__ = [
     "AddRMSNorm",
@@ -20,14 +28,21 @@ __all__ = [
     "ForwardBatch",
     "GatedActivation",
     "GatedMLP",
+    "Holder",
     "Linear",
     "Logits",
     "Matrix",
-    "Quantization",
+    "OnlineFormat",
+    "Place",
     "RMSNorm",
     "Rotary",
     "Rotation",
     "Section",
+    "Share",
     "Split",
+    "Storage",
+    "TensorSpec",
+    "WeightFormat",
     "WeightTable",
+    "checked_format",
 ]

@@ -14,12 +14,14 @@ from torch import Tensor
 
 from hotshoe.layers.context import BuildContext, ForwardBatch
 from hotshoe.layers.rotary import Rotary
+from hotshoe.layers.weights import Place
 from hotshoe.slots import (
     AttentionMetadata,
     AttentionOp,
     AttentionSpec,
     RotaryAndCacheOp,
     RotaryAndCacheSpec,
+    renewed,
 )
 from hotshoe.slots.reference.dtypes import torch_dtype
 
@@ -68,24 +70,33 @@ class Attention:
         self._qk_norm: tuple[Tensor, Tensor] | None = None
         self._sinks: Tensor | None = None
         self.cache: Tensor
-        self._norms: dict[int, Tensor] = {}
+        self._norms: dict[str, Tensor] = {}
+        holder = ctx.holder("attention", self.spec, ctx.dtype, self)
         if qk_norm is not None:
-            for i, name in enumerate(qk_norm[:2]):
-                ctx.weights.expect(f"{name}.weight", (spec.head_dim,), partial(self._take_norm, i))
+            for part, name in zip(("q_norm", "k_norm"), qk_norm[:2], strict=True):
+                sink = partial(self._take_norm, part)
+                ctx.expect_alone(holder, f"{name}.weight", spec.head_dim, sink, part)
         if sinks is not None:
-            ctx.weights.expect(sinks, (spec.num_heads * ctx.size,), self._take_sinks)
+            place = Place(holder, "sinks", (0, spec.num_heads), ())
+            shape = (spec.num_heads * ctx.size,)
+            ctx.weights.expect(sinks, shape, self._take_sinks, place=place)
         ctx.attention_layers.append(self)
 
-    def _take_norm(self, index: int, tensor: Tensor) -> None:
-        """Keep the weight of q's norm (0) or k's (1)."""
-        self._norms[index] = tensor.to(*self._place, copy=True)
+    def _take_norm(self, part: str, tensor: Tensor) -> None:
+        """Keep the weight of q's norm or k's."""
+        fresh = tensor.to(*self._place, copy=True)
+        self._norms[part] = renewed(self._norms.get(part), fresh)
         if len(self._norms) == 2:
-            self._qk_norm = (self._norms[0], self._norms[1])
+            self._qk_norm = (self._norms["q_norm"], self._norms["k_norm"])
 
     def _take_sinks(self, tensor: Tensor) -> None:
         first = self.spec.num_heads * self._rank
         own = tensor[first : first + self.spec.num_heads]
-        self._sinks = own.to(self._place[0], torch.float32)
+        self._sinks = renewed(self._sinks, own.to(self._place[0], torch.float32, copy=True))
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the norms' weights [head_dim], and the sinks [num_heads] of this rank."""
+        return self._norms | ({} if self._sinks is None else {"sinks": self._sinks})
 
     @property
     def _block_numel(self) -> int:

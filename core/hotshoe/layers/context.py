@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
+from hotshoe.layers.formats import PLAIN, WeightFormat
 from hotshoe.layers.split import Section, Split, split_sections
-from hotshoe.layers.weights import WeightTable
+from hotshoe.layers.weights import Holder, Place, WeightTable
 from hotshoe.slots import (
     AddNormSpec,
     AttentionMetadata,
@@ -29,14 +30,6 @@ if TYPE_CHECKING:
 Producer = TypeVar("Producer", NormSpec, AddNormSpec, GatedActivationSpec)
 #: One layer's attention over its cache: maps q and a step's shape to what `AttentionOp` returns.
 Attend: TypeAlias = Callable[[Tensor, AttentionMetadata], Tensor]
-
-
-class Quantization(Protocol):
-    """A quantisation method: says how the operands of a named linear layer are stored."""
-
-    def operands(self, layer_name: str) -> tuple[QuantSpec | None, QuantSpec | None]:
-        """Return the specifications of weight and activation; None means not quantised."""
-        ...
 
 
 @dataclass(slots=True)
@@ -63,7 +56,8 @@ class BuildContext:
     """Handed to a model's builder.
 
     `attention_layers` collects the layers that need a KV cache, `weight_bytes` a way to ask each
-    layer with a matrix or a table for its size as it is held. `rank` and `size` are those of tensor
+    layer with a matrix or a table for its size as it is held. `format` says how matrices are stored
+    in the checkpoint. `rank` and `size` are those of tensor
     parallelism; with a single rank there is no communicator.
     """
 
@@ -72,7 +66,7 @@ class BuildContext:
     kv_dtype: str
     block_size: int
     max_model_len: int
-    quantization: Quantization | None = None
+    format: WeightFormat = PLAIN
     rank: int = 0
     size: int = 1
     communicator: CommunicatorOp | None = None
@@ -114,6 +108,24 @@ class BuildContext:
         """
         wanted = replace(spec, quant=quant)
         return wanted if quant is not None and self.selector.offers(slot, wanted) else spec
+
+    def holder(self, slot: str, spec: Any, form: str, operation: object) -> Holder:
+        """Describe who holds weights.
+
+        Args:
+            slot, spec: The question whose answer it is.
+            form: How it keeps numbers.
+            operation: Has a method `state`, or does not tell.
+        """
+        decision = self.selector.decisions[slot, spec]
+        return Holder(slot, decision.chosen, form, getattr(operation, "state", None))
+
+    def expect_alone(
+        self, holder: Holder, name: str, size: int, sink: Callable[[Tensor], None], part: str
+    ) -> None:
+        """Ask for a tensor [size] that its holder takes by itself."""
+        place = Place(holder, part, (0, size), ())
+        self.weights.expect(name, (size,), sink, place=place)
 
     def split(self, what: str, *sections: Section) -> Split:
         """Return this rank's part of a dimension; `what` names the units in messages.

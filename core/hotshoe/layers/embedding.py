@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from hotshoe.layers.context import BuildContext
-from hotshoe.slots import EmbeddingOp, EmbeddingSpec
+from hotshoe.layers.weights import Place
+from hotshoe.slots import EmbeddingOp, EmbeddingSpec, renewed
 
 
 class Embedding:
@@ -24,12 +26,19 @@ class Embedding:
         spec = EmbeddingSpec(num_embeddings, size, ctx.dtype, scale)
         self._op: EmbeddingOp = ctx.selector.choose("embedding", spec)
         self._place = (ctx.device, ctx.torch_dtype)
-        self._table: Tensor
+        self._table = torch.empty(0)
         ctx.weight_bytes.append(lambda: self._table.nbytes)
-        ctx.weights.expect(f"{name}.weight", (num_embeddings, size), self._take)
+        holder = ctx.holder("embedding", spec, ctx.dtype, self)
+        place = Place(holder, "weight", (0, num_embeddings), ())
+        ctx.weights.expect(f"{name}.weight", (num_embeddings, size), self._take, place=place)
 
     def _take(self, tensor: Tensor) -> None:
-        self._table = tensor.to(*self._place)
+        # At first the checkpoint's own pages, where they serve: writing to them makes them private.
+        self._table = renewed(self._table, tensor.to(*self._place))
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the table [num_embeddings, size]."""
+        return {"weight": self._table} if self._table.numel() else {}
 
     def __call__(self, ids: Tensor) -> Tensor:
         """Return [num_tokens, size] for ids [num_tokens] int32."""

@@ -12,8 +12,11 @@ from functools import partial
 
 from torch import Tensor
 
+from hotshoe.errors import CheckpointError
 from hotshoe.layers.context import BuildContext
+from hotshoe.layers.formats import PLAIN, Share, Storage, TensorSpec, WeightFormat, bias_spec
 from hotshoe.layers.split import Split
+from hotshoe.layers.weights import Holder, Place
 from hotshoe.slots import LinearOp, LinearSpec, Quantised
 
 Load = Callable[[Mapping[str, Sequence[Tensor]]], None]
@@ -46,11 +49,7 @@ class Matrix:
         outputs: Split | None = None,
         inputs: Split | None = None,
     ) -> None:
-        weight, activation = (
-            ctx.quantization.operands(parts[0][0])
-            if ctx.quantization is not None and quantize
-            else (None, None)
-        )
+        self._format, stored = _stored(ctx.format if quantize else PLAIN, parts, in_features)
         self._parts, self._in_features, self._bias = parts, in_features, bias
         self._outputs = outputs or Split(((0, sum(size for _, size in parts)),))
         self._adds = inputs is not None and ctx.communicator is not None
@@ -60,8 +59,8 @@ class Matrix:
             self._outputs.size,
             ctx.dtype,
             bias=bias and (ctx.rank == 0 or not self._adds),  # added once
-            weight=weight,
-            activation=activation,
+            weight=stored.weight if stored else None,
+            activation=stored.activation if stored else None,
         )
         [self._columns] = inputs.within(0, in_features)
         self._pending: dict[str, list[list[Tensor] | None]] = {}
@@ -70,37 +69,71 @@ class Matrix:
         """Return what adds up the ranks' results, in place; None where each has its own."""
         return ctx.communicator.all_reduce if self._adds and ctx.communicator else None
 
-    def deliver(self, ctx: BuildContext, load: Load) -> None:
-        """Ask for the checkpoint's tensors; once all are here, `load` gets this rank's part."""
-        kinds = ("weight", "bias") if self.spec.bias else ("weight",)
-        self._pending = {kind: [None] * len(self._parts) for kind in kinds}
-        begin = 0
-        for i, (name, size) in enumerate(self._parts):
-            rows, begin = self._outputs.within(begin, begin + size), begin + size
-            padding = self._outputs.padding if i + 1 == len(self._parts) else 0
-            shapes: dict[str, tuple[int, ...]] = {"weight": (size, self._in_features)}
-            shapes |= {"bias": (size,)} if self._bias else {}
-            for kind, shape in shapes.items():
-                sink = partial(self._take, load, kind, i, rows, padding)
-                ctx.weights.expect(f"{name}.{kind}", shape, sink)
+    def deliver(self, ctx: BuildContext, load: Load, holder: Holder, prefix: str = "") -> None:
+        """Ask for the checkpoint's tensors; once all are here, `load` gets this rank's part.
 
-    def _take(
-        self, load: Load, kind: str, index: int, rows: Sequence[slice], padding: int, tensor: Tensor
-    ) -> None:
+        Args:
+            ctx: The build context.
+            load: May be called again with new values, if the holder has a state.
+            holder: Who keeps them.
+            prefix: Of their names in the holder's state.
+        """
+        wanted = [self._tensors(*part) for part in self._shares()]
+        names = [
+            f"{name}.{kind}" for (name, _), w in zip(self._parts, wanted, strict=True) for kind in w
+        ]
+        self._pending = {kind: [None] * len(self._parts) for kind in wanted[0]}
+        first = 0
+        for i, ((name, _, share), specs) in enumerate(zip(self._shares(), wanted, strict=True)):
+            rows = (first, first := first + share.num_rows)
+            for kind, spec in specs.items():
+                full = f"{name}.{kind}"
+                needs = tuple(other for other in names if other != full)
+                place = Place(holder, prefix + kind, rows, needs)
+                sink = partial(self._take, load, kind, i, spec)
+                ctx.weights.expect(full, spec.shape, sink, spec.dtypes, place)
+
+    def _shares(self) -> list[tuple[str, int, Share]]:
+        """Return name, size and this rank's part of each checkpoint matrix."""
+        shares, begin = [], 0
+        for i, (name, size) in enumerate(self._parts):
+            rows = tuple(self._outputs.within(begin, begin + size))
+            begin += size
+            padding = self._outputs.padding if i + 1 == len(self._parts) else 0
+            shares.append((name, size, Share(rows, self._columns, padding)))
+        return shares
+
+    def _tensors(self, name: str, size: int, share: Share) -> dict[str, TensorSpec]:
+        """Return one matrix's tensors; its bias too where another rank adds it."""
+        specs = dict(self._format.tensors(name, (size, self._in_features), share))
+        return specs | ({"bias": bias_spec(size, share)} if self._bias else {})
+
+    def _take(self, load: Load, kind: str, index: int, spec: TensorSpec, tensor: Tensor) -> None:
         """Keep this rank's part; once all are here, let the kernel prepare them, and let go."""
-        if kind not in self._pending:
-            return
-        if kind == "weight":
-            tensor = tensor[:, self._columns]
-        kept = [tensor[part] for part in rows]
-        if padding:
-            kept.append(tensor.new_zeros((padding, *tensor.shape[1:])))
-        self._pending[kind][index] = kept
+        self._pending[kind][index] = spec.keep(tensor)
         complete = {k: [p for p in parts if p is not None] for k, parts in self._pending.items()}
         if all(len(complete[k]) == len(parts) for k, parts in self._pending.items()):
-            load({k: [t for part in parts for t in part] for k, parts in complete.items()})
+            pieces = {k: [t for part in parts for t in part] for k, parts in complete.items()}
+            if not self.spec.bias:
+                pieces.pop("bias", None)
+            load(self._format.canonical(self._parts[0][0], pieces))
             for parts in self._pending.values():
                 parts[:] = [None] * len(parts)
+
+
+def _stored(
+    format: WeightFormat, parts: Sequence[tuple[str, int]], in_features: int
+) -> tuple[WeightFormat, Storage | None]:
+    """Return how matrices are stored that one product multiplies.
+
+    Raises:
+        CheckpointError: They are stored in different forms.
+    """
+    found = [format.storage(name, (size, in_features)) for name, size in parts]
+    if any(stored != found[0] for stored in found):
+        names = " and ".join(name for name, _ in parts)
+        raise CheckpointError(f"{names} are multiplied together, but stored in different forms")
+    return (PLAIN, None) if found[0] is None else (format, found[0])
 
 
 class Linear:
@@ -115,11 +148,12 @@ class Linear:
     def __init__(self, ctx: BuildContext, matrix: Matrix, out_dtype: str | None = None) -> None:
         spec = replace(matrix.spec, out_dtype=out_dtype)
         self._op: LinearOp = ctx.selector.choose("linear", spec)
+        holder = ctx.holder("linear", spec, form_of(spec), self._op)
         #: How the layer before may quantise what it hands over; None for not at all.
         self.input_quant = spec.activation if takes_quantised(self._op) else None
         self._sum = matrix.sum_of(ctx)
         ctx.weight_bytes.append(self._op.nbytes)
-        matrix.deliver(ctx, self._op.load)
+        matrix.deliver(ctx, self._op.load, holder)
 
     def __call__(self, x: Tensor | Quantised) -> Tensor:
         """Map [num_tokens, in_features] to [num_tokens, out_features], each this rank's part."""
@@ -130,3 +164,8 @@ class Linear:
 def takes_quantised(op: object) -> bool:
     """Tell whether an operation takes what the one before it has quantised."""
     return bool(getattr(op, "takes_quantised", False))
+
+
+def form_of(spec: LinearSpec) -> str:
+    """Say how a matrix is kept: "bfloat16", "int8 by channel"."""
+    return f"{spec.weight.format} by {spec.weight.granularity}" if spec.weight else spec.dtype

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from hotshoe.layers.activation import GatedActivation
 from hotshoe.layers.context import BuildContext
-from hotshoe.layers.linear import Linear, Matrix, takes_quantised
+from hotshoe.layers.linear import Linear, Matrix, form_of, takes_quantised
 from hotshoe.slots import GatedMlpOp, GatedMlpSpec, Quantised
 
 
@@ -38,8 +38,9 @@ class GatedMLP:
             self.input_quant = gate_up.spec.activation if takes_quantised(op) else None
             self._run, self._sum = op, down.sum_of(ctx)
             ctx.weight_bytes.append(op.nbytes)
-            gate_up.deliver(ctx, op.load_gate_up)
-            down.deliver(ctx, op.load_down)
+            holder = ctx.holder("gated_mlp", spec, form_of(gate_up.spec), op)
+            gate_up.deliver(ctx, op.load_gate_up, holder, "gate_up.")
+            down.deliver(ctx, op.load_down, holder, "down.")
 
     def __call__(self, x: Tensor | Quantised) -> Tensor:
         """Map [num_tokens, hidden_size] to the same shape."""

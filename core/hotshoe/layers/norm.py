@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from hotshoe.layers.context import BuildContext
-from hotshoe.slots import AddNormOp, AddNormSpec, NormOp, NormSpec, Quantised, QuantSpec
+from hotshoe.slots import AddNormOp, AddNormSpec, NormOp, NormSpec, Quantised, QuantSpec, renewed
 
 
 class _NormWeight:
     """Holds one norm's weight on the device."""
 
-    def __init__(self, ctx: BuildContext, name: str, size: int) -> None:
+    def _hold(self, ctx: BuildContext, slot: str, spec: NormSpec | AddNormSpec, name: str) -> None:
+        """Ask for the weight of a norm whose operation has been chosen."""
         self._place = (ctx.device, ctx.torch_dtype)
-        self.weight: Tensor
-        ctx.weights.expect(f"{name}.weight", (size,), self._take)
+        self.weight = torch.empty(0)
+        holder = ctx.holder(slot, spec, ctx.dtype, self)
+        ctx.expect_alone(holder, f"{name}.weight", spec.hidden_size, self._take, "weight")
 
     def _take(self, tensor: Tensor) -> None:
-        self.weight = tensor.to(*self._place, copy=True)
+        self.weight = renewed(self.weight, tensor.to(*self._place, copy=True))
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the weight [size]."""
+        return {"weight": self.weight} if self.weight.numel() else {}
 
 
 class RMSNorm(_NormWeight):
@@ -32,9 +39,9 @@ class RMSNorm(_NormWeight):
         weight_offset: float = 0.0,
         quant: QuantSpec | None = None,
     ) -> None:
-        super().__init__(ctx, name, size)
         spec = ctx.fused("rms_norm", NormSpec(size, eps, ctx.dtype, weight_offset), quant)
         self._op: NormOp = ctx.selector.choose("rms_norm", spec)
+        self._hold(ctx, "rms_norm", spec, name)
 
     def __call__(self, x: Tensor) -> Tensor | Quantised:
         """Normalise [num_tokens, size]."""
@@ -54,10 +61,10 @@ class AddRMSNorm(_NormWeight):
         residual_scale: float = 1.0,
         quant: QuantSpec | None = None,
     ) -> None:
-        super().__init__(ctx, name, size)
         plain = AddNormSpec(size, eps, ctx.dtype, weight_offset, residual_scale)
         spec = ctx.fused("add_rms_norm", plain, quant)
         self._op: AddNormOp = ctx.selector.choose("add_rms_norm", spec)
+        self._hold(ctx, "add_rms_norm", spec, name)
 
     def __call__(self, x: Tensor, residual: Tensor) -> tuple[Tensor | Quantised, Tensor]:
         """Return (normed, new residual), both [num_tokens, size]."""

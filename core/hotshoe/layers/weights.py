@@ -1,28 +1,78 @@
 """The table of weights that a model expects, filled from a checkpoint tensor by tensor.
 
 A layer says which checkpoint names it wants, of which shape, and what to do with each; the loader
-feeds whatever order the files have. Nothing here reads files.
+feeds whatever order the files have. The table lives on after loading: it says which operation holds
+a tensor, which part of it and in which form, and takes new values for what is there. Nothing here
+reads files.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from hotshoe.errors import CheckpointError
+from hotshoe.errors import CheckpointError, RequestError
+from hotshoe.layers.formats import FLOATS
 
 Sink = Callable[[Tensor], None]
+#: The memory of a host, whatever computes.
+HOST = torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Holder:
+    """An operation, or a layer, that has weights.
+
+    Attributes:
+        slot: Who it is, such as `linear`.
+        candidate: Which implementation serves it.
+        form: How it was asked to keep numbers, in words: "bfloat16", "int8 by channel".
+        state: Returns what it keeps, by name, as it lies on the device: to be overwritten in place
+            only. None where the implementation does not tell.
+    """
+
+    slot: str
+    candidate: str
+    form: str
+    state: Callable[[], Mapping[str, Tensor]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a checkpoint tensor goes.
+
+    Attributes:
+        part: Of the holder's state: "weight", "gate_up.weight". A kernel that packs its numbers
+            has them under another name.
+        rows: First and last + 1 among the rows of that part, counted as outputs of this rank.
+        needs: Names that have to come with it, such as those of q, k and v with each other.
+    """
+
+    holder: Holder
+    part: str
+    rows: tuple[int, int]
+    needs: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedWeight:
-    """One wanted tensor. Several layers may want the same one (tied embeddings)."""
+    """One wanted tensor. Several layers may want the same one (tied embeddings).
+
+    Attributes:
+        shape: Of the whole tensor.
+        dtypes: Types that it may have.
+        sinks: What takes it.
+        places: Where it goes; of a sink that does not say, None.
+    """
 
     shape: tuple[int, ...]
+    dtypes: frozenset[torch.dtype]
     sinks: tuple[Sink, ...]
+    places: tuple[Place | None, ...]
 
 
 class WeightTable:
@@ -34,12 +84,23 @@ class WeightTable:
         self._renames: list[tuple[re.Pattern[str], str]] = []
         self._missing: dict[str, None] = {}
 
-    def expect(self, name: str, shape: tuple[int, ...], sink: Sink) -> None:
-        """Ask for a tensor; `sink` may keep it, and must not write to it."""
-        known = self.expected.get(name)
-        assert known is None or known.shape == shape, f"{name} is wanted in two shapes"
-        sinks = (*known.sinks, sink) if known else (sink,)
-        self.expected[name] = ExpectedWeight(shape, sinks)
+    def expect(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        sink: Sink,
+        dtypes: frozenset[torch.dtype] = FLOATS,
+        place: Place | None = None,
+    ) -> None:
+        """Ask for a tensor; `sink` may keep it, and must not write to it.
+
+        A sink with a place may be called again, with new values: it then overwrites the holder's
+        state where that lies, and keeps nothing of the tensor.
+        """
+        known = self.expected.get(name) or ExpectedWeight(shape, dtypes, (), ())
+        assert known.shape == shape, f"{name} is wanted in two shapes"
+        sinks, places = (*known.sinks, sink), (*known.places, place)
+        self.expected[name] = ExpectedWeight(shape, known.dtypes & dtypes, sinks, places)
         self._missing[name] = None
 
     def ignore(self, patterns: Iterable[str]) -> None:
@@ -71,26 +132,37 @@ class WeightTable:
             "check `architectures` and the layer counts in config.json"
         )
 
+    def check(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        """Refuse a tensor that is not the expected one.
+
+        Raises:
+            CheckpointError: The shape differs from the configuration's, or the type does not fit.
+        """
+        expected = self.expected[name]
+        if shape != expected.shape:
+            raise CheckpointError(
+                f"{name} has shape {list(shape)}, but config.json means "
+                f"{list(expected.shape)}; checkpoint and configuration do not belong together"
+            )
+        if dtype not in expected.dtypes:
+            kind = _type_name(dtype)
+            if expected.dtypes == FLOATS:
+                raise CheckpointError(
+                    f"{name} is of type {kind}: the checkpoint is quantised in a form not read "
+                    "here; use the unquantised one, with --quantization if wanted"
+                )
+            fitting = " or ".join(sorted(map(_type_name, expected.dtypes)))
+            raise CheckpointError(f"{name} is of type {kind}, but {fitting} is expected")
+
     def feed(self, name: str, tensor: Tensor) -> None:
         """Hand a tensor to the layers that want it.
 
         Raises:
-            CheckpointError: The shape differs from the configuration's, or the values are integers.
+            CheckpointError: As for `check`.
         """
-        expected = self.expected[name]
-        if tuple(tensor.shape) != expected.shape:
-            raise CheckpointError(
-                f"{name} has shape {list(tensor.shape)}, but config.json means "
-                f"{list(expected.shape)}; checkpoint and configuration do not belong together"
-            )
-        if not tensor.is_floating_point():
-            kind = str(tensor.dtype).removeprefix("torch.")
-            raise CheckpointError(
-                f"{name} is of type {kind}: the checkpoint is quantised in a form not read here; "
-                "use the unquantised one, with --quantization if wanted"
-            )
+        self.check(name, tuple(tensor.shape), tensor.dtype)
         self._missing.pop(name, None)
-        for sink in expected.sinks:
+        for sink in self.expected[name].sinks:
             sink(tensor)
 
     def check_complete(self) -> None:
@@ -100,6 +172,87 @@ class WeightTable:
             CheckpointError: Names the first missing tensors.
         """
         if self._missing:
-            names = sorted(self._missing)
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            raise CheckpointError(f"the checkpoint lacks {', '.join(names[:3])}{more}")
+            raise CheckpointError(f"the checkpoint lacks {_listed(self._missing)}")
+
+    def where(self, name: str) -> tuple[Place, ...]:
+        """Return the places of a checkpoint tensor; none of one that is not expected."""
+        expected = self.expected.get(self.known_as(name))
+        return tuple(p for p in expected.places if p is not None) if expected else ()
+
+    def holders(self) -> list[Holder]:
+        """Return all operations with weights, each once."""
+        places = (p for e in self.expected.values() for p in e.places if p is not None)
+        return list(dict.fromkeys(place.holder for place in places))
+
+    def check_update(self, names: Iterable[str]) -> None:
+        """Refuse new values for part of what an operation can only take together.
+
+        Raises:
+            CheckpointError: A name lacks others, or its holder cannot be overwritten in place.
+        """
+        given = set(names)
+        if not given:
+            raise CheckpointError("the update holds no tensor that this model uses")
+        for name in given:
+            for place in self.expected[name].places:
+                if place is None or place.holder.state is None:
+                    who = "its layer" if place is None else _called(place.holder)
+                    raise CheckpointError(
+                        f"{name} cannot be replaced in place: {who} does not tell its state; "
+                        "start the engine anew"
+                    )
+                if missing := set(place.needs) - given:
+                    raise CheckpointError(
+                        f"the update holds {name} but not {_listed(missing)}, "
+                        f"which {_called(place.holder)} takes together with it"
+                    )
+
+    def move_to_host(self) -> Callable[[], None]:
+        """Copy what holders keep into host memory, giving the device's back where it is another.
+
+        Returns:
+            What brings all of it back, into other device memory.
+
+        Raises:
+            RequestError: A holder does not tell its state; nothing has been moved.
+        """
+        storages: dict[int, torch.UntypedStorage] = {}
+        for holder in self.holders():
+            if holder.state is None:
+                raise RequestError(
+                    f"the weights cannot be moved: {_called(holder)} does not tell its state; "
+                    "use level 2, which reads the checkpoint again",
+                    "level",
+                )
+            for tensor in holder.state().values():
+                if tensor.device != HOST:
+                    storage = tensor.untyped_storage()
+                    storages[storage.data_ptr()] = storage
+        moved = []
+        for storage in storages.values():
+            host = torch.empty(storage.nbytes(), dtype=torch.uint8).untyped_storage()
+            moved.append((storage, host.copy_(storage)))
+            storage.resize_(0)
+
+        def restore() -> None:
+            while moved:
+                storage, copy = moved.pop()
+                storage.resize_(copy.nbytes())
+                storage.copy_(copy)
+
+        return restore
+
+
+def _type_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _called(holder: Holder) -> str:
+    return f"candidate {holder.candidate} of slot {holder.slot}"
+
+
+def _listed(missing: Iterable[str]) -> str:
+    """Name the first three."""
+    names = sorted(missing)
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{', '.join(names[:3])}{more}"

@@ -57,7 +57,7 @@ def hotshoe_model_sources() -> Mapping[str, str]:  # type: ignore[empty-body]
 
 @hookspec
 def hotshoe_quantizations() -> Mapping[str, str]:  # type: ignore[empty-body]
-    """Name quantisation methods: `{"int8": "module:Class"}`; see `hotshoe.layers.Quantization`."""
+    """Name quantization methods: `{"int8": "module:Class"}`; see `hotshoe.layers.WeightFormat`."""
 
 
 @hookspec

@@ -16,8 +16,7 @@ import torch
 from hotshoe.config import EngineConfig
 from hotshoe.errors import EngineError, HotshoeError, MemoryLimitError, PlatformError, RequestError
 from hotshoe.executor import KVBlocks, KVDescriptor, KVLayer, WorkerInfo
-from hotshoe.layers import BuildContext, Quantization
-from hotshoe.layers.weights import WeightTable
+from hotshoe.layers import BuildContext, WeightFormat
 from hotshoe.loader import load_weights
 from hotshoe.models import ModelConfig
 from hotshoe.models.base import GENERATE, Model, ModelBuilder
@@ -70,7 +69,7 @@ class TorchWorker:
         platform: Chosen, not yet activated.
         selector: Over the platform's candidates.
         builder: The architecture's builder.
-        quantization: The quantisation method, or None.
+        format: How the checkpoint stores matrices.
         rendezvous: Which of several ranks this is, and where they meet; None for the only one.
     """
 
@@ -81,7 +80,7 @@ class TorchWorker:
         platform: Platform,
         selector: Selector,
         builder: ModelBuilder,
-        quantization: Quantization | None,
+        format: WeightFormat,
         rendezvous: Rendezvous | None = None,
     ) -> None:
         self._config = config
@@ -89,7 +88,7 @@ class TorchWorker:
         self._platform = platform
         self._selector = selector
         self._builder = builder
-        self._quantization = quantization
+        self._format = format
         self._rendezvous = rendezvous
         self._phases: dict[str, float] = {}
         self._context: BuildContext | None = None
@@ -128,7 +127,6 @@ class TorchWorker:
                 ctx.device,
             )
             weight_bytes = sum(nbytes() for nbytes in ctx.weight_bytes)
-            ctx.weights = WeightTable()
             gc.collect()
         self._context, self._model = ctx, model
         if self._communicator is not None:  # others may still be taking memory
@@ -182,7 +180,7 @@ class TorchWorker:
             kv_dtype=config.kv_cache_dtype,
             block_size=config.block_size,
             max_model_len=config.max_model_len,
-            quantization=self._quantization,
+            format=self._format,
             rank=self._rendezvous.rank if self._rendezvous is not None else 0,
             size=size,
             communicator=group,

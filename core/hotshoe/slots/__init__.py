@@ -29,6 +29,7 @@ from hotshoe.slots.operations import (
     RotaryAndCacheOp,
     SampleOp,
     TransferOp,
+    renewed,
 )
 from hotshoe.slots.specs import (
     PLAIN_LAYOUT,
@@ -157,4 +158,5 @@ __all__ = [
     "Verdict",
     "accept",
     "refuse",
+    "renewed",
 ]

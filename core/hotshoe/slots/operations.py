@@ -102,7 +102,8 @@ class LinearOp(Protocol):
     """A matrix product whose weight is prepared once, in whatever layout the kernel likes.
 
     An operation that takes activations quantised by the operation before it says so by an
-    attribute `takes_quantised = True`.
+    attribute `takes_quantised = True`. One without `state` works, but its weight can be neither
+    replaced in place nor moved to host memory.
     """
 
     def load(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
@@ -112,7 +113,15 @@ class LinearOp(Protocol):
             tensors: "weight": row parts [n_i, in_features] in order, their n_i adding up to
                 out_features; "bias": parts [n_i] when the specification has a bias; quantised
                 checkpoints add "weight_scale", "weight_zero_point" likewise.
+
+        Called again, it overwrites what it holds where that lies, so that recordings read the new
+        values; `renewed` does so.
         """
+        ...
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what is held, by name, as it lies in memory: "weight" where rows are readable,
+        "packed" in a layout of its own, "weight_scale", "bias". Empty before `load`."""
         ...
 
     def __call__(self, x: Tensor | Quantised) -> Tensor:
@@ -133,6 +142,10 @@ class GatedMlpOp(Protocol):
 
     def load_down(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
         """Take the second weight as `LinearOp.load`."""
+        ...
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what is held as `LinearOp.state` does, under "gate_up." and "down."."""
         ...
 
     def __call__(self, x: Tensor | Quantised) -> Tensor:
@@ -341,3 +354,16 @@ class CommunicatorOp(Protocol):
     def close(self) -> None:
         """Leave the group; whoever still waits for this rank gets an EngineError."""
         ...
+
+
+def renewed(held: Tensor | None, fresh: Tensor) -> Tensor:
+    """Return the held tensor with fresh values written where it lies; the fresh one at first.
+
+    Raises:
+        ValueError: Shapes or types differ.
+    """
+    if held is None or not held.numel():
+        return fresh
+    if (held.shape, held.dtype) != (fresh.shape, fresh.dtype):
+        raise ValueError(f"{fresh.dtype} {fresh.shape} cannot replace {held.dtype} {held.shape}")
+    return held.copy_(fresh)

@@ -21,6 +21,7 @@ from hotshoe.slots import (
     GraphSpec,
     NormSpec,
     TransferSpec,
+    renewed,
 )
 from hotshoe_sim.device import QUEUE, SimTensor
 
@@ -55,12 +56,19 @@ class GatedMlp:
 
     def __init__(self, spec: GatedMlpSpec, facts: DeviceFacts) -> None:
         self._place = (facts.device, getattr(torch, spec.dtype))
+        self._gate_up = self._down = torch.empty(0)
 
     def load_gate_up(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
-        self._gate_up = torch.cat(list(tensors["weight"])).to(*self._place)
+        weight = torch.cat(list(tensors["weight"])).to(*self._place)
+        self._gate_up = renewed(self._gate_up, weight)
 
     def load_down(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
-        self._down = torch.cat(list(tensors["weight"])).to(*self._place)
+        weight = torch.cat(list(tensors["weight"])).to(*self._place)
+        self._down = renewed(self._down, weight)
+
+    def state(self) -> dict[str, Tensor]:
+        held = {"gate_up.weight": self._gate_up, "down.weight": self._down}
+        return {name: tensor for name, tensor in held.items() if tensor.numel()}
 
     def __call__(self, x: Tensor) -> Tensor:
         out = torch.empty_like(x, memory_format=torch.contiguous_format)

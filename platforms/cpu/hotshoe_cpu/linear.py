@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import LinearSpec, QuantSpec, Verdict
+from hotshoe.slots import LinearSpec, QuantSpec, Verdict, renewed
 from hotshoe.slots.reference.dtypes import torch_dtype
 from hotshoe_cpu.native import DTYPE_CODES, judge, kernels
 from hotshoe_native import MAX_INT8_K
@@ -66,11 +66,8 @@ class Linear:
         self._bias_address = 0
 
     def load(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
-        code = CODES[self._dtype]
-        nbytes = self._native.linear_packed_nbytes(code, self._n, self._k, self._gated)
-        self._packed = torch.empty(nbytes, dtype=torch.uint8)
-        self._native.advise_huge_pages(self._packed.data_ptr(), nbytes)
-        self._weight = (code, self._packed.data_ptr(), self._n, self._k)
+        if not self._weight:
+            self._allocate()
         parts = tensors["weight"]
         scales = tensors.get("weight_scale", [None] * len(parts))
         row = 0
@@ -78,8 +75,22 @@ class Linear:
             self._pack(row, part, scale)
             row += part.shape[0]
         if "bias" in tensors:
-            self._bias = torch.cat([part.float() for part in tensors["bias"]])
+            bias = torch.cat([part.float() for part in tensors["bias"]])
+            self._bias = renewed(self._bias, bias)
             self._bias_address = self._bias.data_ptr()
+
+    def _allocate(self) -> None:
+        """Take memory for the packed weight, which stays where it is."""
+        code = CODES[self._dtype]
+        nbytes = self._native.linear_packed_nbytes(code, self._n, self._k, self._gated)
+        self._packed = torch.empty(nbytes, dtype=torch.uint8)
+        self._native.advise_huge_pages(self._packed.data_ptr(), nbytes)
+        self._weight = (code, self._packed.data_ptr(), self._n, self._k)
+
+    def state(self) -> dict[str, Tensor]:
+        if not self._weight:
+            return {}
+        return {"packed": self._packed} | ({} if self._bias is None else {"bias": self._bias})
 
     def _pack(self, row: int, part: Tensor, scale: Tensor | None) -> None:
         """Pack rows of the weight from `row` on; `scale` [rows] comes with int8 rows."""

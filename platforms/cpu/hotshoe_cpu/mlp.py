@@ -39,6 +39,10 @@ class GatedMlp:
     def load_down(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
         self._down.load(tensors)
 
+    def state(self) -> dict[str, Tensor]:
+        parts = {"gate_up": self._gate_up.state(), "down": self._down.state()}
+        return {f"{part}.{name}": t for part, held in parts.items() for name, t in held.items()}
+
     def __call__(self, x: Tensor) -> Tensor:
         return self._down(self._gate_up(x))
 

@@ -95,8 +95,10 @@ class Linear(library.Linear):
                     yield LinearConfig("streamed", block_n, block_k, split, warps, stages)
 
     def load(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
+        again = bool(self._launches)
         super().load(tensors)
-        self.configure(MANY, self._table.get((self._n, self._k, MANY), LIBRARY))
+        if not again:  # a recording may use what was configured
+            self.configure(MANY, self._table.get((self._n, self._k, MANY), LIBRARY))
 
     def configure(self, bucket: int, config: LinearConfig) -> None:
         """Use another configuration for a bucket of rows; the tuner does."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import LinearSpec, Quantised, QuantSpec, Verdict
+from hotshoe.slots import LinearSpec, Quantised, QuantSpec, Verdict, renewed
 from hotshoe_triton.device import DTYPES, KIB, arch_of, chaining, judge
 from hotshoe_triton.quantize import QuantizeRows, format_of, quantize_weight
 from hotshoe_triton.tuning import BUCKETS, LinearConfig, default
@@ -75,18 +75,28 @@ class Linear:
         device = self._facts.device
         parts = tensors["weight"]
         if self._format is None:
-            weight = torch.empty((self._n, self._k), dtype=self._dtype, device=device)
-            torch.cat([part.to(device, self._dtype) for part in parts], out=weight)
+            if not self._weight.numel():
+                shape = (self._n, self._k)
+                self._weight = torch.empty(shape, dtype=self._dtype, device=device)
+            torch.cat([part.to(device, self._dtype) for part in parts], out=self._weight)
         else:
             scales = tensors.get("weight_scale", [None] * len(parts))
             pairs = [self._eight_bits(*pair) for pair in zip(parts, scales, strict=True)]
-            weight = torch.cat([values for values, _ in pairs])
-            self._scale = torch.cat([scale for _, scale in pairs])
-        self._weight = weight
+            self._weight = renewed(self._weight, torch.cat([values for values, _ in pairs]))
+            self._scale = renewed(self._scale, torch.cat([scale for _, scale in pairs]))
         if self._spec.bias:
-            self._bias = torch.cat(list(tensors["bias"])).to(device, self._dtype)
+            bias = torch.cat(list(tensors["bias"])).to(device, self._dtype)
+            self._bias = renewed(self._bias, bias)
+        if self._launches:  # recordings have their addresses
+            return
         self._counters = torch.zeros(self._n, dtype=torch.int32, device=device)
         self._launches = [self._launch(self._config(bucket), bucket) for bucket in BUCKETS]
+
+    def state(self) -> dict[str, Tensor]:
+        if not self._weight.numel():
+            return {}
+        held = {"weight": self._weight, "weight_scale": self._scale, "bias": self._bias}
+        return {name: tensor for name, tensor in held.items() if tensor is not None}
 
     def _eight_bits(self, part: Tensor, scale: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return rows of the weight in this device's 8-bit format, and their scales."""

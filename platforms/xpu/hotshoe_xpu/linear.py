@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import LinearSpec, Quantised, Verdict
+from hotshoe.slots import LinearSpec, Quantised, Verdict, renewed
 from hotshoe_triton.device import judged
 
 SCORE = 60
@@ -40,11 +40,18 @@ class Linear:
     def load(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
         spec = self._spec
         shape = (spec.out_features, spec.in_features)
-        self._weight = torch.empty(shape, dtype=self._dtype, device=self._device)
+        if not self._weight.numel():
+            self._weight = torch.empty(shape, dtype=self._dtype, device=self._device)
         parts = [part.to(self._device, self._dtype) for part in tensors["weight"]]
         torch.cat(parts, out=self._weight)
         if spec.bias:
-            self._bias = torch.cat(list(tensors["bias"])).to(self._device, self._dtype)
+            bias = torch.cat(list(tensors["bias"])).to(self._device, self._dtype)
+            self._bias = renewed(self._bias, bias)
+
+    def state(self) -> dict[str, Tensor]:
+        if not self._weight.numel():
+            return {}
+        return {"weight": self._weight} | ({} if self._bias is None else {"bias": self._bias})
 
     def __call__(self, x: Tensor | Quantised) -> Tensor:
         assert isinstance(x, Tensor)

@@ -128,6 +128,7 @@ def judge(
         place = Place(facts.device)
         outcome, first = call_twice(op, problem(), expected(), place, poison)
         defect = outcome.defect or _memory_defect(problem(), op)
+        defect = defect or _state_defect(problem(), op, place)
         defect = defect or _layout_defect(candidate, op, spec, facts)
         if not defect and candidate.batch_invariant:
             defect = _invariance_defect(problem(), op, first, place)
@@ -218,6 +219,27 @@ def _memory_defect(problem: Any, op: Any) -> str:
     if isinstance(claimed, int) and least <= claimed <= most:
         return ""
     return f"nbytes() says {claimed!r}; a weight of this size takes {least} to {most} bytes"
+
+
+def _state_defect(problem: Problem, op: Any, place: Place) -> str:
+    """Load and call once more, and see whether what is held stayed where it lay."""
+    if not hasattr(op, "state"):
+        return ""
+    before = dict(op.state())
+    problem.call(op, place)
+    place.spoil()
+    after = op.state()
+    if not before or before.keys() != after.keys():
+        return f"state() has {sorted(before)}, after another load() {sorted(after)}"
+    moved = [name for name, held in before.items() if not _same_memory(held, after[name])]
+    if moved:
+        return f"another load() moves {', '.join(moved)}, so that recordings read old values"
+    size = sum(held.nbytes for held in after.values())
+    return "" if size == op.nbytes() else f"state() has {size} bytes, nbytes() says {op.nbytes()}"
+
+
+def _same_memory(one: Tensor, other: Tensor) -> bool:
+    return one is other or one.data_ptr() == other.data_ptr()
 
 
 def _layout_defect(candidate: Candidate, op: Any, spec: Any, facts: DeviceFacts) -> str:

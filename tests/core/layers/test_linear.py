@@ -6,7 +6,7 @@ import weakref
 import pytest
 import torch
 
-from hotshoe.layers import BuildContext, Linear, Matrix, Section
+from hotshoe.layers import BuildContext, Linear, Matrix, OnlineFormat, Section, Storage
 from hotshoe.slots import LinearSpec, QuantSpec
 
 PARTS = [("q", 6), ("k", 2), ("v", 3)]
@@ -14,11 +14,11 @@ WEIGHT = QuantSpec("int8", "channel", online=True)
 ACTIVATION = QuantSpec("int8", "token", dynamic=True)
 
 
-class Method:
-    """Quantises all but one layer."""
+class Method(OnlineFormat):
+    """Quantizes all but one layer."""
 
-    def operands(self, layer_name):
-        return (None, None) if layer_name == "plain" else (WEIGHT, ACTIVATION)
+    def storage(self, layer, shape):
+        return None if layer == "plain" else Storage(WEIGHT, ACTIVATION)
 
 
 def draw(bias):
@@ -64,7 +64,7 @@ def specs(ctx):
 
 
 def test_the_method_says_what_is_quantised_and_the_model_what_is_not(ctx):
-    ctx.quantization = Method()
+    ctx.format = Method()
     Linear(ctx, Matrix(ctx, [("a", 8), ("b", 8)], 5))
     Linear(ctx, Matrix(ctx, [("plain", 8)], 5))
     Linear(ctx, Matrix(ctx, [("head", 7)], 5, quantize=False), out_dtype="float64")

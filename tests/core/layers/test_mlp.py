@@ -5,7 +5,7 @@ import torch
 from tests.core.layers.conftest import FACTS
 
 from hotshoe.errors import SelectionError
-from hotshoe.layers import BuildContext, GatedMLP, Matrix, Section
+from hotshoe.layers import BuildContext, GatedMLP, Matrix, OnlineFormat, Section, Storage
 from hotshoe.slots import COMPOSED, SLOTS, Candidate, QuantSpec, Selector, accept, refuse
 from hotshoe.slots.reference.mlp import GatedMlp
 
@@ -114,10 +114,7 @@ def test_ranks_add_up_what_a_whole_block_gives() -> None:
 def test_what_the_layer_before_may_quantise() -> None:
     quant = QuantSpec("int8", "token", dynamic=True)
 
-    class Method:
-        def operands(self, name):
-            return QuantSpec("int8", "channel", online=True), quant
-
+    method = OnlineFormat(Storage(QuantSpec("int8", "channel", online=True), quant))
     for ctx in (context(), context(accept(1))):
-        ctx.quantization = Method()
+        ctx.format = method
         assert build(ctx).input_quant == quant

@@ -2,7 +2,15 @@
 
 import torch
 
-from hotshoe.layers import AddRMSNorm, GatedActivation, Linear, Matrix, RMSNorm
+from hotshoe.layers import (
+    AddRMSNorm,
+    GatedActivation,
+    Linear,
+    Matrix,
+    OnlineFormat,
+    RMSNorm,
+    Storage,
+)
 from hotshoe.slots import (
     SLOTS,
     AddNormSpec,
@@ -20,11 +28,7 @@ from hotshoe.slots.reference.linear import quantize_rows
 INT8 = QuantSpec("int8", "token", dynamic=True)
 
 
-class Online:
-    """Quantises every layer to int8."""
-
-    def operands(self, name):
-        return QuantSpec("int8", "channel", online=True), INT8
+ONLINE = OnlineFormat(Storage(QuantSpec("int8", "channel", online=True), INT8))
 
 
 def candidate(slot, quantises):
@@ -73,7 +77,7 @@ def test_the_weight_is_a_copy_in_the_models_type(ctx):
 
 
 def test_a_result_is_quantised_where_a_candidate_does_both(ctx):
-    ctx.quantization = Online()
+    ctx.format = ONLINE
     linear = Linear(ctx, Matrix(ctx, [("l", 8)], 8))
     assert linear.input_quant == INT8
     slots = ("rms_norm", "add_rms_norm", "gated_activation")

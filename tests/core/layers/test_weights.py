@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from hotshoe.errors import CheckpointError
-from hotshoe.layers import WeightTable
+from hotshoe.errors import CheckpointError, RequestError
+from hotshoe.layers import Holder, Place, WeightTable
 
 
 def collecting(table, name, shape):
@@ -71,3 +71,22 @@ def test_two_shapes_for_one_name_are_a_programmers_error():
     collecting(table, "w", (1,))
     with pytest.raises(AssertionError):
         collecting(table, "w", (2,))
+
+
+def test_weights_in_host_memory_stay_where_they_are():
+    table = WeightTable()
+    weight = torch.ones(3)
+    holder = Holder("linear", "a", "float32", lambda: {"weight": weight})
+    place = Place(holder, "weight", (0, 3), ())
+    table.expect("w", (3,), weight.copy_, place=place)
+    address = weight.data_ptr()
+    table.move_to_host()()
+    assert weight.data_ptr() == address and weight.tolist() == [1, 1, 1]
+
+
+def test_a_holder_that_does_not_tell_its_state_is_not_moved():
+    table = WeightTable()
+    place = Place(Holder("linear", "closed", "float32", None), "weight", (0, 3), ())
+    table.expect("w", (3,), lambda tensor: None, place=place)
+    with pytest.raises(RequestError, match="candidate closed of slot linear does not tell"):
+        table.move_to_host()

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from hotshoe.errors import CheckpointError
 from hotshoe.layers.weights import WeightTable
 from hotshoe.loader import load_weights
-from hotshoe.loader.checkpoint import checkpoint_files
+from hotshoe.loader.files import checkpoint_files
 
 
 class Collector:

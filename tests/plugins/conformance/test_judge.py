@@ -217,6 +217,28 @@ def test_memory_that_is_misreported(defects, claimed) -> None:
     assert f"nbytes() says {claimed!r}; a weight of this size takes" in found[0]
 
 
+def test_weights_that_move_when_they_are_loaded_again(defects) -> None:
+    class Mover(Linear):
+        def load(self, tensors):
+            self._weight = torch.empty(0)
+            super().load(tensors)
+
+    found = defects("linear", Mover)
+    assert "another load() moves weight, so that recordings read old values" in found[0]
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [({}, r"state() has []"), ({"weight": torch.ones(1)}, "state() has 4 bytes, nbytes() says")],
+)
+def test_a_state_that_is_not_what_is_held(defects, state, said) -> None:
+    class Liar(Linear):
+        def state(self):
+            return state
+
+    assert said in defects("linear", Liar)[0]
+
+
 def leaking(spec, facts):
     kept = []
 

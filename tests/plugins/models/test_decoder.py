@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hotshoe.errors import CheckpointError
-from hotshoe.layers import BuildContext, Rotary, Rotation
+from hotshoe.layers import BuildContext, OnlineFormat, Rotary, Rotation, Storage
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import SLOTS, QuantSpec, Selector
 from hotshoe_models import decoder
@@ -128,14 +128,14 @@ def test_logits_are_divided_and_capped_into_a_new_tensor(ctx):
     assert first.dtype == torch.float32
 
 
-class Everything:
-    def operands(self, layer_name):
-        return QuantSpec("int8", "channel", online=True), QuantSpec("int8", "token", dynamic=True)
+EVERYTHING = OnlineFormat(
+    Storage(QuantSpec("int8", "channel", online=True), QuantSpec("int8", "token", dynamic=True))
+)
 
 
 @pytest.mark.parametrize("kept", [{"lm_head"}, {"lm_head", "down"}, set()])
 def test_the_specification_says_what_stays_unquantised(ctx, kept):
-    ctx.quantization = Everything()
+    ctx.format = EVERYTHING
     DenseDecoder(replace(SPEC, unquantized=frozenset(kept)), ctx)
     linear = [spec for slot, spec in ctx.selector.decisions if slot == "linear"]
     plain = {(spec.out_features, spec.in_features) for spec in linear if spec.weight is None}

@@ -12,18 +12,19 @@ METHODS = [(int8, "int8", 0.03), (fp8, "fp8_e4m3", 0.06)]
 
 
 @pytest.mark.parametrize(("method", "format", "_"), METHODS)
-def test_operands_of_any_layer(method, format, _):
+def test_the_form_of_any_layer(method, format, _):
     for name in ("model.layers.0.self_attn.q_proj", "anything"):
-        weight, activation = method().operands(name)
-        assert weight == QuantSpec(format, "channel", online=True)
-        assert activation == QuantSpec(format, "token", dynamic=True)
-        assert weight.symmetric and activation.symmetric and not weight.dynamic
+        stored = method().storage(name, (8, 4))
+        assert stored.weight == QuantSpec(format, "channel", online=True)
+        assert stored.activation == QuantSpec(format, "token", dynamic=True)
+        assert stored.weight.symmetric and stored.activation.symmetric
+        assert not stored.weight.dynamic
 
 
 @pytest.mark.parametrize(("method", "_", "limit"), METHODS)
 def test_a_layer_quantised_while_loading(method, _, limit):
     selector = Selector(SLOTS, [], DeviceFacts("plain", "cpu", "", "", 1 << 30, 1))
-    ctx = BuildContext(selector, "float32", "float32", 4, 16, quantization=method())
+    ctx = BuildContext(selector, "float32", "float32", 4, 16, format=method())
     layer = Linear(ctx, Matrix(ctx, [("a", 24), ("b", 8)], 64))
     a, b, x = torch.randn(24, 64), torch.randn(8, 64), torch.randn(5, 64)
     ctx.weights.feed("b.weight", b)

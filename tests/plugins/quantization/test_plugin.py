@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+from hotshoe.layers import WeightFormat
 from hotshoe.plugins import PluginManager
 from hotshoe.plugins.manager import EntryPoint
 from hotshoe.slots.base import resolve_lazy
@@ -15,7 +16,7 @@ def test_loads_as_a_plugin_and_every_method_builds():
     offered = manager.mapping("hotshoe_quantizations")
     assert set(offered) == {"fp8", "int8"}
     for target in offered.values():
-        assert callable(resolve_lazy(target)().operands)
+        assert isinstance(resolve_lazy(target)(), WeightFormat)
 
 
 def test_naming_the_methods_imports_no_torch():

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
+from hotshoe.slots.operations import renewed
 from hotshoe.slots.reference.dtypes import torch_dtype
 from hotshoe.slots.specs import LinearSpec, QuantSpec
 
@@ -36,13 +37,25 @@ class Linear:
     def load(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
         spec = self._spec
         weight = torch.cat(list(tensors["weight"])).to(self._device)
-        if spec.weight is not None:
-            weight, self._scale = quantize_rows(weight, spec.weight.format)
-        else:
+        if spec.weight is None:
             weight = weight.to(torch_dtype(spec.dtype))
-        self._weight = weight
+        else:
+            if "weight_scale" in tensors:
+                parts = [part.reshape(-1) for part in tensors["weight_scale"]]
+                scale = torch.cat(parts).to(self._device, torch.float32)
+            else:
+                weight, scale = quantize_rows(weight, spec.weight.format)
+            self._scale = renewed(self._scale, scale)
+        self._weight = renewed(self._weight, weight)
         if spec.bias:
-            self._bias = torch.cat(list(tensors["bias"])).to(self._device, torch_dtype(spec.dtype))
+            bias = torch.cat(list(tensors["bias"])).to(self._device, torch_dtype(spec.dtype))
+            self._bias = renewed(self._bias, bias)
+
+    def state(self) -> dict[str, Tensor]:
+        if not self._weight.numel():
+            return {}
+        held = {"weight": self._weight, "weight_scale": self._scale, "bias": self._bias}
+        return {name: tensor for name, tensor in held.items() if tensor is not None}
 
     def __call__(self, x: Tensor | tuple[Tensor, Tensor]) -> Tensor:
         out_dtype = torch_dtype(self._spec.out_dtype or self._spec.dtype)

@@ -1,0 +1,160 @@
+"""How a checkpoint stores the matrix of a linear layer, and which part of it a rank keeps.
+
+A `WeightFormat` knows the files' side: tensors by name, shape and type. Kernels know none of it:
+they get what the format's `canonical` makes of the tensors, in the form that `storage` has named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from hotshoe.errors import PluginError
+from hotshoe.slots import QuantSpec
+
+#: Types that a tensor may have which is wanted as plain numbers; it is converted to the model's.
+FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+#: Output and input size of a checkpoint matrix, whole.
+Shape: TypeAlias = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """The form in which kernels get a matrix, and the form of the activations it multiplies."""
+
+    weight: QuantSpec
+    activation: QuantSpec | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One rank's part of a matrix [rows, columns].
+
+    Attributes:
+        rows: Ranges of outputs, ascending.
+        columns: The range of inputs.
+        padding: Rows of zeros after them.
+    """
+
+    rows: tuple[slice, ...]
+    columns: slice
+    padding: int = 0
+
+    @property
+    def num_rows(self) -> int:
+        """Outputs that the rank computes with this part, padding included."""
+        return int(sum(part.stop - part.start for part in self.rows)) + self.padding
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One tensor of the checkpoint.
+
+    Attributes:
+        shape: The whole tensor's.
+        pieces: Indices of what this rank keeps of it, in order.
+        dtypes: The types that it may have.
+        padding: Rows of zeros after the pieces.
+    """
+
+    shape: tuple[int, ...]
+    pieces: tuple[tuple[slice, ...], ...]
+    dtypes: frozenset[torch.dtype] = FLOATS
+    padding: int = 0
+
+    def keep(self, tensor: Tensor) -> list[Tensor]:
+        """Return this rank's pieces of the whole tensor: views, and zeros for padding."""
+        kept = [tensor[piece] for piece in self.pieces]
+        if self.padding:
+            kept.append(tensor.new_zeros((self.padding, *tensor.shape[1:])))
+        return kept
+
+
+@runtime_checkable
+class WeightFormat(Protocol):
+    """What hook `hotshoe_quantizations` names: how the matrices of a checkpoint are stored.
+
+    One object serves a whole model. A layer is called as the checkpoint calls it, such as
+    `model.layers.3.mlp.down_proj`.
+    """
+
+    def storage(self, layer: str, shape: Shape) -> Storage | None:
+        """Return the form in which kernels get a layer's matrix; None for plain numbers."""
+        ...
+
+    def tensors(self, layer: str, shape: Shape, share: Share) -> Mapping[str, TensorSpec]:
+        """Return the tensors that make up a matrix, by the last part of their names.
+
+        The bias is not among them. Asked only where there is a `storage`.
+
+        Raises:
+            CheckpointError: The matrix cannot be stored so, or be divided among ranks so.
+        """
+        ...
+
+    def canonical(
+        self, layer: str, tensors: Mapping[str, Sequence[Tensor]]
+    ) -> Mapping[str, Sequence[Tensor]]:
+        """Turn what ranks have kept into what `LinearOp.load` takes.
+
+        Args:
+            layer: The first of the layers whose matrices are stacked.
+            tensors: The pieces of all stacked matrices, by the names of `tensors`; and "bias".
+        """
+        ...
+
+
+class OnlineFormat:
+    """A checkpoint of plain numbers, which kernels quantize while they load.
+
+    Args:
+        chosen: The form of every matrix; None for plain numbers.
+    """
+
+    def __init__(self, chosen: Storage | None = None) -> None:
+        self._storage = chosen
+
+    def storage(self, layer: str, shape: Shape) -> Storage | None:
+        """Return the one form; models keep their own exceptions, such as the output matrix."""
+        return self._storage
+
+    def tensors(self, layer: str, shape: Shape, share: Share) -> Mapping[str, TensorSpec]:
+        """Return the weight alone."""
+        pieces = tuple((rows, share.columns) for rows in share.rows)
+        return {"weight": TensorSpec(shape, pieces, padding=share.padding)}
+
+    def canonical(
+        self, layer: str, tensors: Mapping[str, Sequence[Tensor]]
+    ) -> Mapping[str, Sequence[Tensor]]:
+        """Return the tensors as they are."""
+        return tensors
+
+
+#: Of layers that nobody quantizes.
+PLAIN: WeightFormat = OnlineFormat()
+
+
+def bias_spec(size: int, share: Share) -> TensorSpec:
+    """Return a bias's specification; formats do not differ in it."""
+    return TensorSpec((size,), tuple((rows,) for rows in share.rows), padding=share.padding)
+
+
+def checked_format(found: object, name: str) -> WeightFormat:
+    """Return what a plugin has made, if it is a format.
+
+    Raises:
+        PluginError: It is none; one that was written for hook API 1 is told what has changed.
+    """
+    if isinstance(found, WeightFormat):
+        return found
+    why = f"it made {type(found).__name__}, which is no hotshoe.layers.WeightFormat"
+    if hasattr(found, "operands"):
+        why = (
+            "it was written for hook API 1: its operands() became storage(), tensors() and "
+            "canonical() of hotshoe.layers.WeightFormat; install a newer version"
+        )
+    raise PluginError(f"quantization method {name} cannot be used: {why}")

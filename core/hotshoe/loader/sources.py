@@ -1,0 +1,153 @@
+"""Where tensors come from: files, random values, or pairs of names and tensors.
+
+A source only gives what it has; the weight table says what it wants.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+from hotshoe.errors import CheckpointError
+from hotshoe.layers.weights import ExpectedWeight
+from hotshoe.loader.files import checkpoint_files
+from hotshoe.loader.safetensors import SafetensorsFile
+
+#: Random values are drawn once and repeated; long enough that layers differ.
+DUMMY_PERIOD = 1_000_003
+#: New weights: a directory, one safetensors file, or names and tensors.
+Weights: TypeAlias = "str | Path | Iterable[tuple[str, Tensor]]"
+
+
+class TensorSource(Protocol):
+    """A set of named tensors."""
+
+    def names(self) -> Iterable[str]:
+        """Return the names in the order in which they are best read."""
+        ...
+
+    def tensor(self, name: str) -> Tensor:
+        """Return a tensor, perhaps a view of a file's bytes that are read when they are used."""
+        ...
+
+    def taken(self, name: str) -> None:
+        """Hear that a tensor, and those before it, have been used."""
+        ...
+
+
+class Files:
+    """Safetensors files as one source, letting go of pages as layers take what they need.
+
+    Raises:
+        CheckpointError: A file cannot be used, or two of them hold the same name.
+    """
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self._home: dict[str, SafetensorsFile] = {}
+        for path in paths:
+            file = SafetensorsFile(path)
+            for name in file.names():
+                if name in self._home:
+                    raise CheckpointError(
+                        f"{path} holds {name} once more; keep the files of one checkpoint alone"
+                    )
+                self._home[name] = file
+
+    def names(self) -> Iterable[str]:
+        """Return the names file by file, each in the order of its data."""
+        return list(self._home)
+
+    def tensor(self, name: str) -> Tensor:
+        """Return a view of the file."""
+        return self._home[name].tensor(name)
+
+    def taken(self, name: str) -> None:
+        """Let go of the file's pages up to there."""
+        self._home[name].release_through(name)
+
+
+class Dummy:
+    """Small random values: the same name and seed give the same tensor."""
+
+    def __init__(
+        self, expected: Mapping[str, ExpectedWeight], dtype: torch.dtype, seed: int, device: str
+    ) -> None:
+        self._expected = expected
+        generator = torch.Generator().manual_seed(seed)
+        base = torch.empty(DUMMY_PERIOD).normal_(0.0, 0.02, generator=generator)
+        self._base = base.to(device, dtype)
+
+    def names(self) -> Iterable[str]:
+        """Return all that is expected."""
+        return list(self._expected)
+
+    def tensor(self, name: str) -> Tensor:
+        """Return values about 0; about 1 for norms, and other integers where none else fit."""
+        expected = self._expected[name]
+        count = int(torch.Size(expected.shape).numel())
+        rolled = self._base.roll(zlib.crc32(name.encode()) % DUMMY_PERIOD)
+        values = rolled.repeat(-(-count // DUMMY_PERIOD))[:count].view(expected.shape)
+        if len(expected.shape) == 1 and "norm" in name:
+            return values + 1
+        return values if values.dtype in expected.dtypes else _typed(values, expected.dtypes)
+
+    def taken(self, name: str) -> None:
+        """Do nothing: values are made when they are asked for."""
+
+
+def _typed(values: Tensor, dtypes: frozenset[torch.dtype]) -> Tensor:
+    """Bring values about 0 to a type of another kind, spread over a part of its range."""
+    dtype = min(dtypes, key=str)
+    return values.to(dtype) if dtype.is_floating_point else (values.float() * 1000).to(dtype)
+
+
+class Stream:
+    """Names and tensors, as a trainer has them; all are taken in before any is used.
+
+    Raises:
+        CheckpointError: Something else is among them, or a name twice.
+    """
+
+    def __init__(self, pairs: Iterable[tuple[str, Tensor]]) -> None:
+        self._tensors: dict[str, Tensor] = {}
+        try:
+            for name, tensor in pairs:
+                if not isinstance(name, str) or not isinstance(tensor, Tensor):
+                    raise TypeError(f"{type(name).__name__} and {type(tensor).__name__}")
+                if name in self._tensors:
+                    raise CheckpointError(f"{name} is given twice")
+                self._tensors[name] = tensor.detach()
+        except (TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"weights are a directory, a file, or pairs of a name and a tensor: {error}"
+            ) from error
+
+    def names(self) -> Iterable[str]:
+        """Return the names in the order in which they came."""
+        return list(self._tensors)
+
+    def tensor(self, name: str) -> Tensor:
+        """Return the tensor itself."""
+        return self._tensors[name]
+
+    def taken(self, name: str) -> None:
+        """Let go of the tensor."""
+
+
+def source_of(weights: Weights) -> TensorSource:
+    """Return new weights as a source.
+
+    Raises:
+        CheckpointError: They are not there, or no weights.
+    """
+    if not isinstance(weights, (str, Path)):
+        return Stream(weights)
+    path = Path(weights)
+    if not path.is_dir():
+        return Files([path])
+    return Files(checkpoint_files(path))
