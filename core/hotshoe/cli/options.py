@@ -15,7 +15,7 @@ from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
 
-from hotshoe.cli.parser import EntryAction, json_or_text
+from hotshoe.cli.parser import EntryAction, ListAction, json_or_text
 from hotshoe.config import EngineConfig, split_options
 from hotshoe.errors import ConfigError
 from hotshoe.models.config import merged
@@ -163,7 +163,7 @@ def _add(
         form = {"action": EntryAction, "parse": parse, "metavar": "KEY=VALUE"}
         text += "; may be repeated"
     elif origin in (list, tuple):
-        form = {"action": "append", "type": arguments[0], "metavar": METAVARS[arguments[0]]}
+        form = {"action": ListAction, "parse": arguments[0], "metavar": METAVARS[arguments[0]]}
         text += "; may be repeated"
     else:
         form = {"type": origin, "choices": choices}

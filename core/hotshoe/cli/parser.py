@@ -92,6 +92,42 @@ class EntryAction(argparse.Action):
         return dict(entries)
 
 
+class ListAction(argparse.Action):
+    """Collects values, one or a JSON list of them at a time.
+
+    Args:
+        parse: The type of a value, text or integer.
+    """
+
+    def __init__(self, *args: Any, parse: type[Any], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._parse = parse
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        try:
+            found = _listed(values, self._parse) or [self._parse(values)]
+        except ValueError:
+            wanted = f"{self.metavar}, or a JSON list of these"
+            raise argparse.ArgumentError(self, f"{values!r} is not {wanted}") from None
+        setattr(namespace, self.dest, [*getattr(namespace, self.dest, ()), *found])
+
+
+def _listed(text: str, kind: type[Any]) -> list[Any]:
+    """Return the entries of `["a", "b"]`, none when the text is no such list."""
+    try:
+        found = json.loads(text) if text.startswith("[") else None
+    except (ValueError, RecursionError):
+        return []
+    alike = isinstance(found, list) and all(type(value) is kind for value in found)
+    return list(found or ()) if alike else []
+
+
 def expand_dotted(words: Sequence[str], flags: set[str]) -> list[str]:
     """Rewrite `--flag.a.b value` and `--flag.a.b=value` as `--flag a.b=value`.
 

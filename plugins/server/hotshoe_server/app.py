@@ -64,7 +64,7 @@ def create_app(server: ServerState, extensions: Mapping[str, Parts] | None = Non
             app,
             allow_origins=server.config.allowed_origins,
             allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=["authorization", "content-type"],
+            allow_headers=["*"],  # clients bring their own, such as x-stainless-lang
             expose_headers=["x-request-id", "retry-after"],
         )
     return app

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotshoe.cli.parser import EntryAction, Parser, entry_text, expand_dotted, json_or_text
+from hotshoe.cli.parser import (
+    EntryAction,
+    ListAction,
+    Parser,
+    entry_text,
+    expand_dotted,
+    json_or_text,
+)
 from hotshoe.errors import ConfigError
 
 
@@ -97,3 +104,31 @@ def test_only_entry_flags_are_dotted() -> None:
 @given(st.one_of(st.integers(), st.booleans(), st.floats(allow_nan=False, allow_infinity=False)))
 def test_json_values_are_read_as_such(value: object) -> None:
     assert json_or_text(str(value).lower()) == value
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["--names", "a", "--names", "b"], ["a", "b"]),
+        (["--names", '["a", "b"]', "--names", "c"], ["a", "b", "c"]),
+        (["--names", "[a"], ["[a"]),
+        (["--names", "[1]"], ["[1]"]),
+        (["--names", "[]"], ["[]"]),
+        (["--names", "[" * 5000], ["[" * 5000]),
+    ],
+)
+def test_lists_come_one_by_one_or_as_json(words: list[str], found: list[str]) -> None:
+    parser = Parser("hotshoe test", "a test")
+    parser.add_argument("--names", action=ListAction, parse=str, default=argparse.SUPPRESS)
+    assert parser.parse(words).names == found
+
+
+def test_lists_of_numbers() -> None:
+    parser = Parser("hotshoe test", "a test")
+    parser.add_argument(
+        "--ids", action=ListAction, parse=int, metavar="N", default=argparse.SUPPRESS
+    )
+    assert parser.parse(["--ids", "1", "--ids", "[2, 3]"]).ids == [1, 2, 3]
+    for word in ("x", '["a"]', "[1.5]", "[true]"):
+        with pytest.raises(ConfigError, match="is not N, or a JSON list of these"):
+            parser.parse(["--ids", word])

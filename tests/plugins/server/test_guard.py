@@ -128,6 +128,10 @@ def test_cors_is_off_unless_asked_for(open_http) -> None:
     http = open_http(allowed_origins=["https://page.example"], api_key=[KEY])
     opened = http("OPTIONS", "/v1/completions", headers=headers)
     assert opened.headers["access-control-allow-origin"] == "https://page.example"
+    asked = {"access-control-request-headers": "authorization, x-stainless-lang"}
+    official = http("OPTIONS", "/v1/completions", headers=headers | asked)
+    assert official.status_code == 200
+    assert "x-stainless-lang" in official.headers["access-control-allow-headers"]
     foreign = http("OPTIONS", "/v1/completions", headers={**headers, "origin": "https://evil"})
     assert "access-control-allow-origin" not in foreign.headers
 
