@@ -38,8 +38,8 @@ from hotshoe_server.schemas.chat import ChatRequest
 from hotshoe_server.sse import DONE, event, json_text
 from hotshoe_server.state import ServerState
 
-#: What follows the text in a chunk of text.
-_TAIL = b'},"logprobs":null,"finish_reason":null}]}\n\n'
+#: Where the text of a chunk is.
+_TEXT = b'{"content":""'
 
 
 @dataclass(slots=True)
@@ -48,8 +48,8 @@ class _Choice:
 
     index: int
     reader: Reader
-    #: A chunk of text up to the text; None where chunks have more than text.
-    head: bytes | None
+    #: A chunk of text, what is before the text and after it; None where chunks have more.
+    frame: tuple[bytes, bytes] | None
     waiting: list[tuple[int, TokenLogprobs]] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     num_calls: int = 0
@@ -73,13 +73,15 @@ class ChatStream:
         self._server = server
         self._body = body
         self._dialogue = dialogue
-        self._chunk = ChatChunk(id, int(time.time()), model, [])
+        self._chunk = ChatChunk(id, int(time.time()), model, server.fingerprint, [])
         options = body.stream_options
         self._usage_at_end = options is not None and options.include_usage
         self._usage_always = options is not None and options.continuous_usage_stats
+        if self._usage_at_end:
+            self._chunk.usage = None
         detailed = body.logprobs or body.return_token_ids or self._usage_always
         self._choices = [
-            _Choice(index, reader, self._head(index) if reader.plain and not detailed else None)
+            _Choice(index, reader, self._frame(index) if reader.plain and not detailed else None)
             for index in range(dialogue.params.n)
             for reader in (dialogue.reader(),)
         ]
@@ -108,9 +110,13 @@ class ChatStream:
         choice = self._choices[sequence.index]
         if choice.reader.finished:
             return b""
-        if choice.head is not None and sequence.finish_reason is None:
-            opening, text = self._open(choice, update), sequence.new_text
-            return opening + choice.head + json_text(text) + _TAIL if text else opening
+        if choice.frame is not None and sequence.finish_reason is None:
+            opening, text, (head, tail) = (
+                self._open(choice, update),
+                sequence.new_text,
+                choice.frame,
+            )
+            return opening + head + json_text(text) + tail if text else opening
         events = choice.reader.read(sequence)
         if self._usage_always:
             self._chunk.usage = self._usage(update)
@@ -162,7 +168,9 @@ class ChatStream:
             case ContentDelta(text):
                 return Delta(content=text)
             case ReasoningDelta(text):
-                return Delta(reasoning_content=text) if self._body.include_reasoning else None
+                if not self._body.include_reasoning:
+                    return None
+                return Delta(**dict.fromkeys(self._server.config.reasoning_names, text))
             case ToolCallStart(index, name, id):
                 named = FunctionAnswer(name, "")
                 return _call(ToolCallDelta(index, id or new_call_id(), "function", named))
@@ -178,12 +186,12 @@ class ChatStream:
         self._chunk.choices = [choice]
         return event(self._chunk)
 
-    def _head(self, index: int) -> bytes:
-        """Return the bytes of a chunk of text up to the text."""
+    def _frame(self, index: int) -> tuple[bytes, bytes]:
+        """Return the bytes around the text in a chunk of text."""
         whole = self._write(ChunkChoice(index, Delta(content=""), None, None))
-        head, mark, tail = whole.rpartition(b'{"content":""')
-        assert mark and tail == _TAIL, "ChunkChoice is written differently"
-        return head + b'{"content":'
+        head, mark, tail = whole.partition(_TEXT)
+        assert mark, "ChunkChoice is written differently"
+        return head + mark[:-2], tail
 
 
 def _call(delta: ToolCallDelta) -> Delta:

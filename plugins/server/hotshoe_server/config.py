@@ -56,6 +56,11 @@ class ServerConfig:
 
     tool_call_parser: str = option("auto", "format of tool calls; auto reads the chat template")
     reasoning_parser: str = option("auto", "format of reasoning sections, likewise")
+    reasoning_field: str = option(
+        "both",
+        "name of reasoning in chat answers",
+        choices=("both", "reasoning", "reasoning_content"),
+    )
     enable_auto_tool_choice: bool = option(True, "let the model call tools of its own accord")
     response_store_bytes: int = option(
         64 * MIB, "memory for stored responses; 0 stores none", low=0, high=2**40
@@ -91,6 +96,12 @@ class ServerConfig:
     def has_keys(self) -> bool:
         """True when requests must bear a key."""
         return bool(self.api_key) or self.api_key_file is not None or self.api_key_env is not None
+
+    @property
+    def reasoning_names(self) -> tuple[str, ...]:
+        """Fields of a chat answer that hold its reasoning."""
+        named = self.reasoning_field
+        return ("reasoning_content", "reasoning") if named == "both" else (named,)
 
     @property
     def loopback(self) -> bool:

@@ -77,10 +77,16 @@ class CompletionLogprobsWriter:
                 found.top_logprobs.append(None)
                 continue
             found.token_logprobs.append(max(position.logprobs[0], LOWEST))
-            top = dict(zip(position.token_ids[1:], position.logprobs[1:], strict=True))
-            found.top_logprobs.append(
-                {token_text(self._tokenizer, t): max(value, LOWEST) for t, value in top.items()}
-            )
+            found.top_logprobs.append(self._top(position))
+        return found
+
+    def _top(self, position: TokenLogprobs) -> dict[str, float]:
+        """Return the likely tokens, the one that came among them, be it likely or not."""
+        (came, *rivals), (value, *values) = position.token_ids, position.logprobs
+        top = dict(zip(rivals, values, strict=True)) | {came: value}
+        found: dict[str, float] = {}
+        for token_id, logprob in top.items():
+            found.setdefault(token_text(self._tokenizer, token_id), max(logprob, LOWEST))
         return found
 
 

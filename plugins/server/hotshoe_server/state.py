@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from hotshoe import __version__
 from hotshoe.engine.client import EngineClient
 from hotshoe.text.parsing import ParserFormat
 from hotshoe_server.config import ServerConfig
@@ -54,6 +56,7 @@ class ServerState:
         turn_away: Refuses a request by its head alone, see `hotshoe_server.doorman`; None while
             the application hears of every request.
         created_s: When it started, in seconds since the epoch.
+        fingerprint: Differs where the same seed may give another text: of version, options, device.
     """
 
     config: ServerConfig
@@ -71,6 +74,12 @@ class ServerState:
     shared: Shared | None = None
     turn_away: TurnAway | None = None
     created_s: int = field(default_factory=lambda: int(time.time()))
+    fingerprint: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        info = self.client.info
+        parts = repr((__version__, info.config, info.facts, info.decisions)).encode()
+        self.fingerprint = f"fp_{hashlib.blake2b(parts, digest_size=6).hexdigest()}"
 
     def model_name(self, asked: str | None) -> str:
         """Return the name to answer under; a request that names no model gets the one there is.

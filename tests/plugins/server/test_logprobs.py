@@ -42,6 +42,24 @@ def test_offsets_go_on_over_writes(tokenizer) -> None:
         assert "Hello there friend"[offset:].startswith(text)
 
 
+def test_the_token_that_came_is_among_the_likely_ones(tokenizer) -> None:
+    came, likely, other = tokenizer.encode("Hello there friend", add_special_tokens=False)[:3]
+    name = {i: token_text(tokenizer, i) for i in (came, likely, other)}
+    for position, found in (
+        (TokenLogprobs((came,), (-3.0,), 5), {name[came]: -3.0}),  # logprobs: 0
+        (
+            TokenLogprobs((came, likely, other), (-3.0, -1.0, -2.0), 5),
+            {name[likely]: -1.0, name[other]: -2.0, name[came]: -3.0},
+        ),
+        (
+            TokenLogprobs((came, came, other), (-1.0, -1.0, -2.0), 1),
+            {name[came]: -1.0, name[other]: -2.0},
+        ),
+    ):
+        writer = CompletionLogprobsWriter(tokenizer)
+        assert writer.write([came], [position]).top_logprobs == [found]
+
+
 def test_prompts_by_token_id(tokenizer) -> None:
     position = TokenLogprobs((7, 5, 6), (-3.0, -1.0, -2.0), 12)
     first, second = prompt_logprobs(tokenizer, [None, position])

@@ -13,6 +13,22 @@ from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Endpoint
 
 
+class Permission(Struct, tag_field="object", tag="model_permission"):
+    """What may be done with a model, in the form that OpenAI's API once had."""
+
+    id: str
+    created: int
+    allow_create_engine: bool = False
+    allow_sampling: bool = True
+    allow_logprobs: bool = True
+    allow_search_indices: bool = False
+    allow_view: bool = True
+    allow_fine_tuning: bool = False
+    organization: str = "*"
+    group: str | None = None
+    is_blocking: bool = False
+
+
 class ModelCard(Struct, tag_field="object", tag="model"):
     """A model that requests may name."""
 
@@ -21,6 +37,8 @@ class ModelCard(Struct, tag_field="object", tag="model"):
     owned_by: str
     max_model_len: int
     root: str
+    parent: str | None
+    permission: list[Permission]
 
 
 class ModelList(Struct, tag_field="object", tag="list"):
@@ -63,9 +81,9 @@ async def model(call: Call) -> ModelCard:
 
 def _card(call: Call, name: str) -> ModelCard:
     server = call.server
-    return ModelCard(
-        name, server.created_s, "hotshoe", server.client.info.max_model_len, server.models[0]
-    )
+    length, created_s = server.client.info.max_model_len, server.created_s
+    permission = Permission(f"modelperm-{server.fingerprint}", created_s)
+    return ModelCard(name, created_s, "hotshoe", length, server.models[0], None, [permission])
 
 
 async def live(call: Call) -> State:

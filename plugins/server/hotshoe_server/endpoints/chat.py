@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from functools import partial
 
 from starlette.responses import Response
@@ -65,6 +66,7 @@ async def chat(call: Call, body: ChatRequest) -> Response | ChatAnswer:
         request_id,
         int(time.time()),
         model,
+        server.fingerprint,
         [whole_choice(call, body, s, p) for s, p in zip(output.outputs, parsed, strict=True)],
         usage_of(update, num_reasoning_tokens=num_reasoning_tokens),
     )
@@ -86,7 +88,7 @@ def whole_choice(
         logprobs = chat_logprobs(tokenizer, sequence.token_ids, sequence.logprobs)
     return ChatChoice(
         sequence.index,
-        _message(parsed, body.include_reasoning),
+        _message(parsed, call.server.config.reasoning_names if body.include_reasoning else ()),
         logprobs,
         finish_reason(sequence.finish_reason, bool(parsed.calls)),
         sequence.stop_reason,
@@ -94,11 +96,11 @@ def whole_choice(
     )
 
 
-def _message(parsed: ParsedResponse, include_reasoning: bool) -> MessageAnswer:
+def _message(parsed: ParsedResponse, reasoning_names: Sequence[str]) -> MessageAnswer:
     content = parsed.content.strip() and parsed.content if parsed.calls else parsed.content
-    message = MessageAnswer(content or (None if parsed.calls else ""))
-    if parsed.reasoning and include_reasoning:
-        message.reasoning_content = parsed.reasoning
+    message = MessageAnswer(content or (None if parsed.calls else ""), None)
+    for name in reasoning_names if parsed.reasoning else ():
+        setattr(message, name, parsed.reasoning)
     if parsed.calls:
         message.tool_calls = [
             ToolCallAnswer(c.id or new_call_id(), FunctionAnswer(c.name, c.arguments))

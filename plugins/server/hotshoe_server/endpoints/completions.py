@@ -24,8 +24,8 @@ from hotshoe_server.schemas.completions import CompletionRequest
 from hotshoe_server.schemas.fields import StreamOptions
 from hotshoe_server.sse import DONE, event, json_text, open_stream
 
-#: What follows the text in a chunk of text.
-_TAIL = b',"logprobs":null,"finish_reason":null}]}\n\n'
+#: Where the text of a chunk is.
+_TEXT = b'"text":""'
 
 
 async def complete(call: Call, body: CompletionRequest) -> Response | CompletionAnswer:
@@ -67,7 +67,9 @@ class Completion:
         self._body = body
         self._params = params
         self._prompts = prompts
-        self._answer = CompletionAnswer(f"cmpl-{call.id}", int(time.time()), model, [])
+        self._answer = CompletionAnswer(
+            f"cmpl-{call.id}", int(time.time()), model, call.server.fingerprint, []
+        )
         self._prompt_only = body.echo and body.max_tokens == 0
 
     def _run(self) -> AsyncIterator[tuple[int, RequestUpdate]]:
@@ -150,11 +152,13 @@ class Completion:
 
     async def events(self) -> AsyncIterator[bytes]:
         """Yield events until every prompt's request has ended."""
+        options = self._body.stream_options or StreamOptions()
+        if options.include_usage:
+            self._answer.usage = None
         choices = [
-            _Stream(self._writer(), self._head(index))
+            _Stream(self._writer(), self._frame(index))
             for index in range(len(self._prompts) * self._params.n)
         ]
-        options = self._body.stream_options or StreamOptions()
         latest: dict[int, RequestUpdate] = {}
         async with aclosing(self._run()) as updates:  # type: ignore[type-var]
             async for number, update in updates:
@@ -181,12 +185,12 @@ class Completion:
             return b""
         stream.finished = sequence.finish_reason is not None
         if (
-            stream.head is not None
+            stream.frame is not None
             and not stream.finished
             and (stream.started or not self._body.echo)
         ):
-            text = sequence.new_text
-            return stream.head + json_text(text) + _TAIL if text else b""
+            text, (head, tail) = sequence.new_text, stream.frame
+            return head + json_text(text) + tail if text else b""
         choice = CompletionChoice(first + sequence.index, sequence.new_text, None, None)
         token_ids, positions = sequence.new_token_ids, sequence.new_logprobs or []
         if self._prompt_only:
@@ -207,16 +211,16 @@ class Completion:
         self._answer.choices = [choice]
         return event(self._answer)
 
-    def _head(self, index: int) -> bytes | None:
-        """Return the bytes of a chunk of text up to the text; None where chunks have more."""
+    def _frame(self, index: int) -> tuple[bytes, bytes] | None:
+        """Return the bytes around the text in a chunk of text; None where chunks have more."""
         options, body = self._body.stream_options, self._body
         counted = options is not None and options.continuous_usage_stats
         positions = body.logprobs is not None or body.prompt_logprobs is not None
         if counted or positions or body.return_token_ids:
             return None
-        head, mark, tail = self._write(CompletionChoice(index, "", None, None)).rpartition(b'""')
-        assert mark and tail == _TAIL, "CompletionChoice is written differently"
-        return head
+        head, mark, tail = self._write(CompletionChoice(index, "", None, None)).partition(_TEXT)
+        assert mark, "CompletionChoice is written differently"
+        return head + mark[:-2], tail
 
 
 @dataclass(slots=True)
@@ -224,7 +228,7 @@ class _Stream:
     """One choice of a stream on its way."""
 
     writer: CompletionLogprobsWriter | None
-    head: bytes | None
+    frame: tuple[bytes, bytes] | None
     started: bool = False
     finished: bool = False
 

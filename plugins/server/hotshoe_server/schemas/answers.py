@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 
 class Answer(Struct, omit_defaults=True):
@@ -79,13 +79,14 @@ class CompletionChoice(Answer):
 
 
 class CompletionAnswer(Answer, tag_field="object", tag="text_completion"):
-    """A whole answer, or a chunk of a stream."""
+    """A whole answer, or a chunk of a stream, where `usage` may be null until the last one."""
 
     id: str
     created: int
     model: str
+    system_fingerprint: str
     choices: list[CompletionChoice]
-    usage: Usage | None = None
+    usage: Usage | UnsetType | None = UNSET
 
 
 class TopLogprob(Struct):
@@ -127,10 +128,12 @@ class ToolCallAnswer(Struct, tag_field="type", tag="function"):
 
 
 class MessageAnswer(Answer, tag_field="role", tag="assistant"):
-    """What the model says."""
+    """What the model says. A reasoning section comes under one of two names, or both."""
 
     content: str | None
+    refusal: None
     reasoning_content: str | None = None
+    reasoning: str | None = None
     tool_calls: list[ToolCallAnswer] | None = None
 
 
@@ -151,6 +154,7 @@ class ChatAnswer(Answer, tag_field="object", tag="chat.completion"):
     id: str
     created: int
     model: str
+    system_fingerprint: str
     choices: list[ChatChoice]
     usage: Usage
     prompt_logprobs: PromptLogprobs | None = None
@@ -172,6 +176,7 @@ class Delta(Answer):
     role: str | None = None
     content: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
     tool_calls: list[ToolCallDelta] | None = None
 
 
@@ -187,12 +192,13 @@ class ChunkChoice(Answer):
 
 
 class ChatChunk(Answer, tag_field="object", tag="chat.completion.chunk"):
-    """A piece of a streamed answer."""
+    """A piece of a streamed answer; `usage` may be null until the last one."""
 
     id: str
     created: int
     model: str
+    system_fingerprint: str
     choices: list[ChunkChoice]
-    usage: Usage | None = None
+    usage: Usage | UnsetType | None = UNSET
     prompt_logprobs: PromptLogprobs | None = None
     prompt_token_ids: list[int] | None = None

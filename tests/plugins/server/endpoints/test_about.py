@@ -11,6 +11,9 @@ def test_models(http) -> None:
     [card] = answer["data"]
     assert (answer["object"], card["id"], card["object"]) == ("list", "demo", "model")
     assert card["max_model_len"] == 512
+    assert card["parent"] is None
+    [permission] = card["permission"]
+    assert permission["object"] == "model_permission" and permission["allow_sampling"]
     assert http.get("/v1/models/demo").json() == card
     response = http.get("/v1/models/other")
     assert (response.status_code, response.json()["error"]["code"]) == (404, "model_not_found")

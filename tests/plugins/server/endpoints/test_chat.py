@@ -47,7 +47,8 @@ def test_an_answer_has_openais_shape(http, engine) -> None:
     assert answer["model"] == "demo"
     assert answer["id"].startswith("chatcmpl-")
     [choice] = answer["choices"]
-    assert choice["message"] == {"role": "assistant", "content": "Hello there"}
+    assert choice["message"] == {"role": "assistant", "content": "Hello there", "refusal": None}
+    assert answer["system_fingerprint"].startswith("fp_")
     assert choice["finish_reason"] == "stop"
     assert choice["logprobs"] is None
     usage = answer["usage"]
@@ -75,6 +76,9 @@ def test_a_stream_says_the_same(http) -> None:
     assert chunks[-1]["choices"] == []
     whole = http.post(PATH, messages=ASK).json()
     assert chunks[-1]["usage"] == whole["usage"]
+    assert [chunk["usage"] for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+    assert {chunk["system_fingerprint"] for chunk in chunks} == {whole["system_fingerprint"]}
+    assert not any("usage" in chunk for chunk in http.events(PATH, messages=ASK))
 
 
 def test_usage_in_every_chunk_when_asked(http) -> None:
@@ -99,6 +103,24 @@ def test_tokens_of_reasoning_are_counted(open_http, engine, tokenizer, n: int) -
     assert 0 < found < usage["completion_tokens"]
     asked = {"stream_options": {"include_usage": True}, "include_reasoning": False}
     assert http.events(PATH, messages=ASK, n=n, **asked)[-1]["usage"] == usage
+
+
+@pytest.mark.parametrize(
+    ("field", "names"),
+    [
+        ("both", {"reasoning", "reasoning_content"}),
+        ("reasoning", {"reasoning"}),
+        ("reasoning_content", {"reasoning_content"}),
+    ],
+)
+def test_names_of_reasoning(open_http, engine, field: str, names: set[str]) -> None:
+    http = open_http(reasoning_parser="qwen3", reasoning_field=field)
+    engine.reply = "<think>\nSo many thoughts\n</think>\n\nYes."
+    message = http.post(PATH, messages=ASK).json()["choices"][0]["message"]
+    chunks = http.events(PATH, messages=ASK)
+    for name in ("reasoning", "reasoning_content"):
+        assert ("So many thoughts" in message.get(name, "")) == (name in names)
+        assert ("So many thoughts" in joined(chunks, name)) == (name in names)
 
 
 def test_cached_tokens_are_those_of_the_first_sequence(http, engine) -> None:
@@ -199,7 +221,8 @@ def test_a_malformed_call_is_text(http, engine, stream: bool) -> None:
         assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
     else:
         [choice] = http.post(PATH, **body).json()["choices"]
-        assert choice["message"] == {"role": "assistant", "content": engine.reply}
+        assert choice["message"]["content"] == engine.reply
+        assert "tool_calls" not in choice["message"]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ def test_an_answer_has_openais_shape(http) -> None:
     assert answer["object"] == "text_completion"
     [choice] = answer["choices"]
     assert choice == {"index": 0, "text": "Hello there", "logprobs": None, "finish_reason": "stop"}
+    assert answer["system_fingerprint"].startswith("fp_")
     assert answer["usage"]["total_tokens"] > answer["usage"]["prompt_tokens"] > 0
 
 
@@ -34,6 +35,7 @@ def test_every_form_of_prompt(http, engine, prompt, count: int, stream: bool) ->
         chunks = http.events(PATH, prompt=prompt, n=2, stream_options={"include_usage": True})
         assert [text_of(chunks, index) for index in range(2 * count)] == ["Hello there"] * 2 * count
         usage = chunks[-1]["usage"]
+        assert all(chunk["usage"] is None for chunk in chunks[:-1])
     else:
         answer = http.post(PATH, prompt=prompt, n=2).json()
         assert [choice["index"] for choice in answer["choices"]] == list(range(2 * count))
@@ -89,7 +91,7 @@ def test_log_probabilities(http, stream: bool) -> None:
         found = http.post(PATH, **body).json()["choices"][0]["logprobs"]
     assert "".join(found["tokens"]).startswith("Hello there")
     assert found["token_logprobs"][0] == -0.5
-    assert len(found["top_logprobs"][0]) == 2
+    assert len(found["top_logprobs"][0]) == 3  # the token that came is none of the two
     offsets = found["text_offset"]
     assert offsets[:2] == [0, len(found["tokens"][0])]
 
