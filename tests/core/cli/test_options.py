@@ -66,6 +66,7 @@ SAMPLES = {
     "enforce_eager": (["--enforce-eager"], True),
     "scheduling_policy": (["--scheduling-policy", "priority"], "priority"),
     "async_scheduling": (["--no-async-scheduling"], False),
+    "pooling": (["--pooling", "mean"], "mean"),
     "max_logprobs": (["--max-logprobs", "1"], 1),
     "skip_tokenizer_init": (["--skip-tokenizer-init"], True),
     "structured_output_backend": (["--structured-output-backend", "xgrammar"], "xgrammar"),
