@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, AnyStr
 
 from hotshoe.errors import CheckpointError
+from hotshoe.text.growth import check_growth, flatten
 
 if TYPE_CHECKING:
     import tokenizers
@@ -83,7 +84,7 @@ def _byte_level_alphabet() -> dict[str, int]:
     }
 
 
-def _byte_level(spec: dict[str, Any]) -> PieceStep:
+def _byte_level(spec: Mapping[str, Any]) -> PieceStep:
     alphabet = _byte_level_alphabet()
 
     def change(token: str, first: bool) -> Text:
@@ -95,7 +96,7 @@ def _byte_level(spec: dict[str, Any]) -> PieceStep:
     return _on_text(change)
 
 
-def _byte_fallback(spec: dict[str, Any]) -> PieceStep:
+def _byte_fallback(spec: Mapping[str, Any]) -> PieceStep:
     def change(token: str, first: bool) -> Text:
         match = _BYTE_TOKEN.fullmatch(token)
         return bytes.fromhex(match[1]) if match else token
@@ -103,26 +104,24 @@ def _byte_fallback(spec: dict[str, Any]) -> PieceStep:
     return _on_text(change)
 
 
-def _replace(spec: dict[str, Any]) -> PieceStep:
-    pattern, content = spec["pattern"], spec["content"]
-    source = pattern["Regex"] if "Regex" in pattern else re.escape(pattern["String"])
-    try:
-        compiled = re.compile(source)
-    except re.error as error:  # the library's dialect has more than Python's
+def _replace(spec: Mapping[str, Any]) -> PieceStep:
+    if "String" not in spec["pattern"]:  # it would be tried on every token that is generated
         raise CheckpointError(
-            f"tokenizer decoder Replace has a pattern that cannot be used, {source!r}: {error}"
-        ) from None
-    return _on_text(lambda token, first: compiled.sub(lambda _: content, token))
+            "tokenizer decoder Replace has a regular expression as its pattern, whose time has no "
+            "bound; supply a tokenizer.json whose decoder replaces plain text"
+        )
+    pattern, content = spec["pattern"]["String"], spec["content"]
+    return _on_text(lambda token, first: token.replace(pattern, content))
 
 
-def _metaspace(spec: dict[str, Any]) -> PieceStep:
+def _metaspace(spec: Mapping[str, Any]) -> PieceStep:
     mark, keeps_first = spec["replacement"], spec["prepend_scheme"] == "never"
     return _on_text(
         lambda token, first: token.replace(mark, "" if first and not keeps_first else " ")
     )
 
 
-def _word_piece(spec: dict[str, Any]) -> PieceStep:
+def _word_piece(spec: Mapping[str, Any]) -> PieceStep:
     prefix, cleanup = spec["prefix"], spec["cleanup"]
 
     def change(token: str, first: bool) -> Text:
@@ -135,7 +134,7 @@ def _word_piece(spec: dict[str, Any]) -> PieceStep:
     return _on_text(change)
 
 
-def _strip(spec: dict[str, Any]) -> PieceStep:
+def _strip(spec: Mapping[str, Any]) -> PieceStep:
     content: str = spec["content"]
     ends: tuple[int, int] = spec["start"], spec["stop"]
 
@@ -155,11 +154,11 @@ def _strip_ends(piece: AnyStr, content: AnyStr, start: int, stop: int) -> AnyStr
     return piece
 
 
-def _join(spec: dict[str, Any]) -> PieceStep:
+def _join(spec: Mapping[str, Any]) -> PieceStep:
     return lambda token, first: token if first or isinstance(token, bytes) else f" {token}"
 
 
-_STEPS: dict[str, Callable[[dict[str, Any]], PieceStep]] = {
+_STEPS: dict[str, Callable[[Mapping[str, Any]], PieceStep]] = {
     "ByteLevel": _byte_level,
     "ByteFallback": _byte_fallback,
     "Replace": _replace,
@@ -170,11 +169,15 @@ _STEPS: dict[str, Callable[[dict[str, Any]], PieceStep]] = {
 }
 
 
-def _compile(spec: dict[str, Any]) -> list[PieceStep]:
+def _compile(spec: Mapping[str, Any]) -> list[PieceStep]:
     """Turn a decoder's JSON into steps over one token."""
+    try:
+        check_growth("decoder", spec)
+    except CheckpointError as error:
+        raise CheckpointError(f"the tokenizer cannot be used: {error}") from None
     steps: list[PieceStep] = []
     fused = False
-    for part in _flatten(spec):
+    for part in flatten(spec):
         kind = part["type"]
         if kind == "Fuse":
             fused = True
@@ -189,12 +192,6 @@ def _compile(spec: dict[str, Any]) -> list[PieceStep]:
         else:
             steps.append(_STEPS[kind](part))
     return steps
-
-
-def _flatten(spec: dict[str, Any]) -> Iterable[dict[str, Any]]:
-    if spec["type"] != "Sequence":
-        return [spec]
-    return [part for decoder in spec["decoders"] for part in _flatten(decoder)]
 
 
 def _only_first(step: PieceStep) -> PieceStep:

@@ -16,6 +16,7 @@ from hotshoe.errors import CheckpointError, RequestError
 from hotshoe.models.config import eos_token_ids, read_json
 from hotshoe.models.files import MIB, open_regular, read_file, read_text
 from hotshoe.models.pointers import pointer_hint
+from hotshoe.text.growth import check_file
 from hotshoe.text.pieces import TokenPieces
 
 if TYPE_CHECKING:
@@ -151,9 +152,12 @@ def _load_backend(directory: Path) -> tokenizers.Tokenizer:
         return _convert_backend(directory)
     data = read_file(path, MAX_TOKENIZER_BYTES)
     try:
+        check_file(data)  # first: the library lets normalizers work while it reads the file
         return tokenizers.Tokenizer.from_buffer(data)
-    except Exception as error:  # the library raises bare Exception for every malformed file
-        raise CheckpointError(f"{path} is malformed: {error}{pointer_hint(path)}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # the library raises bare Exception, and panics beside it
+        raise CheckpointError(f"{path} is unusable: {error}{pointer_hint(path)}") from error
 
 
 def _convert_backend(directory: Path) -> tokenizers.Tokenizer:

@@ -68,6 +68,12 @@ def test_decoders_that_look_at_neighbours_are_refused(decoder):
         TokenPieces(make(decoder))
 
 
-def test_a_pattern_of_another_dialect_is_refused():
-    with pytest.raises(CheckpointError, match=r"Replace has a pattern that cannot be used"):
-        TokenPieces(make(decoders.Replace(Regex(r"\p{L}"), "x")))
+def test_a_regular_expression_is_refused():
+    with pytest.raises(CheckpointError, match="has a regular expression as its pattern"):
+        TokenPieces(make(decoders.Replace(Regex("(a+)+$"), "x")))
+
+
+def test_a_decoder_that_multiplies_is_refused():
+    steps = [decoders.Replace("e", "e" * 10)] * 9
+    with pytest.raises(CheckpointError, match="its decoder can make 1000000000 characters of one"):
+        TokenPieces(make(decoders.Sequence(steps)))
