@@ -73,11 +73,11 @@ class Counts:
         place = self.PLACES.get((metric.name, value))
         self._own[self.PLACES[metric.name, OTHER] if place is None else place] += 1
 
-    def observe(self, metric: Metric, number: float) -> None:
-        """Put a number into a histogram."""
+    def observe(self, metric: Metric, number: float, times: int = 1) -> None:
+        """Put a number into a histogram, once or several times."""
         place = self.PLACES[metric.name, ""]
-        self._own[place + bisect_left(metric.buckets, number)] += 1
-        self._own[place + len(metric.buckets) + 1] += number
+        self._own[place + bisect_left(metric.buckets, number)] += times
+        self._own[place + len(metric.buckets) + 1] += number * times
 
     def total(self, metric: Metric, value: str = "") -> float:
         """Return a counter over all processes."""

@@ -26,10 +26,15 @@ class Recorder:
         if not num_tokens:
             return
         last_s = self._last_s.get(id(record))
+        width = record.params.n  # sequences whose tokens come at once
         if last_s is None:
             self._counts.observe(table.TTFT, now_s - record.arrival_s)
+            if num_tokens > width:
+                self._counts.observe(table.ITL, 0.0, num_tokens - width)
         else:
-            self._counts.observe(table.ITL, now_s - last_s)
+            # Several steps may have come as one: each of their tokens took a part of the time.
+            gap_s = (now_s - last_s) * min(1.0, width / num_tokens)
+            self._counts.observe(table.ITL, gap_s, num_tokens)
         self._last_s[id(record)] = now_s
 
     def end(self, record: RequestRecord) -> None:

@@ -27,6 +27,16 @@ def test_a_request(make_record) -> None:
     assert not recorder._last_s
 
 
+def test_tokens_that_come_together_are_all_counted(make_record) -> None:
+    counts = Counts()
+    recorder = Recorder(counts)
+    record = make_record()
+    recorder.advance(record, 3, 103.0)
+    recorder.advance(record, 4, 105.0)
+    recorder.advance(record, 1, 106.0)
+    assert sums(counts, table.TTFT, table.ITL) == [(1, 3.0), (7, pytest.approx(3.0))]
+
+
 def test_measures(make_record) -> None:
     found = {metric.name: number for metric, number in measures(make_record()).items()}
     assert found == {
