@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 import time
 from typing import TypeVar
@@ -15,6 +16,8 @@ from hotshoe_server.errors import ApiError, from_validation
 from hotshoe_server.guard import CALLER, Caller
 from hotshoe_server.state import ServerState
 
+#: Ids that clients may give their requests.
+ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 Body = TypeVar("Body", bound=BaseModel)
 
 
@@ -23,7 +26,8 @@ class Call(Request):
 
     Attributes:
         server: What all endpoints share.
-        id: Unique; the answer's header x-request-id.
+        id: The client's header x-request-id where it is an `ID`, else a fresh one; the answer's
+            header x-request-id, and part of its id. Two requests may have the same.
         arrival_s: `time.monotonic()` when the body had been read.
         path: The route's, one of a closed set.
         caller: What the guard found; None without a valid key.
@@ -33,7 +37,8 @@ class Call(Request):
     def __init__(self, scope: Scope, receive: Receive, server: ServerState, path: str) -> None:
         super().__init__(scope, receive)
         self.server = server
-        self.id = secrets.token_hex(12)
+        given = self.headers.get("x-request-id", "")
+        self.id = given if ID.fullmatch(given) else secrets.token_hex(12)
         self.path = path
         self.arrival_s = time.monotonic()
         self.caller: Caller | None = scope.get(CALLER)

@@ -171,3 +171,9 @@ def warn(config: ServerConfig) -> None:
             "model, without a key; give --api-key-file, or listen on 127.0.0.1",
             config.host,
         )
+    if config.unauthenticated_probes and config.has_keys:
+        _log.warning(
+            "WARNING: --unauthenticated-probes shows /metrics, /health and /ping to everybody who "
+            "reaches %s, key or not",
+            config.host,
+        )

@@ -49,6 +49,9 @@ class ServerConfig:
     api_key_file: str | None = option(None, "file of such keys, one a line")
     api_key_env: str | None = option(None, "name of an environment variable with such keys")
     admin_key_file: str | None = option(None, "file of keys that allow admin verbs over HTTP")
+    unauthenticated_probes: bool = option(
+        False, "let everybody read /health, /ping and /metrics without a key"
+    )
     allowed_hosts: list[str] = option(
         [], "value of the Host header to accept; on loopback its own names always are"
     )

@@ -6,6 +6,7 @@ Leaving the stream of updates aborts the request, so that a client that has gone
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
@@ -55,6 +56,8 @@ async def generate(
     server = call.server
     pools = isinstance(params, PoolingParams)
     check_length(call, rendered.token_ids, room=not pools)
+    if request_id in server.in_flight:  # clients choose them, and may choose one twice
+        request_id = f"{request_id}-{secrets.token_hex(4)}"
     sampled = SamplingParams(max_tokens=1) if isinstance(params, PoolingParams) else params
     record = RequestRecord(
         request_id, call.path, model, call.headers, stream, sampled, call.arrival_s

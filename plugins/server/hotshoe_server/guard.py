@@ -28,6 +28,8 @@ MIN_KEY_CHARS = 8
 #: The only endpoints that need no key. Beside them there are files of bytes that are the same for
 #: everybody (`hotshoe_server.extensions.PublicFile`).
 PUBLIC_PATHS = frozenset({"/live", "/ready"})
+#: Those that need none with `--unauthenticated-probes`.
+PROBES = frozenset({"/health", "/ping", "/metrics"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, config: ServerConfig, files: Collection[str]) -> None:
         self._app = app
-        self._public = PUBLIC_PATHS.union(files)
+        self._public = public_paths(config).union(files)
         self._keys, self._admin_keys = keyrings(config)
         names = (*_LOOPBACK_NAMES, config.host) if config.loopback else ()
         self._hosts = frozenset(name.lower() for name in (*names, *config.allowed_hosts))
@@ -84,6 +86,8 @@ class Guard:
         except ApiError as error:
             await _refuse(error, send)
         else:
+            if scope["path"].endswith("/"):  # as some clients write paths
+                scope["path"] = scope["path"].rstrip("/") or "/"
             await self._app(scope, receive, send)
 
     def knows(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
@@ -124,6 +128,11 @@ def _only(scope: Scope, name: bytes) -> bytes:
     """Return a header's value: of two, none, as whoever is in between may have seen the other."""
     values = [value for given, value in scope["headers"] if given == name]
     return values[0] if len(values) == 1 else b""
+
+
+def public_paths(config: ServerConfig) -> frozenset[str]:
+    """Return the paths of endpoints that need no key."""
+    return PUBLIC_PATHS | PROBES if config.unauthenticated_probes else PUBLIC_PATHS
 
 
 def keyrings(config: ServerConfig) -> tuple[Keyring, Keyring]:

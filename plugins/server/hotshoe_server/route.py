@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from hotshoe_server.call import Call
 from hotshoe_server.errors import ApiError, as_api_error
 from hotshoe_server.extensions import Endpoint
-from hotshoe_server.guard import PUBLIC_PATHS
+from hotshoe_server.guard import public_paths
 from hotshoe_server.state import ServerState
 
 _log = logging.getLogger(__name__)
@@ -38,6 +38,7 @@ class EndpointApp:
         self._server = server
         self.endpoint = endpoint
         self._body_type = body_type(endpoint)
+        self._public = endpoint.path in public_paths(server.config)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -62,7 +63,7 @@ class EndpointApp:
         Raises:
             ApiError: No key, not an admin, or an admin whose parameters would be overlooked.
         """
-        if call.caller is None and self.endpoint.path not in PUBLIC_PATHS:
+        if call.caller is None and not self._public:
             raise ApiError("invalid_api_key")
         if self.endpoint.admin and not (call.caller and call.caller.admin):
             raise ApiError("admin_only")

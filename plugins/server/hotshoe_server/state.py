@@ -89,6 +89,8 @@ class ServerState:
         """
         if asked is None or asked in self.models:
             return asked or self.models[0]
+        if asked == self.client.config.model and not self.config.served_model_name:
+            return asked  # a directory by its path, which is listed nowhere
         raise ApiError(
             "model_not_found",
             f"there is no model {asked!r} here, only {', '.join(self.models)}",

@@ -7,7 +7,7 @@ import pytest
 from hotshoe.errors import ConfigError
 from hotshoe_server.endpoints import ENDPOINTS
 from hotshoe_server.errors import ApiError
-from hotshoe_server.extensions import Parts, PublicFile
+from hotshoe_server.extensions import Endpoint, Parts, PublicFile
 from hotshoe_server.guard import Keyring, read_keys
 
 KEY = "a-good-key"
@@ -199,3 +199,29 @@ def test_admins_have_keys_of_their_own(tmp_path, open_http) -> None:
     path.write_text(KEY)
     with pytest.raises(ConfigError, match="is a user's key, too"):
         open_http(api_key=[KEY], admin_key_file=str(path))
+
+
+def test_probes_can_be_left_open(open_http) -> None:
+    metrics = Parts(files=[], endpoints=[Endpoint("GET", "/metrics", numbers, "Numbers")])
+    for opened, status in ((False, 401), (True, 200)):
+        http = open_http([metrics], api_key=[KEY], unauthenticated_probes=opened)
+        for path in ("/health", "/ping", "/metrics"):
+            assert http.get(path).status_code == status, path
+        assert http.get("/load").status_code == 401
+        assert http.get("/v1/models").status_code == 401
+
+
+async def numbers(call) -> dict[str, int]:
+    return {"n": 1}
+
+
+@pytest.mark.parametrize("path", ["/v1/models/", "/v1/models//", "/version/"])
+def test_slashes_at_the_end_of_a_path(open_http, path: str) -> None:
+    http = open_http(api_key=[KEY])
+    assert http.get(path).status_code == 401
+    key = {"authorization": f"Bearer {KEY}"}
+    assert (
+        http("GET", path, headers=key).json() == http("GET", path.rstrip("/"), headers=key).json()
+    )
+    answer = http("POST", "/v1/completions/", headers=key, json={"prompt": "x"})
+    assert answer.json()["choices"][0]["text"] == "Hello there"

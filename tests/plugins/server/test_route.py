@@ -218,3 +218,42 @@ def test_every_answer_names_its_request(http) -> None:
     response = http.post("/v1/completions", prompt="x")
     assert response.headers["x-request-id"] in response.json()["id"]
     assert http.post("/v1/completions").headers["x-request-id"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "prefix"),
+    [
+        ("/v1/completions", {"prompt": "x"}, "cmpl-"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}]}, "chatcmpl-"),
+        ("/inference/v1/generate", {"token_ids": [5]}, "gen-"),
+    ],
+)
+def test_a_clients_id_is_the_requests(http, engine, path: str, body: dict, prefix: str) -> None:
+    response = http("POST", path, json=body, headers={"x-request-id": "mine-1"})
+    assert response.headers["x-request-id"] == "mine-1"
+    answer = response.json()
+    assert (answer.get("id") or answer["request_id"]) == f"{prefix}mine-1"
+    assert engine.requests[-1].id == f"{prefix}mine-1"
+    for unusable in ("", "two words", "x" * 129, "caf\u00e9".encode()):
+        response = http("POST", path, json=body, headers={"x-request-id": unusable})
+        assert response.headers["x-request-id"] not in ("", unusable)
+
+
+def test_an_id_that_is_in_use(http, engine, gate) -> None:
+    async def twice():
+        ask = {"json": {"prompt": "x"}, "headers": {"x-request-id": "same"}}
+        tasks = [asyncio.create_task(http.send("POST", "/v1/completions", **ask)) for _ in "ab"]
+        while len(engine.requests) < 2:
+            await asyncio.sleep(0.001)
+        gate.allow(100)
+        return await asyncio.gather(*tasks)
+
+    assert [answer.status_code for answer in asyncio.run(twice())] == [200, 200]
+    first, second = (request.id for request in engine.requests)
+    assert first == "cmpl-same" and second.startswith("cmpl-same-")
+
+
+def test_clients_do_not_choose_where_responses_are_stored(http) -> None:
+    ask = {"json": {"input": "x"}, "headers": {"x-request-id": "same"}}
+    ids = {http("POST", "/v1/responses", **ask).json()["id"] for _ in range(2)}
+    assert len(ids) == 2 and not any("same" in found for found in ids)

@@ -163,6 +163,8 @@ ENDPOINTS = [
     Endpoint("GET", "/live", live, "Whether the process answers", answer=State),
     Endpoint("GET", "/ready", ready, "Whether requests are taken", answer=State),
     Endpoint("GET", "/health", health, "Whether a token can be generated", answer=State),
+    Endpoint("GET", "/ping", health, "The same, for SageMaker", answer=State),
+    Endpoint("POST", "/ping", health, "The same, for SageMaker", answer=State),
     Endpoint("GET", "/load", load, "How busy the engine is", answer=Load),
     Endpoint("GET", "/version", version, "The server's version", answer=Version),
     Endpoint("GET", "/server_info", server_info, "What the engine is made of"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -53,7 +54,12 @@ async def respond(call: Call, body: ResponsesRequest) -> Response | ResponseAnsw
         text_form(form, body.structured_outputs),
     )
     answer = ResponseAnswer(
-        f"resp_{call.id}", int(time.time()), "in_progress", model, [], **_echo(body, dialogue)
+        f"resp_{secrets.token_hex(12)}",
+        int(time.time()),
+        "in_progress",
+        model,
+        [],
+        **_echo(body, dialogue),
     )
     exchange = Exchange(call, body, dialogue, history, answer)
     updates = generate(
@@ -244,7 +250,18 @@ def _echo(body: ResponsesRequest, dialogue: Dialogue) -> dict[str, Any]:
 
 
 async def stored_response(call: Call) -> Response:
-    """Return a stored response."""
+    """Return a stored response.
+
+    Raises:
+        ApiError: It is wanted as a stream, or is not stored.
+    """
+    for name in ("stream", "starting_after"):
+        if call.query_params.get(name, "false").lower() not in ("false", "0"):
+            raise ApiError(
+                "unsupported_parameter",
+                f"{name} is not supported here; a stored response comes as a whole",
+                name,
+            )
     entry = await _stored(call, call.path_params["response_id"])
     return Response(entry.answer, media_type="application/json")
 

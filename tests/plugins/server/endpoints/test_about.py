@@ -1,5 +1,7 @@
 """What the server says of itself."""
 
+from dataclasses import replace
+
 import pytest
 
 from hotshoe import __version__
@@ -26,6 +28,23 @@ def test_several_names_for_the_model(open_http) -> None:
     assert http.post("/v1/completions", prompt="x", model="b/c").json()["model"] == "b/c"
     assert http.post("/v1/completions", prompt="x").json()["model"] == "a"
     assert http.post("/v1/completions", prompt="x", model="demo").status_code == 404
+
+
+def test_a_directory_is_served_under_its_path_too(open_http, engine, tmp_path) -> None:
+    engine.config = replace(engine.config, model=str(tmp_path))
+    http = open_http()
+    assert [card["id"] for card in http.get("/v1/models").json()["data"]] == [tmp_path.name]
+    answer = http.post("/v1/completions", prompt="x", model=str(tmp_path)).json()
+    assert answer["model"] == str(tmp_path)
+    assert http.post("/v1/completions", prompt="x", model="/elsewhere").status_code == 404
+    named = open_http(served_model_name=["a"])
+    assert named.post("/v1/completions", prompt="x", model=str(tmp_path)).status_code == 404
+
+
+def test_ping_is_health(http, engine) -> None:
+    assert [http(method, "/ping").status_code for method in ("GET", "POST")] == [200, 200]
+    engine.error = EngineDeadError("stuck")
+    assert http.get("/ping").status_code == 503
 
 
 def test_health_turns_red_with_the_engine(http, engine) -> None:

@@ -163,3 +163,11 @@ def test_what_cannot_be_done_is_refused(http, body) -> None:
     response = http.post(PATH, **body)
     assert response.status_code == 400, response.text
     assert response.json()["error"]["message"]
+
+
+def test_a_stored_response_is_not_streamed(http) -> None:
+    path = f"/v1/responses/{http.post('/v1/responses', input='x').json()['id']}"
+    assert http.get(f"{path}?stream=false").status_code == 200
+    for name, value in (("stream", "true"), ("starting_after", "3")):
+        error = http.get(f"{path}?{name}={value}").json()["error"]
+        assert (error["code"], error["param"]) == ("unsupported_parameter", name)
