@@ -189,7 +189,8 @@ def test_room_that_goes_while_the_body_comes(http, engine, close, status: int, c
 def test_what_generates_and_nothing_else_asks_for_room(http, engine) -> None:
     fill(http, engine)
     assert {e.path for e in ENDPOINTS if e.generates} == {
-        *("/v1/completions", "/v1/chat/completions", "/v1/responses", "/inference/v1/generate")
+        *("/v1/completions", "/v1/chat/completions", "/v1/responses", "/inference/v1/generate"),
+        "/v1/embeddings",
     }
     assert http.post("/tokenize", prompt="x").status_code == 200
     assert http.get("/v1/models").status_code == 200
