@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from hotshoe.engine.async_engine import AsyncEngine
     from hotshoe.engine.llm import LLM
     from hotshoe.types import (
+        EmbedsPrompt,
         GrammarSpec,
         PoolingParams,
         RequestOutput,
@@ -23,6 +24,7 @@ __version__ = "0.1.0"
 
 _LAZY = {
     "AsyncEngine": "hotshoe.engine.async_engine",
+    "EmbedsPrompt": "hotshoe.types",
     "EngineConfig": "hotshoe.config",
     "GrammarSpec": "hotshoe.types",
     "LLM": "hotshoe.engine.llm",
@@ -36,6 +38,7 @@ _LAZY = {
 __all__ = [
     "LLM",
     "AsyncEngine",
+    "EmbedsPrompt",
     "EngineConfig",
     "GrammarSpec",
     "PoolingParams",

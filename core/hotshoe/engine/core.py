@@ -157,7 +157,7 @@ class EngineCore:
                 f"try again in {self.retry_after_s:.0f} s",
                 self.retry_after_s,
             )
-        labels = (new.priority, new.cache_salt, new.tenant, new.pooling, self._eos)
+        labels = (new.priority, new.cache_salt, new.tenant, new.pooling, new.embeds, self._eos)
         params = new.params
         add: Callable[[Request], None] = self._scheduler.add
         if params.grammar is not None:

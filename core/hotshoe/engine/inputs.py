@@ -17,6 +17,7 @@ from hotshoe.errors import RequestError
 from hotshoe.text.bad_words import bad_word_token_ids
 from hotshoe.text.tokenizer import Tokenizer
 from hotshoe.types import (
+    EmbedsPrompt,
     Pooling,
     PoolingParams,
     Prompt,
@@ -24,6 +25,9 @@ from hotshoe.types import (
     TextPrompt,
     TokensPrompt,
 )
+
+#: Parameters that look at the prompt's token ids, with the values that do not.
+_ABOUT_PROMPT = {"prompt_logprobs": None, "repetition_penalty": 1.0}
 
 MAX_PRIORITY = 2**31 - 1
 MAX_LABEL_CHARS = 1024
@@ -100,6 +104,9 @@ class InputProcessor:
             pooling, params = self._pooled(params), _NOTHING
         elif "generate" not in self._tasks:
             raise RequestError("this model makes embeddings only; it generates no text", "params")
+        embeds = None
+        if isinstance(prompt, EmbedsPrompt):
+            embeds, prompt = self._embeds(prompt, params)
         text, token_ids, salt = self._tokenise(prompt, room=pooling is None)
         _check_label("cache_salt", salt)
         _check_label("tenant", tenant)
@@ -120,6 +127,7 @@ class InputProcessor:
             salt,
             tenant,
             pooling=pooling,
+            embeds=embeds,
         )
         return PreparedRequest(request_id, text, token_ids, params, add)
 
@@ -146,6 +154,21 @@ class InputProcessor:
             )
         return params.over(self._pooling, self._hidden_size)
 
+    def _embeds(self, prompt: EmbedsPrompt, params: SamplingParams) -> tuple[bytes, TokensPrompt]:
+        """Return the rows as little-endian float32, and token ids that stand for them."""
+        if not self._hidden_size:
+            raise RequestError("this engine takes no embeddings", "prompt")
+        from hotshoe.models.embeds import embeds_bytes  # numpy, for those who need it
+
+        rows, count = embeds_bytes(prompt.embeds, self._hidden_size)
+        self._bounded([0] * count, room=False)
+        for name, harmless in _ABOUT_PROMPT.items():
+            if getattr(params, name, harmless) != harmless:
+                raise RequestError(
+                    f"{name} looks at the prompt's token ids, which embeddings have none of", name
+                )
+        return rows, TokensPrompt([0] * count, prompt.cache_salt)
+
     def _require_tokenizer(self) -> Tokenizer:
         if self._tokenizer is None:
             raise RequestError(
@@ -163,7 +186,9 @@ class InputProcessor:
         if isinstance(prompt, TokensPrompt):
             return None, self._bounded(_integers(prompt.token_ids), room), prompt.cache_salt
         raise RequestError(
-            f"a prompt is text, TextPrompt or TokensPrompt, not {type(prompt).__name__}", "prompt"
+            "a prompt is text, TextPrompt, TokensPrompt or EmbedsPrompt, "
+            f"not {type(prompt).__name__}",
+            "prompt",
         )
 
     def _bounded(self, ids: list[int], room: bool) -> list[int]:

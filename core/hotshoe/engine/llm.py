@@ -18,6 +18,7 @@ from hotshoe.plugins import PluginManager
 from hotshoe.slots import Decision
 from hotshoe.text.output_processor import RequestUpdate
 from hotshoe.types import (
+    EmbedsPrompt,
     PoolingParams,
     Prompt,
     RequestOutput,
@@ -355,11 +356,12 @@ class LLM:
 
 def _batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """Return prompts as a list."""
-    if isinstance(prompts, (str, TextPrompt, TokensPrompt)):
+    if isinstance(prompts, (str, TextPrompt, TokensPrompt, EmbedsPrompt)):
         return [prompts]
     if isinstance(prompts, Mapping) or not isinstance(prompts, Iterable):
         raise RequestError(
-            f"prompts are text, TextPrompt, TokensPrompt or a list of these, not {prompts!r}",
+            f"prompts are text, TextPrompt, TokensPrompt, EmbedsPrompt or a list of these, not "
+            f"{prompts!r}",
             "prompt",
         )
     return list(prompts)

@@ -67,7 +67,7 @@ class Add(Struct, array_like=True, tag=True):
     """A request: one sequence for each of `ids`, all from the same prompt.
 
     `ids` are unique among the unfinished sequences of their front end, which numbers its additions
-    upwards from 1.
+    upwards from 1. `pooling` and `embeds` are those of `NewRow`.
     """
 
     ids: list[str]
@@ -78,6 +78,7 @@ class Add(Struct, array_like=True, tag=True):
     tenant: str | None = None
     number: int = 0
     pooling: Pooling | None = None
+    embeds: bytes | None = None
 
 
 class Abort(Struct, array_like=True, tag=True):

@@ -23,7 +23,7 @@ class CachedSequence(Protocol):
 
     Attributes:
         token_ids: All known tokens.
-        cache_salt, tenant: Only sequences with both equal share blocks.
+        cache_salt, tenant, content: Only sequences with all three equal share blocks.
         block_ids: Blocks held, in order; the first `block_size` tokens are in the first one.
         block_hashes: Hashes of the leading full blocks, as far as they were needed yet.
         num_registered_blocks: Leading blocks already offered to the prefix index.
@@ -32,6 +32,7 @@ class CachedSequence(Protocol):
     token_ids: list[int]
     cache_salt: str | None
     tenant: str | None
+    content: str | None
     block_ids: list[int]
     block_hashes: list[bytes]
     num_registered_blocks: int
@@ -55,6 +56,7 @@ class StoredTokens:
     token_ids: list[int]
     cache_salt: str | None = None
     tenant: str | None = None
+    content: str | None = None
     block_ids: list[int] = field(default_factory=list)
     block_hashes: list[bytes] = field(default_factory=list)
     num_registered_blocks: int = 0
@@ -233,5 +235,9 @@ class KVCacheManager:
             hashes.append(self._hasher.block(parent, sequence.token_ids[i * size : (i + 1) * size]))
 
     def _root(self, sequence: CachedSequence) -> bytes:
-        fields = {"salt": sequence.cache_salt, "tenant": sequence.tenant}
+        fields = {
+            "salt": sequence.cache_salt,
+            "tenant": sequence.tenant,
+            "content": sequence.content,
+        }
         return self._hasher.root({k: v for k, v in fields.items() if v is not None})

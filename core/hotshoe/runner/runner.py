@@ -21,6 +21,7 @@ from torch import Tensor
 from hotshoe.layers import ForwardBatch
 from hotshoe.layers.context import Attend
 from hotshoe.models.base import EMBED, GENERATE, Model
+from hotshoe.runner.given import GivenRows
 from hotshoe.runner.graphs import Pieces, Recordings
 from hotshoe.runner.inbox import Inbox
 from hotshoe.runner.pooling import PooledRows, PoolingRows
@@ -171,8 +172,9 @@ class Runner:
         # How many of the most likely tokens to report of a row's prompt; -1 reports nothing.
         self._prompt_widths = np.full(limits.max_num_seqs, -1, np.int32)
         self._pooling = PoolingRows()
-        # Rows of which more is looked at than those hidden states that sample.
-        self._reads_hidden = np.zeros(limits.max_num_seqs, np.bool_)
+        self._given = GivenRows(model.hidden_size, device)
+        # Rows that give embeddings, or of which more is looked at than the states that sample.
+        self._special = np.zeros(limits.max_num_seqs, np.bool_)
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> RunningStep:
@@ -182,7 +184,9 @@ class Runner:
             width = new.params.prompt_logprobs
             self._prompt_widths[new.row] = -1 if width is None else width
             self._pooling.set_row(new)
-            self._reads_hidden[new.row] = width is not None or new.pooling is not None
+            self._given.set_row(new)
+            special = (width, new.pooling, new.embeds)
+            self._special[new.row] = any(value is not None for value in special)
         self._sampler.set_masks(plan.mask_rows, plan.masks)
         return self._run(plan.step_id, self._rows.advance(plan))
 
@@ -264,10 +268,11 @@ class Runner:
         return padding_inputs(lengths, limits.max_num_seqs, self._padding_slot, limits.block_size)
 
     def _run(self, step_id: int, inputs: StepInputs) -> RunningStep:
-        if self._reads_hidden[inputs.rows].any():
+        if self._special[inputs.rows].any():
             judging, pooling = self._judging(inputs), self._pooling.among(inputs)
-            if judging or pooling:
-                return self._run_reading(step_id, inputs, judging, pooling)
+            given = self._given.among(inputs)
+            if judging or pooling or given:
+                return self._run_special(step_id, inputs, judging, pooling, given)
         inputs, replay = self._recorded(inputs)
         staged, in_place = self._stage(inputs)
         if replay is not None and in_place:
@@ -279,17 +284,24 @@ class Runner:
         tensors = [*sampled.tensors] if sampled is not None else []
         return RunningStep(step_id, sampled, [], self._transfer.download(tensors))
 
-    def _run_reading(
+    def _run_special(
         self,
         step_id: int,
         whole: StepInputs,
         judging: list[tuple[int, int, int, int]],
         pooling: list[int],
+        given: list[tuple[slice, Tensor]],
     ) -> RunningStep:
-        """Run a step of which more hidden states are looked at than those that sample."""
+        """Run a step with embeddings, or with more hidden states looked at than those that sample.
+
+        Args:
+            judging: From `_judging`.
+            pooling: From `PoolingRows.among`.
+            given: From `GivenRows.among`.
+        """
         inputs = self._pooling.without(whole) if pooling else whole
         staged, _ = self._stage(inputs)
-        hidden = self._forward(inputs, staged, every=True)
+        hidden = self._forward(inputs, staged, every=True, given=given)
         prompts = self._judge(judging, hidden)
         pooled = self._pooling.take(whole, pooling, hidden, self._vectors)
         sampling = hidden[staged.sample_at]
@@ -346,7 +358,13 @@ class Runner:
             self._flat_tokens.index_copy_(0, staged.token_put_index, staged.token_put_values)
         return staged, in_place
 
-    def _forward(self, inputs: StepInputs, staged: StagedInputs, every: bool) -> Tensor:
+    def _forward(
+        self,
+        inputs: StepInputs,
+        staged: StagedInputs,
+        every: bool,
+        given: Sequence[tuple[slice, Tensor]] = (),
+    ) -> Tensor:
         """Return hidden states of every token of a step, or of those that sample."""
         every = every or len(inputs.sample_at) == inputs.num_tokens
         own = slice(inputs.num_tokens)
@@ -355,8 +373,10 @@ class Runner:
             attention=self._attention(inputs, staged),
             outputs_at=None if every else staged.sample_at,
         )
-        ids = self._flat_tokens[staged.token_index[own]]
-        return self._model.forward(self._model.embed(ids), batch)
+        hidden = self._model.embed(self._flat_tokens[staged.token_index[own]])
+        for places, rows in given:
+            hidden[places] = self._model.scale_embeddings(rows.to(hidden.dtype))
+        return self._model.forward(hidden, batch)
 
     def _attention(self, inputs: StepInputs, staged: StagedInputs) -> AttentionMetadata:
         """Describe a step to attention, without tokens of no request."""

@@ -4,6 +4,7 @@ Written by the scheduler alone, except for the three block fields, which the KV 
 writes. It refers to nothing that refers back to it, so a finished request is freed at once.
 """
 
+import hashlib
 from dataclasses import InitVar, dataclass, field
 
 from hotshoe.types.outputs import TokenLogprobs
@@ -25,8 +26,10 @@ class Request:
         tenant: Whose request this is.
         pooling: What it wants instead of tokens; then nothing is sampled, and it ends with its
             prompt.
+        embeds: Rows that the first token ids stand for, as in `NewRow`.
         eos_token_ids: The model's end-of-sequence ids; they end the request unless
             `params.ignore_eos`.
+        content: Names what token ids do not: only requests of equal content share prefixes.
         max_total_tokens: Length at which the request ends.
         order: Sort key of service and, reversed, of preemption.
         row: Its row while it runs; None while it waits, be it anew or again.
@@ -54,7 +57,9 @@ class Request:
     cache_salt: str | None = None
     tenant: str | None = None
     pooling: Pooling | None = None
+    embeds: bytes | None = None
     eos_token_ids: InitVar[frozenset[int]] = frozenset()
+    content: str | None = field(init=False, default=None)
     stop_token_ids: frozenset[int] = field(init=False)
     num_prompt_tokens: int = field(init=False)
     max_total_tokens: int = field(init=False, default=0)
@@ -79,6 +84,8 @@ class Request:
     def __post_init__(self, eos_token_ids: frozenset[int]) -> None:
         self.token_ids = list(self.token_ids)
         self.num_prompt_tokens = len(self.token_ids)
+        if self.embeds is not None:
+            self.content = hashlib.sha256(self.embeds).hexdigest()
         self.stop_token_ids = frozenset(self.params.stop_token_ids)
         if not self.params.ignore_eos:
             self.stop_token_ids |= eos_token_ids

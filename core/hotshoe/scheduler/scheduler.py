@@ -392,9 +392,8 @@ class Scheduler:
         request.num_computed_tokens = start
         tokens, blocks = request.token_ids.copy(), request.block_ids.copy()
         length, params = request.num_prompt_tokens, request.params
-        step.plan.new_rows.append(
-            NewRow(row, tokens, length, start, blocks, params, request.seed, request.pooling)
-        )
+        more = (request.seed, request.pooling, request.embeds)
+        step.plan.new_rows.append(NewRow(row, tokens, length, start, blocks, params, *more))
         return self._book(request, row, stop, step)
 
     def _book(self, request: Request, row: int, stop: int, step: _Step) -> int:

@@ -7,13 +7,14 @@ milliseconds. No behaviour beyond validation lives here.
 from hotshoe.types.grammar import GrammarSpec
 from hotshoe.types.outputs import FinishReason, TokenLogprobs, TokenOutput
 from hotshoe.types.pooling import Pooling, PoolingParams
-from hotshoe.types.prompts import Prompt, TextPrompt, TokensPrompt
+from hotshoe.types.prompts import EmbedsPrompt, Prompt, TextPrompt, TokensPrompt
 from hotshoe.types.results import CompletionOutput, RequestOutput, RequestTiming
 from hotshoe.types.sampling_params import SamplingParams
 from hotshoe.types.steps import FinishedStep, NewRow, StepHandle, StepPlan, StepResult
 
 __all__ = [
     "CompletionOutput",
+    "EmbedsPrompt",
     "FinishReason",
     "FinishedStep",
     "GrammarSpec",

@@ -1,7 +1,8 @@
-"""What a caller may ask the engine to continue: text or token ids."""
+"""What a caller may ask the engine to continue: text, token ids or embeddings."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,4 +21,18 @@ class TokensPrompt:
     cache_salt: str | None = None
 
 
-Prompt = str | TextPrompt | TokensPrompt
+@dataclass(frozen=True, slots=True, eq=False)
+class EmbedsPrompt:
+    """Rows to be used in place of those of the embedding's table.
+
+    Attributes:
+        embeds: [num_tokens, hidden_size], an array or tensor of floating point in host memory,
+            finite. The model scales it as it scales rows of its table.
+        cache_salt: Separates prefix-cache tenants.
+    """
+
+    embeds: Any
+    cache_salt: str | None = None
+
+
+Prompt = str | TextPrompt | TokensPrompt | EmbedsPrompt

@@ -21,6 +21,7 @@ class NewRow:
 
     `token_ids` are all known tokens (prompt, then generated); the first `num_computed_tokens` of
     them are already in the KV cache; `block_ids` cover what this step writes and all before it.
+    `embeds` holds little-endian float32 [n, hidden_size]: the first n token ids stand for its rows.
     With `pooling`, the row makes a vector where another would sample its first token, and ends.
     """
 
@@ -32,6 +33,7 @@ class NewRow:
     params: SamplingParams
     seed: int
     pooling: Pooling | None = None
+    embeds: bytes | None = None
 
 
 @dataclass(slots=True)

@@ -7,14 +7,19 @@ tokenising run in threads, so that a long prompt does not hold up the streams of
 from __future__ import annotations
 
 import asyncio
+import base64
+import io
+import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
+
 from hotshoe.errors import RequestError
 from hotshoe.text.tokenizer import Tokenizer
-from hotshoe.types import TokensPrompt
+from hotshoe.types import EmbedsPrompt, TokensPrompt
 
 T = TypeVar("T")
 NUM_THREADS = 2
@@ -22,14 +27,20 @@ NUM_THREADS = 2
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A prompt for the engine; `text` is empty when it came as token ids."""
+    """A prompt for the engine; `text` is empty when it came as token ids.
+
+    Where it came as `embeds`, token ids only stand for their rows.
+    """
 
     token_ids: list[int]
     text: str = ""
+    embeds: Any = None
 
     @property
-    def prompt(self) -> TokensPrompt:
+    def prompt(self) -> TokensPrompt | EmbedsPrompt:
         """What the engine takes."""
+        if self.embeds is not None:
+            return EmbedsPrompt(self.embeds)
         return TokensPrompt(self.token_ids)
 
 
@@ -91,6 +102,14 @@ class Renderer:
             return Rendered(list(prompt))
         return await self._in_thread(lambda: self._encode(prompt, add_special_tokens))
 
+    async def embeds(self, encoded: str) -> Rendered:
+        """Read prompt embeddings.
+
+        Raises:
+            RequestError: They are malformed.
+        """
+        return await self._in_thread(lambda: read_embeds(encoded))
+
     async def decode(self, token_ids: Sequence[int], skip_special_tokens: bool) -> str:
         """Return the text of token ids, unknown ones left out."""
         tokenizer = self.tokenizer
@@ -120,3 +139,39 @@ class Renderer:
 
     def _encode(self, text: str, add_special_tokens: bool) -> Rendered:
         return Rendered(self.tokenizer.encode(text, add_special_tokens=add_special_tokens), text)
+
+
+def read_embeds(encoded: str) -> Rendered:
+    """Read base64 of a NumPy file (.npy) with an array [num_tokens, hidden_size].
+
+    Raises:
+        RequestError: It is no such file, or holds objects, which would be unpickled.
+    """
+    try:
+        data = base64.b64decode(encoded, validate=True)
+        if data[:2] == b"PK":
+            raise ValueError("a file of torch.save or numpy.savez is never unpacked")
+        rows = _read_array(data)
+    except (ValueError, TypeError, SyntaxError) as error:
+        raise RequestError(
+            "prompt_embeds is base64 of a file that numpy.save writes, [num_tokens, hidden_size] "
+            f"of floating point: {error}",
+            "prompt_embeds",
+        ) from None
+    return Rendered([0] * (len(rows) if rows.ndim else 0), embeds=rows)
+
+
+def _read_array(data: bytes) -> Any:
+    """Return the array of a NumPy file, a view; its size is checked before it is believed."""
+    file = io.BytesIO(data)
+    version = np.lib.format.read_magic(file)
+    read = {(1, 0): np.lib.format.read_array_header_1_0}.get(
+        version, np.lib.format.read_array_header_2_0
+    )
+    shape, in_columns, dtype = read(file)
+    if dtype.hasobject:
+        raise ValueError("it holds objects, which are never unpickled")
+    if math.prod(shape) * dtype.itemsize != len(data) - file.tell():
+        raise ValueError("its shape does not match its size")
+    flat = np.frombuffer(data, dtype, offset=file.tell())
+    return flat.reshape(shape, order="F" if in_columns else "C")

@@ -16,6 +16,7 @@ class Sequence:
     token_ids: list[int]
     cache_salt: str | None = None
     tenant: str | None = None
+    content: str | None = None
     block_ids: list[int] = field(default_factory=list)
     block_hashes: list[bytes] = field(default_factory=list)
     num_registered_blocks: int = 0

@@ -27,7 +27,14 @@ from hotshoe.platform import DeviceFacts
 from hotshoe.plugins import PluginManager
 from hotshoe.text.output_processor import OutputProcessor
 from hotshoe.text.tokenizer import Tokenizer
-from hotshoe.types import FinishReason, PoolingParams, SamplingParams, TokenLogprobs, TokenOutput
+from hotshoe.types import (
+    EmbedsPrompt,
+    FinishReason,
+    PoolingParams,
+    SamplingParams,
+    TokenLogprobs,
+    TokenOutput,
+)
 from hotshoe_demo import MODEL
 from hotshoe_server.app import create_app
 from hotshoe_server.config import ServerConfig
@@ -110,7 +117,8 @@ class ScriptedEngine:
                 raise RequestError(f"{name} is too large", name)
         outputs = OutputProcessor(self.tokenizer)
         children = [f"{request_id}#{i}" for i in range(params.n)] if params.n > 1 else [request_id]
-        outputs.add(request_id, None, list(prompt.token_ids), params, children)
+        ids = [0] * len(prompt.embeds) if isinstance(prompt, EmbedsPrompt) else prompt.token_ids
+        outputs.add(request_id, None, list(ids), params, children)
         tokens = [] if self.tokenizer is None else self.tokenizer.encode(self.reply, False)
         finished = False
         try:

@@ -35,9 +35,10 @@ async def complete(call: Call, body: CompletionRequest) -> Response | Completion
     grammar = bounded_grammar(server, text_form(body.response_format, body.structured_outputs))
     defaults = server.client.info.sampling_defaults
     params = body.params(defaults, **({} if grammar is None else {"grammar": grammar}))
-    prompts = body.prompts()
-    check_count(server, len(prompts) * params.n)
-    rendered = [await server.renderer.prompt(p, body.add_special_tokens) for p in prompts]
+    prompts, embeds = body.prompts(), body.embeds()
+    check_count(server, (len(prompts) + len(embeds)) * params.n)
+    rendered = [await server.renderer.embeds(encoded) for encoded in embeds]
+    rendered += [await server.renderer.prompt(p, body.add_special_tokens) for p in prompts]
     completion = Completion(call, body, params, rendered, model)
     if body.stream:
         return await open_stream(completion.events())

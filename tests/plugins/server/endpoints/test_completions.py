@@ -1,7 +1,10 @@
 """`/v1/completions` over a scripted engine: prompts, echo, log probabilities, streams."""
 
+import base64
+import io
 from typing import Any
 
+import numpy as np
 import pytest
 
 PATH = "/v1/completions"
@@ -196,3 +199,55 @@ def test_usage_in_every_chunk_when_asked(http, path: str) -> None:
     counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
     assert counts == sorted(counts)
     assert 0 < counts[0] < counts[-1]
+
+
+def npy(array) -> str:
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=array.dtype == object)
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def test_prompt_embeddings_come_before_prompts(http, engine) -> None:
+    rows = np.arange(6, dtype=np.float32).reshape(3, 2)
+    answer = http.post(PATH, prompt_embeds=[npy(rows), npy(rows[:1])], prompt=[5, 6]).json()
+    assert [c["text"] for c in answer["choices"]] == ["Hello there"] * 3
+    first, second, third = (r.prompt for r in engine.requests)
+    np.testing.assert_array_equal(first.embeds, rows)
+    np.testing.assert_array_equal(second.embeds, rows[:1])
+    assert third.token_ids == [5, 6]
+    assert answer["usage"]["prompt_tokens"] == 3 + 1 + 2
+
+
+HUGE = io.BytesIO()
+np.lib.format.write_array_header_1_0(
+    HUGE, {"descr": "<f4", "fortran_order": False, "shape": (2**40, 2**20)}
+)
+HUGE = HUGE.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("?", "base64"),
+        ("", "numpy.save"),
+        (base64.b64encode(b"PK\3\4rest").decode(), "never unpacked"),
+        (base64.b64encode(b"\x80\x04K\x01.").decode(), "numpy.save"),
+        (npy(np.array([{}], dtype=object)), "numpy.save"),
+        (npy(np.ones((3, 4), np.float32))[:-8], "does not match its size"),
+        (npy(np.ones((3, 4), np.float32)).replace(npy(np.ones((3, 4)))[:1], "A", 1), "numpy.save"),
+        (base64.b64encode(HUGE).decode(), "does not match its size"),
+    ],
+)
+def test_malformed_prompt_embeddings_are_named(http, engine, value, words) -> None:
+    response = http.post(PATH, prompt_embeds=[value])
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["param"] == "prompt_embeds" and words in error["message"]
+    assert engine.requests == []
+
+
+def test_prompt_or_embeddings(http) -> None:
+    assert http.post(PATH).json()["error"]["param"] == "prompt"
+    rows = npy(np.ones((1, 2), np.float32))
+    assert http.post(PATH, prompt_embeds=rows, prompt=None).status_code == 200
+    assert http.post(PATH, prompt_embeds=rows, echo=True).json()["error"]["param"] == "echo"
