@@ -1,4 +1,4 @@
-"""Chat templates of model directories, rendered in a sandbox.
+"""Chat templates of model directories, rendered in a sandbox that bounds their work.
 
 The Jinja dialect is that of the Hugging Face `transformers` library: the same whitespace rules,
 filters and globals. Templates come from the model directory only, never from a request. Used by
@@ -26,9 +26,11 @@ def render(source: str, variables: Mapping[str, Any]) -> str:
         CheckpointError: The template itself is malformed.
         RequestError: The template refuses these messages or cannot handle them.
     """
+    from hotshoe.text.template_limits import METER, Meter
+
     template = _compile(source)
     try:
-        return template.render(**variables)
+        return template.render({**variables, METER: Meter()})
     except Exception as error:
         # Templates compute with request data, so any exception may come out of one.
         raise RequestError(
@@ -47,6 +49,9 @@ def _compile(source: str) -> Template:
         raise CheckpointError(
             f"the model's chat template is malformed in line {error.lineno}: {error.message}"
         ) from error
+    except (SyntaxError, RecursionError, ValueError, MemoryError) as error:  # of deep nesting
+        cause = error or type(error).__name__
+        raise CheckpointError(f"the model's chat template cannot be compiled: {cause}") from error
 
 
 @lru_cache(maxsize=1)
@@ -54,7 +59,8 @@ def _environment() -> Environment:
     from jinja2 import nodes
     from jinja2.ext import Extension
     from jinja2.parser import Parser
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    from hotshoe.text.template_limits import BoundedEnvironment
 
     class Generation(Extension):
         """`{% generation %}` marks what the assistant wrote, for training; here it is only text."""
@@ -66,10 +72,11 @@ def _environment() -> Environment:
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
             return nodes.Scope(body, lineno=lineno)
 
-    environment = ImmutableSandboxedEnvironment(
+    environment = BoundedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
     )
     environment.filters["tojson"] = _to_json
+    environment.bound_filters()
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
     return environment

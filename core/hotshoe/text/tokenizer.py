@@ -27,7 +27,7 @@ TEMPLATES = "additional_chat_templates"
 #: Files that `transformers` may read where there is no tokenizer.json.
 OTHER_FILES = ("*.json", "*.model", "*.tiktoken", "*.txt", "*.jinja")
 #: The longest tokenizer.json and the longest template that are read.
-MAX_TOKENIZER_BYTES, MAX_TEMPLATE_BYTES = 256 * MIB, 4 * MIB
+MAX_TOKENIZER_BYTES, MAX_TEMPLATE_BYTES = 256 * MIB, 1 * MIB
 _NAMED_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
