@@ -15,12 +15,12 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from hotshoe.config import EngineConfig
-from hotshoe.engine.client import EngineInfo, EngineStats, PauseMode
+from hotshoe.engine.client import EngineInfo, EngineStats, PauseMode, SleepMode
 from hotshoe.engine.inputs import InputProcessor
 from hotshoe.engine.link import Link, runs_here
 from hotshoe.engine.mailbox import Mailbox
@@ -42,6 +42,9 @@ from hotshoe.plugins import PluginManager
 from hotshoe.text.output_processor import OutputProcessor, RequestUpdate
 from hotshoe.text.tokenizer import Tokenizer
 from hotshoe.types import FinishReason, PoolingParams, Prompt, SamplingParams, TokenOutput
+
+if TYPE_CHECKING:
+    from hotshoe.loader.sources import Weights
 
 NUM_TOKENISERS = 2
 DEADLINE = "deadline"
@@ -243,9 +246,20 @@ class AsyncEngine:
         """See `EngineClient.resume`."""
         await self._call("resume")
 
-    async def sleep(self, level: int = 0) -> None:
+    async def sleep(self, level: int = 1, mode: SleepMode = "keep") -> None:
         """See `EngineClient.sleep`."""
-        await self._call("sleep", level=level)
+        await self._call("sleep", level=level, mode=mode)
+
+    async def update_weights(self, weights: Weights) -> None:
+        """See `EngineClient.update_weights`."""
+        from hotshoe.loader.shared import shared_weights  # needs torch
+
+        loop, sharing = self._bind(), shared_weights(weights)
+        path = await loop.run_in_executor(self._pool, sharing.__enter__)
+        try:
+            await self._call("update_weights", path=path)
+        finally:
+            sharing.__exit__(None, None, None)
 
     async def wake_up(self, tags: Iterable[str] | None = None) -> None:
         """See `EngineClient.wake_up`."""

@@ -15,11 +15,13 @@ from hotshoe.platform import Change, DeviceFacts
 from hotshoe.types.pooling import Pooling
 
 if TYPE_CHECKING:
+    from hotshoe.loader.sources import Weights
     from hotshoe.text.output_processor import RequestUpdate
     from hotshoe.text.tokenizer import Tokenizer
     from hotshoe.types import PoolingParams, Prompt, SamplingParams
 
 PauseMode = Literal["abort", "wait", "keep"]
+SleepMode = Literal["keep", "wait", "abort"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,27 +230,49 @@ class EngineClient(Protocol):
         """Go on after `pause`; harmless otherwise."""
         ...
 
-    async def sleep(self, level: int = 0) -> None:
-        """Freeze all requests and give memory back until `wake_up`.
+    async def sleep(self, level: int = 1, mode: SleepMode = "keep") -> None:
+        """Give memory back until `wake_up`; requests are queued meanwhile.
 
         Args:
-            level: 0 keeps everything; 2 drops weights and KV cache, and waking reads the
-                checkpoint again. 1, which would move the weights to host memory, is not offered.
+            level: 0 keeps everything and only runs nothing. 1 drops the KV cache and moves the
+                weights to host memory; where they are there already, they stay. 2 drops both, and
+                waking reads the checkpoint again, so what `update_weights` brought is lost.
+            mode: What becomes of unfinished requests: "keep" freezes them, and computes them anew
+                where the cache was dropped; "wait" lets them finish first; "abort" ends them.
 
         Raises:
-            RequestError: The level is unknown or not offered.
+            RequestError: Level or mode are unknown, or the worker does not offer the level.
         """
         ...
 
     async def wake_up(self, tags: Iterable[str] | None = None) -> None:
-        """Take back what `sleep` gave away; when all is back, go on.
+        """Take back what `sleep` gave away; when all is back, go on. Harmless if nothing sleeps.
 
         Args:
-            tags: Some of "weights" and "kv_cache" (level 2) or "scheduling" (level 0);
+            tags: Some of "weights" and "kv_cache" (levels 1 and 2) or "scheduling" (level 0);
                 default: all.
 
         Raises:
             RequestError: A tag is unknown, or the cache would come before the weights.
+        """
+        ...
+
+    async def update_weights(self, weights: Weights) -> None:
+        """Replace weights in place between two steps, all that are given or none.
+
+        Cached prefixes are forgotten, and running requests are computed anew with the new weights.
+        An engine process that is started anew reads the checkpoint again.
+
+        Args:
+            weights: A directory or file of the engine's host, or names and tensors, which pass
+                through shared memory. Some or all of the checkpoint's tensors; those that an
+                operation holds stacked, such as q, k and v, come together.
+
+        Raises:
+            CheckpointError: A name, shape or type is wrong, or others are missing; nothing has
+                changed.
+            RequestError: The weights sleep, or the worker cannot replace them.
+            EngineDeadError: Only part of them could be written.
         """
         ...
 

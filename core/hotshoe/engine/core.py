@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -18,6 +19,14 @@ from hotshoe.config import EngineConfig
 from hotshoe.engine.client import EngineStats, PauseMode
 from hotshoe.engine.kv_exchange import KVExchange
 from hotshoe.engine.messages import Add
+from hotshoe.engine.rest import (
+    SLEEP_LEVELS,
+    check_sleep,
+    fall_asleep,
+    replace_weights,
+    tags_to_wake,
+    wake,
+)
 from hotshoe.engine.seeds import Seeds
 from hotshoe.engine.setup import EngineSetup
 from hotshoe.errors import (
@@ -28,6 +37,7 @@ from hotshoe.errors import (
     MemoryLimitError,
     QueueFullError,
     RequestError,
+    UserError,
 )
 from hotshoe.executor import KVWorker, ProfiledWorker, Worker, WorkerInfo
 from hotshoe.grammar.backends import GrammarBackends
@@ -37,11 +47,9 @@ from hotshoe.types import StepHandle, StepPlan, TokenOutput
 
 if TYPE_CHECKING:
     from hotshoe.grammar.constraints import Constraints
+    from hotshoe.loader.sources import Weights
 
 PAUSE_MODES = ("abort", "wait", "keep")
-#: What each sleep level puts to sleep; the names are the tags of `wake_up`.
-SLEEP_LEVELS = {0: ("scheduling",), 2: ("weights", "kv_cache")}
-TAGS = ("scheduling", "weights", "kv_cache")
 #: How long a step waits for grammars to be compiled when it has nothing else to do.
 GRAMMAR_WAIT_S = 0.005
 
@@ -90,6 +98,7 @@ class EngineCore:
         self._failure: BaseException | None = None
         self._pause: PauseMode | None = None
         self._asleep: set[str] = set()
+        self._is_quiet = False
         self._num_steps = 0
         self._last_step_s = 0.0
         self._last_step_tokens = 0
@@ -139,7 +148,7 @@ class EngineCore:
 
     @property
     def _frozen(self) -> bool:
-        return self._pause == "keep" or bool(self._asleep)
+        return self._pause == "keep" or self._is_quiet or bool(self._asleep)
 
     def add(self, new: Add) -> None:
         """Queue a request, all its sequences or none.
@@ -288,12 +297,20 @@ class EngineCore:
             )
         self._pause = mode
         self._scheduler.hold()
-        return self._finish_steps() if self._frozen else []
+        return self.quiesce() if self._frozen else []
 
     def resume(self) -> None:
         """Go on after `pause`."""
         self._pause = None
         self._scheduler.release()
+
+    def check_sleep(self, level: int, mode: str) -> None:
+        """Refuse a sleep that cannot be, before requests are ended for it.
+
+        Raises:
+            RequestError: Level or mode are unknown, or the level is not offered.
+        """
+        check_sleep(level, mode, self._worker)
 
     def sleep(self, level: int) -> list[TokenOutput]:
         """Freeze the unfinished requests and give memory back, as `EngineClient.sleep` says.
@@ -302,20 +319,15 @@ class EngineCore:
             What steps that were under way brought.
 
         Raises:
-            RequestError: The level is unknown, or not offered.
+            RequestError: The level is unknown, or not offered; nothing has changed.
         """
-        if level not in SLEEP_LEVELS:
-            known = ", ".join(map(str, SLEEP_LEVELS))
-            why = ": no worker can move its weights to host memory" if level == 1 else ""
-            raise RequestError(
-                f"sleep level {level} is not offered{why}; use one of {known}", "level"
-            )
-        self._asleep |= set(SLEEP_LEVELS[level])
-        outputs = self._finish_steps()
-        if level == 2 and self._worker is not None:
+        check_sleep(level, "keep", self._worker)
+        outputs = self.quiesce()
+        wide_awake = "weights" not in self._asleep
+        if self._worker is not None and (level == 2 or (level == 1 and wide_awake)):
+            self._worker = fall_asleep(self._worker, level)
             self._scheduler.reset_prefix_cache()
-            self._worker.close()
-            self._worker = None
+        self._asleep |= set(SLEEP_LEVELS[level])
         return outputs
 
     def wake_up(self, tags: Iterable[str] | None = None) -> None:
@@ -325,25 +337,35 @@ class EngineCore:
             RequestError: A tag is unknown, or the cache would come before the weights.
             EngineDeadError: The weights could not be loaded again; the cause is chained.
         """
-        wanted = set(TAGS if tags is None else tags)
-        if wanted - set(TAGS):
-            unknown = sorted(map(str, wanted - set(TAGS)))
-            raise RequestError(f"unknown tag {unknown[0]}; known are {', '.join(TAGS)}", "tags")
-        missing = self._asleep & wanted
-        if "kv_cache" in missing and "weights" in self._asleep - missing:
-            raise RequestError("wake up the weights before or with the kv_cache", "tags")
-        try:
-            if "weights" in missing:
-                self._worker = self.setup.create_worker()
-                self._worker.load()
-            if "kv_cache" in missing:
-                assert self._worker is not None
-                self._worker.allocate_cache(self.num_blocks)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            self._fail(error)
+        missing = tags_to_wake(tags, self._asleep)
+        create = self.setup.create_worker
+        with self._or_dead():
+            self._worker = wake(self._worker, missing, create, self.num_blocks)
         self._asleep -= missing
+
+    def update_weights(self, weights: Weights) -> None:
+        """Replace weights between steps, as `EngineClient.update_weights` says.
+
+        Raises:
+            RequestError: A step is under way, the weights sleep, or cannot be replaced.
+            CheckpointError: They do not fit; nothing has changed.
+            EngineDeadError: Only part of them could be written; the cause is chained.
+        """
+        if self._in_flight:
+            raise RequestError("weights are replaced between steps; call quiesce first")
+        with self._or_dead((UserError,)):
+            replace_weights(self._worker, self._asleep, weights)
+        self._scheduler.reset_prefix_cache()
+
+    @contextmanager
+    def _or_dead(self, harmless: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
+        """End the engine where something fails that has no way back."""
+        try:
+            yield
+        except BaseException as error:
+            if isinstance(error, (KeyboardInterrupt, *harmless)):
+                raise
+            self._fail(error)
 
     def reset_prefix_cache(self, reset_running: bool = False) -> bool:
         """Forget cached prefixes; False if requests run and may not be computed anew."""
@@ -406,11 +428,15 @@ class EngineCore:
             )
         return self._constraints
 
-    def _finish_steps(self) -> list[TokenOutput]:
-        """Finish the steps in flight; call it while frozen, so that none is started."""
+    def quiesce(self) -> list[TokenOutput]:
+        """Finish the steps in flight, start none, and return what they brought."""
         outputs: list[TokenOutput] = []
-        while self._in_flight:
-            outputs += self.step()
+        self._is_quiet = True
+        try:
+            while self._in_flight:
+                outputs += self.step()
+        finally:
+            self._is_quiet = False
         return outputs
 
     def _fail(self, error: BaseException) -> NoReturn:

@@ -97,6 +97,10 @@ class Engine:
         """
         return self._take(self.core.sleep(level))
 
+    def quiesce(self) -> list[RequestUpdate]:
+        """Finish the steps under way; return what requests gained by it."""
+        return self._take(self.core.quiesce())
+
     def _take(self, outputs: Sequence[TokenOutput]) -> list[RequestUpdate]:
         updates, stopped = self._outputs.process(outputs)
         if stopped:

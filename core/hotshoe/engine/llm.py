@@ -7,10 +7,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from hotshoe.config import EngineConfig
-from hotshoe.engine.client import EngineStats, PauseMode
+from hotshoe.engine.client import EngineStats, PauseMode, SleepMode
 from hotshoe.engine.engine import Engine
 from hotshoe.errors import ConfigError, EngineError, RequestError
 from hotshoe.platform import Change
@@ -26,6 +26,9 @@ from hotshoe.types import (
     TextPrompt,
     TokensPrompt,
 )
+
+if TYPE_CHECKING:
+    from hotshoe.loader.sources import Weights
 
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]]
@@ -259,13 +262,32 @@ class LLM:
         """Go on after `pause`; harmless otherwise."""
         self.engine.core.resume()
 
-    def sleep(self, level: int = 0) -> None:
+    def sleep(self, level: int = 1, mode: SleepMode = "keep") -> None:
         """Give memory back until `wake_up`; see `EngineClient.sleep`.
 
         Raises:
-            RequestError: The level is unknown or not offered.
+            RequestError: Level or mode are unknown, or the level is not offered.
         """
-        self._keep(self.engine.sleep(level))
+        self.engine.core.check_sleep(level, mode)
+        pauses = mode != "keep" and not self.is_paused
+        if pauses:
+            self.pause("wait" if mode == "wait" else "abort", clear_cache=False)
+        try:
+            self._keep(self.engine.quiesce())
+            self._keep(self.engine.sleep(level))
+        finally:
+            if pauses:
+                self.resume()  # sleep holds requests back from now on
+
+    def update_weights(self, weights: Weights) -> None:
+        """Replace weights in place; see `EngineClient.update_weights`.
+
+        Raises:
+            CheckpointError: They do not fit; nothing has changed.
+            RequestError: The weights sleep, or the worker cannot replace them.
+        """
+        self._keep(self.engine.quiesce())
+        self.engine.core.update_weights(weights)
 
     def wake_up(self, tags: Iterable[str] | None = None) -> None:
         """Take back what `sleep` gave away; see `EngineClient.wake_up`.

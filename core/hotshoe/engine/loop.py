@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from hotshoe.engine.client import EngineInfo, EngineStats, PauseMode
+from hotshoe.engine.client import EngineInfo, EngineStats, PauseMode, SleepMode
 from hotshoe.engine.core import EngineCore
 from hotshoe.engine.messages import (
     Abort,
@@ -106,20 +106,25 @@ class EngineLoop:
         self._last_adds: dict[int, int] = {}  # number of each front end's last addition
         self._has_added = False  # since the state was told
         self._stopping = threading.Event()
-        # Calls of `pause` that wait for the core to be quiet: front end, number, clear the cache.
-        self._pausing: list[tuple[int, int, bool]] = []
+        # Calls that wait for the core to be quiet: front end, number, and what is to be done then.
+        self._pausing: list[tuple[int, int, Callable[[], object]]] = []
         self._handlers: dict[type, Callable[[int, Any], None]] = {
             Hello: self._hello,
             Add: self._add,
             Abort: self._abort,
             Call: self._call,
         }
+        # Verbs that return what remains to be done once the core is quiet.
+        self._waiting_verbs: dict[str, Callable[..., Callable[[], object]]] = {
+            "pause": self._pause,
+            "sleep": self._sleep,
+        }
         self._verbs: dict[str, Callable[..., Any]] = {
             "stats": self._stats,
             "abort_everywhere": self._abort_everywhere,
             "resume": self._resume,
-            "sleep": self._sleep,
             "wake_up": core.wake_up,
+            "update_weights": self._update_weights,
             "reset_prefix_cache": core.reset_prefix_cache,
             "start_profile": core.start_profile,
             "stop_profile": core.stop_profile,
@@ -192,10 +197,8 @@ class EngineLoop:
         """Answer what waited for quiet, and tell everybody what has changed."""
         if self._pausing and not self._core.has_work():
             calls, self._pausing = self._pausing, []
-            if any(clear_cache for _, _, clear_cache in calls):
-                self._core.reset_prefix_cache(reset_running=True)
-            for peer, number, _ in calls:
-                self._reply(peer, Reply(number))
+            for peer, number, finish in calls:
+                self._answer(peer, number, finish)
         self._announce()
 
     def _announce(self) -> None:
@@ -259,12 +262,24 @@ class EngineLoop:
             self._core.abort((request_id,))
 
     def _call(self, peer: int, call: Call) -> None:
-        reply = Reply(call.number)
+        waiting = self._waiting_verbs.get(call.verb)
+        if waiting is None:
+            self._answer(peer, call.number, lambda: self._verbs[call.verb](**call.arguments))
+            return
         try:
-            if call.verb == "pause":
-                self._pause(peer, call.number, **call.arguments)
-                return
-            reply.result = self._verbs[call.verb](**call.arguments)
+            finish = waiting(**call.arguments)
+        except EngineDeadError:
+            raise
+        except Exception as error:
+            self._reply(peer, Reply(call.number, error=WireError.wrap(error)))
+        else:
+            self._pausing.append((peer, call.number, finish))
+
+    def _answer(self, peer: int, number: int, work: Callable[[], object]) -> None:
+        """Do what was asked for, and reply."""
+        reply = Reply(number)
+        try:
+            reply.result = work()
         except EngineDeadError:
             raise
         except Exception as error:  # the caller's mistake; the engine goes on
@@ -278,14 +293,49 @@ class EngineLoop:
         """Let every front end abort requests: only they know which sequences these have."""
         self._port.broadcast(Unwanted(request_ids))
 
-    def _pause(self, peer: int, number: int, mode: PauseMode, clear_cache: bool) -> None:
-        """Begin to pause; `_settle` replies when the core is quiet."""
+    def _pause(self, mode: PauseMode, clear_cache: bool) -> Callable[[], object]:
+        """Begin to pause; return what remains once the core is quiet."""
         self._emit(self._timed(lambda: self._core.pause(mode)))
         if mode == "abort":
-            ids = list(self._owners)
-            self._core.abort(ids)
-            self._emit(TokenOutput(i, [], finish_reason=FinishReason.ABORT) for i in ids)
-        self._pausing.append((peer, number, clear_cache))
+            self._abort_all()
+
+        def finish() -> None:
+            if clear_cache:
+                self._core.reset_prefix_cache(reset_running=True)
+
+        return finish
+
+    def _sleep(self, level: int, mode: SleepMode) -> Callable[[], object]:
+        """Begin to fall asleep; return what remains once the core is quiet."""
+        core = self._core
+        core.check_sleep(level, mode)
+        was_paused = core.is_paused
+        if mode == "abort":
+            self._abort_all()
+        elif mode == "wait" and not was_paused:
+            core.pause("wait")
+
+        def finish() -> None:
+            self._emit(self._timed(core.quiesce))
+            try:
+                core.sleep(level)
+            finally:
+                if mode == "wait" and not was_paused:
+                    core.resume()  # sleep holds requests back from now on
+
+        if mode == "wait":
+            return finish
+        finish()
+        return lambda: None
+
+    def _update_weights(self, path: str) -> None:
+        self._emit(self._timed(self._core.quiesce))
+        self._core.update_weights(path)
+
+    def _abort_all(self) -> None:
+        ids = list(self._owners)
+        self._core.abort(ids)
+        self._emit(TokenOutput(i, [], finish_reason=FinishReason.ABORT) for i in ids)
 
     def _resume(self) -> None:
         self._core.resume()
@@ -293,9 +343,6 @@ class EngineLoop:
         error = WireError.wrap(EngineError("resume was called before the pause was complete"))
         for peer, number, _ in calls:
             self._reply(peer, Reply(number, error=error))
-
-    def _sleep(self, level: int) -> None:
-        self._emit(self._timed(lambda: self._core.sleep(level)))
 
 
 def _scoped(peer: int, request_id: str) -> str:

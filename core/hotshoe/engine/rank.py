@@ -24,6 +24,7 @@ from hotshoe.engine.connection import Connection
 from hotshoe.engine.messages import Side, WireError, check_side
 from hotshoe.engine.rank_messages import (
     Allocate,
+    ChangeWeights,
     Done,
     Failed,
     Join,
@@ -37,8 +38,8 @@ from hotshoe.engine.rank_messages import (
     encode,
 )
 from hotshoe.engine.setup import prepare
-from hotshoe.errors import ConfigError, HotshoeError, RequestError
-from hotshoe.executor import ProfiledWorker, Worker
+from hotshoe.errors import ConfigError, HotshoeError, RequestError, UserError
+from hotshoe.executor import ProfiledWorker, WeightsWorker, Worker
 from hotshoe.plugins import PluginManager
 from hotshoe.slots import Rendezvous
 from hotshoe.types import StepHandle
@@ -90,6 +91,8 @@ class Rank:
                 self._say(Obeyed())
             elif isinstance(command, Profile):
                 self._say(_profile(worker, command.folder))
+            elif isinstance(command, ChangeWeights):
+                self._say(_change_weights(worker, command))
             else:
                 return True
         return False
@@ -133,6 +136,22 @@ def _profile(worker: Worker, folder: str | None) -> Obeyed:
             return Obeyed(worker.stop_profile())
         worker.start_profile(folder)
     except RequestError as error:
+        return Obeyed(error=WireError.wrap(error))
+    return Obeyed()
+
+
+def _change_weights(worker: Worker, command: ChangeWeights) -> Obeyed:
+    """Move or replace weights; a refusal harms nobody."""
+    try:
+        if not isinstance(worker, WeightsWorker):
+            raise RequestError("this worker neither moves nor replaces weights")
+        if command.action == "update":
+            worker.update_weights(command.path)
+        elif command.action == "offload":
+            worker.offload()
+        else:
+            worker.restore()
+    except UserError as error:
         return Obeyed(error=WireError.wrap(error))
     return Obeyed()
 

@@ -7,7 +7,7 @@ that a rank says.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Raw, Struct
@@ -53,11 +53,18 @@ class Profile(Struct, array_like=True, tag=True):
     folder: str | None = None
 
 
+class ChangeWeights(Struct, array_like=True, tag=True):
+    """Move the weights to host memory or back, or overwrite them with those at a path."""
+
+    action: Literal["offload", "restore", "update"]
+    path: str = ""
+
+
 class Leave(Struct, array_like=True, tag=True):
     """Release everything and end."""
 
 
-RankCommand = Allocate | Step | Profile | Leave
+RankCommand = Allocate | Step | Profile | ChangeWeights | Leave
 
 
 class WireDecision(Struct, array_like=True):

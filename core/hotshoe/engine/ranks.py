@@ -20,13 +20,14 @@ import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from hotshoe.config import EngineConfig
 from hotshoe.engine.connection import Connection
 from hotshoe.engine.messages import Side, WireError
 from hotshoe.engine.rank_messages import (
     Allocate,
+    ChangeWeights,
     Done,
     Failed,
     Join,
@@ -44,6 +45,9 @@ from hotshoe.engine.spawn import LIMITS, ending, spawn
 from hotshoe.errors import EngineDeadError, EngineError
 from hotshoe.executor import WorkerInfo
 from hotshoe.types import StepPlan, StepResult
+
+if TYPE_CHECKING:
+    from hotshoe.loader.sources import Weights
 
 COMMAND = (sys.executable, "-P", "-X", "faulthandler", "-m", "hotshoe.engine.rank")
 #: How long all ranks together may take to end in good order.
@@ -222,11 +226,40 @@ class ParallelWorker:
         return ", ".join(self._profile(None))
 
     def _profile(self, folder: str | None) -> list[str]:
-        self._broadcast(Profile(folder))
+        return self._obey(Profile(folder))
+
+    def offload(self) -> None:
+        """Let every rank do so; see `hotshoe.executor.WeightsWorker`."""
+        self._obey(ChangeWeights("offload"), alike=True)
+
+    def restore(self) -> None:
+        self._obey(ChangeWeights("restore"), alike=True)
+
+    def update_weights(self, weights: Weights) -> None:
+        from hotshoe.loader.shared import shared_weights  # needs torch, which ranks alone have
+
+        with shared_weights(weights) as path:
+            self._obey(ChangeWeights("update", path), alike=True)
+
+    def _obey(self, command: RankCommand, alike: bool = False) -> list[str]:
+        """Let all ranks do something, and return the names that they answer.
+
+        Args:
+            command: Any that `Obeyed` answers.
+            alike: Ranks that do it and ranks that refuse could not go on together.
+
+        Raises:
+            HotshoeError: A rank refuses; where ranks have to be alike, all of them do.
+            EngineError: Ranks are no longer alike; all have been ended.
+        """
+        self._broadcast(command)
         answers = self._answers(Obeyed)
-        for answer in answers:
-            if answer.error is not None:
-                raise answer.error.unwrap()
+        errors = [answer.error.unwrap() for answer in answers if answer.error is not None]
+        if alike and 0 < len(errors) < self._size:
+            self._stop()
+            raise EngineError(f"{len(errors)} of {self._size} ranks refused: {errors[0]}")
+        if errors:
+            raise errors[0]
         return [answer.name for answer in answers]
 
     def close(self) -> None:

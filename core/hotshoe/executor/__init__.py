@@ -1,7 +1,7 @@
 """Where steps are computed: the worker interface, and the form of KV blocks between engines."""
 
 from hotshoe.executor.kv import KVBlocks, KVDescriptor, KVLayer, KVWorker, check_transfer
-from hotshoe.executor.worker import ProfiledWorker, Worker, WorkerInfo
+from hotshoe.executor.worker import ProfiledWorker, WeightsWorker, Worker, WorkerInfo
 
 __all__ = [
     "KVBlocks",
@@ -9,6 +9,7 @@ __all__ = [
     "KVLayer",
     "KVWorker",
     "ProfiledWorker",
+    "WeightsWorker",
     "Worker",
     "WorkerInfo",
     "check_transfer",

@@ -8,10 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from hotshoe.slots.base import Decision
 from hotshoe.types import StepHandle, StepPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +63,8 @@ class Worker(Protocol):
         ...
 
     def allocate_cache(self, num_blocks: int) -> None:
-        """Take memory for the KV cache. Called once, before the first step."""
+        """Take memory for the KV cache. Called before the first step, and again after `offload`
+        and `restore`."""
         ...
 
     def execute(self, plan: StepPlan) -> StepHandle:
@@ -86,5 +93,37 @@ class ProfiledWorker(Protocol):
 
         Raises:
             RequestError: There is none.
+        """
+        ...
+
+
+@runtime_checkable
+class WeightsWorker(Protocol):
+    """What a worker has beside the above if its weights can be moved and replaced.
+
+    All is called between steps.
+    """
+
+    def offload(self) -> None:
+        """Give the cache back, and keep the weights in host memory alone.
+
+        Raises:
+            RequestError: The weights cannot be moved; nothing has changed.
+        """
+        ...
+
+    def restore(self) -> None:
+        """Take the weights back onto the device."""
+        ...
+
+    def update_weights(self, weights: str | Path | Iterable[tuple[str, Tensor]]) -> None:
+        """Write new values over weights, in place.
+
+        Args:
+            weights: A directory, a safetensors file, or names and tensors: some or all of the
+                checkpoint's.
+
+        Raises:
+            CheckpointError: One does not fit; nothing has changed.
         """
         ...

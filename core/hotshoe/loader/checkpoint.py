@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from hotshoe.errors import CheckpointError
+from hotshoe.errors import CheckpointError, EngineError, HotshoeError
 from hotshoe.layers import WeightTable
 from hotshoe.loader.files import checkpoint_files
 from hotshoe.loader.sources import Dummy, Files, TensorSource
@@ -50,13 +50,17 @@ def update_weights(table: WeightTable, source: TensorSource) -> None:
 
     Raises:
         CheckpointError: A name, shape or type is wrong, or names are missing; nothing was written.
+        EngineError: Some were written, but not all.
     """
     wanted = _wanted(table, source)
     for known, name in wanted.items():
         tensor = source.tensor(name)
         table.check(known, tuple(tensor.shape), tensor.dtype)
     table.check_update(wanted)
-    feed(table, source)
+    try:
+        feed(table, source)
+    except HotshoeError as error:  # not the caller's any more
+        raise EngineError(f"weights were replaced in part: {error}") from error
 
 
 def feed(table: WeightTable, source: TensorSource) -> None:

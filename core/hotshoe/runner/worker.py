@@ -6,7 +6,7 @@ import gc
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,8 @@ from hotshoe.config import EngineConfig
 from hotshoe.errors import EngineError, HotshoeError, MemoryLimitError, PlatformError, RequestError
 from hotshoe.executor import KVBlocks, KVDescriptor, KVLayer, WorkerInfo
 from hotshoe.layers import BuildContext, WeightFormat
-from hotshoe.loader import load_weights
+from hotshoe.loader import load_weights, update_weights
+from hotshoe.loader.sources import Weights, source_of
 from hotshoe.models import ModelConfig
 from hotshoe.models.base import GENERATE, Model, ModelBuilder
 from hotshoe.platform import MemoryBudget, Platform
@@ -97,6 +98,7 @@ class TorchWorker:
         self._runner: Runner | None = None
         self._communicator: CommunicatorOp | None = None
         self._profiler: Profiler | None = None
+        self._fetch_weights: Callable[[], None] | None = None
         self._graph: GraphSpec | None = None
 
     def load(self) -> WorkerInfo:
@@ -315,6 +317,34 @@ class TorchWorker:
         step.arrived = self._naming()(step.arrived)
         return step
 
+    @torch.inference_mode()
+    def offload(self) -> None:
+        """See `hotshoe.executor.WeightsWorker.offload`."""
+        assert self._context is not None
+        with enough_memory("copy the weights to host memory"):
+            self._fetch_weights = self._context.weights.move_to_host()
+        if self._runner is not None:
+            self._runner = None
+            self._free_cache()
+        gc.collect()  # recordings, too, go with the runner
+        with blaming(self._platform.name):
+            self._platform.release_memory()
+
+    @torch.inference_mode()
+    def restore(self) -> None:
+        """See `hotshoe.executor.WeightsWorker.restore`."""
+        assert self._fetch_weights is not None
+        with enough_memory("take the weights back"):
+            self._fetch_weights()
+        self._fetch_weights = None
+
+    @torch.inference_mode()
+    def update_weights(self, weights: Weights) -> None:
+        """See `hotshoe.executor.WeightsWorker.update_weights`."""
+        assert self._context is not None
+        with self._naming():
+            update_weights(self._context.weights, source_of(weights))
+
     def describe_kv(self) -> KVDescriptor:
         assert self._context is not None
         config, model = self._config, self._model_config
@@ -361,7 +391,7 @@ class TorchWorker:
         return self._profiler.stop().name
 
     def close(self) -> None:
-        self._runner = self._model = self._context = self._ops = None
+        self._runner = self._model = self._context = self._ops = self._fetch_weights = None
         gc.collect()  # recordings must go before the communicator that they use
         if self._communicator is not None:
             self._communicator.close()

@@ -22,7 +22,7 @@ import pytest
 
 from hotshoe.config import EngineConfig
 from hotshoe.engine.client import EngineInfo, EngineStats
-from hotshoe.errors import EngineDeadError, RequestError
+from hotshoe.errors import CheckpointError, EngineDeadError, RequestError
 from hotshoe.platform import DeviceFacts
 from hotshoe.plugins import PluginManager
 from hotshoe.text.output_processor import OutputProcessor
@@ -192,9 +192,14 @@ class ScriptedEngine:
     async def resume(self) -> None:
         self.calls.append(("resume",))
 
-    async def sleep(self, level: int = 0) -> None:
+    async def sleep(self, level: int = 1, mode: str = "keep") -> None:
         self.is_sleeping = True
-        self.calls.append(("sleep", level))
+        self.calls.append(("sleep", level, mode))
+
+    async def update_weights(self, weights: str) -> None:
+        self.calls.append(("update_weights", weights))
+        if weights == "/none":
+            raise CheckpointError("/none is missing")
 
     async def wake_up(self, tags: Any = None) -> None:
         self.is_sleeping = False

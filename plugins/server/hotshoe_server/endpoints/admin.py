@@ -7,7 +7,9 @@ from typing import Literal
 from msgspec import Struct
 from pydantic import Field
 
+from hotshoe.errors import CheckpointError
 from hotshoe_server.call import Call
+from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Endpoint
 from hotshoe_server.schemas.base import Schema, ShortText
 
@@ -34,7 +36,8 @@ class PauseRequest(Schema):
 class SleepRequest(Schema):
     """See `EngineClient.sleep`."""
 
-    level: int = 0
+    level: int = 1
+    mode: Literal["keep", "wait", "abort"] = "keep"
 
 
 class WakeRequest(Schema):
@@ -43,6 +46,12 @@ class WakeRequest(Schema):
     tags: list[Literal["weights", "kv_cache", "scheduling"]] | None = Field(
         None, max_length=3, fail_fast=True
     )
+
+
+class UpdateRequest(Schema):
+    """See `EngineClient.update_weights`: a directory of the server's host, or a file there."""
+
+    path: str = Field(min_length=1, max_length=4096)
 
 
 class ResetRequest(Schema):
@@ -71,13 +80,22 @@ async def resume(call: Call) -> Done:
 
 async def sleep(call: Call, body: SleepRequest) -> Done:
     """Give memory back."""
-    await call.server.client.sleep(body.level)
+    await call.server.client.sleep(body.level, body.mode)
     return Done()
 
 
 async def wake_up(call: Call, body: WakeRequest) -> Done:
     """Take memory back."""
     await call.server.client.wake_up(body.tags)
+    return Done()
+
+
+async def update_weights(call: Call, body: UpdateRequest) -> Done:
+    """Replace weights between two steps, all that are there or none."""
+    try:
+        await call.server.client.update_weights(body.path)
+    except CheckpointError as error:
+        raise ApiError("invalid_value", str(error), "path") from error
     return Done()
 
 
@@ -106,6 +124,7 @@ ENDPOINTS = [
     _verb("/resume", resume, "Go on"),
     _verb("/sleep", sleep, "Give memory back"),
     _verb("/wake_up", wake_up, "Take memory back"),
+    _verb("/update_weights", update_weights, "Replace weights"),
     _verb("/is_sleeping", is_sleeping, "Whether the engine sleeps", "GET"),
     _verb("/reset_prefix_cache", reset_prefix_cache, "Forget cached prefixes"),
     _verb("/abort_requests", abort_requests, "End requests"),

@@ -7,7 +7,7 @@ from hotshoe_server.serving import AdminDoor
 VERBS = {
     "/pause": ("pause", "abort", True),
     "/resume": ("resume",),
-    "/sleep": ("sleep", 0),
+    "/sleep": ("sleep", 1, "keep"),
     "/wake_up": ("wake_up", None),
     "/reset_prefix_cache": ("reset_prefix_cache", False),
     "/abort_requests": ("abort_everywhere", None),
@@ -28,13 +28,13 @@ def test_verbs_through_the_admin_socket(admin, engine, path: str) -> None:
 
 def test_verbs_take_arguments(admin, engine) -> None:
     admin.post("/pause", mode="keep", clear_cache=False)
-    admin.post("/sleep", level=1)
+    admin.post("/sleep", level=2, mode="abort")
     assert admin.get("/is_sleeping").json() == {"is_sleeping": True}
     admin.post("/wake_up", tags=["weights", "scheduling"])
     admin.post("/abort_requests", request_ids=["a"])
     assert engine.calls == [
         ("pause", "keep", False),
-        ("sleep", 1),
+        ("sleep", 2, "abort"),
         ("wake_up", ["weights", "scheduling"]),
         ("abort_everywhere", ["a"]),
     ]
@@ -43,7 +43,17 @@ def test_verbs_take_arguments(admin, engine) -> None:
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "unknown_parameter")
 
 
-@pytest.mark.parametrize("path", VERBS)
+def test_new_weights_come_from_a_path(admin, engine) -> None:
+    url = "/update_weights"
+    assert admin("POST", url, json={"path": "/new"}).json() == {"done": True}
+    assert engine.calls == [("update_weights", "/new")]
+    refused = admin("POST", url, json={"path": "/none"})
+    assert refused.status_code == 400 and "/none is missing" in refused.text
+    for body in ({}, {"path": ""}, {"path": 3}, {"path": "x" * 5000}, {"weights": "/new"}):
+        assert admin("POST", url, json=body).status_code == 400
+
+
+@pytest.mark.parametrize("path", [*VERBS, "/update_weights"])
 def test_nobody_else_may(http, engine, path: str) -> None:
     response = http("POST", path)
     assert (response.status_code, response.json()["error"]["code"]) == (403, "admin_only")
