@@ -45,7 +45,9 @@ def measure(num_requests: int, num_steps: int, in_flight: int) -> tuple[float, f
         plans.append(plan)
         if len(plans) == in_flight:
             oldest = plans.popleft()
-            result = StepResult(oldest.step_id, list(oldest.rows), [7] * num_requests)
+            result = StepResult(
+                oldest.step_id, list(oldest.rows), [[7] for _ in range(num_requests)]
+            )
             started = time.perf_counter_ns()
             scheduler.update(oldest, result)
             update_ns.append(time.perf_counter_ns() - started)

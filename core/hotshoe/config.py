@@ -19,6 +19,8 @@ from hotshoe.suggest import did_you_mean
 from hotshoe.types.pooling import POOLING_KINDS
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+#: Of a request and step: every draft takes a row of logits.
+MAX_SPECULATIVE_TOKENS = 64
 
 
 def option(
@@ -111,6 +113,12 @@ class EngineConfig:
     max_logprobs: int = option(20, "most log probabilities a request may ask for", low=0, high=1000)
     skip_tokenizer_init: bool = option(False, "work on token ids only")
 
+    speculative_config: dict[str, Any] | None = option(
+        None,
+        "drafts that a step verifies, as JSON with method, such as ngram, num_speculative_tokens, "
+        "and the method's own options; default: none",
+    )
+
     structured_output_backend: str = option("auto", "what compiles grammars, such as llguidance")
     structured_output_cache_bytes: int = option(256 * 2**20, "memory for compiled grammars", low=0)
     structured_output_timeout_s: float = option(
@@ -135,6 +143,12 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         check_options(self)
+        _check_speculative(self.speculative_config)
+
+    @property
+    def num_speculative_tokens(self) -> int:
+        """Most drafts of a request and step; 0 without speculation."""
+        return int((self.speculative_config or {}).get("num_speculative_tokens", 0))
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> EngineConfig:
@@ -162,6 +176,23 @@ def check_options(config: Any) -> None:
     for f in fields(config):
         _check_type(f.name, getattr(config, f.name), hints[f.name])
         _check_bounds(f, getattr(config, f.name))
+
+
+def _check_speculative(options: Mapping[str, Any] | None) -> None:
+    """Check the options that every method of speculation has; a method checks its own."""
+    if not options:
+        return
+    method, number = options.get("method"), options.get("num_speculative_tokens")
+    if not isinstance(method, str):
+        raise ConfigError(
+            f"speculative_config.method must name a method, such as ngram, not {method!r}"
+        )
+    fits = isinstance(number, int) and not isinstance(number, bool)
+    if not fits or not 1 <= (number or 0) <= MAX_SPECULATIVE_TOKENS:
+        raise ConfigError(
+            "speculative_config.num_speculative_tokens must be a number from 1 to "
+            f"{MAX_SPECULATIVE_TOKENS}, not {number!r}"
+        )
 
 
 def split_options(values: Mapping[str, Any], configs: Sequence[type[Any]]) -> list[dict[str, Any]]:

@@ -32,6 +32,17 @@ from hotshoe.platform import Change
         ({"max_model_len": 1}, "max_model_len must be between 2 and"),
         ({"engine_stall_timeout_s": math.nan}, "must be at least 0.1, not nan"),
         ({"model": 7}, "model must be str, not 7"),
+        ({"speculative_config": "ngram"}, r"speculative_config must be dict\[str, Any\] or null"),
+        ({"speculative_config": {"num_speculative_tokens": 4}}, "speculative_config.method must"),
+        ({"speculative_config": {"method": "ngram"}}, "num_speculative_tokens must be .* not None"),
+        (
+            {"speculative_config": {"method": "ngram", "num_speculative_tokens": 65}},
+            "num_speculative_tokens must be a number from 1 to 64, not 65",
+        ),
+        (
+            {"speculative_config": {"method": "ngram", "num_speculative_tokens": True}},
+            "num_speculative_tokens must be a number from 1 to 64, not True",
+        ),
         (
             {"max_num_sequences": 3},
             r"unknown option max_num_sequences; did you mean max_num_seqs\?",
@@ -46,6 +57,13 @@ def test_bad_values(values: dict, message: str) -> None:
 
 def test_dashes_and_underscores_are_one_name() -> None:
     assert EngineConfig.from_mapping({"max-num-seqs": 3}).max_num_seqs == 3
+
+
+def test_speculation_tells_how_many_drafts_there_may_be() -> None:
+    assert EngineConfig().num_speculative_tokens == 0
+    assert EngineConfig(speculative_config={}).num_speculative_tokens == 0
+    options = {"method": "ngram", "num_speculative_tokens": 64}
+    assert EngineConfig(speculative_config=options).num_speculative_tokens == 64
 
 
 def test_bounds_are_inclusive() -> None:

@@ -37,22 +37,23 @@ class NullWorker:
     def load(self) -> WorkerInfo:
         return WorkerInfo(VOCAB_SIZE, 1024, cache_budget_bytes=64 << 20, has_logits=False)
 
-    def allocate_cache(self, num_blocks: int) -> None:
-        pass
+    def allocate_cache(self, num_blocks: int) -> None: ...
 
     def execute(self, plan: StepPlan) -> FinishedStep:
         for new in plan.new_rows:
             self._last[new.row] = new.token_ids[-1]
             self._missing[new.row] = len(new.token_ids) - new.num_computed_tokens
-        result = StepResult(plan.step_id, [], [])
+        drafts = dict(zip(plan.draft_rows, plan.drafts, strict=True))
+        taken: dict[int, list[int]] = {}
         for row, count in zip(plan.rows, plan.num_scheduled_tokens, strict=True):
-            self._missing[row] -= count
+            proposed = [*drafts.get(row, ()), None]
+            self._missing[row] -= count + 1 - len(proposed)
             if self._missing[row] == 0:
                 self._missing[row] = 1
-                self._last[row] = (self._last[row] + 1) % VOCAB_SIZE
-                result.rows.append(row)
-                result.token_ids.append(self._last[row])
-        return FinishedStep(result)
+                upwards = [(self._last[row] + 1 + i) % VOCAB_SIZE for i in range(len(proposed))]
+                accepted = next(i for i, token in enumerate(upwards) if token != proposed[i])
+                taken[row] = upwards[: accepted + 1]
+                self._last[row] = upwards[accepted]
+        return FinishedStep(StepResult(plan.step_id, list(taken), list(taken.values())))
 
-    def close(self) -> None:
-        pass
+    def close(self) -> None: ...

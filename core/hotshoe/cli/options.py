@@ -29,6 +29,7 @@ ENGINE_GROUPS = {
     "KV cache": "block_size",
     "scheduling": "max_num_seqs",
     "limits": "max_logprobs",
+    "speculation": "speculative_config",
     "structured output": "structured_output_backend",
     "load and faults": "max_num_queued_reqs",
 }

@@ -17,6 +17,7 @@ OFFERS = {
     "architectures": "hotshoe_models",
     "quantizations": "hotshoe_quantizations",
     "commands": "hotshoe_commands",
+    "proposers": "hotshoe_proposers",
     "grammar backends": "hotshoe_grammars",
     "tool parsers": "hotshoe_tool_parsers",
     "reasoning parsers": "hotshoe_reasoning_parsers",

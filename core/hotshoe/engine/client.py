@@ -115,6 +115,9 @@ class EngineStats:
         last_step_s: Duration of the last step.
         last_step_tokens: Tokens that it computed.
         num_finished: Total of ended sequences by finish reason.
+        num_drafts: Total of times that a step verified drafts of a sequence.
+        num_draft_tokens: Total of these drafts.
+        num_accepted_at: Totals of accepted drafts by their place, first to last.
     """
 
     num_running: int = 0
@@ -133,6 +136,14 @@ class EngineStats:
     num_finished: Mapping[str, int] = field(default_factory=dict)
     is_paused: bool = False
     is_sleeping: bool = False
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_at: tuple[int, ...] = ()
+
+    @property
+    def num_accepted_tokens(self) -> int:
+        """Total of accepted drafts."""
+        return sum(self.num_accepted_at)
 
     @property
     def kv_cache_usage(self) -> float:

@@ -43,6 +43,7 @@ from hotshoe.executor import KVWorker, ProfiledWorker, Worker, WorkerInfo
 from hotshoe.grammar.backends import GrammarBackends
 from hotshoe.grammar.vocabulary import read_vocabulary
 from hotshoe.scheduler import Request, Scheduler, SchedulerConfig
+from hotshoe.speculation.drafting import open_drafting
 from hotshoe.types import StepHandle, StepPlan, TokenOutput
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class EngineCore:
             setup.plugins.mapping("hotshoe_grammars"), config.structured_output_backend
         )
         self._constraints: Constraints | None = None
+        self._drafting = open_drafting(config, setup.plugins)
         self._worker: Worker | None = setup.create_worker()
         try:
             num_blocks = self._bring_up(self._worker)
@@ -174,8 +176,10 @@ class EngineCore:
             add = self._open_constraints().add
         seeds = self._seeds.draw(params.seed, len(new.ids))
         for request_id, seed in zip(new.ids, seeds, strict=True):
-            # All are alike, so if one is refused, it is the first.
-            add(Request(request_id, new.token_ids, params, seed, *labels))
+            request = Request(request_id, new.token_ids, params, seed, *labels)
+            add(request)  # all are alike, so if one is refused, it is the first
+            if self._drafting is not None:
+                self._drafting.add(request)
             if params.prompt_logprobs is not None:  # once is enough; the others share its prefix
                 params = replace(params, prompt_logprobs=None)
 
@@ -207,6 +211,8 @@ class EngineCore:
             self._scheduler.abort(request_id)
             if self._constraints is not None:
                 self._constraints.discard(request_id)
+            if self._drafting is not None:
+                self._drafting.discard(request_id)
 
     def has_work(self) -> bool:
         """Tell whether `step` has something to do."""
@@ -237,6 +243,9 @@ class EngineCore:
             last_step_s=self._last_step_s,
             last_step_tokens=self._last_step_tokens,
             num_finished=counts.num_finished,
+            num_drafts=counts.drafts.num_drafts,
+            num_draft_tokens=counts.drafts.num_draft_tokens,
+            num_accepted_at=counts.drafts.num_accepted_at,
             is_paused=self.is_paused,
             is_sleeping=self.is_sleeping,
         )
@@ -268,6 +277,8 @@ class EngineCore:
             plan, handle = self._in_flight.popleft()
             news = self._scheduler.update(plan, handle.result())
             outputs += news if self._constraints is None else self._constraints.advance(news)
+            if self._drafting is not None:
+                self._drafting.advance(outputs, self.info.vocab_size)
         except KeyboardInterrupt as error:  # it has torn the step apart
             self._failure = error
             raise

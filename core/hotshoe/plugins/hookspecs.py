@@ -74,6 +74,14 @@ def hotshoe_grammars() -> Mapping[str, str]:  # type: ignore[empty-body]
 
 
 @hookspec
+def hotshoe_proposers() -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Name methods of speculation: `{"ngram": "module:Class"}`.
+
+    See `hotshoe.speculation.Proposer`. Only a chosen one is imported.
+    """
+
+
+@hookspec
 def hotshoe_tool_parsers() -> Mapping[str, str]:  # type: ignore[empty-body]
     """Name formats of tool calls: `{"hermes": "module:FORMAT"}`.
 

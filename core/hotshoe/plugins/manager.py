@@ -27,7 +27,11 @@ from hotshoe.suggest import did_you_mean
 GROUP = "hotshoe"
 _PREFIX = "hotshoe_"
 #: Which distribution offers the usual things through a hook, for those who have none.
-USUAL = {"hotshoe_models": "hotshoe-models", "hotshoe_quantizations": "hotshoe-quantization"}
+USUAL = {
+    "hotshoe_models": "hotshoe-models",
+    "hotshoe_proposers": "hotshoe-speculation",
+    "hotshoe_quantizations": "hotshoe-quantization",
+}
 #: What the values of a mapping are, where they are not objects or text that says where one lies.
 VALUES: Mapping[str, Callable[[Any], bool]] = {
     "hotshoe_commands": lambda value: hasattr(value, "target") and hasattr(value, "help"),

@@ -35,9 +35,9 @@ class StepInputs:
         positions: [t].
         token_index: [t] flat index of each input token into the token table.
         slot_mapping: [t] block_id * block_size + offset.
-        sample_at: [s] token index of each row that samples, in step order.
-        sample_rows: [s] those rows.
-        sample_lens: [s] tokens known of them, also the position of the sampled token.
+        sample_at: [s] token index of each sample, in step order; a row with k drafts has k + 1.
+        sample_rows: [s] their rows.
+        sample_lens: [s] tokens before each, also the position of the sampled token.
         blocks: What changes in the block table [rows, max_blocks_per_req].
         tokens: What the host adds to the token table.
     """
@@ -119,6 +119,10 @@ class Rows:
 
     def advance(self, plan: StepPlan) -> StepInputs:
         """Take in a plan and return its inputs; counters then stand after the step."""
+        if plan.accepted_rows:
+            accepted = np.array(plan.num_accepted, np.int32)
+            self.num_tokens[plan.accepted_rows] += accepted
+            self.num_computed[plan.accepted_rows] += accepted
         for new in plan.new_rows:
             row = new.row
             self.num_tokens[row] = len(new.token_ids)
@@ -128,7 +132,8 @@ class Rows:
         self.block_table.reshape(-1)[blocks.index] = blocks.values
         rows = np.array(plan.rows, np.int32)
         counts = np.array(plan.num_scheduled_tokens, np.int32)
-        return self._inputs(rows, counts, blocks, self._token_puts(plan))
+        inputs = self._inputs(rows, counts, blocks, self._token_puts(plan))
+        return inputs if not plan.draft_rows else self._with_drafts(plan, inputs)
 
     def _block_puts(self, plan: StepPlan) -> Puts:
         width = self.max_blocks
@@ -141,7 +146,28 @@ class Rows:
     def _token_puts(self, plan: StepPlan) -> Puts:
         index = [new.row * self.width + np.arange(len(new.token_ids)) for new in plan.new_rows]
         values = [np.array(new.token_ids, np.int32) for new in plan.new_rows]
+        for row, drafts in zip(plan.draft_rows, plan.drafts, strict=True):
+            index.append(row * self.width + self.num_tokens[row] + np.arange(len(drafts)))
+            values.append(np.array(drafts, np.int32))
         return _join(index, values)
+
+    def _with_drafts(self, plan: StepPlan, inputs: StepInputs) -> StepInputs:
+        """Sample after each draft as well; rows that verify drafts count one token, as others."""
+        numbers = np.array([len(drafts) for drafts in plan.drafts], np.int32)
+        self.num_computed[plan.draft_rows] -= numbers
+        self.num_tokens[plan.draft_rows] += 1
+        drafted = np.zeros(len(inputs.rows), np.int64)
+        drafted[np.isin(inputs.rows, plan.draft_rows)] = numbers
+        yielding = np.concatenate([inputs.sample_rows, plan.draft_rows])
+        sampling = np.flatnonzero(np.isin(inputs.rows, yielding))
+        counts = drafted[sampling] + 1
+        behind = np.repeat(np.cumsum(counts), counts) - np.arange(1, counts.sum() + 1)
+        return replace(
+            inputs,
+            sample_at=np.repeat(inputs.query_start_loc[1:][sampling], counts) - 1 - behind,
+            sample_rows=np.repeat(inputs.rows[sampling].astype(np.int64), counts),
+            sample_lens=np.repeat(inputs.seq_lens[sampling].astype(np.int64), counts) - behind,
+        )
 
     def _inputs(self, rows: Ints, counts: Ints, blocks: Puts, tokens: Puts) -> StepInputs:
         block_size = self._block_size

@@ -2,15 +2,16 @@
 
 Sampled tokens are written to a token table on the device, from which the next step gathers its
 inputs, so a following step can be started before this one's tokens have reached the host. Nothing
-here waits for the device; `RunningStep.result` does.
+here waits for the device; `RunningStep.result` does. Drafts come from the host and lie in the table
+until what was sampled takes their places; what stands behind an accepted token is written again.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias
 
@@ -44,6 +45,7 @@ class RunnerLimits:
     """Sizes that the runner's persistent state is made for.
 
     Attributes:
+        max_samples: Most samples of a step: one of each row, and one after each draft.
         padding_block: A KV block that no request owns.
         max_steps_in_flight: Steps started and not finished.
         graph_sizes: Padded batch sizes to record, ascending; empty for none.
@@ -54,6 +56,7 @@ class RunnerLimits:
     max_model_len: int
     block_size: int
     max_logprobs: int
+    max_samples: int
     padding_block: int
     max_steps_in_flight: int = 1
     graph_sizes: tuple[int, ...] = ()
@@ -102,6 +105,7 @@ class RunningStep:
         arrived: Waits, and gives what `tensors` of sampled batch and prompts, then the vectors of
             `pooled`, became on the host.
         pooled: Rows whose vectors the step completes.
+        drafts: Those that the step verifies, by row.
     """
 
     step_id: int
@@ -109,6 +113,7 @@ class RunningStep:
     prompts: list[tuple[int, LogprobTensors, int]]
     arrived: Callable[[], Sequence[Tensor]]
     pooled: PooledRows | None = None
+    drafts: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
     def result(self) -> StepResult:
         """Wait for the step."""
@@ -116,7 +121,7 @@ class RunningStep:
         result = StepResult(self.step_id, [], [])
         if self.sampled is not None:
             taken = len(self.sampled.tensors)
-            result = self.sampled.step_result(self.step_id, tensors[:taken])
+            result = self.sampled.step_result(self.step_id, tensors[:taken], self.drafts)
             del tensors[:taken]
         for row, device_form, width in self.prompts:
             taken = len(device_form.tensors)
@@ -188,7 +193,9 @@ class Runner:
             special = (width, new.pooling, new.embeds)
             self._special[new.row] = any(value is not None for value in special)
         self._sampler.set_masks(plan.mask_rows, plan.masks)
-        return self._run(plan.step_id, self._rows.advance(plan))
+        step = self._run(plan.step_id, self._rows.advance(plan))
+        step.drafts = dict(zip(plan.draft_rows, plan.drafts, strict=True))
+        return step
 
     @torch.inference_mode()
     def warm_up(self, lengths: Sequence[int]) -> None:
@@ -197,7 +204,7 @@ class Runner:
         staged, _ = self._stage(inputs)
         hidden = self._forward(inputs, staged, every=True)
         if GENERATE in self._model.tasks:
-            self._logits(hidden[-max(self._limits.max_num_seqs, JUDGED_TOKENS) :])
+            self._logits(hidden[-max(self._limits.max_samples, JUDGED_TOKENS) :])
         self._transfer.download([])()
 
     @torch.inference_mode()

@@ -291,6 +291,7 @@ class TorchWorker:
             max_model_len=config.max_model_len,
             block_size=config.block_size,
             max_logprobs=config.max_logprobs,
+            max_samples=min(tokens, config.max_num_seqs * (1 + config.num_speculative_tokens)),
             padding_block=num_blocks,
             max_steps_in_flight=STEPS_IN_FLIGHT,
             graph_sizes=graph_sizes(config.max_num_seqs, sizes) if self._graph else (),

@@ -35,14 +35,12 @@ class TokenMasks:
 
         Args:
             logits: [n, vocab_size] float32.
-            rows: [n], distinct, to which the logits belong.
-            mask_rows: Those of `rows` that have a mask.
+            rows: [n], to which the logits belong.
+            mask_rows: Those of `rows` that have a mask, in the same order and as often.
             masks: One for each, as in `StepPlan.masks`, for at least vocab_size tokens.
         """
-        mask_of = dict(zip(mask_rows, masks, strict=True))
         at = np.flatnonzero(np.isin(rows, mask_rows))
-        joined = b"".join(mask_of[row] for row in rows[at].tolist())
-        packed = place(np.frombuffer(joined, np.uint8).astype(np.int32), logits.device)
+        packed = place(np.frombuffer(b"".join(masks), np.uint8).astype(np.int32), logits.device)
         flags = self._forbidden.index_select(0, packed).view(torch.bool)
         forbidden = flags.view(len(at), -1)[:, : logits.shape[1]]
         if len(at) == len(rows):

@@ -4,7 +4,7 @@ Knows no scheduler and no model. The runner calls `set_row` when a row starts or
 sampler itself with the logits of the rows that sample in a step. Nothing waits for the device.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,7 @@ from hotshoe.sampling.masks import TokenMasks
 from hotshoe.sampling.rows import Ints, RowParameters
 from hotshoe.sampling.stages import Stage, Step, place, plan_stages
 from hotshoe.sampling.uniform import uniforms
+from hotshoe.sampling.verify import NO_DRAFTS, verify
 from hotshoe.slots import SampleOp
 from hotshoe.types import NewRow, StepResult
 
@@ -49,6 +50,7 @@ class SampledBatch:
 
     Attributes:
         tokens: [n] int64, one for each of plan.rows; -1 where no token could be sampled.
+        logprobs: Of the positions that report some.
     """
 
     tokens: Tensor
@@ -60,25 +62,39 @@ class SampledBatch:
         """What `step_result` needs on the host."""
         return (self.tokens, *(self.logprobs.tensors if self.logprobs is not None else ()))
 
-    def step_result(self, step_id: int, tensors: Sequence[Tensor]) -> StepResult:
-        """Return the step's result from the host form of `tensors`."""
+    def step_result(
+        self,
+        step_id: int,
+        tensors: Sequence[Tensor],
+        drafts: Mapping[int, Sequence[int]] = NO_DRAFTS,
+    ) -> StepResult:
+        """Return the step's result from the host form of `tensors`, and drafts by row."""
         tokens, *logprobs = tensors
         result = StepResult(step_id, [], [])
-        for row, token in zip(self.plan.rows.tolist(), tokens.tolist(), strict=True):
-            if token < 0:
-                result.failed[row] = NO_TOKEN
-            else:
-                result.rows.append(row)
-                result.token_ids.append(token)
+        rows, sampled = self.plan.rows.tolist(), tokens.tolist()
+        rows, taken = verify(rows, sampled, drafts) if drafts else (rows, [[t] for t in sampled])
+        if min(sampled) < 0:
+            pairs = zip(rows, taken, strict=True)
+            result.failed = {row: NO_TOKEN for row, tokens in pairs if tokens[-1] < 0}
+            taken = [tokens for tokens in taken if tokens[-1] >= 0]
+            rows = [row for row in rows if row not in result.failed]
+        result.rows, result.tokens = rows, taken
         if logprobs:
-            found = LogprobTensors(*logprobs).to_host(self.plan.logprobs_widths)
-            by_row = zip(self.plan.logprobs_rows, found, strict=True)
-            result.logprobs = {row: x for row, x in by_row if row not in result.failed}
+            self._add_logprobs(result, LogprobTensors(*logprobs))
         return result
+
+    def _add_logprobs(self, result: StepResult, logprobs: LogprobTensors) -> None:
+        """Give the rows that asked for them the log probabilities of their tokens."""
+        tokens_of = dict(zip(result.rows, result.tokens, strict=True))
+        found = logprobs.to_host(self.plan.logprobs_widths)
+        for row, entry in zip(self.plan.logprobs_rows, found, strict=True):
+            reported = result.logprobs.setdefault(row, []) if row in tokens_of else None
+            if reported is not None and len(reported) < len(tokens_of[row]):
+                reported.append(entry)
 
 
 class Sampler:
-    """Samples one token per row, with each row's own parameters.
+    """Samples one token per row and position, with each row's own parameters.
 
     Args:
         params: Storage for the rows' parameters, as wide as the logits.
@@ -119,12 +135,13 @@ class Sampler:
         self._masks = (rows, masks)
 
     def __call__(self, logits: Tensor, rows: Ints, num_tokens: Ints) -> SampledBatch:
-        """Sample one token for each row.
+        """Sample one token for each entry.
 
         Args:
             logits: [n, vocab_size]; float32 logits are overwritten.
-            rows: [n], distinct.
-            num_tokens: [n], tokens known before this sample, prompt included.
+            rows: [n]; a row with drafts comes once for each of its positions, in order.
+            num_tokens: [n], tokens before this sample, prompt and drafts included; the token
+                table holds them.
         """
         plan = self._planned(rows)
         logits = logits.float()

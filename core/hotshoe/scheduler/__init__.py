@@ -5,7 +5,9 @@ by the engine core. Standard library only.
 """
 
 from hotshoe.scheduler.config import SchedulerConfig
+from hotshoe.scheduler.drafts import DraftCounts
 from hotshoe.scheduler.request import Request
-from hotshoe.scheduler.scheduler import Scheduler, SchedulerStats
+from hotshoe.scheduler.scheduler import Scheduler
+from hotshoe.scheduler.stats import SchedulerStats
 
-__all__ = ["Request", "Scheduler", "SchedulerConfig", "SchedulerStats"]
+__all__ = ["DraftCounts", "Request", "Scheduler", "SchedulerConfig", "SchedulerStats"]

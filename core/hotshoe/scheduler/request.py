@@ -35,9 +35,13 @@ class Request:
         row: Its row while it runs; None while it waits, be it anew or again.
         num_computed_tokens: Of a running request: leading tokens whose computation has been
             scheduled. Where it passes `len(token_ids)`, tokens are sampled but not yet known.
+        stepwise: It is planned only when all its tokens are known: one with a grammar always, any
+            other while it has drafts.
+        drafts: Tokens that may follow the known ones; see `propose`.
+        num_accepted: Drafts accepted in its last step, of which the worker is still to be told.
         fast_until: While `num_computed_tokens` is below this, a step simply computes one more
             token: the row decodes, its blocks suffice and its length limit is not reached.
-        num_pending_tokens: Of a preempted request: sampled tokens that are still to be reported.
+        num_pending_steps: Of a preempted request: steps whose tokens are still to be reported.
         ready: It may be run; one with a grammar may not before that is compiled.
         held: It was added while the scheduler held requests back, and waits for `release`.
         queued_s: When it was added, in `time.monotonic()` seconds.
@@ -67,7 +71,10 @@ class Request:
     row: int | None = field(init=False, default=None)
     num_computed_tokens: int = field(init=False, default=0)
     fast_until: int = field(init=False, default=0)
-    num_pending_tokens: int = field(init=False, default=0)
+    num_pending_steps: int = field(init=False, default=0)
+    stepwise: bool = field(init=False, default=False)
+    drafts: list[int] = field(init=False, default_factory=list)
+    num_accepted: int = field(init=False, default=0)
     ready: bool = field(init=False, default=True)
     held: bool = field(init=False, default=False)
     mask: bytes | None = field(init=False, default=None)
@@ -86,6 +93,7 @@ class Request:
         self.num_prompt_tokens = len(self.token_ids)
         if self.embeds is not None:
             self.content = hashlib.sha256(self.embeds).hexdigest()
+        self.stepwise = self.params.grammar is not None
         self.stop_token_ids = frozenset(self.params.stop_token_ids)
         if not self.params.ignore_eos:
             self.stop_token_ids |= eos_token_ids
@@ -103,6 +111,24 @@ class Request:
     def num_tokens(self) -> int:
         """Tokens of a running request, counting sampled ones that are not known yet."""
         return max(len(self.token_ids), self.num_computed_tokens + 1)
+
+    def propose(self, drafts: list[int]) -> None:
+        """Let the next step verify tokens that may follow the known ones; none lets it go on fast.
+
+        To be called for every request that may have drafts whenever tokens of it become known.
+        """
+        self.drafts = drafts
+        if drafts:
+            self.fast_until = 0
+        self.stepwise = bool(drafts) or self.params.grammar is not None
+
+    def up_to_stop(self, tokens: list[int]) -> list[int]:
+        """Return new tokens up to the first that ends the request, be it one of them or not."""
+        before = len(self.token_ids) - self.num_prompt_tokens
+        for count, token in enumerate(tokens, start=1):
+            if token in self.stop_token_ids and before + count > self.params.min_tokens:
+                return tokens[:count]
+        return tokens
 
     def add_prompt_logprobs(self, first: int, chunk: list[TokenLogprobs]) -> None:
         """Collect those of prompt positions `first`, `first + 1`, ...; known ones are skipped.

@@ -12,66 +12,32 @@ What holds throughout:
 - The front request can always take every block (`add` refused it otherwise), so work never stops.
 - A preempted request waits until its last sampled token is known; so at any time at most one row
   of the steps in flight can speak for a request.
-- A request with a grammar is planned only when all its tokens are known, as the last one decides
-  which tokens may follow. Its `mask` says so, and travels with the plan.
+- A stepwise request is planned only when all its tokens are known. Its last token decides which
+  may follow: those of a grammar's `mask`, or those of its `drafts`; both travel with the plan.
+- Drafts count against the budget and need blocks, but never displace another request.
+  `num_computed_tokens` leaves them out until they are accepted; their places are written again.
 """
 
 import heapq
 import time
 from bisect import bisect_left, insort
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
 from hotshoe.errors import RequestError
-from hotshoe.kv import CacheStats, KVCacheManager
+from hotshoe.kv import KVCacheManager
 from hotshoe.scheduler.config import SchedulerConfig
+from hotshoe.scheduler.drafts import DraftCounts
 from hotshoe.scheduler.queue import WaitingQueue
 from hotshoe.scheduler.request import Request
+from hotshoe.scheduler.stats import SchedulerStats
+from hotshoe.scheduler.step import ScheduledStep
 from hotshoe.types.outputs import FinishReason, TokenOutput
 from hotshoe.types.steps import NewRow, StepPlan, StepResult
 
 _ORDER = attrgetter("order")
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerStats:
-    """Counts at one moment, then totals since the start.
-
-    Attributes:
-        num_waiting: Requests without a row, those held back included.
-        num_waiting_tokens: Known tokens of these.
-        last_wait_s: How long the request that was started last had waited.
-        num_prompt_tokens: Of requests that were started.
-        num_finished: Ended requests by finish reason.
-    """
-
-    num_running: int
-    num_waiting: int
-    num_waiting_tokens: int
-    last_wait_s: float
-    cache: CacheStats
-    num_preemptions: int
-    num_prompt_tokens: int
-    num_generated_tokens: int
-    num_finished: dict[str, int]
-
-
-@dataclass(slots=True)
-class _Step:
-    """A planned step, and what `update` must know of it beside the plan.
-
-    Attributes:
-        plan: What the worker gets.
-        requests: Request by row, as of this step.
-        prompt_starts: By row that computes prompt tokens whose log probabilities are wanted: the
-            position of the first of these tokens.
-    """
-
-    plan: StepPlan
-    requests: list[Request | None] = field(default_factory=list)
-    prompt_starts: dict[int, int] = field(default_factory=dict)
 
 
 class Scheduler:
@@ -92,7 +58,7 @@ class Scheduler:
         self._running: list[Request] = []
         self._rows: list[Request | None] = [None] * config.max_num_seqs
         self._free_rows = list(range(config.max_num_seqs))
-        self._in_flight: deque[_Step] = deque()
+        self._in_flight: deque[ScheduledStep] = deque()
         self._next_step_id = 0
         self._next_arrival = 0
         # Requests that are not ready or are held; they wait for `make_ready` and `release`.
@@ -103,6 +69,7 @@ class Scheduler:
         self._num_prompt_tokens = 0
         self._num_generated_tokens = 0
         self._num_finished: Counter[str] = Counter()
+        self._drafts = DraftCounts()
         # The first waiting request, if no block was released since it found too few of them.
         self._refused: Request | None = None
 
@@ -138,6 +105,7 @@ class Scheduler:
             self._num_prompt_tokens,
             self._num_generated_tokens,
             dict(self._num_finished),
+            replace(self._drafts),
         )
 
     def add(self, request: Request, ready: bool = True) -> None:
@@ -200,7 +168,8 @@ class Scheduler:
             added.
         """
         assert len(self._in_flight) < self.config.max_in_flight_steps, "too many steps in flight"
-        step = _Step(StepPlan(self._next_step_id))
+        spare = self.config.max_num_batched_tokens - len(self._running)
+        step = ScheduledStep(StepPlan(self._next_step_id), spare)
         self._schedule_waiting(step, budget=self._schedule_running(step))
         if not step.plan.rows:
             return None
@@ -216,25 +185,30 @@ class Scheduler:
         ones count.
 
         Returns:
-            One output for each request that got a token or ended.
+            One output for each request that got tokens or ended.
         """
         step = self._in_flight.popleft()
         assert plan is step.plan and plan.step_id == result.step_id, "steps out of order"
-        requests = step.requests
+        requests, drafted = step.requests, bool(plan.draft_rows)
         outputs: list[TokenOutput] = []
-        for row, token in zip(result.rows, result.token_ids, strict=True):
+        for row, tokens in zip(result.rows, result.tokens, strict=True):
             request = requests[row]
             assert request is not None
+            if drafted and len(tokens) > 1:
+                *accepted, token = tokens = request.up_to_stop(tokens)
+                self._accept(request, row, accepted)
+            else:
+                [token] = tokens
             if request.row != row:  # No longer running there.
                 if request.finished:
                     continue
-                request.num_pending_tokens -= 1
+                request.num_pending_steps -= 1
                 self._waiting.num_tokens += 1
             token_ids = request.token_ids
             token_ids.append(token)
             output = TokenOutput(
                 request.request_id,
-                [token],
+                tokens,
                 num_cached_tokens=request.num_cached_tokens,
                 scheduled_s=request.scheduled_s,
             )
@@ -242,12 +216,14 @@ class Scheduler:
             if token in request.stop_token_ids or len(token_ids) >= request.max_total_tokens:
                 self._finish_if_ended(request, token, output)
         self._num_generated_tokens += len(outputs)
+        if drafted:
+            self._drafts.add(plan, result)
         for row, vector in result.pooled.items():
             self._end(requests[row], outputs, FinishReason.STOP, pooled=vector)
         for row, error in result.failed.items():
             self._end(requests[row], outputs, FinishReason.ERROR, error=error)
         if result.logprobs or step.prompt_starts:
-            _attach_logprobs(step, result, outputs)
+            step.attach_logprobs(result, outputs)
         return outputs
 
     def reset_prefix_cache(self) -> None:
@@ -305,7 +281,7 @@ class Scheduler:
             )
         return limit
 
-    def _schedule_running(self, step: _Step) -> int:
+    def _schedule_running(self, step: ScheduledStep) -> int:
         """Plan the running requests; return what is left of the budget."""
         budget = self.config.max_num_batched_tokens
         plan = step.plan
@@ -324,20 +300,21 @@ class Scheduler:
                 break
         return budget
 
-    def _continue(self, request: Request, step: _Step, budget: int) -> int:
+    def _continue(self, request: Request, step: ScheduledStep, budget: int) -> int:
         """Plan a running request of which more is to be done than one more token in its block.
 
         Returns:
             Number of tokens planned; 0 if it can go on only after an update, or was preempted.
         """
         start = request.num_computed_tokens
-        known = request.num_tokens if request.params.grammar is None else len(request.token_ids)
+        known = len(request.token_ids) if request.stepwise else request.num_tokens
         # Its last token needs no computing, even while that token is not known yet.
         stop = min(known, request.max_total_tokens - 1, start + budget)
         if stop <= start:
             return 0
         row, num_blocks = request.row, len(request.block_ids)
         assert row is not None
+        drafts = self._take_drafts(request, stop, step, budget) if request.drafts else []
         while not self.cache.grow(request, stop):
             if self._preempt_last() is request:
                 return 0
@@ -345,13 +322,35 @@ class Scheduler:
         step.plan.block_rows.extend([row] * len(columns))
         step.plan.block_cols.extend(columns)
         step.plan.block_ids.extend(request.block_ids[num_blocks:])
-        return self._book(request, row, stop, step)
+        count = self._book(request, row, stop, step)
+        if drafts:
+            step.plan.draft_rows.append(row)
+            step.plan.drafts.append(drafts)
+            step.plan.num_scheduled_tokens[-1] += len(drafts)
+        return count + len(drafts)
 
-    def _schedule_waiting(self, step: _Step, budget: int) -> None:
+    def _take_drafts(
+        self, request: Request, stop: int, step: ScheduledStep, budget: int
+    ) -> list[int]:
+        """Return the drafts of a request that there is room for; they get blocks."""
+        if stop < len(request.token_ids):
+            return []
+        limit = min(
+            step.spare,
+            budget - (stop - request.num_computed_tokens),
+            request.max_total_tokens - 1 - stop,
+        )
+        drafts, request.drafts = request.drafts[: max(limit, 0)], []
+        if not self.cache.grow(request, stop + len(drafts)):
+            return []
+        step.spare -= len(drafts)
+        return drafts
+
+    def _schedule_waiting(self, step: ScheduledStep, budget: int) -> None:
         """Start waiting requests in strict order, as far as budget, rows and blocks go."""
         while budget and self._free_rows:
             request = self._waiting.first()
-            if request is None or request.num_pending_tokens:
+            if request is None or request.num_pending_steps:
                 return
             hits = self._find_room(request)
             if hits is None:
@@ -374,7 +373,7 @@ class Scheduler:
         self._refused = request
         return None
 
-    def _start(self, request: Request, hits: list[int], step: _Step, budget: int) -> int:
+    def _start(self, request: Request, hits: list[int], step: ScheduledStep, budget: int) -> int:
         """Give a waiting request a row and plan its first tokens; return their number."""
         start = len(hits) * self.config.block_size
         stop = min(len(request.token_ids), start + budget)
@@ -396,18 +395,22 @@ class Scheduler:
         step.plan.new_rows.append(NewRow(row, tokens, length, start, blocks, params, *more))
         return self._book(request, row, stop, step)
 
-    def _book(self, request: Request, row: int, stop: int, step: _Step) -> int:
+    def _book(self, request: Request, row: int, stop: int, step: ScheduledStep) -> int:
         """Plan a running request's tokens up to `stop`, for which it has blocks; count them."""
         start, known = request.num_computed_tokens, len(request.token_ids)
         step.plan.rows.append(row)
         step.plan.num_scheduled_tokens.append(stop - start)
         if request.prompt_logprobs is not None and start < request.num_prompt_tokens:
             step.prompt_starts[row] = start + 1
+        if request.num_accepted:
+            step.plan.accepted_rows.append(row)
+            step.plan.num_accepted.append(request.num_accepted)
+            request.num_accepted = 0
         request.num_computed_tokens = stop
         self.cache.register(request, min(stop, known))
         if stop < known:
             return stop - start
-        if request.params.grammar is None:  # It samples in this step: from now on it decodes.
+        if not request.stepwise:  # It samples in this step: from now on it decodes.
             capacity = len(request.block_ids) * self.config.block_size
             request.fast_until = min(capacity, request.max_total_tokens - 1)
         elif request.mask is not None:
@@ -421,7 +424,7 @@ class Scheduler:
         Its full blocks stay in the prefix cache until they are reused, so that it may find them.
         """
         request = self._running.pop()
-        request.num_pending_tokens = request.num_tokens - len(request.token_ids)
+        request.num_pending_steps = request.num_tokens - len(request.token_ids)
         self._release(request)
         request.was_preempted = True
         self._refused = None
@@ -437,7 +440,7 @@ class Scheduler:
         self._rows[request.row] = None
         heapq.heappush(self._free_rows, request.row)
         request.row = None
-        request.fast_until = 0
+        request.fast_until = request.num_accepted = 0
 
     def _finish(self, request: Request, reason: FinishReason) -> None:
         """Forget a request, wherever it is."""
@@ -464,6 +467,18 @@ class Scheduler:
             return
         self._finish(request, output.finish_reason)
 
+    def _accept(self, request: Request, row: int, accepted: list[int]) -> None:
+        """Book accepted drafts, behind which one more token is to be booked."""
+        if request.finished:
+            return
+        request.token_ids += accepted
+        self._num_generated_tokens += len(accepted)
+        if request.row == row:
+            request.num_accepted = len(accepted)
+            request.num_computed_tokens += len(accepted)
+        else:
+            self._waiting.num_tokens += len(accepted)
+
     def _end(
         self, request: Request | None, outputs: list[TokenOutput], reason: FinishReason, **more: Any
     ) -> None:
@@ -478,20 +493,3 @@ class Scheduler:
         output.num_cached_tokens = request.num_cached_tokens
         output.scheduled_s = request.scheduled_s
         outputs.append(output)
-
-
-def _attach_logprobs(step: _Step, result: StepResult, outputs: list[TokenOutput]) -> None:
-    """Put a step's log probabilities into its outputs; a prompt's only when they are complete."""
-    output_of = {output.request_id: output for output in outputs}
-    for row, logprobs in result.logprobs.items():
-        request = step.requests[row]
-        if request is not None and request.request_id in output_of:
-            output_of[request.request_id].logprobs = [logprobs]
-    for row, first in step.prompt_starts.items():
-        request = step.requests[row]
-        assert request is not None
-        request.add_prompt_logprobs(first, result.prompt_logprobs.get(row, []))
-        output = output_of.get(request.request_id)
-        if output is not None and output.error is None:
-            output.prompt_logprobs = request.prompt_logprobs
-            request.prompt_logprobs = None

@@ -4,7 +4,8 @@ A *row* is a persistent place for one running request, `0 <= row < max_num_seqs`
 hands rows out and takes them back; the worker keeps per-row state (tokens, block table, sampling
 parameters) and never sees a request leave: a row is simply initialised anew. Both sides derive
 the rest alike: a row samples one token in a step exactly when the step computes its last known
-token, and its token count then grows by one.
+token, and its token count then grows by one. A row that also verifies drafts yields the accepted
+ones before that token, and the plan of its next step says by how many its count grew further.
 """
 
 from dataclasses import dataclass, field
@@ -46,6 +47,12 @@ class StepPlan:
     Row `mask_rows[k]`, which samples in this step, may take only the tokens whose bits are set in
     `masks[k]`: token t is bit t mod 32 of the t // 32-th little-endian 32-bit word, and there are
     as many words as the logits need. Rows that are not listed may take any token.
+
+    Row `draft_rows[k]`, which samples in this step, also computes `drafts[k]`, one or more tokens
+    that may follow its known ones; `num_scheduled_tokens` counts them. It samples after its last
+    known token and after each draft, and accepts drafts as long as they equal what was sampled.
+    Of the drafts that row `accepted_rows[k]` verified last, `num_accepted[k]` were accepted, one
+    or more. Each list of rows is in the order of `rows`.
     """
 
     step_id: int
@@ -57,28 +64,35 @@ class StepPlan:
     block_ids: list[int] = field(default_factory=list)
     mask_rows: list[int] = field(default_factory=list)
     masks: list[bytes] = field(default_factory=list)
+    draft_rows: list[int] = field(default_factory=list)
+    drafts: list[list[int]] = field(default_factory=list)
+    accepted_rows: list[int] = field(default_factory=list)
+    num_accepted: list[int] = field(default_factory=list)
 
     @property
     def num_tokens(self) -> int:
-        """Tokens computed in this step over all rows."""
+        """Tokens computed in this step over all rows, drafts included."""
         return sum(self.num_scheduled_tokens)
 
 
 @dataclass(slots=True)
 class StepResult:
-    """What a step sampled: `rows` and `token_ids` are parallel, rows inside their prompt absent.
+    """What a step brought: `rows` and `tokens` are parallel, rows inside their prompt absent.
+
+    A row's tokens are the accepted drafts, then the one that was sampled after them.
 
     `failed` maps a row to the reason why no token could be sampled (such as non-finite logits);
-    such a row is not in `rows`. Log-probability maps hold only rows that asked for them;
-    `prompt_logprobs[row]` are those of the prompt positions predicted in this step. `pooled[row]`
-    is the vector of a row that pools, as little-endian float32; such a row is not in `rows`.
+    such a row is not in `rows`. Log-probability maps hold only rows that asked for them:
+    `logprobs[row]` runs parallel to the row's tokens, and `prompt_logprobs[row]` are those of the
+    prompt positions predicted in this step. `pooled[row]` is the vector of a row that pools, as
+    little-endian float32; such a row is not in `rows`.
     """
 
     step_id: int
     rows: list[int]
-    token_ids: list[int]
+    tokens: list[list[int]]
     failed: dict[int, str] = field(default_factory=dict)
-    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
+    logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
     prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
     pooled: dict[int, bytes] = field(default_factory=dict)
 

@@ -109,7 +109,8 @@ def families(snapshot: Snapshot, names: Names) -> Iterator[Family]:
         elif snapshot.stats is not None:
             found = metric.read(snapshot.stats)
             by_value = found if isinstance(found, Mapping) else {"": found}
-            values = {value: float(by_value.get(value, 0)) for value in metric.values}
+            shown = by_value if metric.sparse else metric.values
+            values = {value: float(by_value.get(value, 0)) for value in shown}
             yield _plain(metric, snapshot.model, values, names)
 
 

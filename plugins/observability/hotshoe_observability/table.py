@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from hotshoe.config import MAX_SPECULATIVE_TOKENS
 from hotshoe.engine.client import EngineStats
 from hotshoe.types import FinishReason
 from hotshoe_server.errors import CATALOGUE
@@ -30,6 +31,7 @@ ENDPOINTS = (
     OTHER,
 )
 REASONS = tuple(reason.value for reason in FinishReason)
+PLACES = tuple(map(str, range(MAX_SPECULATIVE_TOKENS)))
 REFUSALS = ("engine_dead", "queue_full", "shutting_down", OTHER)
 ERRORS = (*sorted(CATALOGUE), "client_gone", OTHER)
 
@@ -46,6 +48,7 @@ class Metric:
             front end counts.
         label: Name of the one further label, "" for none.
         values: All values of this label.
+        sparse: Values that the engine has not met yet have no series.
         buckets: Of a histogram: upper bounds, without infinity.
         vllm: Its name at vLLM, "" where that has no counterpart.
         vllm_label: How vLLM calls the label.
@@ -57,6 +60,7 @@ class Metric:
     read: Callable[[EngineStats], float | Mapping[str, float]] | None = None
     label: str = ""
     values: tuple[str, ...] = ("",)
+    sparse: bool = False
     buckets: tuple[float, ...] = field(default=(), repr=False)
     vllm: str = ""
     vllm_label: str = ""
@@ -164,6 +168,38 @@ ENGINE = (
         "Tokens found there.",
         lambda s: s.num_hit_tokens,
         vllm="vllm:prefix_cache_hits",
+    ),
+    Metric(
+        "hotshoe_spec_decode_drafts",
+        "counter",
+        "Times that a step verified drafts of a sequence.",
+        lambda s: s.num_drafts,
+        vllm="vllm:spec_decode_num_drafts",
+    ),
+    Metric(
+        "hotshoe_spec_decode_draft_tokens",
+        "counter",
+        "Tokens of these drafts.",
+        lambda s: s.num_draft_tokens,
+        vllm="vllm:spec_decode_num_draft_tokens",
+    ),
+    Metric(
+        "hotshoe_spec_decode_accepted_tokens",
+        "counter",
+        "Of these, tokens that were accepted.",
+        lambda s: s.num_accepted_tokens,
+        vllm="vllm:spec_decode_num_accepted_tokens",
+    ),
+    Metric(
+        "hotshoe_spec_decode_accepted_tokens_per_pos",
+        "counter",
+        "Accepted tokens by their place among the drafts, from 0.",
+        lambda s: {str(place): count for place, count in enumerate(s.num_accepted_at)},
+        label="position",
+        values=PLACES,
+        sparse=True,
+        vllm="vllm:spec_decode_num_accepted_tokens_per_pos",
+        vllm_label="position",
     ),
     Metric(
         "hotshoe_sequences_finished",

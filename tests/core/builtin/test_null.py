@@ -16,7 +16,7 @@ def new_row(row: int, token_ids: list[int], computed: int = 0) -> NewRow:
 def run(worker, new_rows: list[NewRow], counts: dict[int, int]) -> dict[int, int]:
     plan = StepPlan(0, new_rows, list(counts), list(counts.values()))
     result = worker.execute(plan).result()
-    return dict(zip(result.rows, result.token_ids, strict=True))
+    return {row: token for row, [token] in zip(result.rows, result.tokens, strict=True)}
 
 
 def worker():
@@ -53,3 +53,12 @@ def test_rows_do_not_disturb_each_other(prompts: list[list[int]]) -> None:
     )
     assert first == {row: prompt[-1] + 1 for row, prompt in rows.items()}
     assert run(null, [], dict.fromkeys(rows, 1)) == {row: t + 1 for row, t in first.items()}
+
+
+def test_drafts_are_accepted_as_long_as_they_count_upwards() -> None:
+    null = worker()
+    run(null, [new_row(0, [5]), new_row(1, [8])], {0: 1, 1: 1})
+    plan = StepPlan(1, [], [0, 1], [4, 2], draft_rows=[0, 1], drafts=[[7, 8, 3], [10]])
+    result = null.execute(plan).result()
+    assert (result.rows, result.tokens) == ([0, 1], [[7, 8, 9], [10, 11]])
+    assert run(null, [], {0: 1, 1: 1}) == {0: 10, 1: 12}

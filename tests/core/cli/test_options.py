@@ -69,6 +69,10 @@ SAMPLES = {
     "pooling": (["--pooling", "mean"], "mean"),
     "max_logprobs": (["--max-logprobs", "1"], 1),
     "skip_tokenizer_init": (["--skip-tokenizer-init"], True),
+    "speculative_config": (
+        ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 2}'],
+        {"method": "ngram", "num_speculative_tokens": 2},
+    ),
     "structured_output_backend": (["--structured-output-backend", "xgrammar"], "xgrammar"),
     "structured_output_cache_bytes": (["--structured-output-cache-bytes", "9"], 9),
     "structured_output_timeout_s": (["--structured-output-timeout-s", "2"], 2.0),

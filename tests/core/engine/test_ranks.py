@@ -102,7 +102,7 @@ def test_ranks_compute_together(open_ranks, asynchronous: bool) -> None:
     worker.allocate_cache(3)
     handles = [worker.execute(plan(0, 0)), worker.execute(StepPlan(1, [], [0], [1]))]
     results = [handle.result() for handle in handles]
-    assert [(r.step_id, r.rows, r.token_ids) for r in results] == [(0, [0], [10]), (1, [0], [11])]
+    assert [(r.step_id, r.rows, r.tokens) for r in results] == [(0, [0], [[10]]), (1, [0], [[11]])]
 
 
 def test_what_ranks_found_is_joined(open_ranks) -> None:
@@ -127,11 +127,11 @@ def test_profiles_are_recorded_by_every_rank_between_steps(open_ranks) -> None:
     worker = open_ranks()
     handle = worker.execute(plan(0, 0))
     worker.start_profile("there")
-    assert handle.result().token_ids == [10]
+    assert handle.result().tokens == [[10]]
     assert worker.stop_profile() == "there/0, there/1"
     with pytest.raises(RequestError, match="start one first"):
         worker.stop_profile()
-    assert worker.execute(plan(1, 0)).result().token_ids == [10]
+    assert worker.execute(plan(1, 0)).result().tokens == [[10]]
 
 
 def test_large_messages_cross_each_other(open_ranks) -> None:

@@ -57,7 +57,7 @@ class Rig:
 
     def finish(self, plan: StepPlan, *tokens: int, failed: dict[int, str] | None = None) -> list:
         rows = plan.rows[: len(tokens)]
-        result = StepResult(plan.step_id, rows, list(tokens), failed or {})
+        result = StepResult(plan.step_id, rows, [[token] for token in tokens], failed or {})
         outputs = self.constraints.advance(self.scheduler.update(plan, result))
         self.scheduler.check()
         return outputs

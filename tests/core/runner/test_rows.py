@@ -133,3 +133,33 @@ def test_padding_inputs_stay_in_one_block() -> None:
     assert set((inputs.slot_mapping // BLOCK_SIZE).tolist()) == {8}
     assert inputs.rows.tolist() == [9, 9]
     assert inputs.sample_rows.size == 0
+
+
+def test_rows_count_drafts_only_when_they_are_accepted() -> None:
+    rows = Rows(NUM_ROWS, MAX_LEN, BLOCK_SIZE)
+    rows.advance(StepPlan(0, [new_row(0, 3, 0, [5, 6]), new_row(4, 6, 0, [7, 8])], [0, 4], [3, 4]))
+    plan = StepPlan(1, [], [4, 0], [2, 3], draft_rows=[0], drafts=[[21, 22]])
+    inputs = rows.advance(plan)
+    assert inputs.positions.tolist() == [4, 5, 3, 4, 5]
+    assert inputs.sample_rows.tolist() == [4, 0, 0, 0]
+    assert inputs.sample_at.tolist() == [1, 2, 3, 4]
+    assert inputs.sample_lens.tolist() == [6, 4, 5, 6]
+    width = MAX_LEN + 1
+    assert (inputs.tokens.index.tolist(), inputs.tokens.values.tolist()) == ([4, 5], [21, 22])
+    assert inputs.slot_mapping.tolist() == [32, 33, 23, 24, 25]
+    assert not inputs.decodes_only
+    plan = StepPlan(2, [], [0, 4], [1, 2], accepted_rows=[0], num_accepted=[1])
+    plan.draft_rows, plan.drafts = [4], [[23]]
+    inputs = rows.advance(plan)
+    assert inputs.positions.tolist() == [5, 6, 7]
+    assert inputs.sample_lens.tolist() == [6, 7, 8]
+    assert inputs.tokens.index.tolist() == [4 * width + 7]
+
+
+def test_a_chunk_that_ends_before_the_last_token_samples_nothing_beside_drafts() -> None:
+    rows = Rows(NUM_ROWS, MAX_LEN, BLOCK_SIZE)
+    fresh = [new_row(0, 3, 0, [5, 6]), new_row(1, 6, 0, [7, 8])]
+    rows.advance(StepPlan(0, fresh, [0, 1], [3, 2]))
+    plan = StepPlan(1, [], [0, 1], [2, 3], draft_rows=[0], drafts=[[9]])
+    assert rows.advance(plan).sample_rows.tolist() == [0, 0]
+    assert rows.advance(StepPlan(2, [], [1], [1])).sample_rows.tolist() == [1]

@@ -65,6 +65,7 @@ def make_runner(
         LENGTH,
         BLOCK,
         max_logprobs=5,
+        max_samples=16,
         padding_block=99,
         graph_sizes=sizes,
         piece_sizes=pieces,
@@ -95,9 +96,9 @@ def test_greedy_tokens_follow_the_table(model: TableModel, runner: Runner) -> No
     result = step(runner, 0, {2: 3, 0: 1}, new(2, [5, 6, 9]), new(0, [11]))
     assert result.rows == [2, 0]
     expected = model.table.argmax(1)
-    assert result.token_ids == [expected[9], expected[11]]
+    assert result.tokens == [[expected[9]], [expected[11]]]
     following = step(runner, 1, {0: 1, 2: 1})
-    assert following.token_ids == [expected[expected[11]], expected[expected[9]]]
+    assert following.tokens == [[expected[expected[11]]], [expected[expected[9]]]]
 
 
 def test_a_step_can_be_started_before_the_last_ones_tokens_are_known(
@@ -106,8 +107,8 @@ def test_a_step_can_be_started_before_the_last_ones_tokens_are_known(
     first = runner.execute(StepPlan(0, [new(1, [3])], [1], [1]))
     second = runner.execute(StepPlan(1, [], [1], [1]))
     token = int(model.table[3].argmax())
-    assert second.result().token_ids == [int(model.table[token].argmax())]
-    assert first.result().token_ids == [token]
+    assert second.result().tokens == [[int(model.table[token].argmax())]]
+    assert first.result().tokens == [[token]]
 
 
 def test_positions_and_lengths_reach_the_model(model: TableModel, runner: Runner) -> None:
@@ -137,16 +138,16 @@ def test_a_row_with_nan_fails_alone(model: TableModel, runner: Runner) -> None:
     result = step(runner, 0, {0: 1, 1: 1}, new(0, [13]), new(1, [12]))
     assert list(result.failed) == [0]
     assert "NaN" in result.failed[0]
-    assert (result.rows, result.token_ids) == ([1], [int(model.table[12].argmax())])
+    assert (result.rows, result.tokens) == ([1], [[int(model.table[12].argmax())]])
     assert step(runner, 1, {1: 1}).rows == [1]
 
 
 def test_logprobs_are_those_of_the_model(model: TableModel, runner: Runner) -> None:
     params = SamplingParams(temperature=0.7, logprobs=3, repetition_penalty=1.5)
     result = step(runner, 0, {0: 1}, new(0, [4], params))
-    found = result.logprobs[0]
+    [found] = result.logprobs[0]
     expected = model.table[4].double().log_softmax(0)
-    assert found.token_ids[0] == result.token_ids[0]
+    assert found.token_ids[0] == result.tokens[0][0]
     assert found.token_ids[1:] == tuple(expected.topk(3).indices.tolist())
     for token_id, value in zip(found.token_ids, found.logprobs, strict=True):
         assert value == pytest.approx(float(expected[token_id]), abs=1e-5)
@@ -213,7 +214,7 @@ def test_a_prompt_given_up_before_it_was_judged_slows_nothing(model: TableModel)
 def test_a_reused_row_forgets_its_predecessor(model: TableModel, runner: Runner) -> None:
     step(runner, 0, {0: 2}, new(0, [8, 9], SamplingParams(prompt_logprobs=1, logprobs=1)))
     result = step(runner, 1, {0: 1}, new(0, [21]))
-    assert result.token_ids == [int(model.table[21].argmax())]
+    assert result.tokens == [[int(model.table[21].argmax())]]
     assert result.logprobs == {}
     assert result.prompt_logprobs == {}
 
@@ -229,7 +230,7 @@ def test_a_seed_gives_the_same_tokens_in_any_company(model: TableModel, runner: 
             order = np.random.permutation([row, *company]).tolist()
             rows = dict.fromkeys(order, 1)
             result = step(runner, number, rows, *([seeded, *others] if number == 0 else []))
-            found.append(result.token_ids[result.rows.index(row)])
+            found.append(result.tokens[result.rows.index(row)])
         return found
 
     assert tokens(0, []) == tokens(3, [1, 2]) == tokens(1, [0, 2, 3])
@@ -242,7 +243,7 @@ def test_a_recorded_step_pads_with_rows_that_own_nothing(model: TableModel) -> N
     first = step(runner, 0, {2: 1, 0: 1, 1: 1}, new(2, [5]), new(0, [9]), new(1, [7]))
     [batch] = model.batches
     assert first.rows == [2, 0, 1]
-    assert first.token_ids == [int(model.table[t].argmax()) for t in (5, 9, 7)]
+    assert first.tokens == [[int(model.table[t].argmax())] for t in (5, 9, 7)]
     assert batch.attention.num_reqs == 4
     assert batch.attention.seq_lens.tolist() == [1, 1, 1, 1]
     assert batch.attention.query_start_loc.tolist() == [0, 1, 2, 3, 4]
@@ -301,7 +302,7 @@ def test_more_new_tokens_than_the_inbox_holds(model: TableModel, monkeypatch) ->
     runner.record_graphs()
     long = new(0, [3] * 30, computed=29)
     result = step(runner, 0, {0: 1, 1: 1, 3: 1}, long, new(1, [4]), new(3, [6]))
-    assert result.token_ids == [int(model.table[t].argmax()) for t in (3, 4, 6)]
+    assert result.tokens == [[int(model.table[t].argmax())] for t in (3, 4, 6)]
 
 
 class AttendingModel(TableModel):
@@ -331,7 +332,7 @@ def test_a_step_with_a_prompt_runs_in_pieces() -> None:
     model.attended.clear()
     first = step(runner, 0, {2: 2, 0: 1, 1: 3}, new(2, [5, 6]), new(0, [9]), new(1, [7] * 5))
     expected = model.table.argmax(1).tolist()
-    assert (first.rows, first.token_ids) == ([2, 0], [expected[6], expected[9]])
+    assert (first.rows, first.tokens) == ([2, 0], [[expected[6]], [expected[9]]])
     batch, [(num_tokens, attention)] = model.batches[-1], model.attended
     assert model.ids[-1][:6] == [5, 6, 9, 7, 7, 7]
     assert batch.positions.tolist() == [0, 1, 0, 0, 1, 2, 0, 0]
@@ -344,7 +345,7 @@ def test_a_step_with_a_prompt_runs_in_pieces() -> None:
     assert attention.host_lens == ([2, 1, 3], [2, 1, 3])
     assert (attention.max_query_len, attention.max_seq_len) == (3, 3)
     second = step(runner, 1, {1: 2, 0: 1})
-    assert (second.rows, second.token_ids) == ([1, 0], [expected[7], expected[expected[9]]])
+    assert (second.rows, second.tokens) == ([1, 0], [[expected[7]], [expected[expected[9]]]])
     assert len(model.batches[-1].positions) == 4
     assert model.attended[-1][0] == 3
     assert step(runner, 2, {3: 4}, new(3, [1] * 9)).rows == []  # inside its prompt: no logits
@@ -358,7 +359,7 @@ def test_what_no_pieces_hold_runs_as_it_is() -> None:
     asking = SamplingParams(temperature=0, prompt_logprobs=1)
     for number, (count, params) in enumerate(((9, GREEDY), (5, asking))):
         result = step(runner, number, {0: count}, new(0, [3] * count, params))
-        assert result.token_ids == [int(model.table[3].argmax())]
+        assert result.tokens == [[int(model.table[3].argmax())]]
         assert len(model.batches[-1].positions) == count
         assert model.batches[-1].between is None
 
@@ -369,7 +370,7 @@ def test_pieces_of_a_step_that_the_inbox_does_not_hold(monkeypatch) -> None:
     runner = make_runner(model, (), (4, 8))
     runner.record_graphs()
     result = step(runner, 0, {0: 3}, new(0, [3] * 31, computed=28))
-    assert result.token_ids == [int(model.table[3].argmax())]
+    assert result.tokens == [[int(model.table[3].argmax())]]
     batch = model.batches[-1]
     assert batch.between is None
     assert len(batch.positions) == len(batch.attention.slot_mapping) == 3
@@ -392,4 +393,73 @@ def test_warming_up_touches_no_request(model: TableModel, runner: Runner) -> Non
     assert batch.outputs_at is None  # the most that any step can want
     assert set((batch.attention.slot_mapping // BLOCK).tolist()) == {99}
     expected = model.table.argmax(1)
-    assert step(runner, 1, {1: 1}).token_ids == [int(expected[expected[3]])]
+    assert step(runner, 1, {1: 1}).tokens == [[int(expected[expected[3]])]]
+
+
+def chain(model: TableModel, token: int, length: int) -> list[int]:
+    """Return the tokens that follow one greedily."""
+    tokens = [token]
+    for _ in range(length):
+        tokens.append(int(model.table[tokens[-1]].argmax()))
+    return tokens[1:]
+
+
+def drafted(number: int, drafts: dict[int, list[int]], **more: list[int]) -> StepPlan:
+    """A step in which each row verifies drafts behind its last token."""
+    counts = [1 + len(proposed) for proposed in drafts.values()]
+    listed = {row: proposed for row, proposed in drafts.items() if proposed}
+    names = {"draft_rows": list(listed), "drafts": list(listed.values())}
+    return StepPlan(number, rows=list(drafts), num_scheduled_tokens=counts, **names, **more)
+
+
+@pytest.mark.parametrize("recorded", [(), (8, 16)])
+def test_drafts_are_accepted_up_to_the_first_wrong_one(recorded: tuple[int, ...]) -> None:
+    model = AttendingModel()
+    runner = make_runner(model, graph_sizes(ROWS) if recorded else (), recorded)
+    runner.record_graphs()
+    right = {0: chain(model, 3, 9), 1: chain(model, 4, 9), 2: chain(model, 5, 9)}
+    step(runner, 0, {0: 1, 1: 1, 2: 1}, new(0, [3]), new(1, [4]), new(2, [5]))
+    wrong = (right[1][2] + 1) % VOCAB
+    drafts = {0: right[0][1:4], 1: [right[1][1], wrong, right[1][3]], 2: []}
+    result = runner.execute(drafted(1, drafts)).result()
+    assert result.rows == [0, 1, 2]
+    assert result.tokens == [right[0][1:5], right[1][1:3], right[2][1:2]]
+    # What was rejected leaves no trace: rows go on behind their accepted tokens.
+    following = drafted(
+        2, {1: [], 0: [right[0][5]], 2: []}, accepted_rows=[1, 0], num_accepted=[1, 3]
+    )
+    result = runner.execute(following).result()
+    assert result.rows == [1, 0, 2]
+    assert result.tokens == [right[1][3:4], right[0][5:7], right[2][2:3]]
+    assert model.batches[-1].positions[:4].tolist() == [3, 5, 6, 2]
+
+
+def test_log_probabilities_and_penalties_of_drafts_are_those_of_single_steps(
+    model: TableModel,
+) -> None:
+    params = SamplingParams(
+        temperature=0.8, logprobs=2, repetition_penalty=1.3, frequency_penalty=0.4, min_tokens=3
+    )
+    alone = make_runner(model)
+    tokens, found = [], []
+    for number in range(6):
+        fresh = [] if number else [new(1, [3], params)]
+        result = step(alone, number, {1: 1}, *fresh)
+        tokens += result.tokens[0]
+        found += result.logprobs[1]
+    runner = make_runner(model)
+    step(runner, 0, {1: 1}, new(1, [3], params))
+    result = runner.execute(drafted(1, {1: [*tokens[1:5], (tokens[5] + 1) % VOCAB]})).result()
+    assert result.tokens == [tokens[1:6]]
+    assert result.logprobs[1] == found[1:6]
+
+
+def test_nothing_that_can_be_sampled_behind_drafts_comes_again(model: TableModel) -> None:
+    runner = make_runner(model)
+    right = chain(model, 3, 4)
+    model.table[right[2]] = math.nan
+    step(runner, 0, {0: 1}, new(0, [3]))
+    result = runner.execute(drafted(1, {0: right[1:3]})).result()
+    assert (result.tokens, result.failed) == ([right[1:3]], {})
+    result = runner.execute(drafted(2, {0: []}, accepted_rows=[0], num_accepted=[1])).result()
+    assert list(result.failed) == [0]

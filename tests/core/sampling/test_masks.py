@@ -26,7 +26,7 @@ def test_only_the_listed_rows_lose_only_the_other_tokens(
     rng = np.random.default_rng(seed)
     logits = torch.from_numpy(rng.standard_normal((num_rows, vocab_size)).astype(np.float32))
     rows = rng.permutation(50)[:num_rows].astype(np.int64)
-    masked = [int(row) for row in rng.permutation(rows) if rng.random() < share]
+    masked = [int(row) for row in rows if rng.random() < share]
     allowed = {row: rng.random(vocab_size) < 0.5 for row in masked}
     expected = logits.clone()
     for at, row in enumerate(rows.tolist()):
@@ -41,7 +41,7 @@ def test_only_the_listed_rows_lose_only_the_other_tokens(
 def test_broken_logits_stay_broken() -> None:
     logits = torch.tensor([[torch.nan, 1.0], [2.0, torch.inf]])
     masks = [packed(np.array([True, False]))] * 2
-    TokenMasks(torch.device("cpu")).apply(logits, np.array([3, 5]), [5, 3], masks)
+    TokenMasks(torch.device("cpu")).apply(logits, np.array([3, 5]), [3, 5], masks)
     assert logits[0].isnan().tolist() == [True, False]
     assert logits[1].tolist()[0] == 2.0
     assert not logits[1, 1].isfinite()

@@ -137,9 +137,9 @@ def check_logprobs(batch, raw, params):
     for i, row in enumerate(params):
         if row not in result.logprobs:
             continue
-        got, k = result.logprobs[row], params[row].logprobs
+        [got], k = result.logprobs[row], params[row].logprobs
         order = exact[i].argsort(descending=True, stable=True)[:k].tolist()
-        chosen = result.token_ids[i]
+        [chosen] = result.tokens[i]
         assert list(got.token_ids) == [chosen, *order]
         np.testing.assert_allclose(got.logprobs, exact[i][[chosen, *order]], rtol=1e-5, atol=1e-5)
         assert got.rank == 1 + (exact[i] > exact[i][chosen]).sum().item()
@@ -178,7 +178,7 @@ def test_failed_rows_are_named_and_others_go_on():
     alone = rig(logits[2:3], [2], n[2:3]).tokens.item()
     logits[0, 9], logits[1] = math.nan, math.inf
     result = host_result(rig(logits, range(4), n))
-    assert result.rows == [2] and result.token_ids == [alone]
+    assert result.rows == [2] and result.tokens == [[alone]]
     assert set(result.failed) == {0, 1, 3} and "NaN" in result.failed[0]
     assert set(result.logprobs) == {2}
 
@@ -241,4 +241,4 @@ def test_logprobs_are_capped_and_ids_beyond_the_vocabulary_ignored():
     )
     n = rig.add(0, [1], 1, params, bad_words=[(far, 1), (1, far)])
     result = host_result(rig(torch.randn(1, VOCAB), [0], [n]))
-    assert result.token_ids == [1] and len(result.logprobs[0].token_ids) == 3
+    assert result.tokens == [[1]] and len(result.logprobs[0][0].token_ids) == 3

@@ -47,7 +47,8 @@ def add(
 def finish_step(
     scheduler: Scheduler, plan: StepPlan, tokens: dict[int, int], **more: object
 ) -> list[TokenOutput]:
-    result = StepResult(plan.step_id, list(tokens), list(tokens.values()), **more)  # type: ignore[arg-type]
+    brought = [[token] for token in tokens.values()]
+    result = StepResult(plan.step_id, list(tokens), brought, **more)  # type: ignore[arg-type]
     outputs = scheduler.update(plan, result)
     scheduler.check()
     return outputs
@@ -274,7 +275,7 @@ def test_prompt_logprobs_need_every_position_computed() -> None:
     plan = plan_step(scheduler)
     assert plan.new_rows[0].num_computed_tokens == 0
     assert finish_step(scheduler, plan, {}, prompt_logprobs={0: entries[1:7]}) == []
-    more = {"prompt_logprobs": {0: entries[7:]}, "logprobs": {0: entries[0]}}
+    more = {"prompt_logprobs": {0: entries[7:]}, "logprobs": {0: [entries[0]]}}
     (output,) = finish_step(scheduler, plan_step(scheduler), {0: 5}, **more)
     assert output.prompt_logprobs == [None, *entries[1:]]
     assert output.logprobs == [entries[0]]
@@ -487,7 +488,7 @@ def test_too_many_steps_in_flight_and_wrong_order_are_errors() -> None:
     with pytest.raises(AssertionError, match="too many"):
         scheduler.schedule()
     with pytest.raises(AssertionError, match="out of order"):
-        scheduler.update(second, StepResult(second.step_id, [0], [5]))
+        scheduler.update(second, StepResult(second.step_id, [0], [[5]]))
 
 
 def test_a_token_after_the_end_is_dropped_though_the_row_has_a_new_owner() -> None:

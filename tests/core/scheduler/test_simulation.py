@@ -3,13 +3,15 @@
 The worker keeps its own rows and block tables, built from the plans alone. Instead of keys and
 values, a slot stores which token it belongs to, at which position, after which tokens; and every
 row checks in every step that its block table leads to exactly its own tokens. Sampling is a
-function of all tokens, so that any mistake anywhere changes the text.
+function of all tokens, so that any mistake anywhere changes the text. Drafts are right for a while,
+as a random number has it, and then wrong, or longer than a request may become.
 """
 
 import zlib
 from array import array
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from random import Random
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -64,6 +66,12 @@ class Row:
     num_computed_tokens: int
     block_table: list[int]
     params: SamplingParams
+    drafted: bool = False
+
+    def accept(self, count: int) -> None:
+        """Take in what became of the drafts of the last step."""
+        self.token_ids = self.token_ids[: self.num_computed_tokens + 1 + count]
+        self.num_computed_tokens += count
 
 
 @dataclass
@@ -73,14 +81,28 @@ class SimulatedWorker:
     # (block, offset) -> (tenant, position, digest of the tokens up to it)
     slots: dict[tuple[int, int], tuple[int, int, int]] = field(default_factory=dict)
     num_steps: int = 0
+    drafting: bool = False
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Compute a step as a device would: first all writes, then all reads, then sampling."""
         assert plan.step_id == self.num_steps
         self.num_steps += 1
         self._check_plan(plan)
+        accepted = dict(zip(plan.accepted_rows, plan.num_accepted, strict=True))
+        for index, row in self.rows.items():
+            if row.drafted and index in plan.rows:
+                row.accept(accepted.pop(index, 0))
+                row.drafted = False
+        assert not accepted, "a row accepts drafts that it had not"
         for new in plan.new_rows:
             self._initialise(new)
+        drafts = dict(zip(plan.draft_rows, plan.drafts, strict=True))
+        for index, proposed in drafts.items():
+            row = self.rows[index]
+            count = plan.num_scheduled_tokens[plan.rows.index(index)]
+            ends = row.num_computed_tokens + count - len(proposed)
+            assert ends == len(row.token_ids), "drafts behind tokens that are not computed"
+            row.token_ids = row.token_ids + proposed
         for row, column, block in zip(
             plan.block_rows, plan.block_cols, plan.block_ids, strict=True
         ):
@@ -92,7 +114,7 @@ class SimulatedWorker:
         result = StepResult(plan.step_id, [], [])
         for row, count in zip(plan.rows, plan.num_scheduled_tokens, strict=True):
             self._read(self.rows[row], count)
-            self._sample(row, self.rows[row], count, result)
+            self._sample(row, self.rows[row], count, drafts.get(row, []), result)
         return result
 
     def _check_plan(self, plan: StepPlan) -> None:
@@ -104,6 +126,10 @@ class SimulatedWorker:
         assert len(set(new)) == len(new) and set(new) <= set(plan.rows)
         assert not set(new) & set(plan.block_rows), "a new row brings all its blocks"
         assert set(plan.block_rows) <= set(plan.rows)
+        for listed in (plan.draft_rows, plan.accepted_rows):
+            assert listed == [row for row in plan.rows if row in listed], "out of order"
+        assert all(plan.drafts) and all(count > 0 for count in plan.num_accepted)
+        assert not set(new) & set(plan.accepted_rows)
 
     def _initialise(self, new: NewRow) -> None:
         assert 0 <= new.num_computed_tokens < len(new.token_ids)
@@ -126,8 +152,11 @@ class SimulatedWorker:
         most = row.num_prompt_tokens + (row.params.max_tokens or self.config.max_model_len)
         assert start + count < min(most, self.config.max_model_len), "more than can be wanted"
         blocks = -(-(start + count) // self.config.block_size)
-        assert len(row.block_table) == blocks, "exactly the blocks needed"
-        assert len(set(row.block_table)) == blocks
+        if self.drafting:
+            assert len(row.block_table) >= blocks
+        else:
+            assert len(row.block_table) == blocks, "exactly the blocks needed"
+        assert len(set(row.block_table)) == len(row.block_table)
         for position in range(start, start + count):
             slot = self._slot(row, position)
             assert slot not in written, "two writers of one slot"
@@ -140,25 +169,38 @@ class SimulatedWorker:
             expected = (row.tenant, position, digest(row.tenant, row.token_ids[: position + 1]))
             assert self.slots[self._slot(row, position)] == expected, "wrong KV cache content"
 
-    def _sample(self, index: int, row: Row, count: int, result: StepResult) -> None:
-        start, stop = row.num_computed_tokens, row.num_computed_tokens + count
+    def _sample(
+        self, index: int, row: Row, count: int, drafts: list[int], result: StepResult
+    ) -> None:
+        start, stop = row.num_computed_tokens, row.num_computed_tokens + count - len(drafts)
         row.num_computed_tokens = stop
         if row.params.prompt_logprobs is not None and start + 1 < row.num_prompt_tokens:
             last = min(stop, row.num_prompt_tokens - 1)
             result.prompt_logprobs[index] = [
                 logprobs_of(row.token_ids, position) for position in range(start + 1, last + 1)
             ]
-        if stop < len(row.token_ids):
+        if stop < len(row.token_ids) - len(drafts):
             return
-        token = reference_token(row.tenant, row.token_ids)
-        if token is None:
-            result.failed[index] = "no finite logits"
-        else:
-            result.rows.append(index)
-            result.token_ids.append(token)
-        row.token_ids.append(0 if token is None else token)
-        if row.params.logprobs is not None and token is not None:
-            result.logprobs[index] = logprobs_of(row.token_ids, len(row.token_ids) - 1)
+        row.drafted = bool(drafts)
+        del row.token_ids[stop:]
+        taken: list[int] = []
+        for draft in [*drafts, None]:
+            token = reference_token(row.tenant, row.token_ids)
+            if token is None and taken:
+                break  # It comes again.
+            row.token_ids.append(0 if token is None else token)
+            if token is None:
+                result.failed[index] = "no finite logits"
+                return
+            taken.append(token)
+            if token != draft:
+                break
+        result.rows.append(index)
+        result.tokens.append(taken)
+        if row.params.logprobs is not None:
+            result.logprobs[index] = [
+                logprobs_of(row.token_ids, stop + place) for place in range(len(taken))
+            ]
 
 
 @dataclass
@@ -223,7 +265,8 @@ class Received:
         position = len(self.prompt)
         for output in self.outputs:
             if output.token_ids and params.logprobs is not None:
-                assert output.logprobs == [logprobs_of(everything, position)]
+                places = range(position, position + len(output.token_ids))
+                assert output.logprobs == [logprobs_of(everything, place) for place in places]
             else:
                 assert output.logprobs is None
             position += len(output.token_ids)
@@ -239,10 +282,11 @@ class Received:
 class Simulation:
     """A scheduler, its worker, and what every request has received."""
 
-    def __init__(self, config: SchedulerConfig) -> None:
+    def __init__(self, config: SchedulerConfig, drafting: int | None = None) -> None:
         self.config = config
         self.scheduler = Scheduler(config)
-        self.worker = SimulatedWorker(config)
+        self.worker = SimulatedWorker(config, drafting=drafting is not None)
+        self.random = None if drafting is None else Random(drafting)
         self.received: dict[str, Received] = {}
         self.in_flight: deque[tuple[StepPlan, StepResult]] = deque()
 
@@ -287,6 +331,18 @@ class Simulation:
             received = self.received[output.request_id]
             assert not received.finished, "output after the end"
             received.outputs.append(output)
+            if output.finish_reason is None and self.random is not None:
+                received.request.propose(self._drafts(received.request, self.random))
+
+    def _drafts(self, request: Request, random: Random) -> list[int]:
+        """Guess how a request goes on: some right tokens, then wrong ones, or nothing."""
+        drafts: list[int] = []
+        right = random.choice([0, 0, 1, 3, 7])
+        for place in range(random.choice([0, 1, 2, 5, 9])):
+            token = reference_token(request.seed, request.token_ids + drafts)
+            guess = 0 if token is None else token
+            drafts.append(guess if place < right else (guess + 1) % VOCABULARY)
+        return drafts
 
     def drain(self) -> None:
         """Run to the end and check every request."""
@@ -346,9 +402,9 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
 class SchedulerMachine(RuleBasedStateMachine):
     """Random arrivals, aborts, resets, holds and steps."""
 
-    @initialize(config=configs())
-    def start(self, config: SchedulerConfig) -> None:
-        self.simulation = Simulation(config)
+    @initialize(config=configs(), drafting=st.none() | st.integers(0, 2**31))
+    def start(self, config: SchedulerConfig, drafting: int | None) -> None:
+        self.simulation = Simulation(config, drafting)
 
     @rule(
         prompt=PROMPTS,
@@ -407,9 +463,10 @@ def test_random_histories() -> None:
     )
 
 
+@pytest.mark.parametrize("drafting", [None, 3])
 @pytest.mark.parametrize("in_flight", [1, 2])
 @pytest.mark.parametrize("caching", [False, True])
-def test_preemption_changes_no_token(in_flight: int, caching: bool) -> None:
+def test_preemption_changes_no_token(in_flight: int, caching: bool, drafting: int | None) -> None:
     """Many requests through a cache that holds two of them."""
     config = SchedulerConfig(
         max_num_seqs=8,
@@ -420,7 +477,7 @@ def test_preemption_changes_no_token(in_flight: int, caching: bool) -> None:
         enable_prefix_caching=caching,
         max_in_flight_steps=in_flight,
     )
-    simulation = Simulation(config)
+    simulation = Simulation(config, drafting)
     for i in range(40):
         params = SamplingParams(max_tokens=30, min_tokens=25, ignore_eos=True)
         simulation.add([2 + i % 7] * (i % 13 + 1), params, tenant=i % 2)
@@ -428,3 +485,6 @@ def test_preemption_changes_no_token(in_flight: int, caching: bool) -> None:
     stats = simulation.scheduler.stats()
     assert stats.num_preemptions > 0
     assert (stats.cache.num_hit_tokens > 0) == caching
+    assert (stats.drafts.num_accepted_tokens > 100) == (drafting is not None)
+    assert stats.drafts.num_draft_tokens >= stats.drafts.num_accepted_tokens
+    assert stats.num_generated_tokens == sum(len(r.token_ids) for r in simulation.received.values())

@@ -9,5 +9,5 @@ def test_tokens_of_a_plan() -> None:
 
 
 def test_a_finished_step_gives_its_result() -> None:
-    result = StepResult(7, [0], [1])
+    result = StepResult(7, [0], [[1]])
     assert FinishedStep(result).result() is result

@@ -47,6 +47,9 @@ def snapshot() -> Snapshot:
         num_used_blocks=4,
         num_generated_tokens=77,
         num_finished={"stop": 5, "length": 1},
+        num_drafts=9,
+        num_draft_tokens=20,
+        num_accepted_at=(6, 2),
     )
     info = SimpleNamespace(config=config, num_blocks=10, block_size=16)
     return Snapshot("demo", info, stats, 0, Counts())

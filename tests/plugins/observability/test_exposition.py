@@ -18,6 +18,10 @@ VLLM_NAMES = {
     "vllm:prompt_tokens_total",
     "vllm:generation_tokens_total",
     "vllm:num_preemptions_total",
+    "vllm:spec_decode_num_drafts_total",
+    "vllm:spec_decode_num_draft_tokens_total",
+    "vllm:spec_decode_num_accepted_tokens_total",
+    "vllm:spec_decode_num_accepted_tokens_per_pos_total",
     "vllm:prefix_cache_queries_total",
     "vllm:prefix_cache_hits_total",
     "vllm:request_success_total",
@@ -61,6 +65,9 @@ def test_values(snapshot: Snapshot, make_record) -> None:
     assert found["hotshoe_generated_tokens_total", model] == 77
     assert found["hotshoe_sequences_finished_total", model, ("reason", "stop")] == 5
     assert found["hotshoe_sequences_finished_total", model, ("reason", "abort")] == 0
+    assert found["hotshoe_spec_decode_accepted_tokens_total", model] == 8
+    places = {key: n for key, n in found.items() if key[0].endswith("tokens_per_pos_total")}
+    assert {dict(key[1:])["position"]: n for key, n in places.items()} == {"0": 6, "1": 2}
     assert found["hotshoe_requests_total", ("endpoint", "/v1/completions"), model] == 1
     name = "hotshoe_time_to_first_token_seconds"
     assert found[f"{name}_bucket", ("le", "2.5"), model] == 0

@@ -1,0 +1,46 @@
+"""Verifies drafts: which of them are accepted, given what was sampled at every position.
+
+A draft is a guess that is certain of itself, so exact rejection sampling would accept draft x with
+probability p(x), and else sample from p without x, renormalised. To sample y from p, accept x where
+y = x, and keep y otherwise does just that: P(y = x) = p(x), and y given y != x has the distribution
+of the rest. So every position is sampled as if there were no drafts, with the random number that
+belongs to it, and a request's tokens stay the same, seed by seed, with drafts and without.
+Greedy rows are the case of a p that is certain, too.
+
+Source: speculative sampling, Chen et al. 2023, arXiv:2302.01318, theorem 1, for a proposal of one
+token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+NO_DRAFTS: Mapping[int, Sequence[int]] = MappingProxyType({})
+
+
+def verify(
+    rows: Sequence[int], sampled: Sequence[int], drafts: Mapping[int, Sequence[int]]
+) -> tuple[list[int], list[list[int]]]:
+    """Return each row once, and its accepted drafts with the token that was sampled after them.
+
+    Args:
+        rows: The row of each sample; one with k drafts comes k + 1 times in succession.
+        sampled: What was sampled there; -1 where no token could be, which no draft equals.
+            Behind accepted drafts it counts as not tried: the next step fails there, if any does.
+        drafts: By row; others have none.
+    """
+    found: list[int] = []
+    tokens: list[list[int]] = []
+    at = 0
+    while at < len(rows):
+        proposed = drafts.get(rows[at], ())
+        accepted = 0
+        while accepted < len(proposed) and sampled[at + accepted] == proposed[accepted]:
+            accepted += 1
+        if accepted and sampled[at + accepted] < 0:  # may lie behind the end; else it comes again
+            accepted -= 1
+        found.append(rows[at])
+        tokens.append(list(sampled[at : at + accepted + 1]))
+        at += len(proposed) + 1
+    return found, tokens

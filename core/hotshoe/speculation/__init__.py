@@ -1,0 +1,8 @@
+"""Speculation: proposers of drafts, and what asks them for every running request.
+
+Called by the engine core. Knows no method: these come through hook `hotshoe_proposers`.
+"""
+
+from hotshoe.speculation.proposer import Follower, Proposer
+
+__all__ = ["Follower", "Proposer"]

@@ -1,0 +1,101 @@
+"""Asks the proposer for drafts of every request whose tokens have become known.
+
+What a proposer remembers of a sequence lives here, by request and not by row, so that a preempted
+one goes on where it was. Driven by the engine core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+
+from hotshoe.config import EngineConfig
+from hotshoe.lazy import resolve_lazy
+from hotshoe.plugins import PluginManager
+from hotshoe.plugins.manager import blaming_plugin
+from hotshoe.scheduler import Request
+from hotshoe.speculation.proposer import Follower, Proposer
+from hotshoe.types import TokenOutput
+
+HOOK = "hotshoe_proposers"
+
+
+class Drafting:
+    """The unfinished requests that may have drafts.
+
+    Args:
+        proposer: Of the chosen method.
+        limit: Most drafts of a request and step.
+        blaming: Names the proposer where its code fails.
+    """
+
+    def __init__(
+        self,
+        proposer: Proposer,
+        limit: int,
+        blaming: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._proposer = proposer
+        self._limit = limit
+        self._blaming = blaming
+        self._followed: dict[str, tuple[Request, Follower]] = {}
+
+    def add(self, request: Request) -> None:
+        """Follow a request from its first generated token on.
+
+        One with a grammar has no drafts: which tokens it may take is known one place ahead only.
+        """
+        if request.params.grammar is None and request.pooling is None:
+            with self._blaming():
+                self._followed[request.request_id] = (request, self._proposer.follow())
+
+    def discard(self, request_id: str) -> None:
+        """Forget a request that has ended; unknown ids are ignored."""
+        self._followed.pop(request_id, None)
+
+    def advance(self, outputs: Iterable[TokenOutput], vocab_size: int) -> None:
+        """Take in a step's tokens: propose how the requests that got some go on.
+
+        Args:
+            outputs: Of the step.
+            vocab_size: Drafts lie below it.
+
+        Raises:
+            PluginError: The proposer failed, or returned what are no drafts.
+        """
+        with self._blaming():
+            for output in outputs:
+                if output.finish_reason is not None:
+                    self.discard(output.request_id)
+                elif output.request_id in self._followed:
+                    request, follower = self._followed[output.request_id]
+                    drafts = follower.propose(request.token_ids, self._limit)
+                    if drafts:
+                        self._check(drafts, vocab_size)
+                    request.propose(drafts)
+
+    def _check(self, drafts: list[int], vocab_size: int) -> None:
+        if len(drafts) > self._limit:
+            raise ValueError(f"it proposed {len(drafts)} tokens where {self._limit} were wanted")
+        if min(drafts) < 0 or max(drafts) >= vocab_size:
+            raise ValueError(f"it proposed {drafts}, but token ids lie below {vocab_size}")
+
+
+def open_drafting(config: EngineConfig, plugins: PluginManager) -> Drafting | None:
+    """Make the proposer that the configuration names; None if it names none.
+
+    Raises:
+        PluginError: No plugin knows the method, or the proposer is defective.
+        ConfigError: The proposer refuses an option.
+    """
+    options = dict(config.speculative_config or {})
+    if not options:
+        return None
+    method, limit = options.pop("method"), options.pop("num_speculative_tokens")
+    reference = plugins.pick("speculative_config.method", method, HOOK)
+
+    def blaming() -> AbstractContextManager[None]:
+        return blaming_plugin(plugins, HOOK, method)
+
+    with blaming():
+        return Drafting(resolve_lazy(reference)(options), limit, blaming)

@@ -1,0 +1,42 @@
+"""The interface of a proposer: how a sequence may go on, guessed on the host between two steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+
+class Follower(Protocol):
+    """Guesses how one sequence goes on. It may remember what it has seen of it."""
+
+    def propose(self, token_ids: Sequence[int], limit: int) -> list[int]:
+        """Return tokens that may come next, in order.
+
+        Args:
+            token_ids: All known tokens, prompt first, at least one; at the next call there are more
+                behind them. The list belongs to the engine and is only read.
+            limit: Most tokens to return, at least 1.
+
+        Returns:
+            At most `limit` token ids of the model; none where there is no guess.
+        """
+        ...
+
+
+class Proposer(Protocol):
+    """What hook `hotshoe_proposers` names: a class, made once for an engine."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        """Read the options.
+
+        Args:
+            options: Of `speculative_config`, without `method` and `num_speculative_tokens`.
+
+        Raises:
+            ConfigError: An option is unknown or its value impossible; the message names it.
+        """
+        ...
+
+    def follow(self) -> Follower:
+        """Start a sequence."""
+        ...

@@ -1,0 +1,1 @@
+"""Methods of speculation: proposers for hook `hotshoe_proposers`."""

@@ -1,0 +1,15 @@
+"""The plugin: which methods of speculation this distribution offers. Imports none of them."""
+
+from collections.abc import Mapping
+
+from hotshoe.plugins import hookimpl
+
+HOTSHOE_HOOK_API = 1
+
+METHODS = {"ngram": "hotshoe_speculation.ngram:NgramProposer"}
+
+
+@hookimpl
+def hotshoe_proposers() -> Mapping[str, str]:
+    """Name the methods as `speculative_config.method` spells them."""
+    return METHODS
