@@ -84,8 +84,8 @@ def test_requests_are_counted(served: Served) -> None:
     for name in ("time_to_first_token_seconds", "request_seconds", "queue_seconds"):
         assert grown[f"hotshoe_{name}_count", "demo"] == 1
         assert 0 < grown[f"hotshoe_{name}_sum", "demo"] < 10
-    # Who falls behind is brought several steps' tokens at once.
-    assert 0 <= grown["hotshoe_inter_token_latency_seconds_count", "demo"] <= 4
+    # Every token after the first of its sequence counts, also those that come at once.
+    assert 4 <= grown["hotshoe_inter_token_latency_seconds_count", "demo"] <= 8
     assert found["hotshoe_engine_up", "demo"] == 1
     assert found["vllm:num_requests_running", "0", "demo"] == 0
 
