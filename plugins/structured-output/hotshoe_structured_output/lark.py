@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from hotshoe_structured_output.rewriting import for_llguidance
 from hotshoe_structured_output.schema import Schema, refusal
 from hotshoe_structured_output.tags import Part, Parts, StructuralTag
 
@@ -202,7 +203,7 @@ class _Parts:
 
 def _json(schema: Schema) -> str:
     options: dict[str, Any] = {"whitespace_pattern": WHITESPACE, "json_allowed_escapes": ESCAPES}
-    body = {} if schema is True else schema
+    body = {} if schema is True else for_llguidance(schema)
     assert isinstance(body, Mapping), "the schema false was refused before"
     return "%json " + json.dumps({"x-guidance": options, **body}, ensure_ascii=False)
 
