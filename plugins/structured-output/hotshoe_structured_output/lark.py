@@ -205,7 +205,8 @@ def _json(schema: Schema) -> str:
     options: dict[str, Any] = {"whitespace_pattern": WHITESPACE, "json_allowed_escapes": ESCAPES}
     body = {} if schema is True else for_llguidance(schema)
     assert isinstance(body, Mapping), "the schema false was refused before"
-    return "%json " + json.dumps({"x-guidance": options, **body}, ensure_ascii=False)
+    # The library moves the last keyword to the place of its options, so these are the last.
+    return "%json " + json.dumps({**body, "x-guidance": options}, ensure_ascii=False)
 
 
 def _quoted(text: str) -> str:

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import copy
+import json
 
+import pytest
+
+from hotshoe.types import GrammarSpec
 from hotshoe_structured_output.rewriting import for_llguidance
+
+INT = {"type": "integer"}
 
 
 def test_only_what_judges_is_rewritten() -> None:
@@ -24,3 +30,16 @@ def test_only_what_judges_is_rewritten() -> None:
     assert odd not in made["patternProperties"]
     assert made["default"] == {"pattern": odd} and made["$defs"]["unused"] == {"pattern": odd}
     assert for_llguidance(True) is True
+
+
+@pytest.mark.parametrize("keyword", ["allOf", "anyOf", "oneOf"])
+def test_properties_come_in_the_order_of_the_schema(llguidance_bench, keyword: str) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": INT},
+        "required": ["a"],
+        keyword: [{"properties": {"b": INT}, "required": ["b"]}],
+    }
+    grammar = llguidance_bench.compile(GrammarSpec.json_schema(schema))
+    assert llguidance_bench.accepts(grammar, json.dumps({"a": 1, "b": 2}))
+    assert not llguidance_bench.accepts(grammar, json.dumps({"b": 2, "a": 1}))
