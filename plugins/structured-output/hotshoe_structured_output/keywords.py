@@ -34,8 +34,11 @@ ASSERTIONS = frozenset(
 )
 #: An extension of llguidance that would change how its backend works; not for clients.
 RESERVED = "x-guidance"
-FORMATS = frozenset(
-    "date date-time duration email hostname ipv4 ipv6 time unknown uri uuid".split()
+FORMATS = frozenset("date date-time duration email hostname ipv4 ipv6 time uri uuid".split())
+#: Those that the standard defines beside these. All others are annotations, as it says.
+_OTHER_FORMATS = frozenset(
+    "idn-email idn-hostname iri iri-reference json-pointer regex relative-json-pointer "
+    "uri-reference uri-template".split()
 )
 _NUMERIC = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 #: llguidance counts in doubles: it would round what is larger, and crash near 64 bits.
@@ -91,9 +94,10 @@ def unsupported(root: Schema, table: Table, max_schemas: int) -> str | None:
 
 def _patterns(schema: Object) -> Iterator[str]:
     """Return the regular expressions of a schema, by text or name."""
-    for keyword in ("pattern", "format"):
-        if keyword in schema:
-            yield f"{keyword} {schema[keyword]}"
+    if "pattern" in schema:
+        yield f"pattern {schema['pattern']}"
+    if format_of(schema) is not None:
+        yield f"format {schema['format']}"
     yield from schema.get("patternProperties", ())
 
 
@@ -108,8 +112,16 @@ def _fine(schema: Object) -> None:
     return None
 
 
+def format_of(schema: Object) -> str | None:
+    """Return the format that limits a schema's strings; None if it has none, or no strings."""
+    types = schema.get("type", "string")
+    named = schema.get("format")
+    strings = "string" in ([types] if isinstance(types, str) else types)
+    return named if strings and named in FORMATS | _OTHER_FORMATS else None
+
+
 def _known_format(schema: Object) -> str | None:
-    if schema["format"] in FORMATS:
+    if format_of(schema) in FORMATS | {None}:
         return None
     return f"{schema['format']!r} is not supported (formats: {', '.join(sorted(FORMATS))})"
 
@@ -340,6 +352,10 @@ def _not_a_list(schema: Object) -> str | None:
     return "as a list is not supported" if isinstance(schema["items"], list) else None
 
 
+def _unless_annotation(condition: Condition) -> Condition:
+    return lambda schema: None if format_of(schema) is None else condition(schema)
+
+
 XGRAMMAR: Table = {
     "$ref": _both(_alone("$ref"), _unescaped),
     "additionalProperties": _both(_typed("object"), _closed),
@@ -347,7 +363,7 @@ XGRAMMAR: Table = {
     "anyOf": _alone("anyOf"),
     "const": _both(_listed("const"), _spelt("const"), _exact("const", MAX_INT64)),
     "enum": _both(_listed("enum"), _spelt("enum"), _exact("enum", MAX_INT64)),
-    "format": _both(_typed("string"), _alone("format", "type"), _known_format),
+    "format": _unless_annotation(_both(_typed("string"), _alone("format", "type"), _known_format)),
     "items": _both(_typed("array"), _not_a_list),
     "maxItems": _both(_typed("array"), _long_enough),
     "maxProperties": _both(_typed("object"), _few_states),

@@ -19,6 +19,7 @@ from hotshoe.grammar import Matcher, Vocabulary
 from hotshoe.types import GrammarSpec
 from hotshoe_structured_output.apart import Apart
 from hotshoe_structured_output.keywords import XGRAMMAR, unsupported
+from hotshoe_structured_output.rewriting import for_xgrammar
 from hotshoe_structured_output.schema import Schema, parse_json, refusal
 from hotshoe_structured_output.tags import Parts, StructuralTag, parse_tag
 
@@ -182,7 +183,8 @@ class XGrammarCompiler:
                 matcher.fail()
 
     def _json_schema(self, value: str) -> xgrammar.CompiledGrammar:
-        return self._compiler.compile_json_schema(value, max_whitespace_cnt=MAX_WHITESPACE)
+        schema = json.dumps(for_xgrammar(json.loads(value)))
+        return self._compiler.compile_json_schema(schema, max_whitespace_cnt=MAX_WHITESPACE)
 
     def _json_object(self, value: str) -> xgrammar.CompiledGrammar:
         return self._json_schema('{"type":"object"}')
@@ -256,7 +258,8 @@ def _either(choices: Sequence[Parts]) -> dict[str, Any]:
 
 
 def _json(schema: Schema) -> dict[str, Any]:
-    return {"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": MAX_WHITESPACE}
+    written = for_xgrammar(schema)
+    return {"type": "json_schema", "json_schema": written, "max_whitespace_cnt": MAX_WHITESPACE}
 
 
 def _tag(begin: str, content: dict[str, Any], end: str) -> dict[str, Any]:
