@@ -10,7 +10,7 @@ from typing import Any
 from hotshoe.errors import RequestError
 
 KINDS = ("json_schema", "json_object", "regex", "choice", "ebnf", "structural_tag")
-MAX_GRAMMAR_BYTES = 256 * 1024
+MAX_GRAMMAR_BYTES = 1024 * 1024
 MAX_AFTER = 16
 MAX_AFTER_TOKENS = 64
 #: Token ids are bounded by the vocabulary once that is known; until then by what 32 bits hold.

@@ -84,7 +84,7 @@ class ServerConfig:
         128, "most sequences of one HTTP request: prompts times n", low=1, high=65536
     )
     max_schema_bytes: int = option(
-        65536, "longest JSON schema, regular expression or grammar", low=64, high=2**18
+        2**20, "longest JSON schema, regular expression or grammar", low=64, high=2**20
     )
     max_tools: int = option(128, "most tools of one request", low=0, high=4096)
 

@@ -54,8 +54,8 @@ def grammar(text: str) -> str:
 
 
 def choice(texts: Iterable[str]) -> str:
-    """Return a grammar of these texts."""
-    return f"{_HEADER}start: {' | '.join(map(_quoted, texts))}\n"
+    """Return a grammar of these texts: one terminal, as alternatives of a rule are limited."""
+    return f"{_HEADER}start: CHOICE\nCHOICE: {' | '.join(map(_quoted, texts))}\n"
 
 
 def structural_tag(

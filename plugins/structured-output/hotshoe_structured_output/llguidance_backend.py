@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hotshoe.grammar import Matcher, Vocabulary
 from hotshoe.types import GrammarSpec
-from hotshoe_structured_output import lark
+from hotshoe_structured_output import gbnf, lark
 from hotshoe_structured_output.keywords import LLGUIDANCE, unsupported
 from hotshoe_structured_output.schema import Schema, parse_json, refusal
 from hotshoe_structured_output.tags import StructuralTag, parse_tag
@@ -30,6 +30,12 @@ MAX_SCHEMAS = 10_000
 MAX_LEXER_STATES = 20_000
 #: Of the parser, in one mask; 50,000 would keep a step waiting for half a second.
 MAX_ITEMS = 10_000
+#: At one place of a text. Time may grow with its cube: 2,000 take up to a second, in grammars that
+#: read every text in many ways.
+MAX_ROW = 2_000
+#: Kinds that may have twice as much: a schema's objects take four for each optional property, and
+#: none reads its texts in so many ways that time grows faster than that.
+_WIDE = frozenset({"json_schema", "structural_tag"})
 #: What a compiled grammar takes beside its text, and for each byte of it; measured.
 BASE_BYTES, BYTES_PER_BYTE = 64 * 1024, 64
 MAX_THREADS = 8
@@ -98,15 +104,22 @@ class LLGuidanceCompiler:
             n_vocab=len(vocabulary.tokens),
             eos_token=list(vocabulary.ending_ids) or None,
         )
-        self._limits = llguidance.LLParserLimits(
-            max_lexer_states=MAX_LEXER_STATES, step_max_items=MAX_ITEMS, verbose_errors=False
-        )
+        self._limits = {
+            wide: llguidance.LLParserLimits(
+                max_lexer_states=MAX_LEXER_STATES,
+                step_max_items=MAX_ITEMS * (2 if wide else 1),
+                max_items_in_row=MAX_ROW * (2 if wide else 1),
+                verbose_errors=False,
+            )
+            for wide in (False, True)
+        }
         threads = max(1, min(MAX_THREADS, (os.cpu_count() or 1) // 2))
         self._executor = llguidance.LLExecutor(threads)
 
     def compile(self, spec: GrammarSpec) -> LLGuidanceGrammar:
         text = _WRITERS[spec.kind](self, spec.value)
-        matcher = self._library.LLMatcher(self._tokenizer, text, log_level=0, limits=self._limits)
+        limits = self._limits[spec.kind in _WIDE]
+        matcher = self._library.LLMatcher(self._tokenizer, text, log_level=0, limits=limits)
         if matcher.is_error():
             raise refusal(f"this {spec.kind} cannot be compiled: {_plain(matcher.get_error())}")
         return LLGuidanceGrammar(matcher, BASE_BYTES + BYTES_PER_BYTE * len(text))
@@ -132,13 +145,7 @@ class LLGuidanceCompiler:
         return lark.choice(json.loads(value))
 
     def _ebnf(self, value: str) -> str:
-        from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
-
-        try:
-            text = any_to_lark(value)
-        except (GbnfToLarkError, ValueError, RecursionError) as error:
-            raise refusal(f"the grammar is malformed: {_plain(str(error))}") from error
-        return lark.grammar(text)
+        return lark.grammar(value if gbnf.is_lark(value) else gbnf.to_lark(value))
 
     def _structural_tag(self, value: str) -> str:
         tag = parse_tag(value)
@@ -146,6 +153,8 @@ class LLGuidanceCompiler:
         return lark.structural_tag(tag, self._special, self._escaped)
 
     def _escaped(self, pattern: str) -> str:
+        if (len(pattern) - len(pattern.rstrip("\\"))) % 2:  # which the library would drop
+            raise refusal("a regular expression ends in a backslash")
         return self._library.regex_to_lark(pattern, _ASCII)
 
 

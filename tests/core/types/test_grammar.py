@@ -17,7 +17,7 @@ from hotshoe.types.grammar import MAX_AFTER, MAX_AFTER_TOKENS, MAX_GRAMMAR_BYTES
         (("regex", ""), "regex takes a non-empty value"),
         (("json_object", "x"), "json_object takes no value"),
         (("regex", "\ud800"), "unpaired surrogate"),
-        (("regex", "x" * (MAX_GRAMMAR_BYTES + 1)), "at most 262144 are allowed"),
+        (("regex", "x" * (MAX_GRAMMAR_BYTES + 1)), "at most 1048576 are allowed"),
         (("regex", "x", 7), "after takes at most 16"),
         (("regex", "x", [[1]] * (MAX_AFTER + 1)), "after takes at most 16"),
         (("regex", "x", [[]]), "sequences of 1 to 64"),

@@ -31,7 +31,7 @@ def test_what_no_text_fits_says_so(llguidance_bench) -> None:
 
 
 def test_a_schema_that_grows_too_large_says_so_when_it_takes_nothing(llguidance_bench) -> None:
-    wide = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(30)}}
+    wide = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(60)}}
     spec = GrammarSpec.json_schema(json.dumps({"anyOf": [wide] * 20}))
     matcher = llguidance_bench.compile(spec).matcher()
     [token] = llguidance_bench.encode("{")
@@ -45,6 +45,26 @@ def test_a_mask_that_would_take_long_fails(llguidance_bench) -> None:
     matcher = llguidance_bench.compile(GrammarSpec.ebnf(grammar)).matcher()
     llguidance_bench.allowed(matcher)
     assert f"Too many items (limit {MAX_ITEMS}" in matcher.failure()
+
+
+def test_many_choices(llguidance_bench) -> None:
+    texts = [f"value{i}" for i in range(5000)]
+    grammar = llguidance_bench.compile(GrammarSpec.choice(texts))
+    assert llguidance_bench.accepts(grammar, "value4999")
+    assert not llguidance_bench.accepts(grammar, "value5000")
+
+
+def test_many_optional_properties(llguidance_bench) -> None:
+    properties = {f"p{i}": {"type": "integer"} for i in range(990)}
+    schema = {"type": "object", "properties": properties, "additionalProperties": False}
+    grammar = llguidance_bench.compile(GrammarSpec.json_schema(schema))
+    assert llguidance_bench.accepts(grammar, '{"p1":1,"p989":2}')
+
+
+@pytest.mark.parametrize("pattern", ["a\\", "\\", "\\d\\\\\\"])
+def test_a_trailing_backslash_is_refused(llguidance_bench, pattern: str) -> None:
+    with pytest.raises(RequestError, match="ends in a backslash"):
+        llguidance_bench.compile(GrammarSpec.regex(pattern))
 
 
 def test_size_grows_with_the_grammar(llguidance_bench) -> None:
