@@ -6,7 +6,6 @@ import asyncio
 import re
 import secrets
 import time
-from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
@@ -15,10 +14,10 @@ from starlette.types import Receive, Scope
 from hotshoe_server.errors import ApiError, from_validation
 from hotshoe_server.guard import CALLER, Caller
 from hotshoe_server.state import ServerState
+from hotshoe_server.validation import Body, validated
 
 #: Ids that clients may give their requests.
 ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
-Body = TypeVar("Body", bound=BaseModel)
 
 
 class Call(Request):
@@ -75,10 +74,11 @@ class Call(Request):
             raise ApiError("unsupported_media_type")
         body = body or b"{}"
         try:
-            found = model.model_validate_json(body)
+            found = validated(model, body)
         except ValidationError as error:
             raise from_validation(error, body) from None
         self.body_read = found
+        self.id = getattr(found, "request_id", None) or self.id
         return found
 
     async def _read_bounded(self, limit: int) -> bytes:

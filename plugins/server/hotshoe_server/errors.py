@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 from pydantic import ValidationError
 from pydantic_core import from_json
 
 from hotshoe.errors import EngineError, QueueFullError, RequestError
+from hotshoe_server.validation import Place, find_place
 
 MAX_MESSAGE_CHARS = 1000
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -153,7 +153,8 @@ def from_validation(error: ValidationError, body: bytes) -> ApiError:
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, RequestError):
         return as_api_error(cause)
-    param = _path(first["loc"], from_json(body))
+    missing = first["type"] == "missing"
+    param = _spelt(find_place(first["loc"], from_json(body), missing))
     if code == "unknown_parameter":
         return ApiError(code, f"unknown parameter: {param}", param)
     if code == "missing_required_parameter":
@@ -161,20 +162,11 @@ def from_validation(error: ValidationError, body: bytes) -> ApiError:
     return ApiError(code, f"{param}: {first['msg']}" if param else first["msg"], param)
 
 
-def _path(location: tuple[int | str, ...], value: Any) -> str | None:
-    """Spell a place in a body as `messages[0].content`.
-
-    A location also has names of alternatives that the validation tried; no key is called so.
-    """
+def _spelt(place: Place) -> str | None:
+    """Spell a place in a body as `messages[0].content`; None for the whole."""
     path = ""
-    for number, part in enumerate(location, 1):
-        last = number == len(location)
-        if isinstance(value, list) and isinstance(part, int):
-            path += f"[{part}]"
-            value = value[part] if part < len(value) else None
-        elif isinstance(value, dict) and (part in value or last):
-            path += f".{part}" if path else str(part)
-            value = value.get(part)
+    for part in place:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
     return path or None
 
 
