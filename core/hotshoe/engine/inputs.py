@@ -135,14 +135,20 @@ class InputProcessor:
         self,
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None = None,
+        **options: Any,
     ) -> TokensPrompt:
         """Turn a conversation into a prompt with the model's chat template.
+
+        Args:
+            messages: In OpenAI's form.
+            tools: Function schemas offered to the model.
+            options: Further arguments of `Tokenizer.apply_chat_template`, variables included.
 
         Raises:
             RequestError: No tokenizer, no template, or the template refuses the messages.
         """
         tokenizer = self._require_tokenizer()
-        text = tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=True)
+        text = tokenizer.apply_chat_template(messages, tools=tools, **options)
         return TokensPrompt(tokenizer.encode(text, add_special_tokens=False))
 
     def _pooled(self, params: PoolingParams) -> Pooling:

@@ -218,18 +218,31 @@ class LLM:
         messages: Messages,
         params: SamplingParams | None = None,
         tools: Tools | None = None,
+        **options: Any,
     ) -> list[RequestOutput]:
-        """Answer a conversation, rendered by the model's chat template."""
-        return self.generate(self.engine.inputs.render_chat(messages, tools), params)
+        """Answer a conversation, rendered by the model's chat template.
+
+        Args:
+            messages: In OpenAI's form.
+            params: Default: the model's.
+            tools: Function schemas offered to the model.
+            options: `add_generation_prompt`, `continue_final_message`, and variables of the
+                template, such as `enable_thinking`.
+
+        Raises:
+            RequestError: The template refuses the messages, or a parameter is bad.
+        """
+        return self.generate(self.engine.inputs.render_chat(messages, tools, **options), params)
 
     def stream_chat(
         self,
         messages: Messages,
         params: SamplingParams | None = None,
         tools: Tools | None = None,
+        **options: Any,
     ) -> Iterator[RequestUpdate]:
-        """Answer a conversation, streaming."""
-        return self.stream(self.engine.inputs.render_chat(messages, tools), params)
+        """Answer a conversation, streaming; options as for `chat`."""
+        return self.stream(self.engine.inputs.render_chat(messages, tools, **options), params)
 
     def stats(self) -> EngineStats:
         """Return the present counts."""

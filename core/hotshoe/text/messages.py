@@ -7,10 +7,13 @@ render a conversation alike.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hotshoe.errors import RequestError
+
+#: Marks the end of a text that shall be gone on with; of characters that mean nothing anywhere.
+_END = "\ue0f7\ue1f3end\ue1f3\ue0f7"
 
 
 def template_message(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -33,6 +36,44 @@ def template_message(message: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(found.get("tool_calls"), (list, tuple)):
         found["tool_calls"] = [_template_call(call) for call in found["tool_calls"]]
     return found
+
+
+def marked_end(
+    messages: Sequence[dict[str, Any]], add_generation_prompt: bool
+) -> list[dict[str, Any]]:
+    """Return messages with a mark at the end of the last one's text, for `cut_at_end`.
+
+    Raises:
+        RequestError: A new message shall follow as well, or the last one has no text.
+    """
+    if add_generation_prompt:
+        raise RequestError(
+            "continue_final_message goes on with the last message and add_generation_prompt begins "
+            "a new one; set one of them",
+            "continue_final_message",
+        )
+    content = messages[-1].get("content")
+    if not isinstance(content, str) or not content or "tool_calls" in messages[-1]:
+        raise RequestError(
+            "continue_final_message needs a last message that is text alone",
+            "continue_final_message",
+        )
+    return [*messages[:-1], {**messages[-1], "content": content + _END}]
+
+
+def cut_at_end(text: str) -> str:
+    """Return a rendered text up to the mark.
+
+    Raises:
+        RequestError: The template does not show the last message.
+    """
+    before, mark, _ = text.rpartition(_END)
+    if not mark:
+        raise RequestError(
+            "continue_final_message: the chat template does not show the last message's text",
+            "continue_final_message",
+        )
+    return before
 
 
 def _part_text(part: Any) -> str:

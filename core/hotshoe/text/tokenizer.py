@@ -114,6 +114,7 @@ class Tokenizer:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         **variables: Any,
     ) -> str:
         """Render messages as the model's prompt text; encode it without adding special tokens.
@@ -122,26 +123,32 @@ class Tokenizer:
             messages: Such as {"role": "user", "content": "Hello"}; see `hotshoe.text.messages`.
             tools: Function schemas offered to the model.
             add_generation_prompt: End with the opening of an assistant message.
+            continue_final_message: End within the last message, which the model then goes on with.
             variables: Further variables that the template may know.
 
         Raises:
-            RequestError: There is no template, or it refuses these messages.
+            RequestError: There is no template, or it refuses these messages; both a new message and
+                the last one shall follow, or there is no last one with text.
         """
         from hotshoe.text.chat_template import render
-        from hotshoe.text.messages import template_message
+        from hotshoe.text.messages import cut_at_end, marked_end, template_message
 
         name = "tool_use" if tools and "tool_use" in self.chat_templates else "default"
         if name not in self.chat_templates:
             raise RequestError("this model has no chat template; send a plain prompt", "messages")
         if not messages:
             raise RequestError("messages may not be empty", "messages")
+        found = [template_message(message) for message in messages]
+        if continue_final_message:
+            found = marked_end(found, add_generation_prompt)
         known = {
-            "messages": [template_message(message) for message in messages],
+            "messages": found,
             "tools": tools,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
         }
-        return render(self.chat_templates[name], self.special_tokens | known | variables)
+        text = render(self.chat_templates[name], self.special_tokens | known | variables)
+        return cut_at_end(text) if continue_final_message else text
 
 
 def _load_backend(directory: Path) -> tokenizers.Tokenizer:

@@ -127,7 +127,9 @@ class ChatStream:
         if choice.started:
             return b""
         choice.started = True
-        first = ChunkChoice(choice.index, Delta(role="assistant", content=""), None, None)
+        first = ChunkChoice(
+            choice.index, Delta(role="assistant", content=self._body.echoed()), None, None
+        )
         if self._body.return_token_ids:
             self._chunk.prompt_token_ids = self._dialogue.rendered.token_ids
         if self._body.prompt_logprobs is not None:
@@ -156,7 +158,8 @@ class ChatStream:
         made = ChunkChoice(choice.index, delta, None, None)
         if choice.waiting:
             ids, positions = zip(*choice.waiting, strict=True)
-            made.logprobs = chat_logprobs(self._server.renderer.tokenizer, ids, positions)
+            as_ids = self._body.return_tokens_as_token_ids
+            made.logprobs = chat_logprobs(self._server.renderer.tokenizer, ids, positions, as_ids)
             choice.waiting = []
         if self._body.return_token_ids:
             made.token_ids, choice.token_ids = choice.token_ids, []

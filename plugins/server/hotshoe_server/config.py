@@ -80,6 +80,9 @@ class ServerConfig:
     request_timeout_s: float | None = option(
         None, "seconds after which a request ends, finished or not", low=0.001, high=86400
     )
+    clip_max_tokens: bool = option(
+        False, "give fewer tokens than max_tokens asks for where the context has no room"
+    )
     max_sequences: int = option(
         128, "most sequences of one HTTP request: prompts times n", low=1, high=65536
     )

@@ -24,7 +24,7 @@ from hotshoe.text.parsing import (
     ToolCallStart,
 )
 from hotshoe.text.response import ParsedResponse, collect, open_parser
-from hotshoe.types import GrammarSpec, SamplingParams
+from hotshoe.types import FinishReason, GrammarSpec, SamplingParams
 from hotshoe_server.errors import ApiError
 from hotshoe_server.renderer import Rendered
 from hotshoe_server.schemas.grammar import StructuredOutputs
@@ -55,9 +55,9 @@ class Dialogue:
     def reader(self) -> Reader:
         """Return a reader for one sequence."""
         if self.reasoning is None and self.tool is None:
-            return Reader(None, parallel=True)
+            return Reader(None, self.tools)
         context = ParseContext(self.tools.callable, self.rendered.text[-PROMPT_TAIL_CHARS:])
-        return Reader(open_parser(context, self.reasoning, self.tool), self.tools.parallel)
+        return Reader(open_parser(context, self.reasoning, self.tool), self.tools)
 
     async def finish(
         self, updates: AsyncIterator[RequestUpdate]
@@ -82,8 +82,9 @@ class Dialogue:
 class Reader:
     """Turns one sequence's text into events; without a parser, all of it is content.
 
-    Without `parallel` only the first call that holds is passed on. Text of a malformed call is
-    content, whichever call it was.
+    Where tools may not be called in parallel, only the first call that holds is passed on. Text of
+    a malformed call is content, whichever call it was; but a call that was forced and is cut off by
+    the length is what has come of it, and no markup.
 
     Attributes:
         num_reasoning_tokens: From the beginning of each reasoning section to the last token that
@@ -91,11 +92,11 @@ class Reader:
         finished: The sequence has ended.
     """
 
-    __slots__ = ("_kept", "_parallel", "_parser", "_undecided", "finished", "num_reasoning_tokens")
+    __slots__ = ("_kept", "_parser", "_tools", "_undecided", "finished", "num_reasoning_tokens")
 
-    def __init__(self, parser: ResponseParser | None, parallel: bool) -> None:
+    def __init__(self, parser: ResponseParser | None, tools: ToolPlan) -> None:
         self._parser = parser
-        self._parallel = parallel
+        self._tools = tools
         self._kept: int | None = None
         self._undecided = 0
         self.num_reasoning_tokens = 0
@@ -115,9 +116,12 @@ class Reader:
             return [ContentDelta(text)] if text else []
         events = self._parser.feed(text) if text else []
         if self.finished:
-            events = [*events, *self._parser.finish()]
+            rest = self._parser.finish()
+            if self._tools.forced and sequence.finish_reason is FinishReason.LENGTH:
+                rest = [e for e in rest if not isinstance(e, (ContentDelta, MalformedCall))]
+            events = [*events, *rest]
         self._count(events, len(sequence.new_token_ids))
-        if self._parallel:
+        if self._tools.parallel:
             return events
         return [kept for event in events if (kept := self._one_call(event)) is not None]
 
@@ -148,25 +152,31 @@ async def open_dialogue(
     tools: ToolPlan,
     make_params: Callable[..., SamplingParams],
     wanted: Any,
-    add_generation_prompt: bool = True,
+    add_special_tokens: bool = False,
 ) -> Dialogue:
     """Render a conversation and gather what its answer must conform to.
 
     Args:
         server: Where formats and limits are.
         messages: In chat's form.
-        variables: Of the template.
+        variables: Of the template, and what else `Renderer.chat` takes there.
         tools: From `plan_tools`.
         make_params: Called with further sampling parameters.
         wanted: The form of the text: an object with a method `spec`, or none.
-        add_generation_prompt: End with the opening of an assistant message.
+        add_special_tokens: As in `Renderer.chat`.
 
     Raises:
         ApiError: A grammar is malformed or too large.
         RequestError: The template refuses the messages, or the tool format a schema.
     """
+    if tools.forced and isinstance(wanted, StructuredOutputs):
+        raise ApiError(
+            "invalid_value",
+            "structured_outputs gives text a form, but a forced tool call leaves none",
+            "structured_outputs",
+        )
     rendered = await server.renderer.chat(
-        messages, tools.offered or None, variables, add_generation_prompt
+        messages, tools.offered or None, variables, add_special_tokens
     )
     reasoning = server.reasoning_format
     tool = server.tool_format if tools.callable else None

@@ -10,6 +10,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 
 from hotshoe.errors import RequestError
 from hotshoe.text.output_processor import RequestUpdate, SequenceUpdate
@@ -18,6 +19,7 @@ from hotshoe_server.call import Call
 from hotshoe_server.errors import ApiError, as_api_error
 from hotshoe_server.extensions import RequestRecord
 from hotshoe_server.renderer import Rendered
+from hotshoe_server.schemas.fields import Generation
 from hotshoe_server.state import ServerState
 
 DEADLINE = "deadline"  # see `EngineClient.generate`
@@ -56,6 +58,7 @@ async def generate(
     server = call.server
     pools = isinstance(params, PoolingParams)
     check_length(call, rendered.token_ids, room=not pools)
+    check_wishes(call, len(rendered.token_ids), priority)
     if request_id in server.in_flight:  # clients choose them, and may choose one twice
         request_id = f"{request_id}-{secrets.token_hex(4)}"
     sampled = SamplingParams(max_tokens=1) if isinstance(params, PoolingParams) else params
@@ -67,7 +70,7 @@ async def generate(
     for observer in server.observers:
         observer.begin(record)
     updates = server.client.generate(
-        rendered.prompt,
+        replace(rendered.prompt, cache_salt=getattr(call.body_read, "cache_salt", None)),
         params,
         request_id,
         priority,
@@ -88,6 +91,8 @@ async def generate(
         if isinstance(error, RequestError) and error.field == "grammar":
             found.param = _grammar_field(call)
             raise found from None
+        if isinstance(error, RequestError) and isinstance(call.body_read, Generation):
+            raise call.body_read.renamed(error) from None
         raise
     finally:
         del server.in_flight[request_id]
@@ -119,10 +124,54 @@ def check_length(call: Call, token_ids: Sequence[int], room: bool = True) -> Non
     if len(token_ids) > limit - room:
         raise ApiError(
             "context_length_exceeded",
-            f"the prompt has {len(token_ids)} tokens, but this model's longest sequence is "
-            f"{limit}, prompt and output together; shorten it",
+            f"this model's maximum context length is {limit} tokens, prompt and output together, "
+            f"but the prompt has {len(token_ids)}; shorten it",
             field,
         )
+
+
+def check_wishes(call: Call, num_prompt_tokens: int, priority: int) -> None:
+    """Refuse to promise more than can come: tokens beyond the room, or a priority that none heeds.
+
+    Raises:
+        ApiError: The request asks for it.
+    """
+    server, body = call.server, call.body_read
+    if priority and server.client.config.scheduling_policy != "priority":
+        message = "priority has no effect here; the server needs --scheduling-policy priority"
+        raise ApiError("unsupported_parameter", message, "priority")
+    field = body.max_tokens_field if isinstance(body, Generation) else None
+    if field is None or server.config.clip_max_tokens:
+        return
+    wanted, limit = getattr(body, field), server.client.info.max_model_len
+    if num_prompt_tokens + wanted > limit:
+        raise ApiError(
+            "context_length_exceeded",
+            f"{field} is {wanted}, but this model's maximum context length is {limit} tokens and "
+            f"the prompt has {num_prompt_tokens}; ask for {limit - num_prompt_tokens} at most",
+            field,
+        )
+
+
+def truncated(call: Call, rendered: Rendered) -> Rendered:
+    """Keep the end of a prompt, of as many tokens as the request's `truncate_prompt_tokens` says.
+
+    -1 keeps what leaves room for the tokens that are asked for.
+
+    Raises:
+        ApiError: That is more than the context has.
+    """
+    body, limit = call.body_read, call.server.client.info.max_model_len
+    count = getattr(body, "truncate_prompt_tokens", None)
+    if count is None:
+        return rendered
+    if count > limit:
+        message = f"truncate_prompt_tokens is {count}, but this model's maximum context length is "
+        raise ApiError("invalid_value", f"{message}{limit} tokens", "truncate_prompt_tokens")
+    if count == -1:
+        field = body.max_tokens_field if isinstance(body, Generation) else None
+        count = limit - max(1, getattr(body, field) if field else 1)
+    return rendered.last(max(count, 1))
 
 
 def check_count(server: ServerState, num_sequences: int) -> None:

@@ -6,7 +6,8 @@ as OpenAI does. Values are finite: JSON knows no infinity.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from hotshoe.text.tokenizer import Tokenizer
 from hotshoe.types import TokenLogprobs
@@ -30,21 +31,29 @@ def token_text(tokenizer: Tokenizer, token_id: int) -> str:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
 
 
+def _namer(tokenizer: Tokenizer, as_ids: bool) -> Callable[[int], str]:
+    """Return what names tokens: by their text, or as `token_id:5`."""
+    return "token_id:{}".format if as_ids else partial(token_text, tokenizer)
+
+
 def chat_logprobs(
-    tokenizer: Tokenizer, token_ids: Sequence[int], positions: Sequence[TokenLogprobs]
+    tokenizer: Tokenizer,
+    token_ids: Sequence[int],
+    positions: Sequence[TokenLogprobs],
+    as_ids: bool = False,
 ) -> ChatLogprobs:
     """Return the log probabilities of generated tokens as chat answers have them."""
-    content = []
+    content, name = [], _namer(tokenizer, as_ids)
     for token_id, position in zip(token_ids, positions, strict=True):
         rivals = zip(position.token_ids[1:], position.logprobs[1:], strict=True)
         content.append(
             TokenLogprob(
-                token_text(tokenizer, token_id),
+                name(token_id),
                 max(position.logprobs[0], LOWEST),
                 list(tokenizer.pieces[token_id]),
                 [
                     TopLogprob(
-                        token_text(tokenizer, rival),
+                        name(rival),
                         max(value, LOWEST),
                         list(tokenizer.pieces[rival]),
                     )
@@ -58,8 +67,9 @@ def chat_logprobs(
 class CompletionLogprobsWriter:
     """Gathers the parallel lists of a completion, position by position."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, as_ids: bool = False) -> None:
         self._tokenizer = tokenizer
+        self._name = _namer(tokenizer, as_ids)
         self._offset = 0
 
     def write(
@@ -69,7 +79,7 @@ class CompletionLogprobsWriter:
         found = CompletionLogprobs([], [], [], [])
         for token_id, position in zip(token_ids, positions, strict=True):
             text = token_text(self._tokenizer, token_id)
-            found.tokens.append(text)
+            found.tokens.append(self._name(token_id))
             found.text_offset.append(self._offset)
             self._offset += len(text)
             if position is None:
@@ -86,7 +96,7 @@ class CompletionLogprobsWriter:
         top = dict(zip(rivals, values, strict=True)) | {came: value}
         found: dict[str, float] = {}
         for token_id, logprob in top.items():
-            found.setdefault(token_text(self._tokenizer, token_id), max(logprob, LOWEST))
+            found.setdefault(self._name(token_id), max(logprob, LOWEST))
         return found
 
 

@@ -43,6 +43,10 @@ class Rendered:
             return EmbedsPrompt(self.embeds)
         return TokensPrompt(self.token_ids)
 
+    def last(self, count: int) -> Rendered:
+        """Return the prompt's end, of so many tokens."""
+        return self if count >= len(self.token_ids) else Rendered(self.token_ids[-count:])
+
 
 class Renderer:
     """Renders and tokenises prompts.
@@ -73,21 +77,22 @@ class Renderer:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None,
         variables: Mapping[str, Any],
-        add_generation_prompt: bool = True,
+        add_special_tokens: bool = False,
     ) -> Rendered:
         """Render a conversation.
 
         Args:
             messages: In OpenAI's form; see `hotshoe.text.messages`.
             tools: Function tools in OpenAI's form.
-            variables: Further variables of the template, such as `enable_thinking`.
-            add_generation_prompt: End with the opening of an assistant message.
+            variables: Further arguments of `Tokenizer.apply_chat_template`, and variables of the
+                template, such as `enable_thinking`.
+            add_special_tokens: Add the tokenizer's own to those that the template writes.
 
         Raises:
             RequestError: No template, or it refuses these messages.
         """
         return await self._in_thread(
-            lambda: self._chat(messages, tools, variables, add_generation_prompt)
+            lambda: self._chat(messages, tools, variables, add_special_tokens)
         )
 
     async def prompt(
@@ -127,15 +132,10 @@ class Renderer:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None,
         variables: Mapping[str, Any],
-        add_generation_prompt: bool,
+        add_special_tokens: bool,
     ) -> Rendered:
-        text = self.tokenizer.apply_chat_template(
-            messages,
-            tools=tools,
-            add_generation_prompt=add_generation_prompt,
-            **variables,
-        )
-        return self._encode(text, add_special_tokens=False)
+        text = self.tokenizer.apply_chat_template(messages, tools=tools, **variables)
+        return self._encode(text, add_special_tokens)
 
     def _encode(self, text: str, add_special_tokens: bool) -> Rendered:
         return Rendered(self.tokenizer.encode(text, add_special_tokens=add_special_tokens), text)

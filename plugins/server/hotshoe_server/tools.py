@@ -78,7 +78,7 @@ def _check(server: ServerState, tools: Sequence[Tool], num_names: int, choice: A
         )
     if num_names < len(tools):
         raise ApiError("invalid_value", "two tools have the same name", "tools")
-    if not tools and choice not in (None, "none", "auto"):
+    if not tools and choice not in (None, "none"):
         raise ApiError("invalid_value", "tool_choice needs tools", "tool_choice")
 
 

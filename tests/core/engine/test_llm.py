@@ -145,6 +145,10 @@ def test_chat_renders_as_the_server_does(llm: LLM) -> None:
     assert llm.tokenizer.decode(output.prompt_token_ids) == "user:h\ni\n"
     with pytest.raises(RequestError, match="text only, no image_url"):
         llm.chat([{"role": "user", "content": [{"type": "image_url"}]}])
+    said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
+    options = {"add_generation_prompt": False, "continue_final_message": True}
+    [output] = llm.chat(said, SamplingParams(max_tokens=1), **options)
+    assert llm.tokenizer.decode(output.prompt_token_ids) == "user:hi\nassistant:yo"
 
 
 def test_a_paused_engine_keeps_what_is_enqueued(llm: LLM) -> None:
@@ -214,7 +218,7 @@ BAD = {
     "negative": (TokensPrompt([-1]), {}, "outside the vocabulary"),
     "beyond": (TokensPrompt([1 << 17]), {}, "outside the vocabulary"),
     "not a number": (TokensPrompt([1.5]), {}, "integers"),
-    "no prompt": (17, {}, "TextPrompt or TokensPrompt"),
+    "no prompt": (17, {}, "TextPrompt, TokensPrompt"),
     "a flag for a number": (TokensPrompt([True]), {}, "integers, not True of type bool"),
     "no list": (TokensPrompt(5), {}, "come as a list, not as 5"),
     "logprobs": ("A", {"logprobs": 21}, "allows 20"),

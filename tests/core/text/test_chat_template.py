@@ -135,3 +135,23 @@ def test_templates_run_in_a_sandbox(make_directory):
         tokenizer = Tokenizer.load(make_directory(config={"chat_template": template}))
         with pytest.raises(RequestError, match=r"unsafe|not safely"):
             tokenizer.apply_chat_template([{"role": "user", "content": "a"}])
+
+
+def test_the_last_message_can_be_gone_on_with(make_directory):
+    chatml = Tokenizer.load(make_directory(config={"chat_template": CHATML}))
+    said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "It is"}]
+    options = {"add_generation_prompt": False, "continue_final_message": True}
+    text = chatml.apply_chat_template(said, **options)
+    assert text.endswith("It is")
+    whole = chatml.apply_chat_template(said, add_generation_prompt=False)
+    assert whole.startswith(text) and len(whole) > len(text)
+    for messages, more in (
+        (said, {"continue_final_message": True}),
+        ([{"role": "user", "content": ""}], options),
+        ([{"role": "assistant", "content": "x", "tool_calls": []}], options),
+    ):
+        with pytest.raises(RequestError, match="continue_final_message"):
+            chatml.apply_chat_template(messages, **more)
+    silent = Tokenizer.load(make_directory(config={"chat_template": "nothing"}))
+    with pytest.raises(RequestError, match="does not show"):
+        silent.apply_chat_template(said, **options)

@@ -14,6 +14,7 @@ from hotshoe.text.parsing import (
 )
 from hotshoe.types import FinishReason, SamplingParams, TokenOutput
 from hotshoe_server.conversation import Reader
+from hotshoe_server.tools import ToolPlan
 
 
 class Scripted:
@@ -45,7 +46,7 @@ def call(index: int) -> list[Event]:
 
 
 def test_without_a_parser_text_is_content() -> None:
-    reader = Reader(None, parallel=False)
+    reader = Reader(None, ToolPlan(parallel=False))
     assert reader.plain
     assert reader.read(gained("", False)) == []
     assert reader.read(gained("hello", True)) == [ContentDelta("hello")]
@@ -53,31 +54,33 @@ def test_without_a_parser_text_is_content() -> None:
 
 def test_calls_in_parallel_all_pass() -> None:
     events = [*call(0), *call(1)]
-    assert Reader(Scripted(*events), parallel=True).read(gained("x", True)) == events
+    assert Reader(Scripted(*events), ToolPlan()).read(gained("x", True)) == events
 
 
 def test_one_call_passes_alone() -> None:
-    reader = Reader(Scripted(*call(0), ContentDelta("and"), *call(1)), parallel=False)
+    reader = Reader(Scripted(*call(0), ContentDelta("and"), *call(1)), ToolPlan(parallel=False))
     found = [event for step in range(8) for event in reader.read(gained("x", step == 7))]
     assert found == [*call(0), ContentDelta("and")]
 
 
 def test_a_void_call_makes_room_for_the_next() -> None:
     void = [ToolCallStart(0, "id0", "f0"), MalformedCall("<tool", "no name", 0)]
-    reader = Reader(Scripted(*void, *call(1), *call(2)), parallel=False)
+    reader = Reader(Scripted(*void, *call(1), *call(2)), ToolPlan(parallel=False))
     assert reader.read(gained("x", True)) == [*void, *call(1)]
 
 
 def test_text_of_a_later_malformed_call_is_not_lost() -> None:
     later = MalformedCall("<tool_call>{", "unfinished", 1)
-    reader = Reader(Scripted(*call(0), ToolCallStart(1, "id1", "f1"), later), parallel=False)
+    reader = Reader(
+        Scripted(*call(0), ToolCallStart(1, "id1", "f1"), later), ToolPlan(parallel=False)
+    )
     as_content = MalformedCall("<tool_call>{", "unfinished")
     assert reader.read(gained("x", True)) == [*call(0), as_content]
 
 
 def test_malformed_text_after_the_call_makes_no_room() -> None:
     stray = MalformedCall("<tool_call>", "empty")
-    reader = Reader(Scripted(*call(0), stray, *call(1)), parallel=False)
+    reader = Reader(Scripted(*call(0), stray, *call(1)), ToolPlan(parallel=False))
     assert reader.read(gained("x", True)) == [*call(0), stray]
 
 
@@ -90,7 +93,7 @@ def test_tokens_up_to_the_last_that_gave_reasoning_count() -> None:
             ReasoningDelta("or"),
             ContentDelta("no"),
         ),
-        parallel=True,
+        ToolPlan(),
     )
     counts = []
     for text, num_tokens in (("", 1), ("x", 2), ("", 3), ("x", 1), ("x", 5), ("x", 2), ("x", 9)):
@@ -100,6 +103,6 @@ def test_tokens_up_to_the_last_that_gave_reasoning_count() -> None:
 
 
 def test_nothing_comes_after_the_end() -> None:
-    reader = Reader(Scripted(ContentDelta("a")), parallel=True)
+    reader = Reader(Scripted(ContentDelta("a")), ToolPlan())
     assert reader.read(gained("", True)) == [ContentDelta("a")]
     assert reader.read(gained("more", True)) == []

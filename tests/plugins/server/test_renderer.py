@@ -26,7 +26,7 @@ def test_variables_reach_the_template(renderer) -> None:
     ask = [{"role": "user", "content": "Hi"}]
     plain = asyncio.run(renderer.chat(ask, None, {}))
     thinking = asyncio.run(renderer.chat(ask, None, {"enable_thinking": True}))
-    bare = asyncio.run(renderer.chat(ask, None, {}, add_generation_prompt=False))
+    bare = asyncio.run(renderer.chat(ask, None, {"add_generation_prompt": False}))
     assert thinking.text == plain.text + "<think>\n"
     assert plain.text.startswith(bare.text) and bare.text != plain.text
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from starlette.responses import Response
@@ -15,7 +16,7 @@ from hotshoe_server.chat_stream import ChatStream, new_call_id
 from hotshoe_server.conversation import open_dialogue, text_form
 from hotshoe_server.extensions import Endpoint
 from hotshoe_server.finish import finish_reason, usage_of
-from hotshoe_server.generation import check_count, generate
+from hotshoe_server.generation import check_count, generate, truncated
 from hotshoe_server.logprobs import chat_logprobs, prompt_logprobs
 from hotshoe_server.schemas.answers import (
     ChatAnswer,
@@ -35,7 +36,8 @@ async def chat(call: Call, body: ChatRequest) -> Response | ChatAnswer:
     model = server.model_name(body.model)
     defaults = server.client.info.sampling_defaults
     make_params = partial(body.sampling_params, defaults, **body.more_params())
-    make_params()  # mistakes are found before the prompt is rendered
+    body.echoed()  # mistakes are found before the prompt is rendered
+    make_params()
     dialogue = await open_dialogue(
         server,
         body.template_messages(),
@@ -43,8 +45,9 @@ async def chat(call: Call, body: ChatRequest) -> Response | ChatAnswer:
         plan_tools(server, body.tools, body.tool_choice, body.parallel_tool_calls),
         make_params,
         text_form(body.response_format, body.structured_outputs),
-        body.add_generation_prompt,
+        body.add_special_tokens,
     )
+    dialogue = replace(dialogue, rendered=truncated(call, dialogue.rendered))
     check_count(server, dialogue.params.n)
     request_id = f"chatcmpl-{call.id}"
     updates = generate(
@@ -85,10 +88,16 @@ def whole_choice(
     logprobs = None
     if sequence.logprobs is not None:
         tokenizer = call.server.renderer.tokenizer
-        logprobs = chat_logprobs(tokenizer, sequence.token_ids, sequence.logprobs)
+        logprobs = chat_logprobs(
+            tokenizer, sequence.token_ids, sequence.logprobs, body.return_tokens_as_token_ids
+        )
     return ChatChoice(
         sequence.index,
-        _message(parsed, call.server.config.reasoning_names if body.include_reasoning else ()),
+        _message(
+            parsed,
+            body.echoed(),
+            call.server.config.reasoning_names if body.include_reasoning else (),
+        ),
         logprobs,
         finish_reason(sequence.finish_reason, bool(parsed.calls)),
         sequence.stop_reason,
@@ -96,9 +105,9 @@ def whole_choice(
     )
 
 
-def _message(parsed: ParsedResponse, reasoning_names: Sequence[str]) -> MessageAnswer:
+def _message(parsed: ParsedResponse, echoed: str, reasoning_names: Sequence[str]) -> MessageAnswer:
     content = parsed.content.strip() and parsed.content if parsed.calls else parsed.content
-    message = MessageAnswer(content or (None if parsed.calls else ""), None)
+    message = MessageAnswer(echoed + content or (None if parsed.calls else ""), None)
     for name in reasoning_names if parsed.reasoning else ():
         setattr(message, name, parsed.reasoning)
     if parsed.calls:

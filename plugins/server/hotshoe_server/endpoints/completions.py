@@ -15,7 +15,7 @@ from hotshoe_server.call import Call
 from hotshoe_server.conversation import bounded_grammar, text_form
 from hotshoe_server.extensions import Endpoint
 from hotshoe_server.finish import finish_reason, usage_of
-from hotshoe_server.generation import check_count, generate
+from hotshoe_server.generation import check_count, generate, truncated
 from hotshoe_server.logprobs import CompletionLogprobsWriter, joined, prompt_logprobs
 from hotshoe_server.merge import merge
 from hotshoe_server.renderer import Rendered
@@ -38,7 +38,9 @@ async def complete(call: Call, body: CompletionRequest) -> Response | Completion
     prompts, embeds = body.prompts(), body.embeds()
     check_count(server, (len(prompts) + len(embeds)) * params.n)
     rendered = [await server.renderer.embeds(encoded) for encoded in embeds]
-    rendered += [await server.renderer.prompt(p, body.add_special_tokens) for p in prompts]
+    rendered += [
+        truncated(call, await server.renderer.prompt(p, body.add_special_tokens)) for p in prompts
+    ]
     completion = Completion(call, body, params, rendered, model)
     if body.stream:
         return await open_stream(completion.events())
@@ -129,7 +131,8 @@ class Completion:
     def _writer(self) -> CompletionLogprobsWriter | None:
         if self._body.logprobs is None:
             return None
-        return CompletionLogprobsWriter(self._call.server.renderer.tokenizer)
+        as_ids = self._body.return_tokens_as_token_ids
+        return CompletionLogprobsWriter(self._call.server.renderer.tokenizer, as_ids)
 
     def _begin(
         self,

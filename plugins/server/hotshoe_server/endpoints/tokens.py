@@ -39,16 +39,15 @@ async def tokenize(call: Call, body: TokenizeRequest) -> TokenizeAnswer:
     if (body.prompt is None) == (body.messages is None):
         raise ApiError("invalid_value", "give either prompt or messages", "prompt")
     if body.prompt is not None:
-        rendered = await server.renderer.prompt(body.prompt, body.add_special_tokens)
+        rendered = await server.renderer.prompt(body.prompt, body.add_special_tokens is not False)
     else:
-        conversation = Conversation.model_construct(
-            messages=body.messages, chat_template_kwargs=body.chat_template_kwargs
-        )
+        names = Conversation.model_fields.keys() & TokenizeRequest.model_fields.keys()
+        conversation = Conversation.model_construct(**{name: getattr(body, name) for name in names})
         rendered = await server.renderer.chat(
             conversation.template_messages(),
             [tool.model_dump(exclude_none=True) for tool in body.tools or ()] or None,
             conversation.template_variables(),
-            body.add_generation_prompt,
+            bool(body.add_special_tokens),
         )
     ids = rendered.token_ids
     answer = TokenizeAnswer(len(ids), server.client.info.max_model_len, ids)

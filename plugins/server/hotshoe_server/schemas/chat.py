@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, Tag
 
 from hotshoe.errors import RequestError
+from hotshoe.text.messages import template_message
 from hotshoe_server.schemas.base import (
     MAX_ITEMS,
     ByKind,
@@ -22,8 +23,8 @@ from hotshoe_server.schemas.grammar import ResponseFormat
 
 #: Variables of chat templates that a request may not set.
 RESERVED_VARIABLES = frozenset(
-    "messages tools documents add_generation_prompt bos_token eos_token unk_token sep_token "
-    "pad_token cls_token mask_token".split()
+    "messages tools documents add_generation_prompt continue_final_message self bos_token "
+    "eos_token unk_token sep_token pad_token cls_token mask_token".split()
 )
 
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
@@ -164,7 +165,9 @@ class Conversation(Schema):
     messages: ShortList[Message]
     tools: list[Tool] | None = Field(None, max_length=MAX_ITEMS, fail_fast=True)
     chat_template_kwargs: Variables = None
-    add_generation_prompt: bool = True
+    documents: list[dict[str, Any]] | None = Field(None, max_length=MAX_ITEMS, fail_fast=True)
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
 
     def template_messages(self) -> list[dict[str, Any]]:
         """Return the messages as plain objects.
@@ -177,12 +180,18 @@ class Conversation(Schema):
         return [message.model_dump(exclude_none=True) for message in self.messages]
 
     def template_variables(self) -> dict[str, Any]:
-        """Return what the request adds to the template.
+        """Return what the request adds to `Tokenizer.apply_chat_template`.
 
         Raises:
             RequestError: A name is the server's own.
         """
-        return check_variables(self.chat_template_kwargs or {})
+        found = check_variables(self.chat_template_kwargs or {})
+        if self.documents:
+            found["documents"] = self.documents
+        opens = self.add_generation_prompt
+        found["add_generation_prompt"] = not self.continue_final_message if opens is None else opens
+        found["continue_final_message"] = self.continue_final_message
+        return found
 
 
 def check_variables(variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,6 +216,9 @@ class ChatRequest(Generation, Conversation):
         "web_search_options": (),
         "functions": ([],),
         "function_call": (),
+        "best_of": (1,),
+        "suffix": ("",),
+        "chat_template": (),
     }
 
     tool_choice: ToolChoice | None = None
@@ -217,6 +229,8 @@ class ChatRequest(Generation, Conversation):
     max_completion_tokens: int | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     include_reasoning: bool = True
+    echo: bool = False
+    add_special_tokens: bool = False
 
     # OpenAI's, of no effect here.
     metadata: Metadata = None
@@ -227,7 +241,10 @@ class ChatRequest(Generation, Conversation):
     prompt_cache_retention: ShortText | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
-    # OpenAI's, refused.
+    # OpenAI's and vLLM's, refused.
+    best_of: Any = None
+    suffix: Any = None
+    chat_template: Any = None
     modalities: list[str] | None = Field(None, max_length=16, fail_fast=True)
     audio: dict[str, Any] | None = None
     prediction: dict[str, Any] | None = None
@@ -241,6 +258,18 @@ class ChatRequest(Generation, Conversation):
             {} if self.reasoning_effort is None else {"reasoning_effort": self.reasoning_effort}
         )
         return effort | super().template_variables()
+
+    def echoed(self) -> str:
+        """Return the text that an answer begins with: the last message's, with `echo`.
+
+        Raises:
+            RequestError: `echo` is set, and the answer goes on with no message.
+        """
+        if not self.echo:
+            return ""
+        if not self.continue_final_message:
+            raise RequestError("echo needs continue_final_message=true", "echo")
+        return str(template_message(self.template_messages()[-1])["content"])
 
     def more_params(self) -> dict[str, Any]:
         """Return sampling parameters that chat spells differently.

@@ -7,10 +7,11 @@ refused by name unless it has a value that asks for nothing. Null always means "
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from hotshoe.errors import RequestError
 from hotshoe.types import SamplingParams
@@ -27,10 +28,43 @@ class StreamOptions(Schema):
     continuous_usage_stats: bool = False
 
 
+#: vLLM's fields that mean nothing here -> the values that ask for nothing, and what to do instead.
+FOREIGN: Mapping[str, tuple[tuple[Any, ...], str]] = {
+    "use_beam_search": ((False,), "leave it out, or take n"),
+    "length_penalty": ((1.0,), "leave it out"),
+    "guided_json": ((), "use structured_outputs.json"),
+    "guided_regex": ((), "use structured_outputs.regex"),
+    "guided_choice": ((), "use structured_outputs.choice"),
+    "guided_grammar": ((), "use structured_outputs.grammar"),
+    "guided_json_object": ((False,), "use structured_outputs.json_object"),
+    "guided_decoding_backend": ((), "the server chooses (--structured-output-backend)"),
+    "guided_whitespace_pattern": ((), "leave it out"),
+    "logits_processors": (([],), "leave it out"),
+    "logprob_token_ids": (([],), "leave it out"),
+    "thinking_token_budget": ((), "use max_tokens"),
+    "repetition_detection": ((), "leave it out"),
+    "vllm_xargs": (({},), "leave it out"),
+    "kv_transfer_params": (({},), "leave it out"),
+    "mm_processor_kwargs": (({},), "leave it out"),
+    "media_io_kwargs": (({},), "leave it out"),
+}
+
+
+def _not_zero(count: int) -> int:
+    if count == 0:
+        raise RequestError("truncate_prompt_tokens is a count, or -1", "truncate_prompt_tokens")
+    return count
+
+
+RequestId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")]
+#: Where requests of one kind or another say how many tokens they want at most.
+MAX_TOKENS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+
+
 class Generation(Schema):
     """What every endpoint that generates accepts."""
 
-    #: Fields that must be absent, or ask for nothing; with the values that do.
+    #: Fields that must be absent, or ask for nothing; with the values that do. Beside FOREIGN.
     REFUSED: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     #: SamplingParams' name -> the field's, where they differ.
     RENAMED: ClassVar[Mapping[str, str]] = {}
@@ -64,9 +98,33 @@ class Generation(Schema):
     structured_outputs: StructuredOutputs | None = None
     priority: int = Field(0, ge=-(2**31), le=2**31 - 1)
     return_token_ids: bool = False
+    return_tokens_as_token_ids: bool = False
+    request_id: RequestId | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    truncate_prompt_tokens: Annotated[int, AfterValidator(_not_zero)] | None = Field(None, ge=-1)
 
-    # OpenAI's, of no effect here.
+    # OpenAI's and vLLM's, of no effect here.
     user: ShortText | None = None
+    spaces_between_special_tokens: bool | None = None
+
+    # vLLM's, refused: see FOREIGN.
+    use_beam_search: Any = None
+    length_penalty: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    guided_json_object: Any = None
+    guided_decoding_backend: Any = None
+    guided_whitespace_pattern: Any = None
+    logits_processors: Any = None
+    logprob_token_ids: Any = None
+    thinking_token_budget: Any = None
+    repetition_detection: Any = None
+    vllm_xargs: Any = None
+    kv_transfer_params: Any = None
+    mm_processor_kwargs: Any = None
+    media_io_kwargs: Any = None
 
     def sampling_params(self, defaults: Mapping[str, Any], **more: Any) -> SamplingParams:
         """Return what the engine takes.
@@ -89,14 +147,33 @@ class Generation(Schema):
                 values[name] = value
         if self.logit_bias:
             values["logit_bias"] = _token_biases(self.logit_bias)
-        return SamplingParams(**values | more)
+        try:
+            return SamplingParams(**values | more)
+        except RequestError as error:
+            raise self.renamed(error) from None
+
+    @property
+    def max_tokens_field(self) -> str | None:
+        """Which field says how many tokens are wanted at most, if one does."""
+        return next((name for name in MAX_TOKENS if getattr(self, name, None) is not None), None)
+
+    def renamed(self, error: RequestError) -> RequestError:
+        """Return an error of the engine's with the name that the field has in this request."""
+        names = {**self.RENAMED, "max_tokens": self.max_tokens_field or "max_tokens"}
+        if getattr(self, "top_logprobs", None) is not None:
+            names["logprobs"] = "top_logprobs"
+        old = error.field or ""
+        new = names.get(old, old)
+        text = re.sub(rf"\b{re.escape(old)}\b", new, str(error), count=1) if old else str(error)
+        return RequestError(text, new or None)
 
     def _refuse_unsupported(self) -> None:
-        for name, harmless in self.REFUSED.items():
-            value = getattr(self, name)
+        refused = {name: (values, "leave it out") for name, values in self.REFUSED.items()}
+        for name, (harmless, remedy) in (FOREIGN | refused).items():
+            value = getattr(self, name, None)
             if value is not None and value not in harmless:
                 raise ApiError(
-                    "unsupported_parameter", f"{name} is not supported here; leave it out", name
+                    "unsupported_parameter", f"{name} is not supported here; {remedy}", name
                 )
         if self.stream_options is not None and not self.stream:
             raise RequestError("stream_options needs stream=true", "stream_options")

@@ -26,8 +26,11 @@ class TokenizeRequest(Schema):
     messages: list[Message] | None = Field(None, max_length=65536, fail_fast=True)
     tools: list[Tool] | None = Field(None, max_length=4096, fail_fast=True)
     chat_template_kwargs: Variables = None
-    add_special_tokens: bool = True
-    add_generation_prompt: bool = True
+    documents: list[dict[str, Any]] | None = Field(None, max_length=4096, fail_fast=True)
+    #: Default: for a prompt, where no template writes them.
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
     return_token_strs: bool = False
 
 

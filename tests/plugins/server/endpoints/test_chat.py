@@ -377,7 +377,18 @@ def test_token_ids_when_asked(http, engine) -> None:
         ("functions", [{"name": "f"}], "functions"),
         ("audio", {"voice": "x"}, "audio"),
         ("modalities", ["audio"], "modalities"),
-        ("cache_salt", "mine", "cache_salt"),
+        ("cache_salt", "", "cache_salt"),
+        ("request_id", "two words", "request_id"),
+        ("truncate_prompt_tokens", 0, "truncate_prompt_tokens"),
+        ("truncate_prompt_tokens", 513, "truncate_prompt_tokens"),
+        ("tool_choice", "auto", "tool_choice"),
+        ("priority", 1, "priority"),
+        ("use_beam_search", True, "use_beam_search"),
+        ("guided_json", {"type": "object"}, "guided_json"),
+        ("chat_template", "{{ messages }}", "chat_template"),
+        ("max_completion_tokens", 0, "max_completion_tokens"),
+        ("max_completion_tokens", 10_000, "max_completion_tokens"),
+        ("echo", True, "echo"),
         ("nonsense", 1, "nonsense"),
     ],
 )
@@ -396,6 +407,12 @@ def test_harmless_fields_of_openai_are_accepted(http) -> None:
         "modalities": ["text"],
         "parallel_tool_calls": True,
         "temperature": None,
+        "use_beam_search": False,
+        "length_penalty": 1.0,
+        "best_of": 1,
+        "vllm_xargs": {},
+        "spaces_between_special_tokens": True,
+        "add_special_tokens": False,
     }
     assert http.post(PATH, messages=ASK, **body).status_code == 200
 
@@ -414,3 +431,103 @@ def test_a_deadline(open_http, engine) -> None:
     response = http.post(PATH, messages=ASK)
     assert (response.status_code, response.json()["error"]["code"]) == (504, "deadline_exceeded")
     assert engine.requests[0].timeout_s == 5.0
+
+
+def test_a_log_probability_too_many_is_named_as_it_was_asked_for(http) -> None:
+    for stream in (False, True):
+        body = {"logprobs": True, "top_logprobs": 999, "stream": stream}
+        error = http.post(PATH, messages=ASK, **body).json()["error"]
+        assert error["param"] == "top_logprobs" and error["message"].startswith("top_logprobs")
+
+
+def test_more_tokens_than_there_is_room_for(open_http, engine) -> None:
+    error = open_http().post(PATH, messages=ASK, max_tokens=512).json()["error"]
+    assert (error["code"], error["param"]) == ("context_length_exceeded", "max_tokens")
+    assert "maximum context length is 512 tokens" in error["message"]
+    room = 512 - len(error_prompt(open_http(), engine))
+    assert open_http().post(PATH, messages=ASK, max_tokens=room).status_code == 200
+    assert open_http(clip_max_tokens=True).post(PATH, messages=ASK, max_tokens=512).is_success
+
+
+def error_prompt(http, engine) -> list[int]:
+    http.post(PATH, messages=ASK)
+    return engine.requests[-1].prompt.token_ids
+
+
+def test_a_prompt_that_is_too_long_names_the_context(http) -> None:
+    error = http.post(PATH, messages=[{"role": "user", "content": "x " * 600}]).json()["error"]
+    assert error["code"] == "context_length_exceeded"
+    assert "maximum context length is 512 tokens" in error["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_goes_on_with_the_last_message(http, engine, tokenizer, stream: bool) -> None:
+    said = [*ASK, {"role": "assistant", "content": "It is"}]
+    body = {"messages": said, "continue_final_message": True}
+    for echo, expected in ((False, "Hello there"), (True, "It isHello there")):
+        if stream:
+            assert joined(http.events(PATH, **body, echo=echo)) == expected
+        else:
+            [choice] = http.post(PATH, **body, echo=echo).json()["choices"]
+            assert choice["message"]["content"] == expected
+    prompt = tokenizer.decode(engine.requests[-1].prompt.token_ids, False)
+    assert prompt.endswith("<|im_start|>assistant\nIt is")
+    error = http.post(PATH, **body, add_generation_prompt=True).json()["error"]
+    assert error["param"] == "continue_final_message"
+
+
+def test_a_salt_and_an_id_reach_the_engine(http, engine) -> None:
+    answer = http.post(PATH, messages=ASK, cache_salt="mine", request_id="r-1").json()
+    assert answer["id"] == engine.requests[-1].id == "chatcmpl-r-1"
+    assert engine.requests[-1].prompt.cache_salt == "mine"
+
+
+def test_prompts_are_cut_at_their_beginning(http, engine) -> None:
+    whole = error_prompt(http, engine)
+    for count, kept in ((4, whole[-4:]), (500, whole), (-1, whole)):
+        http.post(PATH, messages=ASK, truncate_prompt_tokens=count)
+        assert engine.requests[-1].prompt.token_ids == kept
+    long = [{"role": "user", "content": "x " * 600}]
+    assert http.post(PATH, messages=long, truncate_prompt_tokens=-1, max_tokens=12).is_success
+    assert len(engine.requests[-1].prompt.token_ids) == 500
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tokens_are_named_by_their_ids(http, tokenizer, stream: bool) -> None:
+    body = {"messages": ASK, "logprobs": True, "return_tokens_as_token_ids": True}
+    if stream:
+        choices = [c for chunk in http.events(PATH, **body) for c in chunk["choices"]]
+        names = [t["token"] for c in choices if c["logprobs"] for t in c["logprobs"]["content"]]
+    else:
+        [choice] = http.post(PATH, **body).json()["choices"]
+        names = [token["token"] for token in choice["logprobs"]["content"]]
+    ids = [*tokenizer.encode("Hello there", False), 8183]
+    assert names == [f"token_id:{token_id}" for token_id in ids]
+
+
+def test_documents_reach_the_template(http, engine, monkeypatch) -> None:
+    templates = http.state.renderer.tokenizer.chat_templates
+    text = "{% for d in documents %}{{ d.text }}{% endfor %}"
+    monkeypatch.setitem(templates, "default", text)
+    http.post(PATH, messages=ASK, documents=[{"text": "one "}, {"text": "two"}])
+    decoded = http.state.renderer.tokenizer.decode(engine.requests[-1].prompt.token_ids, False)
+    assert decoded == "one two"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("length", [1, 2, 5, 8, 12, 14])
+def test_a_forced_call_that_is_cut_leaks_no_markup(http, engine, stream: bool, length: int) -> None:
+    engine.reply = CALL
+    body = {"messages": ASK, "tools": [TOOL], "tool_choice": "required", "max_tokens": length}
+    if stream:
+        chunks = http.events(PATH, **body)
+        text, reason = joined(chunks), chunks[-1]["choices"][0]["finish_reason"]
+    else:
+        [choice] = http.post(PATH, **body).json()["choices"]
+        text, reason = choice["message"]["content"] or "", choice["finish_reason"]
+    assert (text, reason) == ("", "length")
+
+
+def test_a_form_beside_a_forced_call_is_refused(http) -> None:
+    body = {"tools": [TOOL], "tool_choice": "required", "structured_outputs": {"regex": "a"}}
+    assert http.post(PATH, messages=ASK, **body).json()["error"]["param"] == "structured_outputs"

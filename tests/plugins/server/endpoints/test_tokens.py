@@ -64,3 +64,21 @@ def test_tokens_in_tokens_out(http, engine, tokenizer) -> None:
 def test_stop_strings_need_text(http, engine) -> None:
     http.post("/inference/v1/generate", token_ids=[5], stop=["there"])
     assert engine.requests[0].params.detokenize
+
+
+def test_special_tokens_of_a_conversation(http, monkeypatch, tokenizer) -> None:
+    asked = []
+    encode = type(tokenizer).encode
+    monkeypatch.setattr(
+        type(tokenizer),
+        "encode",
+        lambda self, text, add_special_tokens=True: (
+            asked.append(add_special_tokens) or encode(self, text, add_special_tokens)
+        ),
+    )
+    body = {"messages": [{"role": "user", "content": "x"}]}
+    for more in ({}, {"add_special_tokens": False}, {"add_special_tokens": True}):
+        assert http.post("/tokenize", **body, **more).status_code == 200
+    for more in ({}, {"add_special_tokens": False}):
+        assert http.post("/tokenize", prompt="x", **more).status_code == 200
+    assert asked == [False, False, True, True, False]
