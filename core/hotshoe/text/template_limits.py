@@ -220,7 +220,11 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return "".join(map(str, values))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """Compute what can make much of little, once its size is known."""
+        """Compute what can make much of little, once its size is known.
+
+        Raises:
+            TemplateRuntimeError: It would be too large.
+        """
         sized = [v for v in (left, right) if isinstance(v, (str, list, tuple))]
         if operator == "%" and isinstance(left, str):
             values = right if isinstance(right, tuple) else (right,)
