@@ -59,8 +59,7 @@ async def generate(
     pools = isinstance(params, PoolingParams)
     check_length(call, rendered.token_ids, room=not pools)
     check_wishes(call, len(rendered.token_ids), priority)
-    if request_id in server.in_flight:  # clients choose them, and may choose one twice
-        request_id = f"{request_id}-{secrets.token_hex(4)}"
+    request_id = _unused(request_id, server)
     sampled = SamplingParams(max_tokens=1) if isinstance(params, PoolingParams) else params
     record = RequestRecord(
         request_id, call.path, model, call.headers, stream, sampled, call.arrival_s
@@ -88,11 +87,8 @@ async def generate(
     except Exception as error:
         found = as_api_error(error)
         record.error = found.code
-        if isinstance(error, RequestError) and error.field == "grammar":
-            found.param = _grammar_field(call)
-            raise found from None
-        if isinstance(error, RequestError) and isinstance(call.body_read, Generation):
-            raise call.body_read.renamed(error) from None
+        if isinstance(error, RequestError):
+            raise _worded(call, error) from None
         raise
     finally:
         del server.in_flight[request_id]
@@ -174,6 +170,12 @@ def truncated(call: Call, rendered: Rendered) -> Rendered:
     return rendered.last(max(count, 1))
 
 
+def _unused(request_id: str, server: ServerState) -> str:
+    """Return an id that no other request has: clients choose them, and may choose one twice."""
+    taken = request_id in server.in_flight
+    return f"{request_id}-{secrets.token_hex(4)}" if taken else request_id
+
+
 def check_count(server: ServerState, num_sequences: int) -> None:
     """Refuse a request for too many sequences.
 
@@ -188,6 +190,13 @@ def check_count(server: ServerState, num_sequences: int) -> None:
             "(--max-sequences)",
             "n",
         )
+
+
+def _worded(call: Call, error: RequestError) -> Exception:
+    """Return an error of the engine's with the name that the field has in the request."""
+    if error.field == "grammar":
+        return ApiError("invalid_value", str(error), _grammar_field(call))
+    return call.body_read.renamed(error) if isinstance(call.body_read, Generation) else error
 
 
 def _grammar_field(call: Call) -> str | None:
