@@ -203,6 +203,7 @@ class _Parts:
 
 def _json(schema: Schema) -> str:
     options: dict[str, Any] = {"whitespace_pattern": WHITESPACE, "json_allowed_escapes": ESCAPES}
+    options["coerce_one_of"] = True  # its branches exclude each other, or it was refused
     body = {} if schema is True else for_llguidance(schema)
     assert isinstance(body, Mapping), "the schema false was refused before"
     # The library moves the last keyword to the place of its options, so these are the last.

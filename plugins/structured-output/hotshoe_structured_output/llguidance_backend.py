@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hotshoe.grammar import Matcher, Vocabulary
 from hotshoe.types import GrammarSpec
 from hotshoe_structured_output import gbnf, lark
+from hotshoe_structured_output.exclusion import undecided
 from hotshoe_structured_output.keywords import LLGUIDANCE, unsupported
 from hotshoe_structured_output.schema import Schema, parse_json, refusal
 from hotshoe_structured_output.tags import StructuralTag, parse_tag
@@ -60,7 +61,7 @@ class LLGuidance:
 
     def refusal(self, spec: GrammarSpec) -> str | None:
         if spec.kind == "json_schema":
-            return unsupported(parse_json(spec.value, "schema"), LLGUIDANCE, MAX_SCHEMAS)
+            return _schemas_refusal(parse_json(spec.value, "schema"))
         if spec.kind == "structural_tag":
             return _tag_refusal(parse_tag(spec.value))
         return None
@@ -69,11 +70,15 @@ class LLGuidance:
         return LLGuidanceCompiler(vocabulary)
 
 
+def _schemas_refusal(*schemas: Schema) -> str | None:
+    found = (unsupported(schema, LLGUIDANCE, MAX_SCHEMAS) for schema in schemas)
+    return next((reason for reason in found if reason is not None), None) or undecided(*schemas)
+
+
 def _tag_refusal(tag: StructuralTag | dict[str, Any]) -> str | None:
     if not isinstance(tag, StructuralTag):
         return "a structural tag with 'format' is not supported"
-    found = (unsupported(schema, LLGUIDANCE, MAX_SCHEMAS) for schema in tag.schemas)
-    return next((reason for reason in found if reason is not None), None)
+    return _schemas_refusal(*tag.schemas)
 
 
 class _Tokens:

@@ -127,7 +127,7 @@ def reachable(root: Schema) -> Iterator[tuple[str, Mapping[str, Any]]]:
             if keyword in IN_PLACE:
                 edges.append(child_place)
         if "$ref" in schema:
-            target_place, target = _resolve(root, schema["$ref"], place)
+            target_place, target = resolve(root, schema["$ref"], place)
             if id(target) not in referred:
                 referred.add(id(target))
                 levels_left -= _depth(target)
@@ -166,7 +166,7 @@ def _children(place: str, schema: Mapping[str, Any]) -> Iterator[tuple[str, str,
                 yield keyword, f"{here}/{index}", child
 
 
-def _resolve(root: Schema, reference: str, place: str) -> tuple[str, Any]:
+def resolve(root: Schema, reference: str, place: str) -> tuple[str, Any]:
     """Follow a `$ref`, which must be a JSON pointer into this document. Source: RFC 6901."""
     if reference != "#" and not reference.startswith("#/"):
         raise refusal(
