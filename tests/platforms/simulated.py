@@ -52,7 +52,7 @@ def simulate(
             pass
 
     class Plugin:
-        HOTSHOE_HOOK_API = 1
+        HOTSHOE_HOOK_API = 2
 
         @hookimpl
         def hotshoe_platforms(self) -> Mapping[str, Any]:

@@ -6,7 +6,6 @@ them. Free of torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,8 @@ from hotshoe.engine.core import plan_cache
 from hotshoe.errors import MemoryLimitError
 from hotshoe.executor import WorkerInfo
 from hotshoe.platform import MemoryBudget
-from hotshoe.slots.sizes import TYPE_BITS, Uses, linear_bytes, matrices
+from hotshoe.slots import Selector
+from hotshoe.slots.sizes import TYPE_BITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,45 +27,25 @@ class Need:
     note: str = ""
 
 
-def _size(spec: Any) -> int:
-    return TYPE_BITS[spec.dtype] // 8
-
-
-#: Bytes that a decode step of one sequence moves through an operation, by slot. An attention's
-#: depend on how long the sequence is; the second argument is that.
-STEP_BYTES: dict[str, Callable[[Any, int], int]] = {
-    "linear": lambda s, n: linear_bytes(s),
-    "gated_mlp": lambda s, n: linear_bytes(s.gate_up) + linear_bytes(s.down),
-    "attention": lambda s, n: (
-        2 * min(n, s.window or n) * s.num_kv_heads * s.head_dim * TYPE_BITS.get(s.kv_dtype, 8) // 8
-    ),
-    "rotary_and_cache": lambda s, n: 2 * (s.num_heads + 2 * s.num_kv_heads) * s.head_dim * _size(s),
-    "rms_norm": lambda s, n: 3 * s.hidden_size * _size(s),
-    "add_rms_norm": lambda s, n: 5 * s.hidden_size * _size(s),
-    "gated_activation": lambda s, n: 3 * s.size * _size(s),
-    "embedding": lambda s, n: 2 * s.size * _size(s),
-    "sample": lambda s, n: 4 * s.vocab_size,
-}
-
-
-def step_shares(uses: Uses, length: int) -> dict[tuple[str, Any], float]:
+def step_shares(selector: Selector, length: int) -> dict[tuple[str, Any], float]:
     """Return each specification's share of the bytes of a decode step at a sequence length."""
+    slots = selector.slots
     moved = {
-        (slot, spec): STEP_BYTES[slot](spec, length) * count if slot in STEP_BYTES else 0
-        for (slot, spec), count in uses.items()
+        (slot, spec): slots[slot].step_bytes(spec, length) * count
+        for (slot, spec), count in selector.uses.items()
     }
     total = sum(moved.values()) or 1
     return {key: value / total for key, value in moved.items()}
 
 
-def activation_bytes(config: EngineConfig, uses: Uses) -> int:
+def activation_bytes(config: EngineConfig, selector: Selector) -> int:
     """Return the bytes of the largest step's intermediate results.
 
     The widest matrix product holds its input and output while the residual is kept, and the logits
     of every row are held twice, once for reports.
     """
-    tokens = config.max_num_batched_tokens or 0
-    inner = [m for slot, s in uses for m in matrices(slot, s) if m.out_dtype is None]
+    tokens, slots, uses = config.max_num_batched_tokens or 0, selector.slots, selector.uses
+    inner = [m for slot, s in uses for m in slots[slot].matrices(s) if m.out_dtype is None]
     width = max((s.in_features + s.out_features for s in inner), default=0)
     hidden = max((s.hidden_size for slot, s in uses if slot == "rms_norm"), default=0)
     size = TYPE_BITS.get(config.dtype, 32) // 8

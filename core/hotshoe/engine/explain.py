@@ -34,16 +34,16 @@ from hotshoe.slots import (
     COMPOSED,
     PLAIN_LAYOUT,
     REFERENCE,
-    SLOTS,
     Candidate,
     Decision,
     KVLayout,
     SampleSpec,
     Selector,
     TransferSpec,
+    all_slots,
 )
 from hotshoe.slots.graph import recordable
-from hotshoe.slots.sizes import TYPE_BITS, matrix_bytes, table_bytes
+from hotshoe.slots.sizes import TYPE_BITS
 
 #: Of a device's whole memory, where what is free now says nothing about the device asked about.
 USABLE_SHARE = 0.9
@@ -108,7 +108,7 @@ def explain(
     block_bytes = sum(layer.block_bytes() for layer in ctx.attention_layers)
     keys = list(selector.decisions)
     assert setup.config.max_model_len is not None
-    shares = step_shares(selector.uses, max(setup.config.max_model_len // 2, 1))
+    shares = step_shares(selector, max(setup.config.max_model_len // 2, 1))
     return Explanation(
         setup.config,
         facts,
@@ -146,9 +146,9 @@ def _memory(
     setup: EngineSetup, selector: Selector, norms: int, block_bytes: int, is_recorded: bool
 ) -> tuple[Need, ...]:
     config, uses = setup.config, selector.uses
-    weights = Need("weights", matrix_bytes(uses) + table_bytes(uses) + norms)
+    weights = Need("weights", selector.matrix_bytes() + selector.table_bytes() + norms)
     activations = Need(
-        "activations", activation_bytes(config, uses), f"{config.max_num_batched_tokens} tokens"
+        "activations", activation_bytes(config, selector), f"{config.max_num_batched_tokens} tokens"
     )
     taken = weights.bytes + activations.bytes
     if is_recorded or setup.platform.measures_memory:
@@ -252,7 +252,7 @@ class _PaperSelector(Selector):
     def __init__(self, setup: EngineSetup, may_lack: bool) -> None:
         config, facts = setup.config, setup.selector.facts
         super().__init__(
-            SLOTS,
+            all_slots(setup.plugins),
             candidates_of(setup.platform, setup.plugins),
             replace(facts, device="meta"),
             forced=config.kernel,

@@ -7,6 +7,7 @@ that a rank says.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -14,7 +15,7 @@ from msgspec import Raw, Struct
 
 from hotshoe.engine.messages import Side, WireError
 from hotshoe.executor import WorkerInfo
-from hotshoe.slots import SLOTS, Decision, Verdict
+from hotshoe.slots import Decision, Slot, Verdict
 from hotshoe.types import StepPlan, StepResult
 
 
@@ -94,10 +95,18 @@ class Loaded(Struct, array_like=True, tag=True):
         ]
         return cls(fields, decisions)
 
-    def unwrap(self) -> WorkerInfo:
-        """Return what the worker found."""
+    def unwrap(self, slots: Mapping[str, Slot]) -> WorkerInfo:
+        """Return what the worker found; the slots say how specifications are to be read."""
+        decode = msgspec.msgpack.decode
         decisions = tuple(
-            Decision(d.slot, _read_spec(d.slot, d.spec), d.chosen, d.score, d.reason, d.others)
+            Decision(
+                d.slot,
+                decode(d.spec, type=slots[d.slot].spec_type),
+                d.chosen,
+                d.score,
+                d.reason,
+                d.others,
+            )
             for d in self.decisions
         )
         return WorkerInfo(**self.info, decisions=decisions)
@@ -131,7 +140,3 @@ encode = msgspec.msgpack.Encoder().encode
 decode_join = msgspec.msgpack.Decoder(Join).decode
 decode_command = msgspec.msgpack.Decoder(RankCommand).decode
 decode_news = msgspec.msgpack.Decoder(RankNews).decode
-
-
-def _read_spec(slot: str, spec: Raw) -> Any:
-    return msgspec.msgpack.decode(spec, type=SLOTS[slot].spec_type)

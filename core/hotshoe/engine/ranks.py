@@ -18,7 +18,7 @@ import tempfile
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -44,6 +44,7 @@ from hotshoe.engine.rank_messages import (
 from hotshoe.engine.spawn import LIMITS, ending, spawn
 from hotshoe.errors import EngineDeadError, EngineError
 from hotshoe.executor import WorkerInfo
+from hotshoe.slots import SLOTS, Slot
 from hotshoe.types import StepPlan, StepResult
 
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ class ParallelWorker:
         eos_token_ids: Of model and tokenizer together.
         plugins: Name and version of those that this process has; every rank must have the same.
         command: What to start for each rank.
+        slots: All that a rank may decide about.
     """
 
     def __init__(
@@ -137,7 +139,9 @@ class ParallelWorker:
         eos_token_ids: tuple[int, ...],
         plugins: Sequence[tuple[str, str]],
         command: Sequence[str] = COMMAND,
+        slots: Mapping[str, Slot] = SLOTS,
     ) -> None:
+        self._slots = slots
         self._config = config
         self._eos_token_ids = eos_token_ids
         self._plugins = list(plugins)
@@ -162,7 +166,7 @@ class ParallelWorker:
         self._finalizer = weakref.finalize(self, end_ranks, self._ranks, directory)
         with self._all_or_none():
             self._start(directory)
-            infos = [news.unwrap() for news in self._answers(Loaded)]
+            infos = [news.unwrap(self._slots) for news in self._answers(Loaded)]
         return _joined(infos, time.perf_counter() - begin, self._config.quantization)
 
     def _start(self, directory: str) -> None:

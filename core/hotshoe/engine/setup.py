@@ -21,7 +21,7 @@ from hotshoe.platform import Change, Platform
 from hotshoe.plugins import PluginManager
 from hotshoe.plugins.manager import blaming_plugin
 from hotshoe.plugins.platforms import blaming, candidates_of, choose_platform, facts_of
-from hotshoe.slots import SLOTS, Rendezvous, Selector
+from hotshoe.slots import Rendezvous, Selector, all_slots
 from hotshoe.types import Pooling
 from hotshoe.types.pooling import PoolingKind
 
@@ -64,7 +64,12 @@ class EngineSetup:
             from hotshoe.engine.ranks import ParallelWorker
 
             plugins = [(record.name, record.version) for record in self.plugins.records]
-            return ParallelWorker(self.config, self.model_config.eos_token_ids, plugins)
+            return ParallelWorker(
+                self.config,
+                self.model_config.eos_token_ids,
+                plugins,
+                slots=self.selector.slots,
+            )
         with blaming(self.platform.name):
             own = self.platform.create_worker(self.config)
             if not isinstance(own, Worker | None):
@@ -148,7 +153,7 @@ def prepare(
     with blaming(platform.name):
         candidates, facts = candidates_of(platform, plugins), facts_of(platform)
     selector = Selector(
-        SLOTS,
+        all_slots(plugins),
         candidates,
         facts,
         forced=resolved.kernel,

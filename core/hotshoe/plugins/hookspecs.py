@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PROJECT = "hotshoe"
 #: Version of the hook interface. Core serves plugins built for this version and the one before.
-HOOK_API = 1
+HOOK_API = 2
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
@@ -32,6 +32,14 @@ def hotshoe_platforms() -> Mapping[str, str]:  # type: ignore[empty-body]
 @hookspec
 def hotshoe_candidates(platform: str) -> Sequence[Candidate]:  # type: ignore[empty-body]
     """Offer slot candidates beside those of the platform itself: kernel packs, replacements."""
+
+
+@hookspec
+def hotshoe_slots() -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Bring slots: `{"name": "module:SLOT"}`, each with a reference and a conformance suite.
+
+    See `hotshoe.slots.Slot`.
+    """
 
 
 @hookspec

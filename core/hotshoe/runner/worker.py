@@ -39,7 +39,6 @@ from hotshoe.slots import (
 from hotshoe.slots.graph import recordable
 from hotshoe.slots.reference.graph import Graph
 from hotshoe.slots.reference.transfer import Transfer
-from hotshoe.slots.sizes import matrix_bytes, table_bytes
 from hotshoe.types import StepPlan
 
 if TYPE_CHECKING:
@@ -195,10 +194,11 @@ class TorchWorker:
         Raises:
             MemoryLimitError: Even the least that they can take is too much.
         """
-        config, name, uses = self._config, self._selector.facts.name, self._selector.uses
+        config, selector, name = self._config, self._selector, self._selector.facts.name
         assert config.max_model_len is not None
         free = self._free_bytes()
-        weights = matrix_bytes(uses) + (0 if self._stay_in_files(ctx) else table_bytes(uses))
+        weights = selector.matrix_bytes()
+        weights += 0 if self._stay_in_files(ctx) else selector.table_bytes()
         if weights > free:
             raise MemoryLimitError(
                 f"the weights take {weights / GIB:.1f} GiB or more, but {name} has "

@@ -48,72 +48,7 @@ from hotshoe.slots.specs import (
     SampleSpec,
     TransferSpec,
 )
-
-_REFERENCE = "hotshoe.slots.reference"
-
-SLOTS: dict[str, Slot] = {
-    slot.name: slot
-    for slot in (
-        Slot(
-            "attention",
-            AttentionSpec,
-            f"{_REFERENCE}.attention:Attention",
-            "paged causal attention of mixed prefill and decode batches",
-        ),
-        Slot(
-            "rotary_and_cache",
-            RotaryAndCacheSpec,
-            f"{_REFERENCE}.rotary:RotaryAndCache",
-            "q/k norm, rotary embedding, write of k and v into the cache",
-        ),
-        Slot(
-            "linear",
-            LinearSpec,
-            f"{_REFERENCE}.linear:Linear",
-            "matrix product with a weight prepared once, plain or quantised",
-        ),
-        Slot("rms_norm", NormSpec, f"{_REFERENCE}.norm:build_norm", "RMS norm"),
-        Slot(
-            "add_rms_norm",
-            AddNormSpec,
-            f"{_REFERENCE}.norm:build_add_norm",
-            "residual addition and RMS norm",
-        ),
-        Slot(
-            "gated_activation",
-            GatedActivationSpec,
-            f"{_REFERENCE}.activation:build",
-            "activation of one half times the other half",
-        ),
-        Slot(
-            "gated_mlp",
-            GatedMlpSpec,
-            f"{_REFERENCE}.mlp:GatedMlp",
-            "a whole MLP block: two matrix products and the activation between them",
-            composed_of=("linear", "gated_activation"),
-        ),
-        Slot("embedding", EmbeddingSpec, f"{_REFERENCE}.embedding:build", "embedding gather"),
-        Slot("sample", SampleSpec, f"{_REFERENCE}.sampling:build", "choice of the next token"),
-        Slot(
-            "transfer",
-            TransferSpec,
-            f"{_REFERENCE}.transfer:Transfer",
-            "copies between host and an asynchronous device",
-        ),
-        Slot(
-            "graph",
-            GraphSpec,
-            f"{_REFERENCE}.graph:Graph",
-            "recording and replay of a decode step",
-        ),
-        Slot(
-            "communicator",
-            CommunicatorSpec,
-            f"{_REFERENCE}.communicator:Communicator",
-            "exchange of tensors among the processes of one engine",
-        ),
-    )
-}
+from hotshoe.slots.table import SLOTS, all_slots
 
 __all__ = [
     "COMPOSED",
@@ -157,6 +92,7 @@ __all__ = [
     "TransferSpec",
     "Verdict",
     "accept",
+    "all_slots",
     "refuse",
     "renewed",
 ]

@@ -20,7 +20,8 @@ from hotshoe.patience import patience
 from hotshoe.platform import DeviceFacts
 from hotshoe.plugins.manager import cause_of
 from hotshoe.slots.faults import Owners
-from hotshoe.slots.specs import KVLayout, younger_fields
+from hotshoe.slots.sizes import linear_bytes
+from hotshoe.slots.specs import KVLayout, LinearSpec, younger_fields
 from hotshoe.suggest import did_you_mean
 
 REFERENCE = "reference"
@@ -105,11 +106,24 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A named question.
+    """A named question. All that core and the conformance kit know of a slot is in its record.
 
     Attributes:
-        reference: The lazy path of core's plain implementation.
+        spec_type: The specification, a frozen dataclass.
+        reference: The lazy path of the plain implementation, `build(spec, facts)`.
+        doc: Its job in a few words.
         composed_of: Of a whole block, the slots that serve it where no candidate does so at once.
+        contract: The hook version with which its specification, its call signature or what its
+            operations are promised last changed; a candidate that was built for an older one is
+            not asked.
+        step_bytes: Bytes that a decode step of one sequence moves through the operation, of the
+            specification and the sequence's length.
+        matrices: The matrices that the operation holds, of the specification.
+        table_bytes: Bytes of the tables that it looks up, of the specification.
+        outside: The runner calls it beside a step, or for it; a recording never holds it.
+        reference_waits: Its reference waits for the device, so a step with it is not recorded.
+        suite: Of a plugin's slot, the lazy path of its conformance suite, a
+            `hotshoe_conformance.cases.base.Suite`.
     """
 
     name: str
@@ -117,6 +131,24 @@ class Slot:
     reference: str
     doc: str
     composed_of: tuple[str, ...] = ()
+    contract: int = 1
+    step_bytes: Callable[[Any, int], int] = lambda spec, length: 0
+    matrices: Callable[[Any], tuple[LinearSpec, ...]] = lambda spec: ()
+    table_bytes: Callable[[Any], int] = lambda spec: 0
+    outside: bool = False
+    reference_waits: bool = False
+    suite: str | None = None
+
+    def admitted(self, candidate: Candidate) -> Candidate:
+        """Return a candidate, or one that refuses in its name if it knows an older contract."""
+        built_for = candidate.hook_api
+        if built_for is None or built_for >= self.contract:
+            return candidate
+        verdict = refuse(
+            f"it was built for hook API {built_for}, but slot {self.name} changed with "
+            f"{self.contract}; install a version of its package for hook API {self.contract}"
+        )
+        return replace(candidate, supports=lambda spec, facts: verdict, layout=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +196,7 @@ class Selector:
         self._defects: dict[tuple[str, Any, str], Verdict] = {}
         self._owners = Owners()
         self._met: set[tuple[str, str]] = set()
-        self._slots = slots
+        self.slots = slots
         self._forced = dict(forced or {})
         self._require_native = require_native
         self._batch_invariant = batch_invariant
@@ -185,8 +217,8 @@ class Selector:
 
     def _candidates_of(self, slot: str) -> dict[str, Candidate]:
         if slot not in self._by_slot:
-            hint = did_you_mean(slot, self._slots)
-            slots = ", ".join(sorted(self._slots))
+            hint = did_you_mean(slot, self.slots)
+            slots = ", ".join(sorted(self.slots))
             raise SelectionError(f"unknown slot {slot!r}{hint} (slots: {slots})")
         return self._by_slot[slot]
 
@@ -201,7 +233,23 @@ class Selector:
             )
         if candidate.name in offered:
             candidate = replace(candidate, supports=_refuse_twins)
-        offered[candidate.name] = candidate
+        offered[candidate.name] = self.slots[candidate.slot].admitted(candidate)
+
+    def matrix_bytes(self) -> int:
+        """Return the bytes of all prepared matrices, that of tied logits among them.
+
+        Padding, and what kernels need for themselves, are not in it.
+        """
+        return sum(
+            count * linear_bytes(matrix)
+            for (slot, spec), count in self.uses.items()
+            for matrix in self.slots[slot].matrices(spec)
+        )
+
+    def table_bytes(self) -> int:
+        """Return the bytes of the tables that embeddings are looked up in."""
+        uses = self.uses.items()
+        return sum(count * self.slots[slot].table_bytes(spec) for (slot, spec), count in uses)
 
     def decide(self, slot: str, spec: Any) -> Decision:
         """Choose for a specification, building nothing. Equal specifications are asked once.
@@ -281,7 +329,7 @@ class Selector:
         )
         frame, line = list(traceback.walk_tb(error.__traceback__))[-1]
         slot, name = owners[0]
-        plain = COMPOSED if self._slots[slot].composed_of else REFERENCE
+        plain = COMPOSED if self.slots[slot].composed_of else REFERENCE
         without = "" if name == REFERENCE else f"; --kernel {slot}={plain} does without it"
         return EngineError(
             f"{who} raised {cause_of(error)} at {frame.f_code.co_filename}:{line}; "
@@ -312,7 +360,7 @@ class Selector:
         verdicts = {name: self._ask(name, c, spec) for name, c in offered.items()}
         forced = self._forced.get(slot)
         asked = [
-            f"{p}={self._forced[p]}" for p in self._slots[slot].composed_of if p in self._forced
+            f"{p}={self._forced[p]}" for p in self.slots[slot].composed_of if p in self._forced
         ]
         if forced is None and asked:  # else what was asked for would not be met in the block
             forced = COMPOSED

@@ -8,11 +8,6 @@ from hotshoe.config import EngineConfig
 from hotshoe.slots.base import COMPOSED, REFERENCE, Selector
 from hotshoe.slots.specs import GraphSpec
 
-#: Slots that the runner calls beside a step, or for it.
-OUTSIDE = ("graph", "sample", "transfer")
-#: Slots whose references wait for the device, so that a step with one cannot be recorded.
-WAITING = ("attention", "communicator")
-
 
 def recordable(
     selector: Selector, config: EngineConfig, asynchronous: bool
@@ -26,11 +21,11 @@ def recordable(
     """
     if config.enforce_eager:
         return None, ""
-    decisions = selector.decisions.values()
-    waiting = {d.slot for d in decisions if d.slot in WAITING and not d.native}
+    decisions, slots = selector.decisions.values(), selector.slots
+    waiting = {d.slot for d in decisions if slots[d.slot].reference_waits and not d.native}
     if waiting and asynchronous:
-        slots = " and ".join(sorted(waiting))
-        return None, f"none recorded, as the reference of {slots} waits for the device"
+        names = " and ".join(sorted(waiting))
+        return None, f"none recorded, as the reference of {names} waits for the device"
     spec, hindrance = graph_spec(selector, config.max_num_seqs)
     offered = selector.offers("graph", spec)
     forced = config.kernel.get("graph", REFERENCE) != REFERENCE
@@ -41,8 +36,8 @@ def recordable(
 
 def graph_spec(selector: Selector, max_num_seqs: int) -> tuple[GraphSpec, str]:
     """Return the specification, and why not all steps are recorded although somebody records."""
-    decisions = selector.decisions.values()
-    inside = {(d.slot, d.chosen) for d in decisions if d.slot not in OUTSIDE}
+    decisions, slots = selector.decisions.values(), selector.slots
+    inside = {(d.slot, d.chosen) for d in decisions if not slots[d.slot].outside}
     called = tuple(sorted(f"{slot}={name}" for slot, name in inside if name != COMPOSED))
     decodes = GraphSpec(max_num_seqs, operations=called)
     every = replace(decodes, pieces=True)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from hotshoe.cli.command import CommandEntry
 from hotshoe.plugins import hookimpl
 
-HOTSHOE_HOOK_API = 1
+HOTSHOE_HOOK_API = 2
 
 
 @hookimpl

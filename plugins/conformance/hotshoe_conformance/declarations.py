@@ -9,15 +9,24 @@ from typing import Any
 from hotshoe.platform import DeviceFacts, Platform
 from hotshoe.slots import Candidate
 from hotshoe_conformance.cases import SUITES
+from hotshoe_conformance.cases.base import Suite
 from hotshoe_conformance.judge import ask
 from hotshoe_conformance.place import Place
 from hotshoe_conformance.report import Defect
 
 
 def declaration_defects(
-    platform: Platform, facts: DeviceFacts, offered: Mapping[str, Sequence[Candidate]]
+    platform: Platform,
+    facts: DeviceFacts,
+    offered: Mapping[str, Sequence[Candidate]],
+    suites: Mapping[str, Suite] = SUITES,
 ) -> list[Defect]:
-    """Return what is wrong, of a platform that has not been activated yet."""
+    """Return what is wrong, of a platform that has not been activated yet.
+
+    Args:
+        offered: Candidates by slot.
+        suites: Where specifications come from to ask about.
+    """
     found = [*_facts_defects(platform, facts)]
     for slot, candidates in offered.items():
         names = Counter(candidate.name for candidate in candidates)
@@ -25,7 +34,7 @@ def declaration_defects(
         found += [Defect(f"{name}: two candidates have this name") for name in twins]
         for candidate in candidates:
             found += [Defect(f"{slot}/{candidate.name}: {d}") for d in _fields(candidate)]
-            found += _foreign(slot, candidate, facts)
+            found += _foreign(suites[slot], candidate, facts)
     if not found and _touched(facts):
         found.append(Defect("the device was initialised by probing, facts or supports()"))
     return found
@@ -56,17 +65,17 @@ def _fields(candidate: Candidate) -> list[str]:
     return [text for text, holds in problems.items() if holds]
 
 
-def _foreign(slot: str, candidate: Candidate, facts: DeviceFacts) -> list[Defect]:
+def _foreign(suite: Suite, candidate: Candidate, facts: DeviceFacts) -> list[Defect]:
     """Ask about specifications and a device that a candidate has never seen."""
     nowhere = DeviceFacts("elsewhere", "meta", "another device", "unknown", 1, 1)
     questions: list[tuple[Any, DeviceFacts]] = [
-        (setup.spec, other) for setup in SUITES[slot].grid(())[:3] for other in (facts, nowhere)
+        (setup.spec, other) for setup in suite.grid(())[:3] for other in (facts, nowhere)
     ]
     found = []
     for spec, other in questions:
         _, defect = ask(candidate, spec, other)
         if defect:
-            found.append(Defect(f"{slot}/{candidate.name} on {other.arch}: {defect}"))
+            found.append(Defect(f"{suite.slot}/{candidate.name} on {other.arch}: {defect}"))
     return found[:1]
 
 

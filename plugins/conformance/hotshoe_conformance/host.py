@@ -25,7 +25,7 @@ class Host(Platform):
 
 
 class _Plugin:
-    HOTSHOE_HOOK_API = 1
+    HOTSHOE_HOOK_API = 2
 
     @hookimpl
     def hotshoe_platforms(self) -> Mapping[str, Any]:

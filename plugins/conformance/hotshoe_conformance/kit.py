@@ -21,10 +21,10 @@ from hotshoe.cli.parser import entry_text
 from hotshoe.errors import ConfigError
 from hotshoe.plugins import PluginManager
 from hotshoe.plugins.platforms import blaming, choose_platform, facts_of, troubles
-from hotshoe.slots import REFERENCE, SLOTS, Candidate, KVLayout
+from hotshoe.slots import REFERENCE, Candidate, KVLayout, all_slots
 from hotshoe.suggest import did_you_mean
 from hotshoe_conformance import measure
-from hotshoe_conformance.cases import SUITES
+from hotshoe_conformance.cases import suites_of
 from hotshoe_conformance.cases.base import Case, Setup, cases, clean, quick_indices
 from hotshoe_conformance.clock import Clock
 from hotshoe_conformance.declarations import declaration_defects
@@ -99,18 +99,21 @@ class Kit:
         with blaming(self.platform.name):
             self.config = resolved(self.platform, self.options.platform_options)
             self.facts = facts_of(self.platform)
+            self.records = all_slots(self.plugins)
             self.by_slot = offered(self.platform, self.plugins, self.facts)
         self._check_names()
+        self.suites = suites_of(self.records)
         asked = {s: c for s, c in self.by_slot.items() if self.options.slot in (None, s)}
-        self.undeclared = declaration_defects(self.platform, self.facts, asked)
+        self.undeclared = declaration_defects(self.platform, self.facts, asked, self.suites)
         with blaming(self.platform.name):
             dict(self.platform.activate(self.config))
 
     def _check_names(self) -> None:
         slot, name = self.options.slot, self.options.candidate
-        if slot is not None and slot not in SLOTS:
+        if slot is not None and slot not in self.records:
             raise ConfigError(
-                f"unknown slot {slot!r}{did_you_mean(slot, SLOTS)} (slots: {', '.join(SLOTS)})"
+                f"unknown slot {slot!r}{did_you_mean(slot, self.records)} "
+                f"(slots: {', '.join(self.records)})"
             )
         known = {c.name for found in self.by_slot.values() for c in found}
         if name is not None and name not in known:
@@ -122,7 +125,7 @@ class Kit:
         """The slots to run, all or the one asked for."""
         if self.options.slot is None and self.platform.create_worker(self.config) is not None:
             return []  # it has a worker of its own, which asks no slot
-        return [s for s in SLOTS if self.options.slot in (None, s)]
+        return [s for s in self.records if self.options.slot in (None, s)]
 
     def run(self) -> Report:
         """Run everything that the options ask for."""
@@ -151,12 +154,12 @@ class Kit:
         candidates = [c for c in self.by_slot[slot] if self.options.candidate in (None, c.name)]
         report = SlotReport(slot, [CandidateReport(c.name) for c in candidates])
         pairs = list(zip(candidates, report.candidates, strict=True))
-        if SUITES[slot].among_ranks:
+        if self.suites[slot].among_ranks:
             for candidate, found in pairs:
                 self._run_among_ranks(candidate, found)
             return report
         for case in self._cases(slot):
-            problem = cache(lambda case=case: case.problem(SUITES[slot]))
+            problem = cache(lambda case=case: case.problem(self.suites[slot]))
             expected = cache(lambda problem=problem: problem().expected())
             for candidate, found in pairs:
                 if self._clock.over:
@@ -239,7 +242,7 @@ class Kit:
 
     def _cases(self, slot: str) -> list[Case]:
         """Return the cases to run. Indices do not depend on how many are asked for."""
-        suite, only = SUITES[slot], self.options.case
+        suite, only = self.suites[slot], self.options.case
         fixed = suite.grid(self.layouts)
         if only is not None:
             wanted = {only}
@@ -259,7 +262,7 @@ class Kit:
         """
         found: dict[KVLayout, None] = {}
         for candidate in self.by_slot["attention"]:
-            for setup in SUITES["attention"].grid(()):
+            for setup in self.suites["attention"].grid(()):
                 layout = None
                 with suppress(Exception):
                     layout = declared_layout(candidate, setup.spec, self.facts)
@@ -284,8 +287,8 @@ class Kit:
 
     def _timings(self, slot: str, name: str) -> Iterator[measure.Timing]:
         [candidate] = [c for c in self.by_slot[slot] if c.name == name]
-        setups = SUITES[slot].bench(self.layouts)
-        return measure.timings(SUITES[slot], setups, candidate, self.facts, self.seed)
+        setups = self.suites[slot].bench(self.layouts)
+        return measure.timings(self.suites[slot], setups, candidate, self.facts, self.seed)
 
 
 def _following(fixed: Sequence[Setup], count: int) -> set[int]:

@@ -40,9 +40,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make a test for each thing that the kit looks at."""
     if FIXTURE in metafunc.fixturenames:
-        from hotshoe.slots import SLOTS
+        from hotshoe.plugins import PluginManager
+        from hotshoe.slots import all_slots
 
-        metafunc.parametrize(FIXTURE, [DECLARATIONS, *SLOTS, TOKENS], indirect=True)
+        slots = all_slots(PluginManager())
+        metafunc.parametrize(FIXTURE, [DECLARATIONS, *slots, TOKENS], indirect=True)
 
 
 @pytest.fixture

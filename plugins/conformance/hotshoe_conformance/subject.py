@@ -13,7 +13,15 @@ from hotshoe.errors import ConfigError
 from hotshoe.platform import DeviceFacts, Platform
 from hotshoe.plugins import PluginManager
 from hotshoe.plugins.platforms import candidates_of, choose_platform
-from hotshoe.slots import REFERENCE, SLOTS, Candidate, KVLayout, Selector, Verdict, accept
+from hotshoe.slots import (
+    REFERENCE,
+    Candidate,
+    KVLayout,
+    Selector,
+    Verdict,
+    accept,
+    all_slots,
+)
 
 
 def resolved(
@@ -51,13 +59,15 @@ def offered(
         SelectionError: A platform or plugin offers something that no engine could take.
     """
     found = candidates_of(platform, plugins)
-    Selector(SLOTS, found, facts)  # refuses unknown slots
+    slots = all_slots(plugins)
+    Selector(slots, found, facts)  # refuses unknown slots
+    found = [slots[c.slot].admitted(c) for c in found]
     return {
         name: [
             *(c for c in found if c.slot == name),
             Candidate(name, REFERENCE, accept_all, slot.reference),
         ]
-        for name, slot in SLOTS.items()
+        for name, slot in slots.items()
     }
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from hotshoe.plugins import hookimpl
 from hotshoe_demo import MODEL
 
-HOTSHOE_HOOK_API = 1
+HOTSHOE_HOOK_API = 2
 
 
 @hookimpl

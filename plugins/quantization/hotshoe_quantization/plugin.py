@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from hotshoe.plugins import hookimpl
 
-HOTSHOE_HOOK_API = 1
+HOTSHOE_HOOK_API = 2
 
 METHODS = {
     "fp8": "hotshoe_quantization.online:fp8",

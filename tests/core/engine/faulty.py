@@ -17,7 +17,7 @@ from hotshoe.platform import Change
 from hotshoe.plugins import hookimpl
 from hotshoe.types import FinishedStep, StepPlan
 
-HOTSHOE_HOOK_API = 1
+HOTSHOE_HOOK_API = 2
 
 
 @hookimpl

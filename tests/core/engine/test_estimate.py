@@ -3,9 +3,23 @@
 import pytest
 
 from hotshoe.config import EngineConfig
-from hotshoe.engine.estimate import STEP_BYTES, activation_bytes, cache_need, step_shares
-from hotshoe.platform import MemoryBudget
-from hotshoe.slots import SLOTS, AttentionSpec, LinearSpec, NormSpec, SampleSpec
+from hotshoe.engine.estimate import activation_bytes, cache_need, step_shares
+from hotshoe.platform import DeviceFacts, MemoryBudget
+from hotshoe.slots import (
+    SLOTS,
+    AttentionSpec,
+    GraphSpec,
+    LinearSpec,
+    NormSpec,
+    SampleSpec,
+    Selector,
+)
+
+
+def using(uses) -> Selector:
+    selector = Selector(SLOTS, (), DeviceFacts("null", "cpu", "nothing", "none", 1, 1))
+    selector.uses.update(uses)
+    return selector
 
 
 def test_shares_of_a_step() -> None:
@@ -13,12 +27,12 @@ def test_shares_of_a_step() -> None:
     attention = AttentionSpec(4, 2, 64, "float32", "float32", 16, 0.125, window=8)
     uses = {("linear", linear): 3, ("rms_norm", norm): 1, ("attention", attention): 1}
     moved = {"linear": 3 * 64 * 64 * 4, "rms_norm": 3 * 64 * 4, "attention": 2 * 8 * 2 * 64 * 4}
-    shares = step_shares(uses, 1000)
+    shares = step_shares(using(uses), 1000)
     assert sum(shares.values()) == pytest.approx(1)
     for (slot, _), share in shares.items():
         assert share == pytest.approx(moved[slot] / sum(moved.values()))
-    assert step_shares({("graph", "anything"): 1}, 8) == {("graph", "anything"): 0}
-    assert set(STEP_BYTES) <= set(SLOTS)
+    graph = ("graph", GraphSpec(8))
+    assert step_shares(using({graph: 1}), 8) == {graph: 0}
 
 
 def test_activations_grow_with_tokens_and_rows() -> None:
@@ -28,7 +42,7 @@ def test_activations_grow_with_tokens_and_rows() -> None:
         ("sample", SampleSpec(1000)): 1,
     }
     config = EngineConfig(dtype="bfloat16", max_num_batched_tokens=10, max_num_seqs=3)
-    assert activation_bytes(config, uses) == 10 * (256 + 128) * 2 + 2 * 3 * 1000 * 4
+    assert activation_bytes(config, using(uses)) == 10 * (256 + 128) * 2 + 2 * 3 * 1000 * 4
 
 
 def test_the_cache_is_planned_as_at_start_up() -> None:

@@ -63,7 +63,7 @@ def test_several_of_a_device_that_is_not_here(plugins: PluginManager) -> None:
 
 def test_targets_of_all_platforms_but_those_that_cannot_be_imported() -> None:
     class Broken:
-        HOTSHOE_HOOK_API = 1
+        HOTSHOE_HOOK_API = 2
 
         @hookimpl
         def hotshoe_platforms(self) -> dict[str, str]:

@@ -197,7 +197,7 @@ def test_the_next_version_of_core_serves_what_was_built_for_this_one(
 ) -> None:
     plugin = Plugin(one="1")
     monkeypatch.setattr(hookspecs, "HOOK_API", HOOK_API + 1)
-    with pytest.warns(DeprecationWarning, match="for hook API 1 is deprecated"):
+    with pytest.warns(DeprecationWarning, match=f"for hook API {HOOK_API} is deprecated"):
         [record] = manager(a=plugin).records
     assert record.error is None
     monkeypatch.setattr(hookspecs, "HOOK_API", HOOK_API + 2)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from hotshoe.slots import EmbeddingSpec, GatedMlpSpec, LinearSpec, NormSpec, QuantSpec
-from hotshoe.slots.sizes import linear_bytes, matrix_bytes, table_bytes
+from hotshoe.slots import LinearSpec, QuantSpec
+from hotshoe.slots.sizes import linear_bytes
 
 
 @pytest.mark.parametrize(
@@ -21,15 +21,3 @@ def test_matrices(weight: QuantSpec | None, size: int) -> None:
     assert linear_bytes(spec) == size
     biased = LinearSpec(64, 32, "bfloat16", weight=weight, bias=True)
     assert linear_bytes(biased) == size + 32 * 2
-
-
-def test_every_use_has_weights_of_its_own() -> None:
-    first, second = LinearSpec(4, 6, "float32"), LinearSpec(3, 4, "float32")
-    uses = {
-        ("linear", first): 2,
-        ("gated_mlp", GatedMlpSpec(first, second, "silu")): 3,
-        ("embedding", EmbeddingSpec(10, 4, "bfloat16")): 1,
-        ("rms_norm", NormSpec(4, 1e-6, "float32")): 9,
-    }
-    assert matrix_bytes(uses) == 4 * (2 * 24 + 3 * (24 + 12))
-    assert table_bytes(uses) == 80

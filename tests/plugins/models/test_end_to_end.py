@@ -37,7 +37,7 @@ class ReferencePlatform(Platform):
 
 
 class ReferencePlugin:
-    HOTSHOE_HOOK_API = 1
+    HOTSHOE_HOOK_API = 2
 
     @hookimpl
     def hotshoe_platforms(self):

@@ -42,7 +42,7 @@ import sys
 from hotshoe.plugins import hookimpl
 from hotshoe_server.extensions import ServerExtension
 
-HOTSHOE_HOOK_API = 1
+HOTSHOE_HOOK_API = 2
 @hookimpl
 def hotshoe_server_extensions():
     return {"torn": "hotshoe_torn:EXTENSION"}

@@ -1,0 +1,161 @@
+"""The table of slots: one record for each question that core asks; every list follows from it.
+
+A plugin adds records of its own through hook `hotshoe_slots`. Free of torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from hotshoe.errors import PluginError
+from hotshoe.lazy import resolve_lazy
+from hotshoe.plugins.manager import blaming_plugin
+from hotshoe.slots.base import Slot
+from hotshoe.slots.sizes import TYPE_BITS, linear_bytes
+from hotshoe.slots.specs import (
+    AddNormSpec,
+    AttentionSpec,
+    CommunicatorSpec,
+    EmbeddingSpec,
+    GatedActivationSpec,
+    GatedMlpSpec,
+    GraphSpec,
+    LinearSpec,
+    NormSpec,
+    RotaryAndCacheSpec,
+    SampleSpec,
+    TransferSpec,
+)
+
+if TYPE_CHECKING:
+    from hotshoe.plugins import PluginManager
+
+HOOK = "hotshoe_slots"
+_REFERENCE = "hotshoe.slots.reference"
+
+
+def _size(spec: Any) -> int:
+    return TYPE_BITS[spec.dtype] // 8
+
+
+def _attended(spec: AttentionSpec, length: int) -> int:
+    """Return the bytes of the keys and values that one query sees."""
+    seen = min(length, spec.window or length)
+    return 2 * seen * spec.num_kv_heads * spec.head_dim * TYPE_BITS.get(spec.kv_dtype, 8) // 8
+
+
+SLOTS: dict[str, Slot] = {
+    slot.name: slot
+    for slot in (
+        Slot(
+            "attention",
+            AttentionSpec,
+            f"{_REFERENCE}.attention:Attention",
+            "paged causal attention of mixed prefill and decode batches",
+            step_bytes=_attended,
+            reference_waits=True,
+        ),
+        Slot(
+            "rotary_and_cache",
+            RotaryAndCacheSpec,
+            f"{_REFERENCE}.rotary:RotaryAndCache",
+            "q/k norm, rotary embedding, write of k and v into the cache",
+            step_bytes=lambda s, n: 2 * (s.num_heads + 2 * s.num_kv_heads) * s.head_dim * _size(s),
+        ),
+        Slot(
+            "linear",
+            LinearSpec,
+            f"{_REFERENCE}.linear:Linear",
+            "matrix product with a weight prepared once, plain or quantised",
+            step_bytes=lambda s, n: linear_bytes(s),
+            matrices=lambda s: (s,),
+        ),
+        Slot(
+            "rms_norm",
+            NormSpec,
+            f"{_REFERENCE}.norm:build_norm",
+            "RMS norm",
+            step_bytes=lambda s, n: 3 * s.hidden_size * _size(s),
+        ),
+        Slot(
+            "add_rms_norm",
+            AddNormSpec,
+            f"{_REFERENCE}.norm:build_add_norm",
+            "residual addition and RMS norm",
+            step_bytes=lambda s, n: 5 * s.hidden_size * _size(s),
+        ),
+        Slot(
+            "gated_activation",
+            GatedActivationSpec,
+            f"{_REFERENCE}.activation:build",
+            "activation of one half times the other half",
+            step_bytes=lambda s, n: 3 * s.size * _size(s),
+        ),
+        Slot(
+            "gated_mlp",
+            GatedMlpSpec,
+            f"{_REFERENCE}.mlp:GatedMlp",
+            "a whole MLP block: two matrix products and the activation between them",
+            composed_of=("linear", "gated_activation"),
+            step_bytes=lambda s, n: linear_bytes(s.gate_up) + linear_bytes(s.down),
+            matrices=lambda s: (s.gate_up, s.down),
+        ),
+        Slot(
+            "embedding",
+            EmbeddingSpec,
+            f"{_REFERENCE}.embedding:build",
+            "embedding gather",
+            step_bytes=lambda s, n: 2 * s.size * _size(s),
+            table_bytes=lambda s: s.num_embeddings * s.size * _size(s),
+        ),
+        Slot(
+            "sample",
+            SampleSpec,
+            f"{_REFERENCE}.sampling:build",
+            "choice of the next token",
+            step_bytes=lambda s, n: 4 * s.vocab_size,
+            outside=True,
+        ),
+        Slot(
+            "transfer",
+            TransferSpec,
+            f"{_REFERENCE}.transfer:Transfer",
+            "copies between host and an asynchronous device",
+            outside=True,
+        ),
+        Slot(
+            "graph",
+            GraphSpec,
+            f"{_REFERENCE}.graph:Graph",
+            "recording and replay of a decode step",
+            outside=True,
+        ),
+        Slot(
+            "communicator",
+            CommunicatorSpec,
+            f"{_REFERENCE}.communicator:Communicator",
+            "exchange of tensors among the processes of one engine",
+            reference_waits=True,
+        ),
+    )
+}
+
+
+def all_slots(plugins: PluginManager) -> Mapping[str, Slot]:
+    """Return core's slots and those of the installed plugins.
+
+    Raises:
+        PluginError: A plugin brings something else than a slot, or one that core has.
+    """
+    found = dict(SLOTS)
+    for name, reference in plugins.mapping(HOOK).items():
+        owner = plugins.owner(HOOK, name).name
+        if name in SLOTS:
+            raise PluginError(f"plugin {owner} brings slot {name}, which core has")
+        with blaming_plugin(plugins, HOOK, name):
+            slot = resolve_lazy(reference)
+        if not isinstance(slot, Slot) or slot.name != name:
+            raise PluginError(f"plugin {owner} brings {slot!r}, which is no Slot named {name}")
+        found[name] = slot
+    return found

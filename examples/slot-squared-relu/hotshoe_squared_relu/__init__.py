@@ -1,0 +1,1 @@
+"""Slot `squared_relu`, from outside of Hotshoe."""
