@@ -126,10 +126,10 @@ class EngineConfig:
     )
 
     max_num_queued_reqs: int | None = option(
-        None, "most sequences waiting to be run; more are refused; default: unbounded", low=1
+        65_536, "most sequences waiting to be run; more are refused; null: unbounded", low=1
     )
     max_queued_tokens: int | None = option(
-        None, "most tokens of waiting sequences; more are refused; default: unbounded", low=1
+        2**25, "most tokens of waiting sequences; more are refused; null: unbounded", low=1
     )
     engine_stall_timeout_s: float = option(
         120.0, "seconds without the end of a step after which an engine counts as dead", low=0.1
@@ -138,7 +138,7 @@ class EngineConfig:
         3600.0, "seconds that the processes of tensor parallelism may take to load", low=1
     )
     engine_restarts: int = option(
-        0, "how many times an engine process that died is started again", low=0
+        3, "how many times an engine process that died is started again", low=0
     )
 
     def __post_init__(self) -> None:

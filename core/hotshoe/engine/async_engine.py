@@ -166,6 +166,10 @@ class AsyncEngine:
     def num_restarts(self) -> int:
         return self._info.num_restarts
 
+    @property
+    def is_over(self) -> bool:
+        return self._link.is_over
+
     async def generate(
         self,
         prompt: Prompt,

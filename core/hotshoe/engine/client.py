@@ -161,6 +161,7 @@ class EngineClient(Protocol):
         is_paused: `pause` was called, and no `resume` since.
         is_sleeping: `sleep` was called, and no full `wake_up` since.
         num_restarts: How many times the engine died and a new one took over.
+        is_over: The engine has ended, and no other one will take over.
     """
 
     @property
@@ -175,6 +176,8 @@ class EngineClient(Protocol):
     def is_sleeping(self) -> bool: ...
     @property
     def num_restarts(self) -> int: ...
+    @property
+    def is_over(self) -> bool: ...
 
     def generate(
         self,

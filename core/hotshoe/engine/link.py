@@ -40,12 +40,15 @@ class Link(Protocol):
     Attributes:
         info: What the engine is made of, as of the start.
         tokenizer: As the configuration wants it.
+        is_over: No engine runs, and none will be started.
     """
 
     @property
     def info(self) -> EngineInfo: ...
     @property
     def tokenizer(self) -> Tokenizer | None: ...
+    @property
+    def is_over(self) -> bool: ...
 
     def start(self) -> None:
         """Begin to call the listener."""

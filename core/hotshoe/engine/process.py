@@ -181,6 +181,7 @@ class EngineProcess:
             self.is_restarting = False
             if not serves:
                 self.is_over = True
+                self._remove_folder()
                 return
 
     def _watch_one(self) -> None:

@@ -98,6 +98,12 @@ class SocketLink:
             raise
         self._thread = threading.Thread(target=self._run, name="hotshoe-link", daemon=True)
 
+    @property
+    def is_over(self) -> bool:
+        if self._owner is not None:
+            return self._owner.is_over
+        return not self._path.parent.exists()  # which the owner removes with the last engine
+
     def start(self) -> None:
         self._thread.start()
 

@@ -67,6 +67,10 @@ class ThreadLink:
         self._loop = EngineLoop(self._booted.core, self.info, self._port)
         self._thread = threading.Thread(target=self._run, name="hotshoe-engine", daemon=True)
 
+    @property
+    def is_over(self) -> bool:
+        return self._thread.ident is not None and not self._thread.is_alive()
+
     def start(self) -> None:
         self.send(Hello(Side()))
         self._thread.start()

@@ -78,7 +78,10 @@ class ServerConfig:
         60.0, "seconds that a client may leave an answer unread", low=0.1, high=86400
     )
     request_timeout_s: float | None = option(
-        None, "seconds after which a request ends, finished or not", low=0.001, high=86400
+        21600.0,
+        "seconds after which a request ends, finished or not; null: never",
+        low=0.001,
+        high=86400,
     )
     clip_max_tokens: bool = option(
         False, "give fewer tokens than max_tokens asks for where the context has no room"

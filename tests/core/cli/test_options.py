@@ -80,7 +80,7 @@ SAMPLES = {
     "max_queued_tokens": (["--max-queued-tokens", "900"], 900),
     "engine_stall_timeout_s": (["--engine-stall-timeout-s", "2.5"], 2.5),
     "load_timeout_s": (["--load-timeout-s", "90"], 90.0),
-    "engine_restarts": (["--engine-restarts", "3"], 3),
+    "engine_restarts": (["--engine-restarts", "5"], 5),
 }
 
 

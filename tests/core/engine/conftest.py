@@ -49,6 +49,7 @@ def faulty(install_faulty, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def config(model_dir: Path, faulty: None) -> Callable[..., EngineConfig]:
     def make(faults: dict[str, object] | None = None, **options: object) -> EngineConfig:
+        options.setdefault("engine_restarts", 0)  # one that died stays dead, if not said otherwise
         return EngineConfig(
             model=str(model_dir), platform="faulty", platform_options=faults or {}, **options
         )

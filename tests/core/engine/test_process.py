@@ -125,12 +125,14 @@ def test_a_killed_engine_is_replaced_as_often_as_allowed(start: Start, caplog) -
                 [update async for update in stream]
             assert await asyncio.wait_for(back(), 60) == [8, 9, 10]
             assert engine.num_restarts == restarts and not engine.is_paused
+            assert not engine.is_over
             seen.add(pid_of(engine))
         assert len(seen) == 3
         os.kill(pid_of(engine), signal.SIGKILL)
         for _ in range(2):
             with pytest.raises(EngineDeadError, match="SIGKILL"):
                 await collect(engine, 1)
+        await asyncio.to_thread(within, SOON_S, lambda: engine.is_over)
 
     asyncio.run(main())
     assert caplog.text.count("the engine process has ended: killed by SIGKILL") == 3

@@ -85,7 +85,7 @@ class ScriptedEngine:
         self.failure = "logits are not finite"
         self.deadline_after: int | None = None
         self.gate: Gate | None = None
-        self.is_paused = self.is_sleeping = False
+        self.is_paused = self.is_sleeping = self.is_over = False
         self.num_cached = [0]
         self.num_restarts = 0
         self.requests: list[SimpleNamespace] = []

@@ -534,7 +534,8 @@ def test_an_engine_that_is_gone_or_stuck_turns_health_red(run_server, number: in
     wait_for(lambda: not is_running(engine))
     said = "no other one is started (--engine-restarts 0)"
     wait_for(lambda: said in server.log.read_text())
-    assert server.get("/live").status_code == 200
+    server.wait("/live", 503)
+    assert "restart the server" in server.get("/live").json()["error"]["message"]
     answer = server.post("/v1/completions", prompt="x")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine_dead")
     assert server.stop() == 0

@@ -12,6 +12,8 @@ from hotshoe_server.call import Call
 from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Endpoint
 
+ENGINE_OVER = "the engine has ended and is not started again: restart the server"
+
 
 class Permission(Struct, tag_field="object", tag="model_permission"):
     """What may be done with a model, in the form that OpenAI's API once had."""
@@ -87,7 +89,9 @@ def _card(call: Call, name: str) -> ModelCard:
 
 
 async def live(call: Call) -> State:
-    """Say that the process answers."""
+    """Say that the process answers, and that it is of use: its engine works or is replaced."""
+    if call.server.client.is_over:
+        raise ApiError("engine_dead", ENGINE_OVER)
     return State("live")
 
 

@@ -47,6 +47,15 @@ def test_ping_is_health(http, engine) -> None:
     assert http.get("/ping").status_code == 503
 
 
+def test_a_server_whose_engine_has_ended_for_good_is_not_live(http, engine) -> None:
+    engine.error = EngineDeadError("killed")
+    assert http.get("/live").status_code == 200  # another engine may take over
+    engine.is_over = True
+    response = http.get("/live")
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "engine_dead")
+    assert "restart the server" in response.json()["error"]["message"]
+
+
 def test_health_turns_red_with_the_engine(http, engine) -> None:
     paths = ("/health", "/ready", "/live")
     assert [http.get(path).status_code for path in paths] == [200, 200, 200]
