@@ -15,7 +15,7 @@ from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
 
-from hotshoe.cli.parser import EntryAction, ListAction, json_or_text
+from hotshoe.cli.parser import EntryAction, ListAction, integer, json_or_text
 from hotshoe.config import EngineConfig, split_options
 from hotshoe.errors import ConfigError
 from hotshoe.models.config import merged
@@ -129,7 +129,21 @@ def given_options(args: argparse.Namespace, configs: Sequence[type[Any]]) -> dic
     """
     values = _read_yaml(args.config) if getattr(args, "config", None) else {}
     names = {f.name for config in configs for f in fields(config)}
+    values = {name: _as_flag(name, value, configs) for name, value in values.items()}
     return merged(values, {name: value for name, value in vars(args).items() if name in names})
+
+
+def _as_flag(name: str, value: Any, configs: Sequence[type[Any]]) -> Any:
+    """Read a value of a file as a flag's: a scalar for a list of one, `32k` for a number."""
+    hint = next((h for c in configs if (h := typing.get_type_hints(c).get(name))), None)
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if isinstance(value, str) and int in kinds and str not in kinds:
+        try:
+            return _reader(int, types.NoneType in kinds)(value)
+        except ValueError:
+            return value  # which `check_options` refuses
+    listed = any(typing.get_origin(kind) is list for kind in kinds)
+    return [value] if listed and isinstance(value, (str, int)) else value
 
 
 def sampling_params(
@@ -167,10 +181,21 @@ def _add(
         form = {"action": ListAction, "parse": arguments[0], "metavar": METAVARS[arguments[0]]}
         text += "; may be repeated"
     else:
-        form = {"type": origin, "choices": choices}
+        form = {"type": _reader(origin, types.NoneType in types_of), "choices": choices}
         form["metavar"] = None if choices else METAVARS[origin]
     flag = "--" + name.replace("_", "-")
     group.add_argument(flag, default=_ABSENT, help=text, **form)
+
+
+def _reader(kind: Any, optional: bool) -> Any:
+    """Return what reads a value; "auto" is none of a number that is decided at start-up."""
+    if kind is not int:
+        return kind
+
+    def number(text: str) -> int | None:
+        return None if optional and text in ("auto", "-1") else integer(text)
+
+    return number
 
 
 def _help(field: Field[Any]) -> str:

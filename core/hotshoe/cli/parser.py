@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import re
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any, NoReturn
 
 from hotshoe.errors import ConfigError
@@ -18,6 +21,9 @@ from hotshoe.suggest import did_you_mean
 
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser that raises instead of exiting, and takes no abbreviations."""
+
+    #: What a command does to its words before they are parsed.
+    rewrite: Callable[[Sequence[str]], Sequence[str]] = list
 
     def __init__(self, prog: str, description: str) -> None:
         super().__init__(prog=prog, description=description, allow_abbrev=False)
@@ -43,6 +49,7 @@ class Parser(argparse.ArgumentParser):
             ConfigError: A flag is unknown, or a value does not fit.
         """
         flags = self._option_string_actions
+        words = self._spread(self.rewrite([hyphenated(word) for word in words]))
         for word in words:
             flag = word.partition("=")[0].partition(".")[0]
             if flag == "--":
@@ -51,6 +58,56 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"unknown flag {flag}{did_you_mean(flag, flags)}")
         dotted = {flag for flag, action in flags.items() if isinstance(action, EntryAction)}
         return self.parse_args(expand_dotted(words, dotted))
+
+    def _spread(self, words: Sequence[str]) -> list[str]:
+        """Write `--flag a b` of a list as `--flag a --flag b`, where b can be nothing else."""
+        lists = {f for f, a in self._option_string_actions.items() if isinstance(a, ListAction)}
+        room: float = sum(
+            1 if action.nargs in (None, "?") else math.inf
+            for action in self._get_positional_actions()
+        )
+        spread: list[str] = []
+        owed = taking = ""  # the flag whose value comes, and the list that more words go to
+        for place, word in enumerate(words):
+            if word == "--":
+                return [*spread, *words[place:]]
+            if owed:
+                taking, owed = owed if owed in lists else "", ""
+            elif word.startswith("-"):
+                flag, equals, _ = word.partition("=")
+                action = self._option_string_actions.get(flag.partition(".")[0])
+                owed = flag if action is not None and action.nargs != 0 and not equals else ""
+                taking = flag if equals and flag in lists else ""
+            elif room > 0:
+                room, taking = room - 1, ""
+            elif taking:
+                spread.append(taking)
+            spread.append(word)
+        return spread
+
+
+def hyphenated(word: str) -> str:
+    """Write `--max_model_len=5` as `--max-model-len=5`; what follows a dot or `=` stays."""
+    if not word.startswith("--"):
+        return word
+    end = min((i for i in (word.find("="), word.find(".")) if i >= 0), default=len(word))
+    return word[:end].replace("_", "-") + word[end:]
+
+
+def integer(text: str) -> int:
+    """Read `4096`, `32k` (thousands), `32K` (of 1,024), and M, G and T alike.
+
+    Raises:
+        ValueError: It is no such number, or no whole one.
+    """
+    found = re.fullmatch(r"(\d{1,18}(?:\.\d{1,9})?)([kmgt])", text, re.IGNORECASE)
+    if not found:
+        return int(text)
+    power = "kmgt".index(found[2].lower()) + 1
+    number = Fraction(found[1]) * (1000 if found[2].islower() else 1024) ** power
+    if number.denominator != 1:
+        raise ValueError(f"{text} is no whole number")
+    return int(number)
 
 
 class EntryAction(argparse.Action):

@@ -199,3 +199,17 @@ def test_an_empty_file_means_defaults(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot read .*nowhere\.yaml"):
         engine_config(parse("--config", str(tmp_path / "nowhere.yaml")))
+
+
+def test_numbers_and_lists_as_people_write_them(tmp_path: Path) -> None:
+    assert engine_config(parse("--max_model_len", "32k")).max_model_len == 32_000
+    for word in ("auto", "-1"):
+        assert engine_config(parse("--max-model-len", word)).max_model_len is None
+    file = tmp_path / "options.yaml"
+    file.write_text("max-model-len: 2K\nkv_cache_memory_bytes: 1G\ndisable_plugins: ui\n")
+    found = engine_config(parse("--config", str(file)))
+    assert (found.max_model_len, found.kv_cache_memory_bytes) == (2048, 2**30)
+    assert found.disable_plugins == ["ui"]
+    file.write_text("max_model_len: many\n")
+    with pytest.raises(ConfigError, match="max_model_len must be"):
+        engine_config(parse("--config", str(file)))

@@ -12,6 +12,8 @@ from hotshoe.cli.parser import (
     Parser,
     entry_text,
     expand_dotted,
+    hyphenated,
+    integer,
     json_or_text,
 )
 from hotshoe.errors import ConfigError
@@ -132,3 +134,47 @@ def test_lists_of_numbers() -> None:
     for word in ("x", '["a"]', "[1.5]", "[true]"):
         with pytest.raises(ConfigError, match="is not N, or a JSON list of these"):
             parser.parse(["--ids", word])
+
+
+@pytest.mark.parametrize(
+    ("words", "model", "names"),
+    [
+        (["m", "--names", "a", "b"], "m", ["a", "b"]),
+        (["--names", "a", "m"], "m", ["a"]),
+        (["--names", "a", "m", "--names", "b", "c"], "m", ["a", "b", "c"]),
+        (["m", "--names=a", "b", "--number", "3"], "m", ["a", "b"]),
+        (["m", "--names", "--number=3"], None, None),
+        (["m", "--number", "3", "b"], None, None),
+    ],
+)
+def test_a_list_takes_words_that_can_be_nothing_else(words, model, names) -> None:
+    parser = Parser("hotshoe test", "a test")
+    parser.add_argument("model", nargs="?")
+    parser.add_argument("--number", type=int)
+    parser.add_argument("--names", action=ListAction, parse=str, default=argparse.SUPPRESS)
+    if names is None:
+        with pytest.raises(ConfigError):
+            parser.parse(words)
+    else:
+        found = parser.parse(words)
+        assert (found.model, found.names) == (model, names)
+
+
+def test_underscores_of_flags() -> None:
+    assert hyphenated("--max_model_len=a_b") == "--max-model-len=a_b"
+    assert hyphenated("--platform_options.memory_fraction") == "--platform-options.memory_fraction"
+    assert hyphenated("a_b") == "a_b"
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("7", 7), ("-1", -1), ("32k", 32_000), ("32K", 32_768), ("2G", 2**31), ("25.6k", 25_600)],
+)
+def test_numbers_with_a_power(text: str, number: int) -> None:
+    assert integer(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "k", "1.5", "1e3", "0.0001k", "1/0k", "32kk", "nan", "infk"])
+def test_what_is_no_number(text: str) -> None:
+    with pytest.raises(ValueError, match=r"invalid literal|no whole number"):
+        integer(text)
