@@ -19,6 +19,8 @@ Foreign code may raise anything at all, and try to end the process: whoever call
 on catches `BaseException`, but lets `KeyboardInterrupt` pass, which is the user's.
 """
 
+import sys
+
 
 class HotshoeError(Exception):
     """Root of every deliberate exception."""
@@ -82,3 +84,29 @@ class EngineError(HotshoeError):
 
 class EngineDeadError(EngineError):
     """The engine has stopped and takes no more requests."""
+
+
+def lack_of(error: BaseException) -> UserError | None:
+    """Say what this machine lacks for a process of ours to start, where that is the error's cause.
+
+    Threads, folders and processes are started in many places, also by libraries; whoever reports
+    an error to the user asks here first.
+    """
+    said = str(error)
+    if isinstance(error, OSError) and "No usable temporary directory" in said:
+        return ConfigError(
+            "there is no folder for temporary files, where sockets lie: mount a writable one, such "
+            "as /tmp, or name it in TMPDIR"
+        )
+    if "can't start new thread" in said or "ThreadPoolBuildError" in said:
+        return ConfigError(
+            "the system lets no further thread start: raise the user's limit on processes "
+            "(ulimit -u) or the container's (pids)"
+        )
+    denied = isinstance(error, (PermissionError, FileNotFoundError))
+    if denied and getattr(error, "filename", None) == sys.executable:
+        return ConfigError(
+            f"processes of the engine are run by {sys.executable}, which this user may not run or "
+            "which is gone: mend its permissions and those of its folders"
+        )
+    return None

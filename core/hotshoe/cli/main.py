@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from hotshoe import __version__
 from hotshoe.cli.command import Command, CommandEntry
 from hotshoe.cli.parser import Parser
-from hotshoe.errors import ConfigError, HotshoeError, PluginError, UserError
+from hotshoe.errors import ConfigError, HotshoeError, PluginError, UserError, lack_of
 from hotshoe.lazy import resolve_lazy
 from hotshoe.plugins import PluginManager
 from hotshoe.plugins.manager import blaming_plugin
@@ -58,7 +58,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader went away
         _give_up_output()
         return 141
-    except OSError as error:
+    except BaseException as error:
+        lack = lack_of(error)
+        if lack is not None and not show_traceback:
+            print(f"hotshoe: error: {lack}", file=sys.stderr)
+            return 2
+        if not isinstance(error, OSError):
+            raise
         if show_traceback or error.filename is not None or error.errno not in FULL:
             raise
         _give_up_output()

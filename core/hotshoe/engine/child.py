@@ -33,7 +33,7 @@ from hotshoe.engine.messages import (
     encode,
 )
 from hotshoe.engine.socket_port import SocketPort
-from hotshoe.errors import HotshoeError
+from hotshoe.errors import HotshoeError, lack_of
 
 #: How long an orphan tries to end in good order.
 GRACE_S = 1.0
@@ -76,7 +76,8 @@ class Child:
             return 0
         except KeyboardInterrupt:
             raise
-        except BaseException as error:
+        except BaseException as raised:
+            error = lack_of(raised) or raised
             if not isinstance(error, HotshoeError):
                 traceback.print_exc()
             # The owner hangs up at bad news, which must not interrupt them.

@@ -34,7 +34,7 @@ from hotshoe.engine.messages import (
 from hotshoe.engine.places import find_model, is_here
 from hotshoe.engine.socket_link import SocketLink
 from hotshoe.engine.spawn import LIMITS, ending, spawn
-from hotshoe.errors import EngineError, HotshoeError
+from hotshoe.errors import EngineError, HotshoeError, lack_of
 from hotshoe.plugins import PluginManager
 from hotshoe.text.tokenizer import Tokenizer
 
@@ -82,7 +82,9 @@ class EngineProcess:
             self._spawn()
         except OSError as error:
             self._remove_folder()
-            raise EngineError(f"the engine process cannot be started: {error}; {LIMITS}") from error
+            raise lack_of(error) or EngineError(
+                f"the engine process cannot be started: {error}; {LIMITS}"
+            ) from error
 
     @property
     def pid(self) -> int:

@@ -42,7 +42,7 @@ from hotshoe.engine.rank_messages import (
     encode,
 )
 from hotshoe.engine.spawn import LIMITS, ending, spawn
-from hotshoe.errors import EngineDeadError, EngineError
+from hotshoe.errors import EngineDeadError, EngineError, lack_of
 from hotshoe.executor import WorkerInfo
 from hotshoe.slots import SLOTS, Slot
 from hotshoe.types import StepPlan, StepResult
@@ -175,7 +175,7 @@ class ParallelWorker:
             for number in range(self._size):
                 self._ranks.append(RankProcess.start(number, self._size, self._command))
         except OSError as error:
-            raise EngineError(
+            raise lack_of(error) or EngineError(
                 f"rank {number} of {self._size} cannot be started: {error}; {LIMITS}"
             ) from error
         join = Join(

@@ -27,7 +27,7 @@ import msgspec
 from hotshoe.config import EngineConfig
 from hotshoe.engine.process import EngineProcess
 from hotshoe.engine.spawn import LIMITS, ending, spawn
-from hotshoe.errors import EngineError
+from hotshoe.errors import EngineError, lack_of
 from hotshoe_server.admin_socket import AdminSocket
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.signals import signals_call
@@ -191,7 +191,7 @@ class Supervisor:
             for index in range(self._config.api_processes):
                 self._workers.append(spawn_one(index, 0))
         except OSError as error:
-            raise EngineError(
+            raise lack_of(error) or EngineError(
                 f"API process {index} cannot be started: {error}; {LIMITS}"
             ) from error
 

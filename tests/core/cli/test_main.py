@@ -122,6 +122,12 @@ def test_exit_codes(hotshoe, raising, error, code: int, line: str) -> None:
     assert hotshoe("raise") == (code, "", line)
 
 
+def test_what_the_machine_lacks_is_the_users_to_mend(hotshoe, raising) -> None:
+    raising(RuntimeError("can't start new thread"))
+    result = hotshoe("raise")
+    assert result.code == 2 and result.err.startswith("hotshoe: error: the system lets no further")
+
+
 def test_a_defect_is_not_hidden(raising) -> None:
     raising(ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):

@@ -344,6 +344,18 @@ def test_a_process_that_cannot_be_started_is_an_error(config: Configure, monkeyp
         AsyncEngine(config(), transport="process")
 
 
+def test_an_interpreter_that_may_not_be_run_is_the_users_to_mend(
+    config: Configure, leftovers: Path, monkeypatch
+) -> None:
+    python = leftovers / "python"
+    python.write_text("")  # no right to run it
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setattr(hotshoe.engine.process, "COMMAND", (str(python), "-m", "x"))
+    with pytest.raises(ConfigError, match="/python, which this user may not run"):
+        AsyncEngine(config(), transport="process")
+    python.unlink()
+
+
 def test_a_taken_socket_is_named(config: Configure, leftovers: Path) -> None:
     path = leftovers / "x.sock"
     first = EngineProcess(config(), path)
