@@ -209,10 +209,9 @@ class EngineCore:
         """Drop requests; unknown ids are ignored. No output follows for them."""
         for request_id in request_ids:
             self._scheduler.abort(request_id)
-            if self._constraints is not None:
-                self._constraints.discard(request_id)
-            if self._drafting is not None:
-                self._drafting.discard(request_id)
+            for kept in (self._constraints, self._drafting):
+                if kept is not None:
+                    kept.discard(request_id)
 
     def has_work(self) -> bool:
         """Tell whether `step` has something to do."""
@@ -278,7 +277,8 @@ class EngineCore:
             news = self._scheduler.update(plan, handle.result())
             outputs += news if self._constraints is None else self._constraints.advance(news)
             if self._drafting is not None:
-                self._drafting.advance(outputs, self.info.vocab_size)
+                extend = None if self._constraints is None else self._constraints.extend
+                self._drafting.advance(outputs, self.info.vocab_size, extend)
         except KeyboardInterrupt as error:  # it has torn the step apart
             self._failure = error
             raise

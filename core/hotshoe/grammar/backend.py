@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from hotshoe.types import GrammarSpec
 
@@ -51,6 +51,15 @@ class Matcher(Protocol):
 
     def failure(self) -> str | None:
         """Say why this matcher cannot go on, such as a limit of its library; None if it can."""
+        ...
+
+
+@runtime_checkable
+class ForkingMatcher(Protocol):
+    """A matcher that can be tried out; requests of others have no drafts."""
+
+    def fork(self) -> Matcher:
+        """Return a matcher that stands at the same place, and goes its own way from there."""
         ...
 
 

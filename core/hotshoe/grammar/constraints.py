@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hotshoe.errors import UserError
-from hotshoe.grammar.backend import GrammarCompiler, Matcher, Vocabulary
+from hotshoe.grammar.backend import ForkingMatcher, GrammarCompiler, Matcher, Vocabulary
 from hotshoe.grammar.backends import GrammarBackends
 from hotshoe.grammar.compilation import Compilations, Ready
 from hotshoe.scheduler import Request, Scheduler
@@ -46,11 +46,13 @@ class _Constraint:
     def num_generated(self) -> int:
         return len(self.request.token_ids) - self.request.num_prompt_tokens
 
-    def begins_at(self, length: int) -> bool:
+    def begins_at(self, length: int, drafts: Sequence[int] = ()) -> bool:
         """Tell whether the token before this place ends the free text before the grammar."""
         spec = self.request.params.grammar
         assert spec is not None
         tokens, first = self.request.token_ids, self.request.num_prompt_tokens
+        if drafts:
+            tokens = [*tokens, *drafts]
         return any(
             length - len(end) >= first and tokens[length - len(end) : length] == list(end)
             for end in spec.after
@@ -158,6 +160,50 @@ class Constraints:
                 moved.append((constraint, endings[-1]))
         self._fill(moved)
         return [*outputs, *(ending for ending in endings if ending.finish_reason)]
+
+    def extend(self, request: Request, drafts: list[int]) -> tuple[list[int], list[bytes]]:
+        """Keep the drafts that a request's grammar allows, and make the masks behind them.
+
+        A copy of the matcher goes ahead; the request's own waits for what is accepted. Drafts end
+        before one that ends the text, or behind which no text can follow.
+
+        Returns:
+            The leading drafts that may come, and a mask behind each where there are masks.
+        """
+        constraint = self._running.get(request.request_id)
+        if constraint is None:
+            return drafts, []
+        matcher, known = constraint.matcher, len(request.token_ids)
+        if matcher is None:
+            ends = (i for i in range(len(drafts)) if constraint.begins_at(known + i + 1, drafts))
+            return drafts[: next(ends, len(drafts))], []
+        kept: list[int] = []
+        masks: list[bytes] = []
+        if not isinstance(matcher, ForkingMatcher) or request.mask is None:
+            return kept, masks
+        ahead, mask = matcher.fork(), request.mask
+        for draft in drafts:
+            if draft in request.stop_token_ids or not mask[draft // 8] >> draft % 8 & 1:
+                break
+            following = self._mask_ahead(constraint, ahead) if ahead.accept(draft) else None
+            if following is None:
+                break
+            kept.append(draft)
+            masks.append(mask := following)
+        return kept, masks
+
+    def _mask_ahead(self, constraint: _Constraint, matcher: Matcher) -> bytes | None:
+        """Return the mask behind a draft; None where no text can follow."""
+        assert constraint.compiler is not None and constraint.endings is not None
+        assert self._no_endings is not None
+        mask = np.zeros((1, self._compilations.vocabulary().num_words), np.int32)
+        constraint.compiler.fill([matcher], mask)
+        mask &= self._no_endings
+        if not mask.any() or matcher.failure() is not None:
+            return None
+        if matcher.may_end():
+            mask |= constraint.endings
+        return mask.tobytes()
 
     def close(self) -> None:
         """Stop compiling."""

@@ -5,6 +5,7 @@ writes. It refers to nothing that refers back to it, so a finished request is fr
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, field
 
 from hotshoe.types.outputs import TokenLogprobs
@@ -38,6 +39,7 @@ class Request:
         stepwise: It is planned only when all its tokens are known: one with a grammar always, any
             other while it has drafts.
         drafts: Tokens that may follow the known ones; see `propose`.
+        draft_masks: Where there is a mask: those behind each of the drafts.
         num_accepted: Drafts accepted in its last step, of which the worker is still to be told.
         fast_until: While `num_computed_tokens` is below this, a step simply computes one more
             token: the row decodes, its blocks suffice and its length limit is not reached.
@@ -74,6 +76,7 @@ class Request:
     num_pending_steps: int = field(init=False, default=0)
     stepwise: bool = field(init=False, default=False)
     drafts: list[int] = field(init=False, default_factory=list)
+    draft_masks: list[bytes] = field(init=False, default_factory=list)
     num_accepted: int = field(init=False, default=0)
     ready: bool = field(init=False, default=True)
     held: bool = field(init=False, default=False)
@@ -112,12 +115,17 @@ class Request:
         """Tokens of a running request, counting sampled ones that are not known yet."""
         return max(len(self.token_ids), self.num_computed_tokens + 1)
 
-    def propose(self, drafts: list[int]) -> None:
+    def propose(self, drafts: list[int], masks: Sequence[bytes] = ()) -> None:
         """Let the next step verify tokens that may follow the known ones; none lets it go on fast.
 
         To be called for every request that may have drafts whenever tokens of it become known.
+
+        Args:
+            drafts: Tokens.
+            masks: Of a request with a mask: the tokens that may come behind each draft.
         """
-        self.drafts = drafts
+        assert self.mask is None or len(masks) == len(drafts)
+        self.drafts, self.draft_masks = drafts, list(masks)
         if drafts:
             self.fast_until = 0
         self.stepwise = bool(drafts) or self.params.grammar is not None

@@ -322,7 +322,7 @@ class Scheduler:
         step.plan.block_rows.extend([row] * len(columns))
         step.plan.block_cols.extend(columns)
         step.plan.block_ids.extend(request.block_ids[num_blocks:])
-        count = self._book(request, row, stop, step)
+        count = self._book(request, row, stop, step, len(drafts))
         if drafts:
             step.plan.draft_rows.append(row)
             step.plan.drafts.append(drafts)
@@ -395,7 +395,9 @@ class Scheduler:
         step.plan.new_rows.append(NewRow(row, tokens, length, start, blocks, params, *more))
         return self._book(request, row, stop, step)
 
-    def _book(self, request: Request, row: int, stop: int, step: ScheduledStep) -> int:
+    def _book(
+        self, request: Request, row: int, stop: int, step: ScheduledStep, num_drafts: int = 0
+    ) -> int:
         """Plan a running request's tokens up to `stop`, for which it has blocks; count them."""
         start, known = request.num_computed_tokens, len(request.token_ids)
         step.plan.rows.append(row)
@@ -414,8 +416,9 @@ class Scheduler:
             capacity = len(request.block_ids) * self.config.block_size
             request.fast_until = min(capacity, request.max_total_tokens - 1)
         elif request.mask is not None:
-            step.plan.mask_rows.append(row)
-            step.plan.masks.append(request.mask)
+            masks = [request.mask, *request.draft_masks[:num_drafts]]
+            step.plan.mask_rows.extend([row] * len(masks))
+            step.plan.masks.extend(masks)
         return stop - start
 
     def _preempt_last(self) -> Request:

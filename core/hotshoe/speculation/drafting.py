@@ -6,8 +6,9 @@ one goes on where it was. Driven by the engine core.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import TypeAlias
 
 from hotshoe.config import EngineConfig
 from hotshoe.lazy import resolve_lazy
@@ -18,6 +19,8 @@ from hotshoe.speculation.proposer import Follower, Proposer
 from hotshoe.types import TokenOutput
 
 HOOK = "hotshoe_proposers"
+#: Of a request and its drafts: those that may come, and the masks behind them, if there are any.
+Allowed: TypeAlias = Callable[[Request, list[int]], tuple[list[int], list[bytes]]]
 
 
 class Drafting:
@@ -41,11 +44,8 @@ class Drafting:
         self._followed: dict[str, tuple[Request, Follower]] = {}
 
     def add(self, request: Request) -> None:
-        """Follow a request from its first generated token on.
-
-        One with a grammar has no drafts: which tokens it may take is known one place ahead only.
-        """
-        if request.params.grammar is None and request.pooling is None:
+        """Follow a request from its first generated token on."""
+        if request.pooling is None:
             with self._blaming():
                 self._followed[request.request_id] = (request, self._proposer.follow())
 
@@ -53,26 +53,35 @@ class Drafting:
         """Forget a request that has ended; unknown ids are ignored."""
         self._followed.pop(request_id, None)
 
-    def advance(self, outputs: Iterable[TokenOutput], vocab_size: int) -> None:
+    def advance(
+        self, outputs: Sequence[TokenOutput], vocab_size: int, allowed: Allowed | None = None
+    ) -> None:
         """Take in a step's tokens: propose how the requests that got some go on.
 
         Args:
-            outputs: Of the step.
+            outputs: Of the step; a request may have several, of which the last one says its end.
             vocab_size: Drafts lie below it.
+            allowed: Keeps the drafts of a request that its grammar allows, with the masks behind
+                them.
 
         Raises:
             PluginError: The proposer failed, or returned what are no drafts.
         """
-        with self._blaming():
-            for output in outputs:
-                if output.finish_reason is not None:
-                    self.discard(output.request_id)
-                elif output.request_id in self._followed:
-                    request, follower = self._followed[output.request_id]
-                    drafts = follower.propose(request.token_ids, self._limit)
-                    if drafts:
-                        self._check(drafts, vocab_size)
-                    request.propose(drafts)
+        for output in outputs:
+            if output.finish_reason is not None:
+                self.discard(output.request_id)
+        for output in outputs:
+            if output.request_id not in self._followed:
+                continue
+            request, follower = self._followed[output.request_id]
+            with self._blaming():
+                drafts = follower.propose(request.token_ids, self._limit)
+                if drafts:
+                    self._check(drafts, vocab_size)
+            if drafts and allowed is not None and request.params.grammar is not None:
+                request.propose(*allowed(request, drafts))
+            else:
+                request.propose(drafts)
 
     def _check(self, drafts: list[int], vocab_size: int) -> None:
         if len(drafts) > self._limit:

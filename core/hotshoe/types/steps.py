@@ -46,7 +46,8 @@ class StepPlan:
 
     Row `mask_rows[k]`, which samples in this step, may take only the tokens whose bits are set in
     `masks[k]`: token t is bit t mod 32 of the t // 32-th little-endian 32-bit word, and there are
-    as many words as the logits need. Rows that are not listed may take any token.
+    as many words as the logits need. Rows that are not listed may take any token. A row with k
+    drafts is listed k + 1 times in succession, for each of its samples.
 
     Row `draft_rows[k]`, which samples in this step, also computes `drafts[k]`, one or more tokens
     that may follow its known ones; `num_scheduled_tokens` counts them. It samples after its last

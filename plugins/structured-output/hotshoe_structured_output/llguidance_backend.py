@@ -196,6 +196,9 @@ class LLGuidanceMatcher:
     def may_end(self) -> bool:
         return self.inner.is_accepting()
 
+    def fork(self) -> LLGuidanceMatcher:
+        return LLGuidanceMatcher(self.inner.deep_copy())
+
     def failure(self) -> str | None:
         if not self.inner.is_error():
             return None

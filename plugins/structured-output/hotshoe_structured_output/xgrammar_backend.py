@@ -325,5 +325,10 @@ class XGrammarMatcher:
     def may_end(self) -> bool:
         return self._failure is None and self._inner.is_completed()
 
+    def fork(self) -> XGrammarMatcher:
+        if self._failure is not None:
+            return self
+        return XGrammarMatcher(self._inner.fork(), self._apart)
+
     def failure(self) -> str | None:
         return self._failure

@@ -32,6 +32,9 @@ class ToyMatcher:
     def may_end(self) -> bool:
         return self.taken in self.texts
 
+    def fork(self) -> ToyMatcher:
+        return ToyMatcher(self.texts, self.taken)
+
     def failure(self) -> str | None:
         return "it grew too large" if 13 in self.taken else None
 

@@ -275,3 +275,60 @@ def test_a_refused_request_leaves_nothing(rig) -> None:
     rig.add("a", "8")
     with pytest.raises(RequestError, match="in use"):
         rig.add("a", "8")
+
+
+def test_drafts_are_kept_as_far_as_the_grammar_goes(rig) -> None:
+    request = rig.add("a", "8 9 10 11|8 9|8 9 12 5")
+    rig.ready()
+    rig.step(8)
+    cases = [
+        ([9, 10, 11, 7], [9, 10], [{10, 12, EOS}, {11}]),  # behind 11 no text can follow
+        ([9, 12, 10], [9, 12], [{10, 12, EOS}, {5}]),
+        ([9, EOS, 10], [9], [{10, 12, EOS}]),
+        ([7, 9], [], []),
+        ([EOS], [], []),
+    ]
+    for drafts, kept, masks in cases:
+        found, made = rig.constraints.extend(request, drafts)
+        assert (found, [ids_in(mask) for mask in made]) == (kept, masks)
+    assert ids_in(request.mask) == {9}  # trying drafts has moved nothing
+    request.propose(*rig.constraints.extend(request, [9, 10, 11]))
+    plan = rig.plan()
+    assert plan is not None and plan.drafts == [[9, 10]]
+    assert plan.mask_rows == [request.row] * 3
+    assert [ids_in(mask) for mask in plan.masks] == [{9}, {10, 12, EOS}, {11}]
+    result = StepResult(plan.step_id, [request.row], [[9, 12]])
+    rig.constraints.advance(rig.scheduler.update(plan, result))
+    assert ids_in(request.mask) == {5}
+    request.propose([])
+    assert [o.finish_reason for o in rig.step(5)] == [None, FinishReason.STOP]
+
+
+def test_drafts_end_before_the_grammar_begins(rig) -> None:
+    request = rig.add("a", "8 9", after=[(40, 41)])
+    rig.ready()
+    rig.step(40)
+    assert rig.constraints.extend(request, [3, 40, 41, 8]) == ([3, 40], [])
+    assert rig.constraints.extend(request, [41, 8]) == ([], [])
+    assert rig.constraints.extend(request, [5, 41]) == ([5, 41], [])
+
+
+class Simple:
+    """A matcher that cannot be copied."""
+
+    def accept(self, token_id: int) -> bool:
+        return True
+
+    def may_end(self) -> bool:
+        return False
+
+    def failure(self) -> None:
+        return None
+
+
+def test_who_cannot_try_drafts_has_none(rig) -> None:
+    request = rig.add("a", "8 9 10")
+    rig.ready()
+    rig.step(8)
+    rig.constraints._running["a"].matcher = Simple()
+    assert rig.constraints.extend(request, [9]) == ([], [])
