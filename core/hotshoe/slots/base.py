@@ -120,6 +120,8 @@ class Slot:
             specification and the sequence's length.
         matrices: The matrices that the operation holds, of the specification.
         table_bytes: Bytes of the tables that it looks up, of the specification.
+        reference_supports: Judges a specification for the reference, or a lazy path; default: it
+            computes every one.
         outside: The runner calls it beside a step, or for it; a recording never holds it.
         reference_waits: Its reference waits for the device, so a step with it is not recorded.
         suite: Of a plugin's slot, the lazy path of its conformance suite, a
@@ -135,6 +137,7 @@ class Slot:
     step_bytes: Callable[[Any, int], int] = lambda spec, length: 0
     matrices: Callable[[Any], tuple[LinearSpec, ...]] = lambda spec: ()
     table_bytes: Callable[[Any], int] = lambda spec: 0
+    reference_supports: Callable[[Any, DeviceFacts], Verdict] | str = lambda spec, facts: accept(0)
     outside: bool = False
     reference_waits: bool = False
     suite: str | None = None
@@ -374,7 +377,9 @@ class Selector:
             eligible = verdicts
         accepted = [(-v.score, n) for n, v in eligible.items() if v.score is not None]
         if not accepted:
-            limit = "--require-native" if self._require_native else "--batch-invariant"
+            limits = {"--require-native": self._require_native}
+            limits |= {"--batch-invariant": self._batch_invariant}
+            limit = next((f" that {name} allows" for name, on in limits.items() if on), "")
             raise SelectionError(_explain_refusals(slot, spec, eligible, forced, limit))
         chosen = min(accepted)[1]
         verdict = verdicts[chosen]
@@ -384,7 +389,7 @@ class Selector:
 
 def _core_candidates(slot: Slot) -> list[Candidate]:
     """Return what core itself has for a slot. Where both tie, a block is composed."""
-    found = [Candidate(slot.name, REFERENCE, lambda spec, facts: accept(0), slot.reference)]
+    found = [Candidate(slot.name, REFERENCE, slot.reference_supports, slot.reference)]
     if slot.composed_of:
         why = f"of {' and '.join(slot.composed_of)}"
         found.append(
@@ -408,7 +413,7 @@ def _explain_refusals(
     lead = (
         f"--kernel {slot}={forced} cannot serve {spec}"
         if forced is not None
-        else f"no candidate of slot {slot} that {limit} allows serves {spec}"
+        else f"no candidate of slot {slot}{limit} serves {spec}"
     )
     return f"{lead}: {_reasons(verdicts) or 'the platform offers none'}"
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 HOOK = "hotshoe_slots"
 _REFERENCE = "hotshoe.slots.reference"
+_JUDGE = f"{_REFERENCE}.accepts:supports"
 
 
 def _size(spec: Any) -> int:
@@ -53,6 +54,7 @@ SLOTS: dict[str, Slot] = {
             AttentionSpec,
             f"{_REFERENCE}.attention:Attention",
             "paged causal attention of mixed prefill and decode batches",
+            reference_supports=_JUDGE,
             step_bytes=_attended,
             reference_waits=True,
         ),
@@ -61,6 +63,7 @@ SLOTS: dict[str, Slot] = {
             RotaryAndCacheSpec,
             f"{_REFERENCE}.rotary:RotaryAndCache",
             "q/k norm, rotary embedding, write of k and v into the cache",
+            reference_supports=_JUDGE,
             step_bytes=lambda s, n: 2 * (s.num_heads + 2 * s.num_kv_heads) * s.head_dim * _size(s),
         ),
         Slot(
@@ -68,6 +71,7 @@ SLOTS: dict[str, Slot] = {
             LinearSpec,
             f"{_REFERENCE}.linear:Linear",
             "matrix product with a weight prepared once, plain or quantised",
+            reference_supports=_JUDGE,
             step_bytes=lambda s, n: linear_bytes(s),
             matrices=lambda s: (s,),
         ),
@@ -76,6 +80,7 @@ SLOTS: dict[str, Slot] = {
             NormSpec,
             f"{_REFERENCE}.norm:build_norm",
             "RMS norm",
+            reference_supports=_JUDGE,
             step_bytes=lambda s, n: 3 * s.hidden_size * _size(s),
         ),
         Slot(
@@ -83,6 +88,7 @@ SLOTS: dict[str, Slot] = {
             AddNormSpec,
             f"{_REFERENCE}.norm:build_add_norm",
             "residual addition and RMS norm",
+            reference_supports=_JUDGE,
             step_bytes=lambda s, n: 5 * s.hidden_size * _size(s),
         ),
         Slot(
@@ -90,6 +96,7 @@ SLOTS: dict[str, Slot] = {
             GatedActivationSpec,
             f"{_REFERENCE}.activation:build",
             "activation of one half times the other half",
+            reference_supports=_JUDGE,
             step_bytes=lambda s, n: 3 * s.size * _size(s),
         ),
         Slot(
@@ -97,6 +104,7 @@ SLOTS: dict[str, Slot] = {
             GatedMlpSpec,
             f"{_REFERENCE}.mlp:GatedMlp",
             "a whole MLP block: two matrix products and the activation between them",
+            reference_supports=_JUDGE,
             composed_of=("linear", "gated_activation"),
             step_bytes=lambda s, n: linear_bytes(s.gate_up) + linear_bytes(s.down),
             matrices=lambda s: (s.gate_up, s.down),
@@ -106,6 +114,7 @@ SLOTS: dict[str, Slot] = {
             EmbeddingSpec,
             f"{_REFERENCE}.embedding:build",
             "embedding gather",
+            reference_supports=_JUDGE,
             step_bytes=lambda s, n: 2 * s.size * _size(s),
             table_bytes=lambda s: s.num_embeddings * s.size * _size(s),
         ),

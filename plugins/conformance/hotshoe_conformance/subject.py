@@ -18,8 +18,6 @@ from hotshoe.slots import (
     Candidate,
     KVLayout,
     Selector,
-    Verdict,
-    accept,
     all_slots,
 )
 
@@ -65,15 +63,10 @@ def offered(
     return {
         name: [
             *(c for c in found if c.slot == name),
-            Candidate(name, REFERENCE, accept_all, slot.reference),
+            Candidate(name, REFERENCE, slot.reference_supports, slot.reference),
         ]
         for name, slot in slots.items()
     }
-
-
-def accept_all(spec: Any, facts: DeviceFacts) -> Verdict:
-    """Judge as core's references do."""
-    return accept(0)
 
 
 def declared_layout(candidate: Candidate, spec: Any, facts: DeviceFacts) -> KVLayout | None:

@@ -1,7 +1,7 @@
-"""Reference of slot `linear`: unquantised, and eight bits with dynamic per-token activations.
+"""Reference of slot `linear`: plain weights, and quantized ones with or without quantized x.
 
-Weights are kept as one row-major matrix. Other quantised formats are dequantised by their own
-plugin before they reach a slot, or refused where the quantisation method is chosen.
+Weights are kept as one row-major matrix, an element of storage for each of theirs, with scales by
+tensor, row, group or block. `accepts` says which specifications that is.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,6 +18,7 @@ from hotshoe.slots.specs import LinearSpec, QuantSpec
 #: Source: OCP 8-bit Floating Point Specification 1.0.
 FORMATS: dict[str, tuple[torch.dtype, float]] = {
     "int8": (torch.int8, 127.0),
+    "int4": (torch.int8, 7.0),
     "fp8_e4m3": (torch.float8_e4m3fn, 448.0),
 }
 
@@ -32,6 +33,7 @@ class Linear:
         self._device = facts.device
         self._weight = torch.empty(0)
         self._scale: Tensor | None = None
+        self._zero: Tensor | None = None
         self._bias: Tensor | None = None
 
     def load(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
@@ -41,20 +43,55 @@ class Linear:
             weight = weight.to(torch_dtype(spec.dtype))
         else:
             if "weight_scale" in tensors:
-                parts = [part.reshape(-1) for part in tensors["weight_scale"]]
-                scale = torch.cat(parts).to(self._device, torch.float32)
+                scale = self._stacked(tensors, "weight_scale")
             else:
-                weight, scale = quantize_rows(weight, spec.weight.format)
+                weight, scale = quantize_weight(weight, spec.weight)
             self._scale = renewed(self._scale, scale)
+            if not spec.weight.symmetric:
+                self._zero = renewed(self._zero, self._stacked(tensors, "weight_zero_point"))
         self._weight = renewed(self._weight, weight)
         if spec.bias:
             bias = torch.cat(list(tensors["bias"])).to(self._device, torch_dtype(spec.dtype))
             self._bias = renewed(self._bias, bias)
 
+    def _stacked(self, tensors: Mapping[str, Sequence[Tensor]], name: str) -> Tensor:
+        """Return scales or zero points of all parts, a row of them for each row of W.
+
+        Returns:
+            [out_features, columns] float32, with a column for the whole row, or for each group or
+            block of it.
+        """
+        quant = self._spec.weight
+        assert quant is not None
+        found = []
+        for part, rows in zip(tensors[name], tensors["weight"], strict=True):
+            if quant.granularity == "block":
+                assert quant.block_shape is not None
+                part = part.repeat_interleave(quant.block_shape[0], 0)[: len(rows)]
+            found.append(part.reshape(len(part) if part.dim() else 1, -1).expand(len(rows), -1))
+        return torch.cat(found).to(self._device, torch.float32)
+
+    def _dequantized(self) -> Tensor:
+        """Return W [out_features, in_features] in float64."""
+        assert self._scale is not None
+        size = self._weight.shape[1]
+        width = -(-size // self._scale.shape[1])
+        if self._spec.weight is not None and self._spec.weight.block_shape is not None:
+            width = self._spec.weight.block_shape[1]
+        wide = self._weight.double()
+        if self._zero is not None:
+            wide = wide - self._zero.double().repeat_interleave(width, 1)[:, :size]
+        return wide * self._scale.double().repeat_interleave(width, 1)[:, :size]
+
     def state(self) -> dict[str, Tensor]:
         if not self._weight.numel():
             return {}
-        held = {"weight": self._weight, "weight_scale": self._scale, "bias": self._bias}
+        held = {
+            "weight": self._weight,
+            "weight_scale": self._scale,
+            "weight_zero_point": self._zero,
+            "bias": self._bias,
+        }
         return {name: tensor for name, tensor in held.items() if tensor is not None}
 
     def __call__(self, x: Tensor | tuple[Tensor, Tensor]) -> Tensor:
@@ -63,20 +100,59 @@ class Linear:
             assert isinstance(x, Tensor)
             return torch.nn.functional.linear(x, self._weight, self._bias).to(out_dtype)
         assert self._spec.weight is not None
-        values, scale = quantize_rows(x, self._spec.weight.format) if isinstance(x, Tensor) else x
-        # Sums of up to 2^17 eight-bit products are exact in float64, whatever the device offers.
-        product = values.double() @ self._weight.double().T
-        out = product.float() * scale[:, None] * self._scale
+        if self._spec.activation is None:
+            assert isinstance(x, Tensor)
+            out = (x.double() @ self._dequantized().T).float()
+        else:
+            form = self._spec.weight.format
+            values, scale = quantize_rows(x, form) if isinstance(x, Tensor) else x
+            out = self._product(values.double()) * scale[:, None]
         return (out if self._bias is None else out + self._bias.float()).to(out_dtype)
 
+    def _product(self, values: Tensor) -> Tensor:
+        """Multiply quantized rows of x, in float64, by W; float32, without the scales of x.
+
+        Sums of up to 2^17 eight-bit products are exact in float64, whatever the device offers.
+        """
+        assert self._scale is not None
+        if self._scale.shape[1] == 1 and self._zero is None:
+            return (values @ self._weight.double().T).float() * self._scale[:, 0]
+        return (values @ self._dequantized().T).float()
+
     def nbytes(self) -> int:
-        tensors = (self._weight, self._scale, self._bias)
+        tensors = (self._weight, self._scale, self._zero, self._bias)
         return sum(t.nbytes for t in tensors if t is not None)
 
 
 def quantized(x: Tensor, quant: QuantSpec | None) -> Tensor | tuple[Tensor, Tensor]:
     """Return x as a specification wants it: plain, or values and scales by token."""
     return x if quant is None else quantize_rows(x, quant.format)
+
+
+def quantize_weight(weight: Tensor, quant: QuantSpec) -> tuple[Tensor, Tensor]:
+    """Quantize a matrix symmetrically, to the nearest value, with scales as a format wants them.
+
+    Returns:
+        values [rows, columns], and scale float32 [rows, 1] or [rows, groups or blocks of columns].
+    """
+    rows, columns = weight.shape
+    height, width = {
+        "tensor": (rows, columns),
+        "channel": (1, columns),
+        "group": (1, quant.group_size or columns),
+        "block": quant.block_shape or (rows, columns),
+    }[quant.granularity]
+    wide = weight.float()
+    padded = torch.nn.functional.pad(wide.abs(), (0, -columns % width, 0, -rows % height))
+    tiles = padded.view(-(-rows // height), height, -(-columns // width), width)
+    largest = tiles.amax((1, 3)).repeat_interleave(height, 0)[:rows]
+    dtype, limit = FORMATS[quant.format]
+    scale = largest / limit
+    scale = torch.where(scale == 0, torch.ones_like(scale), scale)
+    values = wide / scale.repeat_interleave(width, 1)[:, :columns]
+    if not dtype.is_floating_point:
+        values = values.round()
+    return values.clamp(-limit, limit).to(dtype), scale
 
 
 def quantize_rows(x: Tensor, format: str = "int8") -> tuple[Tensor, Tensor]:

@@ -1,0 +1,85 @@
+"""What core's references compute: every field of a specification is judged here. Free of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots.base import Verdict, accept, refuse
+from hotshoe.slots.specs import GatedMlpSpec, LinearSpec, QuantSpec
+
+#: Element types of activations and of the KV cache.
+TYPES = ("float32", "bfloat16", "float16")
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
+#: Formats that weights are held in, an element of storage each.
+WEIGHT_FORMATS = ("int8", "int4", "fp8_e4m3")
+#: Formats that activations are quantized to.
+ROW_FORMATS = ("int8", "fp8_e4m3")
+GRANULARITIES = ("tensor", "channel", "group", "block")
+
+
+def supports(spec: Any, facts: DeviceFacts) -> Verdict:
+    """Accept with score 0 exactly what the references compute."""
+    reason = next(_reasons(spec), "")
+    return refuse(f"the reference {reason}") if reason else accept(0)
+
+
+def _reasons(spec: Any) -> Iterator[str]:
+    for field in fields(spec):
+        value = getattr(spec, field.name)
+        if field.name in ("dtype", "kv_dtype", "out_dtype") and value not in (*TYPES, None):
+            yield f"computes in {', '.join(TYPES)}, not in {field.name} {value}"
+        if field.name == "activation" and isinstance(value, str) and value not in ACTIVATIONS:
+            yield f"knows the activations {', '.join(ACTIVATIONS)}, not {value}"
+        if field.name == "quant" and value is not None:
+            yield from _rows(value)
+    if isinstance(spec, LinearSpec):
+        yield from _matrix(spec)
+    if isinstance(spec, GatedMlpSpec):
+        for part in (spec.gate_up, spec.down):
+            yield from _reasons(part)
+        if spec.gate_up.out_features != 2 * spec.down.in_features:
+            yield "needs twice as many outputs of gate_up as inputs of down"
+
+
+def _rows(quant: QuantSpec) -> Iterator[str]:
+    """Judge quantized activations: a symmetric scale per token, computed as they come."""
+    if quant.format not in ROW_FORMATS or quant.packing:
+        yield f"quantizes activations to {', '.join(ROW_FORMATS)}, not to {_name(quant)}"
+    if quant.granularity != "token" or not quant.dynamic or not quant.symmetric:
+        yield "quantizes activations symmetrically with a scale per token alone"
+
+
+def _matrix(spec: LinearSpec) -> Iterator[str]:
+    weight = spec.weight
+    if weight is None:
+        if spec.activation is not None:
+            yield "multiplies quantized activations by quantized weights alone"
+        return
+    if weight.format not in WEIGHT_FORMATS or weight.packing:
+        yield f"holds weights as {', '.join(WEIGHT_FORMATS)}, not as {_name(weight)}"
+    yield from _scales(weight, spec.in_features)
+    if spec.activation is not None:
+        yield from _rows(spec.activation)
+        if spec.activation.format != weight.format:
+            yield "multiplies operands of one format"
+
+
+def _scales(weight: QuantSpec, in_features: int) -> Iterator[str]:
+    if weight.granularity not in GRANULARITIES:
+        yield f"knows the granularities {', '.join(GRANULARITIES)}, not {weight.granularity}"
+    if weight.dynamic:
+        yield "has weights' scales from their loading, none from a step"
+    size = weight.group_size
+    if weight.granularity == "group" and (not size or in_features % size):
+        yield f"needs a group_size that divides {in_features} inputs, not {size}"
+    if weight.granularity == "block" and not weight.block_shape:
+        yield "needs a block_shape with granularity block"
+    if not weight.symmetric and (weight.format.startswith("fp8") or weight.online):
+        yield "has zero points of integers from a checkpoint alone"
+
+
+def _name(quant: QuantSpec) -> str:
+    return f"{quant.format} packed as {quant.packing}" if quant.packing else quant.format

@@ -1,0 +1,183 @@
+"""References judge every field of their specifications, and compute exactly what they accept."""
+
+from dataclasses import fields, replace
+
+import pytest
+import torch
+
+from hotshoe.errors import SelectionError
+from hotshoe.lazy import resolve_lazy
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import SLOTS, GatedMlpSpec, LinearSpec, NormSpec, QuantSpec, Selector
+from hotshoe.slots.reference.accepts import supports
+from hotshoe.slots.reference.linear import Linear, quantize_rows
+
+FACTS = DeviceFacts("null", "cpu", "nothing", "none", 1 << 30, 1)
+W8 = QuantSpec("int8", "channel", online=True)
+A8 = QuantSpec("int8", "token", dynamic=True)
+FLOATS = QuantSpec("fp8_e4m3", "channel", symmetric=False)
+LINEAR = LinearSpec(32, 24, "float32", weight=W8, activation=A8)
+
+
+def reason(spec) -> str:
+    verdict = supports(spec, FACTS)
+    assert verdict.score in (0, None) and not verdict.defect
+    return verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (replace(LINEAR, dtype="float64"), "not in dtype float64"),
+        (replace(LINEAR, out_dtype="int8"), "not in out_dtype int8"),
+        (replace(LINEAR, weight=None), "by quantized weights alone"),
+        (replace(LINEAR, activation=replace(A8, format="fp8_e4m3")), "operands of one format"),
+        (replace(LINEAR, activation=replace(A8, dynamic=False)), "with a scale per token alone"),
+        (replace(LINEAR, activation=replace(A8, granularity="tensor")), "scale per token alone"),
+        (replace(LINEAR, activation=replace(A8, symmetric=False)), "symmetrically"),
+        (replace(LINEAR, weight=replace(W8, format="mxfp4"), activation=None), "not as mxfp4"),
+        (replace(LINEAR, weight=replace(W8, packing="awq")), "int8 packed as awq"),
+        (replace(LINEAR, weight=replace(W8, granularity="token")), "not token"),
+        (replace(LINEAR, weight=replace(W8, dynamic=True)), "none from a step"),
+        (replace(LINEAR, weight=replace(W8, granularity="group")), "group_size that divides 32"),
+        (
+            replace(LINEAR, weight=replace(W8, granularity="group", group_size=5)),
+            "divides 32 inputs, not 5",
+        ),
+        (replace(LINEAR, weight=replace(W8, granularity="block")), "needs a block_shape"),
+        (replace(LINEAR, weight=replace(W8, symmetric=False)), "from a checkpoint alone"),
+        (
+            replace(
+                LINEAR, weight=QuantSpec("fp8_e4m3", "channel", symmetric=False), activation=None
+            ),
+            "zero points of integers",
+        ),
+        (NormSpec(8, 1e-6, "float32", quant=replace(A8, format="int4")), "not to int4"),
+        (NormSpec(8, 1e-6, "float32", quant=W8), "scale per token alone"),
+        (GatedMlpSpec(LINEAR, LINEAR, "silu"), "twice as many outputs"),
+        (GatedMlpSpec(replace(LINEAR, dtype="int8"), LINEAR, "silu"), "not in dtype int8"),
+        (GatedMlpSpec(LINEAR, LINEAR, "relu2"), "knows the activations silu"),
+    ],
+)
+def test_what_is_not_computed_is_refused_by_field(spec, words) -> None:
+    assert words in reason(spec)
+
+
+def test_nobody_who_serves_is_one_clear_error() -> None:
+    selector = Selector(SLOTS, (), FACTS)
+    with pytest.raises(SelectionError, match=r"no candidate of slot linear serves .*mxfp4"):
+        selector.decide("linear", replace(LINEAR, weight=replace(W8, format="mxfp4")))
+
+
+WEIGHTS = [
+    QuantSpec(form, granularity, **more)
+    for form in ("int8", "int4", "fp8_e4m3")
+    for granularity, more in (
+        ("tensor", {}),
+        ("channel", {}),
+        ("group", {"group_size": 8}),
+        ("block", {"block_shape": (16, 12)}),
+    )
+]
+
+
+def made(quant: QuantSpec, rows: int, columns: int, symmetric: bool = True):
+    """Return stored values, scales and zero points as a checkpoint has them, and W in float64."""
+    height, width = quant.block_shape or (1, 1)
+    shape = {
+        "tensor": (1,),
+        "channel": (rows,),
+        "group": (rows, columns // (quant.group_size or 1)),
+        "block": (-(-rows // height), -(-columns // width)),
+    }[quant.granularity]
+    scale, zero = torch.rand(shape) + 0.5, torch.randint(-3, 4, shape)
+    if quant.format == "fp8_e4m3":
+        values = torch.randn(rows, columns).to(torch.float8_e4m3fn)
+    else:
+        largest = 127 if quant.format == "int8" else 7
+        values = torch.randint(-largest, largest + 1, (rows, columns)).to(torch.int8)
+    dense = torch.zeros(rows, columns, dtype=torch.float64)
+    for i in range(rows):
+        for j in range(columns):
+            at = {
+                "tensor": (0,),
+                "channel": (i,),
+                "group": (i, j // (quant.group_size or 1)),
+                "block": (
+                    i // (quant.block_shape or (1, 1))[0],
+                    j // (quant.block_shape or (1, 1))[1],
+                ),
+            }[quant.granularity]
+            shift = 0 if symmetric else int(zero[at])
+            dense[i, j] = (float(values[i, j]) - shift) * float(scale[at])
+    return values, scale, zero, dense
+
+
+@pytest.mark.parametrize("quant", WEIGHTS, ids=str)
+@pytest.mark.parametrize("rows_quantized", [False, True])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_every_accepted_form_of_a_weight_is_computed(quant, rows_quantized, symmetric) -> None:
+    quant = replace(quant, symmetric=symmetric)
+    activation = QuantSpec(quant.format, "token", dynamic=True) if rows_quantized else None
+    spec = LinearSpec(32, 40, "float32", weight=quant, activation=activation)
+    if reason(spec):
+        assert quant.format == "int4" or not symmetric
+        return
+    parts = [made(quant, rows, 32, symmetric) for rows in (24, 16)]
+    op = Linear(spec, FACTS)
+    tensors = {"weight": [p[0] for p in parts], "weight_scale": [p[1] for p in parts]}
+    if not symmetric:
+        tensors["weight_zero_point"] = [p[2] for p in parts]
+    op.load(tensors)
+    x = torch.randn(5, 32)
+    wide = x.double()
+    if activation is not None:
+        values, scale = quantize_rows(x, quant.format)
+        wide = values.double() * scale.double()[:, None]
+    expected = wide @ torch.cat([p[3] for p in parts]).T
+    torch.testing.assert_close(op(x).double(), expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("quant", WEIGHTS, ids=str)
+def test_weights_are_quantized_online_as_finely_as_asked(quant) -> None:
+    spec = LinearSpec(32, 24, "float32", weight=replace(quant, online=True))
+    assert not reason(spec)
+    weight, x = torch.randn(24, 32), torch.randn(7, 32)
+    weight[3] *= 50  # one row must not take the precision of others, where scales are finer
+    op = Linear(spec, FACTS)
+    op.load({"weight": [weight]})
+    expected = x.double() @ weight.double().T
+    error = (op(x).double() - expected)[:, 16:].abs().max()
+    step = {"int8": 1 / 254, "int4": 1 / 14, "fp8_e4m3": 1 / 16}[quant.format]
+    largest = weight.abs().max() if quant.granularity == "tensor" else weight[16:].abs().max()
+    assert error <= step * float(largest) * float(x.abs().sum(1).max())
+
+
+def test_every_field_of_every_specification_is_judged_or_computed() -> None:
+    """A type, format or activation that nobody knows is refused wherever it stands."""
+    from hotshoe_conformance.cases import SUITES
+
+    seen = set()
+    for name, slot in SLOTS.items():
+        if name not in SUITES or slot.outside or name == "communicator":
+            continue
+        judge = resolve_lazy(slot.reference_supports)
+        for spec in {setup.spec for setup in SUITES[name].grid(())}:
+            if not judge(spec, FACTS).accepted:  # the suite asks about forms of the future too
+                continue
+            for changed, field in foreign(spec):
+                seen.add((name, field))
+                assert not judge(changed, FACTS).accepted, (field, changed)
+    assert {("linear", "weight.format"), ("gated_mlp", "down.dtype")} <= seen
+    assert {("attention", "kv_dtype"), ("rms_norm", "quant.granularity")} <= seen
+
+
+def foreign(spec, path: str = ""):
+    """Yield specifications with one word replaced by one that nobody knows, and its place."""
+    for field in fields(spec):
+        value = getattr(spec, field.name)
+        if isinstance(value, str) and field.name not in ("name", "k_axes", "v_axes"):
+            yield replace(spec, **{field.name: "unheard_of"}), path + field.name
+        elif isinstance(value, (QuantSpec, LinearSpec)):
+            for changed, place in foreign(value, f"{path}{field.name}."):
+                yield replace(spec, **{field.name: changed}), place
