@@ -119,8 +119,11 @@ class Attention:
         self.cache = torch.empty(shape, dtype=dtype, device=self._place[0])[..., :numel]
 
     def free_cache(self) -> None:
-        """Give the cache's memory back."""
+        """Give the cache's memory back, though an operation may remember the tensor."""
+        storage = self.cache.untyped_storage()
         del self.cache
+        if storage.resizable():
+            storage.resize_(0)
 
     def __call__(self, qkv: Tensor, batch: ForwardBatch) -> Tensor:
         """Map qkv [num_tokens, (num_heads + 2 num_kv_heads) head_dim], overwritten, to

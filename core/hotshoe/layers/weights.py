@@ -226,7 +226,7 @@ class WeightTable:
                 )
             for tensor in holder.state().values():
                 if tensor.device != HOST:
-                    storage = tensor.untyped_storage()
+                    storage = _movable(tensor)
                     storages[storage.data_ptr()] = storage
         moved = []
         for storage in storages.values():
@@ -241,6 +241,25 @@ class WeightTable:
                 storage.copy_(copy)
 
         return restore
+
+
+def _movable(tensor: Tensor) -> torch.UntypedStorage:
+    """Return the memory of a tensor, if it can be given back while the tensor lives.
+
+    Raises:
+        RequestError: It cannot.
+    """
+    try:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() and storage.resizable():
+            return storage
+    except RuntimeError:  # a device may have no storages that PyTorch knows
+        pass
+    raise RequestError(
+        f"memory of device {tensor.device.type} cannot be given back while its tensors live; "
+        "use level 2, which reads the checkpoint again",
+        "level",
+    )
 
 
 def _type_name(dtype: torch.dtype) -> str:

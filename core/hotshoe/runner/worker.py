@@ -255,6 +255,8 @@ class TorchWorker:
         self._free_cache()
 
     def allocate_cache(self, num_blocks: int) -> None:
+        assert self._model is not None
+        self._ops = self._ops or self._operations(self._model.vocab_size)
         with enough_memory("allocate the KV cache"):
             runner = self._make_runner(num_blocks)
         with self._phase("record graphs"):
@@ -327,7 +329,8 @@ class TorchWorker:
         if self._runner is not None:
             self._runner = None
             self._free_cache()
-        gc.collect()  # recordings, too, go with the runner
+        self._ops = None  # whose memory for recordings may outlast these
+        gc.collect()
         with blaming(self._platform.name):
             self._platform.release_memory()
 

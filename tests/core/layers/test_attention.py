@@ -117,3 +117,13 @@ def test_cache_memory(ctx, kv_dtype, size):
     apart = make(with_pairs(ctx))
     assert apart.block_bytes() == 2 * (4 * KV_HEADS * DIM + LAYOUT.gap) * size
     assert apart.cache.stride(0) * size == 6 * apart.block_bytes() // 2
+
+
+def test_a_cache_is_given_back_though_somebody_remembers_it(ctx):
+    layer = make(ctx)
+    layer.allocate_cache(5)
+    remembered = layer.cache
+    layer.free_cache()
+    assert remembered.untyped_storage().nbytes() == 0 and not hasattr(layer, "cache")
+    layer.allocate_cache(5)
+    assert layer.cache.shape == remembered.shape

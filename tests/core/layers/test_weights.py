@@ -90,3 +90,12 @@ def test_a_holder_that_does_not_tell_its_state_is_not_moved():
     table.expect("w", (3,), lambda tensor: None, place=place)
     with pytest.raises(RequestError, match="candidate closed of slot linear does not tell"):
         table.move_to_host()
+
+
+def test_memory_of_a_device_that_cannot_be_given_back():
+    table = WeightTable()
+    weight = torch.empty(3, device="meta")
+    holder = Holder("linear", "a", "float32", lambda: {"weight": weight})
+    table.expect("w", (3,), lambda tensor: None, place=Place(holder, "weight", (0, 3), ()))
+    with pytest.raises(RequestError, match="memory of device meta cannot be given back"):
+        table.move_to_host()

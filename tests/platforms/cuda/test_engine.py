@@ -6,12 +6,15 @@ Each test leaves the process as it found it: engines closed, memory given back, 
 from __future__ import annotations
 
 import gc
+import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tests.platforms.cuda.perplexity import perplexity
 
 from hotshoe import LLM, SamplingParams, TokensPrompt
@@ -50,7 +53,7 @@ def make(clean: None) -> Iterator[MakeLLM]:
     made: list[LLM] = []
 
     def make(**options: object) -> LLM:
-        made.append(LLM("demo", platform="cuda", max_model_len=512, **options))
+        made.append(LLM(**{"model": "demo", "platform": "cuda", "max_model_len": 512, **options}))
         return made[-1]
 
     yield make
@@ -172,7 +175,28 @@ def test_sleep_gives_memory_to_other_programs(make: MakeLLM) -> None:
     llm = make(kv_cache_memory_bytes=256 << 20)
     expected = tokens(llm, prompts(4))
     awake = torch.cuda.memory_reserved()
-    llm.engine.core.sleep(2)
-    assert awake - torch.cuda.memory_reserved() > 256 << 20
-    llm.engine.core.wake_up()
+    for level in (2, 1, 1):
+        llm.sleep(level)
+        assert awake - torch.cuda.memory_reserved() > (256 << 20) + llm.memory["weights"] // 2
+        llm.wake_up()
+        assert tokens(llm, prompts(4)) == expected
+
+
+@pytest.mark.parametrize("options", [{}, {"enforce_eager": True}, {"quantization": "fp8"}])
+def test_new_weights_under_recordings(make: MakeLLM, tmp_path: Path, options) -> None:
+    llm = make(**options)
+    expected = tokens(llm, prompts(4))
+    old = Path(llm.engine.info.model_path)
+    shutil.copytree(old, tmp_path, dirs_exist_ok=True)
+    weights = load_file(old / "model.safetensors")
+    noisy = {n: (t + 0.2 * t.std() * torch.randn_like(t)).to(t.dtype) for n, t in weights.items()}
+    save_file(noisy, tmp_path / "model.safetensors")
+    wanted = tokens(make(model=str(tmp_path), **options), prompts(4))
+    assert wanted != expected
+    llm.update_weights((n, t.cuda()) for n, t in noisy.items())
+    assert tokens(llm, prompts(4)) == wanted
+    llm.sleep(1)
+    llm.wake_up(["weights"])
+    llm.update_weights(old)
+    llm.wake_up()
     assert tokens(llm, prompts(4)) == expected
