@@ -47,6 +47,7 @@ from hotshoe.types import (
     SamplingParams,
     TokenLogprobs,
 )
+from hotshoe_server.vllm_flags import FLAGS, SAME, SHORT
 
 ROOT = Path(__file__).resolve().parent.parent
 #: What argparse calls the arguments of no group of ours.
@@ -71,12 +72,31 @@ A call without `SamplingParams` takes the defaults of the model's authors (`llm.
 `SamplingParams` that are given are taken as they are, with their own defaults for what they leave
 open: 16 tokens, temperature 1.""".split("\n")
 
+VLLM_HEAD = """\
+`hotshoe serve` takes a command line of `vllm serve`: replace the first two words. It rewrites
+vLLM's flags before it reads them. A flag without effect gets a line of warning. One that cannot be
+honoured ends the start with exit code 2 and says what to use. Underscores, `-tp=2`, `32k`
+(thousands), `32K` (of 1,024), `auto`, several words after a list's flag, and lists as JSON are read
+as well. A YAML file given by `--config` takes the names of [our own flags](cli.md).
+
+The environment variables of vLLM are not read. For `VLLM_API_KEY` give
+`--api-key-env VLLM_API_KEY`. Fields of requests are in [HTTP API](http-api.md#fields).""".split(
+    "\n"
+)
+#: Effect of a flag -> title of its section, head of its second column.
+VLLM_EFFECTS = (
+    ("alias", "Other names", "here, where `{}` is the value"),
+    ("no effect", "Accepted without effect", "why"),
+    ("refused", "Refused", "why, or what to use"),
+)
+
 
 def pages() -> dict[Path, str]:
     """Return every generated file and its text."""
     return {
         ROOT / "docs/reference/cli.md": cli_page(),
         ROOT / "docs/reference/config.md": config_page(),
+        ROOT / "docs/reference/from-vllm.md": from_vllm_page(),
         ROOT / "docs/reference/hooks.md": hooks_page(),
         ROOT / "docs/reference/platform.md": platform_page(),
         ROOT / "docs/reference/python.md": python_page(),
@@ -193,6 +213,24 @@ def config_page() -> str:
         default = "{}" if hints[field.name] is dict else repr(_default(field))
         row = (f"`{field.name}`", _type(hints[field.name]), f"`{default}`", allowed, data["help"])
         lines.append("| " + " | ".join(_cell(cell) for cell in row) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def from_vllm_page() -> str:
+    """What becomes of vLLM's flags."""
+    lines = ["# From vLLM", NOTE, "", *VLLM_HEAD, ""]
+    same = ", ".join(f"`{name}`" for name in sorted(SAME))
+    lines += ["## The same", "", *textwrap.wrap(same, 100, break_on_hyphens=False)]
+    short = ", ".join(f"`{name}` for `{long}`" for name, long in SHORT.items())
+    lines += ["", "## Short forms", "", *textwrap.wrap(f"{short}.", 100, break_on_hyphens=False)]
+    for effect, title, column in VLLM_EFFECTS:
+        lines += ["", f"## {title}", "", f"| flag | {column} |", "|---|---|"]
+        for flag in sorted((f for f in FLAGS if f.effect == effect), key=lambda f: f.name):
+            text = f"`{' '.join(flag.to)}`" if flag.to else flag.why
+            if flag.harmless:
+                values = ", ".join(f"`{value}`" for value in flag.harmless)
+                text += f"; other values than {values} are refused"
+            lines.append(f"| `{flag.name}` | {_cell(text)} |")
     return "\n".join(lines) + "\n"
 
 

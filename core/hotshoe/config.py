@@ -58,6 +58,9 @@ class EngineConfig:
     tokenizer: str | None = option(
         None, "tokenizer directory, or a name as for the model; default: the model's"
     )
+    chat_template: str | None = option(
+        None, "file of a chat template, or the template itself; default: the model's"
+    )
     dtype: str = option("auto", "type of weights and activations", choices=DTYPES)
     quantization: str | None = option(None, "quantisation method, such as int8")
     load_format: str = option(

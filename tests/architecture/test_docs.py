@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from hotshoe_server.vllm_flags import FLAGS as VLLM_FLAGS
+
 BLOCK = re.compile(r"^```(\w+)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 FLAG = re.compile(r"`(--[a-z][a-z0-9-]*)")
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
@@ -58,6 +60,8 @@ def test_every_flag_exists(pages, commands) -> None:
     known = {flag for parser in commands.values() for flag in parser._option_string_actions}
     known |= {"--traceback", "--version"}  # before any command's own
     named = {(path.name, flag) for path, text in pages.items() for flag in FLAG.findall(text)}
+    foreign = {flag.name.partition(".")[0] for flag in VLLM_FLAGS}  # which are another program's
+    named -= {("from-vllm.md", flag) for flag in foreign | {"--flag"}}
     assert len(named) > 100
     assert [(page, flag) for page, flag in sorted(named) if flag not in known | FOREIGN] == []
 

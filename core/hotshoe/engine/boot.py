@@ -20,6 +20,7 @@ from hotshoe.engine.setup import EngineSetup, prepare
 from hotshoe.plugins import PluginManager
 from hotshoe.slots import Decision
 from hotshoe.slots.show import show_spec, show_verdict
+from hotshoe.text.chat_template import read_template
 from hotshoe.text.tokenizer import Tokenizer
 
 
@@ -58,10 +59,14 @@ def load_tokenizer(config: EngineConfig, model_path: Path) -> Tokenizer | None:
 
     Raises:
         CheckpointError: There is none, or it is malformed.
+        ConfigError: The chat template of the configuration cannot be read, or is malformed.
     """
     if config.skip_tokenizer_init:
         return None
-    return Tokenizer.load(Path(config.tokenizer) if config.tokenizer else model_path)
+    found = Tokenizer.load(Path(config.tokenizer) if config.tokenizer else model_path)
+    if config.chat_template is not None:
+        found.chat_templates = {"default": read_template(config.chat_template)}
+    return found
 
 
 def _with_eos(setup: EngineSetup, tokenizer: Tokenizer | None) -> EngineSetup:

@@ -1,8 +1,9 @@
 """Chat templates of model directories, rendered in a sandbox that bounds their work.
 
 The Jinja dialect is that of the Hugging Face `transformers` library: the same whitespace rules,
-filters and globals. Templates come from the model directory only, never from a request. Used by
-`Tokenizer.apply_chat_template`; jinja2 is imported when a template is first rendered.
+filters and globals. Templates come from the model directory or the configuration, never from a
+request. Used by `Tokenizer.apply_chat_template`; jinja2 is imported when a template is first
+rendered.
 """
 
 from __future__ import annotations
@@ -11,12 +12,17 @@ import json
 from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from hotshoe.errors import CheckpointError, RequestError
+from hotshoe.errors import CheckpointError, ConfigError, RequestError
+from hotshoe.models.files import read_file
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
+
+#: Of a template's file.
+MAX_TEMPLATE_BYTES = 2**20
 
 
 def render(source: str, variables: Mapping[str, Any]) -> str:
@@ -37,6 +43,21 @@ def render(source: str, variables: Mapping[str, Any]) -> str:
             f"the chat template cannot render these messages: {error or type(error).__name__}",
             "messages",
         ) from error
+
+
+def read_template(given: str) -> str:
+    """Return a template that is given itself, or by the name of its file.
+
+    Raises:
+        ConfigError: The file cannot be read, or the template is malformed.
+    """
+    try:
+        inline = "{{" in given or "{%" in given
+        source = given if inline else read_file(Path(given), MAX_TEMPLATE_BYTES).decode()
+        _compile(source)
+    except (CheckpointError, UnicodeDecodeError) as error:
+        raise ConfigError(f"chat_template: {error}") from None
+    return source
 
 
 @lru_cache(maxsize=8)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from hotshoe.cli.options import add_engine_flags, add_option_flags, given_options, read_configs
+from hotshoe.cli.parser import Parser
 from hotshoe.cli.session import phases
 from hotshoe.config import EngineConfig
 from hotshoe.errors import ConfigError
@@ -18,6 +20,7 @@ from hotshoe_server.config import SERVER_GROUPS, ServerConfig
 from hotshoe_server.extensions import ServerExtension, blamed
 from hotshoe_server.logs import start_logs
 from hotshoe_server.signals import end_at_sigterm, ignore_signals
+from hotshoe_server.vllm_flags import rewrite
 
 if TYPE_CHECKING:
     from hotshoe.engine.client import EngineClient
@@ -33,6 +36,8 @@ class Serve:
         end_at_sigterm()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
+        if isinstance(parser, Parser):
+            parser.rewrite = lambda words: rewrite(words, _log.warning)
         add_engine_flags(parser)
         add_option_flags(parser, ServerConfig, SERVER_GROUPS)
         for name, extension in find_extensions(PluginManager()).items():
@@ -100,9 +105,13 @@ def check_early(config: ServerConfig, plugins: PluginManager) -> None:
     """
     from hotshoe.text.response import choose_format
     from hotshoe_server.guard import keyrings
+    from hotshoe_server.schemas.chat import RESERVED_VARIABLES
     from hotshoe_server.sockets import check_certificate
 
     keyrings(config)
+    taken = RESERVED_VARIABLES.intersection(config.default_chat_template_kwargs)
+    if taken:
+        raise ConfigError(f"default_chat_template_kwargs may not set {min(taken)}")
     if config.ssl_certfile and config.ssl_keyfile:
         check_certificate(config.ssl_certfile, config.ssl_keyfile)
     for role, name in (("tool", config.tool_call_parser), ("reasoning", config.reasoning_parser)):
@@ -170,6 +179,11 @@ def warn(config: ServerConfig) -> None:
             "WARNING: --host %s lets every machine that reaches this one use the "
             "model, without a key; give --api-key-file, or listen on 127.0.0.1",
             config.host,
+        )
+    if "VLLM_API_KEY" in os.environ and not config.has_keys:  # noqa: TID251
+        _log.warning(
+            "WARNING: VLLM_API_KEY is not read, so the server has no key; "
+            "give --api-key-env VLLM_API_KEY"
         )
     if config.unauthenticated_probes and config.has_keys:
         _log.warning(

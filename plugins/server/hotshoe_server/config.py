@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
+from typing import Any
 
 from hotshoe.config import check_options, option
 from hotshoe.errors import ConfigError
@@ -59,6 +60,9 @@ class ServerConfig:
 
     tool_call_parser: str = option("auto", "format of tool calls; auto reads the chat template")
     reasoning_parser: str = option("auto", "format of reasoning sections, likewise")
+    default_chat_template_kwargs: dict[str, Any] = option(
+        {}, "variables of the chat template for what requests leave open"
+    )
     reasoning_field: str = option(
         "both",
         "name of reasoning in chat answers",

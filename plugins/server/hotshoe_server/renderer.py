@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -53,10 +54,14 @@ class Renderer:
 
     Args:
         tokenizer: None when the engine works on token ids only; then text is refused.
+        defaults: Variables of the template for what requests leave open.
     """
 
-    def __init__(self, tokenizer: Tokenizer | None) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer | None, defaults: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
         self._tokenizer = tokenizer
+        self._defaults = dict(defaults)
         self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="hotshoe-render")
 
     @property
@@ -134,7 +139,8 @@ class Renderer:
         variables: Mapping[str, Any],
         add_special_tokens: bool,
     ) -> Rendered:
-        text = self.tokenizer.apply_chat_template(messages, tools=tools, **variables)
+        options = self._defaults | dict(variables)
+        text = self.tokenizer.apply_chat_template(messages, tools=tools, **options)
         return self._encode(text, add_special_tokens)
 
     def _encode(self, text: str, add_special_tokens: bool) -> Rendered:

@@ -37,6 +37,7 @@ SAMPLES = {
     "revision": (["--revision", "main"], "main"),
     "download_dir": (["--download-dir", "/big/disk"], "/big/disk"),
     "tokenizer": (["--tokenizer", "dir"], "dir"),
+    "chat_template": (["--chat-template", "a.jinja"], "a.jinja"),
     "dtype": (["--dtype", "bfloat16"], "bfloat16"),
     "quantization": (["--quantization", "int8"], "int8"),
     "load_format": (["--load-format", "dummy"], "dummy"),

@@ -151,6 +151,17 @@ def test_chat_renders_as_the_server_does(llm: LLM) -> None:
     assert llm.tokenizer.decode(output.prompt_token_ids) == "user:hi\nassistant:yo"
 
 
+def test_a_template_in_place_of_the_models(model_dir: Path, plugins) -> None:
+    options = {
+        "platform": "null",
+        "plugins": plugins,
+        "chat_template": "<{{ messages[0].content }}>",
+    }
+    with LLM(str(model_dir), **options) as llm:
+        [output] = llm.chat([{"role": "user", "content": "hi"}], SamplingParams(max_tokens=1))
+        assert llm.tokenizer.decode(output.prompt_token_ids) == "<hi>"
+
+
 def test_a_paused_engine_keeps_what_is_enqueued(llm: LLM) -> None:
     llm.pause()
     assert llm.is_paused and llm.stats().is_paused

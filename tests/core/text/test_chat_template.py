@@ -2,8 +2,9 @@
 
 import pytest
 
-from hotshoe.errors import CheckpointError, RequestError
+from hotshoe.errors import CheckpointError, ConfigError, RequestError
 from hotshoe.text import Tokenizer
+from hotshoe.text.chat_template import read_template
 
 CHATML = (
     "{%- for message in messages %}\n"
@@ -155,3 +156,14 @@ def test_the_last_message_can_be_gone_on_with(make_directory):
     silent = Tokenizer.load(make_directory(config={"chat_template": "nothing"}))
     with pytest.raises(RequestError, match="does not show"):
         silent.apply_chat_template(said, **options)
+
+
+def test_a_template_of_the_configuration(tmp_path):
+    file = tmp_path / "t.jinja"
+    file.write_text("{{ messages[0].content }}!")
+    assert read_template(str(file)) == "{{ messages[0].content }}!"
+    assert read_template("{{ 1 }}") == "{{ 1 }}"
+    file.write_bytes(b"\xff")
+    for bad in (str(file), str(tmp_path / "none"), str(tmp_path), "{{", "{% if %}"):
+        with pytest.raises(ConfigError, match="chat_template: "):
+            read_template(bad)

@@ -7,7 +7,7 @@ import pytest
 
 from hotshoe.config import option
 from hotshoe.errors import ConfigError, PluginError
-from hotshoe_server.command import check_named, find_extensions, warn, with_options
+from hotshoe_server.command import check_early, check_named, find_extensions, warn, with_options
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.extensions import ServerExtension
 
@@ -60,3 +60,17 @@ def test_a_name_needs_a_model() -> None:
         check_named({"served_model_name": ["mine"], "dtype": "auto"})
     check_named({"served_model_name": ["mine"], "model": "demo"})
     check_named({})
+
+
+def test_variables_that_are_the_servers_own(plugins) -> None:
+    config = ServerConfig(default_chat_template_kwargs={"messages": []})
+    with pytest.raises(ConfigError, match="may not set messages"):
+        check_early(config, plugins)
+
+
+def test_a_key_that_is_not_read_is_named(caplog, monkeypatch) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "a-key-for-tests")
+    warn(ServerConfig(api_key=["a-key-for-tests"]))
+    assert not caplog.messages
+    warn(ServerConfig())
+    assert "VLLM_API_KEY is not read" in caplog.text

@@ -31,6 +31,15 @@ def test_variables_reach_the_template(renderer) -> None:
     assert plain.text.startswith(bare.text) and bare.text != plain.text
 
 
+def test_defaults_of_the_server_reach_the_template(tokenizer) -> None:
+    ask = [{"role": "user", "content": "Hi"}]
+    renderer = Renderer(tokenizer, {"enable_thinking": True})
+    assert asyncio.run(renderer.chat(ask, None, {})).text.endswith("<think>\n")
+    plain = asyncio.run(renderer.chat(ask, None, {"enable_thinking": False}))
+    assert not plain.text.endswith("<think>\n")
+    renderer.close()
+
+
 def test_an_engine_without_a_tokenizer() -> None:
     renderer = Renderer(None)
     assert asyncio.run(renderer.prompt([1])).token_ids == [1]

@@ -1,0 +1,263 @@
+"""Flags of `vllm serve`, and what each of them is here.
+
+`hotshoe serve` rewrites its command line by this table before it is parsed, so that a command
+written for vLLM works, or says which flag does not and what to use. docs/reference/from-vllm.md is
+made from the table. Flags that have the same name and meaning here are in SAME alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from hotshoe.errors import ConfigError
+
+#: A place where a value may stand in `Flag.to`.
+VALUE = "{}"
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag of vLLM's.
+
+    Attributes:
+        name: With its hyphens.
+        why: Of one without effect or refused: a sentence on the reason, or on what to use.
+        to: Of another name here: the words that stand for it, `{}` for its value.
+        harmless: Of one without effect: values that ask for nothing else, None if every one does.
+        takes: Whether a value follows; without, `--no-NAME` is known as well.
+    """
+
+    name: str
+    why: str = ""
+    to: tuple[str, ...] = ()
+    harmless: tuple[str, ...] | None = ()
+    takes: bool = True
+
+    @property
+    def effect(self) -> str:
+        """What becomes of it: "alias", "no effect" or "refused"."""
+        if self.to:
+            return "alias"
+        return "no effect" if self.harmless != () else "refused"
+
+
+def _alias(name: str, *to: str, takes: bool = True) -> Flag:
+    return Flag(name, to=to, takes=takes)
+
+
+def _ignored(name: str, why: str, *harmless: str, takes: bool = True) -> Flag:
+    return Flag(name, why, harmless=harmless or None, takes=takes)
+
+
+def _refused(name: str, why: str, takes: bool = True) -> Flag:
+    return Flag(name, why, takes=takes)
+
+
+#: Short forms.
+SHORT: Mapping[str, str] = {
+    "-tp": "--tensor-parallel-size",
+    "-pp": "--pipeline-parallel-size",
+    "-dp": "--data-parallel-size",
+    "-ep": "--enable-expert-parallel",
+    "-q": "--quantization",
+    "-asc": "--api-server-count",
+    "-cc": "--compilation-config",
+    "-ac": "--attention-config",
+    "-O": "--compilation-config",
+}
+_ALWAYS = "this is always so here"
+_ONE = "one process computes a layer, or --tensor-parallel-size of them"
+_LOGS = "logs are the matter of --log-format and --access-log"
+_ADAPTERS = "adapters are not offered"
+_TEXT = "models here read text alone"
+_PROXY = "let the proxy in front of the server do it"
+_FRACTION = ("--platform-options.memory_fraction", VALUE)
+
+FLAGS: tuple[Flag, ...] = (
+    # Other names here.
+    _alias("--model", VALUE),
+    _alias("--gpu-memory-utilization", *_FRACTION),
+    _alias("--api-server-count", "--api-processes", VALUE),
+    _alias("--device", "--platform", VALUE),
+    _alias("--guided-decoding-backend", "--structured-output-backend", VALUE),
+    _alias("--structured-outputs-config.backend", "--structured-output-backend", VALUE),
+    _alias("--h11-max-incomplete-event-size", "--max-header-bytes", VALUE),
+    _alias("--otlp-traces-endpoint", "--otlp-endpoint", VALUE),
+    _alias("--rope-scaling", "--hf-overrides", "rope_scaling={}"),
+    _alias("--rope-theta", "--hf-overrides", "rope_theta={}"),
+    _alias("--disable-frontend-multiprocessing", "--no-engine-process", takes=False),
+    _alias("--enable-log-requests", "--access-log", takes=False),
+    # Of no effect.
+    _ignored("--trust-remote-code", "no code of a checkpoint is ever run", takes=False),
+    _ignored("--enable-chunked-prefill", "prompts are always computed in chunks", takes=False),
+    _ignored("--compilation-config", "what is recorded is found out; --enforce-eager: nothing"),
+    _ignored("--optimization-level", "what is recorded is found out; --enforce-eager: nothing"),
+    _ignored("--uvicorn-log-level", _LOGS),
+    _ignored("--disable-uvicorn-access-log", "there is none without --access-log", takes=False),
+    _ignored("--disable-log-stats", "numbers are at /metrics, never in the log", takes=False),
+    _ignored("--disable-log-requests", "requests are not logged", takes=False),
+    _ignored("--max-log-len", "prompts are never logged"),
+    _ignored("--distributed-executor-backend", _ONE, "mp", "uni"),
+    _ignored("--pipeline-parallel-size", _ONE, "1"),
+    _ignored("--data-parallel-size", "start several servers behind a balancer", "1"),
+    _ignored("--decode-context-parallel-size", _ONE, "1"),
+    _ignored("--allowed-headers", "pages of --allowed-origins may send every header", '["*"]', "*"),
+    _ignored("--allowed-methods", "pages of --allowed-origins may use every method", '["*"]', "*"),
+    _ignored("--allow-credentials", "keys are sent in a header, cookies are not used", takes=False),
+    _ignored("--swap-space", "what is preempted is computed anew"),
+    _ignored("--cpu-offload-gb", "weights stay on the device; take --quantization", "0"),
+    _ignored("--max-parallel-loading-workers", "weights are read as they are needed"),
+    _ignored("--disable-custom-all-reduce", "--kernel communicator=NAME chooses", takes=False),
+    _ignored("--disable-cascade-attn", "--kernel attention=NAME chooses", takes=False),
+    _ignored("--enable-sleep-mode", "the engine can always sleep", takes=False),
+    _ignored("--enable-prompt-tokens-details", _ALWAYS, takes=False),
+    _ignored("--enable-server-load-tracking", "/load always tells", takes=False),
+    _ignored("--exclude-tools-when-tool-choice-none", _ALWAYS, takes=False),
+    _ignored("--enable-reasoning", "--reasoning-parser is enough", takes=False),
+    _ignored("--enable-tokenizer-info-endpoint", "/server_info tells", takes=False),
+    _ignored("--disable-fastapi-docs", "there are none", takes=False),
+    _ignored("--disable-hybrid-kv-cache-manager", "the cache follows the model", takes=False),
+    _ignored("--use-v2-block-manager", "there is one", takes=False),
+    _ignored("--preemption-mode", "what is preempted is computed anew", "recompute"),
+    _ignored("--response-role", "answers are the assistant's", "assistant"),
+    _ignored("--chat-template-content-format", "parts of text are joined", "auto", "string"),
+    _ignored("--tokenizer-mode", "tokenizer.json is read", "auto", "hf"),
+    _ignored("--config-format", "config.json is read", "auto", "hf"),
+    _ignored("--model-impl", "architectures are the plugins'", "auto", "vllm"),
+    _ignored("--task", "the model's tasks are found out", "auto", "generate", "embed"),
+    _ignored("--runner", "the model's tasks are found out", "auto", "generate", "pooling"),
+    _ignored("--convert", "the model's tasks are found out", "auto", "none", "embed"),
+    _ignored("--limit-mm-per-prompt", _TEXT),
+    _ignored("--mm-processor-kwargs", _TEXT),
+    _ignored("--language-model-only", _TEXT, takes=False),
+    _ignored("--max-num-partial-prefills", "prompts share the budget of a step", "1"),
+    _ignored("--long-prefill-token-threshold", "prompts share the budget of a step", "0"),
+    _ignored("--prefix-caching-hash-algo", "hashes are cryptographic"),
+    _ignored("--guided-decoding-disable-fallback", "there is no silent fallback", takes=False),
+    _ignored("--calculate-kv-scales", "the cache needs no scales", takes=False),
+    _ignored("--max-seq-len-to-capture", "what is recorded is found out"),
+    # Refused.
+    _refused("--root-path", _PROXY),
+    _refused("--middleware", "a server extension adds some (hook hotshoe_server_extensions)"),
+    _refused("--ssl-ca-certs", f"certificates of clients are not checked; {_PROXY}"),
+    _refused("--ssl-cert-reqs", f"certificates of clients are not checked; {_PROXY}"),
+    _refused("--enable-ssl-refresh", "start the server anew with the new certificate", takes=False),
+    _refused("--uds", "listen on --host and --port"),
+    _refused("--log-config-file", _LOGS),
+    _refused("--enable-lora", _ADAPTERS, takes=False),
+    _refused("--lora-modules", _ADAPTERS),
+    _refused("--max-loras", _ADAPTERS),
+    _refused("--max-lora-rank", _ADAPTERS),
+    _refused("--max-cpu-loras", _ADAPTERS),
+    _refused("--kv-transfer-config", "the cache is not shared with other servers"),
+    _refused("--enable-expert-parallel", "use --tensor-parallel-size", takes=False),
+    _refused("--attention-backend", "use --kernel attention=NAME"),
+    _refused("--attention-config", "use --kernel attention=NAME"),
+    _refused("--num-gpu-blocks-override", "use --kv-cache-memory-bytes"),
+    _refused("--override-generation-config", "give a file to --generation-config"),
+    _refused("--tokenizer-revision", "fetch that revision and name its directory by --tokenizer"),
+    _refused("--code-revision", "no code of a checkpoint is ever run"),
+    _refused("--hf-token", "set HF_TOKEN, or log in with the hub's own command"),
+    _refused("--hf-config-path", "use --hf-overrides"),
+    _refused("--tool-parser-plugin", "an installed plugin adds some (hook hotshoe_tool_parsers)"),
+    _refused("--tool-server", "tools are called by the client"),
+    _refused("--logits-processors", "they are not offered"),
+    _refused("--enable-force-include-usage", "ask by stream_options.include_usage", takes=False),
+    _refused("--return-tokens-as-token-ids", "ask for it in the request", takes=False),
+    _refused("--num-scheduler-steps", "--async-scheduling overlaps steps"),
+    _refused("--headless", "engines and servers are not started apart", takes=False),
+    _refused("--disable-sliding-window", "the window is the model's", takes=False),
+    _refused("--enable-dbo", "micro-batches are not offered", takes=False),
+)
+#: Flags that are the same here, as people use them.
+SAME: tuple[str, ...] = (
+    *("--allowed-origins", "--api-key", "--async-scheduling", "--block-size", "--chat-template"),
+    *("--config", "--default-chat-template-kwargs", "--download-dir", "--dtype"),
+    *("--enable-auto-tool-choice", "--enable-prefix-caching", "--enforce-eager"),
+    *("--generation-config", "--hf-overrides", "--host", "--kv-cache-dtype"),
+    *("--kv-cache-memory-bytes", "--load-format", "--max-logprobs", "--max-model-len"),
+    *("--max-num-batched-tokens", "--max-num-seqs", "--port", "--quantization"),
+    *("--reasoning-parser", "--revision", "--scheduling-policy", "--seed", "--served-model-name"),
+    *("--skip-tokenizer-init", "--speculative-config", "--ssl-certfile", "--ssl-keyfile"),
+    *("--tensor-parallel-size", "--tokenizer", "--tool-call-parser"),
+)
+_BY_NAME = {flag.name: flag for flag in FLAGS}
+
+
+def rewrite(words: Sequence[str], say: Callable[[str], None]) -> list[str]:
+    """Return a command line of vLLM's as one of `hotshoe serve`.
+
+    Args:
+        words: After the command; underscores of flags are hyphens already.
+        say: Told of every flag that has no effect here, in a line.
+
+    Raises:
+        ConfigError: A flag cannot be honoured, or lacks its value.
+    """
+    found: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if word == "--":
+            return [*found, word, *rest]
+        name, equals, value = _long(word)
+        flag, off = _find(name)
+        if flag is None:
+            found.append(name + equals + value)
+            continue
+        if flag.takes and not equals:
+            value = _value(flag, rest)
+        found += _meant(flag, value, off, say)
+    return found
+
+
+def _long(word: str) -> tuple[str, str, str]:
+    """Return a flag's long name, the `=` if there is one, and what follows."""
+    name, equals, value = word.partition("=")
+    if name.startswith("-O") and name[2:].isdecimal():
+        return SHORT["-O"], "=", name[2:]
+    base, dot, path = name.partition(".")
+    return SHORT.get(base, base) + dot + path, equals, value
+
+
+def _find(name: str) -> tuple[Flag | None, bool]:
+    """Return the flag of a name, and whether it is switched off."""
+    for known in (name, name.partition(".")[0]):
+        if known in _BY_NAME:
+            return _BY_NAME[known], False
+    flag = _BY_NAME.get(name.replace("--no-", "--", 1)) if name.startswith("--no-") else None
+    return (None, False) if flag is None or flag.takes else (flag, True)
+
+
+def _value(flag: Flag, rest: Iterator[str]) -> str:
+    value = next(rest, None)
+    if value is None:
+        raise ConfigError(f"{flag.name} needs a value")
+    return value
+
+
+def _meant(flag: Flag, value: str, off: bool, say: Callable[[str], None]) -> list[str]:
+    """Return the words that stand for a flag here.
+
+    Raises:
+        ConfigError: There are none.
+    """
+    if flag.to and not off:
+        return [word.replace(VALUE, value) for word in flag.to]
+    if off and flag.effect != "no effect":
+        return []  # it is off already
+    if off or (flag.harmless == () or (flag.harmless and _plain(value) not in flag.harmless)):
+        shown = f"--no-{flag.name[2:]}" if off else flag.name
+        shown += f" {value}" if flag.harmless and not off else ""
+        raise ConfigError(f"{shown} of vLLM is not offered here: {flag.why}")
+    say(f"{flag.name} of vLLM has no effect here: {flag.why}")
+    return []
+
+
+def _plain(value: str) -> str:
+    """Return a JSON list without its spaces, and any other value as it is."""
+    try:
+        return json.dumps(json.loads(value)) if value.startswith("[") else value
+    except (ValueError, RecursionError):
+        return value

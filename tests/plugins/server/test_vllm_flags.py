@@ -1,0 +1,101 @@
+"""Command lines written for vLLM."""
+
+import pytest
+
+from hotshoe.cli.parser import Parser
+from hotshoe.errors import ConfigError
+from hotshoe_server.command import Serve
+from hotshoe_server.vllm_flags import FLAGS, SAME, SHORT, VALUE, rewrite
+
+
+@pytest.fixture(scope="module")
+def parser() -> Parser:
+    parser = Parser("hotshoe serve", "a test")
+    Serve().add_arguments(parser)
+    return parser
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["--model", "m", "--dtype", "auto"], ["m", "--dtype", "auto"]),
+        (["-tp", "2"], ["--tensor-parallel-size", "2"]),
+        (["-tp=2"], ["--tensor-parallel-size=2"]),
+        (
+            ["--gpu-memory-utilization=0.9"],
+            ["--platform-options.memory_fraction", "0.9"],
+        ),
+        (["m", "--rope-theta", "1e6"], ["m", "--hf-overrides", "rope_theta=1e6"]),
+        (["--disable-frontend-multiprocessing"], ["--no-engine-process"]),
+        (["--no-enable-lora"], []),
+        (["--no-enable-prefix-caching"], ["--no-enable-prefix-caching"]),
+        (["m", "--", "--model"], ["m", "--", "--model"]),
+    ],
+)
+def test_words_that_mean_something_here(words: list[str], found: list[str]) -> None:
+    said: list[str] = []
+    assert rewrite(words, said.append) == found
+    assert said == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--trust-remote-code"],
+        ["--enable-chunked-prefill"],
+        ["--compilation-config", '{"mode": 3}'],
+        ["--compilation-config.mode", "3"],
+        ["-O3"],
+        ["-O", "3"],
+        ["--pipeline-parallel-size", "1"],
+        ["--allowed-headers", '[ "*" ]'],
+        ["--disable-log-stats"],
+    ],
+)
+def test_words_of_no_effect_are_said(words: list[str]) -> None:
+    said: list[str] = []
+    assert rewrite(["m", *words], said.append) == ["m"]
+    [line] = said
+    assert "of vLLM has no effect here: " in line
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--root-path", "/x"], "--root-path of vLLM is not offered here: let the proxy"),
+        (["-pp", "2"], "--pipeline-parallel-size 2 of vLLM is not offered here"),
+        (["--no-enable-chunked-prefill"], "--no-enable-chunked-prefill of vLLM is not offered"),
+        (["--attention-backend=X"], "use --kernel attention=NAME"),
+        (["--allowed-headers", "[" * 5000], "--allowed-headers"),
+        (["--swap-space"], "--swap-space needs a value"),
+    ],
+)
+def test_words_that_cannot_be_honoured_are_refused(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message.replace("[", r"\[")):
+        rewrite(words, print)
+
+
+def test_the_table_is_about_flags_that_are_not_here(parser: Parser) -> None:
+    own = parser._option_string_actions
+    names = [flag.name for flag in FLAGS]
+    assert len(names) == len(set(names))
+    for flag in FLAGS:
+        assert flag.name not in own, f"{flag.name} is here; take it out of the table"
+        assert flag.why or flag.to, flag.name
+        target = flag.to[0].partition(".")[0] if flag.to else "--config"
+        assert target in (*own, VALUE), f"{flag.name} leads to {target}, which is not here"
+    assert set(SAME) <= own.keys()
+    for name in SHORT.values():
+        assert name in own or name in names
+
+
+def test_a_whole_command_line(parser: Parser, caplog) -> None:
+    line = (
+        "--model m --max_model_len 32k -tp 2 --trust-remote-code --gpu-memory-utilization 0.8 "
+        "--served-model-name a b --enable-chunked-prefill --disable-log-stats"
+    )
+    found = parser.parse(line.split())
+    assert (found.model, found.max_model_len, found.tensor_parallel_size) == ("m", 32_000, 2)
+    assert found.served_model_name == ["a", "b"]
+    assert found.platform_options == {"memory_fraction": 0.8}
+    assert sum("has no effect here" in message for message in caplog.messages) == 3
