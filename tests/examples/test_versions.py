@@ -130,7 +130,7 @@ def listed(crowd) -> dict[str, dict[str, object]]:
 @pytest.mark.parametrize(
     ("name", "cause"),
     [
-        ("next", f"built for hook API {HOOK_API + 1}, but this hotshoe serves"),
+        ("next", f"built for hook API {HOOK_API + 1}, but this hotshoe"),
         ("crashing", "ModuleNotFoundError: No module named 'no_such_vendor_library'"),
         ("misspelt", "unknown hook hotshoe_named_model; did you mean hotshoe_named_models?"),
         ("raising", "it failed in hotshoe_named_models: ZeroDivisionError"),

@@ -301,12 +301,17 @@ def _check_plugin(name: str, plugin: Any, hooks: Sequence[str]) -> int:
             f"its module states HOTSHOE_HOOK_API = {served[1]}, or the version that it knows"
         )
     if len(built_for) != 2 or not all(isinstance(version, int) for version in built_for):
-        raise PluginError(_version_text(repr(stated), served))
+        remedy = f"its module states HOTSHOE_HOOK_API = {served[1]}, or the first and the last"
+        raise PluginError(_version_text(repr(stated), served, remedy))
     first, last = (int(version) for version in built_for)
     if first > served[1] or last < served[0]:
-        raise PluginError(
-            _version_text(str(first) if first == last else f"{first} to {last}", served)
+        stands = str(first) if first == last else f"{first} to {last}"
+        remedy = (
+            f"upgrade hotshoe to one that serves {first}"
+            if first > served[1]
+            else f"upgrade its package to one built for hook API {served[1]}"
         )
+        raise PluginError(_version_text(stands, served, remedy))
     if last < served[1]:
         instead = f"install a version of it that is built for hook API {served[1]}"
         deprecated(f"plugin {name} for hook API {last}", instead, _next_minor())
@@ -323,10 +328,10 @@ def _none_installed(hook: str) -> str:
     )
 
 
-def _version_text(built_for: str, served: tuple[int, int]) -> str:
+def _version_text(built_for: str, served: tuple[int, int], remedy: str) -> str:
     return (
-        f"built for hook API {built_for}, but this hotshoe serves {served[0]} and {served[1]}; "
-        "a plugin states HOTSHOE_HOOK_API, and must match the installed hotshoe"
+        f"built for hook API {built_for}, but this hotshoe ({__version__}) serves "
+        f"{served[0]} and {served[1]}; {remedy}"
     )
 
 

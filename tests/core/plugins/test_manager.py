@@ -150,8 +150,14 @@ def test_a_plugin_that_cannot_be_imported_is_broken_not_absent() -> None:
 def test_other_hook_versions_are_refused_with_both_versions() -> None:
     found = errors(too_old=TooOld(), too_new=TooNew(), same=Plugin())
     assert found["same"] is None
-    for name, version in (("too_old", HOOK_API - 2), ("too_new", HOOK_API + 1)):
+    old = f"upgrade its package to one built for hook API {HOOK_API}"
+    new = f"upgrade hotshoe to one that serves {HOOK_API + 1}"
+    for name, version, remedy in (
+        ("too_old", HOOK_API - 2, old),
+        ("too_new", HOOK_API + 1, new),
+    ):
         assert f"built for hook API {version}" in found[name]
+        assert found[name].endswith(remedy)
         assert f"serves {HOOK_API - 1} and {HOOK_API}" in found[name]
 
 
