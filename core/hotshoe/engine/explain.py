@@ -241,7 +241,7 @@ class _Recorded(Platform):
 
 
 class _PaperSelector(Selector):
-    """Chooses as an engine would and builds on "meta", where nothing is allocated.
+    """Chooses by the facts of the device, and builds on "meta", where nothing is allocated.
 
     Args:
         setup: Whose candidates and facts are used.
@@ -254,11 +254,12 @@ class _PaperSelector(Selector):
         super().__init__(
             all_slots(setup.plugins),
             candidates_of(setup.platform, setup.plugins),
-            replace(facts, device="meta"),
+            facts,
             forced=config.kernel,
             require_native=config.require_native,
             batch_invariant=config.batch_invariant,
         )
+        self.facts = replace(facts, device="meta")
         self._may_lack = may_lack
         self.unbuilt: dict[str, dict[str, None]] = {}
 
@@ -275,7 +276,7 @@ class _PaperSelector(Selector):
                 raise SelectionError(f"slot {slot}: {error}") from error
             cause = f"{type(error).__name__}: {str(error).partition(';')[0]}"
             self.unbuilt.setdefault(cause, {})[f"{slot}/{decision.chosen}"] = None
-            layout = candidate.layout(spec, self.facts) if candidate.layout else PLAIN_LAYOUT
+            layout = candidate.layout(spec, self._judged) if candidate.layout else PLAIN_LAYOUT
             return _StandIn(layout)
 
 

@@ -192,7 +192,9 @@ class Selector:
         require_native: bool = False,
         batch_invariant: bool = False,
     ) -> None:
+        #: Operations are built for these, and candidates judge by the others: alike but on paper.
         self.facts = facts
+        self._judged = facts
         self.decisions: dict[tuple[str, Any], Decision] = {}
         #: How often an operation was built for a specification: how many layers have it.
         self.uses: Counter[tuple[str, Any]] = Counter()
@@ -348,7 +350,7 @@ class Selector:
         if self._batch_invariant and not candidate.batch_invariant:
             return refuse("its results may depend on the batch, and --batch-invariant is set")
         try:
-            verdict = candidate.ask(spec, self.facts)
+            verdict = candidate.ask(spec, self._judged)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # as above

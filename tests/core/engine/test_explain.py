@@ -9,9 +9,18 @@ from hotshoe.config import EngineConfig
 from hotshoe.engine.explain import declared_targets, explain
 from hotshoe.errors import ConfigError, PluginError
 from hotshoe.platform import DeviceFacts
-from hotshoe.plugins import PluginManager, hookimpl
+from hotshoe.plugins import HOOK_API, PluginManager, hookimpl
 from hotshoe.plugins.manager import EntryPoint, installed_entry_points
-from hotshoe.slots import COMPOSED, REFERENCE
+from hotshoe.slots import (
+    COMPOSED,
+    REFERENCE,
+    SLOTS,
+    Candidate,
+    NormSpec,
+    Verdict,
+    accept,
+    refuse,
+)
 
 CONFIG = EngineConfig("demo", platform="cpu", max_model_len=256, max_num_seqs=4)
 
@@ -41,6 +50,29 @@ def test_what_is_explained_is_what_is_done(plugins: PluginManager, eager: bool) 
     [graphs] = [need.note for need in told.memory if need.use == "graphs"]
     assert graphs.startswith("none recorded (enforce_eager)") == eager
     assert any(d.slot == "graph" for d in told.decisions) != eager
+
+
+def test_candidates_are_asked_about_the_device_itself() -> None:
+    """A pack that judges by where tensors lie is chosen on paper as it is by the engine."""
+    asked = set()
+
+    def judge(spec: NormSpec, facts: DeviceFacts) -> Verdict:
+        asked.add(facts)
+        return refuse("elsewhere") if facts.device != "cpu" or spec.quant else accept(10**6)
+
+    class Pack:
+        HOTSHOE_HOOK_API = HOOK_API
+
+        @hookimpl
+        def hotshoe_candidates(self) -> list[Candidate]:
+            return [Candidate("rms_norm", "pack", judge, SLOTS["rms_norm"].reference)]
+
+    plugins = PluginManager([*installed_entry_points(), EntryPoint("pack", "pack", "1", Pack)])
+    told = explain(CONFIG, plugins)
+    assert asked == {told.facts}
+    assert {d.chosen for d in told.decisions if d.slot == "rms_norm"} == {"pack"}
+    with LLM(config=CONFIG, plugins=plugins) as llm:
+        assert set(told.decisions) == set(llm.decisions)
 
 
 def test_a_device_that_is_not_here(plugins: PluginManager) -> None:
