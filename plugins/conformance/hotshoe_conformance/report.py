@@ -68,6 +68,15 @@ class CandidateReport:
     defects: list[Defect] = field(default_factory=list)
     shares: list[Share] = field(default_factory=list)
 
+    @property
+    def unproved(self) -> str:
+        """Say why nothing is known of its results; "" where something is."""
+        if self.passed or self.defects or self.name == REFERENCE:
+            return ""
+        reasons = "; ".join([*self.reasons, *self.left_out])
+        count = self.refused + sum(self.left_out.values())
+        return f"it ran none of {count} cases" + (f": {reasons}" if reasons else "")
+
     def refuse(self, reason: str) -> None:
         """Count a case that the candidate refused."""
         self.refused += 1
@@ -125,13 +134,23 @@ class Report:
             for defect in candidate.defects
         ]
 
+    @property
+    def unproved(self) -> dict[str, str]:
+        """The candidates that ran no case, with why, so that the run says nothing of them."""
+        return {
+            f"{slot.slot}/{candidate.name}": candidate.unproved
+            for slot in self.slots
+            for candidate in slot.candidates
+            if candidate.unproved
+        }
+
     def as_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
         verdicts: Mapping[str, str] = {slot.slot: slot.verdict for slot in self.slots}
         values = asdict(self)
         for slot in values["slots"]:
             slot["verdict"] = verdicts[slot["slot"]]
-        return {**values, "conforms": not self.defects}
+        return {**values, "conforms": not self.defects, "unproved": self.unproved}
 
     def as_text(self) -> str:
         """Return the report for people."""
@@ -141,10 +160,13 @@ class Report:
         parts.append(table(header, rows))
         checks = [(n, "wrong" if found else "passed") for n, found in self.checks.items()]
         parts += [table(("check", "verdict"), checks), self._shares(), self._left_out()]
+        parts.append("\n".join(f"NOT PROVED {name}: {why}" for name, why in self.unproved.items()))
         parts += [_describe(where, defect) for where, defect in self.defects]
         count = len(self.defects)
         many = f"{count} defect{'s' * (count > 1)}"
         verdict = f"does not conform: {many}" if count else "conforms"
+        if self.unproved and not count:
+            verdict += f", but for what is not proved ({', '.join(self.unproved)})"
         parts.append(verdict + ", as far as it was run" * bool(self._left_out()))
         return "\n\n".join(part for part in parts if part)
 

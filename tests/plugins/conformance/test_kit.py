@@ -73,6 +73,11 @@ def test_verdicts(report) -> None:
     assert quarter.defects[0].shape.startswith("count=")
 
 
+def test_a_candidate_that_accepts_nothing_is_named(report) -> None:
+    assert list(report.unproved) == ["add_rms_norm/mine"]
+    assert report.unproved["add_rms_norm/mine"].endswith("cases: never")
+
+
 def test_large_cases_are_for_kernels_alone(installed, offer, monkeypatch) -> None:
     """What a reference writes down in between would take many times the memory."""
     judged = []

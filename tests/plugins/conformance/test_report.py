@@ -37,6 +37,25 @@ def test_verdicts(candidates: list[CandidateReport], verdict: str) -> None:
     assert SlotReport("sample", candidates).verdict == verdict
 
 
+def test_a_candidate_that_ran_nothing_is_not_proved() -> None:
+    """Its results may be anything: here it would return ones, were it ever asked."""
+    ones = CandidateReport("ones", refused=9, reasons={"int4 alone": 9})
+    alone = CandidateReport("alone", left_out={"one device": 2})
+    report = Report("p", "a device", 7, [SlotReport("linear", [ones, alone, PASSED, OURS])])
+    why = {
+        "linear/ones": "it ran none of 9 cases: int4 alone",
+        "linear/alone": "it ran none of 2 cases: one device",
+    }
+    assert report.as_json()["unproved"] == why
+    text = report.as_text()
+    for name, reason in why.items():
+        assert f"NOT PROVED {name}: {reason}" in text.splitlines()
+    assert "conforms, but for what is not proved (linear/ones, linear/alone)" in text
+    proved = Report("p", "a device", 7, [SlotReport("linear", [PASSED, BROKEN, OURS])])
+    assert proved.unproved == {}
+    assert "NOT PROVED" not in proved.as_text()
+
+
 def test_text() -> None:
     shares = [
         Share("size=64 dtype=a", "count=1", 12.5, "bandwidth", 0.75),
