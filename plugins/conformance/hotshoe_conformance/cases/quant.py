@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from hotshoe.slots import QuantSpec
+from hotshoe.slots.reference.accepts import ROW_FORMATS
 from hotshoe.slots.reference.linear import FORMATS
 
-ACTIVATIONS = tuple(QuantSpec(name, "token", dynamic=True) for name in FORMATS)
+ACTIVATIONS = tuple(QuantSpec(name, "token", dynamic=True) for name in ROW_FORMATS)
 #: Weights quantised while they load, with their activations.
 OPERANDS = tuple(
     {"weight": QuantSpec(a.format, "channel", online=True), "activation": a} for a in ACTIVATIONS
