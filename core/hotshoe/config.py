@@ -123,6 +123,9 @@ class EngineConfig:
     )
 
     structured_output_backend: str = option("auto", "what compiles grammars, such as llguidance")
+    structured_output_max_blanks: int = option(
+        1, "most blanks, tabs and newlines where JSON allows any", low=0, high=40
+    )
     structured_output_cache_bytes: int = option(256 * 2**20, "memory for compiled grammars", low=0)
     structured_output_timeout_s: float = option(
         10.0, "seconds that a request waits for its grammar to be compiled", low=0.01

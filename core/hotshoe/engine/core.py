@@ -69,7 +69,9 @@ class EngineCore:
         self.setup = setup
         config = setup.config
         self._backends = GrammarBackends(
-            setup.plugins.mapping("hotshoe_grammars"), config.structured_output_backend
+            setup.plugins.mapping("hotshoe_grammars"),
+            config.structured_output_backend,
+            config.structured_output_max_blanks,
         )
         self._constraints: Constraints | None = None
         self._drafting = open_drafting(config, setup.plugins)

@@ -27,12 +27,16 @@ class GrammarBackends:
     Args:
         offered: Lazy references to backend classes by name, best first.
         preferred: A name, or "auto" to take the first that does not refuse.
+        max_blanks: For specifications that do not say.
 
     Raises:
         ConfigError: There is no backend of the preferred name, or its library is missing.
     """
 
-    def __init__(self, offered: Mapping[str, str], preferred: str = AUTO) -> None:
+    def __init__(
+        self, offered: Mapping[str, str], preferred: str = AUTO, max_blanks: int = 1
+    ) -> None:
+        self._max_blanks = max_blanks
         self._offered = dict(offered)
         self._made: dict[str, GrammarBackend] = {}
         self._preferred = preferred
@@ -55,13 +59,15 @@ class GrammarBackends:
         return self._made[name]
 
     def choose(self, spec: GrammarSpec) -> GrammarSpec:
-        """Return the specification with its backend named.
+        """Return the specification with its backend named and nothing else left to the engine.
 
         Raises:
             RequestError: It is malformed, or no backend can serve it; the message says why of each.
         """
         if not self._offered:
             raise _refusal(f"this engine has no backend for structured output{INSTALL}")
+        if spec.max_blanks is None:
+            spec = replace(spec, max_blanks=self._max_blanks)
         names = list(self._offered)
         key = replace(spec, after=())
         if key in self._chosen:

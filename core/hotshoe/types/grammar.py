@@ -11,6 +11,7 @@ from hotshoe.errors import RequestError
 
 KINDS = ("json_schema", "json_object", "regex", "choice", "ebnf", "structural_tag")
 MAX_GRAMMAR_BYTES = 1024 * 1024
+MAX_BLANKS = 40
 MAX_AFTER = 16
 MAX_AFTER_TOKENS = 64
 #: Token ids are bounded by the vocabulary once that is known; until then by what 32 bits hold.
@@ -32,6 +33,8 @@ class GrammarSpec:
             such as the end of a reasoning section, and the grammar begins behind it. The prompt is
             never searched, so that what an earlier turn said cannot begin it.
         backend: Name of the backend that must serve it; None leaves it to the engine.
+        max_blanks: Most blanks, tabs and newlines where JSON allows any, 0 to MAX_BLANKS; None
+            leaves it to the engine.
 
     Raises:
         RequestError: A part is missing, of the wrong type or too large; `field` is "grammar".
@@ -41,6 +44,7 @@ class GrammarSpec:
     value: str = ""
     after: tuple[tuple[int, ...], ...] = ()
     backend: str | None = None
+    max_blanks: int | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -49,6 +53,8 @@ class GrammarSpec:
             raise _refusal(f"value must be text, not {type(self.value).__name__}")
         if self.backend is not None and not isinstance(self.backend, str):
             raise _refusal(f"backend must be a name, not {self.backend!r}")
+        if self.max_blanks is not None and not _is_count(self.max_blanks, MAX_BLANKS):
+            raise _refusal(f"max_blanks must be 0 to {MAX_BLANKS}, not {self.max_blanks!r}")
         if (self.kind == "json_object") != (not self.value):
             raise _refusal(f"{self.kind} takes {'no' if self.value else 'a non-empty'} value")
         self._check_size()
@@ -117,10 +123,13 @@ def _sequences(after: object) -> tuple[tuple[int, ...], ...]:
         if not isinstance(sequence, (tuple, list)) or not 0 < len(sequence) <= MAX_AFTER_TOKENS:
             raise _refusal(f"after takes sequences of 1 to {MAX_AFTER_TOKENS} token ids")
         for token_id in sequence:
-            known = isinstance(token_id, int) and not isinstance(token_id, bool)
-            if not known or not 0 <= token_id <= MAX_TOKEN_ID:
+            if not _is_count(token_id, MAX_TOKEN_ID):
                 raise _refusal(f"after takes token ids, not {token_id!r}")
     return tuple(map(tuple, after))
+
+
+def _is_count(value: object, limit: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= limit
 
 
 def _refusal(message: str) -> RequestError:

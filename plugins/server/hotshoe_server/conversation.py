@@ -183,6 +183,8 @@ async def open_dialogue(
     grammar = _grammar(server, rendered, tools, wanted)
     more: dict[str, Any] = {} if grammar is None else {"grammar": grammar}
     params = make_params(**more)
+    if grammar is not None and grammar.kind != "structural_tag" and not grammar.after:
+        reasoning = tool = None  # all of the text is the form's, even where it looks like a mark
     if any(found is not None and found.keep_special_tokens for found in (reasoning, tool)):
         params = replace(params, skip_special_tokens=False)
     return Dialogue(rendered, params, tools, reasoning, tool)
@@ -216,11 +218,16 @@ def _grammar(
         return form
     written = found(tools.kept)
     if written.reasoning:  # the grammar has its reasoning in it
-        return GrammarSpec.structural_tag(call_grammar(written, tools, content))
+        return _with_blanks(GrammarSpec.structural_tag(call_grammar(written, tools, content)), form)
     special = server.renderer.tokenizer.special_token_texts.values()
     reasoning = server.reasoning_format.markers if server.reasoning_format else ()
     marks = [mark for mark in reasoning if mark in special]
-    return GrammarSpec.structural_tag(call_grammar(written, tools, content, marks), ends)
+    tag = GrammarSpec.structural_tag(call_grammar(written, tools, content, marks), ends)
+    return _with_blanks(tag, form)
+
+
+def _with_blanks(tag: GrammarSpec, form: GrammarSpec | None) -> GrammarSpec:
+    return tag if form is None else replace(tag, max_blanks=form.max_blanks)
 
 
 def _schema_of(form: GrammarSpec) -> Any:

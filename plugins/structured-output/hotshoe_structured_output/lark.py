@@ -11,8 +11,8 @@ from hotshoe_structured_output.rewriting import for_llguidance
 from hotshoe_structured_output.schema import Schema, refusal
 from hotshoe_structured_output.tags import Part, Parts, StructuralTag
 
-#: Between tokens of JSON; bounded, so that a model cannot go on with blanks for ever.
-WHITESPACE = r"[ \t\n\r]{1,40}"
+#: Between tokens of JSON, unless a specification says more.
+MAX_BLANKS = 1
 #: Each character has one spelling only, so that property names are equal where they look equal.
 ESCAPES = '"\\bfnrt'
 #: Without it, text that must come next could be cut into tokens in one way only.
@@ -24,9 +24,9 @@ MAX_RULES = 1000
 MAX_INTERSECTIONS = 8
 
 
-def json_schema(schema: Schema) -> str:
-    """Return a grammar of JSON texts."""
-    return f"{_HEADER}start: {_json(schema)}\n"
+def json_schema(schema: Schema, max_blanks: int = MAX_BLANKS) -> str:
+    """Return a grammar of JSON texts, with at most so many blanks in one place."""
+    return f"{_HEADER}start: {_json(schema, max_blanks)}\n"
 
 
 def regex(pattern: str) -> str:
@@ -59,7 +59,10 @@ def choice(texts: Iterable[str]) -> str:
 
 
 def structural_tag(
-    tag: StructuralTag, special: Mapping[str, int], escape: Callable[[str], str]
+    tag: StructuralTag,
+    special: Mapping[str, int],
+    escape: Callable[[str], str],
+    max_blanks: int = MAX_BLANKS,
 ) -> str:
     """Return a grammar of free text with sections.
 
@@ -67,12 +70,13 @@ def structural_tag(
         tag: The sections.
         special: Ids of special tokens by content; the marks of sections may hold them.
         escape: Writes a regular expression for Lark.
+        max_blanks: In one place of JSON.
 
     Raises:
         RequestError: What ends free text is neither plain nor begins with a special token.
     """
     literal = _Literals(special)
-    parts = _Parts(literal, escape)
+    parts = _Parts(literal, escape, max_blanks)
     rules = [_free_text(tag, special), "tail: free TEXT", f"more: {_repetition(tag, literal)}"]
     marked = _either(f"TEXT {literal(mark)}" for mark in tag.marks)
     rules.append(f"free: {marked}*" if tag.marks else 'free: ""')
@@ -82,7 +86,7 @@ def structural_tag(
     rules.append(f"one: {' | '.join(begun)}")
     rules.append(f"section: {_either(map(literal, tag.openings))} one more")
     if tag.otherwise is not None:
-        rules.append(f"otherwise: {_json(tag.otherwise)}")
+        rules.append(f"otherwise: {_json(tag.otherwise, max_blanks)}")
     announced = []
     only_section = tag.at_least_one and tag.stop_after_first
     for k, trigger in enumerate(() if only_section else tag.leading + tag.triggers):
@@ -171,7 +175,8 @@ class _Literals:
 class _Parts:
     """Writes parts of sections; equal ones share a rule, of those in `rules`."""
 
-    def __init__(self, literal: _Literals, escape: Callable[[str], str]) -> None:
+    def __init__(self, literal: _Literals, escape: Callable[[str], str], max_blanks: int) -> None:
+        self._max_blanks = max_blanks
         self._literal = literal
         self._escape = escape
         self._names: dict[str, str] = {}
@@ -194,15 +199,18 @@ class _Parts:
     def _leaf(self, name: str, part: Part) -> list[str]:
         """Return the rules of a part that has no others."""
         if part.kind == "schema":
-            return [f"{name}: {_json(part.value)}"]
+            return [f"{name}: {_json(part.value, self._max_blanks)}"]
         if part.kind == "regex":
             return [f"{name}: /{self._escape(part.value)}/"]
         text = rf"{name.upper()}: {_ANY_TEXT} & ~/(.|\n)*{_plain([part.value])}(.|\n)*/"
         return [text, self._literal.until(name, part.value, name.upper())]
 
 
-def _json(schema: Schema) -> str:
-    options: dict[str, Any] = {"whitespace_pattern": WHITESPACE, "json_allowed_escapes": ESCAPES}
+def _json(schema: Schema, max_blanks: int) -> str:
+    options: dict[str, Any] = {"json_allowed_escapes": ESCAPES, "whitespace_flexible": False}
+    if max_blanks:
+        options["whitespace_flexible"] = True
+        options["whitespace_pattern"] = rf"[ \t\n\r]{{1,{max_blanks}}}"
     options["coerce_one_of"] = True  # its branches exclude each other, or it was refused
     body = {} if schema is True else for_llguidance(schema)
     assert isinstance(body, Mapping), "the schema false was refused before"

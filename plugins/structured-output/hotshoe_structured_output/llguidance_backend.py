@@ -122,7 +122,7 @@ class LLGuidanceCompiler:
         self._executor = llguidance.LLExecutor(threads)
 
     def compile(self, spec: GrammarSpec) -> LLGuidanceGrammar:
-        text = _WRITERS[spec.kind](self, spec.value)
+        text = _WRITERS[spec.kind](self, spec)
         limits = self._limits[spec.kind in _WIDE]
         matcher = self._library.LLMatcher(self._tokenizer, text, log_level=0, limits=limits)
         if matcher.is_error():
@@ -136,26 +136,27 @@ class LLGuidanceCompiler:
             inner, masks.ctypes.data, masks.shape[1] * masks.itemsize, len(inner)
         )
 
-    def _json_schema(self, value: str) -> str:
-        schema: Schema = json.loads(value)
-        return lark.json_schema(schema)
+    def _json_schema(self, spec: GrammarSpec) -> str:
+        schema: Schema = json.loads(spec.value)
+        return lark.json_schema(schema, _max_blanks(spec))
 
-    def _json_object(self, value: str) -> str:
-        return lark.json_schema({"type": "object"})
+    def _json_object(self, spec: GrammarSpec) -> str:
+        return lark.json_schema({"type": "object"}, _max_blanks(spec))
 
-    def _regex(self, value: str) -> str:
-        return lark.regex(self._escaped(value))
+    def _regex(self, spec: GrammarSpec) -> str:
+        return lark.regex(self._escaped(spec.value))
 
-    def _choice(self, value: str) -> str:
-        return lark.choice(json.loads(value))
+    def _choice(self, spec: GrammarSpec) -> str:
+        return lark.choice(json.loads(spec.value))
 
-    def _ebnf(self, value: str) -> str:
-        return lark.grammar(value if gbnf.is_lark(value) else gbnf.to_lark(value))
+    def _ebnf(self, spec: GrammarSpec) -> str:
+        text = spec.value
+        return lark.grammar(text if gbnf.is_lark(text) else gbnf.to_lark(text))
 
-    def _structural_tag(self, value: str) -> str:
-        tag = parse_tag(value)
+    def _structural_tag(self, spec: GrammarSpec) -> str:
+        tag = parse_tag(spec.value)
         assert isinstance(tag, StructuralTag), "others were refused before"
-        return lark.structural_tag(tag, self._special, self._escaped)
+        return lark.structural_tag(tag, self._special, self._escaped, _max_blanks(spec))
 
     def _escaped(self, pattern: str) -> str:
         if (len(pattern) - len(pattern.rstrip("\\"))) % 2:  # which the library would drop
@@ -163,7 +164,11 @@ class LLGuidanceCompiler:
         return self._library.regex_to_lark(pattern, _ASCII)
 
 
-_WRITERS: Mapping[str, Callable[[LLGuidanceCompiler, str], str]] = {
+def _max_blanks(spec: GrammarSpec) -> int:
+    return lark.MAX_BLANKS if spec.max_blanks is None else spec.max_blanks
+
+
+_WRITERS: Mapping[str, Callable[[LLGuidanceCompiler, GrammarSpec], str]] = {
     "json_schema": LLGuidanceCompiler._json_schema,
     "json_object": LLGuidanceCompiler._json_object,
     "regex": LLGuidanceCompiler._regex,

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 #: Compiling grows faster than the schema and cannot be stopped: larger ones are refused.
 MAX_SCHEMAS = 500
-MAX_WHITESPACE = 40
+#: In one place of JSON, unless a specification says more.
+MAX_BLANKS = 1
+_JSON_KINDS = frozenset({"json_schema", "json_object", "structural_tag"})
 #: Time and line of the library's source, before its messages.
 _PLACE = re.compile(r"^\[[\d:]+\] \S+: ")
 _PARTS_OF_REGEX = re.compile(
@@ -69,6 +71,8 @@ class XGrammar:
         return None
 
     def refusal(self, spec: GrammarSpec) -> str | None:
+        if spec.max_blanks == 0 and spec.kind in _JSON_KINDS:
+            return "JSON without any blanks is not supported"
         if spec.kind == "json_schema":
             return unsupported(parse_json(spec.value, "schema"), XGRAMMAR, MAX_SCHEMAS)
         if spec.kind == "structural_tag":
@@ -133,10 +137,17 @@ def _format_refusal(tag: Mapping[str, Any]) -> str | None:
         reason = _leaf_refusal(kind, part)
         if reason is not None:
             return reason
-        for field in _PARTS_OF:
-            inner = part.get(field, [])
-            parts += inner if isinstance(inner, list) else [inner]
+        parts += _inner(part)
     return None
+
+
+def _inner(part: Mapping[str, Any]) -> list[Any]:
+    """Return the parts that a part has."""
+    found: list[Any] = []
+    for field in _PARTS_OF:
+        inner = part.get(field, [])
+        found += inner if isinstance(inner, list) else [inner]
+    return found
 
 
 def _leaf_refusal(kind: str, part: Mapping[str, Any]) -> str | None:
@@ -166,7 +177,7 @@ class XGrammarCompiler:
 
     def compile(self, spec: GrammarSpec) -> XGrammarGrammar:
         try:
-            compiled = _COMPILERS[spec.kind](self, spec.value)
+            compiled = _COMPILERS[spec.kind](self, spec.value, _max_blanks(spec))
         except RuntimeError as error:
             message = " ".join(_PLACE.sub("", str(error)).split())
             raise refusal(f"this {spec.kind} cannot be compiled: {message}") from error
@@ -182,36 +193,42 @@ class XGrammarCompiler:
             if result is None:
                 matcher.fail()
 
-    def _json_schema(self, value: str) -> xgrammar.CompiledGrammar:
+    def _json_schema(self, value: str, max_blanks: int) -> xgrammar.CompiledGrammar:
         schema = json.dumps(for_xgrammar(json.loads(value)))
-        return self._compiler.compile_json_schema(schema, max_whitespace_cnt=MAX_WHITESPACE)
+        return self._compiler.compile_json_schema(schema, max_whitespace_cnt=max_blanks)
 
-    def _json_object(self, value: str) -> xgrammar.CompiledGrammar:
-        return self._json_schema('{"type":"object"}')
+    def _json_object(self, value: str, max_blanks: int) -> xgrammar.CompiledGrammar:
+        return self._json_schema('{"type":"object"}', max_blanks)
 
-    def _regex(self, value: str) -> xgrammar.CompiledGrammar:
+    def _regex(self, value: str, max_blanks: int) -> xgrammar.CompiledGrammar:
         return self._compiler.compile_regex(value)
 
-    def _choice(self, value: str) -> xgrammar.CompiledGrammar:
+    def _choice(self, value: str, max_blanks: int) -> xgrammar.CompiledGrammar:
         texts = (json.dumps(text, ensure_ascii=False) for text in json.loads(value))
-        return self._ebnf(f"root ::= {' | '.join(texts)}")
+        return self._compiler.compile_grammar(f"root ::= {' | '.join(texts)}")
 
-    def _ebnf(self, value: str) -> xgrammar.CompiledGrammar:
-        return self._compiler.compile_grammar(value)
-
-    def _structural_tag(self, value: str) -> xgrammar.CompiledGrammar:
+    def _structural_tag(self, value: str, max_blanks: int) -> xgrammar.CompiledGrammar:
         tag = parse_tag(value)
         if isinstance(tag, StructuralTag):
             tag = _own_format(tag)
+        todo = [tag["format"]]
+        for part in todo:
+            if part["type"] == "json_schema":
+                part["json_schema"] = for_xgrammar(part.get("json_schema", True))
+                part["max_whitespace_cnt"] = max_blanks
+            todo += _inner(part)
         return self._compiler.compile_structural_tag(json.dumps(tag))
 
 
-_COMPILERS: Mapping[str, Callable[[XGrammarCompiler, str], xgrammar.CompiledGrammar]] = {
+def _max_blanks(spec: GrammarSpec) -> int:
+    return MAX_BLANKS if spec.max_blanks is None else spec.max_blanks
+
+
+_COMPILERS: Mapping[str, Callable[[XGrammarCompiler, str, int], xgrammar.CompiledGrammar]] = {
     "json_schema": XGrammarCompiler._json_schema,
     "json_object": XGrammarCompiler._json_object,
     "regex": XGrammarCompiler._regex,
     "choice": XGrammarCompiler._choice,
-    "ebnf": XGrammarCompiler._ebnf,
     "structural_tag": XGrammarCompiler._structural_tag,
 }
 
@@ -258,8 +275,7 @@ def _either(choices: Sequence[Parts]) -> dict[str, Any]:
 
 
 def _json(schema: Schema) -> dict[str, Any]:
-    written = for_xgrammar(schema)
-    return {"type": "json_schema", "json_schema": written, "max_whitespace_cnt": MAX_WHITESPACE}
+    return {"type": "json_schema", "json_schema": schema}
 
 
 def _tag(begin: str, content: dict[str, Any], end: str) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Which backend serves a grammar, and what is said when none does."""
 
+from dataclasses import replace
+
 import pytest
 
 from hotshoe.errors import ConfigError, RequestError
@@ -101,3 +103,9 @@ def test_references_are_resolved_when_asked() -> None:
     lazy = GrammarBackends({"bad": "no.such.module:Thing"})
     with pytest.raises(RequestError, match="bad: it is defective: ModuleNotFoundError"):
         lazy.choose(REGEX)
+
+
+def test_blanks_that_a_specification_leaves_open_are_the_engines(toy) -> None:
+    made = GrammarBackends({"toy": lambda: toy}, max_blanks=3)
+    assert made.choose(REGEX).max_blanks == 3
+    assert made.choose(replace(REGEX, max_blanks=0)).max_blanks == 0

@@ -25,6 +25,8 @@ from hotshoe.types.grammar import MAX_AFTER, MAX_AFTER_TOKENS, MAX_GRAMMAR_BYTES
         (("regex", "x", [[-1]]), "after takes token ids, not -1"),
         (("regex", "x", [[True]]), "after takes token ids, not True"),
         (("regex", "x", (), 3), "backend must be a name"),
+        (("regex", "x", (), None, 41), "max_blanks must be 0 to 40, not 41"),
+        (("regex", "x", (), None, True), "max_blanks must be 0 to 40, not True"),
     ],
 )
 def test_a_grammar_is_bounded(arguments, match: str) -> None:

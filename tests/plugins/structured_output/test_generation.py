@@ -6,6 +6,7 @@ import json
 import random
 import re
 import secrets
+from dataclasses import replace
 from typing import Any
 
 import jsonschema
@@ -248,11 +249,27 @@ def test_a_property_cannot_be_hidden_behind_another_spelling(bench) -> None:
         assert not bench.accepts(grammar, text)
 
 
-def test_blanks_are_bounded(bench) -> None:
-    grammar = bench.compile(GrammarSpec.json_schema({"type": "array"}))
-    assert bench.accepts(grammar, "[ 1,\n\t2 ]")
-    for text in ("[" + " " * 50 + "]", " []", "[] "):
-        assert not bench.accepts(grammar, text)
+@pytest.mark.parametrize(
+    ("max_blanks", "texts", "others"),
+    [
+        (None, ["[1,2]", "[ 1, 2\n]"], ["[  1]", "[1, \n2]", " []", "[] "]),
+        (0, ["[1,2]"], ["[1, 2]", "[ 1]", "[\n]"]),
+        (3, ["[1,2]", "[   1 ,\n 2]"], ["[    1]", " []"]),
+    ],
+)
+def test_blanks_are_bounded(bench, max_blanks, texts, others) -> None:
+    schema = {"type": "array"}
+    call = {"begin": "<a>", "schema": schema, "end": "</a>"}
+    tag = {"structures": [call], "triggers": ["<a>"]}
+    plain = replace(GrammarSpec.json_schema(schema), max_blanks=max_blanks)
+    tagged = replace(GrammarSpec.structural_tag(tag), max_blanks=max_blanks)
+    for spec, begin, end in ((plain, "", ""), (tagged, "<a>", "</a>")):
+        if max_blanks == 0 and bench.backend.__class__.__name__ == "XGrammar":
+            assert bench.backend.refusal(spec) == "JSON without any blanks is not supported"
+            continue
+        grammar = bench.compile(spec)
+        assert [t for t in texts if not bench.accepts(grammar, begin + t + end)] == []
+        assert [t for t in others if bench.accepts(grammar, begin + t + end)] == []
 
 
 CALL = {

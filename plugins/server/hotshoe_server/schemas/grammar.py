@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
@@ -23,6 +24,7 @@ class StructuredOutputs(Schema):
     choice: list[str] | None = Field(None, max_length=MAX_CHOICES, fail_fast=True)
     grammar: str | None = None
     structural_tag: dict[str, Any] | str | None = None
+    disable_any_whitespace: bool = False
 
     def spec(self, after: Iterable[Sequence[int]] = ()) -> GrammarSpec:
         """Return the engine's form.
@@ -33,7 +35,7 @@ class StructuredOutputs(Schema):
         given = {
             name: value
             for name, value in self.model_dump(by_alias=True).items()
-            if value is not None and value is not False
+            if name in _FORMS and value is not None and value is not False
         }
         if len(given) != 1:
             names = ", ".join(_FORMS)
@@ -41,10 +43,11 @@ class StructuredOutputs(Schema):
                 f"structured_outputs takes exactly one of {names}", "structured_outputs"
             )
         [(name, value)] = given.items()
-        if name == "json_object":
-            return GrammarSpec.json_object(after)
-        spec: GrammarSpec = _FORMS[name](value, after)
-        return spec
+        spec: GrammarSpec
+        spec = (
+            GrammarSpec.json_object(after) if name == "json_object" else _FORMS[name](value, after)
+        )
+        return replace(spec, max_blanks=0) if self.disable_any_whitespace else spec
 
 
 _FORMS: dict[str, Any] = {

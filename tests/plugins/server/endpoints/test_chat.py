@@ -282,10 +282,10 @@ def test_a_forced_call_leaves_no_text_to_give_a_form(http, engine) -> None:
     ("body", "param"),
     [
         ({"structured_outputs": {"choice": []}}, "structured_outputs"),
-        ({"structured_outputs": {"choice": ["x" * 70_000]}}, "structured_outputs"),
+        ({"structured_outputs": {"choice": ["x" * 2_000_000]}}, "structured_outputs"),
         ({"structured_outputs": {}}, "structured_outputs"),
         (
-            {"response_format": {"type": "structural_tag", "triggers": ["x" * 70_000]}},
+            {"response_format": {"type": "structural_tag", "triggers": ["x" * 2_000_000]}},
             "response_format",
         ),
     ],
@@ -321,6 +321,45 @@ def test_reasoning_is_kept_apart(open_http, engine) -> None:
     assert joined(chunks, "reasoning_content").strip() == "Hm."
     hidden = http.events(PATH, messages=ASK, include_reasoning=False)
     assert joined(hidden, "reasoning_content") == ""
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"structured_outputs": {"choice": ["<think>a</think> b", "c"]}},
+        {"structured_outputs": {"regex": "<think>a</think> b"}},
+        {"response_format": {"type": "json_object"}},
+    ],
+    ids=["choice", "regex", "json"],
+)
+def test_a_form_may_look_like_reasoning_or_a_call(open_http, engine, form) -> None:
+    http = open_http(reasoning_parser="qwen3", tool_call_parser="hermes")
+    for reply in ("<think>a</think> b", '{"a":  "x  <tool_call>y</tool_call>"}'):
+        engine.reply = reply
+        message = http.post(PATH, messages=ASK, **form).json()["choices"][0]["message"]
+        assert message["content"] == engine.reply
+        assert not message.get("reasoning_content") and not message.get("tool_calls")
+
+
+def test_a_stream_of_a_form_holds_no_blanks_back(open_http, engine) -> None:
+    http = open_http(reasoning_parser="qwen3")
+    engine.reply = '{"a": "x  y"}'
+    plain = [c["choices"][0]["delta"].get("content") for c in http.events(PATH, messages=ASK)]
+    form = {"response_format": {"type": "json_object"}}
+    formed = http.events(PATH, messages=ASK, **form)
+    texts = [c["choices"][0]["delta"].get("content") for c in formed]
+    assert "".join(filter(None, texts)) == engine.reply
+    assert any((text or "").endswith(" ") for text in texts)
+    assert not any((text or "").endswith(" ") for text in plain)
+
+
+@pytest.mark.parametrize("tools", [[], [TOOL]])
+def test_blanks_may_be_forbidden(http, engine, tools) -> None:
+    more = {"tools": tools} if tools else {}
+    for disabled in (True, False):
+        form = {"json": "{}", "disable_any_whitespace": disabled}
+        http.post(PATH, messages=ASK, structured_outputs=form, **more)
+    assert [r.params.grammar.max_blanks for r in engine.requests] == [0, None]
 
 
 def test_a_grammar_waits_for_the_end_of_reasoning(open_http, engine, tokenizer) -> None:
