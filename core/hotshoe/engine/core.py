@@ -68,11 +68,9 @@ class EngineCore:
     def __init__(self, setup: EngineSetup) -> None:
         self.setup = setup
         config = setup.config
-        self._backends = GrammarBackends(
-            setup.plugins.mapping("hotshoe_grammars"),
-            config.structured_output_backend,
-            config.structured_output_max_blanks,
-        )
+        grammars = setup.plugins.mapping("hotshoe_grammars")
+        backend, blanks = config.structured_output_backend, config.structured_output_max_blanks
+        self._backends = GrammarBackends(grammars, backend, blanks)
         self._constraints: Constraints | None = None
         self._drafting = open_drafting(config, setup.plugins)
         self._worker: Worker | None = setup.create_worker()

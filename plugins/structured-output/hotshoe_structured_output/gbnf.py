@@ -11,6 +11,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+from hotshoe.errors import RequestError
 from hotshoe_structured_output.schema import refusal
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ def to_lark(text: str) -> str:
         if "root" not in rules:
             raise refusal("the grammar is malformed: it has no rule 'root'")
         return _written(rules)
+    except RequestError:
+        raise
     except (GbnfToLarkError, ValueError, RecursionError) as error:
         message = " ".join(str(error).split())
         raise refusal(f"the grammar is malformed: {message}") from error
