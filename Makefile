@@ -26,7 +26,7 @@ $(foreach d,$(DISTRIBUTIONS),$(eval sources-$(d) := constraints.txt $(call sourc
 SOURCES := $(foreach d,$(DISTRIBUTIONS),$(sources-$(d)))
 changed = $(foreach d,$(DISTRIBUTIONS),$(if $(filter $(sources-$(d)),$(1)),$(if $(EDITABLE),-e )./$(d)))
 
-.PHONY: help venv native demo check test test-all bench reference docs clean
+.PHONY: help venv native demo check test test-all fuzz bench reference docs clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -74,6 +74,9 @@ test: venv $(STAMPS)/dev ## all tests but the slow ones
 
 test-all: venv $(STAMPS)/dev ## all tests
 	$(BIN)/pytest -n $(JOBS)
+
+fuzz: venv $(STAMPS)/dev ## broken files and texts for every parser, tens of thousands of each
+	$(BIN)/pytest -q tests/fuzz --hypothesis-profile=fuzz
 
 bench: venv ## latency, throughput and start-up of the bundled model
 	$(BIN)/hotshoe bench latency demo --input-len 128 --output-len 128

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 TEMPLATES = "additional_chat_templates"
 #: Files that `transformers` may read where there is no tokenizer.json.
 OTHER_FILES = ("*.json", "*.model", "*.tiktoken", "*.txt", "*.jinja")
+#: Holds a character that no vocabulary has: what stands for such ones may be missing.
+TRIAL = "a b\n\U0010fffd"
 #: The longest tokenizer.json and the longest template that are read.
 MAX_TOKENIZER_BYTES, MAX_TEMPLATE_BYTES = 256 * MIB, 1 * MIB
 _NAMED_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
@@ -160,7 +162,9 @@ def _load_backend(directory: Path) -> tokenizers.Tokenizer:
     data = read_file(path, MAX_TOKENIZER_BYTES)
     try:
         check_file(data)  # first: the library lets normalizers work while it reads the file
-        return tokenizers.Tokenizer.from_buffer(data)
+        backend = tokenizers.Tokenizer.from_buffer(data)
+        backend.encode(TRIAL)
+        return backend
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # the library raises bare Exception, and panics beside it
@@ -224,6 +228,8 @@ def _special_tokens(directory: Path, config: Mapping[str, Any]) -> dict[str, str
         token = config.get(f"{name}_token")
         token = token.get("content") if isinstance(token, dict) else token
         if isinstance(token, str):
+            if any("\ud800" <= char <= "\udfff" for char in token):
+                raise CheckpointError(f"{directory}: {name}_token is not valid Unicode: {token!a}")
             tokens[f"{name}_token"] = token
     return tokens
 

@@ -183,3 +183,18 @@ def test_loading_imports_neither_torch_nor_transformers(make_directory):
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_a_vocabulary_without_its_token_for_the_unknown_is_refused(make_directory):
+    directory = make_directory("no_decoder")
+    found = json.loads((directory / "tokenizer.json").read_text())
+    del found["model"]["vocab"]["<unk>"]
+    (directory / "tokenizer.json").write_text(json.dumps(found))
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json is unusable"):
+        Tokenizer.load(directory)
+
+
+def test_a_named_token_that_is_not_unicode_is_refused(make_directory):
+    directory = make_directory(config={"bos_token": "\ud800"})
+    with pytest.raises(CheckpointError, match="bos_token is not valid Unicode"):
+        Tokenizer.load(directory)

@@ -1,0 +1,218 @@
+"""Whatever a model directory holds, a reader takes it or refuses it in words, and does so soon."""
+
+import contextlib
+import json
+import struct
+import tempfile
+import time
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.fuzz.mutations import changed_bytes, changed_json
+
+from hotshoe.errors import CheckpointError, RequestError
+from hotshoe.layers import Rotation
+from hotshoe.loader.checkpoint import checkpoint_files
+from hotshoe.loader.safetensors import SafetensorsFile
+from hotshoe.models import ModelConfig
+from hotshoe.models.generation import sampling_defaults
+from hotshoe.text import Tokenizer
+from hotshoe.text.chat_template import render
+
+REFUSED = (CheckpointError, RequestError)
+SOON_S = 10.0
+HEADER = {
+    "__metadata__": {"format": "pt"},
+    "a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
+    "b": {"dtype": "BF16", "shape": [4], "data_offsets": [24, 32]},
+    "c": {"dtype": "I8", "shape": [0, 7], "data_offsets": [32, 32]},
+}
+INDEX = {
+    "metadata": {"total_size": 32},
+    "weight_map": {"a": "model-1-of-2.safetensors", "b": "model-2-of-2.safetensors"},
+}
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "max_position_embeddings": 4096,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "torch_dtype": "bfloat16",
+    "eos_token_id": [1, 2],
+    "rope_theta": 10000.0,
+    "rope_scaling": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 1024,
+    },
+}
+GENERATION = {"temperature": 0.6, "top_p": 0.9, "top_k": 20, "eos_token_id": [1, 2]}
+TOKENIZER = {
+    "version": "1.0",
+    "added_tokens": [
+        {
+            "id": 2,
+            "content": "<s>",
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": True,
+            "special": True,
+        }
+    ],
+    "normalizer": {
+        "type": "Sequence",
+        "normalizers": [
+            {"type": "Prepend", "prepend": "_"},
+            {"type": "Replace", "pattern": {"String": " "}, "content": "_"},
+            {"type": "NFC"},
+        ],
+    },
+    "pre_tokenizer": {
+        "type": "Sequence",
+        "pretokenizers": [
+            {
+                "type": "Split",
+                "pattern": {"Regex": r"\s+"},
+                "behavior": "Isolated",
+                "invert": False,
+            },
+            {
+                "type": "ByteLevel",
+                "add_prefix_space": False,
+                "trim_offsets": True,
+                "use_regex": False,
+            },
+        ],
+    },
+    "decoder": {
+        "type": "Sequence",
+        "decoders": [
+            {"type": "Replace", "pattern": {"String": "_"}, "content": " "},
+            {"type": "ByteFallback"},
+            {"type": "Fuse"},
+            {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+        ],
+    },
+    "model": {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": "<s>",
+        "vocab": {"a": 0, "b": 1, "<s>": 2, "ab": 3},
+        "merges": [["a", "b"]],
+    },
+}
+TOKENIZER_CONFIG = {
+    "bos_token": "<s>",
+    "eos_token": {"content": "<s>"},
+    "chat_template": [{"name": "default", "template": "{{ messages[0].content }}"}],
+}
+TEMPLATE = """{%- macro say(m) -%}<{{ m.role | upper }}>{{ m.content | trim }}{%- endmacro -%}
+{% for m in messages if m.content %}{{ say(m) }}{% set n = loop.index * 2 %}
+{%- if tools is defined and loop.last %}{{ tools | tojson(indent=2) }}{{ 'x' ~ n }}{% endif %}
+{% endfor %}
+{{ '%05d' % 3 }}{{ '{:>8}'.format('a') }}{{ messages | map(attribute='role') | join }}"""
+PIECES = st.sampled_from(
+    [
+        *("range(99999)", "{% for a in range(99999) %}", "{% endfor %}", "loop(", "say(", "("),
+        *("* 99999999", "** 9999", "| center(99999999)", "| tojson", "~ messages", "messages"),
+        *("{{", "}}", "{%", "%}"),
+    ]
+)
+
+
+def directory(**files: bytes) -> tempfile.TemporaryDirectory[str]:
+    """Write a model directory; names have `__` for a point."""
+    folder = tempfile.TemporaryDirectory()
+    for name, data in files.items():
+        (Path(folder.name) / name.replace("__", ".")).write_bytes(data)
+    return folder
+
+
+def attempt(read, *arguments) -> None:
+    """Call a reader, which may refuse what it reads, but must be done soon."""
+    begin = time.thread_time()
+    with contextlib.suppress(*REFUSED):
+        read(*arguments)
+    assert time.thread_time() - begin < SOON_S
+
+
+def encoded(value) -> bytes:
+    return json.dumps(value).encode()
+
+
+def documents(seed) -> st.SearchStrategy[bytes]:
+    """Make broken forms of a JSON document."""
+    return st.one_of(changed_json(seed).map(encoded), changed_bytes(encoded(seed)))
+
+
+def whole(header: bytes) -> bytes:
+    return struct.pack("<Q", len(header)) + header + bytes(32)
+
+
+@given(st.one_of(documents(HEADER).map(whole), changed_bytes(whole(encoded(HEADER)))))
+def test_safetensors(data):
+    def read(path):
+        file = SafetensorsFile(path)
+        for name in file.names():
+            file.tensor(name).flatten()
+            file.release_through(name)
+
+    with directory(model__safetensors=data) as folder:
+        attempt(read, Path(folder) / "model.safetensors")
+
+
+@given(documents(INDEX))
+def test_index(data):
+    with directory(model__safetensors__index__json=data) as folder:
+        attempt(checkpoint_files, Path(folder))
+
+
+@given(documents(CONFIG), documents(GENERATION))
+def test_configuration(config, generation):
+    def read(path):
+        found = ModelConfig.load(path)
+        assert found.longest_len > 0
+        Rotation.from_config(found.values, 16, min(found.max_model_len, 64))
+
+    with directory(config__json=config, generation_config__json=generation) as folder:
+        attempt(read, Path(folder))
+    with directory(config__json=config, generation_config__json=encoded(GENERATION)) as folder:
+        attempt(read, Path(folder))
+        attempt(sampling_defaults, "auto", Path(folder))
+    with directory(generation_config__json=generation) as folder:
+        attempt(sampling_defaults, "auto", Path(folder))
+
+
+@given(documents(TOKENIZER), documents(TOKENIZER_CONFIG))
+def test_tokenizer(tokenizer, config):
+    def read(path):
+        found = Tokenizer.load(path)
+        ids = found.encode("ab <s> a\n")
+        found.decode(ids)
+        for token in range(4):
+            assert len(found.pieces[token]) < 2**20
+
+    with directory(tokenizer__json=tokenizer) as folder:
+        attempt(read, Path(folder))
+    with directory(tokenizer__json=encoded(TOKENIZER), tokenizer_config__json=config) as folder:
+        attempt(read, Path(folder))
+
+
+@st.composite
+def templates(draw: st.DrawFn) -> str:
+    """Cut pieces out of a template and put others in."""
+    text = TEMPLATE
+    for _ in range(draw(st.integers(1, 4))):
+        begin = draw(st.integers(0, len(text)))
+        end = min(begin + draw(st.integers(0, 12)), len(text))
+        text = text[:begin] + draw(PIECES) + text[end:]
+    return text
+
+
+@given(templates())
+def test_chat_template(source):
+    messages = [{"role": "user", "content": "hello"}, {"role": "tool", "content": None}]
+    attempt(render, source, {"messages": messages, "tools": [{"name": "f"}]})
