@@ -86,6 +86,8 @@ class GrammarBackends:
                 self._chosen[key] = name
                 return replace(spec, backend=name)
             reasons.append(f"{name}: {reason}")
+        if spec.kind == "json_schema" and not spec.strict:
+            return self.choose(replace(spec, kind="json_object", value=""))
         raise _refusal("; ".join(reasons))
 
     def _objection(self, name: str, spec: GrammarSpec | None = None) -> str | None:

@@ -35,6 +35,7 @@ class GrammarSpec:
         backend: Name of the backend that must serve it; None leaves it to the engine.
         max_blanks: Most blanks, tabs and newlines where JSON allows any, 0 to MAX_BLANKS; None
             leaves it to the engine.
+        strict: Without it, a JSON Schema that no backend serves asks for any JSON object.
 
     Raises:
         RequestError: A part is missing, of the wrong type or too large; `field` is "grammar".
@@ -45,6 +46,7 @@ class GrammarSpec:
     after: tuple[tuple[int, ...], ...] = ()
     backend: str | None = None
     max_blanks: int | None = None
+    strict: bool = True
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:

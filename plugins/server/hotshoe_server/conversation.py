@@ -231,8 +231,11 @@ def _with_blanks(tag: GrammarSpec, form: GrammarSpec | None) -> GrammarSpec:
 
 
 def _schema_of(form: GrammarSpec) -> Any:
-    """Return the schema that a form is; None if it is none, or malformed: a backend says so."""
-    if form.kind == "json_object":
+    """Return the schema that a form must keep; None if it has none, or a malformed one.
+
+    A backend says so of the latter.
+    """
+    if form.kind == "json_object" or not form.strict:
         return ANY_OBJECT
     try:
         schema = json.loads(form.value) if form.kind == "json_schema" else None

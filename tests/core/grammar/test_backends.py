@@ -109,3 +109,15 @@ def test_blanks_that_a_specification_leaves_open_are_the_engines(toy) -> None:
     made = GrammarBackends({"toy": lambda: toy}, max_blanks=3)
     assert made.choose(REGEX).max_blanks == 3
     assert made.choose(replace(REGEX, max_blanks=0)).max_blanks == 0
+
+
+def test_a_schema_that_need_not_be_kept_may_become_any_object(toy) -> None:
+    toy.refusal = lambda spec: None if spec.kind == "json_object" else "no schemas here"
+    made, spec = backends(toy=toy), GrammarSpec.json_schema({"type": "object"}, [[1]])
+    with pytest.raises(RequestError, match="no schemas here"):
+        made.choose(spec)
+    for _ in range(2):
+        found = made.choose(replace(spec, strict=False))
+        assert (found.kind, found.value, found.after) == ("json_object", "", ((1,),))
+    toy.refusal = lambda spec: None
+    assert backends(toy=toy).choose(replace(spec, strict=False)).kind == "json_schema"

@@ -88,7 +88,8 @@ class JsonSchema(Schema):
         """Return the engine's form; a format without a schema is any JSON object."""
         if self.schema_ is None:
             return GrammarSpec.json_object(after)
-        return GrammarSpec.json_schema(self.schema_, after)
+        spec = GrammarSpec.json_schema(self.schema_, after)
+        return spec if self.strict is not False else replace(spec, strict=False)
 
 
 class JsonSchemaFormat(Schema):

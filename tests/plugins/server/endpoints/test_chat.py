@@ -249,6 +249,13 @@ def test_a_response_format_becomes_a_grammar(http, engine) -> None:
     assert third is None
 
 
+def test_a_schema_is_strict_unless_told_otherwise(http, engine) -> None:
+    for strict in ({}, {"strict": True}, {"strict": False}):
+        form = {"name": "x", "schema": {"type": "object", "not": {}}, **strict}
+        http.post(PATH, messages=ASK, response_format={"type": "json_schema", "json_schema": form})
+    assert [r.params.grammar.strict for r in engine.requests] == [True, True, False]
+
+
 @pytest.mark.parametrize(
     ("parser", "form", "kind"),
     [
