@@ -164,7 +164,8 @@ def test_room_is_what_the_tighter_limit_leaves(model_dir: Path, plugins) -> None
         add(engine, "c", length=9)
     add(engine, "c", length=8)
     assert engine.room() == 0
-    assert core(model_dir, plugins).room() == math.inf
+    unbounded = {"max_num_queued_reqs": None, "max_queued_tokens": None}
+    assert core(model_dir, plugins, **unbounded).room() == math.inf
 
 
 def test_while_paused_no_row_is_free(model_dir: Path, plugins) -> None:
