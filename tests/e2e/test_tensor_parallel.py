@@ -92,6 +92,15 @@ def test_tokens_are_those_of_one_process(model_dir: Path) -> None:
     assert running(pids) == []
 
 
+def test_drafts_change_no_token_of_several_ranks(model_dir: Path) -> None:
+    drafts = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2}
+    with open_dummy(model_dir, 1, **BUSY) as llm:
+        expected = answers(llm)
+    with open_dummy(model_dir, 2, **BUSY, speculative_config=drafts) as llm:
+        assert answers(llm) == expected
+        assert 0 < llm.stats().num_accepted_tokens < llm.stats().num_draft_tokens
+
+
 def test_the_demo_model_answers_alike() -> None:
     chats = [
         [{"role": "user", "content": "What is 17 + 25?"}],
