@@ -47,7 +47,7 @@ from hotshoe.types import (
     SamplingParams,
     TokenLogprobs,
 )
-from hotshoe_server.vllm_flags import FLAGS, SAME, SHORT
+from hotshoe_server.vllm_flags import FLAGS, SAME, SHORT, VALUES
 
 ROOT = Path(__file__).resolve().parent.parent
 #: What argparse calls the arguments of no group of ours.
@@ -223,6 +223,8 @@ def from_vllm_page() -> str:
     lines += ["## The same", "", *textwrap.wrap(same, 100, break_on_hyphens=False)]
     short = ", ".join(f"`{name}` for `{long}`" for name, long in SHORT.items())
     lines += ["", "## Short forms", "", *textwrap.wrap(f"{short}.", 100, break_on_hyphens=False)]
+    named = [f"`{f} {old}` is `{f} {new}`" for f, n in VALUES.items() for old, new in n.items()]
+    lines += ["", *textwrap.wrap(f"{', '.join(named)}.", 100, break_on_hyphens=False)]
     for effect, title, column in VLLM_EFFECTS:
         lines += ["", f"## {title}", "", f"| flag | {column} |", "|---|---|"]
         for flag in sorted((f for f in FLAGS if f.effect == effect), key=lambda f: f.name):

@@ -7,6 +7,7 @@ made from the table. Flags that have the same name and meaning here are in SAME 
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -183,6 +184,11 @@ SAME: tuple[str, ...] = (
     *("--skip-tokenizer-init", "--speculative-config", "--ssl-certfile", "--ssl-keyfile"),
     *("--tensor-parallel-size", "--tokenizer", "--tool-call-parser"),
 )
+#: Values that have another name here.
+VALUES: Mapping[str, Mapping[str, str]] = {
+    "--tool-call-parser": {"openai": "harmony", "qwen3_coder": "qwen3_xml"},
+    "--reasoning-parser": {"openai_gptoss": "harmony"},
+}
 _BY_NAME = {flag.name: flag for flag in FLAGS}
 
 
@@ -204,7 +210,10 @@ def rewrite(words: Sequence[str], say: Callable[[str], None]) -> list[str]:
         name, equals, value = _long(word)
         flag, off = _find(name)
         if flag is None:
-            found.append(name + equals + value)
+            names = VALUES.get(name, {})
+            found.append(name + equals + names.get(value, value))
+            if names and not equals:
+                found += [names.get(word, word) for word in itertools.islice(rest, 1)]
             continue
         if flag.takes and not equals:
             value = _value(flag, rest)

@@ -191,6 +191,7 @@ def test_what_generates_and_nothing_else_asks_for_room(http, engine) -> None:
     assert {e.path for e in ENDPOINTS if e.generates} == {
         *("/v1/completions", "/v1/chat/completions", "/v1/responses", "/inference/v1/generate"),
         "/v1/embeddings",
+        "/invocations",
     }
     assert http.post("/tokenize", prompt="x").status_code == 200
     assert http.get("/v1/models").status_code == 200
@@ -204,7 +205,7 @@ def test_other_media_types(http, kind: str) -> None:
 
 def test_no_body_is_an_empty_object(http) -> None:
     response = http("POST", "/v1/completions")
-    assert response.json()["error"]["message"] == "missing parameter: prompt"
+    assert response.json()["error"]["message"] == "give prompt or prompt_embeds"
 
 
 def test_unforeseen_failures_tell_nothing(http, engine, caplog) -> None:

@@ -5,7 +5,7 @@ import pytest
 from hotshoe.cli.parser import Parser
 from hotshoe.errors import ConfigError
 from hotshoe_server.command import Serve
-from hotshoe_server.vllm_flags import FLAGS, SAME, SHORT, VALUE, rewrite
+from hotshoe_server.vllm_flags import FLAGS, SAME, SHORT, VALUE, VALUES, rewrite
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +28,10 @@ def parser() -> Parser:
         (["m", "--rope-theta", "1e6"], ["m", "--hf-overrides", "rope_theta=1e6"]),
         (["--disable-frontend-multiprocessing"], ["--no-engine-process"]),
         (["--no-enable-lora"], []),
+        (["--tool-call-parser", "qwen3_coder"], ["--tool-call-parser", "qwen3_xml"]),
+        (["--reasoning-parser=openai_gptoss"], ["--reasoning-parser=harmony"]),
+        (["--tool-call-parser", "hermes"], ["--tool-call-parser", "hermes"]),
+        (["--tool-call-parser"], ["--tool-call-parser"]),
         (["--no-enable-prefix-caching"], ["--no-enable-prefix-caching"]),
         (["m", "--", "--model"], ["m", "--", "--model"]),
     ],
@@ -99,3 +103,13 @@ def test_a_whole_command_line(parser: Parser, caplog) -> None:
     assert found.served_model_name == ["a", "b"]
     assert found.platform_options == {"memory_fraction": 0.8}
     assert sum("has no effect here" in message for message in caplog.messages) == 3
+
+
+def test_parsers_of_another_name_are_here(plugins) -> None:
+    for flag, hook in (
+        ("--tool-call-parser", "hotshoe_tool_parsers"),
+        ("--reasoning-parser", "hotshoe_reasoning_parsers"),
+    ):
+        known = plugins.mapping(hook)
+        for other, name in VALUES[flag].items():
+            assert name in known and other not in known

@@ -6,6 +6,7 @@ from hotshoe_server.endpoints import (
     chat,
     completions,
     embeddings,
+    invocations,
     responses,
     tokens,
 )
@@ -13,6 +14,7 @@ from hotshoe_server.endpoints import (
 ENDPOINTS = [
     *chat.ENDPOINTS,
     *completions.ENDPOINTS,
+    *invocations.ENDPOINTS,
     *embeddings.ENDPOINTS,
     *responses.ENDPOINTS,
     *tokens.ENDPOINTS,
