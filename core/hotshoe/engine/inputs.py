@@ -149,7 +149,7 @@ class InputProcessor:
         """
         tokenizer = self._require_tokenizer()
         text = tokenizer.apply_chat_template(messages, tools=tools, **options)
-        return TokensPrompt(tokenizer.encode(text, add_special_tokens=False))
+        return TokensPrompt(self._encode(text, add_special_tokens=False))
 
     def _pooled(self, params: PoolingParams) -> Pooling:
         if "embed" not in self._tasks or self._pooling is None:
@@ -187,7 +187,7 @@ class InputProcessor:
         if isinstance(prompt, str):
             prompt = TextPrompt(prompt)
         if isinstance(prompt, TextPrompt):
-            ids = self._require_tokenizer().encode(prompt.text, add_special_tokens=True)
+            ids = self._encode(prompt.text, add_special_tokens=True)
             return prompt.text, self._bounded(ids, room), prompt.cache_salt
         if isinstance(prompt, TokensPrompt):
             return None, self._bounded(_integers(prompt.token_ids), room), prompt.cache_salt
@@ -196,6 +196,17 @@ class InputProcessor:
             f"not {type(prompt).__name__}",
             "prompt",
         )
+
+    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        tokenizer, limit = self._require_tokenizer(), self._config.max_model_len
+        assert limit is not None
+        if tokenizer.exceeds(text, limit):
+            raise RequestError(
+                f"the prompt has {len(text)} characters, clearly more than max_model_len, {limit}, "
+                "tokens; shorten it",
+                "prompt",
+            )
+        return tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
     def _bounded(self, ids: list[int], room: bool) -> list[int]:
         if not ids:

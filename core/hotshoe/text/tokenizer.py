@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,8 @@ OTHER_FILES = ("*.json", "*.model", "*.tiktoken", "*.txt", "*.jinja")
 TRIAL = "a b\n\U0010fffd"
 #: The longest tokenizer.json and the longest template that are read.
 MAX_TOKENIZER_BYTES, MAX_TEMPLATE_BYTES = 256 * MIB, 1 * MIB
+#: By how many tokens the end of a piece of text may differ from the same place in the whole.
+_SEAM_TOKENS = 64
 _NAMED_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
@@ -98,17 +101,58 @@ class Tokenizer:
         Raises:
             RequestError: The text is not Unicode: it holds half a surrogate pair.
         """
+        ids: list[int] = self._encoding(text, add_special_tokens).ids
+        return ids
+
+    def exceeds(self, text: str, max_tokens: int) -> bool:
+        """Return whether a text has clearly more tokens, without tokenizing all of a huge one.
+
+        A text of few characters per token is left to `encode`. A longer one is looked at from its
+        beginning, so that dense text is found out early and memory stays bounded.
+
+        Raises:
+            RequestError: As for `encode`.
+        """
+        if len(text) > max_tokens * self._longest_token_chars:
+            return True
+        size, most = 2 * max_tokens, max_tokens + max_tokens // 4 + _SEAM_TOKENS
+        while 2 * size < len(text):
+            if len(self._encoding(text[:size], False)) > most:
+                return True
+            size *= 2
+        return False
+
+    @cached_property
+    def _longest_token_chars(self) -> int:
+        vocabulary: Mapping[str, int] = self._backend.get_vocab(with_added_tokens=True)
+        return max(map(len, vocabulary), default=1)
+
+    def _encoding(self, text: str, add_special_tokens: bool) -> tokenizers.Encoding:
+        """Tokenize by the call for batches, which alone lets other threads run meanwhile.
+
+        Raises:
+            RequestError: The text is not Unicode, or the library gives up on it.
+        """
         try:
-            ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+            [found] = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         except TypeError as error:
             raise RequestError(
                 "the text is not valid Unicode: it holds an unpaired surrogate", "prompt"
             ) from error
-        return ids
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # the library's panics are no Exception
+            raise RequestError(
+                f"the tokenizer cannot take this text of {len(text)} characters; change it",
+                "prompt",
+            ) from error
+        return found
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Return the text of a whole sequence."""
-        text: str = self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
+        text: str = self._backend.decode_batch(
+            [token_ids], skip_special_tokens=skip_special_tokens
+        )[0]
         return text
 
     def apply_chat_template(

@@ -14,10 +14,12 @@ from starlette.types import Receive, Scope
 from hotshoe_server.errors import ApiError, from_validation
 from hotshoe_server.guard import CALLER, Caller
 from hotshoe_server.state import ServerState
-from hotshoe_server.validation import Body, validated
+from hotshoe_server.validation import Body, check_counts, validated
 
 #: Ids that clients may give their requests.
 ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+#: What is read at once; a longer body is counted first, and both in a thread.
+SMALL_BODY_BYTES = 2**16
 
 
 class Call(Request):
@@ -73,13 +75,21 @@ class Call(Request):
             # Web pages may send other types anywhere without asking; so this one is insisted on.
             raise ApiError("unsupported_media_type")
         body = body or b"{}"
-        try:
-            found = validated(model, body)
-        except ValidationError as error:
-            raise from_validation(error, body) from None
+        if len(body) > SMALL_BODY_BYTES:
+            found = await asyncio.to_thread(self._validated, model, body)
+        else:
+            found = self._validated(model, body)
         self.body_read = found
         self.id = getattr(found, "request_id", None) or self.id
         return found
+
+    def _validated(self, model: type[Body], body: bytes) -> Body:
+        if len(body) > SMALL_BODY_BYTES:
+            check_counts(body, self.server.client.info.max_model_len)
+        try:
+            return validated(model, body)
+        except ValidationError as error:
+            raise from_validation(error, body) from None
 
     async def _read_bounded(self, limit: int) -> bytes:
         """Read what comes, and stop where the limit is passed; announced lengths count first."""

@@ -21,9 +21,12 @@ import numpy as np
 from hotshoe.errors import RequestError
 from hotshoe.text.tokenizer import Tokenizer
 from hotshoe.types import EmbedsPrompt, TokensPrompt
+from hotshoe_server.errors import ApiError
 
 T = TypeVar("T")
 NUM_THREADS = 2
+#: How much longer than the context a text may be: of some only the end is kept, or the count asked.
+TEXT_FACTOR = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +58,19 @@ class Renderer:
     Args:
         tokenizer: None when the engine works on token ids only; then text is refused.
         defaults: Variables of the template for what requests leave open.
+        max_model_len: The longest sequence. Text of more than `TEXT_FACTOR` times as many tokens is
+            refused before it is tokenized; default: none is.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer | None, defaults: Mapping[str, Any] = MappingProxyType({})
+        self,
+        tokenizer: Tokenizer | None,
+        defaults: Mapping[str, Any] = MappingProxyType({}),
+        max_model_len: int | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._defaults = dict(defaults)
+        self._max_model_len = max_model_len
         self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="hotshoe-render")
 
     @property
@@ -129,6 +138,10 @@ class Renderer:
         """Stop the threads; what is being rendered is dropped."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
+    async def run(self, function: Callable[[], T]) -> T:
+        """Call a function in a thread."""
+        return await self._in_thread(function)
+
     async def _in_thread(self, function: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, function)
 
@@ -141,9 +154,17 @@ class Renderer:
     ) -> Rendered:
         options = self._defaults | dict(variables)
         text = self.tokenizer.apply_chat_template(messages, tools=tools, **options)
-        return self._encode(text, add_special_tokens)
+        return self._encode(text, add_special_tokens, "messages")
 
-    def _encode(self, text: str, add_special_tokens: bool) -> Rendered:
+    def _encode(self, text: str, add_special_tokens: bool, field: str = "prompt") -> Rendered:
+        limit = self._max_model_len
+        if limit is not None and self.tokenizer.exceeds(text, TEXT_FACTOR * limit):
+            raise ApiError(
+                "context_length_exceeded",
+                f"this model's maximum context length is {limit} tokens, but the prompt has "
+                f"{len(text)} characters, clearly more; shorten it",
+                field,
+            )
         return Rendered(self.tokenizer.encode(text, add_special_tokens=add_special_tokens), text)
 
 

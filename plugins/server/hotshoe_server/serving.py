@@ -326,7 +326,7 @@ def make_state(
     return ServerState(
         config,
         client,
-        Renderer(client.tokenizer, config.default_chat_template_kwargs),
+        Renderer(client.tokenizer, config.default_chat_template_kwargs, client.info.max_model_len),
         config.served_model_name or [model_name(client.config.model)],
         ResponseStore(config.response_store_bytes) if shared is None else RemoteStore(shared.store),
         choose_format(plugins, "tool", config.tool_call_parser, templates),

@@ -2,20 +2,58 @@
 
 Null means "not given" for every field, known or not. A field that takes null says so itself; where
 validation stumbles over another null, that null is left out and the body read again.
+
+Values of a long body are counted before any of them is built: millions of small ones cost seconds
+and gigabytes.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json, to_json
 
+from hotshoe.errors import RequestError
+
 Body = TypeVar("Body", bound=BaseModel)
 Place = tuple[int | str, ...]
+#: The rest of a string behind its opening quotation mark.
+_STRING = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+#: Of one body: the most keys of objects, objects and lists, and entries of either, without those
+#: that a long context adds.
+MAX_KEYS, MAX_CONTAINERS, MAX_ENTRIES = 2**14, 2**16, 2**18
 #: How many different fields may be null that do not take it.
 MAX_NULLS = 32
+
+
+def check_counts(body: bytes, max_model_len: int) -> None:
+    """Refuse a body of more values than requests for such a context can have.
+
+    Raises:
+        RequestError: There are too many.
+    """
+    limits = {
+        b":": ("keys of objects", MAX_KEYS + min(max_model_len // 2, 3 * MAX_KEYS)),
+        b"[": ("lists", MAX_CONTAINERS),
+        b"{": ("objects", MAX_CONTAINERS),
+        b",": ("entries of lists and objects", MAX_ENTRIES + 4 * max_model_len),
+    }
+    counts = dict.fromkeys(limits, 0)
+    at = 0
+    while at < len(body):
+        quote = body.find(b'"', at)
+        end = len(body) if quote < 0 else quote
+        for mark, (name, limit) in limits.items():
+            counts[mark] += body.count(mark, at, end)
+            if counts[mark] > limit:
+                raise RequestError(f"the body has more than {limit} {name}; send fewer")
+        string = _STRING.match(body, end + 1)
+        if string is None:  # the end, or no JSON, as validation says
+            return
+        at = string.end()
 
 
 def validated(model: type[Body], body: bytes) -> Body:

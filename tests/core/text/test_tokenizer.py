@@ -1,5 +1,6 @@
 """Tokenizers as read from model directories."""
 
+import copy
 import json
 import subprocess
 import sys
@@ -111,6 +112,49 @@ def test_ids_and_text_as_in_transformers(make_directory, kind):
 def test_text_that_is_not_unicode_is_refused(byte_level_tokenizer):
     with pytest.raises(RequestError, match="surrogate"):
         byte_level_tokenizer.encode("a\ud800b")
+
+
+def test_a_text_that_is_clearly_too_long_is_found_without_tokenizing_it_all(byte_level_tokenizer):
+    class Counting:
+        """The library's tokenizer, noting how much it is given."""
+
+        def __init__(self, backend):
+            self.backend, self.num_chars = backend, 0
+
+        def encode_batch_fast(self, texts, **options):
+            self.num_chars += sum(map(len, texts))
+            return self.backend.encode_batch_fast(texts, **options)
+
+        def __getattr__(self, name):
+            return getattr(self.backend, name)
+
+    tokenizer = copy.copy(byte_level_tokenizer)
+    tokenizer._backend = counting = Counting(byte_level_tokenizer._backend)
+    dense = "a b " * 250_000
+    assert tokenizer.exceeds(dense, 1000) and counting.num_chars <= 2000
+    longest = max(map(len, tokenizer._backend.get_vocab()))
+    counting.num_chars = 0
+    assert tokenizer.exceeds("x" * (1000 * longest + 1), 1000) and counting.num_chars == 0
+
+
+@pytest.mark.parametrize("text", ["", "a b " * 500, "the " * 2000])
+def test_no_text_that_fits_is_found_too_long(byte_level_tokenizer, text):
+    count = len(byte_level_tokenizer.encode(text, add_special_tokens=False))
+    assert not byte_level_tokenizer.exceeds(text, max(count, 1))
+
+
+def test_a_panic_of_the_library_is_the_texts_fault(byte_level_tokenizer):
+    class PanicException(BaseException):
+        """As the library raises it."""
+
+    class Panicking:
+        def encode_batch_fast(self, texts, **options):
+            raise PanicException("attempt to subtract with overflow")
+
+    tokenizer = copy.copy(byte_level_tokenizer)
+    tokenizer._backend = Panicking()
+    with pytest.raises(RequestError, match="cannot take this text of 3 characters"):
+        tokenizer.encode("abc")
 
 
 def test_stored_truncation_and_padding_are_ignored(make_directory):

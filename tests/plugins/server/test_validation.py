@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from hotshoe.errors import RequestError
 from hotshoe_server.endpoints import ENDPOINTS
 from hotshoe_server.errors import from_validation
 from hotshoe_server.route import body_type
 from hotshoe_server.schemas.chat import ChatRequest
-from hotshoe_server.validation import find_place, validated
+from hotshoe_server.validation import check_counts, find_place, validated
 
 ASK = {"messages": [{"role": "user", "content": "x"}]}
 BODIES = {body for e in ENDPOINTS if (body := body_type(e)) is not None}
@@ -110,3 +111,28 @@ def test_places_within_a_part(part: dict, place: str) -> None:
 def test_readings_of_a_location(location, missing: bool, place) -> None:
     body = {"messages": [{"role": "user", "content": [PART]}]}
     assert find_place(location, body, missing) == place
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" + b"[]," * 70_000 + b"1]",
+        b"[" + b"{}," * 70_000 + b"1]",
+        b"{" + b'"k":1,' * 20_000 + b'"k":1}',
+        b"[" + b"1," * 300_000 + b"1]",
+    ],
+    ids=["lists", "objects", "keys", "numbers"],
+)
+def test_values_of_a_body_are_counted(body: bytes) -> None:
+    with pytest.raises(RequestError, match="the body has more than"):
+        check_counts(body, max_model_len=512)
+
+
+def test_only_values_are_counted() -> None:
+    check_counts(json.dumps({"prompt": '[{,:"\\' * 400_000}).encode(), max_model_len=512)
+    check_counts(b"[" + b"1," * 300_000 + b"1]", max_model_len=131_072)
+
+
+@pytest.mark.parametrize("body", [b'{"a', b'"', b"", b'{"a":"b\\"', b"]", b'""""'])
+def test_counting_leaves_what_is_no_json_to_validation(body: bytes) -> None:
+    check_counts(body, max_model_len=512)

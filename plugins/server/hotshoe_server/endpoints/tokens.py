@@ -53,7 +53,9 @@ async def tokenize(call: Call, body: TokenizeRequest) -> TokenizeAnswer:
     answer = TokenizeAnswer(len(ids), server.client.info.max_model_len, ids)
     if body.return_token_strs:
         tokenizer = server.renderer.tokenizer
-        answer.token_strs = [token_text(tokenizer, token_id) for token_id in ids]
+        answer.token_strs = await server.renderer.run(
+            lambda: [token_text(tokenizer, token_id) for token_id in ids]
+        )
     return answer
 
 

@@ -1,0 +1,75 @@
+"""One request of many megabytes leaves the server answering everybody else, and lean."""
+
+import json
+import threading
+import time
+from pathlib import Path
+
+import httpx
+
+#: Of the 16 MB that a body may have.
+SIZE = 6_000_000
+CHAT = b'{"messages":[{"role":"user","content":"hi"}]'
+
+
+def message_of(kind: str) -> tuple[str, bytes]:
+    """Return a path and a hostile body."""
+    text = json.dumps("ab c d ef " * (SIZE // 10)).encode()
+    many = {
+        "lists": ("/v1/completions", b'{"prompt":[' + b"[]," * (SIZE // 3) + b"[]]}"),
+        "keys": ("/v1/completions", b'{"prompt":"a"' + b',"k":1' * (SIZE // 6) + b"}"),
+        "messages": (
+            "/v1/chat/completions",
+            b'{"messages":[' + b",".join([b'{"role":"user","content":"a"}'] * 65536) + b"]}",
+        ),
+        "properties": (
+            "/v1/chat/completions",
+            CHAT
+            + b',"tools":[{"type":"function","function":{"name":"f","parameters":{"properties":{'
+            + b",".join(b'"p%d":{}' % n for n in range(SIZE // 12))
+            + b"}}}}]}",
+        ),
+        "text": ("/v1/completions", b'{"prompt":' + text + b"}"),
+        "tokenize": ("/tokenize", b'{"prompt":' + text + b',"return_token_strs":true}'),
+        "chat": (
+            "/v1/chat/completions",
+            b'{"messages":[{"role":"user","content":' + text + b"}]}",
+        ),
+    }
+    return many[kind]
+
+
+KINDS = ("text", "tokenize", "chat", "lists", "keys", "messages", "properties")
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the most memory that a process has had."""
+    status = Path(f"/proc/{pid}/status").read_text().splitlines()
+    [line] = [line for line in status if line.startswith("VmHWM")]
+    return int(line.split()[1]) * 1024
+
+
+def test_a_hostile_request_freezes_nobody(run_server) -> None:
+    server = run_server("demo")
+    before = resident_bytes(server.process.pid)
+    longest: dict[str, float] = {}
+    for kind in KINDS:
+        path, body = message_of(kind)
+        answers: list[httpx.Response] = []
+
+        def send(path: str = path, body: bytes = body, answers: list = answers) -> None:
+            headers = {"content-type": "application/json"}
+            answers.append(httpx.post(server.url + path, content=body, headers=headers, timeout=60))
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        while thread.is_alive():
+            begin = time.monotonic()
+            assert server.get("/live").status_code == 200
+            longest[kind] = max(longest.get(kind, 0), time.monotonic() - begin)
+            time.sleep(0.01)
+        [answer] = answers
+        assert answer.status_code == 400, (kind, answer.text)
+    # Each of them took seconds once; the margin is for machines that do other things, too.
+    assert max(longest.values()) < 1.0, longest
+    assert resident_bytes(server.process.pid) - before < 400 * 2**20
