@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from hotshoe.config import DTYPES, EngineConfig
 from hotshoe.engine.places import find_model, find_tokenizer
-from hotshoe.errors import ConfigError
+from hotshoe.errors import ConfigError, PluginError
 from hotshoe.executor import Worker
 from hotshoe.lazy import resolve_lazy
 from hotshoe.models import ModelConfig
@@ -18,7 +18,7 @@ from hotshoe.models.generation import sampling_defaults
 from hotshoe.models.pooling import read_pooling
 from hotshoe.models.source import FoundModel
 from hotshoe.platform import Change, Platform
-from hotshoe.plugins import PluginManager
+from hotshoe.plugins import HOOK_API, PluginManager
 from hotshoe.plugins.manager import blaming_plugin
 from hotshoe.plugins.platforms import blaming, candidates_of, choose_platform, facts_of
 from hotshoe.slots import Rendezvous, Selector, all_slots
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from hotshoe.layers import BuildContext
     from hotshoe.models.base import Model, ModelBuilder
 
+PLATFORMS = "hotshoe_platforms"
+#: The hook version since which a worker takes drafts and returns lists of tokens.
+WORKER_API = 2
 DEFAULT_BLOCK_SIZE = 16
 DEFAULT_TOKEN_BUDGET = 2048
 
@@ -58,7 +61,8 @@ class EngineSetup:
         """Make the worker: the platform's own, else core's, in processes of its own if it is many.
 
         Raises:
-            PluginError: No plugin knows the architecture or the quantisation method.
+            PluginError: No plugin knows the architecture or the quantisation method; or the
+                platform's own worker answers steps as hook API 1 had it.
         """
         if self.config.tensor_parallel_size > 1:
             from hotshoe.engine.ranks import ParallelWorker
@@ -74,6 +78,14 @@ class EngineSetup:
             own = self.platform.create_worker(self.config)
             if not isinstance(own, Worker | None):
                 raise TypeError(f"create_worker() returned {type(own).__name__}, not a Worker")
+        if own is not None and self.platform.name in self.plugins.mapping(PLATFORMS):
+            owner = self.plugins.owner(PLATFORMS, self.platform.name)
+            if (owner.hook_api or HOOK_API) < WORKER_API:
+                raise PluginError(
+                    f"plugin {owner.name} ({owner.distribution} {owner.version}) brings a worker "
+                    f"built for hook API {owner.hook_api}; since {WORKER_API}, a step yields lists "
+                    "of tokens (StepResult.tokens): use a newer version of it"
+                )
         return own or self.torch_worker()
 
     def torch_worker(self, rendezvous: Rendezvous | None = None) -> Any:

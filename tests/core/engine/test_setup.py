@@ -1,5 +1,6 @@
 """The bootstrap: what it decides for the user, and what it refuses."""
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -173,3 +174,19 @@ def test_a_platform_that_answers_with_something_else_is_named(
     monkeypatch.setattr(Opinionated, method, lambda self, *arguments: result)
     with pytest.raises(PlatformError, match=f"platform opinionated is defective: {cause}"):
         prepare(EngineConfig(model="tiny"), installed).create_worker()
+
+
+def test_a_worker_that_answers_as_hook_api_1_had_it_is_refused(model_dir: Path) -> None:
+    class Old:
+        HOTSHOE_HOOK_API = 1
+
+        @hookimpl
+        def hotshoe_platforms(self) -> dict[str, object]:
+            return {"null": NullPlatform}
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        plugins = PluginManager([EntryPoint("old", "old-platform", "3", Old)])
+        setup = prepare(EngineConfig(model=str(model_dir), platform="null"), plugins)
+    with pytest.raises(PluginError, match=r"plugin old \(old-platform 3\) .* hook API 1; since 2"):
+        setup.create_worker()
