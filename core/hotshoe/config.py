@@ -66,6 +66,9 @@ class EngineConfig:
     load_format: str = option(
         "safetensors", "where weights come from", choices=("safetensors", "dummy")
     )
+    check_weights: bool = option(
+        False, "refuse files whose weights hold NaN or infinity, by the weight's name"
+    )
     hf_overrides: dict[str, Any] = option({}, "entries that replace those of config.json")
     max_model_len: int | None = option(
         None, "longest sequence, prompt and output; default: the model's", low=2, high=2**24

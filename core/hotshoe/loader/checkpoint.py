@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from hotshoe.errors import CheckpointError, EngineError, HotshoeError
 from hotshoe.layers import WeightTable
 from hotshoe.loader.files import checkpoint_files
 from hotshoe.loader.sources import Dummy, Files, TensorSource
+
+#: Values that are looked at together.
+CHUNK = 2**22
 
 
 def load_weights(
@@ -19,6 +23,7 @@ def load_weights(
     dtype: torch.dtype,
     seed: int,
     device: str = "cpu",
+    check_finite: bool = False,
 ) -> None:
     """Fill the table.
 
@@ -29,14 +34,16 @@ def load_weights(
         dtype: Type of dummy weights.
         seed: Seed of dummy weights.
         device: Where dummy weights are made.
+        check_finite: Look for NaN and infinity in every weight of a file.
 
     Raises:
-        CheckpointError: Missing files or tensors, unexpected tensors, wrong shapes, pickles only.
+        CheckpointError: Missing files or tensors, unexpected tensors, wrong shapes, pickles only;
+            NaN or infinity.
     """
     if load_format == "dummy":
         feed(table, Dummy(table.expected, dtype, seed, device))
     else:
-        feed(table, Files(checkpoint_files(path)))
+        feed(table, Files(checkpoint_files(path)), check_finite)
     table.check_complete()
 
 
@@ -63,11 +70,30 @@ def update_weights(table: WeightTable, source: TensorSource) -> None:
         raise EngineError(f"weights were replaced in part: {error}") from error
 
 
-def feed(table: WeightTable, source: TensorSource) -> None:
-    """Hand over all tensors that the table wants, letting go of each as it was taken."""
+def feed(table: WeightTable, source: TensorSource, check_finite: bool = False) -> None:
+    """Hand over all tensors that the table wants, letting go of each as it was taken.
+
+    Raises:
+        CheckpointError: One does not fit, or holds NaN or infinity where that is to be checked.
+    """
     for known, name in _wanted(table, source).items():
-        table.feed(known, source.tensor(name))
+        tensor = source.tensor(name)
+        if check_finite and not is_finite(tensor):
+            raise CheckpointError(f"{name} holds NaN or infinity; fetch or export it again")
+        table.feed(known, tensor)
         source.taken(name)
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Tell whether no value is NaN or infinite, with memory for a few of them at a time."""
+    if not tensor.is_floating_point() or tensor.numel() == 0:
+        return True
+    for part in torch.split(tensor.reshape(-1), CHUNK):
+        values = part.float() if part.dtype.itemsize == 1 else part
+        low, high = values.aminmax()  # which NaN reaches
+        if not (low.isfinite() and high.isfinite()):
+            return False
+    return True
 
 
 def _wanted(table: WeightTable, source: TensorSource) -> dict[str, str]:

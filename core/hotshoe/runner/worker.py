@@ -126,6 +126,7 @@ class TorchWorker:
                 ctx.torch_dtype,
                 config.seed,
                 ctx.device,
+                config.check_weights,
             )
             weight_bytes = sum(nbytes() for nbytes in ctx.weight_bytes)
             gc.collect()

@@ -41,6 +41,7 @@ SAMPLES = {
     "dtype": (["--dtype", "bfloat16"], "bfloat16"),
     "quantization": (["--quantization", "int8"], "int8"),
     "load_format": (["--load-format", "dummy"], "dummy"),
+    "check_weights": (["--check-weights"], True),
     "hf_overrides": (
         ["--hf-overrides.rope_scaling.factor", "2", "--hf-overrides", '{"a": 1}'],
         {"rope_scaling": {"factor": 2}, "a": 1},

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from hotshoe.errors import CheckpointError
 from hotshoe.layers.weights import WeightTable
-from hotshoe.loader import load_weights
+from hotshoe.loader import checkpoint, load_weights
 from hotshoe.loader.files import checkpoint_files
 
 
@@ -123,3 +123,32 @@ def test_more_shards_than_any_checkpoint_has_are_refused(tmp_path: Path) -> None
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(CheckpointError, match="names 10001 files; at most 10000"):
         checkpoint_files(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_not_finite_are_named_where_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, bad: float
+) -> None:
+    monkeypatch.setattr(checkpoint, "CHUNK", 4)  # the bad one lies in the last of several
+    values = torch.ones(3, 3)
+    save_file({"a": values, "b": values.to(dtype, copy=True)}, tmp_path / "model.safetensors")
+    shapes = {"a": (3, 3), "b": (3, 3)}
+    args = (tmp_path, "safetensors", torch.float32, 3, "cpu")
+    load_weights(Collector(**shapes).table, *args, check_finite=True)
+    values[2, 2] = bad
+    broken = values.to(dtype)
+    save_file({"a": torch.ones(3, 3), "b": broken}, tmp_path / "model.safetensors")
+    load_weights(Collector(**shapes).table, *args)
+    with pytest.raises(CheckpointError, match="b holds NaN or infinity"):
+        load_weights(Collector(**shapes).table, *args, check_finite=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.float8_e4m3fn])
+def test_every_float_can_be_looked_at(dtype: torch.dtype) -> None:
+    values = torch.ones(5, 3)
+    assert checkpoint.is_finite(values.to(dtype))
+    assert checkpoint.is_finite(torch.empty(0, 3, dtype=dtype))
+    values[0, 1] = float("nan")
+    assert not checkpoint.is_finite(values.to(dtype))
+    assert checkpoint.is_finite(torch.ones(3, dtype=torch.int8))
