@@ -76,6 +76,7 @@ SAMPLES = {
         {"method": "ngram", "num_speculative_tokens": 2},
     ),
     "structured_output_backend": (["--structured-output-backend", "xgrammar"], "xgrammar"),
+    "structured_output_max_blanks": (["--structured-output-max-blanks", "2"], 2),
     "structured_output_cache_bytes": (["--structured-output-cache-bytes", "9"], 9),
     "structured_output_timeout_s": (["--structured-output-timeout-s", "2"], 2.0),
     "max_num_queued_reqs": (["--max-num-queued-reqs", "9"], 9),
