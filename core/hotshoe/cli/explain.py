@@ -1,6 +1,7 @@
 """`hotshoe explain`: which implementation would serve every slot of a model here, and why.
 
-Reads the model's configuration, never its weights. `--device-facts` asks about another device.
+Reads the model's configuration and the headers of its weights' files. `--device-facts` asks about
+another device.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,10 @@ from hotshoe.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from hotshoe.engine.explain import Explanation
+    from hotshoe.engine.fates import WeightFate
     from hotshoe.slots import Decision
+
+WEIGHTS_HEADER = ("tensor", "alike", "shape", "held by", "part", "kept as")
 
 
 class Explain:
@@ -38,6 +42,9 @@ class Explain:
             help="answer for another device: a JSON file, or the name of a target that the "
             "platform declares",
         )
+        parser.add_argument(
+            "--weights", action="store_true", help="list every tensor of the checkpoint"
+        )
         add_engine_flags(parser)
 
     def run(self, args: Namespace) -> int:
@@ -49,6 +56,10 @@ class Explain:
         if args.device_facts is not None:
             recorded = read_facts(args.device_facts, lambda: declared_targets(config, plugins))
         explanation = explain(config, plugins, recorded)
+        if not args.weights:
+            from hotshoe.engine.fates import summary
+
+            explanation = replace(explanation, weights=tuple(summary(explanation.weights)))
         print(json.dumps(as_json(explanation)) if args.json else as_text(explanation))
         return 0
 
@@ -123,6 +134,8 @@ def as_json(explanation: Explanation) -> dict[str, Any]:
         ],
         "memory": [asdict(need) for need in explanation.memory],
         "unbuilt": dict(explanation.unbuilt),
+        "weights": [asdict(fate) for fate in explanation.weights],
+        "weights_note": explanation.weights_note,
     }
 
 
@@ -145,6 +158,8 @@ def as_text(explanation: Explanation) -> str:
         f"features: {' '.join(sorted(facts.features)) or 'none'}",
         _section("decided for you", table(("option", "value", "because"), changes)),
         _section("slots", table(header, chosen)),
+        _section("weights", table(WEIGHTS_HEADER, [_weight_row(w) for w in explanation.weights])),
+        explanation.weights_note,
         _section("memory", table(("use", "size", "how"), memory)),
         *reference_lines(explanation.decisions),
         *_cost_lines(explanation),
@@ -154,6 +169,13 @@ def as_text(explanation: Explanation) -> str:
         ),
     ]
     return "\n".join(section for section in sections if section)
+
+
+def _weight_row(fate: WeightFate) -> tuple[object, ...]:
+    """Say what became of a tensor; how many are alike only where there are several."""
+    shape = " x ".join(map(str, fate.shape))
+    count = fate.count if fate.count > 1 else ""
+    return fate.name, count, shape, fate.holder, fate.part, fate.form
 
 
 def _cost_lines(explanation: Explanation) -> list[str]:

@@ -17,6 +17,7 @@ from hotshoe.engine.estimate import (
     cache_need,
     step_shares,
 )
+from hotshoe.engine.fates import WeightFate, fates
 from hotshoe.engine.setup import EngineSetup, prepare
 from hotshoe.errors import ConfigError, SelectionError
 from hotshoe.executor import Worker
@@ -59,6 +60,8 @@ class Explanation:
         uses: How many layers ask each decision's question.
         shares: Each decision's share of the bytes of a decode step, at half of max_model_len.
         unbuilt: Why candidates that were chosen cannot be built on this machine, and which.
+        weights: What becomes of each tensor of the checkpoint.
+        weights_note: Why the checkpoint's files were not looked at.
     """
 
     config: EngineConfig
@@ -69,6 +72,8 @@ class Explanation:
     uses: tuple[int, ...] = ()
     shares: tuple[float, ...] = ()
     unbuilt: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    weights: tuple[WeightFate, ...] = ()
+    weights_note: str = ""
 
 
 def explain(
@@ -106,6 +111,7 @@ def explain(
         if len(expected.shape) == 1 and not name.endswith(".bias")
     )
     block_bytes = sum(layer.block_bytes() for layer in ctx.attention_layers)
+    found, note = fates(ctx.weights, setup.model_config.path, setup.config.load_format)
     keys = list(selector.decisions)
     assert setup.config.max_model_len is not None
     shares = step_shares(selector, max(setup.config.max_model_len // 2, 1))
@@ -121,6 +127,8 @@ def explain(
         tuple(selector.uses[key] for key in keys),
         tuple(shares.get(key, 0.0) for key in keys),
         {cause: tuple(names) for cause, names in selector.unbuilt.items()},
+        tuple(found),
+        note,
     )
 
 

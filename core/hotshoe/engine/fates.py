@@ -1,0 +1,104 @@
+"""What becomes of each tensor of a checkpoint: which operation holds it, and in which form.
+
+For `explain`: read off a weight table that was never filled, and the headers of the files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hotshoe.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from hotshoe.layers.weights import WeightTable
+
+UNUSED = "not used by this architecture"
+MISSING = "missing in the checkpoint"
+UNKNOWN = "unknown to this architecture"
+NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+
+
+@dataclass(frozen=True, slots=True)
+class WeightFate:
+    """One tensor, or all that are alike in other layers.
+
+    Attributes:
+        name: As the checkpoint calls it; "*" stands for any number in a summary.
+        shape: Of the whole tensor; empty where it is not expected.
+        holder: Slot and candidate; empty where nobody holds it.
+        part: Of the holder's weights, and rows of it on the first rank.
+        form: How numbers are kept, or what is wrong.
+        count: How many are alike.
+    """
+
+    name: str
+    shape: tuple[int, ...] = ()
+    holder: str = ""
+    part: str = ""
+    form: str = ""
+    count: int = 1
+
+
+def fates(table: WeightTable, path: Path, load_format: str) -> tuple[list[WeightFate], str]:
+    """Say what becomes of every tensor.
+
+    Args:
+        table: Of a model that was built.
+        path: The model directory.
+        load_format: As in the configuration; of "dummy", no files are looked at.
+
+    Returns:
+        The fates by name, and why no files could be looked at; "" if they were.
+    """
+    names, note = None, ""
+    if load_format == "dummy":
+        note = "no files are read: the weights are random (load_format dummy)"
+    else:
+        from hotshoe.loader.sources import source_of
+
+        try:
+            names = {table.known_as(name): name for name in source_of(path).names()}
+        except CheckpointError as error:
+            note = f"no files are read: {error}"
+    return [*_expected(table, names), *_others(table, names or {})], note
+
+
+def _expected(table: WeightTable, names: dict[str, str] | None) -> Iterator[WeightFate]:
+    for known, expected in table.expected.items():
+        name, shape = (names or {}).get(known, known), expected.shape
+        if names is not None and known not in names:
+            yield WeightFate(name, shape, form=MISSING)
+            continue
+        for place in expected.places:
+            if place is None:
+                yield WeightFate(name, shape, form="held by a layer that does not tell")
+                continue
+            holder = f"{place.holder.slot}/{place.holder.candidate}"
+            first, end = place.rows
+            part = f"{place.part}[{first}:{end}]"
+            yield WeightFate(name, shape, holder, part, place.holder.form)
+
+
+def _others(table: WeightTable, names: dict[str, str]) -> Iterator[WeightFate]:
+    for known, name in names.items():
+        if known in table.expected:
+            continue
+        try:
+            table.wants(known)
+        except CheckpointError:
+            yield WeightFate(name, form=UNKNOWN)
+        else:
+            yield WeightFate(name, form=UNUSED)
+
+
+def summary(found: Iterable[WeightFate]) -> list[WeightFate]:
+    """Put together those whose names differ in numbers alone, and that are alike in the rest."""
+    counts: dict[WeightFate, int] = {}
+    for fate in found:
+        alike = replace(fate, name=NUMBER.sub("*", fate.name))
+        counts[alike] = counts.get(alike, 0) + 1
+    return [replace(alike, count=count) for alike, count in counts.items()]
