@@ -122,6 +122,8 @@ class Slot:
         table_bytes: Bytes of the tables that it looks up, of the specification.
         reference_supports: Judges a specification for the reference, or a lazy path; default: it
             computes every one.
+        needs: Attributes that an operation has beside being called, as its signature says; one
+            that lacks them counts as not built.
         outside: The runner calls it beside a step, or for it; a recording never holds it.
         reference_waits: Its reference waits for the device, so a step with it is not recorded.
         suite: Of a plugin's slot, the lazy path of its conformance suite, a
@@ -138,6 +140,7 @@ class Slot:
     matrices: Callable[[Any], tuple[LinearSpec, ...]] = lambda spec: ()
     table_bytes: Callable[[Any], int] = lambda spec: 0
     reference_supports: Callable[[Any, DeviceFacts], Verdict] | str = lambda spec, facts: accept(0)
+    needs: tuple[str, ...] = ()
     outside: bool = False
     reference_waits: bool = False
     suite: str | None = None
@@ -321,6 +324,9 @@ class Selector:
             operation = resolve_lazy(self._by_slot[slot][name].build)(spec, self.facts)
         if operation is None and name != COMPOSED:
             raise TypeError("build() returned None, not an operation")
+        missing = [n for n in self.slots[slot].needs if not hasattr(operation, n)]
+        if missing and name != COMPOSED:
+            raise TypeError(f"its operation has no {' and no '.join(missing)}")
         return operation
 
     def fault(self, error: BaseException) -> EngineError | None:

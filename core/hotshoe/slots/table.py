@@ -56,6 +56,7 @@ SLOTS: dict[str, Slot] = {
             "paged causal attention of mixed prefill and decode batches",
             reference_supports=_JUDGE,
             step_bytes=_attended,
+            needs=("layout",),
             reference_waits=True,
         ),
         Slot(
@@ -74,6 +75,7 @@ SLOTS: dict[str, Slot] = {
             reference_supports=_JUDGE,
             step_bytes=lambda s, n: linear_bytes(s),
             matrices=lambda s: (s,),
+            needs=("load", "nbytes"),
         ),
         Slot(
             "rms_norm",
@@ -108,6 +110,7 @@ SLOTS: dict[str, Slot] = {
             composed_of=("linear", "gated_activation"),
             step_bytes=lambda s, n: linear_bytes(s.gate_up) + linear_bytes(s.down),
             matrices=lambda s: (s.gate_up, s.down),
+            needs=("load_gate_up", "load_down", "nbytes"),
         ),
         Slot(
             "embedding",

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from hotshoe.errors import PluginError
+from hotshoe.errors import PluginError, SelectionError
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import DeviceFacts
 from hotshoe.plugins import HOOK_API, PluginManager, hookimpl
@@ -109,3 +109,17 @@ def test_a_candidate_that_knows_an_older_contract_is_refused_by_name(
         [(name, verdict)] = decision.others
         assert (name, verdict.score, verdict.defect) == ("old", None, False)
         assert "built for hook API 1, but slot halve changed with 2" in verdict.reason
+
+
+def test_an_operation_that_lacks_a_method_is_its_candidates_defect() -> None:
+    """Else the layer or the model that first asks for it would be blamed."""
+    bare = Candidate("linear", "bare", lambda s, f: accept(9), lambda s, f: lambda x: x)
+    spec = LinearSpec(4, 6, "float32")
+    selector = Selector(SLOTS, [bare], FACTS)
+    assert selector.choose("linear", spec).nbytes() == 0
+    verdict = dict(selector.decide("linear", spec).others)["bare"]
+    assert verdict.defect
+    assert "its operation has no load and no nbytes" in verdict.reason
+    forced = Selector(SLOTS, [bare], FACTS, forced={"linear": "bare"})
+    with pytest.raises(SelectionError, match=r"candidate bare: .* has no load and no nbytes"):
+        forced.choose("linear", spec)
