@@ -74,6 +74,9 @@ class Call(Request):
         if body and kind != "application/json":
             # Web pages may send other types anywhere without asking; so this one is insisted on.
             raise ApiError("unsupported_media_type")
+        if self.headers.get("content-encoding", "identity").strip().lower() != "identity":
+            message = "bodies are not unpacked here; send JSON without Content-Encoding"
+            raise ApiError("unsupported_media_type", message)
         body = body or b"{}"
         if len(body) > SMALL_BODY_BYTES:
             found = await asyncio.to_thread(self._validated, model, body)

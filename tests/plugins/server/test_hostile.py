@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import httpx
+import pytest
 
 #: Of the 16 MB that a body may have.
 SIZE = 6_000_000
@@ -73,3 +74,17 @@ def test_a_hostile_request_freezes_nobody(run_server) -> None:
     # Each of them took seconds once; the margin is for machines that do other things, too.
     assert max(longest.values()) < 1.0, longest
     assert resident_bytes(server.process.pid) - before < 400 * 2**20
+
+
+@pytest.mark.parametrize("coding", ["gzip", "br", "gzip, identity"])
+def test_a_packed_body_is_refused(http, coding: str) -> None:
+    headers = {"content-encoding": coding, "content-type": "application/json"}
+    answer = http("POST", "/v1/completions", content=b'{"prompt":"a"}', headers=headers)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (415, "unsupported_media_type")
+
+
+def test_an_identity_is_no_packing(http) -> None:
+    answer = http(
+        "POST", "/tokenize", json={"prompt": "a"}, headers={"content-encoding": "identity"}
+    )
+    assert answer.status_code == 200
