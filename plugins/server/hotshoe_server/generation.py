@@ -35,6 +35,9 @@ PROMPT_FIELDS = {
     "/v1/embeddings": "input",
     "/inference/v1/generate": "token_ids",
 }
+#: Tokens and log probabilities of prompts that an answer may hold again for further choices; each
+#: takes up to a hundred bytes or so.
+MAX_REPEATED = 2**15
 _CUT_OFF = (FinishReason.ABORT, FinishReason.ERROR)
 
 
@@ -188,6 +191,30 @@ def check_count(server: ServerState, num_sequences: int) -> None:
             "invalid_value",
             f"this asks for {num_sequences} sequences, but one request may have {limit} "
             "(--max-sequences)",
+            "n",
+        )
+
+
+def check_repeats(params: SamplingParams, num_prompt_tokens: int, echo: bool) -> None:
+    """Refuse an answer that repeats what is said of prompts in so many choices.
+
+    Args:
+        params: Of the request.
+        num_prompt_tokens: Of all its prompts.
+        echo: Whether each choice also has its prompt.
+
+    Raises:
+        ApiError: The repeated part of the answer would have more than `MAX_REPEATED` entries.
+    """
+    per_token = int(echo)
+    if params.prompt_logprobs is not None:
+        per_token += 1 + params.prompt_logprobs
+    count = (params.n - 1) * num_prompt_tokens * per_token
+    if count > MAX_REPEATED:
+        raise ApiError(
+            "invalid_value",
+            f"{params.n} choices would repeat {count} entries of the prompts, but an answer may "
+            f"repeat {MAX_REPEATED}; ask for echo or prompt_logprobs with n=1",
             "n",
         )
 

@@ -15,7 +15,7 @@ from hotshoe_server.call import Call
 from hotshoe_server.conversation import bounded_grammar, text_form
 from hotshoe_server.extensions import Endpoint
 from hotshoe_server.finish import finish_reason, usage_of
-from hotshoe_server.generation import check_count, generate, truncated
+from hotshoe_server.generation import check_count, check_repeats, generate, truncated
 from hotshoe_server.logprobs import CompletionLogprobsWriter, joined, prompt_logprobs
 from hotshoe_server.merge import merge
 from hotshoe_server.renderer import Rendered
@@ -41,6 +41,7 @@ async def complete(call: Call, body: CompletionRequest) -> Response | Completion
     rendered += [
         truncated(call, await server.renderer.prompt(p, body.add_special_tokens)) for p in prompts
     ]
+    check_repeats(params, sum(len(prompt.token_ids) for prompt in rendered), body.echo)
     completion = Completion(call, body, params, rendered, model)
     if body.stream:
         return await open_stream(completion.events())

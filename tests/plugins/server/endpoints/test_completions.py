@@ -251,3 +251,15 @@ def test_prompt_or_embeddings(http) -> None:
     rows = npy(np.ones((1, 2), np.float32))
     assert http.post(PATH, prompt_embeds=rows, prompt=None).status_code == 200
     assert http.post(PATH, prompt_embeds=rows, echo=True).json()["error"]["param"] == "echo"
+
+
+@pytest.mark.parametrize(
+    "more", [{"echo": True, "logprobs": 5}, {"prompt_logprobs": 5}], ids=["echo", "prompt_logprobs"]
+)
+def test_an_answer_does_not_repeat_a_prompt_without_end(http, engine, more: dict) -> None:
+    refused = http.post(PATH, prompt=[1] * 400, n=64, max_tokens=1, **more)
+    assert refused.status_code == 400 and "would repeat" in refused.text
+    assert engine.requests == []
+    few = http.post(PATH, prompt=[1, 2], n=64, max_tokens=1, **more)
+    assert few.status_code == 200, few.text
+    assert len(few.json()["choices"]) == 64
