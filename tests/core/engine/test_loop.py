@@ -70,7 +70,9 @@ def run(model_dir: Path, plugins) -> Iterator[Run]:
     started: list[tuple[EngineLoop, threading.Thread]] = []
 
     def start(**options: object) -> ListPort:
-        booted = boot(EngineConfig(model=str(model_dir), platform="null", **options), plugins)
+        unbounded = {"max_num_queued_reqs": None, "max_queued_tokens": None}
+        config = EngineConfig(model=str(model_dir), platform="null", **(unbounded | options))
+        booted = boot(config, plugins)
         port = ListPort()
         loop = EngineLoop(booted.core, booted.info, port)
 
