@@ -37,7 +37,7 @@ class NullWorker:
     def load(self) -> WorkerInfo:
         return WorkerInfo(VOCAB_SIZE, 1024, cache_budget_bytes=64 << 20, has_logits=False)
 
-    def allocate_cache(self, num_blocks: int) -> None: ...
+    def allocate_cache(self, num_blocks: object) -> None: ...
 
     def execute(self, plan: StepPlan) -> FinishedStep:
         for new in plan.new_rows:

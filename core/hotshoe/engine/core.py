@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from hotshoe.config import EngineConfig
+from hotshoe.engine.cache_plan import cache_bytes, plan_cache
 from hotshoe.engine.client import EngineStats, PauseMode
 from hotshoe.engine.kv_exchange import KVExchange
 from hotshoe.engine.messages import Add
@@ -75,7 +75,7 @@ class EngineCore:
         self._drafting = open_drafting(config, setup.plugins)
         self._worker: Worker | None = setup.create_worker()
         try:
-            num_blocks = self._bring_up(self._worker)
+            self._pools = self._bring_up(self._worker)
         except BaseException:
             self._worker.close()
             raise
@@ -87,11 +87,12 @@ class EngineCore:
                 max_num_seqs=config.max_num_seqs,
                 max_num_batched_tokens=config.max_num_batched_tokens,
                 max_model_len=config.max_model_len,
-                num_blocks=num_blocks,
+                num_blocks=self._pools,
                 block_size=config.block_size,
                 policy="priority" if config.scheduling_policy == "priority" else "fcfs",
                 enable_prefix_caching=config.enable_prefix_caching,
                 max_in_flight_steps=self._depth,
+                groups=self.info.caches.groups if self.info.caches is not None else (),
             )
         )
         self._eos = frozenset(setup.model_config.eos_token_ids)
@@ -105,12 +106,12 @@ class EngineCore:
         self._last_step_s = 0.0
         self._last_step_tokens = 0
 
-    def _bring_up(self, worker: Worker) -> int:
-        """Load the model and take the cache; return the number of its blocks."""
+    def _bring_up(self, worker: Worker) -> tuple[int, ...]:
+        """Load the model and take the cache; return the number of blocks of each pool."""
         self.info: WorkerInfo = worker.load()
         begin, loaded = time.perf_counter(), sum(self.info.phases.values())
         num_blocks = plan_cache(self.setup.config, self.info)
-        self._check_cache(num_blocks * self.info.block_bytes)
+        self._check_cache(cache_bytes(self.info, num_blocks))
         worker.allocate_cache(num_blocks)
         phases = self.info.phases  # to which a worker may just have added
         inside = sum(phases.values()) - loaded
@@ -129,15 +130,15 @@ class EngineCore:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks of the KV cache."""
-        return self._scheduler.config.num_blocks
+        """Blocks of the KV cache, over all pools."""
+        return sum(self._pools)
 
     @property
     def memory(self) -> Mapping[str, int]:
         """Bytes by purpose."""
         return {
             "weights": self.info.weight_bytes,
-            "kv_cache": self.num_blocks * self.info.block_bytes,
+            "kv_cache": cache_bytes(self.info, self._pools),
         }
 
     @property
@@ -351,7 +352,7 @@ class EngineCore:
         missing = tags_to_wake(tags, self._asleep)
         create = self.setup.create_worker
         with self._or_dead():
-            self._worker = wake(self._worker, missing, create, self.num_blocks)
+            self._worker = wake(self._worker, missing, create, self._pools)
         self._asleep -= missing
 
     def update_weights(self, weights: Weights) -> None:
@@ -473,28 +474,3 @@ class EngineCore:
             self._constraints.close()
         if self._worker is not None:
             self._worker.close()
-
-
-def plan_cache(config: EngineConfig, info: WorkerInfo) -> int:
-    """Return the number of blocks: what the budget allows, at most what requests could use.
-
-    Raises:
-        MemoryLimitError: Not even one request of full length fits.
-    """
-    assert config.max_model_len is not None and config.block_size is not None
-    budget = config.kv_cache_memory_bytes
-    note = "kv_cache_memory_bytes"
-    if budget is None:
-        budget, note = info.cache_budget_bytes, info.budget_note
-    per_request = -(-config.max_model_len // config.block_size)
-    num_blocks = min(budget // max(info.block_bytes, 1), per_request * config.max_num_seqs)
-    if num_blocks < per_request:
-        mib, longest = 2**20, num_blocks * config.block_size
-        lower = f"lower --max-model-len to {longest} or less" if longest > 1 else "free memory"
-        raise MemoryLimitError(
-            f"the KV cache may take {budget / mib:.2f} MiB ({note}), but one request of "
-            f"max_model_len {config.max_model_len} needs "
-            f"{per_request * info.block_bytes / mib:.2f} MiB; {lower}, "
-            "or raise --kv-cache-memory-bytes"
-        )
-    return int(num_blocks)

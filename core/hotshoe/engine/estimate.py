@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotshoe.config import EngineConfig
-from hotshoe.engine.core import plan_cache
+from hotshoe.engine.cache_plan import cache_bytes, plan_cache
 from hotshoe.errors import MemoryLimitError
 from hotshoe.executor import WorkerInfo
 from hotshoe.platform import MemoryBudget
 from hotshoe.slots import Selector
 from hotshoe.slots.sizes import TYPE_BITS
+from hotshoe.types import CacheLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +55,17 @@ def activation_bytes(config: EngineConfig, selector: Selector) -> int:
 
 
 def cache_need(
-    config: EngineConfig, block_bytes: int, vocab_size: int, budget: MemoryBudget
+    config: EngineConfig, caches: CacheLayout, vocab_size: int, budget: MemoryBudget
 ) -> Need:
     """Plan the cache as start-up would; a plan that fails says why."""
-    info = WorkerInfo(vocab_size, block_bytes, budget.available_bytes, budget.note)
+    size = sum(pool.block_bytes for pool in caches.pools)
+    info = WorkerInfo(vocab_size, size, budget.available_bytes, budget.note, caches=caches)
     try:
         blocks = plan_cache(config, info)
     except MemoryLimitError as error:
         return Need("KV cache", 0, f"does not fit: {error}")
     assert config.block_size is not None
-    note = f"{blocks} blocks of {block_bytes} bytes, {blocks * config.block_size} tokens"
+    note = f"{blocks[0]} blocks of {size} bytes, {blocks[0] * config.block_size} tokens"
     if config.kv_cache_memory_bytes is None:
         note += f"; {budget.note}" if budget.note else ""
-    return Need("KV cache", blocks * block_bytes, note)
+    return Need("KV cache", cache_bytes(info, blocks), note)

@@ -45,6 +45,7 @@ from hotshoe.slots import (
 )
 from hotshoe.slots.graph import recordable
 from hotshoe.slots.sizes import TYPE_BITS
+from hotshoe.types import CacheLayout
 
 #: Of a device's whole memory, where what is free now says nothing about the device asked about.
 USABLE_SHARE = 0.9
@@ -110,7 +111,7 @@ def explain(
         for name, expected in ctx.weights.expected.items()
         if len(expected.shape) == 1 and not name.endswith(".bias")
     )
-    block_bytes = sum(layer.block_bytes() for layer in ctx.attention_layers)
+    caches = worker.layout(ctx)
     found, note = fates(ctx.weights, setup.model_config.path, setup.config.load_format)
     keys = list(selector.decisions)
     assert setup.config.max_model_len is not None
@@ -121,7 +122,7 @@ def explain(
         setup.changes,
         tuple(selector.decisions.values()),
         (
-            *_memory(setup, selector, norms, block_bytes, recorded is not None),
+            *_memory(setup, selector, norms, caches, recorded is not None),
             Need("graphs", 0, graphs),
         ),
         tuple(selector.uses[key] for key in keys),
@@ -151,7 +152,7 @@ def _decide_rest(selector: _PaperSelector, setup: EngineSetup, vocab_size: int) 
 
 
 def _memory(
-    setup: EngineSetup, selector: Selector, norms: int, block_bytes: int, is_recorded: bool
+    setup: EngineSetup, selector: Selector, norms: int, caches: CacheLayout, is_recorded: bool
 ) -> tuple[Need, ...]:
     config, uses = setup.config, selector.uses
     weights = Need("weights", selector.matrix_bytes() + selector.table_bytes() + norms)
@@ -168,7 +169,7 @@ def _memory(
     vocab = max((spec.vocab_size for slot, spec in uses if slot == "sample"), default=1)
     return (
         weights,
-        cache_need(config, block_bytes, vocab, budget),
+        cache_need(config, caches, vocab, budget),
         activations,
     )
 
@@ -300,4 +301,4 @@ class _StandIn:
     def run(self, *arguments: object) -> None:
         raise AssertionError("nothing runs on paper")
 
-    load = load_gate_up = load_down = all_reduce = run
+    load = load_gate_up = load_down = all_reduce = prepare = run

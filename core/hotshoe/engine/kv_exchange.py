@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from hotshoe.errors import KVTransferError
 from hotshoe.executor import KVBlocks, KVWorker, check_transfer
-from hotshoe.kv import KVCacheManager, StoredTokens
+from hotshoe.kv import KVCoordinator, StoredTokens
 
 
 @dataclass(frozen=True, slots=True)
 class KVExchange:
     """One engine's side."""
 
-    cache: KVCacheManager
+    cache: KVCoordinator
     worker: KVWorker
 
     def give(
@@ -24,10 +24,10 @@ class KVExchange:
 
         A request's blocks are, while it runs and, until they are reused, after it.
         """
-        block_ids = self.cache.find_stored(StoredTokens(token_ids, cache_salt, tenant))
+        hit = self.cache.find_stored(StoredTokens(token_ids, cache_salt, tenant))
         own = self.worker.describe_kv()
-        held = token_ids[: len(block_ids) * own.block_size]
-        return KVBlocks(own, held, self.worker.read_kv(block_ids))
+        held = token_ids[: hit.num_tokens]
+        return KVBlocks(own, held, self.worker.read_kv(hit.blocks))
 
     def take(
         self, blocks: KVBlocks, cache_salt: str | None = None, tenant: str | None = None

@@ -16,7 +16,7 @@ from msgspec import Raw, Struct
 from hotshoe.engine.messages import Side, WireError
 from hotshoe.executor import WorkerInfo
 from hotshoe.slots import Decision, Slot, Verdict
-from hotshoe.types import StepPlan, StepResult
+from hotshoe.types import CacheLayout, StepPlan, StepResult
 
 
 class Join(Struct, array_like=True):
@@ -37,9 +37,9 @@ class Join(Struct, array_like=True):
 
 
 class Allocate(Struct, array_like=True, tag=True):
-    """Take memory for the KV cache."""
+    """Take memory for the KV cache: so many blocks in each pool."""
 
-    num_blocks: int
+    num_blocks: list[int]
 
 
 class Step(Struct, array_like=True, tag=True):
@@ -109,7 +109,8 @@ class Loaded(Struct, array_like=True, tag=True):
             )
             for d in self.decisions
         )
-        return WorkerInfo(**self.info, decisions=decisions)
+        caches = msgspec.convert(self.info["caches"], CacheLayout | None)
+        return WorkerInfo(**{**self.info, "caches": caches}, decisions=decisions)
 
 
 class Obeyed(Struct, array_like=True, tag=True):

@@ -195,9 +195,9 @@ class ParallelWorker:
             self._stop()
             raise
 
-    def allocate_cache(self, num_blocks: int) -> None:
+    def allocate_cache(self, num_blocks: Sequence[int]) -> None:
         with self._all_or_none():
-            self._broadcast(Allocate(num_blocks))
+            self._broadcast(Allocate(list(num_blocks)))
             self._answers(Obeyed)
 
     def execute(self, plan: StepPlan) -> RunningRanks:

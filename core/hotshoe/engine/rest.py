@@ -5,7 +5,7 @@ Functions over a worker; `EngineCore` keeps the state, and sees to it that no st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from hotshoe.errors import RequestError
@@ -74,7 +74,10 @@ def tags_to_wake(tags: Iterable[str] | None, asleep: set[str]) -> set[str]:
 
 
 def wake(
-    worker: Worker | None, missing: set[str], create: Callable[[], Worker], num_blocks: int
+    worker: Worker | None,
+    missing: set[str],
+    create: Callable[[], Worker],
+    num_blocks: Sequence[int],
 ) -> Worker | None:
     """Take memory back; a worker that was closed is made anew and reads the checkpoint."""
     if "weights" in missing:

@@ -112,15 +112,15 @@ class KVWorker(Protocol):
         """Describe the cache. Only after `allocate_cache`."""
         ...
 
-    def read_kv(self, block_ids: Sequence[int]) -> Sequence[Any]:
-        """Return the blocks' content, as in `KVBlocks.layers`."""
+    def read_kv(self, block_ids: Sequence[Sequence[int]]) -> Sequence[Any]:
+        """Return the content of each group's blocks, as in `KVBlocks.layers`."""
         ...
 
-    def write_kv(self, block_ids: Sequence[int], first: int, blocks: KVBlocks) -> None:
+    def write_kv(self, block_ids: Sequence[Sequence[int]], first: int, blocks: KVBlocks) -> None:
         """Fill blocks, converting what is needed.
 
         Args:
-            block_ids: Blocks of this cache, in the order of the sequence.
+            block_ids: For each group blocks of this cache, in the order of the sequence.
             first: The place in the sequence of the first of them, in blocks of this cache.
             blocks: `check_transfer` has let them pass; they hold enough tokens.
         """

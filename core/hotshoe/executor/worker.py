@@ -6,12 +6,12 @@ Free of torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from hotshoe.slots.base import Decision
-from hotshoe.types import StepHandle, StepPlan
+from hotshoe.types import CacheLayout, StepHandle, StepPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,6 +27,7 @@ class WorkerInfo:
     Attributes:
         vocab_size: Width of the logits and rows of the embedding; token ids lie below it.
         block_bytes: Bytes of one KV-cache block over all layers.
+        caches: Cache groups and their pools; None is one group over one pool, of `block_bytes`.
         cache_budget_bytes: Bytes that the platform still grants for the cache.
         budget_note: How the budget was found.
         weight_bytes: Bytes of the matrices as they are held, and of the embeddings' tables.
@@ -52,6 +53,7 @@ class WorkerInfo:
     has_logits: bool = True
     tasks: tuple[str, ...] = ("generate",)
     hidden_size: int = 0
+    caches: CacheLayout | None = None
 
 
 @runtime_checkable
@@ -62,9 +64,9 @@ class Worker(Protocol):
         """Build the model and load its weights."""
         ...
 
-    def allocate_cache(self, num_blocks: int) -> None:
-        """Take memory for the KV cache. Called before the first step, and again after `offload`
-        and `restore`."""
+    def allocate_cache(self, num_blocks: Sequence[int]) -> None:
+        """Take memory for the KV cache: so many blocks in each pool, and a null block each. Called
+        before the first step, and again after `offload` and `restore`."""
         ...
 
     def execute(self, plan: StepPlan) -> StepHandle:

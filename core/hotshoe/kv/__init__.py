@@ -1,9 +1,15 @@
-"""Bookkeeping of the paged KV cache: logical blocks, prefix index, one manager over both.
+"""Bookkeeping of the paged KV cache: logical blocks, prefix index, one coordinator over all groups.
 
 Only numbers live here; the memory that the block ids stand for belongs to the runner. Called by
 the scheduler. Standard library only.
 """
 
-from hotshoe.kv.manager import CacheStats, KVCacheManager, StoredTokens
+from hotshoe.kv.coordinator import (
+    CacheStats,
+    KVCoordinator,
+    PrefixHit,
+    StoredTokens,
+    TableChanges,
+)
 
-__all__ = ["CacheStats", "KVCacheManager", "StoredTokens"]
+__all__ = ["CacheStats", "KVCoordinator", "PrefixHit", "StoredTokens", "TableChanges"]

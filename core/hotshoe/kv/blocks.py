@@ -2,7 +2,7 @@
 
 A free block keeps whatever was written to it until it is allocated again, so a block that the
 prefix index knows can be brought back to life by `acquire`. The pool does not know tokens or
-hashes: KVCacheManager, its only caller, does.
+hashes: KVCoordinator, its only caller, does.
 """
 
 

@@ -3,7 +3,7 @@
 A block's hash covers every token from the start of the sequence to the block's end and the fields
 that separate one cache tenant from another, so equal hashes mean interchangeable blocks. Hashes
 are 256-bit and keyed: without the key, nobody can construct two prompts that collide, or tell
-from a hash what was asked. KVCacheManager is the only caller.
+from a hash what was asked. KVCoordinator is the only caller.
 
 Source: BLAKE2, RFC 7693, keyed mode.
 """

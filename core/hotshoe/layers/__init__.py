@@ -2,6 +2,7 @@
 
 from hotshoe.layers.activation import GatedActivation
 from hotshoe.layers.attention import Attention
+from hotshoe.layers.cache import CacheLayer, ViewPlan, allocate_caches, assign_views
 from hotshoe.layers.context import BuildContext, ForwardBatch
 from hotshoe.layers.embedding import Embedding
 from hotshoe.layers.formats import (
@@ -24,6 +25,7 @@ __all__ = [
     "AddRMSNorm",
     "Attention",
     "BuildContext",
+    "CacheLayer",
     "Embedding",
     "ForwardBatch",
     "GatedActivation",
@@ -42,7 +44,10 @@ __all__ = [
     "Split",
     "Storage",
     "TensorSpec",
+    "ViewPlan",
     "WeightFormat",
     "WeightTable",
+    "allocate_caches",
+    "assign_views",
     "checked_format",
 ]

@@ -6,24 +6,27 @@ reads, so a block filled in a step may be read by any request of the same step.
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from hotshoe.layers.cache import Prepare
 from hotshoe.layers.context import BuildContext, ForwardBatch
 from hotshoe.layers.rotary import Rotary
 from hotshoe.layers.weights import Place
 from hotshoe.slots import (
-    AttentionMetadata,
     AttentionOp,
     AttentionSpec,
+    CacheView,
     RotaryAndCacheOp,
     RotaryAndCacheSpec,
     renewed,
 )
 from hotshoe.slots.reference.dtypes import torch_dtype
+from hotshoe.types.cache import CachePart, CacheSpec
 
 
 class Attention:
@@ -48,7 +51,7 @@ class Attention:
         self.spec = replace(spec, sinks=sinks is not None)
         self._attend: AttentionOp = ctx.selector.choose("attention", self.spec)
         self.layout = self._attend.layout
-        self._prepare: RotaryAndCacheOp = ctx.selector.choose(
+        self._write: RotaryAndCacheOp = ctx.selector.choose(
             "rotary_and_cache",
             RotaryAndCacheSpec(
                 spec.num_heads,
@@ -70,6 +73,9 @@ class Attention:
         self._qk_norm: tuple[Tensor, Tensor] | None = None
         self._sinks: Tensor | None = None
         self.cache: Tensor
+        self.cache_spec = self._cache_spec()
+        self.planner: tuple[Hashable, Prepare] = (self.spec, self._attend.prepare)
+        self.view = 0
         self._norms: dict[str, Tensor] = {}
         holder = ctx.holder("attention", self.spec, ctx.dtype, self)
         if qk_norm is not None:
@@ -80,7 +86,7 @@ class Attention:
             place = Place(holder, "sinks", (0, spec.num_heads), ())
             shape = (spec.num_heads * ctx.size,)
             ctx.weights.expect(sinks, shape, self._take_sinks, place=place)
-        ctx.attention_layers.append(self)
+        ctx.cache_layers.append(self)
 
     def _take_norm(self, part: str, tensor: Tensor) -> None:
         """Keep the weight of q's norm or k's."""
@@ -98,15 +104,18 @@ class Attention:
         """Return the norms' weights [head_dim], and the sinks [num_heads] of this rank."""
         return self._norms | ({} if self._sinks is None else {"sinks": self._sinks})
 
-    @property
-    def _block_numel(self) -> int:
-        spec = self.spec
-        return spec.block_size * spec.num_kv_heads * spec.head_dim
+    def _cache_spec(self) -> CacheSpec:
+        spec, layout = self.spec, self.layout
+        sizes = (spec.block_size, spec.num_kv_heads, spec.head_dim)
+        parts = tuple(
+            CachePart(name, axes, layout.block_shape(axes, *sizes), spec.kv_dtype, layout.gap)
+            for name, axes in (("k", layout.k_axes), ("v", layout.v_axes))
+        )
+        return CacheSpec("full", spec.block_size, parts)
 
     def block_bytes(self) -> int:
         """Return the bytes of one block of this layer, K and V together."""
-        elements: int = 2 * (self._block_numel + self.layout.gap)
-        return elements * torch_dtype(self.spec.kv_dtype).itemsize
+        return self.cache_spec.block_bytes
 
     def allocate_cache(self, num_blocks: int) -> None:
         """Take memory for the cache: [2, num_blocks, block_numel], with the layout's gaps.
@@ -114,9 +123,15 @@ class Attention:
         Left as it comes: attention reads no slot before it is written, so memory that no request
         has used yet need not become resident.
         """
-        numel, dtype = self._block_numel, torch_dtype(self.spec.kv_dtype)
+        spec, dtype = self.spec, torch_dtype(self.spec.kv_dtype)
+        numel = spec.block_size * spec.num_kv_heads * spec.head_dim
         shape = (2, num_blocks, numel + self.layout.gap)
         self.cache = torch.empty(shape, dtype=dtype, device=self._place[0])[..., :numel]
+        self.cache[:, -1] = 0  # the null block: what nobody reads must not spoil sums by NaN
+
+    def share_cache(self, other: Attention) -> None:
+        """Use another layer's cache, whose blocks have equal parts."""
+        self.cache = other.cache
 
     def free_cache(self) -> None:
         """Give the cache's memory back, though an operation may remember the tensor."""
@@ -128,11 +143,11 @@ class Attention:
     def __call__(self, qkv: Tensor, batch: ForwardBatch) -> Tensor:
         """Map qkv [num_tokens, (num_heads + 2 num_kv_heads) head_dim], overwritten, to
         [num_tokens, num_heads * head_dim]."""
-        slots = batch.attention.slot_mapping
-        q = self._prepare(qkv, batch.positions, self._cos_sin, self.cache, slots, self._qk_norm)
+        slots = batch.views[self.view].slot_mapping
+        q = self._write(qkv, batch.positions, self._cos_sin, self.cache, slots, self._qk_norm)
         if batch.between is not None:
             return batch.between(q, self._read)
-        return self._read(q, batch.attention)
+        return self._read(q, batch.views)
 
-    def _read(self, q: Tensor, metadata: AttentionMetadata) -> Tensor:
-        return self._attend(q, self.cache, metadata, self._sinks)
+    def _read(self, q: Tensor, views: Sequence[CacheView]) -> Tensor:
+        return self._attend(q, self.cache, views[self.view].prepared, self._sinks)

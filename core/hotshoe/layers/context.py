@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
+from hotshoe.layers.cache import CacheLayer
 from hotshoe.layers.formats import PLAIN, WeightFormat
 from hotshoe.layers.split import Section, Split, split_sections
 from hotshoe.layers.weights import Holder, Place, WeightTable
 from hotshoe.slots import (
     AddNormSpec,
-    AttentionMetadata,
     AttentionSpec,
+    CacheView,
     CommunicatorOp,
     GatedActivationSpec,
     NormSpec,
     QuantSpec,
     Selector,
+    StepShape,
 )
 from hotshoe.slots.reference.dtypes import torch_dtype
 
-if TYPE_CHECKING:
-    from hotshoe.layers.attention import Attention
-
 Producer = TypeVar("Producer", NormSpec, AddNormSpec, GatedActivationSpec)
-#: One layer's attention over its cache: maps q and a step's shape to what `AttentionOp` returns.
-Attend: TypeAlias = Callable[[Tensor, AttentionMetadata], Tensor]
+#: One layer's attention over its cache: maps q and a step's views to what `AttentionOp` returns.
+Attend: TypeAlias = Callable[[Tensor, Sequence[CacheView]], Tensor]
 
 
 @dataclass(slots=True)
@@ -38,7 +37,8 @@ class ForwardBatch:
 
     Attributes:
         positions: [num_tokens] int32.
-        attention: The step's shape for attention.
+        shape: The step's lengths.
+        views: What layers with a cache read; each knows the number of its own.
         outputs_at: [s] int64, the tokens whose hidden states are wanted; None for all. Every
             token is computed as far as the KV cache needs it.
         between: In a step that is recorded in pieces, attends between two of them: for the step
@@ -46,7 +46,8 @@ class ForwardBatch:
     """
 
     positions: Tensor
-    attention: AttentionMetadata
+    shape: StepShape
+    views: Sequence[CacheView]
     outputs_at: Tensor | None = None
     between: Callable[[Tensor, Attend], Tensor] | None = None
 
@@ -55,7 +56,7 @@ class ForwardBatch:
 class BuildContext:
     """Handed to a model's builder.
 
-    `attention_layers` collects the layers that need a KV cache, `weight_bytes` a way to ask each
+    `cache_layers` collects the layers that need a cache, in order, `weight_bytes` a way to ask each
     layer with a matrix or a table for its size as it is held. `format` says how matrices are stored
     in the checkpoint. `rank` and `size` are those of tensor
     parallelism; with a single rank there is no communicator.
@@ -71,7 +72,7 @@ class BuildContext:
     size: int = 1
     communicator: CommunicatorOp | None = None
     weights: WeightTable = field(default_factory=WeightTable)
-    attention_layers: list[Attention] = field(default_factory=list)
+    cache_layers: list[CacheLayer] = field(default_factory=list)
     weight_bytes: list[Callable[[], int]] = field(default_factory=list)
 
     @property

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.layers.context import Attend
-from hotshoe.slots import AttentionMetadata, Between, GraphOp
+from hotshoe.slots import Between, CacheView, GraphOp, StepShape
 
 #: Batch sizes double, then grow by 16 and by 32: padding stays small, and so does their number.
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 80, 96, 112, 128, *range(160, 513, 32))
@@ -68,8 +68,9 @@ class Pieces:
         max_tokens: Of the largest step; 0 when none is recorded so.
     """
 
-    #: The step that attention between pieces is for; set before each replay.
-    metadata: AttentionMetadata
+    #: Of the step that attention between pieces is for; set before each replay.
+    shape: StepShape
+    views: Sequence[CacheView]
 
     def __init__(self, op: GraphOp, max_tokens: int) -> None:
         self._op = op
@@ -96,8 +97,8 @@ class Pieces:
         buffer.copy_(q)
 
         def call() -> None:
-            own = buffer[: len(self.metadata.slot_mapping)]
-            own.copy_(attend(own, self.metadata).view(own.shape))
+            own = buffer[: len(self.views[0].slot_mapping)]
+            own.copy_(attend(own, self.views).view(own.shape))
 
         between(call)
         return buffer.flatten(1)

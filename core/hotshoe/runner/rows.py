@@ -34,11 +34,11 @@ class StepInputs:
         seq_lens: [n] tokens of each request after this step.
         positions: [t].
         token_index: [t] flat index of each input token into the token table.
-        slot_mapping: [t] block_id * block_size + offset.
+        slot_mapping: [groups, t] block_id * block_size + offset.
         sample_at: [s] token index of each sample, in step order; a row with k drafts has k + 1.
         sample_rows: [s] their rows.
         sample_lens: [s] tokens before each, also the position of the sampled token.
-        blocks: What changes in the block table [rows, max_blocks_per_req].
+        blocks: What changes in the block tables [groups, rows + 1, max_blocks_per_req].
         tokens: What the host adds to the token table.
     """
 
@@ -64,38 +64,40 @@ class StepInputs:
         """True when every request computes one token and samples after it."""
         return len(self.rows) == len(self.positions) == len(self.sample_at)
 
-    def padded(self, size: int, row: int, slot: int) -> StepInputs:
+    def padded(self, size: int, row: int, slots: Ints) -> StepInputs:
         """Add rows of one token until there are `size`. They sample nothing.
 
         Args:
             size: At least n.
-            row: The row whose block table they read.
-            slot: Where they all write.
+            row: The row whose block tables they read.
+            slots: [groups] where they all write.
         """
         extra = size - len(self.rows)
         if not extra:
             return self
         ends = np.arange(1, extra + 1, dtype=np.int32) + self.query_start_loc[-1]
         return replace(
-            self.padded_tokens(size, slot),
+            self.padded_tokens(size, slots),
             rows=_grown(self.rows, extra, row),
             query_start_loc=np.concatenate([self.query_start_loc, ends]),
             seq_lens=_grown(self.seq_lens, extra, 1),
         )
 
-    def padded_tokens(self, size: int, slot: int) -> StepInputs:
+    def padded_tokens(self, size: int, slots: Ints) -> StepInputs:
         """Add tokens of no request behind the others until there are `size`.
 
         Args:
             size: At least t.
-            slot: Where they all write.
+            slots: [groups] where they all write.
         """
         extra = size - len(self.positions)
         return replace(
             self,
             positions=_grown(self.positions, extra, 0),
             token_index=np.concatenate([self.token_index, np.zeros(extra, np.int64)]),
-            slot_mapping=_grown(self.slot_mapping, extra, slot),
+            slot_mapping=np.concatenate(
+                [self.slot_mapping, np.repeat(slots[:, None], extra, 1)], axis=1
+            ),
         )
 
 
@@ -106,13 +108,18 @@ class Rows:
         max_num_seqs: Number of rows.
         max_model_len: Longest sequence; the token table has one column more.
         block_size: Tokens per block.
+        num_groups: Cache groups.
     """
 
-    def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int) -> None:
+    def __init__(
+        self, max_num_seqs: int, max_model_len: int, block_size: int, num_groups: int = 1
+    ) -> None:
         self.width = max_model_len + 1
         self._block_size = block_size
         self.max_blocks = -(-self.width // block_size)
-        self.block_table: Ints = np.zeros((max_num_seqs, self.max_blocks), np.int32)
+        # One row more than requests, as on the device, where padding reads it.
+        shape = (num_groups, max_num_seqs + 1, self.max_blocks)
+        self.block_table: Ints = np.zeros(shape, np.int32)
         self.num_tokens: Ints = np.zeros(max_num_seqs, np.int32)
         self.num_computed: Ints = np.zeros(max_num_seqs, np.int32)
         self.num_prompt: Ints = np.zeros(max_num_seqs, np.int32)
@@ -137,11 +144,16 @@ class Rows:
 
     def _block_puts(self, plan: StepPlan) -> Puts:
         width = self.max_blocks
-        grown = np.array(plan.block_rows, np.int64) * width + np.array(plan.block_cols, np.int64)
-        index = [new.row * width + np.arange(len(new.block_ids)) for new in plan.new_rows]
-        values = [np.array(new.block_ids, np.int32) for new in plan.new_rows]
-        # A row that starts in this step does not grow in it, so no entry is put twice.
-        return _join([*index, grown], [*values, np.array(plan.block_ids, np.int32)])
+        table = width * self.block_table.shape[1]
+        changed = np.array(plan.block_rows, np.int64) * width + np.array(plan.block_cols, np.int64)
+        changed += np.array(plan.block_groups, np.int64) * table
+        index, values = [], []
+        for new in plan.new_rows:
+            for group, blocks in enumerate(new.block_ids):
+                index.append(group * table + new.row * width + np.arange(len(blocks)))
+                values.append(np.array(blocks, np.int32))
+        # A row that starts in this step does not change in it, so no entry is put twice.
+        return _join([*index, changed], [*values, np.array(plan.block_ids, np.int32)])
 
     def _token_puts(self, plan: StepPlan) -> Puts:
         index = [new.row * self.width + np.arange(len(new.token_ids)) for new in plan.new_rows]
@@ -188,7 +200,7 @@ class Rows:
             seq_lens=seq_lens,
             positions=positions,
             token_index=request.astype(np.int64) * self.width + positions,
-            slot_mapping=self.block_table[request, positions // block_size] * block_size
+            slot_mapping=self.block_table[:, request, positions // block_size] * block_size
             + positions % block_size,
             sample_at=query_start_loc[1:][sampling].astype(np.int64) - 1,
             sample_rows=sample_rows,
@@ -198,13 +210,13 @@ class Rows:
         )
 
 
-def padding_inputs(lengths: Ints, row: int, first_slot: int, block_size: int) -> StepInputs:
-    """Return a step of requests that nobody sent, all of it in one block.
+def padding_inputs(lengths: Ints, row: int, slots: Ints, block_size: int) -> StepInputs:
+    """Return a step of requests that nobody sent, all of it in one block of each group.
 
     Args:
         lengths: [n] tokens of each.
-        row: The row whose block table they read.
-        first_slot: Where the block begins.
+        row: The row whose block tables they read.
+        slots: [groups] where the blocks begin.
     """
     query_start_loc = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=query_start_loc[1:])
@@ -217,7 +229,7 @@ def padding_inputs(lengths: Ints, row: int, first_slot: int, block_size: int) ->
         seq_lens=lengths,
         positions=positions,
         token_index=np.zeros(len(positions), np.int64),
-        slot_mapping=first_slot + positions % block_size,
+        slot_mapping=slots[:, None] + positions % block_size,
         sample_at=nothing.index,
         sample_rows=nothing.index,
         sample_lens=nothing.index,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hotshoe.layers import ForwardBatch
+from hotshoe.layers import ForwardBatch, ViewPlan
 from hotshoe.layers.context import Attend
 from hotshoe.models.base import EMBED, GENERATE, Model
 from hotshoe.runner.given import GivenRows
@@ -28,7 +28,14 @@ from hotshoe.runner.inbox import Inbox
 from hotshoe.runner.pooling import PooledRows, PoolingRows
 from hotshoe.runner.rows import Ints, Rows, StepInputs, padding_inputs
 from hotshoe.sampling import LogprobTensors, SampledBatch, Sampler, compute_logprobs
-from hotshoe.slots import AttentionMetadata, CommunicatorOp, GraphOp, SampleOp, TransferOp
+from hotshoe.slots import (
+    CacheView,
+    CommunicatorOp,
+    GraphOp,
+    SampleOp,
+    StepShape,
+    TransferOp,
+)
 from hotshoe.types import StepPlan, StepResult
 
 _log = logging.getLogger(__name__)
@@ -46,7 +53,7 @@ class RunnerLimits:
 
     Attributes:
         max_samples: Most samples of a step: one of each row, and one after each draft.
-        padding_block: A KV block that no request owns.
+        null_blocks: For each cache group a block that no request owns.
         max_steps_in_flight: Steps started and not finished.
         graph_sizes: Padded batch sizes to record, ascending; empty for none.
         piece_sizes: Padded token counts of other steps to record in pieces, likewise.
@@ -57,7 +64,7 @@ class RunnerLimits:
     block_size: int
     max_logprobs: int
     max_samples: int
-    padding_block: int
+    null_blocks: tuple[int, ...]
     max_steps_in_flight: int = 1
     graph_sizes: tuple[int, ...] = ()
     piece_sizes: tuple[int, ...] = ()
@@ -142,6 +149,7 @@ class Runner:
         ops: Chosen operations.
         device: Where tensors go.
         limits: Sizes.
+        views: What the model's layers read of a step.
         eos_token_ids: Forbidden until a request's min_tokens.
         communicator: Of the ranks that run the same steps; rank 0 samples for all of them.
     """
@@ -152,6 +160,7 @@ class Runner:
         ops: Operations,
         device: str,
         limits: RunnerLimits,
+        views: Sequence[ViewPlan],
         eos_token_ids: tuple[int, ...],
         communicator: CommunicatorOp | None = None,
     ) -> None:
@@ -159,7 +168,10 @@ class Runner:
         self._communicator = communicator
         self._transfer = ops.transfer
         self._limits = limits
-        self._rows = Rows(limits.max_num_seqs, limits.max_model_len, limits.block_size)
+        self._plans = tuple(views)
+        num_groups = len(limits.null_blocks)
+        self._rows = Rows(limits.max_num_seqs, limits.max_model_len, limits.block_size, num_groups)
+        self._padding_slots: Ints = np.array(limits.null_blocks, np.int32) * limits.block_size
         self._inbox = Inbox(ops.transfer, device, INBOX_BYTES, limits.max_steps_in_flight)
         self._record = ops.graph.record
         self._decodes = Recordings(limits.graph_sizes)
@@ -168,9 +180,11 @@ class Runner:
         shape = (limits.max_num_seqs, self._rows.width)
         self._tokens = torch.zeros(shape, dtype=torch.int32, device=device)
         self._flat_tokens = self._tokens.view(-1)
-        # One row more than requests: padding rows read it, and it names the padding block alone.
-        shape = (limits.max_num_seqs + 1, self._rows.max_blocks)
-        self._blocks = torch.full(shape, limits.padding_block, dtype=torch.int32, device=device)
+        # One row more than requests: padding rows read it, and it names null blocks alone.
+        nulls = torch.tensor(limits.null_blocks, dtype=torch.int32, device=device)
+        table = (limits.max_num_seqs + 1, self._rows.max_blocks)
+        self._blocks = nulls.view(-1, 1, 1).repeat(1, *table)
+        self._tables = self._blocks.unbind()
         self._sampler = Sampler(
             model.vocab_size, ops.sample, eos_token_ids, self._tokens, limits.max_logprobs
         )
@@ -224,10 +238,10 @@ class Runner:
             if self._spent(begin, self._mixed, "tokens beside prompts", size):
                 break
             inputs = self._padding_inputs(np.ones(1, np.int32))
-            inputs = inputs.padded_tokens(size, self._padding_slot)
+            inputs = inputs.padded_tokens(size, self._padding_slots)
             staged, in_place = self._stage(inputs)
             assert in_place, "the inbox holds every step of so few tokens"
-            self._pieces.metadata = self._attention(inputs, staged)
+            self._set_pieces(inputs, staged)
             self._mixed.keep(size, self._pieces.record(partial(self._compute, staged)))
 
     def _spent(self, begin: float, recordings: Recordings, of: str, size: int) -> bool:
@@ -248,9 +262,9 @@ class Runner:
 
     def _decode(self, staged: StagedInputs) -> Tensor:
         """Return logits of one token of each request, whatever lengths they have."""
-        attention = self._attention_metadata(staged, 1, self._limits.max_model_len)
+        shape = _shape(staged, 1, self._limits.max_model_len)
         ids = self._flat_tokens.index_select(0, staged.token_index)
-        batch = ForwardBatch(staged.positions, attention)
+        batch = ForwardBatch(staged.positions, shape, self._views(shape, staged))
         return self._logits(self._model.forward(self._model.embed(ids), batch))
 
     def _logits(self, hidden: Tensor) -> Tensor:
@@ -261,18 +275,19 @@ class Runner:
 
     def _compute(self, staged: StagedInputs, between: Callable[[Tensor, Attend], Tensor]) -> Tensor:
         """Return hidden states of every token, leaving attention to `between`."""
-        attention = replace(self._pieces.metadata, slot_mapping=staged.slot_mapping)
+        slots = staged.slot_mapping.view(len(self._tables), -1)
+        views = [
+            CacheView(view.block_table, slots[plan.group])
+            for view, plan in zip(self._pieces.views, self._plans, strict=True)
+        ]
         ids = self._flat_tokens[staged.token_index]
-        batch = ForwardBatch(staged.positions, attention, between=between)
+        batch = ForwardBatch(staged.positions, self._pieces.shape, views, between=between)
         return self._model.forward(self._model.embed(ids), batch)
-
-    @property
-    def _padding_slot(self) -> int:
-        return self._limits.padding_block * self._limits.block_size
 
     def _padding_inputs(self, lengths: Ints) -> StepInputs:
         limits = self._limits
-        return padding_inputs(lengths, limits.max_num_seqs, self._padding_slot, limits.block_size)
+        slots = self._padding_slots
+        return padding_inputs(lengths, limits.max_num_seqs, slots, limits.block_size)
 
     def _run(self, step_id: int, inputs: StepInputs) -> RunningStep:
         if self._special[inputs.rows].any():
@@ -323,20 +338,20 @@ class Runner:
 
     def _recorded(self, inputs: StepInputs) -> tuple[StepInputs, Replay | None]:
         """Pad a step for the recording that holds it, and return what gives its logits then."""
-        slot, whole = self._padding_slot, inputs.decodes_only
+        slots, whole = self._padding_slots, inputs.decodes_only
         size = (self._decodes if whole else self._mixed).size_for(len(inputs.positions))
         if size is None:
             return inputs, None
         if whole:
-            padded = inputs.padded(size, self._limits.max_num_seqs, slot)
+            padded = inputs.padded(size, self._limits.max_num_seqs, slots)
             return padded, partial(self._replay_decodes, size)
-        return inputs.padded_tokens(size, slot), partial(self._replay_pieces, size)
+        return inputs.padded_tokens(size, slots), partial(self._replay_pieces, size)
 
     def _replay_decodes(self, size: int, inputs: StepInputs, staged: StagedInputs) -> Tensor:
         return self._decodes.replay(size)[: len(inputs.sample_rows)]
 
     def _replay_pieces(self, size: int, inputs: StepInputs, staged: StagedInputs) -> Tensor:
-        self._pieces.metadata = self._attention(inputs, staged)
+        self._set_pieces(inputs, staged)
         hidden = self._mixed.replay(size)
         return self._logits(hidden[staged.sample_at]) if len(inputs.sample_rows) else hidden
 
@@ -346,7 +361,7 @@ class Runner:
             [
                 inputs.token_index,
                 inputs.positions,
-                inputs.slot_mapping,
+                inputs.slot_mapping.reshape(-1),
                 inputs.rows,
                 inputs.query_start_loc,
                 inputs.seq_lens,
@@ -375,9 +390,11 @@ class Runner:
         """Return hidden states of every token of a step, or of those that sample."""
         every = every or len(inputs.sample_at) == inputs.num_tokens
         own = slice(inputs.num_tokens)
+        shape, views = self._read(inputs, staged)
         batch = ForwardBatch(
             positions=staged.positions[own],
-            attention=self._attention(inputs, staged),
+            shape=shape,
+            views=views,
             outputs_at=None if every else staged.sample_at,
         )
         hidden = self._model.embed(self._flat_tokens[staged.token_index[own]])
@@ -385,27 +402,29 @@ class Runner:
             hidden[places] = self._model.scale_embeddings(rows.to(hidden.dtype))
         return self._model.forward(hidden, batch)
 
-    def _attention(self, inputs: StepInputs, staged: StagedInputs) -> AttentionMetadata:
-        """Describe a step to attention, without tokens of no request."""
-        counts = np.diff(inputs.query_start_loc)
-        found = self._attention_metadata(staged, int(counts.max()), int(inputs.seq_lens.max()))
-        found.slot_mapping = staged.slot_mapping[: inputs.num_tokens]
-        found.host_lens = (counts.tolist(), inputs.seq_lens.tolist())
-        return found
+    def _set_pieces(self, inputs: StepInputs, staged: StagedInputs) -> None:
+        self._pieces.shape, self._pieces.views = self._read(inputs, staged)
 
-    def _attention_metadata(
-        self, staged: StagedInputs, max_query_len: int, max_seq_len: int
-    ) -> AttentionMetadata:
-        num_blocks = -(-max_seq_len // self._limits.block_size)
-        return AttentionMetadata(
-            num_reqs=len(staged.rows),
-            query_start_loc=staged.query_start_loc,
-            seq_lens=staged.seq_lens,
-            block_table=self._blocks[:, :num_blocks].index_select(0, staged.rows),
-            slot_mapping=staged.slot_mapping,
-            max_query_len=max_query_len,
-            max_seq_len=max_seq_len,
-        )
+    def _read(
+        self, inputs: StepInputs, staged: StagedInputs
+    ) -> tuple[StepShape, Sequence[CacheView]]:
+        """Describe a step to layers with a cache, without tokens of no request."""
+        counts = np.diff(inputs.query_start_loc)
+        shape = _shape(staged, int(counts.max()), int(inputs.seq_lens.max()))
+        shape.host_lens = (counts.tolist(), inputs.seq_lens.tolist())
+        return shape, self._views(shape, staged, inputs.num_tokens)
+
+    def _views(
+        self, shape: StepShape, staged: StagedInputs, num_tokens: int | None = None
+    ) -> Sequence[CacheView]:
+        """Make every view of a step and have it prepared."""
+        num_blocks = -(-shape.max_seq_len // self._limits.block_size)
+        slots = staged.slot_mapping.view(len(self._tables), -1)[:, :num_tokens].unbind()
+        tables = [t[:, :num_blocks].index_select(0, staged.rows) for t in self._tables]
+        views = [CacheView(tables[plan.group], slots[plan.group]) for plan in self._plans]
+        for plan, view in zip(self._plans, views, strict=True):
+            view.prepared = plan.prepare(shape, view)
+        return views
 
     def _sample(
         self, inputs: StepInputs, logits: Tensor, staged: StagedInputs
@@ -458,3 +477,8 @@ class Runner:
                 targets = self._tokens[row, position + done + 1 : position + end + 1].long()
                 found.append((row, compute_logprobs(logits, targets, width), width))
         return found
+
+
+def _shape(staged: StagedInputs, max_query_len: int, max_seq_len: int) -> StepShape:
+    starts, lengths = staged.query_start_loc, staged.seq_lens
+    return StepShape(len(staged.rows), starts, lengths, max_query_len, max_seq_len)

@@ -16,7 +16,13 @@ import torch
 from hotshoe.config import EngineConfig
 from hotshoe.errors import EngineError, HotshoeError, MemoryLimitError, PlatformError, RequestError
 from hotshoe.executor import KVBlocks, KVDescriptor, KVLayer, WorkerInfo
-from hotshoe.layers import BuildContext, WeightFormat
+from hotshoe.layers import (
+    Attention,
+    BuildContext,
+    WeightFormat,
+    allocate_caches,
+    assign_views,
+)
 from hotshoe.loader import load_weights, update_weights
 from hotshoe.loader.sources import Weights, source_of
 from hotshoe.models import ModelConfig
@@ -39,7 +45,8 @@ from hotshoe.slots import (
 from hotshoe.slots.graph import recordable
 from hotshoe.slots.reference.graph import Graph
 from hotshoe.slots.reference.transfer import Transfer
-from hotshoe.types import StepPlan
+from hotshoe.types import CacheLayout, StepPlan
+from hotshoe.types.cache import lay_out
 
 if TYPE_CHECKING:
     from hotshoe.runner.profiler import Profiler
@@ -141,7 +148,8 @@ class TorchWorker:
             vocab_size=model.vocab_size,
             tasks=tuple(sorted(model.tasks)),
             hidden_size=model.hidden_size,
-            block_bytes=sum(layer.block_bytes() for layer in ctx.attention_layers),
+            block_bytes=sum(layer.cache_spec.block_bytes for layer in ctx.cache_layers),
+            caches=self.layout(ctx),
             cache_budget_bytes=budget.available_bytes,
             budget_note=budget.note,
             free_bytes=budget.free_bytes,
@@ -247,7 +255,7 @@ class TorchWorker:
     def _measure(self) -> None:
         """Run the largest step over a cache of one block, so that the platform sees its peak."""
         assert self._context is not None
-        runner = self._make_runner(0)
+        runner = self._make_runner([0] * len(self.layout(self._context).pools))
         config = self._config
         assert config.max_num_batched_tokens is not None and config.max_model_len is not None
         full, rest = divmod(config.max_num_batched_tokens, config.max_model_len)
@@ -255,7 +263,14 @@ class TorchWorker:
         runner.warm_up(lengths[: config.max_num_seqs])
         self._free_cache()
 
-    def allocate_cache(self, num_blocks: int) -> None:
+    def layout(self, ctx: BuildContext) -> CacheLayout:
+        """Return the cache groups of a model that was built."""
+        config = self._config
+        assert config.max_model_len is not None and config.max_num_batched_tokens is not None
+        specs = [layer.cache_spec for layer in ctx.cache_layers]
+        return lay_out(specs, config.max_model_len, config.max_num_batched_tokens)
+
+    def allocate_cache(self, num_blocks: Sequence[int]) -> None:
         assert self._model is not None
         self._ops = self._ops or self._operations(self._model.vocab_size)
         with enough_memory("allocate the KV cache"):
@@ -278,16 +293,16 @@ class TorchWorker:
             ):
                 runner.warm_up([1] * (num_reqs - 1) + [prompt])
 
-    def _make_runner(self, num_blocks: int) -> Runner:
-        """Allocate caches, with one block more for padding, and a runner over them."""
+    def _make_runner(self, num_blocks: Sequence[int]) -> Runner:
+        """Allocate caches and a runner over them."""
         assert self._context is not None and self._model is not None and self._ops is not None
         config = self._config
         assert config.block_size is not None and config.max_model_len is not None
         tokens = config.max_num_batched_tokens
         pieces = self._graph is not None and self._graph.pieces
         assert tokens is not None
-        for layer in self._context.attention_layers:
-            layer.allocate_cache(num_blocks + 1)
+        layers, layout = self._context.cache_layers, self.layout(self._context)
+        allocate_caches(layers, layout, num_blocks)
         sizes = getattr(self._ops.graph, "sizes", BATCH_SIZES)
         limits = RunnerLimits(
             max_num_seqs=config.max_num_seqs,
@@ -295,7 +310,7 @@ class TorchWorker:
             block_size=config.block_size,
             max_logprobs=config.max_logprobs,
             max_samples=min(tokens, config.max_num_seqs * (1 + config.num_speculative_tokens)),
-            padding_block=num_blocks,
+            null_blocks=tuple(num_blocks[group.pool] for group in layout.groups),
             max_steps_in_flight=STEPS_IN_FLIGHT,
             graph_sizes=graph_sizes(config.max_num_seqs, sizes) if self._graph else (),
             piece_sizes=graph_sizes(tokens, TOKEN_SIZES) if pieces else (),
@@ -305,13 +320,14 @@ class TorchWorker:
             self._ops,
             self._context.device,
             limits,
+            assign_views(layers, layout),
             self._model_config.eos_token_ids,
             self._communicator,
         )
 
     def _free_cache(self) -> None:
         assert self._context is not None
-        for layer in self._context.attention_layers:
+        for layer in self._context.cache_layers:
             layer.free_cache()
 
     def execute(self, plan: StepPlan) -> RunningStep:
@@ -361,22 +377,31 @@ class TorchWorker:
             config.block_size,
             tuple(
                 KVLayer(layer.spec.num_kv_heads, layer.spec.head_dim, layer.layout)
-                for layer in self._context.attention_layers
+                for _, layer in self._attention()
             ),
         )
 
     @torch.inference_mode()
-    def read_kv(self, block_ids: Sequence[int]) -> list[torch.Tensor]:
-        assert self._context is not None
-        return [read_blocks(x.cache, block_ids) for x in self._context.attention_layers]
+    def read_kv(self, block_ids: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+        return [read_blocks(layer.cache, block_ids[group]) for group, layer in self._attention()]
 
     @torch.inference_mode()
-    def write_kv(self, block_ids: Sequence[int], first: int, blocks: KVBlocks) -> None:
-        assert self._context is not None
+    def write_kv(self, block_ids: Sequence[Sequence[int]], first: int, blocks: KVBlocks) -> None:
         own = self.describe_kv()
-        wanted = range(first, first + len(block_ids))
-        for number, layer in enumerate(self._context.attention_layers):
-            write_blocks(layer.cache, block_ids, converted(blocks, number, own, wanted))
+        wanted = range(first, first + len(block_ids[0]))
+        for number, (group, layer) in enumerate(self._attention()):
+            write_blocks(layer.cache, block_ids[group], converted(blocks, number, own, wanted))
+
+    def _attention(self) -> list[tuple[int, Attention]]:
+        """Return the layers that attend, in order, each behind the number of its cache group."""
+        assert self._context is not None
+        found = []
+        for number, group in enumerate(self.layout(self._context).groups):
+            for i in group.layers:
+                layer = self._context.cache_layers[i]
+                if isinstance(layer, Attention):
+                    found.append((i, (number, layer)))
+        return [pair for _, pair in sorted(found, key=lambda entry: entry[0])]
 
     def start_profile(self, folder: str) -> None:
         from hotshoe.runner.profiler import Profiler  # made at the first use

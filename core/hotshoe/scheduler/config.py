@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from hotshoe.errors import ConfigError
+from hotshoe.types.cache import CacheGroup
 
 POLICIES = ("fcfs", "priority")
 
@@ -19,8 +20,9 @@ class SchedulerConfig:
         max_num_seqs: Requests running at once; also the number of rows.
         max_num_batched_tokens: Token budget of a step.
         max_model_len: Most tokens of one request, prompt and output together.
-        num_blocks: Blocks in the KV cache.
+        num_blocks: Blocks in the KV cache; with several pools, of each of them.
         block_size: Tokens per block.
+        groups: Cache groups; none is a single one that keeps every token.
         policy: "fcfs" serves in order of arrival; "priority" the lowest priority value first.
         enable_prefix_caching: Share full blocks between requests with equal prefixes.
         max_in_flight_steps: Steps planned but not yet updated; 2 overlaps scheduling with
@@ -33,16 +35,18 @@ class SchedulerConfig:
     max_num_seqs: int
     max_num_batched_tokens: int
     max_model_len: int
-    num_blocks: int
+    num_blocks: int | tuple[int, ...]
     block_size: int
     policy: Literal["fcfs", "priority"] = "fcfs"
     enable_prefix_caching: bool = True
     max_in_flight_steps: int = 1
+    groups: tuple[CacheGroup, ...] = ()
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.type is int and value < 1:
+            counts = value if field.name == "num_blocks" and isinstance(value, tuple) else (value,)
+            if field.type in (int, int | tuple[int, ...]) and min(counts) < 1:
                 raise ConfigError(f"{field.name} must be at least 1, not {value}")
         if self.policy not in POLICIES:
             raise ConfigError(f"policy must be one of {', '.join(POLICIES)}, not {self.policy!r}")
@@ -55,3 +59,8 @@ class SchedulerConfig:
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) is below max_num_seqs "
                 f"({self.max_num_seqs}), so that some running requests could never advance"
             )
+
+    @property
+    def pools(self) -> tuple[int, ...]:
+        """Blocks of each pool."""
+        return self.num_blocks if isinstance(self.num_blocks, tuple) else (self.num_blocks,)

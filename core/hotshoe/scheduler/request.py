@@ -1,6 +1,6 @@
 """One request's state while the scheduler owns it.
 
-Written by the scheduler alone, except for the three block fields, which the KV cache manager
+Written by the scheduler alone, except for the four block fields, which the KV coordinator
 writes. It refers to nothing that refers back to it, so a finished request is freed at once.
 """
 
@@ -86,7 +86,8 @@ class Request:
     num_cached_tokens: int = field(init=False, default=0)
     was_preempted: bool = field(init=False, default=False)
     finished: bool = field(init=False, default=False)
-    block_ids: list[int] = field(init=False, default_factory=list)
+    block_ids: list[list[int]] = field(init=False, default_factory=list)
+    num_released: list[int] = field(init=False, default_factory=list)
     block_hashes: list[bytes] = field(init=False, default_factory=list)
     num_registered_blocks: int = field(init=False, default=0)
     prompt_logprobs: list[TokenLogprobs | None] | None = field(init=False, default=None)

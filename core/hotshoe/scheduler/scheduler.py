@@ -27,7 +27,7 @@ from operator import attrgetter
 from typing import Any
 
 from hotshoe.errors import RequestError
-from hotshoe.kv import KVCacheManager
+from hotshoe.kv import KVCoordinator, PrefixHit, TableChanges
 from hotshoe.scheduler.config import SchedulerConfig
 from hotshoe.scheduler.drafts import DraftCounts
 from hotshoe.scheduler.queue import WaitingQueue
@@ -50,8 +50,13 @@ class Scheduler:
 
     def __init__(self, config: SchedulerConfig, hash_key: bytes | None = None) -> None:
         self.config = config
-        self.cache = KVCacheManager(
-            config.num_blocks, config.block_size, config.enable_prefix_caching, hash_key
+        self.cache = KVCoordinator(
+            config.pools,
+            config.block_size,
+            config.enable_prefix_caching,
+            hash_key,
+            config.groups,
+            config.max_num_batched_tokens,
         )
         self._requests: dict[str, Request] = {}
         self._waiting = WaitingQueue()
@@ -245,12 +250,8 @@ class Scheduler:
         in_rows = {row: request for row, request in enumerate(self._rows) if request is not None}
         assert in_rows == {request.row: request for request in self._running}
         assert sorted([*in_rows, *self._free_rows]) == list(range(len(self._rows)))
-        held: Counter[int] = Counter()
-        for request in self._requests.values():
-            assert request.row is not None or not request.block_ids
-            held.update(request.block_ids)
-        for block in range(self.config.num_blocks):
-            assert self.cache.pool.ref_count(block) == held[block]
+        assert all(r.row is not None or not r.block_ids for r in self._requests.values())
+        self.cache.check_held(self._requests.values())
 
     def _queue_of(self, request: Request) -> WaitingQueue:
         """Return where a request waits."""
@@ -271,12 +272,12 @@ class Scheduler:
         max_tokens = request.params.max_tokens or config.max_model_len
         limit = min(room + 1, length + max_tokens)
         # The last token is never computed, so it needs no place.
-        num_blocks = self.cache.num_blocks_for(limit - 1)
-        if num_blocks > config.num_blocks:
+        shortage = self.cache.shortage(limit - 1)
+        if shortage is not None:
             raise RequestError(
                 f"{length} prompt tokens and up to {limit - length} generated ones need "
-                f"{num_blocks} KV cache blocks of {config.block_size} tokens, but there are "
-                f"{config.num_blocks}; shorten the prompt or lower max_tokens",
+                f"{shortage[0]} KV cache blocks of {config.block_size} tokens, but there are "
+                f"{shortage[1]}; shorten the prompt or lower max_tokens",
                 "max_tokens",
             )
         return limit
@@ -312,36 +313,31 @@ class Scheduler:
         stop = min(known, request.max_total_tokens - 1, start + budget)
         if stop <= start:
             return 0
-        row, num_blocks = request.row, len(request.block_ids)
+        row, plan = request.row, step.plan
         assert row is not None
-        drafts = self._take_drafts(request, stop, step, budget) if request.drafts else []
-        while not self.cache.grow(request, stop):
+        changes: TableChanges = []
+        drafts = self._take_drafts(request, stop, step, budget, changes) if request.drafts else []
+        while not self.cache.grow(request, start, stop, changes):
             if self._preempt_last() is request:
                 return 0
-        columns = range(num_blocks, len(request.block_ids))
-        step.plan.block_rows.extend([row] * len(columns))
-        step.plan.block_cols.extend(columns)
-        step.plan.block_ids.extend(request.block_ids[num_blocks:])
+        plan.change_table(row, changes)
         count = self._book(request, row, stop, step, len(drafts))
         if drafts:
-            step.plan.draft_rows.append(row)
-            step.plan.drafts.append(drafts)
-            step.plan.num_scheduled_tokens[-1] += len(drafts)
+            plan.draft_rows.append(row)
+            plan.drafts.append(drafts)
+            plan.num_scheduled_tokens[-1] += len(drafts)
         return count + len(drafts)
 
     def _take_drafts(
-        self, request: Request, stop: int, step: ScheduledStep, budget: int
+        self, request: Request, stop: int, step: ScheduledStep, budget: int, changes: TableChanges
     ) -> list[int]:
         """Return the drafts of a request that there is room for; they get blocks."""
         if stop < len(request.token_ids):
             return []
-        limit = min(
-            step.spare,
-            budget - (stop - request.num_computed_tokens),
-            request.max_total_tokens - 1 - stop,
-        )
+        start = request.num_computed_tokens
+        limit = min(step.spare, budget - (stop - start), request.max_total_tokens - 1 - stop)
         drafts, request.drafts = request.drafts[: max(limit, 0)], []
-        if not self.cache.grow(request, stop + len(drafts)):
+        if not self.cache.grow(request, start, stop + len(drafts), changes):
             return []
         step.spare -= len(drafts)
         return drafts
@@ -352,12 +348,12 @@ class Scheduler:
             request = self._waiting.first()
             if request is None or request.num_pending_steps:
                 return
-            hits = self._find_room(request)
-            if hits is None:
+            hit = self._find_room(request)
+            if hit is None:
                 return
-            budget -= self._start(request, hits, step, budget)
+            budget -= self._start(request, hit, step, budget)
 
-    def _find_room(self, request: Request) -> list[int] | None:
+    def _find_room(self, request: Request) -> PrefixHit | None:
         """Return the cached prefix of a waiting request, or None if it must wait for blocks.
 
         There must be room for all its known tokens, however few of them this step may compute,
@@ -367,18 +363,19 @@ class Scheduler:
         if request is self._refused:
             return None
         # Cached blocks come without the hidden states that were computed with them.
-        hits = [] if request.reads_whole_prompt else self.cache.find_prefix(request)
-        if self.cache.fits(hits, len(request.token_ids), spare_blocks=len(self._running)):
-            return hits
+        whole = request.reads_whole_prompt
+        hit = self.cache.no_prefix() if whole else self.cache.find_prefix(request)
+        if self.cache.fits(hit, len(request.token_ids), spare_blocks=len(self._running)):
+            return hit
         self._refused = request
         return None
 
-    def _start(self, request: Request, hits: list[int], step: ScheduledStep, budget: int) -> int:
+    def _start(self, request: Request, hit: PrefixHit, step: ScheduledStep, budget: int) -> int:
         """Give a waiting request a row and plan its first tokens; return their number."""
-        start = len(hits) * self.config.block_size
+        start = hit.num_tokens
         stop = min(len(request.token_ids), start + budget)
         self._waiting.remove(request)
-        self.cache.admit(request, hits, stop)
+        self.cache.admit(request, hit, stop)
         row = heapq.heappop(self._free_rows)
         self._rows[row] = request
         request.row = row
@@ -389,7 +386,7 @@ class Scheduler:
             self._last_wait_s = request.scheduled_s - request.queued_s
             self._num_prompt_tokens += request.num_prompt_tokens
         request.num_computed_tokens = start
-        tokens, blocks = request.token_ids.copy(), request.block_ids.copy()
+        tokens, blocks = request.token_ids.copy(), [ids.copy() for ids in request.block_ids]
         length, params = request.num_prompt_tokens, request.params
         more = (request.seed, request.pooling, request.embeds)
         step.plan.new_rows.append(NewRow(row, tokens, length, start, blocks, params, *more))
@@ -413,8 +410,7 @@ class Scheduler:
         if stop < known:
             return stop - start
         if not request.stepwise:  # It samples in this step: from now on it decodes.
-            capacity = len(request.block_ids) * self.config.block_size
-            request.fast_until = min(capacity, request.max_total_tokens - 1)
+            request.fast_until = min(self.cache.capacity(request), request.max_total_tokens - 1)
         elif request.mask is not None:
             masks = [request.mask, *request.draft_masks[:num_drafts]]
             step.plan.mask_rows.extend([row] * len(masks))

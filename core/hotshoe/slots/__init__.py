@@ -16,6 +16,7 @@ from hotshoe.slots.operations import (
     AttentionMetadata,
     AttentionOp,
     Between,
+    CacheView,
     CommunicatorOp,
     EmbeddingOp,
     GatedActivationOp,
@@ -28,8 +29,10 @@ from hotshoe.slots.operations import (
     Rendezvous,
     RotaryAndCacheOp,
     SampleOp,
+    StepShape,
     TransferOp,
     renewed,
+    whole_step,
 )
 from hotshoe.slots.specs import (
     PLAIN_LAYOUT,
@@ -61,6 +64,7 @@ __all__ = [
     "AttentionOp",
     "AttentionSpec",
     "Between",
+    "CacheView",
     "Candidate",
     "CommunicatorOp",
     "CommunicatorSpec",
@@ -88,6 +92,7 @@ __all__ = [
     "SampleSpec",
     "Selector",
     "Slot",
+    "StepShape",
     "TransferOp",
     "TransferSpec",
     "Verdict",
@@ -95,4 +100,5 @@ __all__ = [
     "all_slots",
     "refuse",
     "renewed",
+    "whole_step",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from hotshoe.slots.specs import KVLayout
 
@@ -24,18 +24,47 @@ Between: TypeAlias = Callable[[Callable[[], None]], None]
 
 
 @dataclass(slots=True)
-class AttentionMetadata:
-    """A step's shape, shared by all layers. Written by the runner, read by attention operations.
+class StepShape:
+    """A step's shape, shared by all layers. Written by the runner.
 
     Attributes:
         query_start_loc: [num_reqs + 1] int32, first token of each request, then the end.
         seq_lens: [num_reqs] int32, tokens of each request including this step's.
-        block_table: [num_reqs, max_blocks_per_req] int32, may have a row stride.
-        slot_mapping: [num_tokens] int32, block_id * block_size + offset of every token.
         max_query_len: Most tokens of one request in this step; 1 is a pure decode step.
         max_seq_len: The longest of seq_lens.
         host_lens: Tokens of each request in this step, and seq_lens, on the host; None in a
             recorded step, whose lengths change from one repetition to the next.
+    """
+
+    num_reqs: int
+    query_start_loc: Tensor
+    seq_lens: Tensor
+    max_query_len: int
+    max_seq_len: int
+    host_lens: tuple[Sequence[int], Sequence[int]] | None = None
+
+
+@dataclass(slots=True)
+class CacheView:
+    """One cache group's part of a step.
+
+    Attributes:
+        block_table: [num_reqs, max_blocks_per_req] int32, may have a row stride. Entries that no
+            query of the step reads may be the null block.
+        slot_mapping: [num_tokens] int32, block_id * block_size + offset of every token.
+        prepared: What the operation's `prepare` returned.
+    """
+
+    block_table: Tensor
+    slot_mapping: Tensor
+    prepared: Any = None
+
+
+@dataclass(slots=True)
+class AttentionMetadata:
+    """A step's shape and one group's view of it, for operations that plan nothing else.
+
+    Attributes are those of `StepShape` and `CacheView`.
     """
 
     num_reqs: int
@@ -48,20 +77,43 @@ class AttentionMetadata:
     host_lens: tuple[Sequence[int], Sequence[int]] | None = None
 
 
+def whole_step(shape: StepShape, view: CacheView) -> AttentionMetadata:
+    """Prepare nothing: the `prepare` of operations that read a step as it is."""
+    return AttentionMetadata(
+        shape.num_reqs,
+        shape.query_start_loc,
+        shape.seq_lens,
+        view.block_table,
+        view.slot_mapping,
+        shape.max_query_len,
+        shape.max_seq_len,
+        shape.host_lens,
+    )
+
+
 class AttentionOp(Protocol):
     """Paged attention. `layout` is what its kernels read; the cache writer must produce it."""
 
     layout: KVLayout
 
-    def __call__(
-        self, q: Tensor, cache: Tensor, metadata: AttentionMetadata, sinks: Tensor | None
-    ) -> Tensor:
+    def prepare(self, shape: StepShape, view: CacheView) -> Any:
+        """Plan a step, once for all layers of a group that ask the same.
+
+        In a step that is recorded (`host_lens` is None), this is recorded too: it then works on
+        the device alone, and on tensors whose content may be another at each repetition.
+
+        Returns:
+            What `__call__` takes as `prepared`; `whole_step` where nothing is planned.
+        """
+        ...
+
+    def __call__(self, q: Tensor, cache: Tensor, prepared: Any, sinks: Tensor | None) -> Tensor:
         """Attend.
 
         Args:
             q: [num_tokens, num_heads, head_dim], model dtype; heads contiguous, token stride free.
             cache: [2, num_blocks, block_numel], kv dtype; this step's k and v already written.
-            metadata: The step's shape.
+            prepared: What `prepare` returned for this step.
             sinks: [num_heads] float32, or None.
 
         Returns:

@@ -58,6 +58,7 @@ SLOTS: dict[str, Slot] = {
             step_bytes=_attended,
             needs=("layout",),
             reference_waits=True,
+            contract=2,
         ),
         Slot(
             "rotary_and_cache",

@@ -21,7 +21,8 @@ class NewRow:
     """Initial content of a row: a new request, or one resumed after preemption.
 
     `token_ids` are all known tokens (prompt, then generated); the first `num_computed_tokens` of
-    them are already in the KV cache; `block_ids` cover what this step writes and all before it.
+    them are already in the KV cache; `block_ids[g]`, the row's blocks in cache group g, cover what
+    this step writes and all before it. An entry that no query reads is the pool's null block.
     `embeds` holds little-endian float32 [n, hidden_size]: the first n token ids stand for its rows.
     With `pooling`, the row makes a vector where another would sample its first token, and ends.
     """
@@ -30,7 +31,7 @@ class NewRow:
     token_ids: list[int]
     num_prompt_tokens: int
     num_computed_tokens: int
-    block_ids: list[int]
+    block_ids: list[list[int]]
     params: SamplingParams
     seed: int
     pooling: Pooling | None = None
@@ -41,8 +42,9 @@ class NewRow:
 class StepPlan:
     """One step's work. Small host data, equal on every rank.
 
-    `rows[i]` computes its next `num_scheduled_tokens[i]` tokens. Block-table growth of rows that
-    are not new is three parallel lists: `block_table[block_rows[j], block_cols[j]] = block_ids[j]`.
+    `rows[i]` computes its next `num_scheduled_tokens[i]` tokens. Changes to block tables of
+    rows that are not new are four parallel lists: group `block_groups[j]` has
+    `block_table[block_rows[j], block_cols[j]] = block_ids[j]`.
 
     Row `mask_rows[k]`, which samples in this step, may take only the tokens whose bits are set in
     `masks[k]`: token t is bit t mod 32 of the t // 32-th little-endian 32-bit word, and there are
@@ -60,6 +62,7 @@ class StepPlan:
     new_rows: list[NewRow] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
     num_scheduled_tokens: list[int] = field(default_factory=list)
+    block_groups: list[int] = field(default_factory=list)
     block_rows: list[int] = field(default_factory=list)
     block_cols: list[int] = field(default_factory=list)
     block_ids: list[int] = field(default_factory=list)
@@ -69,6 +72,14 @@ class StepPlan:
     drafts: list[list[int]] = field(default_factory=list)
     accepted_rows: list[int] = field(default_factory=list)
     num_accepted: list[int] = field(default_factory=list)
+
+    def change_table(self, row: int, changes: list[tuple[int, int, int]]) -> None:
+        """Put blocks into a row's tables, each change a group, a column and a block."""
+        for group, column, block in changes:
+            self.block_groups.append(group)
+            self.block_rows.append(row)
+            self.block_cols.append(column)
+            self.block_ids.append(block)
 
     @property
     def num_tokens(self) -> int:

@@ -22,6 +22,7 @@ from hotshoe.slots import (
     NormSpec,
     TransferSpec,
     renewed,
+    whole_step,
 )
 from hotshoe_sim.device import QUEUE, SimTensor
 
@@ -93,16 +94,17 @@ class Attention:
     """
 
     layout = PLAIN_LAYOUT
+    prepare = staticmethod(whole_step)
 
     def __init__(self, spec: AttentionSpec, facts: DeviceFacts) -> None:
         self._spec = spec
 
     def __call__(
-        self, q: Tensor, cache: Tensor, metadata: AttentionMetadata, sinks: Tensor | None
+        self, q: Tensor, cache: Tensor, prepared: AttentionMetadata, sinks: Tensor | None
     ) -> Tensor:
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
-        starts, lengths = metadata.query_start_loc, metadata.seq_lens
-        launch(self._kernel, out, q, cache, starts, lengths, metadata.block_table)
+        starts, lengths = prepared.query_start_loc, prepared.seq_lens
+        launch(self._kernel, out, q, cache, starts, lengths, prepared.block_table)
         return out.view(q.shape[0], -1)
 
     def _kernel(

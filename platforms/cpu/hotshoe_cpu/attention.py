@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AttentionMetadata, AttentionSpec, KVLayout, Verdict
+from hotshoe.slots import AttentionMetadata, AttentionSpec, KVLayout, Verdict, whole_step
 from hotshoe_cpu.native import DTYPE_CODES, judge, kernels
 
 MAX_HEAD_DIM = 256
@@ -56,6 +56,8 @@ def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
 class Attention:
     """See `hotshoe.slots.AttentionOp`."""
 
+    prepare = staticmethod(whole_step)
+
     def __init__(self, spec: AttentionSpec, facts: DeviceFacts) -> None:
         self.layout = declared_layout(spec, facts)
         self._kernel = kernels(facts).paged_attention
@@ -74,12 +76,12 @@ class Attention:
         self._block_stride = cache.stride(1)
 
     def __call__(
-        self, q: Tensor, cache: Tensor, metadata: AttentionMetadata, sinks: Tensor | None
+        self, q: Tensor, cache: Tensor, prepared: AttentionMetadata, sinks: Tensor | None
     ) -> Tensor:
         if cache is not self._cache:
             self._bind(cache)
         assert (sinks is not None) == self._sinks
-        table = metadata.block_table
+        table = prepared.block_table
         # Rows behind the last request's are padding of the batch, if anything.
         out = torch.empty(q.size(0), self._width, dtype=q.dtype)
         self._kernel(
@@ -88,10 +90,10 @@ class Attention:
             self._k,
             self._v,
             table.data_ptr(),
-            metadata.query_start_loc.data_ptr(),
-            metadata.seq_lens.data_ptr(),
+            prepared.query_start_loc.data_ptr(),
+            prepared.seq_lens.data_ptr(),
             0 if sinks is None else sinks.data_ptr(),
-            metadata.num_reqs,
+            prepared.num_reqs,
             *self._heads,
             table.size(1),
             self._width,

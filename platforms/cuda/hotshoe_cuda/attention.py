@@ -49,27 +49,27 @@ class Attention(attention.Attention):
         self._spec, self._gather = spec, gather_blocks
 
     def __call__(
-        self, q: Tensor, cache: Tensor, metadata: AttentionMetadata, sinks: Tensor | None
+        self, q: Tensor, cache: Tensor, prepared: AttentionMetadata, sinks: Tensor | None
     ) -> Tensor:
-        if metadata.max_query_len < LONG or metadata.host_lens is None:
-            return super().__call__(q, cache, metadata, sinks)
-        outs = [self._part(q, cache, metadata, *part) for part in parts(*metadata.host_lens)]
+        if prepared.max_query_len < LONG or prepared.host_lens is None:
+            return super().__call__(q, cache, prepared, sinks)
+        outs = [self._part(q, cache, prepared, *part) for part in parts(*prepared.host_lens)]
         return outs[0] if len(outs) == 1 else torch.cat(outs)
 
     def _part(
-        self, q: Tensor, cache: Tensor, metadata: AttentionMetadata, first: int, last: int, at: int
+        self, q: Tensor, cache: Tensor, prepared: AttentionMetadata, first: int, last: int, at: int
     ) -> Tensor:
         """Compute requests first..last, whose queries begin at token `at`."""
-        counts, lengths = (lens[first:last] for lens in metadata.host_lens or ((), ()))
+        counts, lengths = (lens[first:last] for lens in prepared.host_lens or ((), ()))
         part = q[at : at + sum(counts)]
         if is_long(counts[0], lengths[0]):
-            return self._whole(part, cache, metadata.block_table[first])
+            return self._whole(part, cache, prepared.block_table[first])
         part_of = AttentionMetadata(
             num_reqs=last - first,
-            query_start_loc=metadata.query_start_loc[first : last + 1] - at,
-            seq_lens=metadata.seq_lens[first:last],
-            block_table=metadata.block_table[first:last],
-            slot_mapping=metadata.slot_mapping[at : at + len(part)],
+            query_start_loc=prepared.query_start_loc[first : last + 1] - at,
+            seq_lens=prepared.seq_lens[first:last],
+            block_table=prepared.block_table[first:last],
+            slot_mapping=prepared.slot_mapping[at : at + len(part)],
             max_query_len=max(counts),
             max_seq_len=max(lengths),
         )

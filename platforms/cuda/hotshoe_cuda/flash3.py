@@ -74,23 +74,23 @@ class Attention(attention.Attention):
         self._compute(q, cache, AttentionMetadata(1, starts, one, zero[None], zero, 1, 1))
 
     def __call__(
-        self, q: Tensor, cache: Tensor, metadata: AttentionMetadata, sinks: Tensor | None
+        self, q: Tensor, cache: Tensor, prepared: AttentionMetadata, sinks: Tensor | None
     ) -> Tensor:
-        if metadata.max_query_len <= 1:
-            return super().__call__(q, cache, metadata, sinks)
-        return self._compute(q, cache, metadata)
+        if prepared.max_query_len <= 1:
+            return super().__call__(q, cache, prepared, sinks)
+        return self._compute(q, cache, prepared)
 
-    def _compute(self, q: Tensor, cache: Tensor, metadata: AttentionMetadata) -> Tensor:
+    def _compute(self, q: Tensor, cache: Tensor, prepared: AttentionMetadata) -> Tensor:
         # [blocks, heads, tokens, head_dim] as [blocks, tokens, heads, head_dim]
         k, v = (part.view(-1, *self._shape).transpose(1, 2) for part in cache)
         out: Tensor = self._prompts(
             q,
             k,
             v,
-            cache_seqlens=metadata.seq_lens,
-            page_table=metadata.block_table,
-            cu_seqlens_q=metadata.query_start_loc,
-            max_seqlen_q=metadata.max_query_len,
+            cache_seqlens=prepared.seq_lens,
+            page_table=prepared.block_table,
+            cu_seqlens_q=prepared.query_start_loc,
+            max_seqlen_q=prepared.max_query_len,
             **self._options,
         )
         return out.flatten(1)

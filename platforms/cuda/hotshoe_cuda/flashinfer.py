@@ -100,14 +100,14 @@ class Attention(attention.Attention):
         self._pages = cache.view(2, -1, *self._page)
 
     def __call__(
-        self, q: Tensor, cache: Tensor, metadata: AttentionMetadata, sinks: Tensor | None
+        self, q: Tensor, cache: Tensor, prepared: AttentionMetadata, sinks: Tensor | None
     ) -> Tensor:
-        decodes = metadata.max_query_len == 1 and q.size(0) == metadata.num_reqs > 0
+        decodes = prepared.max_query_len == 1 and q.size(0) == prepared.num_reqs > 0
         if not decodes:
-            return super().__call__(q, cache, metadata, sinks)
+            return super().__call__(q, cache, prepared, sinks)
         if cache is not self._cache:
             self._bind(cache)
-        return self._one_query_each(q, self._pages, metadata.block_table, metadata.seq_lens, sinks)
+        return self._one_query_each(q, self._pages, prepared.block_table, prepared.seq_lens, sinks)
 
     def _one_query_each(
         self, q: Tensor, pages: Tensor, table: Tensor, lengths: Tensor, sinks: Tensor | None

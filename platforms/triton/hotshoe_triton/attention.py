@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AttentionMetadata, AttentionSpec, KVLayout, Verdict
+from hotshoe.slots import AttentionMetadata, AttentionSpec, KVLayout, Verdict, whole_step
 from hotshoe_triton.device import Arch, arch_of, chaining, judge, next_power_of_2
 
 LAYOUT = KVLayout("head-major", "htd", "htd")
@@ -122,6 +122,8 @@ class Attention:
 
     layout = LAYOUT
 
+    prepare = staticmethod(whole_step)
+
     def __init__(
         self,
         spec: AttentionSpec,
@@ -192,18 +194,18 @@ class Attention:
         return self._counters[-1]
 
     def __call__(
-        self, q: Tensor, cache: Tensor, metadata: AttentionMetadata, sinks: Tensor | None
+        self, q: Tensor, cache: Tensor, prepared: AttentionMetadata, sinks: Tensor | None
     ) -> Tensor:
         if cache is not self._cache:
             self._bind(cache)
         assert (sinks is not None) == self._sinks
-        tokens, reqs = q.size(0), metadata.num_reqs
+        tokens, reqs = q.size(0), prepared.num_reqs
         out = torch.empty((tokens, self._width), dtype=q.dtype, device=q.device)
         if reqs == 0:
             return out
-        single = metadata.max_query_len == 1
-        table = metadata.block_table
-        tensors = (out, q, self._k, self._v, table, metadata.query_start_loc, metadata.seq_lens)
+        single = prepared.max_query_len == 1
+        table = prepared.block_table
+        tensors = (out, q, self._k, self._v, table, prepared.query_start_loc, prepared.seq_lens)
         tensors += (q if sinks is None else sinks,)
         sizes = (reqs, q.stride(0), table.stride(0), self._block_stride)
         if single or reqs > 1:

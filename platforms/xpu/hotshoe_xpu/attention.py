@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AttentionMetadata, AttentionSpec, Verdict
+from hotshoe.slots import AttentionMetadata, AttentionSpec, Verdict, whole_step
 from hotshoe_triton.attention import LAYOUT
 from hotshoe_triton.device import judged
 
@@ -42,25 +42,26 @@ class Attention:
     """See `hotshoe.slots.AttentionOp`."""
 
     layout = LAYOUT
+    prepare = staticmethod(whole_step)
 
     def __init__(self, spec: AttentionSpec, facts: DeviceFacts) -> None:
         self._spec = spec
 
     def __call__(
-        self, q: Tensor, cache: Tensor, metadata: AttentionMetadata, sinks: Tensor | None
+        self, q: Tensor, cache: Tensor, prepared: AttentionMetadata, sinks: Tensor | None
     ) -> Tensor:
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        lens = metadata.host_lens
+        lens = prepared.host_lens
         if lens is None:  # a recorded step's lengths lie on the device alone
-            counts = metadata.query_start_loc.diff().tolist()
-            lens = (counts, metadata.seq_lens.tolist())
+            counts = prepared.query_start_loc.diff().tolist()
+            lens = (counts, prepared.seq_lens.tolist())
         at = 0
         for first, last in stretches(lens[0]):
-            table = metadata.block_table[first:last]
+            table = prepared.block_table[first:last]
             lengths = lens[1][first:last]
             end = at + sum(lens[0][first:last])
             if lens[0][first] == 1:
-                seq_lens = metadata.seq_lens[first:last]
+                seq_lens = prepared.seq_lens[first:last]
                 self._decode(out[at:end], q[at:end], cache, table, lengths, seq_lens)
             else:
                 self._prefill(out[at:end], q[at:end], cache, table, lengths[0])

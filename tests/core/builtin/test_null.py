@@ -10,7 +10,7 @@ from hotshoe.types import NewRow, SamplingParams, StepPlan
 
 
 def new_row(row: int, token_ids: list[int], computed: int = 0) -> NewRow:
-    return NewRow(row, token_ids, len(token_ids), computed, [0], SamplingParams(), 0)
+    return NewRow(row, token_ids, len(token_ids), computed, [[0]], SamplingParams(), 0)
 
 
 def run(worker, new_rows: list[NewRow], counts: dict[int, int]) -> dict[int, int]:

@@ -70,8 +70,8 @@ CONFIG = EngineConfig(max_model_len=1000, block_size=16, max_num_seqs=2)
 
 
 def test_cache_is_planned_within_the_budget() -> None:
-    assert plan_cache(CONFIG, WorkerInfo(1, 100, 100 * 70)) == 70
-    assert plan_cache(CONFIG, WorkerInfo(1, 100, 10**9)) == 2 * 63
+    assert plan_cache(CONFIG, WorkerInfo(1, 100, 100 * 70)) == (70,)
+    assert plan_cache(CONFIG, WorkerInfo(1, 100, 10**9)) == (2 * 63,)
 
 
 def test_a_cache_too_small_for_one_request_is_refused_with_the_remedy() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hotshoe.engine.kv_exchange import KVExchange
 from hotshoe.errors import KVTransferError
 from hotshoe.executor import KVBlocks, KVDescriptor, KVLayer
-from hotshoe.kv import KVCacheManager, StoredTokens
+from hotshoe.kv import KVCoordinator, StoredTokens
 from hotshoe.slots import PLAIN_LAYOUT
 
 TOKENS = list(range(10))
@@ -24,17 +24,17 @@ class Worker:
     def describe_kv(self) -> KVDescriptor:
         return self.form
 
-    def read_kv(self, block_ids: Sequence[int]) -> list[list[int]]:
-        return [[self.blocks[block] for block in block_ids]]
+    def read_kv(self, block_ids: Sequence[Sequence[int]]) -> list[list[int]]:
+        return [[self.blocks[block] for block in block_ids[0]]]
 
-    def write_kv(self, block_ids: Sequence[int], first: int, blocks: KVBlocks) -> None:
+    def write_kv(self, block_ids: Sequence[Sequence[int]], first: int, blocks: KVBlocks) -> None:
         if self.failing:
             raise RuntimeError("a bad copy")
-        self.blocks.update({block: first + i for i, block in enumerate(block_ids)})
+        self.blocks.update({block: first + i for i, block in enumerate(block_ids[0])})
 
 
 def exchange(num_blocks: int = 8, block_size: int = 2, caching: bool = True) -> KVExchange:
-    return KVExchange(KVCacheManager(num_blocks, block_size, caching), Worker(block_size))
+    return KVExchange(KVCoordinator([num_blocks], block_size, caching), Worker(block_size))
 
 
 def offer(count: int) -> KVBlocks:
@@ -48,18 +48,20 @@ def test_what_was_taken_can_be_given() -> None:
     assert here.give(TOKENS).layers == [[0, 1, 2, 3, 4]]
     assert here.give([*TOKENS[:7], 99]).token_ids == TOKENS[:6]
     assert here.give(TOKENS, tenant="other").token_ids == []
-    assert len(here.cache.find_prefix(StoredTokens(TOKENS))) == 4  # one token is left to compute
+    assert (
+        here.cache.find_prefix(StoredTokens(TOKENS)).num_tokens == 8
+    )  # one token is left to compute
     assert here.cache.stats().num_used_blocks == 0
 
 
 def test_blocks_in_use_stay() -> None:
     here = exchange(num_blocks=3)
     busy = StoredTokens([77])
-    here.cache.admit(busy, [], 1)
+    here.cache.admit(busy, here.cache.no_prefix(), 1)
     here.take(offer(10))
     here.cache.check()
     assert here.give(TOKENS).token_ids == TOKENS[:4]
-    assert busy.block_ids[0] not in here.worker.blocks
+    assert busy.block_ids[0][0] not in here.worker.blocks
 
 
 def test_what_was_not_written_is_not_found() -> None:
@@ -69,7 +71,7 @@ def test_what_was_not_written_is_not_found() -> None:
         here.take(offer(10))
     here.cache.check()
     assert here.give(TOKENS).token_ids == []
-    assert here.cache.pool.num_free == 8
+    assert here.cache.pools[0].blocks.num_free == 8
 
 
 def test_a_cache_without_prefixes_refuses() -> None:

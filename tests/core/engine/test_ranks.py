@@ -83,7 +83,7 @@ def pids(worker: ParallelWorker) -> list[int]:
 
 def plan(number: int, first: int, length: int = 4) -> StepPlan:
     tokens = [first] + [9] * (length - 1)
-    row = NewRow(0, tokens, length, 0, [0], SamplingParams(temperature=0.5, stop=("x",)), 2**62)
+    row = NewRow(0, tokens, length, 0, [[0]], SamplingParams(temperature=0.5, stop=("x",)), 2**62)
     return StepPlan(number, [row], [0], [length], masks=[b"\xff\x00"], mask_rows=[0])
 
 
@@ -99,7 +99,7 @@ def compute(worker: ParallelWorker, how: int) -> None:
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_ranks_compute_together(open_ranks, asynchronous: bool) -> None:
     worker = open_ranks(enforce_eager=asynchronous)
-    worker.allocate_cache(3)
+    worker.allocate_cache([3])
     handles = [worker.execute(plan(0, 0)), worker.execute(StepPlan(1, [], [0], [1]))]
     results = [handle.result() for handle in handles]
     assert [(r.step_id, r.rows, r.tokens) for r in results] == [(0, [0], [[10]]), (1, [0], [[11]])]

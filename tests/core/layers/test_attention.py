@@ -9,11 +9,12 @@ from hotshoe.layers import Attention, BuildContext, ForwardBatch, Rotary
 from hotshoe.layers.rotary import Rotation
 from hotshoe.slots import (
     SLOTS,
-    AttentionMetadata,
+    CacheView,
     Candidate,
     KVLayout,
     RotaryAndCacheSpec,
     Selector,
+    StepShape,
     accept,
 )
 from hotshoe.slots.reference.attention import Attention as Reference
@@ -46,16 +47,11 @@ def run(layer, qkv, block=3):
     """Feed one request of up to a block's length."""
     count = len(qkv)
     positions = torch.arange(count, dtype=torch.int32)
-    meta = AttentionMetadata(
-        num_reqs=1,
-        query_start_loc=torch.tensor([0, count], dtype=torch.int32),
-        seq_lens=torch.tensor([count], dtype=torch.int32),
-        block_table=torch.tensor([[block]], dtype=torch.int32),
-        slot_mapping=positions + block * 4,
-        max_query_len=count,
-        max_seq_len=count,
-    )
-    return layer(qkv.clone(), ForwardBatch(positions, meta))
+    starts, lengths = (torch.tensor(v, dtype=torch.int32) for v in ([0, count], [count]))
+    shape = StepShape(1, starts, lengths, count, count)
+    view = CacheView(torch.tensor([[block]], dtype=torch.int32), positions + block * 4)
+    view.prepared = layer.planner[1](shape, view)
+    return layer(qkv.clone(), ForwardBatch(positions, shape, [view]))
 
 
 def test_any_layout_gives_the_same_result(ctx):
@@ -113,7 +109,7 @@ def test_cache_memory(ctx, kv_dtype, size):
     layer = make(ctx)
     assert layer.block_bytes() == 2 * 4 * KV_HEADS * DIM * size
     assert layer.cache.nbytes == 6 * layer.block_bytes()
-    assert ctx.attention_layers == [layer]
+    assert ctx.cache_layers == [layer]
     apart = make(with_pairs(ctx))
     assert apart.block_bytes() == 2 * (4 * KV_HEADS * DIM + LAYOUT.gap) * size
     assert apart.cache.stride(0) * size == 6 * apart.block_bytes() // 2

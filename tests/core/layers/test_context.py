@@ -28,6 +28,6 @@ def test_an_attention_specification_starts_with_the_engines_types(ctx):
 
 def test_contexts_share_nothing(ctx):
     other = BuildContext(ctx.selector, "float32", "float32", 4, 32)
-    other.attention_layers.append(None)
+    other.cache_layers.append(None)
     other.weights.expect("w", (1,), lambda tensor: None)
-    assert not ctx.attention_layers and not ctx.weights.expected
+    assert not ctx.cache_layers and not ctx.weights.expected

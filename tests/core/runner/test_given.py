@@ -12,7 +12,7 @@ from hotshoe.types import NewRow, SamplingParams, StepPlan
 def new(row: int, embeds: torch.Tensor | None, length: int, computed: int = 0) -> NewRow:
     data = None if embeds is None else embeds.numpy().astype("<f4").tobytes()
     params = SamplingParams()
-    return NewRow(row, [0] * length, length, computed, [0, 1, 2, 3], params, 0, None, data)
+    return NewRow(row, [0] * length, length, computed, [[0, 1, 2, 3]], params, 0, None, data)
 
 
 @pytest.mark.parametrize("chunks", [[6], [1, 2, 3], [4, 1, 1]])

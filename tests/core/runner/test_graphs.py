@@ -1,12 +1,14 @@
 """Which recording a step runs in, and what happens between recorded pieces."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 
 from hotshoe.layers.context import Attend
 from hotshoe.platform import DeviceFacts
 from hotshoe.runner.graphs import BATCH_SIZES, TOKEN_SIZES, Pieces, Recordings, graph_sizes
-from hotshoe.slots import AttentionMetadata, GraphSpec
+from hotshoe.slots import CacheView, GraphSpec, StepShape
 from hotshoe.slots.reference.graph import Graph
 
 FACTS = DeviceFacts("plain", "cpu", "a test's device", "any", 1 << 30, 1)
@@ -54,16 +56,20 @@ def test_what_is_not_recorded_runs_in_what_is() -> None:
     assert [recordings.size_for(n) for n in (1, 2, 5, 9)] == [4, 4, 8, None]
 
 
-def metadata(num_tokens: int) -> AttentionMetadata:
+NONE = torch.zeros(0, dtype=torch.int32)
+SHAPE = StepShape(0, NONE, NONE, 0, 0)
+
+
+def views(num_tokens: int) -> list[CacheView]:
     none = torch.zeros(num_tokens, dtype=torch.int32)
-    return AttentionMetadata(1, none, none, none, none, num_tokens, num_tokens)
+    return [CacheView(none, none, num_tokens)]
 
 
 def test_attention_between_pieces_sees_the_steps_own_tokens_alone() -> None:
     x = torch.zeros(8, 2, 3)
     seen = []
 
-    def attend(q: torch.Tensor, shape: AttentionMetadata) -> torch.Tensor:
+    def attend(q: torch.Tensor, shape: Sequence[CacheView]) -> torch.Tensor:
         seen.append((q.tolist(), shape))
         return (q + 1).flatten(1)
 
@@ -71,12 +77,12 @@ def test_attention_between_pieces_sees_the_steps_own_tokens_alone() -> None:
         return between(between(x * 2, attend).view(8, 2, 3), attend)
 
     pieces = Pieces(Graph(GraphSpec(4, pieces=True), FACTS), 8)
-    pieces.metadata = metadata(1)
+    pieces.shape, pieces.views = SHAPE, views(1)
     replay = pieces.record(step)
     seen.clear()
     for num_tokens, value in ((5, 1.0), (8, 2.0), (1, 3.0)):
         x.fill_(value)
-        pieces.metadata = metadata(num_tokens)
+        pieces.views = views(num_tokens)
         out = replay()
         assert out.shape == (8, 6)
         assert (out[:num_tokens] == 2 * value + 2).all()
@@ -84,7 +90,7 @@ def test_attention_between_pieces_sees_the_steps_own_tokens_alone() -> None:
         (first, shape), (second, same) = seen
         assert first == [[[2 * value] * 3] * 2] * num_tokens
         assert second == [[[2 * value + 1] * 3] * 2] * num_tokens
-        assert shape is same is pieces.metadata
+        assert shape is same is pieces.views
         seen.clear()
 
 
@@ -105,7 +111,7 @@ def test_layers_of_a_shape_share_a_buffer_that_stays() -> None:
     places: dict[int, set[int]] = {}
 
     def step(size: int, between) -> torch.Tensor:
-        def attend(q: torch.Tensor, shape: AttentionMetadata) -> torch.Tensor:
+        def attend(q: torch.Tensor, shape: Sequence[CacheView]) -> torch.Tensor:
             places.setdefault(q.shape[2], set()).add(q.data_ptr())
             return q.flatten(1).clone()
 
@@ -116,7 +122,7 @@ def test_layers_of_a_shape_share_a_buffer_that_stays() -> None:
 
     graph = Apart(GraphSpec(4, pieces=True), FACTS)
     pieces = Pieces(graph, 8)
-    pieces.metadata = metadata(1)
+    pieces.shape, pieces.views = SHAPE, views(1)
     replays = [pieces.record(lambda between, size=size: step(size, between)) for size in (8, 3)]
     for replay in (*replays, *replays):
         replay()

@@ -43,7 +43,7 @@ class Steps:
 
 def new(row: int, ids: list[int], pooling: Pooling | None) -> NewRow:
     params = SamplingParams(max_tokens=1)
-    return NewRow(row, ids, len(ids), 0, [0, 1, 2, 3], params, 0, pooling)
+    return NewRow(row, ids, len(ids), 0, [[0, 1, 2, 3]], params, 0, pooling)
 
 
 def vector(result: StepResult, row: int) -> torch.Tensor:

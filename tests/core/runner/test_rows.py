@@ -9,11 +9,11 @@ from hotshoe.types import NewRow, SamplingParams, StepPlan
 
 BLOCK_SIZE, MAX_LEN, NUM_ROWS = 4, 40, 5
 #: The block table as a device keeps it, from what each step changes.
-DEVICE_TABLE = np.zeros((NUM_ROWS, -(-(MAX_LEN + 1) // BLOCK_SIZE)), np.int32)
+DEVICE_TABLE = np.zeros((1, NUM_ROWS + 1, -(-(MAX_LEN + 1) // BLOCK_SIZE)), np.int32)
 
 
 def new_row(row: int, length: int, computed: int, blocks: list[int]) -> NewRow:
-    return NewRow(row, list(range(length)), length, computed, blocks, SamplingParams(), 0)
+    return NewRow(row, list(range(length)), length, computed, [blocks], SamplingParams(), 0)
 
 
 def check(
@@ -30,8 +30,8 @@ def check(
             row, column = divmod(int(inputs.token_index[token]), MAX_LEN + 1)
             assert (row, column) == (inputs.rows[i], position)
             block = tables[i][position // BLOCK_SIZE]
-            assert inputs.slot_mapping[token] == block * BLOCK_SIZE + position % BLOCK_SIZE
-            assert table[inputs.rows[i], position // BLOCK_SIZE] == block
+            assert inputs.slot_mapping[0, token] == block * BLOCK_SIZE + position % BLOCK_SIZE
+            assert table[0, inputs.rows[i], position // BLOCK_SIZE] == block
             token += 1
     assert inputs.query_start_loc[-1] == token
 
@@ -67,6 +67,7 @@ def test_prompt_then_decode(lengths: list[int], fractions: list[float], seed: in
     decode = StepPlan(1, rows=order, num_scheduled_tokens=[1] * len(order))
     for row, length, table in zip(order, lengths, tables, strict=True):
         if length % BLOCK_SIZE == 0:
+            decode.block_groups.append(0)
             decode.block_rows.append(row)
             decode.block_cols.append(length // BLOCK_SIZE)
             decode.block_ids.append(table[length // BLOCK_SIZE])
@@ -89,7 +90,7 @@ def test_a_row_starts_anew() -> None:
     rows = Rows(NUM_ROWS, MAX_LEN, BLOCK_SIZE)
     rows.advance(StepPlan(0, [new_row(0, 9, 0, [1, 2, 3])], [0], [9]))
     inputs = rows.advance(StepPlan(1, [new_row(0, 5, 4, [8, 6])], [0], [1]))
-    assert inputs.slot_mapping.tolist() == [6 * BLOCK_SIZE]
+    assert inputs.slot_mapping.tolist() == [[6 * BLOCK_SIZE]]
     assert inputs.sample_lens.tolist() == [5]
 
 
@@ -97,11 +98,11 @@ def test_padding_adds_rows_that_sample_nothing() -> None:
     rows = Rows(NUM_ROWS, MAX_LEN, BLOCK_SIZE)
     inputs = rows.advance(StepPlan(0, [new_row(2, 3, 2, [7])], [2], [1]))
     assert inputs.decodes_only
-    padded = inputs.padded(4, NUM_ROWS, 88)
+    padded = inputs.padded(4, NUM_ROWS, np.array([88], np.int32))
     assert padded.rows.tolist() == [2, NUM_ROWS, NUM_ROWS, NUM_ROWS]
     assert padded.query_start_loc.tolist() == [0, 1, 2, 3, 4]
     assert padded.seq_lens.tolist() == [3, 1, 1, 1]
-    assert padded.slot_mapping.tolist() == [7 * BLOCK_SIZE + 2, 88, 88, 88]
+    assert padded.slot_mapping.tolist() == [[7 * BLOCK_SIZE + 2, 88, 88, 88]]
     assert padded.sample_at.tolist() == [0]
     assert not padded.decodes_only
 
@@ -115,10 +116,10 @@ def test_tokens_of_no_request_come_last(num_tokens: list[int], extra: int) -> No
     fresh = [new_row(row, n, 0, [2 * row, 2 * row + 1]) for row, n in enumerate(num_tokens)]
     inputs = rows.advance(StepPlan(0, fresh, list(range(len(fresh))), num_tokens))
     total = sum(num_tokens)
-    padded = inputs.padded_tokens(total + extra, 88)
+    padded = inputs.padded_tokens(total + extra, np.array([88], np.int32))
     assert padded.num_tokens == inputs.num_tokens == total
     for name in ("positions", "token_index", "slot_mapping"):
-        mine, whole = getattr(inputs, name), getattr(padded, name)
+        mine, whole = (np.atleast_2d(getattr(x, name))[0] for x in (inputs, padded))
         assert whole.dtype == mine.dtype
         assert whole[:total].tolist() == mine.tolist()
         assert set(whole[total:].tolist()) <= {88 if name == "slot_mapping" else 0}
@@ -128,9 +129,11 @@ def test_tokens_of_no_request_come_last(num_tokens: list[int], extra: int) -> No
 
 
 def test_padding_inputs_stay_in_one_block() -> None:
-    inputs = padding_inputs(np.array([5, 1], np.int32), 9, 8 * BLOCK_SIZE, BLOCK_SIZE)
+    inputs = padding_inputs(
+        np.array([5, 1], np.int32), 9, np.array([8 * BLOCK_SIZE], np.int32), BLOCK_SIZE
+    )
     assert inputs.positions.tolist() == [0, 1, 2, 3, 4, 0]
-    assert set((inputs.slot_mapping // BLOCK_SIZE).tolist()) == {8}
+    assert set((inputs.slot_mapping[0] // BLOCK_SIZE).tolist()) == {8}
     assert inputs.rows.tolist() == [9, 9]
     assert inputs.sample_rows.size == 0
 
@@ -146,7 +149,7 @@ def test_rows_count_drafts_only_when_they_are_accepted() -> None:
     assert inputs.sample_lens.tolist() == [6, 4, 5, 6]
     width = MAX_LEN + 1
     assert (inputs.tokens.index.tolist(), inputs.tokens.values.tolist()) == ([4, 5], [21, 22])
-    assert inputs.slot_mapping.tolist() == [32, 33, 23, 24, 25]
+    assert inputs.slot_mapping[0].tolist() == [32, 33, 23, 24, 25]
     assert not inputs.decodes_only
     plan = StepPlan(2, [], [0, 4], [1, 2], accepted_rows=[0], num_accepted=[1])
     plan.draft_rows, plan.drafts = [4], [[23]]

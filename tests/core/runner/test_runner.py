@@ -1,17 +1,26 @@
 """The runner over a model whose logits are a table: token t is followed by row t's distribution."""
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 
-from hotshoe.layers import ForwardBatch
+from hotshoe.layers import ForwardBatch, ViewPlan
 from hotshoe.platform import DeviceFacts
 from hotshoe.runner.graphs import graph_sizes
 from hotshoe.runner.runner import Operations, Runner, RunnerLimits
-from hotshoe.slots import AttentionMetadata, CommunicatorOp, GraphSpec, SampleSpec, TransferSpec
+from hotshoe.slots import (
+    AttentionMetadata,
+    CacheView,
+    CommunicatorOp,
+    GraphSpec,
+    SampleSpec,
+    TransferSpec,
+    whole_step,
+)
 from hotshoe.slots.reference.graph import Graph
 from hotshoe.slots.reference.sampling import build
 from hotshoe.slots.reference.transfer import Transfer
@@ -66,7 +75,7 @@ def make_runner(
         BLOCK,
         max_logprobs=5,
         max_samples=16,
-        padding_block=99,
+        null_blocks=(99,),
         graph_sizes=sizes,
         piece_sizes=pieces,
     )
@@ -75,7 +84,7 @@ def make_runner(
         Transfer(TransferSpec(2), FACTS),
         Graph(GraphSpec(ROWS), FACTS),
     )
-    return Runner(model, ops, "cpu", limits, (7,), communicator)
+    return Runner(model, ops, "cpu", limits, [ViewPlan(0, whole_step)], (7,), communicator)
 
 
 @pytest.fixture
@@ -84,7 +93,7 @@ def runner(model: TableModel) -> Runner:
 
 
 def new(row: int, ids: list[int], params: SamplingParams = GREEDY, computed: int = 0) -> NewRow:
-    return NewRow(row, ids, len(ids), computed, list(range(8 * row, 8 * row + 8)), params, row)
+    return NewRow(row, ids, len(ids), computed, [list(range(8 * row, 8 * row + 8))], params, row)
 
 
 def step(runner: Runner, number: int, rows: dict[int, int], *fresh: NewRow) -> StepResult:
@@ -116,9 +125,9 @@ def test_positions_and_lengths_reach_the_model(model: TableModel, runner: Runner
     [batch] = model.batches
     assert model.ids == [[3, 4, 9, 9, 9, 9, 9]]
     assert batch.positions.tolist() == [2, 3, 0, 1, 2, 3, 4]
-    assert batch.attention.seq_lens.tolist() == [4, 5]
-    assert batch.attention.query_start_loc.tolist() == [0, 2, 7]
-    assert (batch.attention.max_query_len, batch.attention.max_seq_len) == (5, 5)
+    assert batch.shape.seq_lens.tolist() == [4, 5]
+    assert batch.shape.query_start_loc.tolist() == [0, 2, 7]
+    assert (batch.shape.max_query_len, batch.shape.max_seq_len) == (5, 5)
     assert batch.outputs_at is not None
     assert batch.outputs_at.tolist() == [1]  # row 3 is still inside its prompt
 
@@ -206,7 +215,7 @@ def test_a_prompt_given_up_before_it_was_judged_slows_nothing(model: TableModel)
     step(runner, 0, {0: 1, 1: 2}, new(0, [9]), new(1, [5, 6, 7, 8], asking))
     step(runner, 1, {0: 1, 2: 1}, new(2, [3]))  # row 1 was aborted
     step(runner, 2, {0: 1, 2: 1, 3: 1}, new(3, [4]))
-    assert model.batches[-1].attention.num_reqs == 4  # padded, so as recorded
+    assert model.batches[-1].shape.num_reqs == 4  # padded, so as recorded
     step(runner, 3, {0: 1, 2: 2}, new(2, [3, 4, 5]))
     assert model.batches[-1].outputs_at is not None
 
@@ -223,8 +232,8 @@ def test_a_seed_gives_the_same_tokens_in_any_company(model: TableModel, runner: 
     params = SamplingParams(temperature=1.0)
 
     def tokens(row: int, company: list[int]) -> list[int]:
-        seeded = NewRow(row, [17], 1, 0, [8 * row], params, seed=1234)
-        others = [NewRow(r, [r], 1, 0, [8 * r], params, seed=r) for r in company]
+        seeded = NewRow(row, [17], 1, 0, [[8 * row]], params, seed=1234)
+        others = [NewRow(r, [r], 1, 0, [[8 * r]], params, seed=r) for r in company]
         found = []
         for number in range(6):
             order = np.random.permutation([row, *company]).tolist()
@@ -239,17 +248,17 @@ def test_a_seed_gives_the_same_tokens_in_any_company(model: TableModel, runner: 
 def test_a_recorded_step_pads_with_rows_that_own_nothing(model: TableModel) -> None:
     runner = make_runner(model, graph_sizes(ROWS))
     runner.record_graphs()
-    assert [b.attention.num_reqs for b in model.batches] == []  # the reference records nothing
+    assert [b.shape.num_reqs for b in model.batches] == []  # the reference records nothing
     first = step(runner, 0, {2: 1, 0: 1, 1: 1}, new(2, [5]), new(0, [9]), new(1, [7]))
     [batch] = model.batches
     assert first.rows == [2, 0, 1]
     assert first.tokens == [[int(model.table[t].argmax())] for t in (5, 9, 7)]
-    assert batch.attention.num_reqs == 4
-    assert batch.attention.seq_lens.tolist() == [1, 1, 1, 1]
-    assert batch.attention.query_start_loc.tolist() == [0, 1, 2, 3, 4]
-    assert batch.attention.slot_mapping.tolist()[3] == 99 * BLOCK
-    assert set(batch.attention.block_table[3].tolist()) == {99}
-    assert batch.attention.block_table[0, :8].tolist() == list(range(16, 24))
+    assert batch.shape.num_reqs == 4
+    assert batch.shape.seq_lens.tolist() == [1, 1, 1, 1]
+    assert batch.shape.query_start_loc.tolist() == [0, 1, 2, 3, 4]
+    assert batch.views[0].slot_mapping.tolist()[3] == 99 * BLOCK
+    assert set(batch.views[0].block_table[3].tolist()) == {99}
+    assert batch.views[0].block_table[0, :8].tolist() == list(range(16, 24))
 
 
 def test_recording_takes_bounded_time(monkeypatch, caplog) -> None:
@@ -258,7 +267,7 @@ def test_recording_takes_bounded_time(monkeypatch, caplog) -> None:
     runner = make_runner(model, graph_sizes(ROWS), (4, 8))
     runner.record_graphs()
     step(runner, 0, {0: 1}, new(0, [3]))
-    assert model.batches[-1].attention.num_reqs == ROWS  # the largest alone was recorded
+    assert model.batches[-1].shape.num_reqs == ROWS  # the largest alone was recorded
     step(runner, 1, {1: 3}, new(1, [3, 4, 5]))
     assert len(model.batches[-1].positions) == 8
     assert "those of up to 2 decoding requests are padded to 4" in caplog.text
@@ -288,8 +297,8 @@ def test_a_step_with_a_prompt_runs_as_it_is(model: TableModel) -> None:
     runner = make_runner(model, graph_sizes(ROWS))
     runner.record_graphs()
     step(runner, 0, {2: 2, 0: 1}, new(2, [5, 6]), new(0, [9]))
-    assert model.batches[-1].attention.num_reqs == 2
-    assert model.batches[-1].attention.max_query_len == 2
+    assert model.batches[-1].shape.num_reqs == 2
+    assert model.batches[-1].shape.max_query_len == 2
 
 
 def test_more_new_tokens_than_the_inbox_holds(model: TableModel, monkeypatch) -> None:
@@ -313,13 +322,13 @@ class AttendingModel(TableModel):
         self.attended: list[tuple[int, AttentionMetadata]] = []
 
     def forward(self, hidden: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
-        def attend(q: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
-            self.attended.append((len(q), metadata))
+        def attend(q: torch.Tensor, views: Sequence[CacheView]) -> torch.Tensor:
+            self.attended.append((len(q), views[0].prepared))
             return q.flatten(1).clone()
 
         q = torch.tensor(self.ids[-1]).view(-1, 1, 1).float()
         if batch.between is None:
-            attend(q, batch.attention)
+            attend(q, batch.views)
         else:
             assert batch.between(q, attend).tolist() == q.flatten(1).tolist()
         return super().forward(hidden, batch)
@@ -336,12 +345,12 @@ def test_a_step_with_a_prompt_runs_in_pieces() -> None:
     batch, [(num_tokens, attention)] = model.batches[-1], model.attended
     assert model.ids[-1][:6] == [5, 6, 9, 7, 7, 7]
     assert batch.positions.tolist() == [0, 1, 0, 0, 1, 2, 0, 0]
-    assert batch.attention.slot_mapping.tolist()[6:] == [99 * BLOCK] * 2
+    assert batch.views[0].slot_mapping.tolist()[6:] == [99 * BLOCK] * 2
     assert batch.outputs_at is None
     assert (num_tokens, attention.num_reqs) == (6, 3)
     assert attention.query_start_loc.tolist() == [0, 2, 3, 6]
     assert attention.seq_lens.tolist() == [2, 1, 3]
-    assert attention.slot_mapping.tolist() == batch.attention.slot_mapping.tolist()[:6]
+    assert attention.slot_mapping.tolist() == batch.views[0].slot_mapping.tolist()[:6]
     assert attention.host_lens == ([2, 1, 3], [2, 1, 3])
     assert (attention.max_query_len, attention.max_seq_len) == (3, 3)
     second = step(runner, 1, {1: 2, 0: 1})
@@ -373,7 +382,7 @@ def test_pieces_of_a_step_that_the_inbox_does_not_hold(monkeypatch) -> None:
     assert result.tokens == [[int(model.table[3].argmax())]]
     batch = model.batches[-1]
     assert batch.between is None
-    assert len(batch.positions) == len(batch.attention.slot_mapping) == 3
+    assert len(batch.positions) == len(batch.views[0].slot_mapping) == 3
 
 
 def test_a_decode_step_is_recorded_whole() -> None:
@@ -382,16 +391,16 @@ def test_a_decode_step_is_recorded_whole() -> None:
     runner.record_graphs()
     step(runner, 0, {0: 1}, new(0, [3]))
     assert model.batches[-1].between is None
-    assert model.batches[-1].attention.host_lens is None
+    assert model.batches[-1].shape.host_lens is None
 
 
 def test_warming_up_touches_no_request(model: TableModel, runner: Runner) -> None:
     step(runner, 0, {1: 1}, new(1, [3]))
     runner.warm_up([7, 3])
     batch = model.batches[-1]
-    assert batch.attention.seq_lens.tolist() == [7, 3]
+    assert batch.shape.seq_lens.tolist() == [7, 3]
     assert batch.outputs_at is None  # the most that any step can want
-    assert set((batch.attention.slot_mapping // BLOCK).tolist()) == {99}
+    assert set((batch.views[0].slot_mapping // BLOCK).tolist()) == {99}
     expected = model.table.argmax(1)
     assert step(runner, 1, {1: 1}).tokens == [[int(expected[expected[3]])]]
 

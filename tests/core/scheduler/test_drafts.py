@@ -52,7 +52,7 @@ def test_accepted_drafts_are_told_to_the_worker_with_the_next_step() -> None:
     request.propose([6, 7, 8])
     plan = plan_of(scheduler)
     assert (plan.num_scheduled_tokens, plan.draft_rows, plan.drafts) == ([4], [0], [[6, 7, 8]])
-    assert plan.accepted_rows == [] and len(request.block_ids) == 2
+    assert plan.accepted_rows == [] and len(request.block_ids[0]) == 2
     [output] = finish(scheduler, plan, [6, 7, 9])
     assert output.token_ids == [6, 7, 9]
     assert request.num_computed_tokens == len(request.token_ids) - 1 == 6
@@ -140,8 +140,8 @@ def test_drafts_displace_nobody() -> None:
     scheduler = make(num_blocks=16, max_model_len=60, max_num_seqs=2)
     requests = [add(scheduler, name, [ord(name)] * 5, max_tokens=25) for name in "ab"]
     finish(scheduler, plan_of(scheduler), [5], [5])
-    scheduler.cache.pool.allocate(12)  # two blocks each are held, and none is left
-    assert scheduler.cache.pool.num_free == 0
+    scheduler.cache.pools[0].blocks.allocate(12)  # two blocks each are held, and none is left
+    assert scheduler.cache.pools[0].blocks.num_free == 0
     for request in requests:
         request.propose([6, 7, 8])
     plan = scheduler.schedule()

@@ -101,7 +101,7 @@ def test_a_long_prompt_is_computed_in_chunks_beside_others() -> None:
     add(scheduler, "long", list(range(2, 32)))
     plan = plan_step(scheduler)
     assert work(plan) == {0: 2, 1: 14}
-    assert [len(new.block_ids) for new in plan.new_rows] == [1, 4]
+    assert [len(new.block_ids[0]) for new in plan.new_rows] == [1, 4]
     assert plan.new_rows[1].token_ids == list(range(2, 32))
     assert [o.request_id for o in finish_step(scheduler, plan, {0: 7})] == ["short"]
     plan = plan_step(scheduler)
@@ -120,8 +120,8 @@ def test_blocks_are_given_exactly_when_needed(length: int) -> None:
     request = add(scheduler, "a", [2] * length)
     for computed in range(length, length + 10):
         plan = plan_step(scheduler)
-        assert len(request.block_ids) == -(-computed // 4)
-        assert request.fast_until == 4 * len(request.block_ids)
+        assert len(request.block_ids[0]) == -(-computed // 4)
+        assert request.fast_until == 4 * len(request.block_ids[0])
         finish_step(scheduler, plan, {0: 5})
 
 
@@ -171,7 +171,7 @@ def test_plans_share_no_list_with_the_books() -> None:
     request = add(scheduler, "a", [2, 3])
     plan = plan_step(scheduler)
     new = plan.new_rows[0]
-    assert new.token_ids is not request.token_ids and new.block_ids is not request.block_ids
+    assert new.token_ids is not request.token_ids and new.block_ids[0] is not request.block_ids[0]
 
 
 def test_an_idle_scheduler_plans_nothing() -> None:
@@ -189,7 +189,7 @@ def test_a_block_filled_in_a_step_is_hit_in_the_same_step() -> None:
     plan = plan_step(scheduler)
     assert work(plan) == {0: 9, 1: 1}
     one, two = plan.new_rows
-    assert two.num_computed_tokens == 8 and two.block_ids[:2] == one.block_ids[:2]
+    assert two.num_computed_tokens == 8 and two.block_ids[0][:2] == one.block_ids[0][:2]
     outputs = finish_step(scheduler, plan, {0: 5, 1: 5})
     assert [o.num_cached_tokens for o in outputs] == [0, 8]
 

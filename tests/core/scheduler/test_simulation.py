@@ -1,10 +1,11 @@
-"""Scheduler and cache against a simulated worker that knows what every KV slot holds.
+"""Scheduler and cache against a simulated worker that knows what every slot of the cache holds.
 
 The worker keeps its own rows and block tables, built from the plans alone. Instead of keys and
 values, a slot stores which token it belongs to, at which position, after which tokens; and every
-row checks in every step that its block table leads to exactly its own tokens. Sampling is a
-function of all tokens, so that any mistake anywhere changes the text. Drafts are right for a while,
-as a random number has it, and then wrong, or longer than a request may become.
+row checks in every step that its block tables lead to exactly its own tokens, as far as its group
+reads them. Sampling is a function of all tokens, so that any mistake anywhere changes the text.
+Drafts are right for a while, as a random number has it, and then wrong, or longer than a request
+may become.
 """
 
 import zlib
@@ -27,6 +28,8 @@ from hypothesis.stateful import (
 
 from hotshoe.scheduler import Request, Scheduler, SchedulerConfig
 from hotshoe.types import (
+    CacheGroup,
+    CacheSpec,
     FinishReason,
     NewRow,
     SamplingParams,
@@ -35,6 +38,7 @@ from hotshoe.types import (
     TokenLogprobs,
     TokenOutput,
 )
+from hotshoe.types.cache import full_group, held_blocks
 
 VOCABULARY = 11
 EOS = frozenset({0, 1})
@@ -64,7 +68,7 @@ class Row:
     token_ids: list[int]
     num_prompt_tokens: int
     num_computed_tokens: int
-    block_table: list[int]
+    block_tables: list[list[int]]
     params: SamplingParams
     drafted: bool = False
 
@@ -78,8 +82,8 @@ class Row:
 class SimulatedWorker:
     config: SchedulerConfig
     rows: dict[int, Row] = field(default_factory=dict)
-    # (block, offset) -> (tenant, position, digest of the tokens up to it)
-    slots: dict[tuple[int, int], tuple[int, int, int]] = field(default_factory=dict)
+    # (pool, block, offset) -> (group, tenant, position, digest of the tokens up to it)
+    slots: dict[tuple[int, int, int], tuple[int, int, int, int]] = field(default_factory=dict)
     num_steps: int = 0
     drafting: bool = False
 
@@ -103,12 +107,17 @@ class SimulatedWorker:
             ends = row.num_computed_tokens + count - len(proposed)
             assert ends == len(row.token_ids), "drafts behind tokens that are not computed"
             row.token_ids = row.token_ids + proposed
-        for row, column, block in zip(
-            plan.block_rows, plan.block_cols, plan.block_ids, strict=True
+        for group, row, column, block in zip(
+            plan.block_groups, plan.block_rows, plan.block_cols, plan.block_ids, strict=True
         ):
-            assert column == len(self.rows[row].block_table), "block tables grow one by one"
-            self.rows[row].block_table.append(block)
-        written: set[tuple[int, int]] = set()
+            table = self.rows[row].block_tables[group]
+            if block == self._null(group):
+                assert table[column] != block, "released twice"
+                table[column] = block
+                continue
+            assert column == len(table), "block tables grow one by one"
+            table.append(block)
+        written: set[tuple[int, int, int]] = set()
         for row, count in zip(plan.rows, plan.num_scheduled_tokens, strict=True):
             self._write(self.rows[row], count, written)
         result = StepResult(plan.step_id, [], [])
@@ -138,36 +147,52 @@ class SimulatedWorker:
             token_ids=new.token_ids,
             num_prompt_tokens=new.num_prompt_tokens,
             num_computed_tokens=new.num_computed_tokens,
-            block_table=new.block_ids,
+            block_tables=new.block_ids,
             params=new.params,
         )
 
-    def _slot(self, row: Row, position: int) -> tuple[int, int]:
-        size = self.config.block_size
-        return row.block_table[position // size], position % size
+    @property
+    def groups(self) -> tuple[CacheGroup, ...]:
+        return self.config.groups or (full_group(self.config.block_size),)
 
-    def _write(self, row: Row, count: int, written: set[tuple[int, int]]) -> None:
+    def _null(self, group: int) -> int:
+        return self.config.pools[self.groups[group].pool]
+
+    def _slot(self, row: Row, group: int, position: int) -> tuple[int, int, int]:
+        size = self.config.block_size
+        block = row.block_tables[group][position // size]
+        assert block < self._null(group), "the null block is read or written"
+        return self.groups[group].pool, block, position % size
+
+    def _write(self, row: Row, count: int, written: set[tuple[int, int, int]]) -> None:
         start = row.num_computed_tokens
         assert start + count <= len(row.token_ids), "a token is computed before it is known"
         most = row.num_prompt_tokens + (row.params.max_tokens or self.config.max_model_len)
         assert start + count < min(most, self.config.max_model_len), "more than can be wanted"
         blocks = -(-(start + count) // self.config.block_size)
-        if self.drafting:
-            assert len(row.block_table) >= blocks
-        else:
-            assert len(row.block_table) == blocks, "exactly the blocks needed"
-        assert len(set(row.block_table)) == len(row.block_table)
-        for position in range(start, start + count):
-            slot = self._slot(row, position)
-            assert slot not in written, "two writers of one slot"
-            written.add(slot)
-            tokens = row.token_ids[: position + 1]
-            self.slots[slot] = (row.tenant, position, digest(row.tenant, tokens))
+        for group, table in enumerate(row.block_tables):
+            if self.drafting:
+                assert len(table) >= blocks
+            else:
+                assert len(table) == blocks, "exactly the blocks needed"
+            held = [block for block in table if block != self._null(group)]
+            assert len(set(held)) == len(held)
+            for position in range(start, start + count):
+                slot = self._slot(row, group, position)
+                assert slot not in written, "two writers of one slot"
+                written.add(slot)
+                tokens = row.token_ids[: position + 1]
+                self.slots[slot] = (group, row.tenant, position, digest(row.tenant, tokens))
 
     def _read(self, row: Row, count: int) -> None:
-        for position in range(row.num_computed_tokens + count):
-            expected = (row.tenant, position, digest(row.tenant, row.token_ids[: position + 1]))
-            assert self.slots[self._slot(row, position)] == expected, "wrong KV cache content"
+        for number, group in enumerate(self.groups):
+            window = group.spec.window or self.config.max_model_len
+            first = max(row.num_computed_tokens - window + 1, 0)
+            for position in range(first, row.num_computed_tokens + count):
+                name = digest(row.tenant, row.token_ids[: position + 1])
+                expected = (number, row.tenant, position, name)
+                found = self.slots[self._slot(row, number, position)]
+                assert found == expected, "wrong KV cache content"
 
     def _sample(
         self, index: int, row: Row, count: int, drafts: list[int], result: StepResult
@@ -383,15 +408,34 @@ PARAMS = st.builds(
 
 
 @st.composite
+def groups_of(draw: st.DrawFn, block_size: int) -> tuple[CacheGroup, ...]:
+    """Mix kinds and pools, or leave the one group that there is by default."""
+    windows = draw(st.lists(st.sampled_from([None, 1, 2, 5, 9, 17]), max_size=4))
+    groups = []
+    for window in windows:
+        kind = "full" if window is None else "window"
+        pool = draw(st.integers(0, 1)) if groups else 0
+        groups.append(CacheGroup(CacheSpec(kind, block_size, (), window), (), pool))
+    return tuple(groups)
+
+
+@st.composite
 def configs(draw: st.DrawFn) -> SchedulerConfig:
     block_size = draw(st.sampled_from([1, 2, 3, 4]))
     max_num_seqs = draw(st.integers(1, 5))
+    step_tokens = max_num_seqs + draw(st.sampled_from([0, 1, 5, 30]))
+    groups = draw(groups_of(block_size))
+    needs = [0] * (1 + max((group.pool for group in groups), default=0))
+    for group in groups or (full_group(block_size),):
+        needs[group.pool] += held_blocks(group.spec, 39, step_tokens)
+    # Enough for one request of any length, hardly for two.
+    num_blocks = tuple(need + draw(st.sampled_from([0, 1, 3, 30])) for need in needs)
     return SchedulerConfig(
         max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_seqs + draw(st.sampled_from([0, 1, 5, 30])),
+        max_num_batched_tokens=step_tokens,
         max_model_len=40,
-        # Enough for one request of any length, hardly for two.
-        num_blocks=-(-39 // block_size) + draw(st.sampled_from([0, 1, 3, 30])),
+        num_blocks=num_blocks,
+        groups=groups,
         block_size=block_size,
         policy=draw(st.sampled_from(["fcfs", "priority"])),
         enable_prefix_caching=draw(st.sampled_from([True, True, False])),

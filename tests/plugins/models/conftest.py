@@ -18,12 +18,13 @@ import torch
 import transformers
 from torch import Tensor
 
-from hotshoe.layers import BuildContext, ForwardBatch
+from hotshoe.layers import BuildContext, ForwardBatch, assign_views
 from hotshoe.loader import load_weights
 from hotshoe.models import ModelConfig
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import SLOTS, AttentionMetadata, Selector
+from hotshoe.slots import SLOTS, CacheView, Selector, StepShape
 from hotshoe.slots.base import resolve_lazy
+from hotshoe.types import CacheGroup, CacheLayout
 from hotshoe_models.plugin import ARCHITECTURES
 
 VOCAB = 256
@@ -358,9 +359,13 @@ class Stepper:
         self.model = build(config, self.ctx)
         load_weights(self.ctx.weights, path, "safetensors", torch.float32, 0)
         self._free = random.sample(range(64), 64)
-        for layer in self.ctx.attention_layers:
+        for layer in self.ctx.cache_layers:
             layer.allocate_cache(64)
             layer.cache.fill_(float("nan"))
+        groups = [
+            CacheGroup(layer.cache_spec, (i,)) for i, layer in enumerate(self.ctx.cache_layers)
+        ]
+        self._plans = assign_views(self.ctx.cache_layers, CacheLayout(tuple(groups), ()))
         self._blocks: dict[int, list[int]] = {}
         self._lengths: dict[int, int] = {}
 
@@ -380,21 +385,15 @@ class Stepper:
             slots += [blocks[p // size] * size + p % size for p in range(begin, end)]
             starts.append(len(ids))
         lengths = [self._lengths[sequence] for sequence in scheduled]
-        hidden = self.model.forward(
-            self.model.embed(_ints(ids)),
-            ForwardBatch(
-                _ints(positions),
-                AttentionMetadata(
-                    num_reqs=len(scheduled),
-                    query_start_loc=_ints(starts),
-                    seq_lens=_ints(lengths),
-                    block_table=self._block_table(list(scheduled)),
-                    slot_mapping=_ints(slots),
-                    max_query_len=max(len(tokens) for tokens in scheduled.values()),
-                    max_seq_len=max(lengths),
-                ),
-            ),
-        )
+        longest = max(len(tokens) for tokens in scheduled.values())
+        shape = StepShape(len(scheduled), _ints(starts), _ints(lengths), longest, max(lengths))
+        views = []
+        for plan in self._plans:
+            view = CacheView(self._block_table(list(scheduled)), _ints(slots))
+            view.prepared = plan.prepare(shape, view)
+            views.append(view)
+        batch = ForwardBatch(_ints(positions), shape, views)
+        hidden = self.model.forward(self.model.embed(_ints(ids)), batch)
         logits = self.model.head(hidden, "generate")
         parts = logits.split([len(tokens) for tokens in scheduled.values()])
         return dict(zip(scheduled, parts, strict=True))

@@ -158,7 +158,7 @@ def test_equal_rotations_share_one_table(ctx, monkeypatch):
 
 def test_layers_differ_as_the_specification_says(ctx):
     DenseDecoder(replace(SPEC, attention_softcap=9.0), ctx)
-    found = [(a.spec.window, a.spec.softcap, a.spec.scale) for a in ctx.attention_layers]
+    found = [(a.spec.window, a.spec.softcap, a.spec.scale) for a in ctx.cache_layers]
     assert found == [(w, 9.0, 0.5) for w in (None, 3, None, None)]
     rotary_dims = {s.rotary_dim for slot, s in ctx.selector.decisions if slot == "rotary_and_cache"}
     assert rotary_dims == {4, 0}

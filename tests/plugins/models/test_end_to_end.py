@@ -76,7 +76,7 @@ def make_llm(request, plugins):
         )
         ctx, _ = prepare(config, plugins).torch_worker().build()
         blocks = -(-max_model_len // ctx.block_size) + 1
-        block_bytes = sum(layer.block_bytes() for layer in ctx.attention_layers)
+        block_bytes = sum(layer.block_bytes() for layer in ctx.cache_layers)
         config = replace(config, kv_cache_memory_bytes=blocks * block_bytes)
         made.append(LLM(config=config, plugins=plugins))
         return made[-1]

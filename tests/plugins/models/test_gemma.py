@@ -12,7 +12,7 @@ def parameters(ctx):
 
 
 def windows(ctx):
-    return [layer.spec.window for layer in ctx.attention_layers]
+    return [layer.spec.window for layer in ctx.cache_layers]
 
 
 GEMMA3_1B = {
@@ -40,7 +40,7 @@ def test_windows_follow_the_family_rule_or_the_list(build_family):
 
 
 def softcaps(ctx):
-    return {layer.spec.softcap for layer in ctx.attention_layers}
+    return {layer.spec.softcap for layer in ctx.cache_layers}
 
 
 def test_an_absent_soft_cap_is_the_default_and_null_is_none(build_family):

@@ -22,13 +22,13 @@ def test_factors(build_family):
     )
     assert [spec.scale for spec in specs(ctx, "embedding")] == [12.0]
     assert [spec.residual_scale for spec in specs(ctx, "add_rms_norm")] == [0.22]
-    assert {layer.spec.scale for layer in ctx.attention_layers} == {0.015625}
+    assert {layer.spec.scale for layer in ctx.cache_layers} == {0.015625}
 
 
 def test_absent_factors_are_one(build_family):
     ctx = build_family("Granite")
     assert [spec.scale for spec in specs(ctx, "embedding")] == [1.0]
-    assert {layer.spec.scale for layer in ctx.attention_layers} == {1.0}
+    assert {layer.spec.scale for layer in ctx.cache_layers} == {1.0}
 
 
 BAD = [

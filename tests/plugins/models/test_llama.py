@@ -59,6 +59,6 @@ def test_biases(build_family):
 
 def test_heads_default_to_equal_shares(build_family):
     ctx = build_family("Llama", num_key_value_heads=None)
-    spec = ctx.attention_layers[0].spec
+    spec = ctx.cache_layers[0].spec
     assert (spec.num_heads, spec.num_kv_heads, spec.head_dim) == (8, 8, 16)
     assert spec.scale == 0.25

@@ -12,7 +12,7 @@ def parameters(ctx):
 
 
 def windows(ctx):
-    return [layer.spec.window for layer in ctx.attention_layers]
+    return [layer.spec.window for layer in ctx.cache_layers]
 
 
 def test_published_parameters(build_family):

@@ -12,7 +12,7 @@ def parameters(ctx):
 
 
 def windows(ctx):
-    return [layer.spec.window for layer in ctx.attention_layers]
+    return [layer.spec.window for layer in ctx.cache_layers]
 
 
 def longrope(kind):
@@ -32,7 +32,7 @@ def test_matrices_are_stacked_in_the_checkpoint(build_family):
 
 @pytest.mark.parametrize("kind", ["longrope", "su", "yarn"])
 def test_all_spellings_of_longrope(build_family, kind):
-    assert build_family("Phi3", **longrope(kind)).attention_layers
+    assert build_family("Phi3", **longrope(kind)).cache_layers
 
 
 def test_windows(build_family):

@@ -12,11 +12,11 @@ def parameters(ctx):
 
 
 def windows(ctx):
-    return [layer.spec.window for layer in ctx.attention_layers]
+    return [layer.spec.window for layer in ctx.cache_layers]
 
 
 def rotated(ctx):
-    return [layer._cos_sin is not None for layer in ctx.attention_layers]
+    return [layer._cos_sin is not None for layer in ctx.cache_layers]
 
 
 def test_published_parameters(build_family):

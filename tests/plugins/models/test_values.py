@@ -43,5 +43,5 @@ def test_activations(build_family, name):
 
 
 def test_null_is_a_value_and_absence_is_the_default(build_family):
-    assert build_family("Llama", head_dim=None).attention_layers[0].spec.head_dim == 16
-    assert build_family("Qwen3").attention_layers[0].spec.head_dim == 128
+    assert build_family("Llama", head_dim=None).cache_layers[0].spec.head_dim == 16
+    assert build_family("Qwen3").cache_layers[0].spec.head_dim == 128

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots.operations import AttentionMetadata
+from hotshoe.slots.operations import AttentionMetadata, whole_step
 from hotshoe.slots.reference.kv import PagedKV
 from hotshoe.slots.specs import PLAIN_LAYOUT, AttentionSpec
 
@@ -16,21 +16,22 @@ class Attention:
     """Paged causal attention with windows, soft caps and sinks."""
 
     layout = PLAIN_LAYOUT
+    prepare = staticmethod(whole_step)
 
     def __init__(self, spec: AttentionSpec, facts: DeviceFacts) -> None:
         self._spec = spec
 
     def __call__(
-        self, q: Tensor, cache: Tensor, metadata: AttentionMetadata, sinks: Tensor | None
+        self, q: Tensor, cache: Tensor, prepared: AttentionMetadata, sinks: Tensor | None
     ) -> Tensor:
         spec = self._spec
         paged = PagedKV(cache, self.layout, spec.block_size, spec.num_kv_heads, spec.head_dim)
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
-        starts = metadata.query_start_loc.tolist()
-        lengths = metadata.seq_lens.tolist()
-        for i in range(metadata.num_reqs):
+        starts = prepared.query_start_loc.tolist()
+        lengths = prepared.seq_lens.tolist()
+        for i in range(prepared.num_reqs):
             begin, end, length = starts[i], starts[i + 1], lengths[i]
-            blocks = metadata.block_table[i, : -(-length // spec.block_size)]
+            blocks = prepared.block_table[i, : -(-length // spec.block_size)]
             k, v = paged.gather(blocks, length)
             out[begin:end] = attend(spec, q[begin:end], k, v, sinks)
         return out.view(q.shape[0], -1)

@@ -1,40 +1,48 @@
-"""The cache manager: prefix hits, exact block counts, registration, eviction."""
+"""The cache coordinator with one group: prefix hits, exact block counts, registration, eviction."""
 
 from dataclasses import dataclass, field
 
 import pytest
 
-from hotshoe.kv import KVCacheManager
+from hotshoe.kv import KVCoordinator, TableChanges
 
 BLOCK_SIZE = 4
 
 
 @dataclass
 class Sequence:
-    """The least that the manager accepts."""
+    """The least that the coordinator accepts."""
 
     token_ids: list[int]
     cache_salt: str | None = None
     tenant: str | None = None
     content: str | None = None
-    block_ids: list[int] = field(default_factory=list)
+    block_ids: list[list[int]] = field(default_factory=list)
+    num_released: list[int] = field(default_factory=list)
     block_hashes: list[bytes] = field(default_factory=list)
     num_registered_blocks: int = 0
 
 
-def make_manager(num_blocks: int = 16, caching: bool = True) -> KVCacheManager:
-    return KVCacheManager(num_blocks, BLOCK_SIZE, caching)
+def make_manager(num_blocks: int = 16, caching: bool = True) -> KVCoordinator:
+    return KVCoordinator([num_blocks], BLOCK_SIZE, caching)
 
 
-def compute(manager: KVCacheManager, sequence: Sequence) -> list[int]:
+def compute(manager: KVCoordinator, sequence: Sequence) -> list[int]:
     """Admit and register all of a sequence; return its hits."""
-    hits = manager.find_prefix(sequence)
+    hit = manager.find_prefix(sequence)
     num_tokens = len(sequence.token_ids)
-    assert manager.fits(hits, num_tokens, 0)
-    manager.admit(sequence, hits, num_tokens)
+    assert manager.fits(hit, num_tokens, 0)
+    manager.admit(sequence, hit, num_tokens)
     manager.register(sequence, num_tokens)
     manager.check()
-    return hits
+    return hit.blocks[0]
+
+
+def found(manager: KVCoordinator, sequence: Sequence) -> list[int]:
+    """Return the blocks of the prefix that is cached."""
+    hit = manager.find_prefix(sequence)
+    assert hit.num_tokens == len(hit.blocks[0]) * BLOCK_SIZE
+    return hit.blocks[0]
 
 
 @pytest.mark.parametrize(
@@ -42,36 +50,38 @@ def compute(manager: KVCacheManager, sequence: Sequence) -> list[int]:
 )
 def test_block_counts_are_exact(num_tokens: int, num_blocks: int) -> None:
     manager = make_manager()
-    assert manager.num_blocks_for(num_tokens) == num_blocks
+    assert manager.groups[0].kind.num_blocks_for(num_tokens) == num_blocks
     sequence = Sequence([7])
-    manager.admit(sequence, [], num_tokens)
-    assert len(sequence.block_ids) == num_blocks == manager.stats().num_used_blocks
+    manager.admit(sequence, manager.no_prefix(), num_tokens)
+    assert len(sequence.block_ids[0]) == num_blocks == manager.stats().num_used_blocks
 
 
 def test_growth_is_exact_and_all_or_nothing() -> None:
     manager = make_manager(num_blocks=3)
     sequence = Sequence([1] * 4)
-    manager.admit(sequence, [], 4)
-    assert manager.grow(sequence, 4) and len(sequence.block_ids) == 1
-    assert manager.grow(sequence, 5) and len(sequence.block_ids) == 2
-    assert not manager.grow(sequence, 13)
-    assert len(sequence.block_ids) == 2 and manager.pool.num_free == 1
-    assert manager.grow(sequence, 12) and manager.pool.num_free == 0
+    manager.admit(sequence, manager.no_prefix(), 4)
+    changes: TableChanges = []
+    assert manager.grow(sequence, 4, 4, changes) and len(sequence.block_ids[0]) == 1
+    assert manager.grow(sequence, 4, 5, changes) and len(sequence.block_ids[0]) == 2
+    assert not manager.grow(sequence, 4, 13, changes)
+    assert len(sequence.block_ids[0]) == 2 and manager.pools[0].blocks.num_free == 1
+    assert manager.grow(sequence, 4, 12, changes) and manager.pools[0].blocks.num_free == 0
+    assert changes == [(0, i, block) for i, block in enumerate(sequence.block_ids[0]) if i]
 
 
 @pytest.mark.parametrize(("num_tokens", "num_hits"), [(3, 0), (4, 0), (5, 1), (8, 1), (9, 2)])
 def test_one_token_is_always_left_to_compute(num_tokens: int, num_hits: int) -> None:
     manager = make_manager()
     compute(manager, Sequence(list(range(12))))
-    assert len(manager.find_prefix(Sequence(list(range(num_tokens))))) == num_hits
+    assert len(found(manager, Sequence(list(range(num_tokens))))) == num_hits
 
 
 def test_a_prefix_is_shared_while_it_is_in_use() -> None:
     manager = make_manager()
     one, two = Sequence(list(range(10))), Sequence([*range(8), 99])
     compute(manager, one)
-    assert compute(manager, two) == one.block_ids[:2] == two.block_ids[:2]
-    assert two.block_ids[2] != one.block_ids[2]
+    assert compute(manager, two) == one.block_ids[0][:2] == two.block_ids[0][:2]
+    assert two.block_ids[0][2] != one.block_ids[0][2]
     assert manager.stats().num_used_blocks == 4
     manager.free(one)
     assert manager.stats().num_used_blocks == 3
@@ -80,7 +90,7 @@ def test_a_prefix_is_shared_while_it_is_in_use() -> None:
 def test_hits_end_at_the_first_difference() -> None:
     manager = make_manager()
     compute(manager, Sequence(list(range(16))))
-    assert len(manager.find_prefix(Sequence([0, 1, 2, 3, 99, 5, 6, 7, *range(8, 16), 1]))) == 1
+    assert len(found(manager, Sequence([0, 1, 2, 3, 99, 5, 6, 7, *range(8, 16), 1]))) == 1
 
 
 def test_a_freed_prefix_is_found_until_its_blocks_are_reused() -> None:
@@ -88,14 +98,14 @@ def test_a_freed_prefix_is_found_until_its_blocks_are_reused() -> None:
     prompt = list(range(13))
     one = Sequence(prompt)
     compute(manager, one)
-    blocks = list(one.block_ids)
+    blocks = list(one.block_ids[0])
     manager.free(one)
-    assert manager.find_prefix(Sequence(prompt)) == blocks[:3]
+    assert found(manager, Sequence(prompt)) == blocks[:3]
     # The unfinished block goes first, then the prefix from its end.
     for num_hits in (3, 2, 1, 0):
         other = Sequence([50])
-        manager.admit(other, [], 1)
-        assert manager.find_prefix(Sequence(prompt)) == blocks[:num_hits]
+        manager.admit(other, manager.no_prefix(), 1)
+        assert found(manager, Sequence(prompt)) == blocks[:num_hits]
         manager.check()
 
 
@@ -104,13 +114,13 @@ def test_unfinished_blocks_are_reused_before_older_prefixes() -> None:
     one, two = Sequence(list(range(9))), Sequence([50])
     compute(manager, one)
     compute(manager, two)
-    unfinished = [one.block_ids[2], two.block_ids[0]]
+    unfinished = [one.block_ids[0][2], two.block_ids[0][0]]
     manager.free(one)
     manager.free(two)
     three = Sequence([60] * 5)
-    manager.admit(three, [], 5)
-    assert sorted(three.block_ids) == sorted(unfinished)
-    assert len(manager.find_prefix(Sequence(list(range(9))))) == 2
+    manager.admit(three, manager.no_prefix(), 5)
+    assert sorted(three.block_ids[0]) == sorted(unfinished)
+    assert len(found(manager, Sequence(list(range(9))))) == 2
 
 
 def test_hits_that_are_free_count_as_needed() -> None:
@@ -120,10 +130,10 @@ def test_hits_that_are_free_count_as_needed() -> None:
     compute(manager, one)
     manager.free(one)
     holder = Sequence([50])
-    manager.admit(holder, [], 1)
+    manager.admit(holder, manager.no_prefix(), 1)
     two = Sequence(prompt)
     hits = manager.find_prefix(two)
-    assert len(hits) == 2 and manager.pool.num_free == 2
+    assert hits.num_tokens == 8 and manager.pools[0].blocks.num_free == 2
     assert not manager.fits(hits, 9, 0)
     assert manager.fits(hits, 8, 0)
     assert not manager.fits(hits, 8, 1)
@@ -138,8 +148,8 @@ def test_hits_never_cross_salts(one: str | None, two: str | None) -> None:
     for owner, stranger in ((one, two), (two, one)):
         fresh = make_manager()
         compute(fresh, Sequence(prompt, owner))
-        assert fresh.find_prefix(Sequence(prompt, stranger)) == []
-        assert len(fresh.find_prefix(Sequence(prompt, owner))) == 2
+        assert found(fresh, Sequence(prompt, stranger)) == []
+        assert len(found(fresh, Sequence(prompt, owner))) == 2
     compute(manager, Sequence(prompt, one))
     compute(manager, Sequence(prompt, two))
     assert manager.stats().num_used_blocks == 6
@@ -148,11 +158,11 @@ def test_hits_never_cross_salts(one: str | None, two: str | None) -> None:
 def test_blocks_are_registered_as_they_fill() -> None:
     manager = make_manager()
     sequence = Sequence(list(range(12)))
-    manager.admit(sequence, [], 12)
+    manager.admit(sequence, manager.no_prefix(), 12)
     for num_tokens, num_indexed in ((3, 0), (4, 1), (7, 1), (11, 2), (12, 3)):
         manager.register(sequence, num_tokens)
         assert manager.stats().num_indexed_blocks == num_indexed
-    assert len(manager.find_prefix(Sequence(list(range(20))))) == 3
+    assert len(found(manager, Sequence(list(range(20))))) == 3
 
 
 def test_each_block_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,9 +187,9 @@ def test_equal_blocks_computed_twice_are_indexed_once() -> None:
     one, two = Sequence(list(range(8))), Sequence(list(range(8)))
     compute(manager, one)
     compute(manager, two)  # Shares one block; computes the other, as a token must be left.
-    assert one.block_ids[0] == two.block_ids[0] and one.block_ids[1] != two.block_ids[1]
+    assert one.block_ids[0][0] == two.block_ids[0][0] and one.block_ids[0][1] != two.block_ids[0][1]
     assert manager.stats().num_indexed_blocks == 2
-    assert manager.find_prefix(Sequence(list(range(9)))) == one.block_ids
+    assert found(manager, Sequence(list(range(9)))) == one.block_ids[0]
 
 
 def test_forgotten_content_is_never_hit() -> None:
@@ -190,7 +200,7 @@ def test_forgotten_content_is_never_hit() -> None:
     manager.free(sequence)
     manager.forget(sequence)
     manager.register(sharer, 10)  # Nor does its other holder bring it back.
-    assert manager.find_prefix(Sequence(list(range(10)))) == []
+    assert found(manager, Sequence(list(range(10)))) == []
     manager.free(sharer)
     manager.check()
     assert manager.stats().num_used_blocks == manager.stats().num_indexed_blocks == 0
@@ -212,7 +222,7 @@ def test_reset_forgets_everything() -> None:
         manager.reset_prefix_cache()
     manager.free(sequence)
     manager.reset_prefix_cache()
-    assert manager.find_prefix(Sequence(list(range(10)))) == []
+    assert found(manager, Sequence(list(range(10)))) == []
     manager.check()
 
 

@@ -1,0 +1,82 @@
+"""Layers with a cache, seen by the worker: their memory, and the views that a step gives them.
+
+A *view* is one group's block table and slots, and what an operation has prepared from them. Layers
+of one group that ask the same operation share a view, so that it is prepared once a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from hotshoe.slots import CacheView, StepShape
+from hotshoe.types.cache import CacheLayout, CacheSpec
+
+Prepare: TypeAlias = Callable[[StepShape, CacheView], Any]
+
+
+class CacheLayer(Protocol):
+    """A layer that keeps something of past tokens.
+
+    Attributes:
+        cache_spec: What it keeps.
+        planner: What prepares a view for it, behind a key that is equal for equal operations.
+        view: Number of its view in `ForwardBatch.views`.
+    """
+
+    cache_spec: CacheSpec
+    planner: tuple[Hashable, Prepare]
+    view: int
+
+    def allocate_cache(self, num_blocks: int) -> None:
+        """Take memory for so many blocks."""
+        ...
+
+    def share_cache(self, other: Any) -> None:
+        """Use the memory of another layer, whose blocks have equal parts."""
+        ...
+
+    def free_cache(self) -> None:
+        """Give the memory back."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ViewPlan:
+    """Where a view comes from: a group's tables, and who prepares it."""
+
+    group: int
+    prepare: Prepare
+
+
+def assign_views(layers: Sequence[CacheLayer], layout: CacheLayout) -> tuple[ViewPlan, ...]:
+    """Tell every layer its view, and return them all."""
+    numbers: dict[tuple[int, Hashable], int] = {}
+    views: list[ViewPlan] = []
+    for number, group in enumerate(layout.groups):
+        for layer in (layers[i] for i in group.layers):
+            key, prepare = layer.planner
+            if (number, key) not in numbers:
+                numbers[number, key] = len(views)
+                views.append(ViewPlan(number, prepare))
+            layer.view = numbers[number, key]
+    return tuple(views)
+
+
+def allocate_caches(
+    layers: Sequence[CacheLayer], layout: CacheLayout, num_blocks: Sequence[int]
+) -> None:
+    """Take memory for every pool, its null block included, and give each layer its place.
+
+    Args:
+        num_blocks: Of each pool, without the null block.
+    """
+    owners: dict[tuple[int, int], CacheLayer] = {}
+    for group in layout.groups:
+        for place, layer in enumerate(layers[i] for i in group.layers):
+            owner = owners.setdefault((group.pool, place), layer)
+            if owner is layer:
+                layer.allocate_cache(num_blocks[group.pool] + 1)
+            else:
+                layer.share_cache(owner)

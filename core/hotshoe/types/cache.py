@@ -1,0 +1,175 @@
+"""What a layer keeps of past tokens, and how layers share block tables and memory.
+
+A layer declares a `CacheSpec`. Layers of equal specifications form groups; a group has one block
+table per sequence. Groups whose blocks have equal parts share a *pool*: a block id then addresses
+the same bytes in whichever group's layers it is used for. So every group of a pool has the same
+number of *places*, one for each of its layers; where layers do not divide evenly, some stay empty.
+
+Every pool has one block more than its number of blocks, the *null block*, whose id is that number.
+No sequence owns it. Padding is written there, and table entries lead there that no query reads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+CacheKind: TypeAlias = Literal["full", "window", "latent", "state", "cross", "index"]
+#: Bytes of an element, by its type's name.
+ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "int8": 1, "uint8": 1}
+#: Empty places are fine up to this share of the least memory, as fewer groups cost less time.
+WASTE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class CachePart:
+    """One array of a block.
+
+    Attributes:
+        name: Such as "k", "v", "latent", "conv".
+        axes: A letter for each entry of `shape`, outermost first, as in `KVLayout`.
+        shape: Of one block.
+        dtype: Element type, named as in PyTorch.
+        gap: Elements that hold nothing, behind each block.
+    """
+
+    name: str
+    axes: str
+    shape: tuple[int, ...]
+    dtype: str
+    gap: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one block, the gap included."""
+        return (math.prod(self.shape) + self.gap) * ITEM_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSpec:
+    """One layer's cache.
+
+    Attributes:
+        kind: "full" and "latent" keep every token; "window" may drop what no later query sees;
+            "state" keeps one entry per sequence or checkpoint.
+        block_tokens: Tokens that one block stands for.
+        parts: What a block holds.
+        window: A query at position p reads tokens in (p - window, p]; None reads all.
+        tokens_per_entry: Above 1 for caches that keep one entry for several tokens.
+    """
+
+    kind: CacheKind
+    block_tokens: int
+    parts: tuple[CachePart, ...]
+    window: int | None = None
+    tokens_per_entry: int = 1
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block."""
+        return sum(part.nbytes for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheGroup:
+    """Layers that share one block table.
+
+    Attributes:
+        spec: Of each of them.
+        layers: Their numbers among all layers with a cache; the i-th has place i of the pool.
+        pool: Number of the pool that its blocks come from.
+    """
+
+    spec: CacheSpec
+    layers: tuple[int, ...]
+    pool: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CachePool:
+    """Memory that groups share.
+
+    Attributes:
+        places: Layers that a block has memory for.
+        block_bytes: Of one block in all places.
+    """
+
+    places: int
+    block_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CacheLayout:
+    """Every group and pool of a model. Equal on all ranks but for bytes."""
+
+    groups: tuple[CacheGroup, ...]
+    pools: tuple[CachePool, ...]
+
+    def empty_places(self, pool: int) -> tuple[int, int]:
+        """Return how many places no layer uses, over all groups of a pool, and how many exist."""
+        groups = [group for group in self.groups if group.pool == pool]
+        every = self.pools[pool].places * len(groups)
+        return every - sum(len(group.layers) for group in groups), every
+
+
+def full_group(block_tokens: int) -> CacheGroup:
+    """Return the only group of a model all of whose layers keep every token."""
+    return CacheGroup(CacheSpec("full", block_tokens, ()), ())
+
+
+def held_blocks(spec: CacheSpec, num_tokens: int, step_tokens: int) -> int:
+    """Return the most blocks that a sequence holds at once while it grows to `num_tokens` tokens.
+
+    Args:
+        step_tokens: Most tokens of a sequence that one step computes; all of them have blocks.
+    """
+    blocks = -(-num_tokens // spec.block_tokens)
+    if spec.window is None:
+        return blocks
+    return min(blocks, -(-(spec.window - 1 + step_tokens) // spec.block_tokens) + 1)
+
+
+def lay_out(specs: Sequence[CacheSpec], max_model_len: int, step_tokens: int) -> CacheLayout:
+    """Form groups and pools.
+
+    Args:
+        specs: Of every layer with a cache, in the order of layers.
+        max_model_len: Longest sequence, for which memory is weighed.
+        step_tokens: Most tokens of a step.
+    """
+    by_parts: dict[object, dict[CacheSpec, list[int]]] = {}
+    for layer, spec in enumerate(specs):
+        key = (spec.block_tokens, spec.parts)
+        by_parts.setdefault(key, {}).setdefault(spec, []).append(layer)
+    groups: list[CacheGroup] = []
+    pools: list[CachePool] = []
+    for number, members in enumerate(by_parts.values()):
+        counts = {
+            spec: (len(layers), held_blocks(spec, max_model_len, step_tokens))
+            for spec, layers in members.items()
+        }
+        places = _places(list(counts.values()))
+        for spec, layers in members.items():
+            parts = -(-len(layers) // places)
+            ends = [len(layers) * i // parts for i in range(parts + 1)]
+            groups += [
+                CacheGroup(spec, tuple(layers[ends[i] : ends[i + 1]]), number) for i in range(parts)
+            ]
+        pools.append(CachePool(places, places * next(iter(members)).block_bytes))
+    return CacheLayout(tuple(groups), tuple(pools))
+
+
+def _places(kinds: Sequence[tuple[int, int]]) -> int:
+    """Return how many layers the groups of a pool shall have: the fewest groups of little waste.
+
+    Args:
+        kinds: For each specification the number of its layers, and of blocks that each holds.
+    """
+    costs = {
+        places: sum(-(-layers // places) * places * blocks for layers, blocks in kinds)
+        for places in range(1, max(layers for layers, _ in kinds) + 1)
+    }
+    least = min(costs.values())
+    return max(places for places, cost in costs.items() if cost <= least * (1 + WASTE))
