@@ -269,20 +269,30 @@ class KVCoordinator:
         """
         if self._dropping:
             self._release_unread(sequence, start, changes)
-        missing = [
-            group.kind.num_columns(num_tokens) - len(sequence.block_ids[i])
-            for i, group in self._numbered
+        tables = sequence.block_ids
+        if len(tables) == 1:
+            group = self.groups[0]
+            missing = group.kind.num_columns(num_tokens) - len(tables[0])
+            if missing > group.pool.blocks.num_free:
+                return False
+            if missing > 0:
+                self._extend(0, tables[0], missing, changes)
+            return True
+        missing_of = [
+            group.kind.num_columns(num_tokens) - len(tables[i]) for i, group in self._numbered
         ]
         for pool in self.pools:
-            if self._sum(pool, missing) > pool.blocks.num_free:
+            if self._sum(pool, missing_of) > pool.blocks.num_free:
                 return False
-        for i, group in self._numbered:
-            if missing[i] > 0:
-                blocks = sequence.block_ids[i]
-                for block in group.pool.allocate(missing[i]):
-                    changes.append((i, len(blocks), block))
-                    blocks.append(block)
+        for i, missing in enumerate(missing_of):
+            if missing > 0:
+                self._extend(i, tables[i], missing, changes)
         return True
+
+    def _extend(self, number: int, table: list[int], count: int, changes: TableChanges) -> None:
+        for block in self.groups[number].pool.allocate(count):
+            changes.append((number, len(table), block))
+            table.append(block)
 
     def register(self, sequence: CachedSequence, num_tokens: int) -> None:
         """Offer to other sequences the full blocks among the first `num_tokens` tokens.
