@@ -419,7 +419,8 @@ class Runner:
     ) -> Sequence[CacheView]:
         """Make every view of a step and have it prepared."""
         num_blocks = -(-shape.max_seq_len // self._limits.block_size)
-        slots = staged.slot_mapping.view(len(self._tables), -1)[:, :num_tokens].unbind()
+        rows = staged.slot_mapping.view(len(self._tables), -1)
+        slots = [rows[group, :num_tokens] for group in range(len(self._tables))]
         tables = [t[:, :num_blocks].index_select(0, staged.rows) for t in self._tables]
         views = [CacheView(tables[plan.group], slots[plan.group]) for plan in self._plans]
         for plan, view in zip(self._plans, views, strict=True):

@@ -14,6 +14,7 @@ from hotshoe.slots import (
     SampleSpec,
     Selector,
 )
+from hotshoe.types.cache import CachePart, CacheSpec, lay_out
 
 
 def using(uses) -> Selector:
@@ -47,8 +48,9 @@ def test_activations_grow_with_tokens_and_rows() -> None:
 
 def test_the_cache_is_planned_as_at_start_up() -> None:
     config = EngineConfig(max_model_len=64, block_size=16, max_num_seqs=2)
-    need = cache_need(config, 100, 1000, MemoryBudget(550, "half"))
+    caches = lay_out([CacheSpec("full", 16, (CachePart("kv", "n", (100,), "int8", 0),))], 64, 64)
+    need = cache_need(config, caches, 1000, MemoryBudget(550, "half"))
     assert (need.bytes, need.note) == (500, "5 blocks of 100 bytes, 80 tokens; half")
-    need = cache_need(config, 100, 1000, MemoryBudget(10**6))
+    need = cache_need(config, caches, 1000, MemoryBudget(10**6))
     assert need.bytes == 800
-    assert cache_need(config, 100, 1000, MemoryBudget(399)).note.startswith("does not fit: ")
+    assert cache_need(config, caches, 1000, MemoryBudget(399)).note.startswith("does not fit: ")

@@ -13,7 +13,7 @@ from hotshoe.errors import EngineError, MemoryLimitError, PlatformError
 from hotshoe.layers import BuildContext
 from hotshoe.platform import Available, DeviceFacts, MemoryBudget, Platform
 from hotshoe.runner.worker import TorchWorker, enough_memory
-from hotshoe.slots import EmbeddingSpec, LinearSpec, QuantSpec
+from hotshoe.slots import SLOTS, EmbeddingSpec, LinearSpec, QuantSpec, Selector
 
 FACTS = DeviceFacts("plain", "cpu", "a test's device", "any", 1 << 30, 1)
 
@@ -51,7 +51,8 @@ def check(
     """Check a matrix of so many elements, in a checkpoint of bfloat16."""
     matrix = LinearSpec(num_elements // 4, 4, dtype, weight=weight)
     uses = {("linear", matrix): 1, ("embedding", EmbeddingSpec(table, 1, dtype)): 1}
-    selector = SimpleNamespace(facts=replace(FACTS, device=device), uses=uses)
+    selector = Selector(SLOTS, (), replace(FACTS, device=device))
+    selector.uses.update(uses)
     config = EngineConfig(**{"max_model_len": 16, "max_num_seqs": 1, **options})
     model = SimpleNamespace(dtype="bfloat16")
     worker = TorchWorker(config, model, platform or Plain(), selector, None, None)
