@@ -7,29 +7,26 @@ additions are fused with the norm that follows them, across layers too.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from hotshoe.layers import (
     AddRMSNorm,
-    Attention,
     BuildContext,
     Embedding,
     ForwardBatch,
     GatedMLP,
-    Linear,
     Logits,
     Matrix,
     RMSNorm,
     Rotary,
     Rotation,
     Section,
-    Split,
 )
 from hotshoe.models.base import EMBED, GENERATE
 from hotshoe.slots import Quantised, QuantSpec
+from hotshoe_models.mixers import MIXERS, parts_of
 from hotshoe_models.spec import DecoderSpec
 
 #: Checkpoints that were saved without their output matrix have names without this prefix.
@@ -109,22 +106,13 @@ class DenseDecoder:
 
 
 class _Layer:
-    """Attention and MLP; ends with the norm that comes next, the next layer's or the final one."""
+    """Mixer and MLP; ends with the norm that comes next, the next layer's or the final one."""
 
     def __init__(
         self, spec: DecoderSpec, ctx: BuildContext, i: int, rotaries: dict[Rotation, Rotary]
     ) -> None:
         names, size = spec.names, spec.hidden_size
         prefix = names.layer.format(i)
-        heads = (spec.num_heads, spec.num_kv_heads, spec.num_kv_heads)
-        qkv = _parts(prefix, names.qkv, tuple(n * spec.head_dim for n in heads))
-        gate_up = _parts(prefix, names.gate_up, (spec.intermediate_size,) * 2)
-        split = _splits(spec, ctx)
-
-        def matrix(role: str, parts: list[tuple[str, int]], width: int, bias: bool) -> Matrix:
-            side = {"outputs" if role in ("qkv", "gate_up") else "inputs": split[role]}
-            keep = role in spec.unquantized
-            return Matrix(ctx, parts, width, bias=bias, quantize=not keep, **side)
 
         def norm(name: str | None) -> RMSNorm | None:
             eps, offset = spec.norm_eps, spec.norm_offset
@@ -136,22 +124,13 @@ class _Layer:
 
         last = i + 1 == len(spec.layers)
         following = names.final_norm if last else names.layer.format(i + 1) + names.input_norm
-        self._qkv = Linear(ctx, matrix("qkv", qkv, size, spec.qkv_bias))
-        self._attention = _attention(spec, ctx, i, rotaries)
-        o = matrix("o", [(prefix + names.o, size)], heads[0] * spec.head_dim, spec.o_bias)
-        self._o = Linear(ctx, o)
+        self._mixer = MIXERS[spec.layers[i].mixer](spec, ctx, i, rotaries)
         self._post_attention_norm = norm(names.post_attention_norm)
-        down = [(prefix + names.down, size)]
-        self._mlp = GatedMLP(
-            ctx,
-            matrix("gate_up", gate_up, size, spec.mlp_bias),
-            matrix("down", down, spec.intermediate_size, spec.mlp_bias),
-            spec.activation,
-        )
+        self._mlp = _mlp(spec, ctx, prefix)
         self._mlp_norm = add_norm(prefix + names.mlp_norm, self._mlp.input_quant)
         self._post_mlp_norm = norm(names.post_mlp_norm)
         #: What the norm before this layer may quantise to; layers are alike in this.
-        self.input_quant = self._qkv.input_quant
+        self.input_quant = self._mixer.input_quant
         self._next_norm = add_norm(following, None if last else self.input_quant)
 
     def __call__(
@@ -159,12 +138,11 @@ class _Layer:
     ) -> tuple[Tensor | Quantised, Tensor]:
         """Map (normed, residual), each [num_tokens, hidden_size], to the next layer's.
 
-        After attention, only the tokens at `keep` go on (None: all): [s, hidden_size].
+        Behind the mixer, only the tokens at `keep` go on (None: all): [s, hidden_size].
         """
-        out = self._attention(self._qkv(hidden), batch)
+        out = self._mixer(hidden, batch, keep)
         if keep is not None:
-            out, residual = out[keep], residual[keep]
-        out = self._o(out)
+            residual = residual[keep]
         if self._post_attention_norm is not None:
             out = self._post_attention_norm(out)
         hidden, residual = self._mlp_norm(out, residual)
@@ -174,41 +152,27 @@ class _Layer:
         return self._next_norm(out, residual)
 
 
-def _splits(spec: DecoderSpec, ctx: BuildContext) -> dict[str, Split]:
-    """Divide linear layers among the ranks: qkv and gate_up by outputs, the others by inputs."""
-    heads = Section(spec.num_heads, spec.head_dim)
-    kv_heads = Section(spec.num_kv_heads, spec.head_dim, shared=True)
-    channels = Section(spec.intermediate_size)
-    return {
-        "qkv": ctx.split("attention heads", heads, kv_heads, kv_heads),
-        "o": ctx.split("attention heads", heads),
-        "gate_up": ctx.split("channels between MLP matrices", channels, channels),
-        "down": ctx.split("channels between MLP matrices", channels),
-    }
-
-
-def _attention(
-    spec: DecoderSpec, ctx: BuildContext, i: int, rotaries: dict[Rotation, Rotary]
-) -> Attention:
-    layer, names = spec.layers[i], spec.names
-    prefix = names.layer.format(i)
-    plain = ctx.attention_spec(
-        spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.attention_scale
-    )
-    return Attention(
+def _mlp(spec: DecoderSpec, ctx: BuildContext, prefix: str) -> GatedMLP:
+    """Build one layer's MLP, divided among the ranks: gate_up by outputs, down by inputs."""
+    names, size, width = spec.names, spec.hidden_size, spec.intermediate_size
+    what, channels = "channels between MLP matrices", Section(width)
+    return GatedMLP(
         ctx,
-        replace(plain, window=layer.window, softcap=spec.attention_softcap),
-        rotaries[layer.rotation] if layer.rotation is not None else None,
-        qk_norm=(
-            (prefix + names.qk_norm[0], prefix + names.qk_norm[1], spec.norm_eps, spec.norm_offset)
-            if names.qk_norm is not None
-            else None
+        Matrix(
+            ctx,
+            parts_of(prefix, names.gate_up, [width, width]),
+            size,
+            bias=spec.mlp_bias,
+            quantize="gate_up" not in spec.unquantized,
+            outputs=ctx.split(what, channels, channels),
         ),
+        Matrix(
+            ctx,
+            [(prefix + names.down, size)],
+            width,
+            bias=spec.mlp_bias,
+            quantize="down" not in spec.unquantized,
+            inputs=ctx.split(what, channels),
+        ),
+        spec.activation,
     )
-
-
-def _parts(prefix: str, names: tuple[str, ...], sizes: tuple[int, ...]) -> list[tuple[str, int]]:
-    """Pair names with row counts; a single name holds all rows stacked."""
-    if len(names) == 1:
-        return [(prefix + names[0], sum(sizes))]
-    return [(prefix + name, size) for name, size in zip(names, sizes, strict=True)]

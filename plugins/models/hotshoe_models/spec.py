@@ -49,10 +49,12 @@ class LayerSpec:
     Attributes:
         rotation: None leaves q and k as they are.
         window: A query sees this many tokens, itself included; None sees all.
+        mixer: What looks at other tokens, a name in `hotshoe_models.mixers.MIXERS`.
     """
 
     rotation: Rotation | None
     window: int | None = None
+    mixer: str = "attention"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -113,8 +113,12 @@ def test_biases_odd_vocabularies_and_more_ranks_than_kv_heads(tmp_path, size, ti
     weights = {n: torch.randn(w.shape) for n, w in alone.weights.expected.items()}
     feed(alone, weights)
     hidden = torch.randn(5, spec.hidden_size)
-    qkv = model._layers[0]._qkv(hidden)
-    expected = model.head(hidden, "generate"), mlp(model, hidden), model._layers[0]._o(qkv[:, :24])
+    qkv = model._layers[0]._mixer._qkv(hidden)
+    expected = (
+        model.head(hidden, "generate"),
+        mlp(model, hidden),
+        model._layers[0]._mixer._o(qkv[:, :24]),
+    )
 
     def work(rank):
         ctx = context(**group.parallel(rank))
@@ -126,7 +130,7 @@ def test_biases_odd_vocabularies_and_more_ranks_than_kv_heads(tmp_path, size, ti
         return (
             model.head(hidden, "generate"),
             mlp(model, hidden),
-            first._o(attended),
+            first._mixer._o(attended),
         ), shape_bytes(ctx)
 
     found = group.run(work)

@@ -1,0 +1,118 @@
+"""Mixers: the part of a layer that looks at other tokens, by the name that a `LayerSpec` gives it.
+
+A mixer is all that lies between the norm before it and the residual addition behind it: both of
+its projections, and what is between them. It asks slots for every operation and knows no family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Protocol, TypeAlias
+
+from torch import Tensor
+
+from hotshoe.layers import (
+    Attention,
+    BuildContext,
+    ForwardBatch,
+    Linear,
+    Matrix,
+    Rotary,
+    Rotation,
+    Section,
+)
+from hotshoe.slots import Quantised, QuantSpec
+from hotshoe_models.spec import DecoderSpec
+
+Rotaries: TypeAlias = Mapping[Rotation, Rotary]
+
+
+class Mixer(Protocol):
+    """One layer's mixer.
+
+    Attributes:
+        input_quant: How the norm before it may quantise what it hands over; None for not at all.
+    """
+
+    input_quant: QuantSpec | None
+
+    def __call__(
+        self, hidden: Tensor | Quantised, batch: ForwardBatch, keep: Tensor | None
+    ) -> Tensor:
+        """Map normed [num_tokens, hidden_size] to the output of the tokens at `keep` (None: all),
+        [s, hidden_size]. The cache is written for every token."""
+        ...
+
+
+class AttentionMixer:
+    """Attention of q, k and v projections over the cache of keys and values."""
+
+    def __init__(self, spec: DecoderSpec, ctx: BuildContext, i: int, rotaries: Rotaries) -> None:
+        names, size = spec.names, spec.hidden_size
+        prefix = names.layer.format(i)
+        rows = [n * spec.head_dim for n in (spec.num_heads, spec.num_kv_heads, spec.num_kv_heads)]
+        heads = Section(spec.num_heads, spec.head_dim)
+        kv_heads = Section(spec.num_kv_heads, spec.head_dim, shared=True)
+        self._qkv = Linear(
+            ctx,
+            Matrix(
+                ctx,
+                parts_of(prefix, names.qkv, rows),
+                size,
+                bias=spec.qkv_bias,
+                quantize="qkv" not in spec.unquantized,
+                outputs=ctx.split("attention heads", heads, kv_heads, kv_heads),
+            ),
+        )
+        self._attention = _attention(spec, ctx, i, rotaries)
+        self._o = Linear(
+            ctx,
+            Matrix(
+                ctx,
+                [(prefix + names.o, size)],
+                rows[0],
+                bias=spec.o_bias,
+                quantize="o" not in spec.unquantized,
+                inputs=ctx.split("attention heads", heads),
+            ),
+        )
+        self.input_quant = self._qkv.input_quant
+
+    def __call__(
+        self, hidden: Tensor | Quantised, batch: ForwardBatch, keep: Tensor | None
+    ) -> Tensor:
+        """See `Mixer`."""
+        out = self._attention(self._qkv(hidden), batch)
+        return self._o(out if keep is None else out[keep])
+
+
+def _attention(spec: DecoderSpec, ctx: BuildContext, i: int, rotaries: Rotaries) -> Attention:
+    layer, names = spec.layers[i], spec.names
+    prefix = names.layer.format(i)
+    plain = ctx.attention_spec(
+        spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.attention_scale
+    )
+    return Attention(
+        ctx,
+        replace(plain, window=layer.window, softcap=spec.attention_softcap),
+        rotaries[layer.rotation] if layer.rotation is not None else None,
+        qk_norm=(
+            (prefix + names.qk_norm[0], prefix + names.qk_norm[1], spec.norm_eps, spec.norm_offset)
+            if names.qk_norm is not None
+            else None
+        ),
+    )
+
+
+def parts_of(prefix: str, names: tuple[str, ...], sizes: list[int]) -> list[tuple[str, int]]:
+    """Pair names with row counts; a single name holds all rows stacked."""
+    if len(names) == 1:
+        return [(prefix + names[0], sum(sizes))]
+    return [(prefix + name, size) for name, size in zip(names, sizes, strict=True)]
+
+
+#: What `LayerSpec.mixer` may name.
+MIXERS: Mapping[str, Callable[[DecoderSpec, BuildContext, int, Rotaries], Mixer]] = {
+    "attention": AttentionMixer,
+}
