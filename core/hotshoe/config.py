@@ -118,6 +118,9 @@ class EngineConfig:
     )
     max_logprobs: int = option(20, "most log probabilities a request may ask for", low=0, high=1000)
     skip_tokenizer_init: bool = option(False, "work on token ids only")
+    allow_special_tokens_in_text: bool = option(
+        False, "let control tokens that messages and texts to embed spell be those tokens"
+    )
 
     speculative_config: dict[str, Any] | None = option(
         None,

@@ -148,8 +148,10 @@ class InputProcessor:
             RequestError: No tokenizer, no template, or the template refuses the messages.
         """
         tokenizer = self._require_tokenizer()
-        text = tokenizer.apply_chat_template(messages, tools=tools, **options)
-        return TokensPrompt(self._encode(text, add_special_tokens=False))
+        marked = not self._config.allow_special_tokens_in_text
+        render = tokenizer.render_marked if marked else tokenizer.apply_chat_template
+        text = render(messages, tools, **options)
+        return TokensPrompt(self._encode(text, add_special_tokens=False, marked=marked))
 
     def _pooled(self, params: PoolingParams) -> Pooling:
         if "embed" not in self._tasks or self._pooling is None:
@@ -187,7 +189,10 @@ class InputProcessor:
         if isinstance(prompt, str):
             prompt = TextPrompt(prompt)
         if isinstance(prompt, TextPrompt):
-            ids = self._encode(prompt.text, add_special_tokens=True)
+            # A text to embed is content; one to go on with is the model's own language.
+            marked = not room and not self._config.allow_special_tokens_in_text
+            text = self._require_tokenizer().mark(prompt.text) if marked else prompt.text
+            ids = self._encode(text, add_special_tokens=True, marked=marked)
             return prompt.text, self._bounded(ids, room), prompt.cache_salt
         if isinstance(prompt, TokensPrompt):
             return None, self._bounded(_integers(prompt.token_ids), room), prompt.cache_salt
@@ -197,7 +202,7 @@ class InputProcessor:
             "prompt",
         )
 
-    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
+    def _encode(self, text: str, add_special_tokens: bool, marked: bool) -> list[int]:
         tokenizer, limit = self._require_tokenizer(), self._config.max_model_len
         assert limit is not None
         if tokenizer.exceeds(text, limit):
@@ -206,7 +211,7 @@ class InputProcessor:
                 "tokens; shorten it",
                 "prompt",
             )
-        return tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        return tokenizer.encode(text, add_special_tokens, marked)
 
     def _bounded(self, ids: list[int], room: bool) -> list[int]:
         if not ids:

@@ -17,6 +17,7 @@ from hotshoe.errors import CheckpointError, RequestError
 from hotshoe.models.config import eos_token_ids, read_json
 from hotshoe.models.files import MIB, open_regular, read_file, read_text
 from hotshoe.models.pointers import pointer_hint
+from hotshoe.text.escapes import MARK, Guarded
 from hotshoe.text.growth import check_file
 from hotshoe.text.pieces import TokenPieces
 
@@ -72,6 +73,7 @@ class Tokenizer:
         own = () if self.eos_token_id is None else (self.eos_token_id,)
         self.eos_token_ids = tuple(dict.fromkeys((*own, *generation_eos_ids)))
         self.pieces = TokenPieces(backend)
+        self._guarded = Guarded(backend)
 
     @classmethod
     def load(cls, directory: str | Path) -> Tokenizer:
@@ -95,14 +97,25 @@ class Tokenizer:
         found: int | None = None if token is None else self._backend.token_to_id(token)
         return found
 
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+    def encode(self, text: str, add_special_tokens: bool = True, marked: bool = False) -> list[int]:
         """Return token ids; special tokens spelt out in the text become those tokens.
+
+        Args:
+            text: What to tokenize.
+            add_special_tokens: Add those that the tokenizer puts around every text.
+            marked: The text is from `mark` or `render_marked`: what is marked is ordinary text.
 
         Raises:
             RequestError: The text is not Unicode: it holds half a surrogate pair.
         """
-        ids: list[int] = self._encoding(text, add_special_tokens).ids
+        guard = marked and (MARK in text or self._guarded.looks_later)
+        backend = self._guarded.backend if guard else self._backend
+        ids: list[int] = _encoding(backend, text, add_special_tokens).ids
         return ids
+
+    def mark(self, value: Any) -> Any:
+        """Return texts, or what holds texts, with a mark in each control token they spell."""
+        return self._guarded.escape(value)
 
     def exceeds(self, text: str, max_tokens: int) -> bool:
         """Return whether a text has clearly more tokens, without tokenizing all of a huge one.
@@ -117,7 +130,7 @@ class Tokenizer:
             return True
         size, most = 2 * max_tokens, max_tokens + max_tokens // 4 + _SEAM_TOKENS
         while 2 * size < len(text):
-            if len(self._encoding(text[:size], False)) > most:
+            if len(_encoding(self._backend, text[:size], False)) > most:
                 return True
             size *= 2
         return False
@@ -126,27 +139,6 @@ class Tokenizer:
     def _longest_token_chars(self) -> int:
         vocabulary: Mapping[str, int] = self._backend.get_vocab(with_added_tokens=True)
         return max(map(len, vocabulary), default=1)
-
-    def _encoding(self, text: str, add_special_tokens: bool) -> tokenizers.Encoding:
-        """Tokenize by the call for batches, which alone lets other threads run meanwhile.
-
-        Raises:
-            RequestError: The text is not Unicode, or the library gives up on it.
-        """
-        try:
-            [found] = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
-        except TypeError as error:
-            raise RequestError(
-                "the text is not valid Unicode: it holds an unpaired surrogate", "prompt"
-            ) from error
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # the library's panics are no Exception
-            raise RequestError(
-                f"the tokenizer cannot take this text of {len(text)} characters; change it",
-                "prompt",
-            ) from error
-        return found
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Return the text of a whole sequence."""
@@ -195,6 +187,43 @@ class Tokenizer:
         }
         text = render(self.chat_templates[name], self.special_tokens | known | variables)
         return cut_at_end(text) if continue_final_message else text
+
+    def render_marked(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **options: Any,
+    ) -> str:
+        """Render as `apply_chat_template`, with `mark` on all that a template is given."""
+        from hotshoe.text.messages import template_message
+
+        # Arguments of calls are read first: JSON may spell a token in other characters.
+        marked = [self.mark(template_message(message)) for message in messages]
+        return self.apply_chat_template(marked, self.mark(tools), **self.mark(options))
+
+
+def _encoding(
+    backend: tokenizers.Tokenizer, text: str, add_special_tokens: bool
+) -> tokenizers.Encoding:
+    """Tokenize by the call for batches, which alone lets other threads run meanwhile.
+
+    Raises:
+        RequestError: The text is not Unicode, or the library gives up on it.
+    """
+    try:
+        [found] = backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+    except TypeError as error:
+        raise RequestError(
+            "the text is not valid Unicode: it holds an unpaired surrogate", "prompt"
+        ) from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # the library's panics are no Exception
+        raise RequestError(
+            f"the tokenizer cannot take this text of {len(text)} characters; change it",
+            "prompt",
+        ) from error
+    return found
 
 
 def _load_backend(directory: Path) -> tokenizers.Tokenizer:

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hotshoe.errors import RequestError
+from hotshoe.text.escapes import unmarked
 from hotshoe.text.tokenizer import Tokenizer
 from hotshoe.types import EmbedsPrompt, TokensPrompt
 from hotshoe_server.errors import ApiError
@@ -60,6 +61,7 @@ class Renderer:
         defaults: Variables of the template for what requests leave open.
         max_model_len: The longest sequence. Text of more than `TEXT_FACTOR` times as many tokens is
             refused before it is tokenized; default: none is.
+        allow_special_tokens: Control tokens that messages spell are those tokens.
     """
 
     def __init__(
@@ -67,10 +69,12 @@ class Renderer:
         tokenizer: Tokenizer | None,
         defaults: Mapping[str, Any] = MappingProxyType({}),
         max_model_len: int | None = None,
+        allow_special_tokens: bool = False,
     ) -> None:
         self._tokenizer = tokenizer
         self._defaults = dict(defaults)
         self._max_model_len = max_model_len
+        self._marks = not allow_special_tokens
         self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="hotshoe-render")
 
     @property
@@ -110,16 +114,29 @@ class Renderer:
         )
 
     async def prompt(
-        self, prompt: str | Sequence[int], add_special_tokens: bool = True
+        self, prompt: str | Sequence[int], add_special_tokens: bool = True, content: bool = False
     ) -> Rendered:
         """Tokenise text; token ids pass.
+
+        Args:
+            prompt: Text or token ids.
+            add_special_tokens: Add those that the tokenizer puts around every text.
+            content: The text is somebody's words and not the model's own language, so that control
+                tokens that it spells are text.
 
         Raises:
             RequestError: The text is not Unicode, or there is no tokenizer.
         """
         if not isinstance(prompt, str):
             return Rendered(list(prompt))
-        return await self._in_thread(lambda: self._encode(prompt, add_special_tokens))
+        marked = content and self._marks
+        return await self._in_thread(
+            lambda: self._encode(
+                self.tokenizer.mark(prompt) if marked else prompt,
+                add_special_tokens,
+                marked=marked,
+            )
+        )
 
     async def embeds(self, encoded: str) -> Rendered:
         """Read prompt embeddings.
@@ -153,10 +170,13 @@ class Renderer:
         add_special_tokens: bool,
     ) -> Rendered:
         options = self._defaults | dict(variables)
-        text = self.tokenizer.apply_chat_template(messages, tools=tools, **options)
-        return self._encode(text, add_special_tokens, "messages")
+        render = self.tokenizer.render_marked if self._marks else self.tokenizer.apply_chat_template
+        text = render(messages, tools, **options)
+        return self._encode(text, add_special_tokens, "messages", self._marks)
 
-    def _encode(self, text: str, add_special_tokens: bool, field: str = "prompt") -> Rendered:
+    def _encode(
+        self, text: str, add_special_tokens: bool, field: str = "prompt", marked: bool = False
+    ) -> Rendered:
         limit = self._max_model_len
         if limit is not None and self.tokenizer.exceeds(text, TEXT_FACTOR * limit):
             raise ApiError(
@@ -165,7 +185,8 @@ class Renderer:
                 f"{len(text)} characters, clearly more; shorten it",
                 field,
             )
-        return Rendered(self.tokenizer.encode(text, add_special_tokens=add_special_tokens), text)
+        ids = self.tokenizer.encode(text, add_special_tokens, marked)
+        return Rendered(ids, unmarked(text) if marked else text)
 
 
 def read_embeds(encoded: str) -> Rendered:

@@ -326,7 +326,12 @@ def make_state(
     return ServerState(
         config,
         client,
-        Renderer(client.tokenizer, config.default_chat_template_kwargs, client.info.max_model_len),
+        Renderer(
+            client.tokenizer,
+            config.default_chat_template_kwargs,
+            client.info.max_model_len,
+            client.config.allow_special_tokens_in_text,
+        ),
         config.served_model_name or [model_name(client.config.model)],
         ResponseStore(config.response_store_bytes) if shared is None else RemoteStore(shared.store),
         choose_format(plugins, "tool", config.tool_call_parser, templates),

@@ -24,7 +24,10 @@ async def embed(call: Call, body: EmbeddingRequest) -> EmbeddingAnswer:
     server = call.server
     model = server.model_name(body.model)
     params = PoolingParams(body.dimensions, body.normalize)
-    prompts = [await server.renderer.prompt(x, body.add_special_tokens) for x in body.inputs()]
+    prompts = [
+        await server.renderer.prompt(text, body.add_special_tokens, content=True)
+        for text in body.inputs()
+    ]
     for prompt in prompts:  # before any of them is run
         check_length(call, prompt.token_ids, room=False)
     # A long list takes no more of the queue than a request for as many sequences may.
