@@ -99,6 +99,7 @@ def summary(found: Iterable[WeightFate]) -> list[WeightFate]:
     """Put together those whose names differ in numbers alone, and that are alike in the rest."""
     counts: dict[WeightFate, int] = {}
     for fate in found:
-        alike = replace(fate, name=NUMBER.sub("*", fate.name))
+        name, part = (NUMBER.sub("*", text) for text in (fate.name, fate.part))
+        alike = replace(fate, name=name, part=part)
         counts[alike] = counts.get(alike, 0) + 1
     return [replace(alike, count=count) for alike, count in counts.items()]

@@ -16,6 +16,7 @@ from hotshoe.layers.formats import (
 from hotshoe.layers.linear import Linear, Matrix
 from hotshoe.layers.logits import Logits
 from hotshoe.layers.mlp import GatedMLP
+from hotshoe.layers.moe import Mixture, MoE, MoeNames, Stacked
 from hotshoe.layers.norm import AddRMSNorm, RMSNorm
 from hotshoe.layers.rotary import Rotary, Rotation
 from hotshoe.layers.split import Section, Split
@@ -34,6 +35,9 @@ __all__ = [
     "Linear",
     "Logits",
     "Matrix",
+    "Mixture",
+    "MoE",
+    "MoeNames",
     "OnlineFormat",
     "Place",
     "RMSNorm",
@@ -42,6 +46,7 @@ __all__ = [
     "Section",
     "Share",
     "Split",
+    "Stacked",
     "Storage",
     "TensorSpec",
     "ViewPlan",

@@ -65,6 +65,11 @@ class Matrix:
         [self._columns] = inputs.within(0, in_features)
         self._pending: dict[str, list[list[Tensor] | None]] = {}
 
+    def partial(self) -> Matrix:
+        """Leave each rank its summand: the caller adds up what comes of several matrices."""
+        self._adds = False
+        return self
+
     def sum_of(self, ctx: BuildContext) -> Callable[[Tensor, Tensor], Tensor] | None:
         """Return what adds up the ranks' results, in place; None where each has its own."""
         return ctx.communicator.all_reduce if self._adds and ctx.communicator else None

@@ -233,6 +233,69 @@ class GatedMlpSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class RouterSpec:
+    """How a token chooses its experts from the router's logits, and what each one counts.
+
+    Scores are float32. A choice is the `top_k` largest scores, with the correction added where
+    there is one; a weight is the score without it.
+
+    Attributes:
+        scoring: "softmax" over all experts, "sigmoid" of each, or "sparsemixer": the largest logit,
+            then the largest of the others, each weighted by its share among the logits that lie
+            within `2 * jitter` of it. Source: Liu et al. 2024, arXiv:2409.12136.
+        renormalize: Weights are divided by their sum.
+        scale: Factor on the weights.
+        correction: A learned number per expert moves the choice alone.
+            Source: DeepSeek-V3, arXiv:2412.19437.
+        groups, groups_kept: Experts lie in so many groups of equal size, of which so many are
+            chosen first, and only experts of these.
+        group_score: A group counts as its "max", or as the sum of its largest two, "top2".
+        jitter: See "sparsemixer".
+    """
+
+    scoring: str = "softmax"
+    renormalize: bool = False
+    scale: float = 1.0
+    correction: bool = False
+    groups: int = 1
+    groups_kept: int = 1
+    group_score: str = "max"
+    jitter: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class MoeSpec:
+    """A mixture of experts: each token is computed by `top_k` of `num_experts` MLPs.
+
+    y = sum over the chosen experts of weight * down(inner(gate_up(x))). `gate_up` and `down` are
+    the matrices of one expert, stored alike in all. With `gated`, gate_up has gates before as many
+    ups, and inner is act(min(gate, limit)) * (clamp(up, -limit, limit) + shift); without, inner is
+    act(x). silu(x) is then x * sigmoid(alpha * x).
+
+    Attributes:
+        activation: One of `GatedActivationSpec`, or "relu2", the square of what is positive.
+        limit: None clamps nothing.
+        alpha, shift: See above. Source of all three: gpt-oss, arXiv:2508.10925.
+    """
+
+    gate_up: LinearSpec
+    down: LinearSpec
+    num_experts: int
+    top_k: int
+    activation: str
+    router: RouterSpec = RouterSpec()
+    gated: bool = True
+    limit: float | None = None
+    alpha: float = 1.0
+    shift: float = 0.0
+
+    @property
+    def dtype(self) -> str:
+        """The element type of x and y."""
+        return self.gate_up.dtype
+
+
+@dataclass(frozen=True, slots=True)
 class EmbeddingSpec:
     """Row gather from a [num_embeddings, size] table, times `scale`."""
 

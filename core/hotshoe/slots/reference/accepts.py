@@ -8,11 +8,15 @@ from typing import Any
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots.base import Verdict, accept, refuse
-from hotshoe.slots.specs import GatedMlpSpec, LinearSpec, QuantSpec
+from hotshoe.slots.specs import GatedMlpSpec, LinearSpec, MoeSpec, QuantSpec, RouterSpec
 
 #: Element types of activations and of the KV cache.
 TYPES = ("float32", "bfloat16", "float16")
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
+#: What experts know besides.
+EXPERT_ACTIVATIONS = (*ACTIVATIONS, "relu2")
+SCORINGS = ("softmax", "sigmoid", "sparsemixer")
+GROUP_SCORES = ("max", "top2")
 #: Formats that weights are held in, an element of storage each.
 WEIGHT_FORMATS = ("int8", "int4", "fp8_e4m3")
 #: Formats that activations are quantized to.
@@ -31,17 +35,48 @@ def _reasons(spec: Any) -> Iterator[str]:
         value = getattr(spec, field.name)
         if field.name in ("dtype", "kv_dtype", "out_dtype") and value not in (*TYPES, None):
             yield f"computes in {', '.join(TYPES)}, not in {field.name} {value}"
-        if field.name == "activation" and isinstance(value, str) and value not in ACTIVATIONS:
-            yield f"knows the activations {', '.join(ACTIVATIONS)}, not {value}"
+        known = EXPERT_ACTIVATIONS if isinstance(spec, MoeSpec) else ACTIVATIONS
+        if field.name == "activation" and isinstance(value, str) and value not in known:
+            yield f"knows the activations {', '.join(known)}, not {value}"
         if field.name == "quant" and value is not None:
             yield from _rows(value)
     if isinstance(spec, LinearSpec):
         yield from _matrix(spec)
-    if isinstance(spec, GatedMlpSpec):
+    if isinstance(spec, GatedMlpSpec | MoeSpec):
         for part in (spec.gate_up, spec.down):
             yield from _reasons(part)
-        if spec.gate_up.out_features != 2 * spec.down.in_features:
-            yield "needs twice as many outputs of gate_up as inputs of down"
+    if isinstance(spec, MoeSpec):
+        yield from _experts(spec)
+        yield from _router(spec.router, spec.num_experts, spec.top_k)
+    if isinstance(spec, GatedMlpSpec) and spec.gate_up.out_features != 2 * spec.down.in_features:
+        yield "needs twice as many outputs of gate_up as inputs of down"
+
+
+def _experts(spec: MoeSpec) -> Iterator[str]:
+    if spec.gate_up.out_features != (1 + spec.gated) * spec.down.in_features:
+        times = "twice as many outputs" if spec.gated else "as many outputs"
+        yield f"needs {times} of gate_up as inputs of down"
+    if spec.alpha != 1.0 and spec.activation != "silu":
+        yield f"has an alpha for silu alone, not for {spec.activation}"
+
+
+def _router(router: RouterSpec, num_experts: int, top_k: int) -> Iterator[str]:
+    if router.scoring not in SCORINGS:
+        yield f"knows the scorings {', '.join(SCORINGS)}, not {router.scoring}"
+    if router.scoring == "sparsemixer" and (router.correction or router.groups > 1):
+        yield "has neither a correction nor groups with sparsemixer"
+    if router.group_score not in GROUP_SCORES:
+        yield f"knows the group scores {', '.join(GROUP_SCORES)}, not {router.group_score}"
+    if router.groups < 1 or num_experts % router.groups:
+        yield f"needs groups of equal size, not {router.groups} of {num_experts} experts"
+        return
+    size, kept = num_experts // router.groups, router.groups_kept
+    if not 1 <= kept <= router.groups:
+        yield f"keeps 1 to {router.groups} groups, not {kept}"
+    elif not 1 <= top_k <= kept * size:
+        yield f"chooses 1 to {kept * size} experts, not {top_k}"
+    if router.groups > 1 and router.group_score == "top2" and size < 2:
+        yield "needs two experts in a group for the group score top2"
 
 
 def _rows(quant: QuantSpec) -> Iterator[str]:

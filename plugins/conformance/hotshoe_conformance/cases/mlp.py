@@ -97,17 +97,17 @@ class MlpProblem:
         op = reference(SLOT, in_dtype(spec, "float32"))
         self._load(op, wide=True)
         limit = TOLERANCES[spec.dtype]
-        inner, magnitude = _product(x, self.gate_up, spec.gate_up)
+        inner, magnitude = product(x, self.gate_up, spec.gate_up)
         error = limit.rounding * inner.abs() + limit.accumulation * magnitude
-        error += _tie(x, self.gate_up[0], spec.gate_up.activation)
+        error += tie(x, self.gate_up[0], spec.gate_up.activation)
         (gate, up), (gate_error, up_error) = inner.chunk(2, 1), error.chunk(2, 1)
         active = ACTIVATIONS[spec.activation](gate)
         hidden = active * up
         error = STEEPEST * gate_error * (up.abs() + up_error) + active.abs() * up_error
         error += limit.rounding * hidden.abs()
         slack = error @ self.down[0].float().abs().T
-        slack += _tie(hidden, self.down[0], spec.down.activation)
-        _, magnitude = _product(hidden, self.down, spec.down)
+        slack += tie(hidden, self.down[0], spec.down.activation)
+        _, magnitude = product(hidden, self.down, spec.down)
         nan = x.isnan().any(1, keepdim=True)
         return {"y": Close(op(x), spec.dtype, magnitude, slack, nan=nan), "x": Exact(self.x)}
 
@@ -126,14 +126,14 @@ class MlpProblem:
         return lambda: op(x)
 
 
-def _product(x: Tensor, operands: tuple[Tensor, Tensor], spec: LinearSpec) -> tuple[Tensor, Tensor]:
+def product(x: Tensor, operands: tuple[Tensor, Tensor], spec: LinearSpec) -> tuple[Tensor, Tensor]:
     """Return x W^T + b, and the sum of the magnitudes that are added up."""
     weight, bias = (t.float() for t in operands)
     bias = bias * spec.bias
     return x @ weight.T + bias, x.abs() @ weight.abs().T + bias.abs()
 
 
-def _tie(x: Tensor, weight: Tensor, quant: QuantSpec | None) -> Tensor | float:
+def tie(x: Tensor, weight: Tensor, quant: QuantSpec | None) -> Tensor | float:
     """Return what eight-bit operands move a product by, compared with exact ones."""
     if quant is None or not len(x):
         return 0.0

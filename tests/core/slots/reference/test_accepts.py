@@ -8,7 +8,16 @@ import torch
 from hotshoe.errors import SelectionError
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import SLOTS, GatedMlpSpec, LinearSpec, NormSpec, QuantSpec, Selector
+from hotshoe.slots import (
+    SLOTS,
+    GatedMlpSpec,
+    LinearSpec,
+    MoeSpec,
+    NormSpec,
+    QuantSpec,
+    RouterSpec,
+    Selector,
+)
 from hotshoe.slots.reference.accepts import supports
 from hotshoe.slots.reference.linear import Linear, quantize_rows
 
@@ -17,6 +26,11 @@ W8 = QuantSpec("int8", "channel", online=True)
 A8 = QuantSpec("int8", "token", dynamic=True)
 FLOATS = QuantSpec("fp8_e4m3", "channel", symmetric=False)
 LINEAR = LinearSpec(32, 24, "float32", weight=W8, activation=A8)
+MOE = MoeSpec(LinearSpec(8, 24, "float32"), LinearSpec(12, 8, "float32"), 6, 2, "silu")
+
+
+def routed(**changes) -> MoeSpec:
+    return replace(MOE, router=RouterSpec(**changes))
 
 
 def reason(spec) -> str:
@@ -57,6 +71,20 @@ def reason(spec) -> str:
         (GatedMlpSpec(LINEAR, LINEAR, "silu"), "twice as many outputs"),
         (GatedMlpSpec(replace(LINEAR, dtype="int8"), LINEAR, "silu"), "not in dtype int8"),
         (GatedMlpSpec(LINEAR, LINEAR, "relu2"), "knows the activations silu"),
+        (replace(MOE, gated=False), "needs as many outputs of gate_up"),
+        (replace(MOE, down=LINEAR), "needs twice as many outputs of gate_up"),
+        (replace(MOE, activation="relu"), "knows the activations silu, gelu, gelu_tanh, relu2"),
+        (replace(MOE, activation="gelu", alpha=1.7), "an alpha for silu alone, not for gelu"),
+        (replace(MOE, top_k=7), "chooses 1 to 6 experts, not 7"),
+        (replace(MOE, top_k=0), "chooses 1 to 6 experts, not 0"),
+        (routed(scoring="hash"), "knows the scorings softmax, sigmoid, sparsemixer, not hash"),
+        (routed(scoring="sparsemixer", correction=True), "neither a correction nor groups"),
+        (routed(group_score="sum"), "knows the group scores max, top2, not sum"),
+        (routed(groups=4), "groups of equal size, not 4 of 6 experts"),
+        (routed(groups=0), "groups of equal size, not 0 of 6 experts"),
+        (routed(groups=3, groups_kept=4), "keeps 1 to 3 groups, not 4"),
+        (replace(routed(groups=3), top_k=3), "chooses 1 to 2 experts, not 3"),
+        (replace(routed(groups=6, groups_kept=2, group_score="top2")), "two experts in a group"),
     ],
 )
 def test_what_is_not_computed_is_refused_by_field(spec, words) -> None:
@@ -169,6 +197,7 @@ def test_every_field_of_every_specification_is_judged_or_computed() -> None:
                 seen.add((name, field))
                 assert not judge(changed, FACTS).accepted, (field, changed)
     assert {("linear", "weight.format"), ("gated_mlp", "down.dtype")} <= seen
+    assert {("moe", "router.scoring"), ("moe", "gate_up.dtype")} <= seen
     assert {("attention", "kv_dtype"), ("rms_norm", "quant.granularity")} <= seen
 
 
@@ -178,6 +207,6 @@ def foreign(spec, path: str = ""):
         value = getattr(spec, field.name)
         if isinstance(value, str) and field.name not in ("name", "k_axes", "v_axes"):
             yield replace(spec, **{field.name: "unheard_of"}), path + field.name
-        elif isinstance(value, (QuantSpec, LinearSpec)):
+        elif isinstance(value, (QuantSpec, LinearSpec, RouterSpec)):
             for changed, place in foreign(value, f"{path}{field.name}."):
                 yield replace(spec, **{field.name: changed}), place

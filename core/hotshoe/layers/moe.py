@@ -1,0 +1,320 @@
+"""Mixture of experts: a router, the operation of slot `moe`, and experts that all tokens share.
+
+With tensor parallelism each rank holds a part of every expert's channels; routers are on all ranks,
+so that all choose alike, and the ranks add up once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from hotshoe.errors import CheckpointError
+from hotshoe.layers.context import BuildContext
+from hotshoe.layers.linear import Linear, Matrix, form_of
+from hotshoe.layers.mlp import GatedMLP
+from hotshoe.layers.split import Section
+from hotshoe.layers.weights import Holder, Place, WeightTable
+from hotshoe.slots import MoeOp, MoeSpec, RouterSpec, renewed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stacked:
+    """Tensors that hold a matrix of every expert: [num_experts, rows, columns].
+
+    Attributes:
+        gate_up, down: Their names; those of biases [num_experts, rows] likewise, "" for none.
+        transposed: They are [num_experts, columns, rows].
+        interleaved: Rows of gate and up take turns.
+    """
+
+    gate_up: str
+    down: str
+    gate_up_bias: str = ""
+    down_bias: str = ""
+    transposed: bool = False
+    interleaved: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoeNames:
+    """Checkpoint prefixes, relative to a layer's own.
+
+    Attributes:
+        gate_up, down: Of one expert, with {} for its number.
+        stacked: Where the checkpoint has a tensor for all experts instead.
+        correction: The tensor that moves the router's choice.
+        shared_gate_up, shared_down: Of the experts that all tokens share.
+        shared_gate: Of the row whose sigmoid opens them.
+    """
+
+    router: str = "mlp.gate"
+    correction: str = "mlp.gate.e_score_correction_bias"
+    gate_up: tuple[str, ...] = ("mlp.experts.{}.gate_proj", "mlp.experts.{}.up_proj")
+    down: str = "mlp.experts.{}.down_proj"
+    stacked: Stacked | None = None
+    shared_gate_up: tuple[str, ...] = (
+        "mlp.shared_experts.gate_proj",
+        "mlp.shared_experts.up_proj",
+    )
+    shared_down: str = "mlp.shared_experts.down_proj"
+    shared_gate: str = "mlp.shared_expert_gate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixture:
+    """A mixture of experts as data; see `hotshoe.slots.MoeSpec`.
+
+    Attributes:
+        intermediate_size: Channels between an expert's matrices.
+        bias, router_bias: Experts have biases; the router has.
+        shared_size: Channels of the experts that all tokens share, together; 0 for none.
+        shared_gated: A learned gate opens them, token by token.
+        correction_shape: As the checkpoint has it; None for [num_experts].
+    """
+
+    hidden_size: int
+    intermediate_size: int
+    num_experts: int
+    top_k: int
+    activation: str
+    router: RouterSpec
+    gated: bool = True
+    limit: float | None = None
+    alpha: float = 1.0
+    shift: float = 0.0
+    bias: bool = False
+    router_bias: bool = False
+    shared_size: int = 0
+    shared_gated: bool = False
+    correction_shape: tuple[int, ...] | None = None
+    names: MoeNames = MoeNames()
+
+    def spec(self, gate_up: Matrix, down: Matrix) -> MoeSpec:
+        """Ask for experts of such matrices."""
+        return MoeSpec(
+            gate_up.spec,
+            down.spec,
+            self.num_experts,
+            self.top_k,
+            self.activation,
+            self.router,
+            self.gated,
+            self.limit,
+            self.alpha,
+            self.shift,
+        )
+
+
+class MoE:
+    """Routed experts, and shared ones beside them.
+
+    Args:
+        ctx: The build context.
+        prefix: The layer's.
+        mixture: What it consists of.
+        quantize: False keeps experts out of quantization; routers always are.
+
+    Raises:
+        CheckpointError: Experts are stored in different forms.
+        ConfigError: Their channels cannot be divided among the ranks.
+    """
+
+    #: The layer before hands over plain numbers: a router takes no others.
+    input_quant = None
+
+    def __init__(
+        self, ctx: BuildContext, prefix: str, mixture: Mixture, quantize: bool = True
+    ) -> None:
+        names = mixture.names
+        self._router = _Router(ctx, prefix, mixture)
+        experts = _experts(ctx, prefix, mixture, quantize)
+        spec = mixture.spec(*experts[0])
+        self._op: MoeOp = ctx.selector.choose("moe", spec)
+        holder = ctx.holder("moe", spec, form_of(spec.gate_up), self._op)
+        ctx.weight_bytes.append(self._op.nbytes)
+        stacked = names.stacked
+        inner = ctx if stacked is None else replace(ctx, weights=WeightTable())
+        for i, (gate_up, down) in enumerate(experts):
+            gate_up.deliver(
+                inner, partial(self._op.load_gate_up, i), holder, f"experts.{i}.gate_up."
+            )
+            down.deliver(inner, partial(self._op.load_down, i), holder, f"experts.{i}.down.")
+        if stacked is not None:
+            _expect_stacked(ctx, prefix, mixture, inner.weights, holder)
+        self._shared = _Shared(ctx, prefix, mixture, quantize) if mixture.shared_size else None
+        self._sum = experts[0][1].sum_of(ctx)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map [num_tokens, hidden_size] to a new tensor of the same shape."""
+        y = self._op(x, *self._router(x))
+        if self._shared is not None:
+            y.add_(self._shared(x))
+        return y if self._sum is None else self._sum(y, y)
+
+
+class _Router:
+    """Logits of all experts in float32, and what moves the choice among them."""
+
+    def __init__(self, ctx: BuildContext, prefix: str, mixture: Mixture) -> None:
+        count, names = mixture.num_experts, mixture.names
+        parts = [(prefix + names.router, count)]
+        matrix = Matrix(ctx, parts, mixture.hidden_size, bias=mixture.router_bias, quantize=False)
+        self._linear = Linear(ctx, matrix, out_dtype="float32")
+        self._device = ctx.device
+        self._correction: Tensor | None = None
+        if mixture.router.correction:
+            holder = Holder("moe", "router", "float32", self.state)
+            place = Place(holder, "correction", (0, count), ())
+            shape = mixture.correction_shape or (count,)
+            ctx.weights.expect(prefix + names.correction, shape, self._take, place=place)
+
+    def _take(self, tensor: Tensor) -> None:
+        flat = tensor.flatten().to(self._device, torch.float32, copy=True)
+        self._correction = renewed(self._correction, flat)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the correction [num_experts]."""
+        return {} if self._correction is None else {"correction": self._correction}
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        return self._linear(x), self._correction
+
+
+class _Shared:
+    """An MLP for every token, opened by a gate or always open; this rank's summand."""
+
+    def __init__(self, ctx: BuildContext, prefix: str, mixture: Mixture, quantize: bool) -> None:
+        names, hidden, inner = mixture.names, mixture.hidden_size, mixture.shared_size
+        channels, size = Section(inner), 2 * inner // len(names.shared_gate_up)
+        what = "channels of shared experts"
+        gate_up = Matrix(
+            ctx,
+            [(prefix + name, size) for name in names.shared_gate_up],
+            hidden,
+            quantize=quantize,
+            outputs=ctx.split(what, channels, channels),
+        )
+        down = Matrix(
+            ctx,
+            [(prefix + names.shared_down, hidden)],
+            inner,
+            quantize=quantize,
+            inputs=ctx.split(what, channels),
+        )
+        self._mlp = GatedMLP(ctx, gate_up, down.partial(), mixture.activation)
+        self._gate: Linear | None = None
+        if mixture.shared_gated:
+            row = Matrix(ctx, [(prefix + names.shared_gate, 1)], hidden, quantize=False)
+            self._gate = Linear(ctx, row, out_dtype="float32")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = self._mlp(x)
+        return y if self._gate is None else y.mul_(self._gate(x).sigmoid_())
+
+
+def _experts(
+    ctx: BuildContext, prefix: str, mixture: Mixture, quantize: bool
+) -> list[tuple[Matrix, Matrix]]:
+    """Return this rank's part of every expert's two matrices."""
+    hidden, inner = mixture.hidden_size, mixture.intermediate_size
+    sections = (Section(inner),) * (1 + mixture.gated)
+    what = "channels between an expert's matrices"
+    rows, columns = ctx.split(what, *sections), ctx.split(what, sections[0])
+    found = []
+    for i in range(mixture.num_experts):
+        first, second = _names_of(i, prefix, mixture)
+        parts = [(name, len(sections) * inner // len(first)) for name in first]
+        build = partial(Matrix, ctx, bias=mixture.bias, quantize=quantize)
+        gate_up = build(parts, hidden, outputs=rows)
+        found.append((gate_up, build([(second, hidden)], inner, inputs=columns)))
+    if any((a.spec, b.spec) != (found[0][0].spec, found[0][1].spec) for a, b in found):
+        raise CheckpointError(f"the experts of {prefix} are stored in different forms")
+    return found
+
+
+def _names_of(i: int, prefix: str, mixture: Mixture) -> tuple[list[str], str]:
+    """Return the prefixes of an expert's matrices; where they are stacked, our own ones."""
+    names, stacked = mixture.names, mixture.names.stacked
+    if stacked is None:
+        return [prefix + name.format(i) for name in names.gate_up], prefix + names.down.format(i)
+    parts = ("gate", "up") if mixture.gated else ("up",)
+    first = [f"{prefix}{stacked.gate_up}.{i}.{part}" for part in parts]
+    return first, f"{prefix}{stacked.down}.{i}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Stack:
+    """Hands a tensor of all experts to those who take one expert's.
+
+    Attributes:
+        inner: What experts ask for.
+        parts: Names in it, expert by expert.
+        stacked: How the tensor is laid out.
+    """
+
+    inner: WeightTable
+    parts: list[list[str]]
+    stacked: Stacked
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        shapes = [self.inner.expected[name].shape for name in self.parts[0]]
+        one = (sum(shape[0] for shape in shapes), *shapes[0][1:])
+        return (len(self.parts), *(reversed(one) if self.stacked.transposed else one))
+
+    @property
+    def num_rows(self) -> int:
+        """Outputs of this rank's part of an expert's matrix."""
+        places = self.inner.expected[self.parts[0][-1]].places
+        return max(place.rows[1] for place in places if place is not None)
+
+    def __call__(self, tensor: Tensor) -> None:
+        for names, part in zip(self.parts, tensor, strict=True):
+            rows = part.T if self.stacked.transposed and part.dim() == 2 else part
+            count = len(names)
+            if self.stacked.interleaved:
+                pieces = [rows[i::count] for i in range(count)]
+            else:
+                pieces = list(rows.tensor_split(count))
+            for name, piece in zip(names, pieces, strict=True):
+                self.inner.feed(name, piece)
+
+
+def _expect_stacked(
+    ctx: BuildContext, prefix: str, mixture: Mixture, inner: WeightTable, holder: Holder
+) -> None:
+    """Ask for tensors that hold all experts; `inner` is what they consist of.
+
+    Raises:
+        CheckpointError: The checkpoint's format keeps a matrix in several tensors.
+    """
+    stacked = mixture.names.stacked
+    assert stacked is not None
+    kinds = {name.rpartition(".")[2] for name in inner.expected}
+    if unread := kinds - {"weight", "bias"}:
+        raise CheckpointError(
+            f"{prefix}{stacked.gate_up} holds all experts, and is read as plain numbers alone, "
+            f"not with {min(unread)}; use the unquantized checkpoint"
+        )
+    experts = [_names_of(i, prefix, mixture) for i in range(mixture.num_experts)]
+    sides = (
+        ("gate_up", [first for first, _ in experts], (stacked.gate_up, stacked.gate_up_bias)),
+        ("down", [[second] for _, second in experts], (stacked.down, stacked.down_bias)),
+    )
+    for side, parts, names in sides:
+        held = [
+            (
+                prefix + name,
+                _Stack(inner, [[f"{p}.{kind}" for p in part] for part in parts], stacked),
+            )
+            for kind, name in zip(("weight", "bias"), names, strict=True)
+            if kind in kinds
+        ]
+        for kind, (name, stack) in zip(("weight", "bias"), held, strict=False):
+            needs = tuple(other for other, _ in held if other != name)
+            place = Place(holder, f"experts.*.{side}.{kind}", (0, stack.num_rows), needs)
+            ctx.weights.expect(name, stack.shape, stack, place=place)

@@ -1,0 +1,88 @@
+"""Reference of slot `moe`: tokens sorted by expert, then the references of an MLP's parts.
+
+It asks the device how many tokens each expert has, and so waits for it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots.reference.activation import ACTIVATIONS
+from hotshoe.slots.reference.linear import Linear
+from hotshoe.slots.reference.router import route
+from hotshoe.slots.specs import MoeSpec
+
+
+def _squared_relu(x: Tensor) -> Tensor:
+    return F.relu(x).square()
+
+
+EXPERT_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    **ACTIVATIONS,
+    "relu2": _squared_relu,
+}
+
+
+class Moe:
+    """See `hotshoe.slots.MoeOp`."""
+
+    def __init__(self, spec: MoeSpec, facts: DeviceFacts) -> None:
+        self._spec = spec
+        experts = range(spec.num_experts)
+        self._gate_up = [Linear(spec.gate_up, facts) for _ in experts]
+        self._down = [Linear(spec.down, facts) for _ in experts]
+
+    def load_gate_up(self, expert: int, tensors: Mapping[str, Sequence[Tensor]]) -> None:
+        self._gate_up[expert].load(tensors)
+
+    def load_down(self, expert: int, tensors: Mapping[str, Sequence[Tensor]]) -> None:
+        self._down[expert].load(tensors)
+
+    def state(self) -> dict[str, Tensor]:
+        parts = {"gate_up": self._gate_up, "down": self._down}
+        return {
+            f"experts.{i}.{part}.{name}": tensor
+            for part, matrices in parts.items()
+            for i, matrix in enumerate(matrices)
+            for name, tensor in matrix.state().items()
+        }
+
+    def __call__(self, x: Tensor, logits: Tensor, correction: Tensor | None) -> Tensor:
+        weights, ids = route(logits, correction, self._spec.top_k, self._spec.router)
+        flat = ids.flatten()
+        order = flat.argsort(stable=True)
+        rows = x[order // self._spec.top_k]
+        counts = flat.bincount(minlength=self._spec.num_experts).tolist()
+        size = self._spec.down.out_features
+        results = torch.empty(len(flat), size, dtype=torch.float32, device=x.device)
+        begin = 0
+        for expert, count in enumerate(counts):
+            if count:
+                part = slice(begin, begin := begin + count)
+                results[order[part]] = self._expert(expert, rows[part]).float()
+        summed = (results.view(*ids.shape, size) * weights[:, :, None]).sum(1)
+        return summed.to(x.dtype)
+
+    def _expert(self, expert: int, x: Tensor) -> Tensor:
+        """Return what one expert makes of its tokens [n, in_features]."""
+        inner = activated(self._gate_up[expert](x).float(), self._spec)
+        return self._down[expert](inner.to(x.dtype))
+
+    def nbytes(self) -> int:
+        return sum(matrix.nbytes() for matrix in (*self._gate_up, *self._down))
+
+
+def activated(x: Tensor, spec: MoeSpec) -> Tensor:
+    """Apply a specification's activation to float32 results of gate_up."""
+    gate, up = x.chunk(2, -1) if spec.gated else (x, None)
+    if spec.limit is not None:
+        gate = gate.clamp(max=spec.limit)
+        up = None if up is None else up.clamp(-spec.limit, spec.limit)
+    if spec.alpha == 1.0:
+        active = EXPERT_ACTIVATIONS[spec.activation](gate)
+    else:
+        active = gate * (spec.alpha * gate).sigmoid()
+    return active if up is None else active * (up + spec.shift)
