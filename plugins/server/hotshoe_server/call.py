@@ -18,6 +18,8 @@ from hotshoe_server.validation import Body, check_counts, validated
 
 #: Ids that clients may give their requests.
 ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+#: Of the bodies of all requests under way.
+MAX_HELD_BYTES = 2**29
 #: What is read at once; a longer body is counted first, and both in a thread.
 SMALL_BODY_BYTES = 2**16
 
@@ -33,6 +35,7 @@ class Call(Request):
         path: The route's, one of a closed set.
         caller: What the guard found; None without a valid key.
         body_read: The body as a model; None before it was read.
+        num_body_bytes: How much of the body has come; counted in `server.body_bytes`.
     """
 
     def __init__(self, scope: Scope, receive: Receive, server: ServerState, path: str) -> None:
@@ -44,6 +47,7 @@ class Call(Request):
         self.arrival_s = time.monotonic()
         self.caller: Caller | None = scope.get(CALLER)
         self.body_read: BaseModel | None = None
+        self.num_body_bytes = 0
 
     @property
     def tenant(self) -> str | None:
@@ -62,7 +66,7 @@ class Call(Request):
         try:
             async with limit:
                 server.reading.add(limit)
-                body = await self._read_bounded(server.config.max_body_bytes)
+                body = await self._read_bounded(server.max_body_bytes)
         except TimeoutError:
             if server.draining:
                 raise ApiError("shutting_down", retry_after_s=5) from None
@@ -105,9 +109,27 @@ class Call(Request):
                 size += len(part)
                 if size > limit:
                     break
+                self._hold(len(part))
                 parts.append(part)
             else:
                 return b"".join(parts)
         raise ApiError(
             "body_too_large", f"the body may have {limit} bytes (--max-body-bytes), no more"
         )
+
+    def _hold(self, num_bytes: int) -> None:
+        """Count bytes that are kept until the request ends.
+
+        Raises:
+            ApiError: All requests together keep too many.
+        """
+        self.num_body_bytes += num_bytes
+        self.server.body_bytes += num_bytes
+        if self.server.body_bytes > MAX_HELD_BYTES:
+            message = "the bodies of the requests under way take too much memory already"
+            raise ApiError("queue_full", message, retry_after_s=1)
+
+    def release(self) -> None:
+        """Stop counting the body: the request has ended."""
+        self.server.body_bytes -= self.num_body_bytes
+        self.num_body_bytes = 0

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 
 from hotshoe.text.output_processor import RequestUpdate, SequenceUpdate
 from hotshoe.text.parsing import (
@@ -76,6 +77,7 @@ class ChatStream:
         self._chunk = ChatChunk(id, int(time.time()), model, server.fingerprint, [])
         options = body.stream_options
         self._usage_at_end = options is not None and options.include_usage
+        self._begun = False
         self._usage_always = options is not None and options.continuous_usage_stats
         if self._usage_at_end:
             self._chunk.usage = None
@@ -91,6 +93,8 @@ class ChatStream:
         update: RequestUpdate | None = None
         async with aclosing(updates):  # type: ignore[type-var]
             async for update in updates:
+                if not self._begun:
+                    await self._begin(update)
                 found = [self._advance(sequence, update) for sequence in update.sequences]
                 if chunk := found[0] if len(found) == 1 else b"".join(found):
                     yield chunk
@@ -112,7 +116,7 @@ class ChatStream:
             return b""
         if choice.frame is not None and sequence.finish_reason is None:
             opening, text, (head, tail) = (
-                self._open(choice, update),
+                self._open(choice),
                 sequence.new_text,
                 choice.frame,
             )
@@ -120,9 +124,19 @@ class ChatStream:
         events = choice.reader.read(sequence)
         if self._usage_always:
             self._chunk.usage = self._usage(update)
-        return self._open(choice, update) + self._careful(choice, sequence, events)
+        return self._open(choice) + self._careful(choice, sequence, events)
 
-    def _open(self, choice: _Choice, update: RequestUpdate) -> bytes:
+    async def _begin(self, update: RequestUpdate) -> None:
+        """Put into the first chunk, of whichever choice, what is said of the prompt."""
+        self._begun = True
+        if self._body.return_token_ids:
+            self._chunk.prompt_token_ids = self._dialogue.rendered.token_ids
+        if self._body.prompt_logprobs is not None:
+            renderer, found = self._server.renderer, update.output().prompt_logprobs or []
+            write = partial(prompt_logprobs, renderer.tokenizer, found)
+            self._chunk.prompt_logprobs = await renderer.run(write)
+
+    def _open(self, choice: _Choice) -> bytes:
         """Return the chunk that begins a message, the first time."""
         if choice.started:
             return b""
@@ -130,11 +144,6 @@ class ChatStream:
         first = ChunkChoice(
             choice.index, Delta(role="assistant", content=self._body.echoed()), None, None
         )
-        if self._body.return_token_ids:
-            self._chunk.prompt_token_ids = self._dialogue.rendered.token_ids
-        if self._body.prompt_logprobs is not None:
-            found = update.output().prompt_logprobs or []
-            self._chunk.prompt_logprobs = prompt_logprobs(self._server.renderer.tokenizer, found)
         written = self._write(first)
         self._chunk.prompt_token_ids = self._chunk.prompt_logprobs = None
         return written

@@ -73,7 +73,12 @@ class ServerConfig:
         64 * MIB, "memory for stored responses; 0 stores none", low=0, high=2**40
     )
 
-    max_body_bytes: int = option(16 * MIB, "longest request body", low=1024, high=2**32)
+    max_body_bytes: int | None = option(
+        None,
+        "longest request body; default: 4 MiB and 64 bytes for each token of max_model_len",
+        low=1024,
+        high=2**32,
+    )
     max_header_bytes: int = option(64 * 1024, "longest request head", low=1024, high=2**24)
     read_timeout_s: float = option(
         60.0, "seconds that a client may take to send a request", low=0.1, high=86400

@@ -180,7 +180,9 @@ async def open_dialogue(
     )
     reasoning = server.reasoning_format
     tool = server.tool_format if tools.callable else None
-    grammar = _grammar(server, rendered, tools, wanted)
+    grammar = None
+    if tools.constrained or wanted is not None:  # in a thread, as schemas may be long
+        grammar = await server.renderer.run(lambda: _grammar(server, rendered, tools, wanted))
     more: dict[str, Any] = {} if grammar is None else {"grammar": grammar}
     params = make_params(**more)
     if grammar is not None and grammar.kind != "structural_tag" and not grammar.after:

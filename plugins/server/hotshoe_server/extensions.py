@@ -113,8 +113,9 @@ class Endpoint:
             Values that are no `Response` are written as JSON.
         summary: One line, for /openapi.json.
         admin: Only on the admin socket, or with an admin key.
-        generates: Not while the queue is full or the server ends; this is found, and said, before
-            the body is read, so that turning many away takes little from those who are served.
+        generates: It takes the time of the engine or of the tokenizer, so it is not served while
+            the queue is full or the server ends; this is found, and said, before the body is read,
+            so that turning many away takes little from those who are served.
         answer: Type of the JSON answer, for /openapi.json; msgspec describes it.
         other_types: Media types of other answers, such as "text/event-stream". Without any and
             without `answer`, it is JSON of no stated type.

@@ -38,6 +38,9 @@ PROMPT_FIELDS = {
 #: Tokens and log probabilities of prompts that an answer may hold again for further choices; each
 #: takes up to a hundred bytes or so.
 MAX_REPEATED = 2**15
+#: Of an answer that is built as a whole: about what the text of a token takes, about what an entry
+#: with a log probability takes, and what all of them may take.
+TEXT_BYTES, ENTRY_BYTES, MAX_ANSWER_BYTES = 8, 80, 2**28
 _CUT_OFF = (FinishReason.ABORT, FinishReason.ERROR)
 
 
@@ -195,27 +198,49 @@ def check_count(server: ServerState, num_sequences: int) -> None:
         )
 
 
-def check_repeats(params: SamplingParams, num_prompt_tokens: int, echo: bool) -> None:
-    """Refuse an answer that repeats what is said of prompts in so many choices.
+def check_answer(
+    server: ServerState,
+    params: SamplingParams,
+    num_prompt_tokens: Sequence[int],
+    repeated: int = 0,
+    stream: bool = False,
+) -> None:
+    """Refuse an answer that would be too long, or would repeat what it says of prompts too often.
 
     Args:
+        server: Whose context bounds what is generated.
         params: Of the request.
-        num_prompt_tokens: Of all its prompts.
-        echo: Whether each choice also has its prompt.
+        num_prompt_tokens: Of each of its prompts.
+        repeated: How many entries each choice has for a token of its prompt, beside those of
+            `prompt_logprobs`.
+        stream: What is generated is sent as it comes, so that it is never held as a whole.
 
     Raises:
-        ApiError: The repeated part of the answer would have more than `MAX_REPEATED` entries.
+        ApiError: It could have more than `MAX_ANSWER_BYTES`, or repeats more than `MAX_REPEATED`
+            entries.
     """
-    per_token = int(echo)
     if params.prompt_logprobs is not None:
-        per_token += 1 + params.prompt_logprobs
-    count = (params.n - 1) * num_prompt_tokens * per_token
+        repeated += 1 + params.prompt_logprobs
+    count = (params.n - 1) * sum(num_prompt_tokens) * repeated
     if count > MAX_REPEATED:
         raise ApiError(
             "invalid_value",
             f"{params.n} choices would repeat {count} entries of the prompts, but an answer may "
             f"repeat {MAX_REPEATED}; ask for echo or prompt_logprobs with n=1",
             "n",
+        )
+    if stream:
+        return
+    each = TEXT_BYTES if params.logprobs is None else ENTRY_BYTES * (1 + params.logprobs)
+    limit = server.client.info.max_model_len
+    tokens = (min(limit - prompt, params.max_tokens or limit) for prompt in num_prompt_tokens)
+    num_bytes = params.n * sum(tokens) * each + sum(num_prompt_tokens) * repeated * ENTRY_BYTES
+    if num_bytes > MAX_ANSWER_BYTES:
+        raise ApiError(
+            "invalid_value",
+            f"this answer could have {num_bytes} bytes, but one that is not streamed may have "
+            f"{MAX_ANSWER_BYTES}; ask for fewer tokens or log probabilities, or stream",
+            "max_tokens" if params.logprobs is None else "logprobs",
         )
 
 

@@ -65,12 +65,16 @@ def chat_logprobs(
 
 
 class CompletionLogprobsWriter:
-    """Gathers the parallel lists of a completion, position by position."""
+    """Gathers the parallel lists of a completion, position by position.
+
+    Attributes:
+        offset: Of the next position's text, in characters.
+    """
 
     def __init__(self, tokenizer: Tokenizer, as_ids: bool = False) -> None:
         self._tokenizer = tokenizer
         self._name = _namer(tokenizer, as_ids)
-        self._offset = 0
+        self.offset = 0
 
     def write(
         self, token_ids: Sequence[int], positions: Sequence[TokenLogprobs | None]
@@ -80,8 +84,8 @@ class CompletionLogprobsWriter:
         for token_id, position in zip(token_ids, positions, strict=True):
             text = token_text(self._tokenizer, token_id)
             found.tokens.append(self._name(token_id))
-            found.text_offset.append(self._offset)
-            self._offset += len(text)
+            found.text_offset.append(self.offset)
+            self.offset += len(text)
             if position is None:
                 found.token_logprobs.append(None)
                 found.top_logprobs.append(None)

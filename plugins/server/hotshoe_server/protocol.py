@@ -36,7 +36,7 @@ def protocol_for(config: ServerConfig, turn_away: TurnAway = let_in) -> type[asy
     """Return the protocol class with this server's limits."""
     limits = {
         "max_head_bytes": config.max_header_bytes,
-        "max_unread_bytes": config.max_body_bytes,
+        "max_unread_bytes": config.max_body_bytes or BoundedProtocol.max_unread_bytes,
         "head_timeout_s": config.read_timeout_s,
         "write_timeout_s": config.write_timeout_s,
         "turn_away": staticmethod(turn_away),

@@ -44,6 +44,12 @@ class EndpointApp:
         """Answer one request."""
         call = Call(scope, receive, self._server, self.endpoint.path)
         try:
+            await self._serve(call, send)
+        finally:
+            call.release()
+
+    async def _serve(self, call: Call, send: Send) -> None:
+        try:
             self._check_access(call)
             self._check_room()
             arguments = []

@@ -17,6 +17,9 @@ from pathlib import Path
 from hotshoe.errors import ConfigError
 
 BACKLOG = 2048
+#: What the kernel keeps for a client that reads nothing: twice as much on Linux, some megabytes
+#: where nobody says. Streams then wait; a long distance still gets megabytes a second.
+SEND_BUFFER_BYTES = 2**18
 
 
 def open_port(host: str, port: int) -> socket.socket:
@@ -32,6 +35,8 @@ def open_port(host: str, port: int) -> socket.socket:
         with _closed_on_error(socket.socket(family, kind, protocol)) as listener:
             # Lets a restarted server take its port back at once; two servers never share one.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Connections inherit it.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
             listener.bind(address)
             listener.listen(BACKLOG)
             return listener

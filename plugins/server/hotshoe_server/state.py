@@ -18,6 +18,9 @@ from hotshoe_server.extensions import RequestObserver, RequestRecord
 from hotshoe_server.renderer import Renderer
 from hotshoe_server.store import Store
 
+#: What a body may have beside its text, such as schemas; and for each token of the context. A token
+#: of eight characters, all of them escaped, takes 48 bytes.
+BODY_BASE_BYTES, BODY_TOKEN_BYTES = 4 * 2**20, 64
 #: Takes the target and the headers of a POST, and says how to refuse it, if at all.
 TurnAway = Callable[[bytes, Sequence[tuple[bytes, bytes]]], ApiError | None]
 
@@ -52,6 +55,7 @@ class ServerState:
         num_open: HTTP requests under way, but for those that only read.
         draining: SIGTERM came: nothing new is taken.
         reading: How long bodies that are being read may still take to arrive.
+        body_bytes: Of all bodies of requests under way, as far as they have come.
         shared: What ties this process to others; None when there is one alone.
         turn_away: Refuses a request by its head alone, see `hotshoe_server.doorman`; None while
             the application hears of every request.
@@ -71,6 +75,7 @@ class ServerState:
     num_open: int = 0
     draining: bool = False
     reading: set[asyncio.Timeout] = field(default_factory=set)
+    body_bytes: int = 0
     shared: Shared | None = None
     turn_away: TurnAway | None = None
     created_s: int = field(default_factory=lambda: int(time.time()))
@@ -80,6 +85,12 @@ class ServerState:
         info = self.client.info
         parts = repr((__version__, info.config, info.facts, info.decisions)).encode()
         self.fingerprint = f"fp_{hashlib.blake2b(parts, digest_size=6).hexdigest()}"
+
+    @property
+    def max_body_bytes(self) -> int:
+        """The longest body: as configured, or what a conversation that fills the context takes."""
+        given, length = self.config.max_body_bytes, self.client.info.max_model_len
+        return given or BODY_BASE_BYTES + BODY_TOKEN_BYTES * length
 
     def model_name(self, asked: str | None) -> str:
         """Return the name to answer under; a request that names no model gets the one there is.

@@ -51,7 +51,7 @@ def test_what_is_shut_is_told_in_the_words_of_the_long_way(
 
 
 @pytest.mark.parametrize(
-    "target", ["/", "/tokenize", "/v1/models", "/v1/completions?x", "/v1/completions/", "/%76"]
+    "target", ["/", "/load", "/v1/models", "/v1/completions?x", "/v1/completions/", "/%76"]
 )
 def test_other_targets_go_on(http, engine, target: str) -> None:
     engine.error = QueueFullError("too many requests wait", 3.0)

@@ -1,5 +1,6 @@
 """One request of many megabytes leaves the server answering everybody else, and lean."""
 
+import contextlib
 import json
 import threading
 import time
@@ -8,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-#: Of the 16 MB that a body may have.
+#: Of the 64 MB that a body may have there.
 SIZE = 6_000_000
 CHAT = b'{"messages":[{"role":"user","content":"hi"}]'
 
@@ -51,7 +52,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def test_a_hostile_request_freezes_nobody(run_server) -> None:
-    server = run_server("demo")
+    server = run_server("demo", "--max-body-bytes", "64000000")
     before = resident_bytes(server.process.pid)
     longest: dict[str, float] = {}
     for kind in KINDS:
@@ -88,3 +89,26 @@ def test_an_identity_is_no_packing(http) -> None:
         "POST", "/tokenize", json={"prompt": "a"}, headers={"content-encoding": "identity"}
     )
     assert answer.status_code == 200
+
+
+def test_a_signal_is_heard_while_a_large_request_runs(run_server) -> None:
+    server = run_server("demo", "--max-body-bytes", "64000000", "--shutdown-timeout-s", "1")
+    body = b'{"tokens":[' + b"5," * 3_000_000 + b"5]}"
+    headers = {"content-type": "application/json"}
+
+    def send() -> None:
+        with contextlib.suppress(httpx.TransportError):  # it may be cut off
+            httpx.post(server.url + "/detokenize", content=body, headers=headers, timeout=60)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    time.sleep(0.3)
+    begin = time.monotonic()
+    server.process.terminate()
+    while "shutting down" not in server.log.read_text():
+        assert time.monotonic() - begin < 5, "nobody hears the signal"
+        time.sleep(0.005)
+    heard_s = time.monotonic() - begin
+    assert server.process.wait(60) == 0
+    thread.join()
+    assert heard_s < 1.0

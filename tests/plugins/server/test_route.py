@@ -124,6 +124,24 @@ def test_a_body_without_an_end_is_read_up_to_the_limit(open_http) -> None:
     assert len(connection._parts) > 90
 
 
+def test_bodies_of_all_requests_together_are_bounded(open_http, monkeypatch) -> None:
+    monkeypatch.setattr("hotshoe_server.call.MAX_HELD_BYTES", len(BODY) + 10)
+    http = open_http()
+    assert http.post("/v1/completions", prompt="x").status_code == 200
+    assert http.state.body_bytes == 0  # who has been answered counts no more
+    http.state.body_bytes = 11
+    connection = answer(http, Connection(BODY))
+    assert (connection.status, connection.error) == (429, "queue_full")
+    assert http.state.body_bytes == 11
+
+
+def test_the_longest_body_follows_from_the_longest_sequence(open_http, engine) -> None:
+    limit = open_http().state.max_body_bytes
+    assert limit == 4 * 2**20 + 64 * engine.info.max_model_len
+    connection = answer(open_http(), Connection(BODY), content_length=str(limit + 1))
+    assert (connection.status, connection.error) == (413, "body_too_large")
+
+
 def test_a_body_that_takes_too_long(open_http) -> None:
     connection = Connection(BODY, end=False)
     answer(open_http(read_timeout_s=0.1), connection)
@@ -191,9 +209,9 @@ def test_what_generates_and_nothing_else_asks_for_room(http, engine) -> None:
     assert {e.path for e in ENDPOINTS if e.generates} == {
         *("/v1/completions", "/v1/chat/completions", "/v1/responses", "/inference/v1/generate"),
         "/v1/embeddings",
-        "/invocations",
+        *("/invocations", "/tokenize", "/detokenize"),
     }
-    assert http.post("/tokenize", prompt="x").status_code == 200
+    assert http.post("/tokenize", prompt="x").status_code == 429
     assert http.get("/v1/models").status_code == 200
 
 

@@ -23,6 +23,19 @@ def test_ports() -> None:
     open_port("127.0.0.1", port).close()
 
 
+def test_the_kernel_keeps_little_for_who_reads_nothing() -> None:
+    with open_port("127.0.0.1", 0) as listener, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(listener.getsockname())
+        connection, _ = listener.accept()
+        connection.settimeout(0.2)
+        num_bytes = 0
+        with connection, contextlib.suppress(TimeoutError):
+            while num_bytes < 2**23:
+                num_bytes += connection.send(bytes(2**16))
+        assert num_bytes < 2**20
+
+
 @pytest.mark.parametrize("host", ["256.256.256.256", "192.0.2.1"])
 def test_addresses_that_are_not_here(host: str) -> None:
     with pytest.raises(ConfigError, match="cannot listen"):

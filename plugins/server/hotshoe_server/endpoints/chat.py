@@ -16,7 +16,7 @@ from hotshoe_server.chat_stream import ChatStream, new_call_id
 from hotshoe_server.conversation import open_dialogue, text_form
 from hotshoe_server.extensions import Endpoint
 from hotshoe_server.finish import finish_reason, usage_of
-from hotshoe_server.generation import check_count, generate, truncated
+from hotshoe_server.generation import check_answer, check_count, generate, truncated
 from hotshoe_server.logprobs import chat_logprobs, prompt_logprobs
 from hotshoe_server.schemas.answers import (
     ChatAnswer,
@@ -49,6 +49,8 @@ async def chat(call: Call, body: ChatRequest) -> Response | ChatAnswer:
     )
     dialogue = replace(dialogue, rendered=truncated(call, dialogue.rendered))
     check_count(server, dialogue.params.n)
+    prompt_lengths = [len(dialogue.rendered.token_ids)]
+    check_answer(server, dialogue.params, prompt_lengths, stream=bool(body.stream))
     request_id = f"chatcmpl-{call.id}"
     updates = generate(
         call,
@@ -70,12 +72,21 @@ async def chat(call: Call, body: ChatRequest) -> Response | ChatAnswer:
         int(time.time()),
         model,
         server.fingerprint,
-        [whole_choice(call, body, s, p) for s, p in zip(output.outputs, parsed, strict=True)],
+        [],
         usage_of(update, num_reasoning_tokens=num_reasoning_tokens),
     )
-    if output.prompt_logprobs is not None:
-        tokenizer = call.server.client.tokenizer
-        answer.prompt_logprobs = prompt_logprobs(tokenizer, output.prompt_logprobs)
+
+    def write() -> None:
+        pairs = zip(output.outputs, parsed, strict=True)
+        answer.choices = [whole_choice(call, body, *pair) for pair in pairs]
+        if output.prompt_logprobs is not None:
+            tokenizer = server.client.tokenizer
+            answer.prompt_logprobs = prompt_logprobs(tokenizer, output.prompt_logprobs)
+
+    if body.logprobs or output.prompt_logprobs is not None:  # long work keeps nobody waiting
+        await server.renderer.run(write)
+    else:
+        write()
     if body.return_token_ids:
         answer.prompt_token_ids = dialogue.rendered.token_ids
     return answer

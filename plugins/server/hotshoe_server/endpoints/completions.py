@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.responses import Response
 
@@ -15,11 +16,17 @@ from hotshoe_server.call import Call
 from hotshoe_server.conversation import bounded_grammar, text_form
 from hotshoe_server.extensions import Endpoint
 from hotshoe_server.finish import finish_reason, usage_of
-from hotshoe_server.generation import check_count, check_repeats, generate, truncated
+from hotshoe_server.generation import check_answer, check_count, generate, truncated
 from hotshoe_server.logprobs import CompletionLogprobsWriter, joined, prompt_logprobs
 from hotshoe_server.merge import merge
-from hotshoe_server.renderer import Rendered
-from hotshoe_server.schemas.answers import CompletionAnswer, CompletionChoice, Usage
+from hotshoe_server.renderer import Rendered, Renderer
+from hotshoe_server.schemas.answers import (
+    CompletionAnswer,
+    CompletionChoice,
+    CompletionLogprobs,
+    PromptLogprobs,
+    Usage,
+)
 from hotshoe_server.schemas.completions import CompletionRequest
 from hotshoe_server.schemas.fields import StreamOptions
 from hotshoe_server.sse import DONE, event, json_text, open_stream
@@ -41,7 +48,13 @@ async def complete(call: Call, body: CompletionRequest) -> Response | Completion
     rendered += [
         truncated(call, await server.renderer.prompt(p, body.add_special_tokens)) for p in prompts
     ]
-    check_repeats(params, sum(len(prompt.token_ids) for prompt in rendered), body.echo)
+    check_answer(
+        server,
+        params,
+        [len(prompt.token_ids) for prompt in rendered],
+        repeated=body.echo + body.return_token_ids,
+        stream=bool(body.stream),
+    )
     completion = Completion(call, body, params, rendered, model)
     if body.stream:
         return await open_stream(completion.events())
@@ -75,6 +88,7 @@ class Completion:
             f"cmpl-{call.id}", int(time.time()), model, call.server.fingerprint, []
         )
         self._prompt_only = body.echo and body.max_tokens == 0
+        self._said: dict[int, _Said] = {}
 
     def _run(self) -> AsyncIterator[tuple[int, RequestUpdate]]:
         """Run all prompts; yield their numbers and updates."""
@@ -100,9 +114,19 @@ class Completion:
             latest = {number: update async for number, update in updates}
         for number, update in sorted(latest.items()):
             output = update.output()
-            self._answer.choices += [self._whole(number, output, s) for s in output.outputs]
+            await self._prepare(number, output)
+            write = partial(self._choices, number, output)
+            detailed = self._body.logprobs is not None
+            self._answer.choices += await self._renderer.run(write) if detailed else write()
         self._answer.usage = self._usage(latest)
         return self._answer
+
+    def _choices(self, number: int, output: RequestOutput) -> list[CompletionChoice]:
+        return [self._whole(number, s) for s in output.outputs]
+
+    @property
+    def _renderer(self) -> Renderer:
+        return self._call.server.renderer
 
     def _usage(self, latest: Mapping[int, RequestUpdate]) -> Usage:
         """Count tokens; the one that is computed with the prompt alone is not given out."""
@@ -111,9 +135,7 @@ class Completion:
             found.completion_tokens, found.total_tokens = 0, found.prompt_tokens
         return found
 
-    def _whole(
-        self, number: int, output: RequestOutput, sequence: CompletionOutput
-    ) -> CompletionChoice:
+    def _whole(self, number: int, sequence: CompletionOutput) -> CompletionChoice:
         """Return one text, with the prompt before it where that was asked for."""
         text, token_ids, positions = sequence.text, sequence.token_ids, sequence.logprobs
         reason = finish_reason(sequence.finish_reason)
@@ -122,7 +144,7 @@ class Completion:
         index = number * self._params.n + sequence.index
         choice = CompletionChoice(index, text, None, reason, sequence.stop_reason)
         writer = self._writer()
-        self._begin(choice, writer, output)
+        self._begin(choice, writer)
         if writer is not None:
             choice.logprobs = joined(choice.logprobs, writer.write(token_ids, positions or []))
         if self._body.return_token_ids:
@@ -135,25 +157,40 @@ class Completion:
         as_ids = self._body.return_tokens_as_token_ids
         return CompletionLogprobsWriter(self._call.server.renderer.tokenizer, as_ids)
 
-    def _begin(
-        self,
-        choice: CompletionChoice,
-        writer: CompletionLogprobsWriter | None,
-        output: RequestOutput,
-    ) -> None:
-        """Say what was asked of the prompt, and put it before a choice's text."""
-        if self._body.prompt_logprobs is not None and output.prompt_logprobs is not None:
-            known = self._call.server.client.tokenizer
-            choice.prompt_logprobs = prompt_logprobs(known, output.prompt_logprobs)
-        if self._body.return_token_ids:
-            choice.prompt_token_ids = output.prompt_token_ids
-        if not self._body.echo:
+    async def _prepare(self, number: int, output: RequestOutput) -> None:
+        """Make what every choice says of a prompt, once."""
+        body = self._body
+        if number in self._said:
             return
-        prompt = self._prompts[choice.index // self._params.n]
-        tokenizer = self._call.server.renderer.tokenizer
-        choice.text = (prompt.text or tokenizer.decode(prompt.token_ids, False)) + choice.text
+        if body.echo or body.return_token_ids or body.prompt_logprobs is not None:
+            self._said[number] = await self._renderer.run(partial(self._say, number, output))
+        else:
+            self._said[number] = _Said()
+
+    def _say(self, number: int, output: RequestOutput) -> _Said:
+        body, said = self._body, _Said()
+        if body.prompt_logprobs is not None and output.prompt_logprobs is not None:
+            known = self._call.server.client.tokenizer
+            said.prompt_logprobs = prompt_logprobs(known, output.prompt_logprobs)
+        if body.return_token_ids:
+            said.token_ids = output.prompt_token_ids
+        if not body.echo:
+            return said
+        prompt = self._prompts[number]
+        said.text = prompt.text or self._renderer.tokenizer.decode(prompt.token_ids, False)
+        writer = self._writer()
         if writer is not None and output.prompt_logprobs is not None:
-            choice.logprobs = writer.write(output.prompt_token_ids, output.prompt_logprobs)
+            said.logprobs = writer.write(output.prompt_token_ids, output.prompt_logprobs)
+            said.offset = writer.offset
+        return said
+
+    def _begin(self, choice: CompletionChoice, writer: CompletionLogprobsWriter | None) -> None:
+        """Say what was asked of the prompt, and put it before a choice's text."""
+        said = self._said[choice.index // self._params.n]
+        choice.prompt_logprobs, choice.prompt_token_ids = said.prompt_logprobs, said.token_ids
+        choice.text, choice.logprobs = said.text + choice.text, said.logprobs
+        if writer is not None:
+            writer.offset = said.offset
 
     async def events(self) -> AsyncIterator[bytes]:
         """Yield events until every prompt's request has ended."""
@@ -169,10 +206,12 @@ class Completion:
             async for number, update in updates:
                 first = number * self._params.n
                 latest[number] = update
+                if number not in self._said:
+                    await self._prepare(number, update.output())
                 if options.continuous_usage_stats:
                     self._answer.usage = self._usage(latest)
                 found = [
-                    self._advance(choices[first + sequence.index], first, sequence, update)
+                    self._advance(choices[first + sequence.index], first, sequence)
                     for sequence in update.sequences
                 ]
                 if chunk := found[0] if len(found) == 1 else b"".join(found):
@@ -182,9 +221,7 @@ class Completion:
             yield event(self._answer)
         yield DONE
 
-    def _advance(
-        self, stream: _Stream, first: int, sequence: SequenceUpdate, update: RequestUpdate
-    ) -> bytes:
+    def _advance(self, stream: _Stream, first: int, sequence: SequenceUpdate) -> bytes:
         """Return the chunk of what one sequence gained."""
         if stream.finished:
             return b""
@@ -201,7 +238,7 @@ class Completion:
         if self._prompt_only:
             choice.text, token_ids, positions = "", [], []
         if not stream.started:
-            self._begin(choice, stream.writer, update.output())
+            self._begin(choice, stream.writer)
             stream.started = True
         if stream.writer is not None:
             choice.logprobs = joined(choice.logprobs, stream.writer.write(token_ids, positions))
@@ -226,6 +263,17 @@ class Completion:
         head, mark, tail = self._write(CompletionChoice(index, "", None, None)).partition(_TEXT)
         assert mark, "CompletionChoice is written differently"
         return head + mark[:-2], tail
+
+
+@dataclass(slots=True)
+class _Said:
+    """What all choices of one prompt say of it; `offset` is the length of what has `logprobs`."""
+
+    text: str = ""
+    logprobs: CompletionLogprobs | None = None
+    offset: int = 0
+    prompt_logprobs: PromptLogprobs | None = None
+    token_ids: list[int] | None = None
 
 
 @dataclass(slots=True)

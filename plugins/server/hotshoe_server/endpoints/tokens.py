@@ -14,7 +14,7 @@ from hotshoe_server.conversation import bounded_grammar
 from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Endpoint
 from hotshoe_server.finish import finish_reason, usage_of
-from hotshoe_server.generation import check_count, generate, last_update
+from hotshoe_server.generation import check_answer, check_count, generate, last_update
 from hotshoe_server.logprobs import LOWEST, prompt_logprobs, token_text
 from hotshoe_server.renderer import Rendered
 from hotshoe_server.schemas.chat import Conversation
@@ -78,6 +78,7 @@ async def generate_tokens(call: Call, body: GenerateRequest) -> Response | Gener
     params = body.params(defaults, **({} if grammar is None else {"grammar": grammar}))
     check_count(server, params.n)
     prompt = Rendered(body.checked_token_ids(server.client.info.vocab_size))
+    check_answer(server, params, [len(prompt.token_ids)], stream=bool(body.stream))
     request_id = f"gen-{call.id}"
     updates = generate(
         call,
@@ -162,8 +163,12 @@ def _positions(logprobs: Sequence[TokenLogprobs] | None) -> list[PositionLogprob
 
 _STREAM = ("text/event-stream",)
 ENDPOINTS = [
-    Endpoint("POST", "/tokenize", tokenize, "Text to tokens", answer=TokenizeAnswer),
-    Endpoint("POST", "/detokenize", detokenize, "Tokens to text", answer=DetokenizeAnswer),
+    Endpoint(
+        "POST", "/tokenize", tokenize, "Text to tokens", generates=True, answer=TokenizeAnswer
+    ),
+    Endpoint(
+        "POST", "/detokenize", detokenize, "Tokens to text", generates=True, answer=DetokenizeAnswer
+    ),
     Endpoint(
         "POST",
         "/inference/v1/generate",

@@ -2,6 +2,7 @@
 
 import base64
 import io
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -120,6 +121,46 @@ def test_log_probabilities_of_the_prompt(http, path: str, ask: dict[str, object]
     first, *others = http.events(path, **ask, prompt_logprobs=0)
     assert found(first) == [whole]
     assert not any(map(found, others))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_is_said_of_a_prompt_is_made_once_for_all_choices(http, monkeypatch, stream) -> None:
+    made = []
+    for name in ("completions", "chat"):
+        place = "endpoints.completions" if name == "completions" else "chat_stream"
+        monkeypatch.setattr(
+            f"hotshoe_server.{place}.prompt_logprobs",
+            lambda tokenizer, positions: made.append(positions) or [],
+        )
+    asked = {"n": 3, "prompt_logprobs": 0, "stream": stream}
+    assert http.post(PATH, prompt=["Say", "it"], **asked).status_code == 200
+    assert len(made) == 2
+    if stream:
+        messages = [{"role": "user", "content": "Say"}]
+        assert http.post("/v1/chat/completions", messages=messages, **asked).status_code == 200
+        assert len(made) == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "ask"),
+    [
+        (PATH, {"prompt": "Say", "logprobs": 20}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Say"}]}),
+        ("/inference/v1/generate", {"token_ids": [5, 6], "logprobs": 20}),
+    ],
+)
+def test_an_answer_that_could_be_huge_is_refused_or_streamed(
+    open_http, engine, path: str, ask: dict[str, object]
+) -> None:
+    engine.info = replace(engine.info, config=replace(engine.config, max_model_len=2**17))
+    http = open_http()
+    if "chat" in path:
+        ask |= {"logprobs": True, "top_logprobs": 20}
+    refused = http.post(path, **ask, n=64, max_tokens=2**16)
+    assert refused.status_code == 400 and "could have" in refused.text
+    assert engine.requests == []
+    assert http.post(path, **ask, n=64, max_tokens=2**16, stream=True).status_code == 200
+    assert http.post(path, **ask, n=64, max_tokens=64).status_code == 200
 
 
 def test_suffix_is_refused_by_name(http) -> None:

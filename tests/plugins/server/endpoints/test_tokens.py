@@ -72,8 +72,8 @@ def test_special_tokens_of_a_conversation(http, monkeypatch, tokenizer) -> None:
     monkeypatch.setattr(
         type(tokenizer),
         "encode",
-        lambda self, text, add_special_tokens=True: (
-            asked.append(add_special_tokens) or encode(self, text, add_special_tokens)
+        lambda self, text, add_special_tokens=True, marked=False: (
+            asked.append(add_special_tokens) or encode(self, text, add_special_tokens, marked)
         ),
     )
     body = {"messages": [{"role": "user", "content": "x"}]}
