@@ -11,6 +11,7 @@ from hotshoe.slots.base import (
     accept,
     refuse,
 )
+from hotshoe.slots.mixers import MlaAttentionOp
 from hotshoe.slots.operations import (
     AddNormOp,
     AttentionMetadata,
@@ -46,6 +47,7 @@ from hotshoe.slots.specs import (
     GraphSpec,
     KVLayout,
     LinearSpec,
+    MlaAttentionSpec,
     MoeSpec,
     NormSpec,
     QuantSpec,
@@ -83,6 +85,8 @@ __all__ = [
     "KVLayout",
     "LinearOp",
     "LinearSpec",
+    "MlaAttentionOp",
+    "MlaAttentionSpec",
     "MoeOp",
     "MoeSpec",
     "NormOp",

@@ -171,6 +171,47 @@ class LinearSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class MlaAttentionSpec:
+    """Multi-head latent attention: a cache row of latent | rotated key for each token, all heads'.
+
+    Head h has the keys U_h latent | rotated key, and the values V_h latent; a matrix [num_heads,
+    nope_dim + v_dim, latent_dim] holds every U_h above its V_h.
+    Source: DeepSeek-V2, arXiv:2405.04434.
+
+    Attributes:
+        num_heads: This rank's.
+        latent_dim: Numbers that keys and values of a token are made of (`kv_lora_rank`).
+        nope_dim: Channels of a head's q and k that are not rotated; its first ones.
+        rope_dim: Channels behind them, which share one key among all heads.
+        v_dim: Channels of a head's values and results.
+        scale: Factor on q·k.
+        interleaved: Rotated pairs are (2i, 2i+1) rather than (i, i + rope_dim/2).
+    """
+
+    num_heads: int
+    latent_dim: int
+    nope_dim: int
+    rope_dim: int
+    v_dim: int
+    dtype: str
+    kv_dtype: str
+    block_size: int
+    scale: float
+    interleaved: bool = False
+
+    @property
+    def row_dim(self) -> int:
+        """Numbers that the cache keeps of a token."""
+        return self.latent_dim + self.rope_dim
+
+    @property
+    def up(self) -> LinearSpec:
+        """The matrix of all U_h and V_h, as a product of its own would have it."""
+        outputs = self.num_heads * (self.nope_dim + self.v_dim)
+        return LinearSpec(self.latent_dim, outputs, self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
 class NormSpec:
     """RMS norm over the last dimension; the effective weight is weight_offset + weight.
 

@@ -22,6 +22,7 @@ from hotshoe.slots.specs import (
     GatedMlpSpec,
     GraphSpec,
     LinearSpec,
+    MlaAttentionSpec,
     MoeSpec,
     NormSpec,
     RotaryAndCacheSpec,
@@ -47,6 +48,11 @@ def _attended(spec: AttentionSpec, length: int) -> int:
     return 2 * seen * spec.num_kv_heads * spec.head_dim * TYPE_BITS.get(spec.kv_dtype, 8) // 8
 
 
+def _latent_bytes(spec: MlaAttentionSpec, length: int) -> int:
+    """Return the bytes of the cache rows that one query sees, and of the matrix."""
+    return length * spec.row_dim * TYPE_BITS.get(spec.kv_dtype, 8) // 8 + linear_bytes(spec.up)
+
+
 SLOTS: dict[str, Slot] = {
     slot.name: slot
     for slot in (
@@ -68,6 +74,18 @@ SLOTS: dict[str, Slot] = {
             "q/k norm, rotary embedding, write of k and v into the cache",
             reference_supports=_JUDGE,
             step_bytes=lambda s, n: 2 * (s.num_heads + 2 * s.num_kv_heads) * s.head_dim * _size(s),
+        ),
+        Slot(
+            "mla_attention",
+            MlaAttentionSpec,
+            f"{_REFERENCE}.mla_attention:MlaAttention",
+            "multi-head latent attention over a paged cache, and the write of its rows",
+            reference_supports=_JUDGE,
+            step_bytes=_latent_bytes,
+            matrices=lambda s: (s.up,),
+            needs=("load", "state", "nbytes", "prepare", "write"),
+            reference_waits=True,
+            contract=2,
         ),
         Slot(
             "linear",

@@ -1,0 +1,116 @@
+"""Reference of slot `mla_attention`: one request at a time, float32 inside.
+
+Both forms are here, as each is the check of the other. Obvious rather than fast.
+"""
+
+import torch
+from torch import Tensor
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots.operations import AttentionMetadata, renewed, whole_step
+from hotshoe.slots.reference.dtypes import torch_dtype
+from hotshoe.slots.reference.rotary import rotate
+from hotshoe.slots.specs import MlaAttentionSpec
+
+
+class MlaAttention:
+    """See `hotshoe.slots.MlaAttentionOp`."""
+
+    prepare = staticmethod(whole_step)
+
+    def __init__(self, spec: MlaAttentionSpec, facts: DeviceFacts) -> None:
+        self._spec = spec
+        self._device = facts.device
+        self._up = torch.empty(0)
+
+    def load(self, up: Tensor) -> None:
+        fresh = up.to(self._device, torch_dtype(self._spec.dtype), copy=True)
+        self._up = renewed(self._up, fresh)
+
+    def state(self) -> dict[str, Tensor]:
+        return {"weight": self._up.flatten(0, 1)} if self._up.numel() else {}
+
+    def nbytes(self) -> int:
+        return self._up.nbytes
+
+    def write(
+        self,
+        q: Tensor,
+        latent: Tensor,
+        key: Tensor,
+        positions: Tensor,
+        cos_sin: Tensor,
+        cache: Tensor,
+        slot_mapping: Tensor,
+    ) -> Tensor:
+        spec = self._spec
+        table = cos_sin[positions.long()]
+        turned = rotate(q[..., spec.nope_dim :], table, spec.interleaved)
+        q = torch.cat((q[..., : spec.nope_dim], turned), dim=-1)
+        key = rotate(key.unsqueeze(1), table, spec.interleaved).squeeze(1)
+        slots = slot_mapping.long()
+        rows = torch.cat((latent, key), dim=-1).to(cache.dtype)
+        cache[slots // spec.block_size, slots % spec.block_size] = rows
+        return q
+
+    def __call__(self, q: Tensor, cache: Tensor, prepared: AttentionMetadata) -> Tensor:
+        spec, size = self._spec, self._spec.block_size
+        out = q.new_empty((len(q), spec.num_heads, spec.v_dim))
+        starts = prepared.query_start_loc.tolist()
+        lengths = prepared.seq_lens.tolist()
+        for i in range(prepared.num_reqs):
+            begin, end, length = starts[i], starts[i + 1], lengths[i]
+            blocks = prepared.block_table[i, : -(-length // size)].long()
+            rows = cache[blocks].flatten(0, 1)[:length]
+            attend = absorbed if absorbs(spec, end - begin, length) else projected
+            out[begin:end] = attend(spec, q[begin:end], rows, self._up)
+        return out.flatten(1)
+
+
+def absorbs(spec: MlaAttentionSpec, query_len: int, seq_len: int) -> bool:
+    """Tell whether the absorbed form multiplies less than the up-projected one.
+
+    It takes U and V to every query instead of to every row, but its products with rows are longer.
+    """
+    heads_dim = spec.nope_dim + spec.v_dim
+    longer = query_len * seq_len * (2 * spec.latent_dim - heads_dim)
+    return longer < (seq_len - query_len) * heads_dim * spec.latent_dim
+
+
+def absorbed(spec: MlaAttentionSpec, q: Tensor, rows: Tensor, up: Tensor) -> Tensor:
+    """Attend with the last len(q) positions of one sequence to rows as they lie.
+
+    Args:
+        q: [query_len, num_heads, nope_dim + rope_dim], rotated.
+        rows: [seq_len, latent_dim + rope_dim].
+        up: [num_heads, nope_dim + v_dim, latent_dim].
+
+    Returns:
+        [query_len, num_heads, v_dim] in q's dtype.
+    """
+    to_keys, to_values = torch.split(up.float(), [spec.nope_dim, spec.v_dim], dim=1)
+    plain, turned = torch.split(q.float(), [spec.nope_dim, spec.rope_dim], dim=-1)
+    rows = rows.float()
+    wide = torch.cat((torch.einsum("qhn,hnr->qhr", plain, to_keys), turned), dim=-1)
+    weights = _weights(spec, torch.einsum("qhr,lr->hql", wide, rows))
+    mixed = torch.einsum("hql,lr->qhr", weights, rows[:, : spec.latent_dim])
+    return torch.einsum("qhr,hvr->qhv", mixed, to_values).to(q.dtype)
+
+
+def projected(spec: MlaAttentionSpec, q: Tensor, rows: Tensor, up: Tensor) -> Tensor:
+    """Attend to the keys and values that rows stand for; see `absorbed`."""
+    latent, key = torch.split(rows.float(), [spec.latent_dim, spec.rope_dim], dim=-1)
+    both = torch.einsum("lr,hdr->lhd", latent, up.float())
+    keys, values = torch.split(both, [spec.nope_dim, spec.v_dim], dim=-1)
+    plain, turned = torch.split(q.float(), [spec.nope_dim, spec.rope_dim], dim=-1)
+    scores = torch.einsum("qhn,lhn->hql", plain, keys)
+    scores += torch.einsum("qhd,ld->hql", turned, key)
+    return torch.einsum("hql,lhv->qhv", _weights(spec, scores), values).to(q.dtype)
+
+
+def _weights(spec: MlaAttentionSpec, scores: Tensor) -> Tensor:
+    """Scale, mask and normalise scores [num_heads, query_len, seq_len]."""
+    _, query_len, seq_len = scores.shape
+    query_pos = torch.arange(seq_len - query_len, seq_len, device=scores.device)[:, None]
+    key_pos = torch.arange(seq_len, device=scores.device)[None, :]
+    return torch.softmax((scores * spec.scale).masked_fill(key_pos > query_pos, -torch.inf), -1)

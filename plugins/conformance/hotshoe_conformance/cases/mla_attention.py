@@ -1,0 +1,283 @@
+"""Cases of slot `mla_attention`: a step's rows are written, then paged batches attend to all.
+
+Rows that no request owns are NaN, as are those behind a request's last token. What must come out
+is computed in float64 from keys and values of every head, which is neither form of the reference.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hotshoe.slots import CacheView, KVLayout, MlaAttentionSpec, StepShape
+from hotshoe.slots.reference.dtypes import torch_dtype
+from hotshoe.slots.reference.rotary import rotate
+from hotshoe_conformance.cases.attention import MIXED, ROUNDED_OPERANDS, SHAPES, Batch
+from hotshoe_conformance.cases.base import DTYPES, FAR, Cost, Setup, Suite, in_dtype, normal, vary
+from hotshoe_conformance.place import Place, padded
+from hotshoe_conformance.tolerance import Close, Exact, Expected
+
+SLOT = "mla_attention"
+BASE = MlaAttentionSpec(4, 64, 32, 16, 32, "float32", "float32", 16, 48**-0.5)
+VARIATIONS: tuple[dict[str, Any], ...] = (
+    {"num_heads": 1},
+    {"num_heads": 7},
+    {"num_heads": 16},
+    {"latent_dim": 16},
+    {"latent_dim": 512},
+    {"nope_dim": 16},
+    {"nope_dim": 128},
+    {"rope_dim": 64},
+    {"v_dim": 16},
+    {"v_dim": 128},
+    {"block_size": 1},
+    {"block_size": 8},
+    {"block_size": 64},
+    {"scale": 0.4},
+    {"interleaved": True},
+)
+MAX_POSITION = 4096
+THETA = 10_000.0
+
+
+def _grid(layouts: Sequence[KVLayout]) -> list[Setup]:
+    specs = [Setup(spec, MIXED, True) for spec in vary(BASE, VARIATIONS)]
+    specs += [
+        Setup(replace(BASE, dtype="bfloat16"), MIXED, True),
+        Setup(replace(BASE, kv_dtype="bfloat16"), MIXED, True),
+    ]
+    shapes = [
+        Setup(in_dtype(BASE, dtype), shape, i in (0, 2, 4))
+        for dtype in DTYPES
+        for i, shape in enumerate(SHAPES)
+    ]
+    far = Setup(in_dtype(BASE, "bfloat16"), replace(MIXED, far=FAR), bytes=2 * FAR + (1 << 20))
+    return [*specs, *shapes, far]
+
+
+def _draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:
+    nope_dim, rope_dim = rng.choice((16, 32, 64)), rng.choice((8, 16, 32))
+    spec = MlaAttentionSpec(
+        rng.randrange(1, 9),
+        rng.choice((16, 32, 64, 96)),
+        nope_dim,
+        rope_dim,
+        rng.choice((16, 32, 64)),
+        "float32",
+        "float32",
+        rng.choice((8, 16, 32)),
+        (nope_dim + rope_dim) ** -0.5,
+        interleaved=rng.random() < 0.5,
+    )
+    lengths = [rng.choice((1, rng.randrange(1, 20), rng.randrange(1, 150))) for _ in range(6)]
+    requests = [(rng.choice((1, rng.randrange(1, n + 1))), n) for n in lengths]
+    batch = Batch(tuple(requests[: rng.randrange(1, 7)]), 8 * rng.randrange(0, 9), rng.randrange(4))
+    return Setup(in_dtype(spec, rng.choice(DTYPES)), batch)
+
+
+@dataclass(slots=True)
+class MlaProblem:
+    """A step's q, latents and keys, what was cached before [tokens, row_dim], and the blocks.
+
+    Attributes:
+        past: Of each request, the rows of earlier steps.
+        blocks: Of each request, in order.
+    """
+
+    spec: MlaAttentionSpec
+    batch: Batch
+    up: Tensor
+    q: Tensor
+    latent: Tensor
+    key: Tensor
+    past: list[Tensor]
+    blocks: list[Tensor]
+    num_blocks: int
+
+    def _slots(self) -> list[Tensor]:
+        """Return the place of every token of each request among all rows of the cache."""
+        size = self.spec.block_size
+        return [
+            blocks[at // size] * size + at % size
+            for (_, length), blocks in zip(self.batch.requests, self.blocks, strict=True)
+            for at in [torch.arange(length)]
+        ]
+
+    def _new_slots(self) -> Tensor:
+        counts = [count for count, _ in self.batch.requests]
+        return torch.cat([s[-c:] for s, c in zip(self._slots(), counts, strict=True)])
+
+    def _rows(self) -> Tensor:
+        """Return the cache before the step [num_blocks * block_size, row_dim]."""
+        spec = self.spec
+        shape = (self.num_blocks * spec.block_size, spec.row_dim)
+        rows = torch.full(shape, torch.nan, dtype=torch_dtype(spec.kv_dtype))
+        for past, slots in zip(self.past, self._slots(), strict=True):
+            rows[slots[: len(past)]] = past
+        return rows
+
+    def _far_blocks(self) -> int:
+        return -(-self.batch.far // (self.spec.block_size * self.spec.row_dim))
+
+    def _cache(self, place: Place) -> Tensor:
+        shape = (self.num_blocks, self.spec.block_size, self.spec.row_dim)
+        return place.behind(self._rows().view(shape), self._far_blocks(), written=True)
+
+    def _step(self, place: Place) -> tuple[StepShape, CacheView]:
+        requests, far = self.batch.requests, self._far_blocks()
+        starts = [0, *accumulate(count for count, _ in requests)]
+        lengths = [length for _, length in requests]
+        table = torch.zeros(len(requests), max(map(len, self.blocks)) + self.batch.spare).int()
+        for row, blocks in enumerate(self.blocks):
+            table[row, : len(blocks)] = blocks + far
+        shape = StepShape(
+            len(requests),
+            place(torch.tensor(starts, dtype=torch.int32)),
+            place(torch.tensor(lengths, dtype=torch.int32)),
+            max(count for count, _ in requests),
+            max(lengths),
+        )
+        slots = place((self._new_slots() + far * self.spec.block_size).int())
+        return shape, CacheView(place(padded(table, self.batch.spare, poison=-1)), slots)
+
+    def _positions(self) -> Tensor:
+        return torch.cat([torch.arange(n - count, n) for count, n in self.batch.requests]).int()
+
+    def call(self, op: Any, place: Place) -> Mapping[str, Tensor]:
+        run, cache = self._bind(op, place)
+        out = run()
+        rows = cache[self._far_blocks() :].flatten(0, 1).cpu()
+        slots = self._new_slots()
+        rest = torch.ones(len(rows), dtype=torch.bool)
+        rest[slots] = False
+        return {"out": out, "written": rows[slots], "other rows": rows[rest]}
+
+    def prepare(self, op: Any, place: Place) -> Callable[[], object]:
+        return self._bind(op, place)[0]
+
+    def _bind(self, op: Any, place: Place) -> tuple[Callable[[], Tensor], Tensor]:
+        op.load(place(self.up))
+        cache, (shape, view) = self._cache(place), self._step(place)
+        q = place(self.q, written=True)
+        latent, key = place(self.latent), place(padded(self.key, self.batch.gap))
+        positions, table = place(self._positions()), place(_table(self.spec))
+        prepared = op.prepare(shape, view)
+
+        def run() -> Tensor:
+            turned = op.write(q, latent, key, positions, table, cache, view.slot_mapping)
+            out: Tensor = op(turned, cache, prepared)
+            return out
+
+        return run, cache
+
+    def expected(self) -> Mapping[str, Expected]:
+        spec = self.spec
+        table = _table(spec)[self._positions().long()]
+        key = rotate(self.key.float()[:, None], table, spec.interleaved)[:, 0]
+        new = torch.cat((self.latent.float(), key), dim=-1)
+        turned = rotate(self.q[..., spec.nope_dim :].float(), table, spec.interleaved)
+        q = torch.cat((self.q[..., : spec.nope_dim].float(), turned), dim=-1)
+        counts = [count for count, _ in self.batch.requests]
+        found = []
+        parts = zip(q.split(counts), new.split(counts), self.past, strict=True)
+        for queries, rows, past in parts:
+            stored = rows.to(torch_dtype(spec.kv_dtype))
+            found.append(_attend(spec, queries, torch.cat((past, stored)), self.up))
+        value, magnitude = (torch.cat(tensors).flatten(1) for tensors in zip(*found, strict=True))
+        plain = spec.dtype == spec.kv_dtype == "float32"
+        rest = torch.ones(self.num_blocks * spec.block_size, dtype=torch.bool)
+        rest[self._new_slots()] = False
+        largest = ROUNDED_OPERANDS * new.abs().amax(-1, keepdim=True).expand(new.shape)
+        through = spec.dtype if spec.dtype != "float32" else None
+        return {
+            "out": Close(value, spec.dtype, magnitude if plain else ROUNDED_OPERANDS * magnitude),
+            "written": Close(new, spec.kv_dtype, largest, through=through),
+            "other rows": Exact(self._rows()[rest]),
+        }
+
+    def alone(self) -> tuple[MlaProblem, slice]:
+        at = len(self.batch.requests) // 2
+        begin = sum(count for count, _ in self.batch.requests[:at])
+        rows, only = slice(begin, begin + self.batch.requests[at][0]), slice(at, at + 1)
+        problem = replace(
+            self,
+            batch=replace(self.batch, requests=self.batch.requests[only], spare=0, gap=0),
+            q=self.q[rows],
+            latent=self.latent[rows],
+            key=self.key[rows],
+            past=self.past[only],
+            blocks=self.blocks[only],
+        )
+        return problem, rows
+
+    def memory_bytes(self) -> tuple[int, int]:
+        return self.up.nbytes, 3 * self.up.nbytes + (1 << 16)
+
+    def cost(self) -> Cost:
+        spec = self.spec
+        rows = sum(length for _, length in self.batch.requests)
+        pairs = sum(c * (n - c) + c * (c + 1) // 2 for c, n in self.batch.requests)
+        size = torch_dtype(spec.kv_dtype).itemsize
+        products = 2 * pairs * spec.num_heads * (spec.nope_dim + spec.rope_dim + spec.v_dim)
+        return Cost(rows * spec.row_dim * size + self.up.nbytes + 2 * self.q.nbytes, products)
+
+
+def _attend(
+    spec: MlaAttentionSpec, q: Tensor, rows: Tensor, up: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return one request's result [tokens, num_heads, v_dim], and what was added up for it."""
+    latent, key = rows.double().split((spec.latent_dim, spec.rope_dim), dim=-1)
+    to_keys, to_values = up.double().split((spec.nope_dim, spec.v_dim), dim=1)
+    keys = torch.einsum("lr,hnr->lhn", latent, to_keys)
+    keys = torch.cat((keys, key[:, None].expand(-1, spec.num_heads, -1)), dim=-1)
+    scores = torch.einsum("qhd,lhd->hql", q.double(), keys) * spec.scale
+    seen = torch.ones(scores.shape[1:], dtype=torch.bool).tril(len(rows) - len(q))
+    weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
+    values = torch.einsum("lr,hvr->lhv", latent, to_values)
+    magnitudes = torch.einsum("lr,hvr->lhv", latent.abs(), to_values.abs())
+    value, magnitude = (torch.einsum("hql,lhv->qhv", weights, v) for v in (values, magnitudes))
+    return value, magnitude
+
+
+def _table(spec: MlaAttentionSpec) -> Tensor:
+    frequencies = THETA ** (-torch.arange(0, spec.rope_dim, 2) / spec.rope_dim)
+    angles = torch.arange(MAX_POSITION)[:, None] * frequencies
+    return torch.cat((angles.cos(), angles.sin()), dim=1)
+
+
+def _problem(setup: Setup, source: torch.Generator) -> MlaProblem:
+    spec, batch = setup.spec, setup.shape
+    needed = [-(-length // spec.block_size) for _, length in batch.requests]
+    num_blocks = sum(needed) + 3
+    order = torch.randperm(num_blocks, generator=source)
+    tokens = sum(count for count, _ in batch.requests)
+    up_shape = (spec.num_heads, spec.nope_dim + spec.v_dim, spec.latent_dim)
+    return MlaProblem(
+        spec,
+        batch,
+        normal(up_shape, spec.dtype, source, spec.latent_dim**-0.5),
+        normal((tokens, spec.num_heads, spec.nope_dim + spec.rope_dim), spec.dtype, source),
+        normal((tokens, spec.latent_dim), spec.dtype, source),
+        normal((tokens, spec.rope_dim), spec.dtype, source),
+        [normal((n - count, spec.row_dim), spec.kv_dtype, source) for count, n in batch.requests],
+        list(order[: sum(needed)].split(needed)),
+        num_blocks,
+    )
+
+
+#: DeepSeek-V2-Lite's attention.
+LITE = MlaAttentionSpec(16, 512, 128, 64, 128, "float32", "float32", 32, 192**-0.5, True)
+
+
+def _bench(layouts: Sequence[KVLayout]) -> list[Setup]:
+    batches = (Batch(((1, 2048),) * 4), Batch(((512, 512),)))
+    return [Setup(in_dtype(LITE, d), batch) for d in DTYPES[:2] for batch in batches]
+
+
+SUITE = Suite(SLOT, _grid, _draw, _problem, _bench)
