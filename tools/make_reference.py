@@ -37,7 +37,7 @@ from hotshoe.platform import (
     Target,
 )
 from hotshoe.plugins import PluginManager, hookspecs
-from hotshoe.slots import SLOTS, Candidate, KVLayout, QuantSpec, accept, operations, refuse
+from hotshoe.slots import SLOTS, Candidate, KVLayout, QuantSpec, accept, mixers, operations, refuse
 from hotshoe.text.output_processor import RequestUpdate, SequenceUpdate
 from hotshoe.types import (
     CompletionOutput,
@@ -282,9 +282,10 @@ def slots_page() -> str:
         "`Quantised` is a pair: values [num_tokens, size], and scales",
     ]
     lines += ["[num_tokens] float32."]
-    for _, operation in inspect.getmembers(operations, inspect.isclass):
-        if operation.__module__ == operations.__name__:
-            lines += _described(operation, level="###")
+    for module in (operations, mixers):
+        for _, operation in inspect.getmembers(module, inspect.isclass):
+            if operation.__module__ == module.__name__:
+                lines += _described(operation, level="###")
     return "\n".join(lines) + "\n"
 
 

@@ -13,6 +13,7 @@ from hotshoe.layers.formats import (
     WeightFormat,
     checked_format,
 )
+from hotshoe.layers.latent import LatentAttention
 from hotshoe.layers.linear import Linear, Matrix
 from hotshoe.layers.logits import Logits
 from hotshoe.layers.mlp import GatedMLP
@@ -32,6 +33,7 @@ __all__ = [
     "GatedActivation",
     "GatedMLP",
     "Holder",
+    "LatentAttention",
     "Linear",
     "Logits",
     "Matrix",

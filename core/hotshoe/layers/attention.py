@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hotshoe.layers.cache import Prepare
+from hotshoe.layers.cache import Prepare, give_back
 from hotshoe.layers.context import BuildContext, ForwardBatch
 from hotshoe.layers.rotary import Rotary
 from hotshoe.layers.weights import Place
@@ -135,10 +135,8 @@ class Attention:
 
     def free_cache(self) -> None:
         """Give the cache's memory back, though an operation may remember the tensor."""
-        storage = self.cache.untyped_storage()
+        give_back(self.cache)
         del self.cache
-        if storage.resizable():
-            storage.resize_(0)
 
     def __call__(self, qkv: Tensor, batch: ForwardBatch) -> Tensor:
         """Map qkv [num_tokens, (num_heads + 2 num_kv_heads) head_dim], overwritten, to

@@ -10,6 +10,8 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
+from torch import Tensor
+
 from hotshoe.slots import CacheView, StepShape
 from hotshoe.types.cache import CacheLayout, CacheSpec
 
@@ -80,3 +82,10 @@ def allocate_caches(
                 layer.allocate_cache(num_blocks[group.pool] + 1)
             else:
                 layer.share_cache(owner)
+
+
+def give_back(cache: Tensor) -> None:
+    """Free a cache's memory though others may remember the tensor, which is empty from then on."""
+    storage = cache.untyped_storage()
+    if storage.resizable():
+        storage.resize_(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,6 +31,14 @@ Producer = TypeVar("Producer", NormSpec, AddNormSpec, GatedActivationSpec)
 Attend: TypeAlias = Callable[[Tensor, Sequence[CacheView]], Tensor]
 
 
+class BetweenPieces(Protocol):
+    """Attends between two pieces of a recorded step, for the step that runs then."""
+
+    def __call__(self, q: Tensor, attend: Attend, width: int | None = None) -> Tensor:
+        """Return [len(q), width] as `attend` fills it; the width is that of q if it is None."""
+        ...
+
+
 @dataclass(slots=True)
 class ForwardBatch:
     """One step in device form. Persistent buffers, written by the runner, read by the model.
@@ -49,7 +57,7 @@ class ForwardBatch:
     shape: StepShape
     views: Sequence[CacheView]
     outputs_at: Tensor | None = None
-    between: Callable[[Tensor, Attend], Tensor] | None = None
+    between: BetweenPieces | None = None
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hotshoe.layers.context import Attend
+from hotshoe.layers.context import Attend, BetweenPieces
 from hotshoe.slots import Between, CacheView, GraphOp, StepShape
 
 #: Batch sizes double, then grow by 16 and by 32: padding stays small, and so does their number.
@@ -60,7 +60,7 @@ class Recordings:
 class Pieces:
     """Records all of a step but its attention.
 
-    Attention finds q, and leaves its result, in a buffer that all layers of a shape share: pieces
+    Attention finds q, and leaves its result, in buffers that all layers of a shape share: pieces
     read fixed addresses, and what a recording makes itself may be overwritten within it.
 
     Args:
@@ -77,9 +77,7 @@ class Pieces:
         self._max_tokens = max_tokens
         self._buffers: dict[tuple[torch.Size, torch.dtype], Tensor] = {}
 
-    def record(
-        self, step: Callable[[Callable[[Tensor, Attend], Tensor]], Tensor]
-    ) -> Callable[[], Tensor]:
+    def record(self, step: Callable[[BetweenPieces], Tensor]) -> Callable[[], Tensor]:
         """Record a step, given what its `ForwardBatch.between` shall be."""
 
         def function(between: Between) -> Tensor:
@@ -89,16 +87,23 @@ class Pieces:
             function(lambda call: call())  # makes them outside any recording
         return self._op.record_pieces(function)
 
-    def _attention(self, between: Between, q: Tensor, attend: Attend) -> Tensor:
-        key = (q.shape[1:], q.dtype)
-        if key not in self._buffers:
-            self._buffers[key] = q.new_zeros((self._max_tokens, *q.shape[1:]))
-        buffer = self._buffers[key][: len(q)]
+    def _attention(
+        self, between: Between, q: Tensor, attend: Attend, width: int | None = None
+    ) -> Tensor:
+        buffer = self._buffer(q, q.shape[1:])
         buffer.copy_(q)
+        out = buffer.flatten(1) if width is None else self._buffer(q, torch.Size((width,)))
 
         def call() -> None:
-            own = buffer[: len(self.views[0].slot_mapping)]
-            own.copy_(attend(own, self.views).view(own.shape))
+            count = len(self.views[0].slot_mapping)
+            out[:count].copy_(attend(buffer[:count], self.views))
 
         between(call)
-        return buffer.flatten(1)
+        return out
+
+    def _buffer(self, like: Tensor, shape: torch.Size) -> Tensor:
+        """Return the buffer of a shape, as many rows of it as a tensor has."""
+        key = (shape, like.dtype)
+        if key not in self._buffers:
+            self._buffers[key] = like.new_zeros((self._max_tokens, *shape))
+        return self._buffers[key][: len(like)]

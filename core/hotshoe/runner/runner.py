@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.layers import ForwardBatch, ViewPlan
-from hotshoe.layers.context import Attend
+from hotshoe.layers.context import BetweenPieces
 from hotshoe.models.base import EMBED, GENERATE, Model
 from hotshoe.runner.given import GivenRows
 from hotshoe.runner.graphs import Pieces, Recordings
@@ -273,7 +273,7 @@ class Runner:
     def _vectors(self, hidden: Tensor) -> Tensor:
         return self._model.head(hidden, EMBED)
 
-    def _compute(self, staged: StagedInputs, between: Callable[[Tensor, Attend], Tensor]) -> Tensor:
+    def _compute(self, staged: StagedInputs, between: BetweenPieces) -> Tensor:
         """Return hidden states of every token, leaving attention to `between`."""
         slots = staged.slot_mapping.view(len(self._tables), -1)
         views = [

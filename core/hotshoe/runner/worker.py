@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from hotshoe.config import EngineConfig
-from hotshoe.errors import EngineError, HotshoeError, MemoryLimitError, PlatformError, RequestError
+from hotshoe.errors import (
+    EngineError,
+    HotshoeError,
+    KVTransferError,
+    MemoryLimitError,
+    PlatformError,
+    RequestError,
+)
 from hotshoe.executor import KVBlocks, KVDescriptor, KVLayer, WorkerInfo
 from hotshoe.layers import (
     Attention,
@@ -393,14 +400,24 @@ class TorchWorker:
             write_blocks(layer.cache, block_ids[group], converted(blocks, number, own, wanted))
 
     def _attention(self) -> list[tuple[int, Attention]]:
-        """Return the layers that attend, in order, each behind the number of its cache group."""
+        """Return the layers that attend, in order, each behind the number of its cache group.
+
+        Raises:
+            KVTransferError: A layer keeps something else than keys and values.
+        """
         assert self._context is not None
         found = []
         for number, group in enumerate(self.layout(self._context).groups):
             for i in group.layers:
                 layer = self._context.cache_layers[i]
-                if isinstance(layer, Attention):
-                    found.append((i, (number, layer)))
+                if not isinstance(layer, Attention):
+                    raise KVTransferError(
+                        f"KV blocks cannot be moved: layer {i} has a cache of kind "
+                        f"{group.spec.kind}, and only keys and values are passed on; "
+                        "compute the prompt here",
+                        f"layers[{i}].kind",
+                    )
+                found.append((i, (number, layer)))
         return [pair for _, pair in sorted(found, key=lambda entry: entry[0])]
 
     def start_profile(self, folder: str) -> None:

@@ -94,6 +94,22 @@ def test_attention_between_pieces_sees_the_steps_own_tokens_alone() -> None:
         seen.clear()
 
 
+def test_a_result_may_be_wider_or_narrower_than_q() -> None:
+    x = torch.zeros(8, 2, 3)
+
+    def step(between) -> torch.Tensor:
+        wide = between(x, lambda q, shape: q.flatten(1).repeat(1, 2) + 1, 12)
+        return between(wide.view(8, 2, 6), lambda q, shape: q[:, :, 0] * 2, 2)
+
+    pieces = Pieces(Graph(GraphSpec(4, pieces=True), FACTS), 8)
+    pieces.shape, pieces.views = SHAPE, views(1)
+    replay = pieces.record(step)
+    x.fill_(3.0)
+    pieces.views = views(5)
+    out = replay()
+    assert out.shape == (8, 2) and (out[:5] == 8).all() and out.isfinite().all()
+
+
 class Apart(Graph):
     """Runs pieces and calls like the reference, and remembers where each result lay."""
 

@@ -5,6 +5,7 @@ tensor, row, group or block. `accepts` says which specifications that is.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -122,6 +123,15 @@ class Linear:
     def nbytes(self) -> int:
         tensors = (self._weight, self._scale, self._zero, self._bias)
         return sum(t.nbytes for t in tensors if t is not None)
+
+
+def plain_weight(spec: LinearSpec, tensors: Mapping[str, Sequence[Tensor]]) -> Tensor:
+    """Return W [out_features, in_features] of what `LinearOp.load` takes, in the model's type."""
+    held = Linear(replace(spec, bias=False), DeviceFacts("", "cpu", "", "", 0, 1))
+    held.load(tensors)
+    if spec.weight is None:
+        return held._weight
+    return held._dequantized().to(torch_dtype(spec.dtype))
 
 
 def quantized(x: Tensor, quant: QuantSpec | None) -> Tensor | tuple[Tensor, Tensor]:

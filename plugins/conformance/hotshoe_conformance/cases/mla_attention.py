@@ -228,9 +228,7 @@ class MlaProblem:
         return Cost(rows * spec.row_dim * size + self.up.nbytes + 2 * self.q.nbytes, products)
 
 
-def _attend(
-    spec: MlaAttentionSpec, q: Tensor, rows: Tensor, up: Tensor
-) -> tuple[Tensor, Tensor]:
+def _attend(spec: MlaAttentionSpec, q: Tensor, rows: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
     """Return one request's result [tokens, num_heads, v_dim], and what was added up for it."""
     latent, key = rows.double().split((spec.latent_dim, spec.rope_dim), dim=-1)
     to_keys, to_values = up.double().split((spec.nope_dim, spec.v_dim), dim=1)

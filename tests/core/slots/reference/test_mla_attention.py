@@ -82,9 +82,7 @@ class Cached:
 
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_prompt_chunk_and_decode_against_float64(interleaved):
-    spec = MlaAttentionSpec(
-        3, 24, 10, 8, 6, "float32", "float32", 4, 0.31, interleaved=interleaved
-    )
+    spec = MlaAttentionSpec(3, 24, 10, 8, 6, "float32", "float32", 4, 0.31, interleaved=interleaved)
     cached = Cached(spec, random.sample(range(12), 8))
     for count in (9, 7, 1, 1, 8):
         out, want = cached.step(count)
