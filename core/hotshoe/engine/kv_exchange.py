@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hotshoe.errors import KVTransferError
-from hotshoe.executor import KVBlocks, KVWorker, check_transfer
+from hotshoe.executor import KVBlocks, KVDescriptor, KVWorker, check_transfer
 from hotshoe.kv import KVCoordinator, StoredTokens
 
 
@@ -23,9 +23,12 @@ class KVExchange:
         """Return the full blocks that hold the start of these tokens, as far as they are cached.
 
         A request's blocks are, while it runs and, until they are reused, after it.
+
+        Raises:
+            KVTransferError: Some layers keep no whole sequence.
         """
+        own = self._whole()
         hit = self.cache.find_stored(StoredTokens(token_ids, cache_salt, tenant))
-        own = self.worker.describe_kv()
         held = token_ids[: hit.num_tokens]
         return KVBlocks(own, held, self.worker.read_kv(hit.blocks))
 
@@ -48,7 +51,7 @@ class KVExchange:
                 "KV blocks cannot be taken over: enable_prefix_caching is off here; switch it on",
                 "enable_prefix_caching",
             )
-        cost = check_transfer(blocks.descriptor, self.worker.describe_kv())
+        cost = check_transfer(blocks.descriptor, self._whole())
         tokens = StoredTokens(blocks.token_ids, cache_salt, tenant)
         first, block_ids = self.cache.store(tokens)
         try:
@@ -57,3 +60,15 @@ class KVExchange:
             self.cache.forget(tokens)  # nobody may find what was not written
             raise
         return cost
+
+    def _whole(self) -> KVDescriptor:
+        """Describe the cache, if each of its blocks holds every layer's part."""
+        own = self.worker.describe_kv()
+        for number, layer in enumerate(own.layers):
+            if layer.window is not None:
+                raise KVTransferError(
+                    f"KV blocks cannot be moved: layers[{number}] keeps only a window of "
+                    f"{layer.window} tokens; set max_model_len to {layer.window} or less",
+                    f"layers[{number}].window",
+                )
+        return own

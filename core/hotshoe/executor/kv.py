@@ -25,11 +25,16 @@ CONVERSIONS = {
 
 @dataclass(frozen=True, slots=True)
 class KVLayer:
-    """One attention layer's part of a block: [2, block_size * num_kv_heads * head_dim], K first."""
+    """One attention layer's part of a block: [2, block_size * num_kv_heads * head_dim], K first.
+
+    Attributes:
+        window: Tokens that it keeps; None keeps all.
+    """
 
     num_kv_heads: int
     head_dim: int
     layout: KVLayout
+    window: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

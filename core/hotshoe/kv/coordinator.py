@@ -107,6 +107,18 @@ class Pool:
             self.index.forget(block)
         return blocks
 
+    def offer(self, block_hash: bytes, block: int) -> None:
+        """Let a held block be found by its content, in place of a free one that has the same.
+
+        The free one would be reused sooner, and with it the content were lost.
+        """
+        known = self.index.find(block_hash)
+        if known is not None and not self.blocks.ref_count(known):
+            self.index.forget(known)
+            self.blocks.acquire(known)
+            self.blocks.release(known, keep=False)
+        self.index.add(block_hash, block)
+
     def release(self, block: int) -> None:
         """Drop a reference; content that can be found is reused last."""
         self.blocks.release(block, keep=self.index.holds(block))
@@ -305,10 +317,10 @@ class KVCoordinator:
             return
         self._extend_hashes(sequence, full)
         for i, group in self._numbered:
-            index, blocks, null = group.pool.index, sequence.block_ids[i], group.pool.null
+            pool, blocks = group.pool, sequence.block_ids[i]
             for column in range(first, full):
-                if blocks[column] != null:
-                    index.add(sequence.block_hashes[column] + group.tag, blocks[column])
+                if blocks[column] != pool.null:
+                    pool.offer(sequence.block_hashes[column] + group.tag, blocks[column])
         sequence.num_registered_blocks = full
 
     def free(self, sequence: CachedSequence) -> None:

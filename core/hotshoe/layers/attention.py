@@ -73,7 +73,7 @@ class Attention:
         self._qk_norm: tuple[Tensor, Tensor] | None = None
         self._sinks: Tensor | None = None
         self.cache: Tensor
-        self.cache_spec = self._cache_spec()
+        self.cache_spec = self._cache_spec(ctx.max_model_len)
         self.planner: tuple[Hashable, Prepare] = (self.spec, self._attend.prepare)
         self.view = 0
         self._norms: dict[str, Tensor] = {}
@@ -104,14 +104,17 @@ class Attention:
         """Return the norms' weights [head_dim], and the sinks [num_heads] of this rank."""
         return self._norms | ({} if self._sinks is None else {"sinks": self._sinks})
 
-    def _cache_spec(self) -> CacheSpec:
+    def _cache_spec(self, max_model_len: int) -> CacheSpec:
+        """Say what is kept; a window that holds the longest sequence drops nothing."""
         spec, layout = self.spec, self.layout
         sizes = (spec.block_size, spec.num_kv_heads, spec.head_dim)
         parts = tuple(
             CachePart(name, axes, layout.block_shape(axes, *sizes), spec.kv_dtype, layout.gap)
             for name, axes in (("k", layout.k_axes), ("v", layout.v_axes))
         )
-        return CacheSpec("full", spec.block_size, parts)
+        if spec.window is None or spec.window >= max_model_len:
+            return CacheSpec("full", spec.block_size, parts)
+        return CacheSpec("window", spec.block_size, parts, spec.window)
 
     def block_bytes(self) -> int:
         """Return the bytes of one block of this layer, K and V together."""

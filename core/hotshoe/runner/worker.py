@@ -383,7 +383,12 @@ class TorchWorker:
             config.kv_cache_dtype,
             config.block_size,
             tuple(
-                KVLayer(layer.spec.num_kv_heads, layer.spec.head_dim, layer.layout)
+                KVLayer(
+                    layer.spec.num_kv_heads,
+                    layer.spec.head_dim,
+                    layer.layout,
+                    layer.cache_spec.window,
+                )
                 for _, layer in self._attention()
             ),
         )

@@ -1,6 +1,7 @@
 """Blocks enter through the prefix cache, and what could not be written is never found."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -77,6 +78,17 @@ def test_what_was_not_written_is_not_found() -> None:
 def test_a_cache_without_prefixes_refuses() -> None:
     with pytest.raises(KVTransferError, match="switch it on"):
         exchange(caching=False).take(offer(4))
+
+
+def test_layers_with_a_window_are_refused() -> None:
+    here = exchange()
+    whole = here.worker.form
+    here.worker.form = replace(whole, layers=(*whole.layers, replace(whole.layers[0], window=3)))
+    for move in (lambda: here.give(TOKENS), lambda: here.take(offer(4))):
+        with pytest.raises(KVTransferError, match=r"layers\[1\].*max_model_len to 3 or less") as e:
+            move()
+        assert e.value.field == "layers[1].window"
+    assert here.cache.find_stored(StoredTokens(TOKENS)).num_tokens == 0
 
 
 def test_larger_blocks_take_whole_ones_only() -> None:

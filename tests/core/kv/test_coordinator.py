@@ -192,6 +192,19 @@ def test_equal_blocks_computed_twice_are_indexed_once() -> None:
     assert found(manager, Sequence(list(range(9)))) == one.block_ids[0]
 
 
+def test_a_block_that_is_computed_again_outlives_the_free_one() -> None:
+    """The last block of a prompt is never hit by an equal prompt, so its copy has to be found."""
+    manager = make_manager(num_blocks=5)
+    one, two = Sequence(list(range(8))), Sequence(list(range(8)))
+    compute(manager, one)
+    manager.free(one)
+    compute(manager, two)
+    other = Sequence([50] * 12)
+    manager.admit(other, manager.no_prefix(), 12)  # All that is left, the free copy first.
+    manager.check()
+    assert found(manager, Sequence(list(range(9)))) == two.block_ids[0]
+
+
 def test_forgotten_content_is_never_hit() -> None:
     manager = make_manager()
     sequence, sharer = Sequence(list(range(10))), Sequence(list(range(10)))

@@ -115,6 +115,15 @@ def test_cache_memory(ctx, kv_dtype, size):
     assert apart.cache.stride(0) * size == 6 * apart.block_bytes() // 2
 
 
+@pytest.mark.parametrize(
+    ("window", "kind", "kept"), [(None, "full", None), (31, "window", 31), (32, "full", None)]
+)
+def test_a_window_that_holds_the_longest_sequence_is_none(ctx, window, kind, kept):
+    spec = replace(ctx.attention_spec(HEADS, KV_HEADS, DIM, 0.3), window=window)
+    layer = Attention(replace(ctx, max_model_len=32), spec, None)
+    assert (layer.cache_spec.kind, layer.cache_spec.window) == (kind, kept)
+
+
 def test_a_cache_is_given_back_though_somebody_remembers_it(ctx):
     layer = make(ctx)
     layer.allocate_cache(5)

@@ -443,11 +443,18 @@ def build_family() -> Callable[..., BuildContext]:
     Sizes are small ones, or those of the family's defaults with `sized=False`.
     """
 
-    def build(family: str, *, dtype: str = "float32", sized: bool = True, **values: Any):
+    def build(
+        family: str,
+        *,
+        dtype: str = "float32",
+        sized: bool = True,
+        max_model_len: int = 16,
+        **values: Any,
+    ):
         given = {**BARE, **values} if sized else values
         architecture = f"{family}ForCausalLM"
         config = ModelConfig(Path("model"), architecture, given, dtype, 16, ())
-        ctx = BuildContext(Selector(SLOTS, [], CPU), dtype, dtype, 4, 16)
+        ctx = BuildContext(Selector(SLOTS, [], CPU), dtype, dtype, 4, max_model_len)
         resolve_lazy(ARCHITECTURES[architecture])(config, ctx)
         return ctx
 

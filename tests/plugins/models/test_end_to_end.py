@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from hotshoe import LLM, EngineConfig, SamplingParams, TokensPrompt
+from hotshoe.engine.cache_plan import request_blocks
 from hotshoe.engine.setup import prepare
 from hotshoe.errors import ConfigError
 from hotshoe.lazy import resolve_lazy
@@ -74,10 +75,13 @@ def make_llm(request, plugins):
             block_size=BLOCK_SIZES[request.param],
             **{"dtype": "float32", **options},
         )
-        ctx, _ = prepare(config, plugins).torch_worker().build()
-        blocks = -(-max_model_len // ctx.block_size) + 1
-        block_bytes = sum(layer.block_bytes() for layer in ctx.cache_layers)
-        config = replace(config, kv_cache_memory_bytes=blocks * block_bytes)
+        setup = prepare(config, plugins)
+        worker = setup.torch_worker()
+        layout = worker.layout(worker.build()[0])
+        step = setup.config.max_num_batched_tokens
+        needs = zip(request_blocks(layout, max_model_len, step), layout.pools, strict=True)
+        size = sum((need + 1) * pool.block_bytes for need, pool in needs)
+        config = replace(config, kv_cache_memory_bytes=size)
         made.append(LLM(config=config, plugins=plugins))
         return made[-1]
 
@@ -119,12 +123,35 @@ def test_chunks_and_prefix_hits(end_to_end_variant, checkpoints, make_llm):
 
 
 def test_preemption(end_to_end_variant, checkpoints, make_llm):
-    """Prompts that fit the cache together, but not with what they generate."""
+    """Prompts that fit the cache together, but not with what they generate.
+
+    Few tokens a step, since a layer with a window keeps little more than window and step.
+    """
     variant = end_to_end_variant
     checkpoint = checkpoints.get(variant)
-    llm = make_llm(checkpoint, variant.max_model_len, max_num_batched_tokens=64, max_num_seqs=5)
-    assert_greedy(llm, checkpoint, [draw(random.randint(12, 14)) for _ in range(5)], 16)
-    assert llm.engine.core.stats().num_preemptions > 0
+    llm = make_llm(checkpoint, variant.max_model_len, max_num_batched_tokens=8, max_num_seqs=5)
+    assert_greedy(llm, checkpoint, [draw(random.randint(2, 4)) for _ in range(5)], 27)
+    if "full" in kinds(llm):  # windows alone stop growing before there is a shortage
+        assert llm.engine.core.stats().num_preemptions > 0
+
+
+@pytest.mark.parametrize("name", ["gemma3", "qwen2-windows", "phi3-partial-window"])
+def test_windows_drop_what_no_query_sees(variants, name, checkpoints, make_llm):
+    """Texts far longer than the window, while steps overlap; then one behind a cached prefix."""
+    checkpoint = checkpoints.get(variants[name])
+    options = {"async_scheduling": True, "max_num_batched_tokens": 9, "max_num_seqs": 3}
+    llm = make_llm(checkpoint, 64, **options)
+    assert "window" in kinds(llm)
+    shared = draw(40)
+    assert_greedy(llm, checkpoint, [draw(23), draw(31), shared], 16)
+    assert_greedy(llm, checkpoint, [shared], 1)
+    (hit,) = assert_greedy(llm, checkpoint, [shared + draw(3)], 12)
+    assert hit.num_cached_tokens == 40
+
+
+def kinds(llm):
+    """Return the kinds of an engine's cache groups."""
+    return {group.spec.kind for group in llm.engine.core.info.caches.groups}
 
 
 def test_longrope_beyond_the_original_length(variants, checkpoints, make_llm):

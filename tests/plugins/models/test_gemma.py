@@ -1,10 +1,14 @@
 """Gemma 2 and 3: the order of windows, soft caps, factors, rotary bases."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from hotshoe.errors import CheckpointError
+from hotshoe.types.cache import held_blocks, lay_out
+
+LONG = 32768
 
 
 def parameters(ctx):
@@ -73,3 +77,22 @@ BAD = [
 def test_bad_values_are_named(build_family, family, values, message):
     with pytest.raises(CheckpointError, match=message):
         build_family(family, **values)
+
+
+def test_windows_save_most_of_the_cache_of_a_long_context(build_family):
+    """26 layers, of which every sixth sees all 32,768 tokens, and 512 are seen by the others."""
+    values = {"num_hidden_layers": 26, "sliding_window": 512, **GEMMA3_1B}
+    ctx = build_family("Gemma3", sized=False, max_model_len=LONG, **values)
+    specs = [layer.cache_spec for layer in ctx.cache_layers]
+    plain = [replace(spec, kind="full", window=None) for spec in specs]
+    assert [spec.kind for spec in specs].count("full") == 4
+    for step, most in ((2048, 0.25), (1, 0.18)):  # while it is read, and while it decodes
+        sizes = [held_bytes(lay_out(layers, LONG, step), LONG, step) for layers in (specs, plain)]
+        assert sizes[0] / sizes[1] < most
+
+
+def held_bytes(layout, num_tokens, step):
+    return sum(
+        held_blocks(group.spec, num_tokens, step) * layout.pools[group.pool].block_bytes
+        for group in layout.groups
+    )

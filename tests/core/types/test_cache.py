@@ -1,0 +1,78 @@
+"""Cache groups and pools: who shares a table, who shares memory, and how little of it is empty."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hotshoe.types.cache import WASTE, CachePart, CacheSpec, held_blocks, lay_out
+
+STEP = 64
+PARTS = [(CachePart("k", "td", (16, width), "bfloat16"),) for width in (4, 8)]
+SPECS = [
+    CacheSpec(kind, 16, parts, window)
+    for parts in PARTS
+    for kind, window in (("full", None), ("window", 24), ("window", 100))
+]
+
+
+def bytes_held(layout, num_tokens: int, step: int = STEP) -> int:
+    """Return the bytes of the blocks that one sequence holds."""
+    return sum(
+        held_blocks(group.spec, num_tokens, step) * layout.pools[group.pool].block_bytes
+        for group in layout.groups
+    )
+
+
+def bytes_of_layers(specs, num_tokens: int) -> int:
+    """Return what the layers of one sequence keep, each by itself."""
+    return sum(held_blocks(spec, num_tokens, STEP) * spec.block_bytes for spec in specs)
+
+
+@given(st.lists(st.sampled_from(SPECS), min_size=1, max_size=40), st.sampled_from([64, 512, 4096]))
+def test_every_layer_has_one_place(specs, max_model_len) -> None:
+    layout = lay_out(specs, max_model_len, STEP)
+    assert sorted(i for group in layout.groups for i in group.layers) == list(range(len(specs)))
+    for group in layout.groups:
+        assert {specs[i] for i in group.layers} == {group.spec}
+        pool = layout.pools[group.pool]
+        assert len(group.layers) <= pool.places
+        assert pool.block_bytes == pool.places * group.spec.block_bytes
+    for number in range(len(layout.pools)):
+        empty, places = layout.empty_places(number)
+        assert 0 <= empty < places
+    held = bytes_held(layout, max_model_len)
+    assert held <= bytes_of_layers(specs, max_model_len) * (1 + WASTE)
+
+
+def test_blocks_of_other_parts_come_from_another_pool() -> None:
+    layout = lay_out([SPECS[0], SPECS[3], SPECS[0], SPECS[1]], 4096, STEP)
+    pools = {group.spec.parts: group.pool for group in layout.groups}
+    assert len(pools) == len(layout.pools) == 2
+    assert layout.empty_places(pools[PARTS[1]]) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("window", "num_tokens", "step", "blocks"),
+    [
+        (None, 100, 1, 7),
+        (1, 100, 1, 2),
+        (16, 100, 1, 2),
+        (17, 100, 1, 3),
+        (16, 100, 49, 5),
+        (16, 20, 49, 2),
+        (500, 100, 1, 7),
+    ],
+)
+def test_blocks_that_a_sequence_holds_at_once(window, num_tokens, step, blocks) -> None:
+    kind = "full" if window is None else "window"
+    assert held_blocks(CacheSpec(kind, 16, PARTS[0], window), num_tokens, step) == blocks
+
+
+def test_no_window_is_overrun() -> None:
+    """Sequences that grow by steps of every size hold no more than is said."""
+    for window in range(1, 40):
+        for step in (1, 2, 7, 16, 33):
+            spec = CacheSpec("window", 16, PARTS[0], window)
+            for start in range(0, 200, step):
+                first = max(start - window + 1, 0) // 16
+                assert -(-(start + step) // 16) - first <= held_blocks(spec, start + step, step)
