@@ -11,7 +11,7 @@ from hotshoe.slots.base import (
     accept,
     refuse,
 )
-from hotshoe.slots.mixers import MlaAttentionOp
+from hotshoe.slots.mixers import MlaAttentionOp, StateSpaceOp, StateSpaceWeights
 from hotshoe.slots.operations import (
     AddNormOp,
     AttentionMetadata,
@@ -54,6 +54,7 @@ from hotshoe.slots.specs import (
     RotaryAndCacheSpec,
     RouterSpec,
     SampleSpec,
+    StateSpaceSpec,
     TransferSpec,
 )
 from hotshoe.slots.table import SLOTS, all_slots
@@ -102,6 +103,9 @@ __all__ = [
     "SampleSpec",
     "Selector",
     "Slot",
+    "StateSpaceOp",
+    "StateSpaceSpec",
+    "StateSpaceWeights",
     "StepShape",
     "TransferOp",
     "TransferSpec",

@@ -6,6 +6,7 @@ the host nor allocate more than their outputs.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -79,5 +80,63 @@ class MlaAttentionOp(Protocol):
 
         Returns:
             [num_tokens, num_heads * v_dim], model dtype, contiguous.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StateSpaceWeights:
+    """What a state-space block has beside its projections; on the device, all of this rank.
+
+    Attributes:
+        conv: [conv_size, conv_width], model dtype; the last column is for the token itself.
+        conv_bias: [conv_size], model dtype, or None.
+        a: [num_heads] float32, negative: a state decays by exp(dt * a).
+        d: [num_heads] float32, the factor of x that passes the scan by.
+        dt_bias: [num_heads] float32, added to dt before softplus.
+        norm: [inner_size], model dtype; None where the specification has no norm.
+    """
+
+    conv: Tensor
+    conv_bias: Tensor | None
+    a: Tensor
+    d: Tensor
+    dt_bias: Tensor
+    norm: Tensor | None
+
+
+class StateSpaceOp(Protocol):
+    """A Mamba-2 block between its projections, over the states that its cache keeps."""
+
+    def prepare(self, shape: StepShape, view: CacheView) -> Any:
+        """Plan a step, as `AttentionOp.prepare` does.
+
+        A sequence of L tokens in all, n of them in this step, has a state if L > n: it is read from
+        column (L - n - 1) // block_size of the block table, or from column 0 with checkpoints
+        "none". The new one is written to column (L - 1) // block_size, or 0. With "all", the state
+        behind every token of the step whose position is the last of a block is written to that
+        block's column too. No block is written that another sequence reads.
+        """
+        ...
+
+    def __call__(
+        self,
+        projected: Tensor,
+        cache: tuple[Tensor, Tensor],
+        prepared: Any,
+        weights: StateSpaceWeights,
+    ) -> Tensor:
+        """Compute a step's tokens; float32 inside.
+
+        Args:
+            projected: [num_tokens, inner_size + conv_size + num_heads], model dtype: z, x, B, C,
+                dt. May be overwritten.
+            cache: conv [num_blocks, conv_width - 1, conv_size], the last inputs of the convolution,
+                the oldest first; ssm [num_blocks, num_heads, head_dim, state_size].
+            prepared: What `prepare` returned for this step.
+            weights: The block's.
+
+        Returns:
+            [num_tokens, inner_size], model dtype, contiguous.
         """
         ...

@@ -27,6 +27,7 @@ from hotshoe.slots.specs import (
     NormSpec,
     RotaryAndCacheSpec,
     SampleSpec,
+    StateSpaceSpec,
     TransferSpec,
 )
 
@@ -51,6 +52,12 @@ def _attended(spec: AttentionSpec, length: int) -> int:
 def _latent_bytes(spec: MlaAttentionSpec, length: int) -> int:
     """Return the bytes of the cache rows that one query sees, and of the matrix."""
     return length * spec.row_dim * TYPE_BITS.get(spec.kv_dtype, 8) // 8 + linear_bytes(spec.up)
+
+
+def _state_bytes(spec: StateSpaceSpec) -> int:
+    """Return the bytes of what one sequence carries on."""
+    conv = (spec.conv_width - 1) * spec.conv_size * TYPE_BITS[spec.conv_dtype]
+    return (conv + spec.inner_size * spec.state_size * TYPE_BITS[spec.state_dtype]) // 8
 
 
 SLOTS: dict[str, Slot] = {
@@ -84,6 +91,17 @@ SLOTS: dict[str, Slot] = {
             step_bytes=_latent_bytes,
             matrices=lambda s: (s.up,),
             needs=("load", "state", "nbytes", "prepare", "write"),
+            reference_waits=True,
+            contract=2,
+        ),
+        Slot(
+            "state_space",
+            StateSpaceSpec,
+            f"{_REFERENCE}.state_space:StateSpace",
+            "causal convolution, Mamba-2 scan, gate and norm over cached states",
+            reference_supports=_JUDGE,
+            step_bytes=lambda s, n: 2 * _state_bytes(s),
+            needs=("prepare",),
             reference_waits=True,
             contract=2,
         ),

@@ -8,10 +8,18 @@ from typing import Any
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots.base import Verdict, accept, refuse
-from hotshoe.slots.specs import GatedMlpSpec, LinearSpec, MoeSpec, QuantSpec, RouterSpec
+from hotshoe.slots.specs import (
+    GatedMlpSpec,
+    LinearSpec,
+    MoeSpec,
+    QuantSpec,
+    RouterSpec,
+    StateSpaceSpec,
+)
 
 #: Element types of activations and of the KV cache.
 TYPES = ("float32", "bfloat16", "float16")
+_TYPE_FIELDS = ("dtype", "kv_dtype", "out_dtype", "conv_dtype", "state_dtype")
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
 #: What experts know besides.
 EXPERT_ACTIVATIONS = (*ACTIVATIONS, "relu2")
@@ -21,6 +29,9 @@ GROUP_SCORES = ("max", "top2")
 WEIGHT_FORMATS = ("int8", "int4", "fp8_e4m3")
 #: Formats that activations are quantized to.
 ROW_FORMATS = ("int8", "fp8_e4m3")
+CHECKPOINTS = ("none", "align", "all")
+#: Where a state-space block norms its result.
+NORMS = ("none", "after", "before")
 GRANULARITIES = ("tensor", "channel", "group", "block")
 
 
@@ -33,7 +44,7 @@ def supports(spec: Any, facts: DeviceFacts) -> Verdict:
 def _reasons(spec: Any) -> Iterator[str]:
     for field in fields(spec):
         value = getattr(spec, field.name)
-        if field.name in ("dtype", "kv_dtype", "out_dtype") and value not in (*TYPES, None):
+        if field.name in _TYPE_FIELDS and value not in (*TYPES, None):
             yield f"computes in {', '.join(TYPES)}, not in {field.name} {value}"
         known = EXPERT_ACTIVATIONS if isinstance(spec, MoeSpec) else ACTIVATIONS
         if field.name == "activation" and isinstance(value, str) and value not in known:
@@ -42,6 +53,8 @@ def _reasons(spec: Any) -> Iterator[str]:
             yield from _rows(value)
     if isinstance(spec, LinearSpec):
         yield from _matrix(spec)
+    if isinstance(spec, StateSpaceSpec):
+        yield from _states(spec)
     if isinstance(spec, GatedMlpSpec | MoeSpec):
         for part in (spec.gate_up, spec.down):
             yield from _reasons(part)
@@ -77,6 +90,17 @@ def _router(router: RouterSpec, num_experts: int, top_k: int) -> Iterator[str]:
         yield f"chooses 1 to {kept * size} experts, not {top_k}"
     if router.groups > 1 and router.group_score == "top2" and size < 2:
         yield "needs two experts in a group for the group score top2"
+
+
+def _states(spec: StateSpaceSpec) -> Iterator[str]:
+    if spec.checkpoints not in CHECKPOINTS:
+        yield f"knows the checkpoints {', '.join(CHECKPOINTS)}, not {spec.checkpoints}"
+    if spec.norm not in NORMS:
+        yield f"knows the norms {', '.join(NORMS)}, not {spec.norm}"
+    if spec.num_heads % spec.num_groups or spec.inner_size % spec.norm_groups:
+        yield "needs groups of equal size"
+    if spec.conv_width < 2:
+        yield f"needs a conv_width of at least 2, not {spec.conv_width}"
 
 
 def _rows(quant: QuantSpec) -> Iterator[str]:

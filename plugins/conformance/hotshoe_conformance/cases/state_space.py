@@ -1,0 +1,313 @@
+"""Cases of slot `state_space`: batches of prompts and single tokens over cached states.
+
+The cache is NaN but for the states that sequences carry on. Afterwards the blocks that the contract
+names hold the new states, and all others are as they were. Expected values come from the recurrence
+in float64, token by token.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hotshoe.slots import CacheView, KVLayout, StateSpaceSpec, StateSpaceWeights, StepShape
+from hotshoe.slots.reference.dtypes import torch_dtype
+from hotshoe_conformance.cases.base import DTYPES, Cost, Setup, Suite, in_dtype, normal, vary
+from hotshoe_conformance.place import Place
+from hotshoe_conformance.tolerance import Close, Exact, Expected, Finding
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """Requests as (tokens of this step, tokens in all)."""
+
+    requests: tuple[tuple[int, int], ...]
+
+
+SLOT = "state_space"
+BASE = StateSpaceSpec(4, 16, 16, 1, 4, "float32", "float32", "float32", 16)
+VARIATIONS: tuple[dict[str, Any], ...] = (
+    {"num_groups": 2},
+    {"num_heads": 6, "num_groups": 3},
+    {"head_dim": 64, "state_size": 128},
+    {"state_size": 24},
+    {"conv_width": 2},
+    {"conv_width": 6},
+    {"conv_dtype": "bfloat16"},
+    {"state_dtype": "bfloat16"},
+    {"checkpoints": "align"},
+    {"checkpoints": "all"},
+    {"checkpoints": "all", "block_size": 4},
+    {"checkpoints": "align", "block_size": 128},
+    {"dt_limits": (0.1, 0.7)},
+    {"norm": "after", "norm_eps": 1e-5},
+    {"norm": "before", "norm_eps": 1e-5},
+    {"norm": "after", "norm_eps": 1e-5, "norm_groups": 2, "num_groups": 2},
+    {"norm": "before", "norm_eps": 1e-5, "norm_groups": 2},
+)
+MIXED = States(((1, 45), (1, 1), (7, 7), (21, 40), (1, 16), (1, 17), (2, 32)))
+SHAPES = (
+    States(((1, 1),)),
+    States(((37, 37),)),
+    States(((16, 16), (16, 32))),
+    States(tuple((1, n) for n in range(1, 34))),
+    States(((150, 150), (1, 9), (70, 200))),
+)
+#: Operands may be rounded to the type before they are multiplied.
+ROUNDED_OPERANDS = 16
+#: Operands are themselves sums, those of the convolution.
+ROUNDED_SUMS = 8
+
+
+def _grid(layouts: Sequence[KVLayout]) -> list[Setup]:
+    small = {0, 2}
+    return [
+        *(Setup(spec, MIXED, True) for spec in vary(BASE, VARIATIONS)),
+        *(
+            Setup(in_dtype(BASE, dtype), shape, i in small)
+            for dtype in DTYPES
+            for i, shape in enumerate(SHAPES)
+        ),
+    ]
+
+
+def _draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:
+    groups, norm = rng.choice((1, 1, 2)), rng.choice(("none", "after", "before"))
+    spec = StateSpaceSpec(
+        groups * rng.randrange(1, 5),
+        rng.choice((8, 16, 64)),
+        rng.choice((8, 16, 128)),
+        groups,
+        rng.choice((2, 4, 4)),
+        "float32",
+        "float32",
+        "float32",
+        rng.choice((4, 16, 32)),
+        rng.choice(("none", "align", "all")),
+        norm=norm,
+        norm_eps=1e-5 if norm != "none" else 0.0,
+        norm_groups=groups if norm != "none" else 1,
+    )
+    lengths = [rng.choice((1, rng.randrange(1, 20), rng.randrange(1, 150))) for _ in range(5)]
+    requests = [(rng.choice((1, rng.randrange(1, n + 1))), n) for n in lengths]
+    return Setup(in_dtype(spec, rng.choice(DTYPES)), States(tuple(requests[: rng.randrange(1, 6)])))
+
+
+@dataclass(slots=True)
+class StateProblem:
+    """The projection's rows, what each sequence carries on, and its blocks by column."""
+
+    spec: StateSpaceSpec
+    batch: States
+    projected: Tensor
+    conv: list[Tensor]
+    ssm: list[Tensor]
+    table: Tensor
+    num_blocks: int
+    weights: StateSpaceWeights
+
+    def _column(self, length: int) -> int:
+        """Return the column of the state behind so many tokens."""
+        return 0 if self.spec.checkpoints == "none" else (length - 1) // self.spec.block_size
+
+    def _shape(self, place: Place) -> StepShape:
+        counts = [count for count, _ in self.batch.requests]
+        lens = [length for _, length in self.batch.requests]
+        starts = torch.tensor([0, *counts]).cumsum(0).int()
+        seq_lens = torch.tensor(lens, dtype=torch.int32)
+        longest = (max(counts), max(lens))
+        return StepShape(len(lens), place(starts), place(seq_lens), *longest, (counts, lens))
+
+    def _caches(self) -> tuple[Tensor, Tensor]:
+        """Return both caches with what sequences carry on, NaN elsewhere."""
+        nan = float("nan")
+        spec, count = self.spec, self.num_blocks
+        shape = (count, spec.conv_width - 1, spec.conv_size)
+        conv = torch.full(shape, nan, dtype=torch_dtype(spec.conv_dtype))
+        shape = (count, spec.num_heads, spec.head_dim, spec.state_size)
+        ssm = torch.full(shape, nan, dtype=torch_dtype(spec.state_dtype))
+        for row, (count, length) in enumerate(self.batch.requests):
+            if length > count:
+                block = self.table[row, self._column(length - count)]
+                conv[block], ssm[block] = self.conv[row], self.ssm[row]
+        return conv, ssm
+
+    def call(self, op: Any, place: Place) -> Mapping[str, Tensor]:
+        call, (conv, ssm) = self._bind(op, place)
+        return {"out": call(), "conv": conv.flatten(1), "ssm": ssm.flatten(1)}
+
+    def prepare(self, op: Any, place: Place) -> Callable[[], object]:
+        return self._bind(op, place)[0]
+
+    def _bind(self, op: Any, place: Place) -> tuple[Callable[[], Tensor], tuple[Tensor, Tensor]]:
+        conv, ssm = (place(cache, written=True) for cache in self._caches())
+        values = {f.name: getattr(self.weights, f.name) for f in fields(self.weights)}
+        held = {name: None if t is None else place(t) for name, t in values.items()}
+        weights = StateSpaceWeights(**held)
+        projected = place(self.projected, written=True)
+        shape = self._shape(place)
+        view = CacheView(place(self.table), place(torch.zeros(len(projected), dtype=torch.int32)))
+        prepared = op.prepare(shape, view)
+        return lambda: op(projected, (conv, ssm), prepared, weights), (conv, ssm)
+
+    def expected(self) -> Mapping[str, Expected]:
+        spec = self.spec
+        conv, ssm = (cache.double() for cache in self._caches())
+        sizes, written = ssm.clone(), torch.zeros(self.num_blocks, dtype=torch.bool)
+        values, magnitudes, begin = [], [], 0
+        for row, (count, length) in enumerate(self.batch.requests):
+            steps = _Recurrence(spec, self.weights)
+            if length > count:
+                steps.carry_on(self.conv[row], self.ssm[row])
+            for i in range(count):
+                value, magnitude = steps(self.projected[begin + i].double())
+                values.append(value)
+                magnitudes.append(magnitude)
+                total = length - count + i + 1
+                inside = spec.checkpoints == "all" and total % spec.block_size == 0
+                if i + 1 == count or inside:
+                    block = self.table[row, self._column(total)]
+                    conv[block], ssm[block], sizes[block] = steps.inputs, steps.state, steps.sizes
+                    written[block] = True
+            begin += count
+        factor = ROUNDED_SUMS if spec.dtype == "float32" else ROUNDED_OPERANDS
+        conv, ssm, sizes = conv.flatten(1), ssm.flatten(1), sizes.flatten(1)
+        return {
+            "out": Close(torch.stack(values), spec.dtype, factor * torch.stack(magnitudes)),
+            "conv": Kept(conv, spec.conv_dtype, conv.abs(), written, self._caches()[0].flatten(1)),
+            "ssm": Kept(ssm, spec.state_dtype, sizes, written, self._caches()[1].flatten(1)),
+        }
+
+    def alone(self) -> tuple[StateProblem, slice]:
+        at = len(self.batch.requests) // 2
+        begin = sum(count for count, _ in self.batch.requests[:at])
+        rows, only = slice(begin, begin + self.batch.requests[at][0]), slice(at, at + 1)
+        problem = replace(
+            self,
+            batch=States(self.batch.requests[only]),
+            projected=self.projected[rows],
+            conv=self.conv[only],
+            ssm=self.ssm[only],
+            table=self.table[only],
+        )
+        return problem, rows
+
+    def cost(self) -> Cost:
+        states = sum(ssm.nbytes for ssm in self.ssm)
+        pairs = len(self.projected) * self.spec.inner_size * self.spec.state_size
+        return Cost(2 * states + 2 * self.projected.nbytes, 6 * pairs)
+
+
+class _Recurrence:
+    """One sequence in float64, token by token; `sizes` are sums of magnitudes behind `state`."""
+
+    def __init__(self, spec: StateSpaceSpec, weights: StateSpaceWeights) -> None:
+        self._spec, self._weights = spec, weights
+        self.inputs = torch.zeros(spec.conv_width - 1, spec.conv_size, dtype=torch.float64)
+        shape = (spec.num_heads, spec.head_dim, spec.state_size)
+        self.state = torch.zeros(shape, dtype=torch.float64)
+        self.sizes = self.state.clone()
+
+    def carry_on(self, inputs: Tensor, state: Tensor) -> None:
+        self.inputs, self.state, self.sizes = inputs.double(), state.double(), state.double().abs()
+
+    def __call__(self, row: Tensor) -> tuple[Tensor, Tensor]:
+        spec, weights = self._spec, self._weights
+        z, new, dt = row.split(spec.sections)
+        window = torch.cat((self.inputs, new[None]))
+        self.inputs = window[1:]
+        mixed = (window * weights.conv.double().T).sum(0)
+        if weights.conv_bias is not None:
+            mixed = mixed + weights.conv_bias.double()
+        part = spec.num_groups * spec.state_size
+        x, b, c = F.silu(mixed).split([spec.inner_size, part, part])
+        x = x.view(spec.num_heads, spec.head_dim)
+        each = spec.num_heads // spec.num_groups
+        b, c = (g.view(spec.num_groups, -1).repeat_interleave(each, 0) for g in (b, c))
+        dt = F.softplus(dt + weights.dt_bias.double()).clamp(*spec.dt_limits)
+        decay = torch.exp(dt * weights.a.double())[:, None, None]
+        added = (dt[:, None] * x)[:, :, None] * b[:, None, :]
+        self.state = self.state * decay + added
+        self.sizes = self.sizes * decay + added.abs()
+        passed = weights.d.double()[:, None] * x
+        y = ((self.state * c[:, None, :]).sum(-1) + passed).flatten()
+        size = ((self.sizes * c[:, None, :].abs()).sum(-1) + passed.abs()).flatten()
+        return self._gated(y, size, F.silu(z))
+
+    def _gated(self, y: Tensor, size: Tensor, gate: Tensor) -> tuple[Tensor, Tensor]:
+        spec, norm = self._spec, self._weights.norm
+        if norm is None:
+            return y * gate, size * gate.abs()
+        if spec.norm == "after":
+            y, size = y * gate, size * gate.abs()
+        groups = y.view(spec.norm_groups, -1)
+        scale = torch.rsqrt(groups.square().mean(-1, keepdim=True) + spec.norm_eps)
+        factor = scale.expand_as(groups).flatten() * norm.double()
+        y, size = y * factor, size * factor.abs()
+        return (y * gate, size * gate.abs()) if spec.norm == "before" else (y, size)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A cache whose written blocks hold what they should, and whose others were not touched."""
+
+    value: Tensor
+    dtype: str
+    magnitude: Tensor
+    written: Tensor
+    before: Tensor
+
+    def check(self, got: Tensor) -> Finding:
+        finding = Exact(self.before[~self.written]).check(got[~self.written])
+        if finding.message:
+            return replace(finding, message=f"other blocks were written: {finding.message}")
+        rows = self.written
+        magnitude = ROUNDED_OPERANDS * self.magnitude[rows]
+        return Close(self.value[rows], self.dtype, magnitude).check(got[rows])
+
+
+def _problem(setup: Setup, source: torch.Generator) -> StateProblem:
+    spec, batch = setup.spec, setup.shape
+    columns = max(-(-length // spec.block_size) for _, length in batch.requests)
+    tokens = sum(count for count, _ in batch.requests)
+    # More blocks than tokens, so that nobody takes one for the other.
+    num_blocks = max(columns * len(batch.requests), tokens) + 2
+    blocks = torch.randperm(num_blocks, generator=source)[: columns * len(batch.requests)]
+    heads = (spec.num_heads,)
+    state = (spec.num_heads, spec.head_dim, spec.state_size)
+    weights = StateSpaceWeights(
+        normal((spec.conv_size, spec.conv_width), spec.dtype, source, spec.conv_width**-0.5),
+        normal((spec.conv_size,), spec.dtype, source),
+        -torch.exp(normal(heads, "float32", source)),
+        normal(heads, "float32", source),
+        normal(heads, "float32", source),
+        None if spec.norm == "none" else normal((spec.inner_size,), spec.dtype, source),
+    )
+    inputs = (spec.conv_width - 1, spec.conv_size)
+    return StateProblem(
+        spec,
+        batch,
+        normal((tokens, sum(spec.sections)), spec.dtype, source),
+        [normal(inputs, spec.conv_dtype, source) for _ in batch.requests],
+        [normal(state, spec.state_dtype, source) for _ in batch.requests],
+        blocks.view(len(batch.requests), columns).int(),
+        num_blocks,
+        weights,
+    )
+
+
+FALCON = StateSpaceSpec(24, 64, 128, 1, 4, "float32", "float32", "float32", 32)
+
+
+def _bench(layouts: Sequence[KVLayout]) -> list[Setup]:
+    batches = (States(((1, 64),) * 16), States(((512, 512),)))
+    return [Setup(in_dtype(FALCON, d), batch) for d in DTYPES[:2] for batch in batches]
+
+
+SUITE = Suite(SLOT, _grid, _draw, _problem, _bench)
