@@ -11,6 +11,8 @@ VENV ?= .venv
 JOBS ?= 2
 # Handed to pip, such as an index that has CPU builds of torch.
 PIP_FLAGS ?=
+# Where `make wheels` writes.
+DIST ?= dist
 
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
@@ -26,7 +28,7 @@ $(foreach d,$(DISTRIBUTIONS),$(eval sources-$(d) := constraints.txt $(call sourc
 SOURCES := $(foreach d,$(DISTRIBUTIONS),$(sources-$(d)))
 changed = $(foreach d,$(DISTRIBUTIONS),$(if $(filter $(sources-$(d)),$(1)),$(if $(EDITABLE),-e )./$(d)))
 
-.PHONY: help venv native demo check test test-all fuzz bench reference docs clean
+.PHONY: help venv native demo check test test-all fuzz bench reference docs wheels sbom audit clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -91,6 +93,19 @@ reference: venv ## write the generated pages and the frozen surface anew
 
 docs: $(STAMPS)/docs ## build the site into site/
 	$(BIN)/mkdocs build --strict
+
+wheels: $(STAMPS)/dev ## build every distribution, archive and wheel, into dist/
+	@for d in $(DISTRIBUTIONS); do echo "== $$d"; $(BIN)/python -m build --no-isolation -o $(DIST) $$d > /dev/null || exit 1; done
+
+sbom: venv ## write what is installed as a bill of materials (CycloneDX), dist/sbom.json
+	$(PIP_INSTALL) "cyclonedx-bom>=5"
+	@mkdir -p $(DIST)
+	$(BIN)/cyclonedx-py environment $(BIN)/python -o $(DIST)/sbom.json
+
+audit: venv ## look for known holes in what is installed, and list licences
+	$(PIP_INSTALL) "pip-audit>=2.7" "pip-licenses>=5"
+	$(BIN)/pip-audit --local
+	$(BIN)/pip-licenses --order=license
 
 clean: ## remove what was built; the environment stays
 	rm -rf build */build */*/build site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

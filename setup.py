@@ -56,7 +56,11 @@ COMPILE_FLAGS = [
     *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-Wno-psabi"),
     *("-Wno-uninitialized", "-Wno-maybe-uninitialized"),  # false alarms of GCC's intrinsics
 ]
-LINK_FLAGS = ["-pthread"] + ["-Wl,--gc-sections", "-Wl,-s"] * (sys.platform == "linux")
+LINK_FLAGS = ["-pthread"] + [
+    "-Wl,--gc-sections",
+    "-Wl,-s",
+    "-Wl,-z,noexecstack,-z,relro,-z,now",
+] * (sys.platform == "linux")
 
 
 class Job(NamedTuple):

@@ -143,3 +143,14 @@ def anchors(path: Path) -> set[str]:
     """Return the anchors of a page's headings."""
     headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_tests_of_the_threat_model_exist(root: Path, pages: dict[Path, str]) -> None:
+    text = pages[root / "docs/explanation/threat-model.md"]
+    tests = {path: path.read_text() for path in (root / "tests").rglob("test_*.py")}
+    names = re.findall(r"`(test_\w+)`", text)
+    assert len(names) > 10
+    for name in names:
+        assert any(f"def {name}(" in source for source in tests.values()), name
+    for path in re.findall(r"`(tests/[\w/.]+)`", text):
+        assert (root / path).exists(), path
