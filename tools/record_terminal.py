@@ -1,7 +1,7 @@
 """Draw docs/assets/terminal.svg: commands on the bundled model, and what they print.
 
-Run it in an environment that has everything (`python tools/record_terminal.py`). Nothing is drawn that
-was not printed; long outputs are cut after some lines, and the cut is shown.
+Run it in an environment that has everything (`python tools/record_terminal.py`). Nothing is
+drawn that was not printed; long outputs are cut after some lines, and the cut is shown.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ def lines() -> list[tuple[str, str]]:
 def draw(rows: list[tuple[str, str]]) -> str:
     """Return the picture."""
     width, height = WIDTH * CHARACTER + 2 * MARGIN, len(rows) * LINE + 2 * MARGIN
-    texts = "\n".join(
-        f'<text class="{kind}" x="{MARGIN}" y="{MARGIN + LINE * (n + 0.75):.0f}">{escape(row)}</text>'
-        for n, (kind, row) in enumerate(rows)
-    )
-    return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}" role="img">
+    texts = ""
+    for n, (kind, row) in enumerate(rows):
+        y = MARGIN + LINE * (n + 0.75)
+        texts += f'<text class="{kind}" x="{MARGIN}" y="{y:.0f}">{escape(row)}</text>\n'
+    box = f"0 0 {width:.0f} {height}"
+    return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="{box}" role="img">
 <title>hotshoe in a terminal</title>
 <style>
 text {{ font: 12.6px ui-monospace, Menlo, Consolas, monospace; white-space: pre; fill: #d7dce2; }}
@@ -55,8 +56,7 @@ text {{ font: 12.6px ui-monospace, Menlo, Consolas, monospace; white-space: pre;
 .cut {{ fill: #8a939d; }}
 </style>
 <rect width="100%" height="100%" rx="8" fill="#1b1f24"/>
-{texts}
-</svg>
+{texts}</svg>
 """
 
 

@@ -69,9 +69,16 @@ class Absent:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The hardware seems to be here, but something it needs fails. Never treated as absent."""
+    """The hardware seems to be here, but something it needs fails. Never treated as absent.
+
+    Attributes:
+        cause: What fails, and the remedy.
+        score: The score that it would have. Automatic choice passes over it only for a platform
+            with a higher one; None, it is never passed over.
+    """
 
     cause: str
+    score: int | None = None
 
 
 Detection = Available | Absent | Broken

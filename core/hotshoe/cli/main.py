@@ -7,6 +7,7 @@ command's module is imported, and help never imports torch.
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ from hotshoe.suggest import did_you_mean
 HOOK = "hotshoe_commands"
 #: What a disk says that takes no more of what is printed.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_DISABLE = "--disable-plugins"
 _HELP = ("-h", "--help")
 #: Which distribution brings a command, for those who miss it.
 BROUGHT_BY = {
@@ -81,7 +83,7 @@ def _run(words: list[str]) -> int:
     if words[:1] == ["--version"]:
         print(f"hotshoe {__version__}")
         return 0
-    plugins = PluginManager()
+    plugins = PluginManager(disabled=_disabled(words))
     commands = plugins.mapping(HOOK)
     if not words or words[0] in _HELP:
         print(_overview("hotshoe", commands))
@@ -101,6 +103,15 @@ def _run(words: list[str]) -> int:
         if wanted in conflicts:
             raise PluginError(conflicts[wanted])
     raise ConfigError(_unknown(words, group or commands, plugins))
+
+
+def _disabled(words: Sequence[str]) -> list[str]:
+    """Return the plugins that a command line leaves out, so that they are never imported.
+
+    What follows is parsed again by the command; one that does not know the flag refuses it.
+    """
+    found = [w.partition("=")[2] for w in words if w.startswith(f"{_DISABLE}=")]
+    return found + [value for flag, value in itertools.pairwise(words) if flag == _DISABLE]
 
 
 def _call(name: str, command: Command, text: str, words: Sequence[str]) -> int:

@@ -7,6 +7,7 @@ others. A name that two plugins offer is nobody's until one is disabled. Nothing
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.metadata
 import inspect
 import os
@@ -14,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pluggy
@@ -26,6 +28,7 @@ from hotshoe.suggest import did_you_mean
 
 GROUP = "hotshoe"
 _PREFIX = "hotshoe_"
+_HOME = "hotshoe-"
 #: Which distribution offers the usual things through a hook, for those who have none.
 USUAL = {
     "hotshoe_models": "hotshoe-models",
@@ -69,6 +72,18 @@ class EntryPoint:
     distribution: str
     version: str
     load: Callable[[], Any]
+    module: str = ""
+
+    @property
+    def reserved(self) -> bool:
+        """Whether the name belongs to its distribution, as names of Hotshoe's own packages do."""
+        own = {"hotshoe", f"{_HOME}{self.name}", f"{_HOME}platform-{self.name}"}
+        return self.distribution in own
+
+    def may_offer(self, hook: str) -> bool:
+        """Whether its module, which is not imported, may implement a hook: its text names it."""
+        text = _source_of(self.module)
+        return text is None or hook in text
 
 
 class PluginManager:
@@ -94,15 +109,17 @@ class PluginManager:
         for name in sorted(skip.difference(names)):
             hint = did_you_mean(name, names)
             raise PluginError(f"no plugin {name!r} to disable{hint} (plugins: {', '.join(names)})")
+        self._points = {(point.name, point.distribution): point for point in found}
         for point in found:
-            self.records.append(self._add(point, point.name in skip))
+            rivals = [p for p in found if p.name == point.name and p is not point]
+            self.records.append(self._add(point, point.name in skip, rivals))
 
-    def _add(self, point: EntryPoint, disabled: bool) -> PluginRecord:
+    def _add(self, point: EntryPoint, disabled: bool, rivals: Sequence[EntryPoint]) -> PluginRecord:
         record = (point.name, point.distribution, point.version)
         if disabled:
             return PluginRecord(*record, disabled=True)
-        if self._pm.has_plugin(point.name):
-            return PluginRecord(*record, error=f"another plugin is already named {point.name!r}")
+        if rivals and (not point.reserved or any(rival.reserved for rival in rivals)):
+            return PluginRecord(*record, error=_contested(point, rivals))
         hooks: tuple[str, ...] = ()
         try:
             plugin = point.load()
@@ -175,8 +192,24 @@ class PluginManager:
         return "".join(f"; plugin {r.name} is broken: {r.error}" for r in self.records if r.error)
 
     def broken(self, hook: str) -> list[PluginRecord]:
-        """Return the unusable plugins that are known to implement a hook."""
-        return [r for r in self.records if r.error and hook in r.hooks]
+        """Return the unusable plugins that implement a hook, or may, as they cannot be imported.
+
+        A plugin whose name belongs to another is not among them: the other one serves.
+        """
+        return [
+            r
+            for r in self.records
+            if r.error
+            and (hook in r.hooks if r.hooks else self._point(r).may_offer(hook))
+            and not any(p.reserved for p in self._rivals(r))
+        ]
+
+    def _point(self, record: PluginRecord) -> EntryPoint:
+        return self._points[record.name, record.distribution]
+
+    def _rivals(self, record: PluginRecord) -> list[EntryPoint]:
+        own = self._point(record)
+        return [p for p in self._points.values() if p.name == record.name and p is not own]
 
     def sequence(self, hook: str, **arguments: Any) -> list[tuple[PluginRecord, Any]]:
         """Concatenate the sequences that a hook returns, in the order of plugin names, with who
@@ -276,9 +309,40 @@ def installed_entry_points() -> list[EntryPoint]:
             point.dist.name if point.dist else "?",
             point.dist.version if point.dist else "?",
             point.load,
+            point.module,
         )
         for point in importlib.metadata.entry_points(group=GROUP)
     ]
+
+
+def _contested(point: EntryPoint, rivals: Sequence[EntryPoint]) -> str:
+    """Say why an entry point cannot have its name, and who has it."""
+    others = ", ".join(sorted(rival.distribution for rival in rivals))
+    if any(rival.reserved for rival in rivals):
+        return f"the name {point.name!r} belongs to {others}; rename its entry point"
+    return (
+        f"{point.distribution} and {others} both name a plugin {point.name!r}, so neither is used; "
+        "uninstall one"
+    )
+
+
+def _source_of(module: str) -> str | None:
+    """Return the text of a module, or None if it cannot be found without importing its package."""
+    package, *rest = module.split(".")
+    try:
+        spec = importlib.machinery.PathFinder.find_spec(package) if package else None
+    except (ImportError, ValueError):
+        return None
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    path = Path(*places[:1], *rest) if places else None
+    if path is None or not rest:
+        path = Path(spec.origin) if spec and spec.origin else None
+    else:
+        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    try:
+        return path.read_text(encoding="utf-8") if path else None
+    except (OSError, UnicodeError):
+        return None
 
 
 def _hooks_of(plugin: Any) -> tuple[str, ...]:

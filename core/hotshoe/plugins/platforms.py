@@ -6,6 +6,7 @@ of another one without being asked.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,18 +31,24 @@ if TYPE_CHECKING:
     from hotshoe.slots import Candidate
 
 HOOK = "hotshoe_platforms"
+_log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
 def list_platforms(plugins: PluginManager) -> list[PlatformStatus]:
-    """Probe every platform that a plugin names."""
-    return [_status(plugins, name) for name in sorted(plugins.mapping(HOOK))]
+    """Probe every platform that a plugin names; one that cannot say its name has its plugin's."""
+    found = [_status(plugins, name) for name in sorted(plugins.mapping(HOOK))]
+    return found + [
+        PlatformStatus(record.name, record.distribution, Broken(f"its plugin: {record.error}"))
+        for record in plugins.broken(HOOK)
+    ]
 
 
 def choose_platform(plugins: PluginManager, name: str) -> Platform:
     """Return the named platform, or for "auto" the available one with the highest score.
 
-    Only the named platform is imported. Scores below zero are chosen by name alone.
+    Only the named platform is imported. Scores below zero are chosen by name alone. A broken
+    platform is passed over for one whose score is higher, with a warning.
 
     Raises:
         PluginError: The name is unknown.
@@ -50,9 +57,14 @@ def choose_platform(plugins: PluginManager, name: str) -> Platform:
     if name != "auto":
         return _named(plugins, name)
     probed = {n: _probe(plugins, n) for n in sorted(plugins.mapping(HOOK))}
+    best = max((d.score for _, d in probed.values() if isinstance(d, Available)), default=-1)
     broken = {n: d.cause for n, (_, d) in probed.items() if isinstance(d, Broken)}
+    for name, (_, d) in probed.items():
+        if isinstance(d, Broken) and d.score is not None and d.score < best:
+            _log.warning("platform %s is broken, and a better one is here: %s", name, d.cause)
+            del broken[name]
     broken |= plugins.conflicts(HOOK)
-    broken |= {f"plugin {r.name}": str(r.error) for r in plugins.broken(HOOK)}
+    broken |= {f"plugin {r.name} is broken": str(r.error) for r in plugins.broken(HOOK)}
     if broken:
         causes = "; ".join(f"{n}: {cause}" for n, cause in sorted(broken.items()))
         raise PlatformError(f"{causes}. Mend it, or choose another with --platform NAME")

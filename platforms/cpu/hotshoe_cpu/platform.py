@@ -54,7 +54,7 @@ class CpuPlatform(Platform):
         try:
             hotshoe_native.load()
         except ImportError as error:
-            return Broken(f"{error}; reinstall hotshoe-native for this machine")
+            return Broken(f"{error}; reinstall hotshoe-native for this machine", SCORE)
         return Available(SCORE)
 
     def facts(self) -> DeviceFacts:

@@ -13,7 +13,7 @@ from hotshoe.cli.command import CommandEntry
 from hotshoe.cli.main import main
 from hotshoe.errors import ConfigError, EngineError
 from hotshoe.plugins import PluginManager
-from hotshoe.plugins.manager import installed_entry_points
+from hotshoe.plugins.manager import EntryPoint, installed_entry_points
 
 HEAVY = ("torch", "numpy", "yaml", "tokenizers", "transformers", "jinja2", "asyncio", "msgspec")
 
@@ -43,7 +43,7 @@ def raising(monkeypatch: pytest.MonkeyPatch):
     def arm(error: BaseException) -> None:
         monkeypatch.setattr(Raising, "error", error)
 
-    monkeypatch.setattr(module, "PluginManager", Plugins)
+    monkeypatch.setattr(module, "PluginManager", lambda disabled: Plugins())
     return arm
 
 
@@ -103,7 +103,7 @@ def test_a_command_that_is_not_installed_says_who_brings_it(
 ) -> None:
     assert PluginManager().owner(module.HOOK, name).distribution == module.BROUGHT_BY[name]
     [core] = [point for point in installed_entry_points() if point.name == "core"]
-    monkeypatch.setattr(module, "PluginManager", lambda: PluginManager([core]))
+    monkeypatch.setattr(module, "PluginManager", lambda disabled: PluginManager([core]))
     ran = hotshoe(*name.split())
     assert ran.code == 2
     assert f"unknown command '{name}'; install {module.BROUGHT_BY[name]}," in ran.err
@@ -150,13 +150,11 @@ def test_traceback_on_request(raising) -> None:
 
 
 def test_a_broken_plugin_is_named_beside_an_unknown_command(hotshoe, monkeypatch) -> None:
-    from hotshoe.plugins.manager import EntryPoint, PluginManager
-
     def load() -> object:
         raise ImportError("no such library")
 
     points = [EntryPoint("serving", "hotshoe-serving", "1", load)]
-    monkeypatch.setattr(module, "PluginManager", lambda: PluginManager(points))
+    monkeypatch.setattr(module, "PluginManager", lambda disabled: PluginManager(points))
     ran = hotshoe("serve")
     assert ran.code == 2
     assert "plugin serving is broken: ImportError: no such library" in ran.err
@@ -216,3 +214,17 @@ def test_control_c_ends_quietly(model_dir: Path) -> None:
         _, rest = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in rest
+
+
+@pytest.mark.parametrize("words", [["--disable-plugins", "bad"], ["--disable-plugins=bad"]])
+def test_a_plugin_that_is_left_out_is_never_imported(hotshoe, monkeypatch, words) -> None:
+    imported = []
+    points = [*installed_entry_points(), EntryPoint("bad", "d", "1", lambda: imported.append(1))]
+    kind = module.PluginManager
+    monkeypatch.setattr(module, "PluginManager", lambda disabled=(): kind(points, disabled))
+    with pytest.raises(SystemExit):
+        hotshoe("explain", "demo", *words, "--help")
+    assert imported == []
+    with pytest.raises(SystemExit):
+        hotshoe("explain", "demo", "--help")
+    assert imported

@@ -1,5 +1,9 @@
 """Discovery: every way in which a plugin can be wrong is recorded, and none is taken for absent."""
 
+import functools
+import importlib
+from pathlib import Path
+
 import pytest
 
 from hotshoe.errors import ConfigError, PluginError
@@ -264,9 +268,43 @@ def test_causes_of_several_lines_are_told_on_one() -> None:
 
 def test_two_plugins_of_one_name() -> None:
     points = [EntryPoint("a", f"dist-{i}", "1", lambda: Plugin(one="1")) for i in (1, 2)]
-    first, second = PluginManager(points).records
-    assert first.error is None
-    assert "already named 'a'" in second.error
+    for record, other in zip(PluginManager(points).records, ("dist-2", "dist-1"), strict=True):
+        named = f"{record.distribution} and {other} both name a plugin 'a', so neither is used"
+        assert named in record.error
+
+
+@pytest.mark.parametrize("own", ["hotshoe-a", "hotshoe-platform-a"])
+def test_a_foreign_plugin_cannot_take_the_name_of_hotshoes_own(own: str) -> None:
+    points = [EntryPoint("a", name, "1", lambda: Plugin(one="1")) for name in ("aaa", own)]
+    foreign, ours = PluginManager(points).records
+    assert ours.error is None
+    assert foreign.error == f"the name 'a' belongs to {own}; rename its entry point"
+
+
+def test_a_disabled_plugin_is_not_imported() -> None:
+    def load() -> object:
+        raise AssertionError("imported")
+
+    [record] = PluginManager([EntryPoint("a", "d", "1", load)], disabled=["a"]).records
+    assert record.disabled
+
+
+@pytest.mark.parametrize(
+    ("text", "may"),
+    [("def hotshoe_platforms(): ...", True), ("import nothing_of_this_name", False)],
+)
+def test_the_text_of_what_cannot_be_imported_says_what_it_may_bring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, may: bool
+) -> None:
+    (tmp_path / "vendor_pack").mkdir()
+    (tmp_path / "vendor_pack/__init__.py").write_text("raise ImportError")
+    (tmp_path / "vendor_pack/plugin.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in ("vendor_pack.plugin", "vendor_pack"):
+        load = functools.partial(importlib.import_module, module)
+        point = EntryPoint("vendor", "vendor", "1", load, module)
+        found = PluginManager([point]).broken("hotshoe_platforms")
+        assert bool(found) is (may and module != "vendor_pack")
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,34 @@ def test_a_plugin_that_cannot_be_imported_is_not_taken_for_absent() -> None:
             choose_platform(found, name)
 
 
+@pytest.mark.parametrize("name", ["auto", "a"])
+def test_a_platform_beside_a_plugin_that_cannot_be_imported(machine, name: str) -> None:
+    def load() -> object:
+        raise ImportError("no such library")
+
+    found = machine(a=Available(5))
+    [own] = found._points.values()
+    found = PluginManager([own, EntryPoint("vendor", "vendor-pack", "1", load)])
+    if name == "auto":  # it might have been the accelerator
+        with pytest.raises(
+            PlatformError, match="plugin vendor is broken: ImportError: no such library"
+        ):
+            choose_platform(found, name)
+    else:
+        assert choose_platform(found, name).name == "a"
+    row = list_platforms(found)[-1]
+    assert (row.name, row.distribution) == ("vendor", "vendor-pack")
+    assert row.detection == Broken("its plugin: ImportError: no such library")
+
+
+def test_a_broken_platform_gives_way_to_a_better_one_alone(machine, caplog) -> None:
+    found = machine(a=Available(5), b=Broken("driver too old", 4))
+    assert choose_platform(found, "auto").name == "a"
+    assert "platform b is broken, and a better one is here: driver too old" in caplog.text
+    with pytest.raises(PlatformError, match="b: driver too old"):
+        choose_platform(machine(a=Available(5), b=Broken("driver too old", 5)), "auto")
+
+
 def test_an_unknown_name(machine) -> None:
     with pytest.raises(PluginError, match=r"unknown platform 'alpa'; did you mean alpha\?"):
         choose_platform(machine(alpha=Available(1)), "alpa")
@@ -142,7 +170,7 @@ def test_automatic_choice_does_not_pass_over_a_broken_plugin_of_platforms(machin
     points = [EntryPoint("failing", "dist-failing", "1", Failing)]
     [plugin] = [plugin for _, plugin in found._pm.list_name_plugin()]
     found = PluginManager([EntryPoint("plugin", "dist", "1", lambda: plugin), *points])
-    with pytest.raises(PlatformError, match=r"plugin failing: .*libvendor.so.6 is missing"):
+    with pytest.raises(PlatformError, match=r"plugin failing is broken: .*libvendor.so.6 is missing"):
         choose_platform(found, "auto")
     assert choose_platform(found, "a").name == "a"
 
