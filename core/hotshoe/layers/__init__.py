@@ -18,7 +18,7 @@ from hotshoe.layers.linear import Linear, Matrix
 from hotshoe.layers.logits import Logits
 from hotshoe.layers.mlp import GatedMLP
 from hotshoe.layers.moe import Mixture, MoE, MoeNames, Stacked
-from hotshoe.layers.norm import AddRMSNorm, RMSNorm
+from hotshoe.layers.norm import AddRMSNorm, DividedRMSNorm, RMSNorm
 from hotshoe.layers.rotary import Rotary, Rotation
 from hotshoe.layers.split import Section, Split
 from hotshoe.layers.weights import Holder, Place, WeightTable
@@ -28,6 +28,7 @@ __all__ = [
     "Attention",
     "BuildContext",
     "CacheLayer",
+    "DividedRMSNorm",
     "Embedding",
     "ForwardBatch",
     "GatedActivation",

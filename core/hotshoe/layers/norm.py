@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 from hotshoe.layers.context import BuildContext
+from hotshoe.layers.split import Split
+from hotshoe.layers.weights import Place
 from hotshoe.slots import AddNormOp, AddNormSpec, NormOp, NormSpec, Quantised, QuantSpec, renewed
 
 
@@ -69,3 +71,44 @@ class AddRMSNorm(_NormWeight):
     def __call__(self, x: Tensor, residual: Tensor) -> tuple[Tensor | Quantised, Tensor]:
         """Return (normed, new residual), both [num_tokens, size]."""
         return self._op(x, residual, self.weight)
+
+
+class DividedRMSNorm:
+    """RMS norm of rows of which each rank of tensor parallelism holds a part.
+
+    Args:
+        ctx: The build context.
+        name: Checkpoint prefix.
+        whole: Channels of all ranks together.
+        split: This rank's part. What several ranks hold, all hold equally often.
+        eps: Added to the mean of squares.
+    """
+
+    def __init__(self, ctx: BuildContext, name: str, whole: int, split: Split, eps: float) -> None:
+        self.size, self._ranges, self._eps = split.size, split.ranges, eps
+        self._place, self._communicator = (ctx.device, ctx.torch_dtype), ctx.communicator
+        self.weight = torch.empty(0)
+        spec = NormSpec(self.size, eps, ctx.dtype)
+        self._op: NormOp = ctx.selector.choose("rms_norm", spec)
+        holder = ctx.holder("rms_norm", spec, ctx.dtype, self)
+        place = Place(holder, "weight", (0, self.size), ())
+        ctx.weights.expect(f"{name}.weight", (whole,), self._take, place=place)
+
+    def _take(self, tensor: Tensor) -> None:
+        own = torch.cat([tensor[begin:end] for begin, end in self._ranges])
+        self.weight = renewed(self.weight, own.to(*self._place))
+
+    def state(self) -> dict[str, Tensor]:
+        """Return this rank's part of the weight."""
+        return {"weight": self.weight} if self.weight.numel() else {}
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Normalize [num_tokens, size] (row stride free) into a new tensor."""
+        if self._communicator is None:
+            normed = self._op(x.contiguous(), self.weight)
+            assert isinstance(normed, Tensor)
+            return normed
+        wide = x.float()
+        squares = wide.square().sum(-1, keepdim=True)
+        squares = self._communicator.all_reduce(squares) / (self.size * self._communicator.size)
+        return (wide * (squares + self._eps).rsqrt() * self.weight.float()).to(x.dtype)

@@ -19,6 +19,7 @@ from hotshoe.layers import (
     GatedMLP,
     Logits,
     Matrix,
+    MoE,
     RMSNorm,
     Rotary,
     Rotation,
@@ -126,7 +127,7 @@ class _Layer:
         following = names.final_norm if last else names.layer.format(i + 1) + names.input_norm
         self._mixer = MIXERS[spec.layers[i].mixer](spec, ctx, i, rotaries)
         self._post_attention_norm = norm(names.post_attention_norm)
-        self._mlp = _mlp(spec, ctx, prefix)
+        self._mlp = _mlp(spec, ctx, i)
         self._mlp_norm = add_norm(prefix + names.mlp_norm, self._mlp.input_quant)
         self._post_mlp_norm = norm(names.post_mlp_norm)
         #: What the norm before this layer may quantise to; layers are alike in this.
@@ -152,9 +153,13 @@ class _Layer:
         return self._next_norm(out, residual)
 
 
-def _mlp(spec: DecoderSpec, ctx: BuildContext, prefix: str) -> GatedMLP:
-    """Build one layer's MLP, divided among the ranks: gate_up by outputs, down by inputs."""
+def _mlp(spec: DecoderSpec, ctx: BuildContext, i: int) -> GatedMLP | MoE:
+    """Build a layer's MLP, divided among the ranks: gate_up by outputs, down by inputs; or experts
+    in its place."""
     names, size, width = spec.names, spec.hidden_size, spec.intermediate_size
+    prefix, mixture = names.layer.format(i), spec.layers[i].mixture
+    if mixture is not None:
+        return MoE(ctx, prefix, mixture, quantize="experts" not in spec.unquantized)
     what, channels = "channels between MLP matrices", Section(width)
     return GatedMLP(
         ctx,

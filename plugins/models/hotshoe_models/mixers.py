@@ -15,6 +15,7 @@ from torch import Tensor
 from hotshoe.layers import (
     Attention,
     BuildContext,
+    DividedRMSNorm,
     ForwardBatch,
     Linear,
     Matrix,
@@ -65,6 +66,7 @@ class AttentionMixer:
                 outputs=ctx.split("attention heads", heads, kv_heads, kv_heads),
             ),
         )
+        self._norms = _WideNorms(spec, ctx, prefix) if names.wide_qk_norm else None
         self._attention = _attention(spec, ctx, i, rotaries)
         self._o = Linear(
             ctx,
@@ -83,7 +85,10 @@ class AttentionMixer:
         self, hidden: Tensor | Quantised, batch: ForwardBatch, keep: Tensor | None
     ) -> Tensor:
         """See `Mixer`."""
-        out = self._attention(self._qkv(hidden), batch)
+        qkv = self._qkv(hidden)
+        if self._norms is not None:
+            self._norms(qkv)
+        out = self._attention(qkv, batch)
         return self._o(out if keep is None else out[keep])
 
 
@@ -99,10 +104,33 @@ def _attention(spec: DecoderSpec, ctx: BuildContext, i: int, rotaries: Rotaries)
         rotaries[layer.rotation] if layer.rotation is not None else None,
         qk_norm=(
             (prefix + names.qk_norm[0], prefix + names.qk_norm[1], spec.norm_eps, spec.norm_offset)
-            if names.qk_norm is not None
+            if names.qk_norm is not None and not names.wide_qk_norm
             else None
         ),
+        sinks=None if names.sinks is None else prefix + names.sinks,
     )
+
+
+class _WideNorms:
+    """Norms of q and k over all heads."""
+
+    def __init__(self, spec: DecoderSpec, ctx: BuildContext, prefix: str) -> None:
+        assert spec.names.qk_norm is not None
+        self._norms = []
+        for name, heads in zip(
+            spec.names.qk_norm, (spec.num_heads, spec.num_kv_heads), strict=True
+        ):
+            section = Section(heads, spec.head_dim, shared=heads == spec.num_kv_heads)
+            split = ctx.split("attention heads", section)
+            whole = heads * spec.head_dim
+            self._norms.append(DividedRMSNorm(ctx, prefix + name, whole, split, spec.norm_eps))
+
+    def __call__(self, qkv: Tensor) -> None:
+        """Overwrite q and k in qkv [num_tokens, all channels]."""
+        begin = 0
+        for norm in self._norms:
+            part = qkv[:, begin : (begin := begin + norm.size)]
+            part.copy_(norm(part))
 
 
 def parts_of(prefix: str, names: tuple[str, ...], sizes: list[int]) -> list[tuple[str, int]]:

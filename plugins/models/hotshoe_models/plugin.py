@@ -7,14 +7,26 @@ from hotshoe.plugins import hookimpl
 HOTSHOE_HOOK_API = 2
 
 ARCHITECTURES = {
+    "Dots1ForCausalLM": "hotshoe_models.glm_moe:build_dots",
+    "Ernie4_5ForCausalLM": "hotshoe_models.ernie:build",
+    "Ernie4_5_MoeForCausalLM": "hotshoe_models.ernie:build_moe",
     "Gemma2ForCausalLM": "hotshoe_models.gemma:build_gemma2",
     "Gemma3ForCausalLM": "hotshoe_models.gemma:build_gemma3",
+    "Glm4MoeForCausalLM": "hotshoe_models.glm_moe:build_glm",
+    "GptOssForCausalLM": "hotshoe_models.gpt_oss:build",
     "GraniteForCausalLM": "hotshoe_models.granite:build",
+    "GraniteMoeForCausalLM": "hotshoe_models.granite:build_moe",
+    "GraniteMoeSharedForCausalLM": "hotshoe_models.granite:build_moe",
     "LlamaForCausalLM": "hotshoe_models.llama:build",
+    "MiniMaxM2ForCausalLM": "hotshoe_models.minimax:build",
     "MistralForCausalLM": "hotshoe_models.mistral:build",
+    "MixtralForCausalLM": "hotshoe_models.mixtral:build",
+    "OlmoeForCausalLM": "hotshoe_models.olmoe:build",
     "Phi3ForCausalLM": "hotshoe_models.phi3:build",
     "Qwen2ForCausalLM": "hotshoe_models.qwen:build_qwen2",
+    "Qwen2MoeForCausalLM": "hotshoe_models.qwen_moe:build_qwen2",
     "Qwen3ForCausalLM": "hotshoe_models.qwen:build_qwen3",
+    "Qwen3MoeForCausalLM": "hotshoe_models.qwen_moe:build_qwen3",
     "SmolLM3ForCausalLM": "hotshoe_models.smollm3:build",
     # Without an output matrix, as models that make embeddings are published.
     "LlamaModel": "hotshoe_models.llama:build",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hotshoe.layers import Rotation
+from hotshoe.layers import Mixture, Rotation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +20,8 @@ class WeightNames:
         qkv: One name per matrix, or one for the three stacked.
         gate_up: Likewise.
         qk_norm: Norms of each head's q and k before rotation; None for none.
+        wide_qk_norm: They are norms of all heads' q and k together.
+        sinks: Logits, one a head, that join the softmax's denominator; None for none.
         mlp_norm: The norm after attention's residual addition.
         post_attention_norm, post_mlp_norm: Norms of a block's output before it joins the residual
             (Gemma 2 and 3); None for none.
@@ -32,6 +34,8 @@ class WeightNames:
     layer: str = "model.layers.{}."
     qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     qk_norm: tuple[str, str] | None = None
+    wide_qk_norm: bool = False
+    sinks: str | None = None
     o: str = "self_attn.o_proj"
     gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
     down: str = "mlp.down_proj"
@@ -50,16 +54,18 @@ class LayerSpec:
         rotation: None leaves q and k as they are.
         window: A query sees this many tokens, itself included; None sees all.
         mixer: What looks at other tokens, a name in `hotshoe_models.mixers.MIXERS`.
+        mixture: Experts in the place of the MLP; None for none.
     """
 
     rotation: Rotation | None
     window: int | None = None
     mixer: str = "attention"
+    mixture: Mixture | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderSpec:
-    """A decoder of attention and gated MLP blocks.
+    """A decoder of attention, and of gated MLPs or mixtures of experts.
 
     Attributes:
         activation: "silu", "gelu" or "gelu_tanh".
@@ -72,7 +78,7 @@ class DecoderSpec:
         tied: The embedding is the output matrix too.
         generates: There is an output matrix; without one, the model makes embeddings alone.
         unquantized: Linear layers that stay in the model's type, of "qkv", "o", "gate_up",
-            "down", "lm_head".
+            "down", "experts", "lm_head".
     """
 
     vocab_size: int

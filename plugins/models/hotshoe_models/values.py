@@ -7,6 +7,7 @@ defaults of the class it was written by. null is a value of its own: it is not r
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -179,3 +180,21 @@ def decoder_spec(
     if "activation" not in differences:
         common["activation"] = activation(config, "hidden_act")
     return DecoderSpec(**{**common, **differences})
+
+
+def unused_layers(config: ModelConfig, spec: DecoderSpec, key: str) -> DecoderSpec:
+    """Declare layers unused that a checkpoint has behind the decoder's, `key` of them."""
+    first = len(spec.layers)
+    behind = range(first, first + count(config, key))
+    unused = tuple(rf"^{re.escape(spec.names.layer.format(i))}" for i in behind)
+    return replace(spec, names=replace(spec.names, unused=(*spec.names.unused, *unused)))
+
+
+def interleaved(layers: tuple[LayerSpec, ...]) -> tuple[LayerSpec, ...]:
+    """Rotate pairs of neighboring channels instead of those half a head apart."""
+    return tuple(
+        layer
+        if layer.rotation is None
+        else replace(layer, rotation=replace(layer.rotation, interleaved=True))
+        for layer in layers
+    )

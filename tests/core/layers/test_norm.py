@@ -1,15 +1,20 @@
 """Norm layers hand their weight and options to the slot."""
 
+from dataclasses import replace
+
 import torch
 
 from hotshoe.layers import (
     AddRMSNorm,
+    DividedRMSNorm,
     GatedActivation,
     Linear,
     Matrix,
     OnlineFormat,
     RMSNorm,
+    Split,
     Storage,
+    WeightTable,
 )
 from hotshoe.slots import (
     SLOTS,
@@ -118,3 +123,35 @@ def test_no_result_is_quantised_by_a_reference(ctx):
 
 def test_unquantised_layers_take_plain_inputs(ctx):
     assert Linear(ctx, Matrix(ctx, [("l", 8)], 8)).input_quant is None
+
+
+class Ranks:
+    """Two ranks, one after the other: the second is told what the first has handed over."""
+
+    size = 2
+
+    def __init__(self, others: list[torch.Tensor]) -> None:
+        self._others = others
+
+    def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self._others.pop()
+
+
+def test_rows_that_ranks_share_are_normed_as_one(ctx) -> None:
+    x, weight = torch.randn(5, 8), torch.randn(8)
+    squares = [x[:, part].square().sum(-1, keepdim=True) for part in (slice(4, 8), slice(0, 4))]
+    whole = DividedRMSNorm(ctx, "norm", 8, Split(((0, 8),)), 1e-6)
+    ctx.weights.feed("norm.weight", weight)
+    expected = torch.nn.functional.rms_norm(x.double(), (8,), weight.double(), 1e-6)
+    torch.testing.assert_close(whole(x).double(), expected, rtol=1e-5, atol=1e-6)
+    wide = torch.full((5, 20), torch.nan)
+    wide[:, 3:11] = x
+    torch.testing.assert_close(whole(wide[:, 3:11]), whole(x))
+    for rank, part in enumerate((slice(0, 4), slice(4, 8))):
+        ranked = replace(ctx, communicator=Ranks([squares[rank]]), weights=WeightTable())
+        norm = DividedRMSNorm(ranked, "norm", 8, Split(((part.start, part.stop),)), 1e-6)
+        ranked.weights.feed("norm.weight", weight)
+        torch.testing.assert_close(
+            norm(x[:, part]).double(), expected[:, part], rtol=1e-5, atol=1e-6
+        )
+        assert norm.state()["weight"].equal(weight[part])

@@ -28,6 +28,8 @@ from hotshoe.types import CacheGroup, CacheLayout
 from hotshoe_models.plugin import ARCHITECTURES
 
 VOCAB = 256
+#: Relative error of what a router sees, far above that of float32.
+NEAR = 1e-5
 LENGTH = 64
 CPU = DeviceFacts("plain", "cpu", "a test's device", "any", 1 << 30, 1)
 LLAMA3_ROPE = {
@@ -84,6 +86,13 @@ class Variant:
     raw: bool = False
     end_to_end: bool = False
 
+    @property
+    def chooses(self) -> bool:
+        """Whether a token has fewer experts than there are."""
+        counts = [self.values[key] for key in COUNTS if key in self.values]
+        chosen = [self.values[key] for key in CHOSEN if key in self.values]
+        return bool(counts) and counts != chosen
+
 
 def longrope(pairs: int, original: int = 32) -> dict[str, Any]:
     """Make factors that differ from pair to pair."""
@@ -105,6 +114,16 @@ UNTIED = {"tie_word_embeddings": False}
 GEMMA3_ROPE = {
     "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
     "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 10_000.0},
+}
+COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+CHOSEN = ("num_experts_per_tok", "moe_k")
+EXPERTS = {"moe_intermediate_size": 40, "num_experts_per_tok": 2}
+GROUPS = {
+    "n_routed_experts": 8,
+    "n_group": 4,
+    "topk_group": 2,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 2.5,
 }
 VARIANTS = [
     Variant("llama", "Llama", {"num_key_value_heads": 4}, end_to_end=True),
@@ -272,6 +291,180 @@ VARIANTS = [
         raw=True,
     ),
     Variant("phi3-older", "Phi3", {"rope_scaling": {**longrope(8, 16), "type": "su"}}, raw=True),
+    Variant(
+        "mixtral",
+        "Mixtral",
+        {"num_local_experts": 4, "sliding_window": 7},
+        end_to_end=True,
+    ),
+    Variant(
+        "mixtral-all-experts",
+        "Mixtral",
+        {"num_local_experts": 3, "num_experts_per_tok": 3},
+        end_to_end=True,
+    ),
+    Variant("mixtral-one-expert", "Mixtral", {"num_local_experts": 1, "num_experts_per_tok": 1}),
+    Variant(
+        "qwen2-moe",
+        "Qwen2Moe",
+        {**EXPERTS, "num_experts": 6, "shared_expert_intermediate_size": 56},
+        end_to_end=True,
+    ),
+    Variant(
+        "qwen2-moe-sparse-windows",
+        "Qwen2Moe",
+        {
+            **EXPERTS,
+            "num_experts": 5,
+            "shared_expert_intermediate_size": 24,
+            "decoder_sparse_step": 2,
+            "use_sliding_window": True,
+            "sliding_window": 6,
+            "max_window_layers": 2,
+            "norm_topk_prob": True,
+            "qkv_bias": False,
+        },
+        raw=True,
+    ),
+    Variant(
+        "qwen3-moe",
+        "Qwen3Moe",
+        {**EXPERTS, "num_experts": 8, "head_dim": 24, "norm_topk_prob": True},
+        end_to_end=True,
+    ),
+    Variant(
+        "qwen3-moe-mixed-windows",
+        "Qwen3Moe",
+        {
+            **EXPERTS,
+            "num_experts": 7,
+            "num_experts_per_tok": 3,
+            "mlp_only_layers": [1],
+            "use_sliding_window": True,
+            "sliding_window": 9,
+            "attention_bias": True,
+        },
+    ),
+    Variant(
+        "gpt-oss",
+        "GptOss",
+        {
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "head_dim": 16,
+            "sliding_window": 6,
+            "swiglu_limit": 1.5,
+            "rope_parameters": {**YARN_ROPE, "truncate": False},
+        },
+        end_to_end=True,
+    ),
+    Variant(
+        "gpt-oss-older",
+        "GptOss",
+        {
+            "num_local_experts": 3,
+            "num_experts_per_tok": 1,
+            "head_dim": 16,
+            "sliding_window": 9,
+            "rope_theta": 200.0,
+            "rope_scaling": {**without(YARN_ROPE, "rope_theta"), "truncate": False},
+        },
+        raw=True,
+    ),
+    Variant(
+        "glm4-moe",
+        "Glm4Moe",
+        {
+            **EXPERTS,
+            **GROUPS,
+            "head_dim": 16,
+            "attention_bias": True,
+            "use_qk_norm": True,
+            "n_shared_experts": 1,
+            "first_k_dense_replace": 1,
+        },
+        end_to_end=True,
+    ),
+    Variant(
+        "glm4-moe-plain",
+        "Glm4Moe",
+        {**EXPERTS, "n_routed_experts": 6, "head_dim": 16, "norm_topk_prob": False},
+        raw=True,
+    ),
+    Variant(
+        "dots1",
+        "Dots1",
+        {
+            **EXPERTS,
+            **GROUPS,
+            "n_shared_experts": 2,
+            "first_k_dense_replace": 2,
+            "sliding_window": 6,
+            "max_window_layers": 1,
+            "attention_bias": True,
+        },
+    ),
+    Variant(
+        "granite-moe",
+        "GraniteMoe",
+        {
+            "num_local_experts": 5,
+            "embedding_multiplier": 3.0,
+            "attention_multiplier": 0.2,
+            "residual_multiplier": 0.4,
+            "logits_scaling": 2.5,
+        },
+        end_to_end=True,
+    ),
+    Variant(
+        "granite-moe-shared",
+        "GraniteMoeShared",
+        {
+            "num_local_experts": 4,
+            "attention_multiplier": 0.3,
+            "shared_intermediate_size": 40,
+            **TIED,
+        },
+    ),
+    Variant("ernie4_5", "Ernie4_5", {"head_dim": 16}, end_to_end=True),
+    Variant(
+        "ernie4_5-moe",
+        "Ernie4_5_Moe",
+        {
+            "moe_intermediate_size": 40,
+            "moe_num_experts": 6,
+            "moe_k": 2,
+            "moe_num_shared_experts": 2,
+            "num_hidden_layers": 4,
+            "moe_layer_interval": 2,
+            **UNTIED,
+        },
+        end_to_end=True,
+    ),
+    Variant(
+        "ernie4_5-moe-between",
+        "Ernie4_5_Moe",
+        {
+            "moe_intermediate_size": 40,
+            "moe_num_experts": 4,
+            "moe_k": 3,
+            "moe_num_shared_experts": 0,
+            "moe_layer_start_index": 0,
+            "moe_layer_end_index": 1,
+        },
+    ),
+    Variant("olmoe", "Olmoe", {"num_experts": 6, "num_experts_per_tok": 3}, end_to_end=True),
+    Variant(
+        "olmoe-normed",
+        "Olmoe",
+        {"num_experts": 4, "num_experts_per_tok": 2, "norm_topk_prob": True},
+    ),
+    Variant(
+        "minimax-m2",
+        "MiniMaxM2",
+        {"num_local_experts": 8, "num_experts_per_tok": 3, "head_dim": 24, "rotary_dim": 12},
+        end_to_end=True,
+    ),
 ]
 #: Phi-3 keeps the trained length outside the rope parameters, where it overrules them.
 OUTSIDE = {"Phi3": {"original_max_position_embeddings": 32}}
@@ -301,6 +494,28 @@ class Checkpoint:
             )
         return out[0, len(tokens) :].tolist()
 
+    def unstable(self, tokens: Sequence[int]) -> int:
+        """Return the first position at which rounding may change a choice of experts, or the end.
+
+        Nothing that comes at or behind it need agree with what is computed in another order.
+        """
+        found: list[Tensor] = []
+
+        def judge(router: torch.nn.Module, inputs: tuple[Tensor, ...], output: Any) -> None:
+            ids = next(t for t in output if not t.is_floating_point())
+            moved = inputs[0] * (1 + NEAR * torch.randn_like(inputs[0]))
+            others = type(router).forward(router, moved, *inputs[1:])
+            others = next(t for t in others if not t.is_floating_point())
+            found.append((ids.sort(-1).values != others.sort(-1).values).any(-1).view(-1))
+
+        routers = [m for m in self.model.modules() if type(m).__name__.lower().endswith("router")]
+        hooks = [router.register_forward_hook(judge) for router in routers]
+        self.logits(tokens)
+        for hook in hooks:
+            hook.remove()
+        near = torch.stack(found).any(0).nonzero() if found else []
+        return int(near[0]) if len(near) else len(tokens)
+
 
 def save_tiny(variant: Variant, path: Path, seed: int) -> Checkpoint:
     """Make a random model whose attention and logits are far from uniform, and save it."""
@@ -317,7 +532,10 @@ def save_tiny(variant: Variant, path: Path, seed: int) -> Checkpoint:
                 centre = 0.0 if "bias" in name or "Gemma" in variant.family else 1.0
                 weight.normal_(centre, 0.3)
             else:
-                weight.normal_(0.0, 1.5 * weight.shape[1] ** -0.5)
+                weight.normal_(0.0, 1.5 * weight.shape[-1] ** -0.5)
+        for name, buffer in model.named_buffers():
+            if "correction" in name:
+                buffer.normal_(0.0, 0.2)
     model.save_pretrained(path)
     if variant.raw:
         values["architectures"] = [f"{variant.family}ForCausalLM"]
@@ -413,10 +631,12 @@ def _ints(values: Sequence[int]) -> Tensor:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run tests that take `variant` for all of them, `end_to_end_variant` for the chosen ones."""
+    """Run tests that take `variant` for all of them, `end_to_end_variant` for the chosen ones, and
+    `rounded_variant` for those of them in which rounding chooses no other experts."""
     for name, wanted in (
         ("variant", VARIANTS),
         ("end_to_end_variant", [v for v in VARIANTS if v.end_to_end]),
+        ("rounded_variant", [v for v in VARIANTS if v.end_to_end and not v.chooses]),
     ):
         if name in metafunc.fixturenames:
             metafunc.parametrize(name, wanted, ids=lambda v: v.name)

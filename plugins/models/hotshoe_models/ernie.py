@@ -1,0 +1,103 @@
+"""Ernie 4.5, dense and with experts: pairs of neighboring channels are rotated.
+
+Defaults are those of transformers' Ernie4_5Config and Ernie4_5_MoeConfig.
+"""
+
+from hotshoe.layers import BuildContext, Mixture, MoeNames
+from hotshoe.models import ModelConfig
+from hotshoe.slots import RouterSpec
+from hotshoe_models.decoder import DenseDecoder
+from hotshoe_models.mixtures import mixture, with_expert_defaults, with_experts
+from hotshoe_models.spec import DecoderSpec, LayerSpec, WeightNames
+from hotshoe_models.values import (
+    count,
+    decoder_spec,
+    flag,
+    interleaved,
+    layer_specs,
+    refuse,
+    with_defaults,
+)
+
+SHAPE = {
+    "vocab_size": 103424,
+    "hidden_act": "silu",
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": True,
+    "rope_parameters": None,
+    "use_bias": False,
+}
+DEFAULTS = {
+    **SHAPE,
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 18,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+}
+MOE_DEFAULTS = {
+    **SHAPE,
+    "hidden_size": 2560,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 20,
+    "num_key_value_heads": 4,
+    "head_dim": None,
+    "moe_intermediate_size": 1536,
+    "moe_k": 6,
+    "moe_num_experts": 64,
+    "moe_num_shared_experts": 2,
+    "moe_layer_start_index": 1,
+    "moe_layer_end_index": -1,
+    "moe_layer_interval": 1,
+}
+DEFAULT_THETA = 500_000.0
+#: The layers that predict further tokens are not used.
+NAMES = WeightNames(unused=(*WeightNames().unused, r"^model\.mtp_", r"^mtp"))
+EXPERTS = MoeNames(correction="mlp.moe_statics.e_score_correction_bias")
+
+
+def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
+    """Build Ernie4_5ForCausalLM."""
+    config = with_defaults(config, DEFAULTS)
+    return DenseDecoder(_spec(config, _layers(config, ctx)), ctx)
+
+
+def build_moe(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
+    """Build Ernie4_5_MoeForCausalLM."""
+    config = with_expert_defaults(config, MOE_DEFAULTS)
+    shared = count(config, "moe_num_shared_experts") * config.size("moe_intermediate_size")
+    experts = mixture(
+        config,
+        RouterSpec(renormalize=True, correction=True),
+        experts="moe_num_experts",
+        top_k="moe_k",
+        shared_size=shared,
+        correction_shape=(1, config.size("moe_num_experts")),
+        names=EXPERTS,
+    )
+    return DenseDecoder(_spec(config, _sparse(config, _layers(config, ctx), experts)), ctx)
+
+
+def _sparse(
+    config: ModelConfig, layers: tuple[LayerSpec, ...], experts: Mixture
+) -> tuple[LayerSpec, ...]:
+    """Give experts to every so-manieth layer between two."""
+    first, every = count(config, "moe_layer_start_index"), config.size("moe_layer_interval")
+    last = config.require("moe_layer_end_index")
+    if type(last) is not int or last < -1:
+        raise refuse(config, "moe_layer_end_index", "needs a layer's index, or -1 for the last")
+    end = len(layers) if last == -1 else last + 1
+    return with_experts(layers, experts, lambda i: (i + 1) % every == 0 and first <= i < end)
+
+
+def _layers(config: ModelConfig, ctx: BuildContext) -> tuple[LayerSpec, ...]:
+    return interleaved(layer_specs(config, ctx, default_theta=DEFAULT_THETA))
+
+
+def _spec(config: ModelConfig, layers: tuple[LayerSpec, ...]) -> DecoderSpec:
+    if flag(config, "use_bias"):
+        raise refuse(config, "use_bias", "is served without biases")
+    return decoder_spec(config, layers, names=NAMES)

@@ -1,0 +1,107 @@
+"""GLM-4.5 to 4.7 (MoE) and dots.llm1: routers in DeepSeek's manner over attention in Qwen's.
+
+Layers for the prediction of several tokens are not used. Defaults are those of transformers'
+Glm4MoeConfig and Dots1Config.
+"""
+
+from typing import Any
+
+from hotshoe.layers import BuildContext
+from hotshoe.models import ModelConfig
+from hotshoe_models.decoder import DenseDecoder
+from hotshoe_models.mixtures import grouped_router, mixture, with_expert_defaults, with_experts
+from hotshoe_models.qwen import QWEN3_NAMES
+from hotshoe_models.spec import LayerSpec
+from hotshoe_models.values import (
+    FULL,
+    SLIDING,
+    count,
+    decoder_spec,
+    flag,
+    layer_specs,
+    layer_types,
+    optional_size,
+    unused_layers,
+)
+
+SHAPE = {
+    "intermediate_size": 10944,
+    "moe_intermediate_size": 1408,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "rope_parameters": None,
+    "head_dim": None,
+    "attention_bias": False,
+    "routed_scaling_factor": 1.0,
+    "n_routed_experts": None,
+    "n_group": 1,
+    "topk_group": 1,
+    "num_nextn_predict_layers": 0,
+}
+GLM_DEFAULTS = {
+    **SHAPE,
+    "vocab_size": 151552,
+    "hidden_size": 4096,
+    "num_hidden_layers": 46,
+    "num_attention_heads": 96,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "partial_rotary_factor": 0.5,
+    "num_experts_per_tok": 8,
+    "n_shared_experts": 1,
+    "n_routed_experts": 128,
+    "first_k_dense_replace": 1,
+    "norm_topk_prob": True,
+    "use_qk_norm": False,
+}
+DOTS_DEFAULTS = {
+    **SHAPE,
+    "vocab_size": 152064,
+    "hidden_size": 4608,
+    "num_hidden_layers": 62,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-6,
+    "num_experts_per_tok": None,
+    "n_shared_experts": None,
+    "first_k_dense_replace": 0,
+    "norm_topk_prob": False,
+    "sliding_window": 4096,
+    "max_window_layers": 62,
+    "layer_types": None,
+}
+
+
+def build_glm(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
+    """Build Glm4MoeForCausalLM."""
+    config = with_expert_defaults(config, GLM_DEFAULTS)
+    layers = layer_specs(config, ctx, partial_rotary=True)
+    names = {"names": QWEN3_NAMES} if flag(config, "use_qk_norm") else {}
+    return _decoder(config, ctx, layers, **names)
+
+
+def build_dots(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
+    """Build Dots1ForCausalLM."""
+    config = with_expert_defaults(config, DOTS_DEFAULTS)
+    window, first = optional_size(config, "sliding_window"), count(config, "max_window_layers")
+    types = layer_types(config, lambda i: SLIDING if window is not None and i >= first else FULL)
+    bias = flag(config, "attention_bias")
+    layers = layer_specs(config, ctx, types, window)
+    return _decoder(config, ctx, layers, o_bias=bias, names=QWEN3_NAMES)
+
+
+def _decoder(
+    config: ModelConfig, ctx: BuildContext, layers: tuple[LayerSpec, ...], **differences: Any
+) -> DenseDecoder:
+    shared = 0 if config.get("n_shared_experts") is None else count(config, "n_shared_experts")
+    shared *= config.size("moe_intermediate_size")
+    router = grouped_router(config)
+    experts = mixture(config, router, experts="n_routed_experts", shared_size=shared)
+    dense = count(config, "first_k_dense_replace")
+    bias = flag(config, "attention_bias")
+    spec = decoder_spec(
+        config, with_experts(layers, experts, lambda i: i >= dense), qkv_bias=bias, **differences
+    )
+    return DenseDecoder(unused_layers(config, spec, "num_nextn_predict_layers"), ctx)

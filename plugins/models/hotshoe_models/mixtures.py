@@ -1,0 +1,118 @@
+"""Reads config.json's keys of experts into a `Mixture`; every complaint names its key.
+
+Families say under which keys they keep numbers of experts, and how their routers choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hotshoe.layers import Mixture
+from hotshoe.models import ModelConfig
+from hotshoe.slots import RouterSpec
+from hotshoe_models.spec import LayerSpec
+from hotshoe_models.values import activation, flag, number, refuse, with_defaults
+
+#: What files call the number of experts. Some spell their family's key in another one's manner.
+COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+
+
+def with_expert_defaults(config: ModelConfig, defaults: Mapping[str, Any]) -> ModelConfig:
+    """Fill in absent keys; the number of experts comes under the key that the defaults have."""
+    values = dict(config.values)
+    key = next(name for name in COUNTS if name in defaults)
+    other = next((name for name in COUNTS if name in values), key)
+    if other != key:
+        values[key] = values.pop(other)
+    return with_defaults(replace(config, values=values), defaults)
+
+
+def mixture(
+    config: ModelConfig,
+    router: RouterSpec,
+    *,
+    experts: str = "num_experts",
+    top_k: str = "num_experts_per_tok",
+    size: str = "moe_intermediate_size",
+    **differences: Any,
+) -> Mixture:
+    """Describe experts.
+
+    Args:
+        config: With the family's defaults.
+        router: How tokens choose.
+        experts, top_k, size: Keys of how many there are, how many a token chooses, and of the
+            channels between an expert's matrices.
+        differences: Further fields of `Mixture`.
+
+    Raises:
+        CheckpointError: A value is missing or malformed, or the router cannot choose so.
+    """
+    count, chosen = config.size(experts), config.size(top_k)
+    if count % router.groups:
+        raise refuse(config, experts, f"divides its experts into {router.groups} equal groups")
+    eligible = count // router.groups * router.groups_kept
+    if chosen > eligible:
+        raise refuse(config, top_k, f"has {eligible} experts to choose from")
+    if "activation" not in differences:
+        differences["activation"] = activation(config, "hidden_act")
+    return Mixture(
+        hidden_size=config.size("hidden_size"),
+        intermediate_size=config.size(size),
+        num_experts=count,
+        top_k=chosen,
+        router=router,
+        **differences,
+    )
+
+
+def grouped_router(config: ModelConfig) -> RouterSpec:
+    """Describe a router as DeepSeek-V3 has it: sigmoid, a correction, the best groups first."""
+    scored(config, "sigmoid")
+    groups, kept = config.size("n_group"), config.size("topk_group")
+    if kept > groups:
+        raise refuse(config, "topk_group", f"has {groups} groups of experts")
+    if groups > 1 and config.size("n_routed_experts") < 2 * groups:
+        raise refuse(config, "n_group", "counts the two best experts of each group")
+    return RouterSpec(
+        "sigmoid",
+        renormalize=flag(config, "norm_topk_prob"),
+        scale=number(config, "routed_scaling_factor"),
+        correction=True,
+        groups=groups,
+        groups_kept=kept,
+        group_score="top2",
+    )
+
+
+def scored(config: ModelConfig, scoring: str) -> None:
+    """Refuse a file that scores experts otherwise than its family.
+
+    Raises:
+        CheckpointError: `scoring_func` is another one.
+    """
+    if config.get("scoring_func", scoring) != scoring:
+        raise refuse(config, "scoring_func", f"scores experts by {scoring} here")
+
+
+def with_experts(
+    layers: Sequence[LayerSpec], experts: Mixture, chosen: Callable[[int], bool]
+) -> tuple[LayerSpec, ...]:
+    """Give experts to the layers whose index is chosen."""
+    return tuple(
+        replace(layer, mixture=experts) if chosen(i) else layer for i, layer in enumerate(layers)
+    )
+
+
+def sparse_layers(config: ModelConfig) -> Callable[[int], bool]:
+    """Tell which layers have experts where `decoder_sparse_step` and `mlp_only_layers` say it.
+
+    Raises:
+        CheckpointError: `mlp_only_layers` is no list of indices.
+    """
+    every, dense = config.size("decoder_sparse_step"), config.get("mlp_only_layers") or []
+    if not isinstance(dense, list) or not all(type(i) is int for i in dense):
+        raise refuse(config, "mlp_only_layers", "needs a list of layer indices")
+    return lambda i: (i + 1) % every == 0 and i not in dense
