@@ -16,6 +16,7 @@ OFFERS = {
     "model sources": "hotshoe_model_sources",
     "architectures": "hotshoe_models",
     "quantizations": "hotshoe_quantizations",
+    "weight formats": "hotshoe_weight_formats",
     "slots": "hotshoe_slots",
     "commands": "hotshoe_commands",
     "proposers": "hotshoe_proposers",

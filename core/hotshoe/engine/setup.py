@@ -16,6 +16,7 @@ from hotshoe.lazy import resolve_lazy
 from hotshoe.models import ModelConfig
 from hotshoe.models.generation import sampling_defaults
 from hotshoe.models.pooling import read_pooling
+from hotshoe.models.quantization import stored_quantization
 from hotshoe.models.source import FoundModel
 from hotshoe.platform import Change, Platform
 from hotshoe.plugins import HOOK_API, PluginManager
@@ -26,7 +27,7 @@ from hotshoe.types import Pooling
 from hotshoe.types.pooling import PoolingKind
 
 if TYPE_CHECKING:
-    from hotshoe.layers import BuildContext
+    from hotshoe.layers import BuildContext, WeightFormat
     from hotshoe.models.base import Model, ModelBuilder
 
 PLATFORMS = "hotshoe_platforms"
@@ -90,15 +91,9 @@ class EngineSetup:
 
     def torch_worker(self, rendezvous: Rendezvous | None = None) -> Any:
         """Make core's own worker, one of several where there is a rendezvous."""
-        from hotshoe.layers.formats import PLAIN, checked_format
         from hotshoe.runner.worker import TorchWorker
 
-        builder, stored = self._builder(), PLAIN
-        if self.config.quantization is not None:
-            hook, name = "hotshoe_quantizations", self.config.quantization
-            method = self.plugins.pick("quantization", name, hook)
-            with blaming_plugin(self.plugins, hook, name):
-                stored = checked_format(resolve_lazy(method)(), name)
+        builder, stored = self._builder(), self._format()
         return TorchWorker(
             self.config,
             self.model_config,
@@ -108,6 +103,35 @@ class EngineSetup:
             stored,
             rendezvous,
         )
+
+    def _format(self) -> WeightFormat:
+        """Return how matrices are stored: as the checkpoint says, or the user wants them.
+
+        Raises:
+            ConfigError: Both say something, and not the same.
+        """
+        from hotshoe.layers.formats import PLAIN
+
+        config, asked = stored_quantization(self.model_config), self.config.quantization
+        if config is not None:
+            name = str(config["quant_method"])
+            if asked not in (None, name):
+                raise ConfigError(
+                    f"quantization {asked}: {self.config.model} is quantized already, as {name}; "
+                    "leave the option out, or use the unquantized checkpoint"
+                )
+            return self._made_format("hotshoe_weight_formats", "weight format", name, config)
+        if asked is not None:
+            return self._made_format("hotshoe_quantizations", "quantization", asked)
+        return PLAIN
+
+    def _made_format(self, hook: str, kind: str, name: str, *arguments: object) -> WeightFormat:
+        """Let the plugin make a format."""
+        from hotshoe.layers.formats import checked_format
+
+        method = self.plugins.pick(kind, name, hook)
+        with blaming_plugin(self.plugins, hook, name):
+            return checked_format(resolve_lazy(method)(*arguments), name)
 
     def _builder(self) -> ModelBuilder:
         """Return what builds the architecture, and names its plugin where that fails."""

@@ -6,6 +6,7 @@ from hotshoe.layers.cache import CacheLayer, ViewPlan, allocate_caches, assign_v
 from hotshoe.layers.context import BuildContext, ForwardBatch
 from hotshoe.layers.embedding import Embedding
 from hotshoe.layers.formats import (
+    FLOATS,
     OnlineFormat,
     Share,
     Storage,
@@ -24,6 +25,7 @@ from hotshoe.layers.split import Section, Split
 from hotshoe.layers.weights import Holder, Place, WeightTable
 
 __all__ = [
+    "FLOATS",
     "AddRMSNorm",
     "Attention",
     "BuildContext",

@@ -79,8 +79,20 @@ class WeightFormat(Protocol):
     """What hook `hotshoe_quantizations` names: how the matrices of a checkpoint are stored.
 
     One object serves a whole model. A layer is called as the checkpoint calls it, such as
-    `model.layers.3.mlp.down_proj`.
+    `model.layers.3.mlp.down_proj`. One that reads quantized checkpoints is named by hook
+    `hotshoe_weight_formats`.
+
+    Attributes:
+        online: The checkpoint has plain numbers. Then models keep their own exceptions, such as
+            the output matrix; otherwise the checkpoint says what is not quantized.
+        unused: Names of tensors, as regular expressions, that quantized checkpoints may have and
+            that nothing here needs.
+        renames: Regular expressions and what they stand for, as `WeightTable.rename` takes them.
     """
+
+    online: bool
+    unused: Sequence[str]
+    renames: Sequence[tuple[str, str]]
 
     def storage(self, layer: str, shape: Shape) -> Storage | None:
         """Return the form in which kernels get a layer's matrix; None for plain numbers."""
@@ -114,6 +126,10 @@ class OnlineFormat:
     Args:
         chosen: The form of every matrix; None for plain numbers.
     """
+
+    online = True
+    unused: Sequence[str] = ()
+    renames: Sequence[tuple[str, str]] = ()
 
     def __init__(self, chosen: Storage | None = None) -> None:
         self._storage = chosen

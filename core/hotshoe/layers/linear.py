@@ -17,7 +17,7 @@ from hotshoe.layers.context import BuildContext
 from hotshoe.layers.formats import PLAIN, Share, Storage, TensorSpec, WeightFormat, bias_spec
 from hotshoe.layers.split import Split
 from hotshoe.layers.weights import Holder, Place
-from hotshoe.slots import LinearOp, LinearSpec, Quantised
+from hotshoe.slots import LinearOp, LinearSpec, Quantised, QuantSpec
 
 Load = Callable[[Mapping[str, Sequence[Tensor]]], None]
 
@@ -30,7 +30,7 @@ class Matrix:
         parts: Checkpoint prefixes and their output sizes, in row order.
         in_features: Input size.
         bias: The parts have biases.
-        quantize: False keeps them out of quantisation, as model data demands.
+        quantize: False keeps them out of quantization, as model data demands.
         outputs: This rank's part of the stacked rows; None for all.
         inputs: This rank's part of x; the ranks' results are then added. None for all.
 
@@ -155,7 +155,7 @@ class Linear:
         self._op: LinearOp = ctx.selector.choose("linear", spec)
         holder = ctx.holder("linear", spec, form_of(spec), self._op)
         #: How the layer before may quantise what it hands over; None for not at all.
-        self.input_quant = spec.activation if takes_quantised(self._op) else None
+        self.input_quant = input_quant_of(spec, self._op)
         self._sum = matrix.sum_of(ctx)
         ctx.weight_bytes.append(self._op.nbytes)
         matrix.deliver(ctx, self._op.load, holder)
@@ -166,11 +166,23 @@ class Linear:
         return y if self._sum is None else self._sum(y, y)
 
 
-def takes_quantised(op: object) -> bool:
-    """Tell whether an operation takes what the one before it has quantised."""
-    return bool(getattr(op, "takes_quantised", False))
+def input_quant_of(spec: LinearSpec, op: object) -> QuantSpec | None:
+    """Return how the operation before may quantize what this one takes; None for not at all."""
+    return spec.row_quant if getattr(op, "takes_quantised", False) else None
 
 
 def form_of(spec: LinearSpec) -> str:
-    """Say how a matrix is kept: "bfloat16", "int8 by channel"."""
-    return f"{spec.weight.format} by {spec.weight.granularity}" if spec.weight else spec.dtype
+    """Say in which form kernels get a matrix: "bfloat16", "int8 by channel, x in int8 by token"."""
+    if spec.weight is None:
+        return spec.dtype
+    weight = _form(spec.weight)
+    return weight if spec.activation is None else f"{weight}, x in {_form(spec.activation)}"
+
+
+def _form(quant: QuantSpec) -> str:
+    size = {
+        "group": f" of {quant.group_size}",
+        "block": " of {}x{}".format(*(quant.block_shape or (0, 0))),
+    }.get(quant.granularity, "")
+    zeros = "" if quant.symmetric else " with zero points"
+    return f"{quant.format} by {quant.granularity}{size}{zeros}"

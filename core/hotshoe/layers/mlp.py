@@ -8,7 +8,7 @@ from torch import Tensor
 
 from hotshoe.layers.activation import GatedActivation
 from hotshoe.layers.context import BuildContext
-from hotshoe.layers.linear import Linear, Matrix, form_of, takes_quantised
+from hotshoe.layers.linear import Linear, Matrix, form_of, input_quant_of
 from hotshoe.slots import GatedMlpOp, GatedMlpSpec, Quantised
 
 
@@ -35,7 +35,7 @@ class GatedMLP:
             self.input_quant = first.input_quant
             self._run = lambda x: second(act(first(x)))
         else:
-            self.input_quant = gate_up.spec.activation if takes_quantised(op) else None
+            self.input_quant = input_quant_of(gate_up.spec, op)
             self._run, self._sum = op, down.sum_of(ctx)
             ctx.weight_bytes.append(op.nbytes)
             holder = ctx.holder("gated_mlp", spec, form_of(gate_up.spec), op)

@@ -136,10 +136,11 @@ class WeightTable:
         """Refuse a tensor that is not the expected one.
 
         Raises:
-            CheckpointError: The shape differs from the configuration's, or the type does not fit.
+            CheckpointError: The shape differs from the configuration's in more than axes of one
+                element, or the type does not fit.
         """
         expected = self.expected[name]
-        if shape != expected.shape:
+        if _essential(shape) != _essential(expected.shape):
             raise CheckpointError(
                 f"{name} has shape {list(shape)}, but config.json means "
                 f"{list(expected.shape)}; checkpoint and configuration do not belong together"
@@ -148,8 +149,8 @@ class WeightTable:
             kind = _type_name(dtype)
             if expected.dtypes == FLOATS:
                 raise CheckpointError(
-                    f"{name} is of type {kind}: the checkpoint is quantised in a form not read "
-                    "here; use the unquantised one, with --quantization if wanted"
+                    f"{name} is of type {kind}, though config.json does not say that it is "
+                    "quantized; use the unquantized checkpoint, with --quantization if wanted"
                 )
             fitting = " or ".join(sorted(map(_type_name, expected.dtypes)))
             raise CheckpointError(f"{name} is of type {kind}, but {fitting} is expected")
@@ -162,8 +163,9 @@ class WeightTable:
         """
         self.check(name, tuple(tensor.shape), tensor.dtype)
         self._missing.pop(name, None)
-        for sink in self.expected[name].sinks:
-            sink(tensor)
+        expected = self.expected[name]
+        for sink in expected.sinks:
+            sink(tensor if tensor.shape == expected.shape else tensor.reshape(expected.shape))
 
     def check_complete(self) -> None:
         """Refuse a checkpoint that lacked tensors.
@@ -260,6 +262,11 @@ def _movable(tensor: Tensor) -> torch.UntypedStorage:
         "use level 2, which reads the checkpoint again",
         "level",
     )
+
+
+def _essential(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Leave out axes of one element, which writers of scales may add."""
+    return tuple(size for size in shape if size != 1)
 
 
 def _type_name(dtype: torch.dtype) -> str:

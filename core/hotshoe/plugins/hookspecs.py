@@ -65,7 +65,19 @@ def hotshoe_model_sources() -> Mapping[str, str]:  # type: ignore[empty-body]
 
 @hookspec
 def hotshoe_quantizations() -> Mapping[str, str]:  # type: ignore[empty-body]
-    """Name quantization methods: `{"int8": "module:Class"}`; see `hotshoe.layers.WeightFormat`."""
+    """Name methods of `--quantization`: `{"int8": "module:make"}`.
+
+    Called without arguments, each makes a `hotshoe.layers.WeightFormat`.
+    """
+
+
+@hookspec
+def hotshoe_weight_formats() -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Name formats of quantized checkpoints, as their `quant_method`: `{"awq": "module:read"}`.
+
+    Called with the checkpoint's `quantization_config`, each makes a `hotshoe.layers.WeightFormat`,
+    or raises CheckpointError.
+    """
 
 
 @hookspec

@@ -34,6 +34,7 @@ USUAL = {
     "hotshoe_models": "hotshoe-models",
     "hotshoe_proposers": "hotshoe-speculation",
     "hotshoe_quantizations": "hotshoe-quantization",
+    "hotshoe_weight_formats": "hotshoe-quantization",
 }
 #: What the values of a mapping are, where they are not objects or text that says where one lies.
 VALUES: Mapping[str, Callable[[Any], bool]] = {

@@ -202,6 +202,9 @@ class TorchWorker:
             size=size,
             communicator=group,
         )
+        ctx.weights.ignore(self._format.unused)
+        for pattern, replacement in self._format.renames:
+            ctx.weights.rename(pattern, replacement)
         return ctx, self._builder(self._model_config, ctx)
 
     def _check_memory(self, ctx: BuildContext) -> None:

@@ -199,6 +199,7 @@ class QuantSpec:
         dynamic: Scales are computed from each activation.
         online: The checkpoint is not quantised; the weight is quantised while loading.
         packing: Name of the checkpoint's bit packing; "" for one element per storage element.
+        permuted: The columns of a weight come in another order than x's, which is stored with it.
     """
 
     format: str
@@ -209,6 +210,7 @@ class QuantSpec:
     dynamic: bool = False
     online: bool = False
     packing: str = ""
+    permuted: bool = since(2, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +224,13 @@ class LinearSpec:
     weight: QuantSpec | None = None
     activation: QuantSpec | None = None
     out_dtype: str | None = None
+
+    @property
+    def row_quant(self) -> QuantSpec | None:
+        """How x may come quantized: with a scale per token, computed as it comes; else None."""
+        permuted = self.weight is not None and self.weight.permuted
+        by_token = self.activation is not None and self.activation.granularity == "token"
+        return self.activation if by_token and not permuted else None
 
 
 @dataclass(frozen=True, slots=True)

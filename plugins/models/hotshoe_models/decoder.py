@@ -68,7 +68,7 @@ class DenseDecoder:
                 names.embedding if spec.tied else names.lm_head,
                 spec.vocab_size,
                 spec.hidden_size,
-                quantize="lm_head" not in spec.unquantized,
+                quantize=spec.quantizes("lm_head", ctx.format),
             )
         self._logits_divisor = spec.logits_divisor
         self._softcap = spec.logits_softcap
@@ -159,7 +159,7 @@ def _mlp(spec: DecoderSpec, ctx: BuildContext, i: int) -> GatedMLP | MoE:
     names, size, width = spec.names, spec.hidden_size, spec.intermediate_size
     prefix, mixture = names.layer.format(i), spec.layers[i].mixture
     if mixture is not None:
-        return MoE(ctx, prefix, mixture, quantize="experts" not in spec.unquantized)
+        return MoE(ctx, prefix, mixture, quantize=spec.quantizes("experts", ctx.format))
     what, channels = "channels between MLP matrices", Section(width)
     return GatedMLP(
         ctx,
@@ -168,7 +168,7 @@ def _mlp(spec: DecoderSpec, ctx: BuildContext, i: int) -> GatedMLP | MoE:
             parts_of(prefix, names.gate_up, [width, width]),
             size,
             bias=spec.mlp_bias,
-            quantize="gate_up" not in spec.unquantized,
+            quantize=spec.quantizes("gate_up", ctx.format),
             outputs=ctx.split(what, channels, channels),
         ),
         Matrix(
@@ -176,7 +176,7 @@ def _mlp(spec: DecoderSpec, ctx: BuildContext, i: int) -> GatedMLP | MoE:
             [(prefix + names.down, size)],
             width,
             bias=spec.mlp_bias,
-            quantize="down" not in spec.unquantized,
+            quantize=spec.quantizes("down", ctx.format),
             inputs=ctx.split(what, channels),
         ),
         spec.activation,

@@ -62,7 +62,7 @@ class AttentionMixer:
                 parts_of(prefix, names.qkv, rows),
                 size,
                 bias=spec.qkv_bias,
-                quantize="qkv" not in spec.unquantized,
+                quantize=spec.quantizes("qkv", ctx.format),
                 outputs=ctx.split("attention heads", heads, kv_heads, kv_heads),
             ),
         )
@@ -75,7 +75,7 @@ class AttentionMixer:
                 [(prefix + names.o, size)],
                 rows[0],
                 bias=spec.o_bias,
-                quantize="o" not in spec.unquantized,
+                quantize=spec.quantizes("o", ctx.format),
                 inputs=ctx.split("attention heads", heads),
             ),
         )

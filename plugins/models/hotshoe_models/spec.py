@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hotshoe.layers import Mixture, Rotation
+from hotshoe.layers import Mixture, Rotation, WeightFormat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class DecoderSpec:
         logits_divisor: Logits are divided by it.
         tied: The embedding is the output matrix too.
         generates: There is an output matrix; without one, the model makes embeddings alone.
-        unquantized: Linear layers that stay in the model's type, of "qkv", "o", "gate_up",
+        unquantized: Linear layers that online quantization leaves alone, of "qkv", "o", "gate_up",
             "down", "experts", "lm_head".
     """
 
@@ -104,3 +104,7 @@ class DecoderSpec:
     logits_divisor: float = 1.0
     unquantized: frozenset[str] = frozenset({"lm_head"})
     names: WeightNames = WeightNames()
+
+    def quantizes(self, layer: str, stored: WeightFormat) -> bool:
+        """Tell whether a layer is quantized; what is stored so is nothing to choose."""
+        return not stored.online or layer not in self.unquantized

@@ -151,13 +151,6 @@ def decoder_spec(
     Raises:
         CheckpointError: A value is missing, malformed or not supported.
     """
-    quantized = config.get("quantization_config")
-    if quantized is not None:
-        method = quantized.get("quant_method") if isinstance(quantized, Mapping) else quantized
-        raise CheckpointError(
-            f"config.json: quantization_config.quant_method is {method!r}, which no installed "
-            "plugin reads; use the unquantised checkpoint, with --quantization if wanted"
-        )
     if config.get("is_causal", True) is not True:
         raise refuse(config, "is_causal", "attends to earlier tokens only")
     num_heads = config.size("num_attention_heads")

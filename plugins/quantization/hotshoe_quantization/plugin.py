@@ -1,4 +1,4 @@
-"""The plugin: which quantisation methods this distribution offers. Imports none of them."""
+"""The plugin: which quantization methods and formats this distribution offers. Imports none."""
 
 from collections.abc import Mapping
 
@@ -11,8 +11,26 @@ METHODS = {
     "int8": "hotshoe_quantization.online:int8",
 }
 
+FORMATS = {
+    "awq": "hotshoe_quantization.four_bits:read_awq",
+    "compressed-tensors": "hotshoe_quantization.compressed:read",
+    "fp8": "hotshoe_quantization.fp8:read",
+    "gptq": "hotshoe_quantization.four_bits:read_gptq",
+    "modelopt": "hotshoe_quantization.fp8:read_modelopt",
+    "bitsandbytes": "hotshoe_quantization.refused:bitsandbytes",
+    "mxfp4": "hotshoe_quantization.refused:mxfp4",
+    "quark": "hotshoe_quantization.refused:quark",
+    "torchao": "hotshoe_quantization.refused:torchao",
+}
+
 
 @hookimpl
 def hotshoe_quantizations() -> Mapping[str, str]:
     """Name the methods as `--quantization` spells them."""
     return METHODS
+
+
+@hookimpl
+def hotshoe_weight_formats() -> Mapping[str, str]:
+    """Name the formats as checkpoints spell their `quant_method`."""
+    return FORMATS

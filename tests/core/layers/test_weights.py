@@ -35,7 +35,7 @@ def test_a_wrong_shape_names_both():
 def test_integers_are_no_weights():
     table = WeightTable()
     table.expect("w", (2,), lambda tensor: None)
-    with pytest.raises(CheckpointError, match="w is of type int8: the checkpoint is quantised"):
+    with pytest.raises(CheckpointError, match="w is of type int8, though"):
         table.feed("w", torch.zeros(2, dtype=torch.int8))
     table.feed("w", torch.zeros(2, dtype=torch.float16))
 
@@ -99,3 +99,11 @@ def test_memory_of_a_device_that_cannot_be_given_back():
     table.expect("w", (3,), lambda tensor: None, place=Place(holder, "weight", (0, 3), ()))
     with pytest.raises(RequestError, match="memory of device meta cannot be given back"):
         table.move_to_host()
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_axes_of_one_element_do_not_count(shape) -> None:
+    table, found = WeightTable(), []
+    table.expect("s", (1, 1), found.append)
+    table.feed("s", torch.ones(shape))
+    assert found[0].shape == (1, 1)

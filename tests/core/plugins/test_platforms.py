@@ -170,7 +170,9 @@ def test_automatic_choice_does_not_pass_over_a_broken_plugin_of_platforms(machin
     points = [EntryPoint("failing", "dist-failing", "1", Failing)]
     [plugin] = [plugin for _, plugin in found._pm.list_name_plugin()]
     found = PluginManager([EntryPoint("plugin", "dist", "1", lambda: plugin), *points])
-    with pytest.raises(PlatformError, match=r"plugin failing is broken: .*libvendor.so.6 is missing"):
+    with pytest.raises(
+        PlatformError, match=r"plugin failing is broken: .*libvendor.so.6 is missing"
+    ):
         choose_platform(found, "auto")
     assert choose_platform(found, "a").name == "a"
 

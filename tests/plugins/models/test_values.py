@@ -22,8 +22,6 @@ BAD = [
     ({"rope_scaling": {"type": "linear"}}, "factor"),
     ({"rope_scaling": [2.0]}, r"rope_parameters.*\[2.0\]"),
     ({"partial_rotary_factor": 0.5}, "partial_rotary_factor.*0.5"),
-    ({"quantization_config": {"quant_method": "gptq"}}, "quant_method.*gptq"),
-    ({"quantization_config": "awq"}, "quant_method.*awq"),
 ]
 
 

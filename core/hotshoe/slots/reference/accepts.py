@@ -50,7 +50,9 @@ def _reasons(spec: Any) -> Iterator[str]:
         if field.name == "activation" and isinstance(value, str) and value not in known:
             yield f"knows the activations {', '.join(known)}, not {value}"
         if field.name == "quant" and value is not None:
-            yield from _rows(value)
+            if not _by_token(value):
+                yield "quantizes results symmetrically with a scale per token alone"
+            yield from _activation(value)
     if isinstance(spec, LinearSpec):
         yield from _matrix(spec)
     if isinstance(spec, StateSpaceSpec):
@@ -103,12 +105,21 @@ def _states(spec: StateSpaceSpec) -> Iterator[str]:
         yield f"needs a conv_width of at least 2, not {spec.conv_width}"
 
 
-def _rows(quant: QuantSpec) -> Iterator[str]:
-    """Judge quantized activations: a symmetric scale per token, computed as they come."""
+def _activation(quant: QuantSpec) -> Iterator[str]:
+    """Judge quantized activations: scales are computed as they come, or one comes with W."""
     if quant.format not in ROW_FORMATS or quant.packing:
         yield f"quantizes activations to {', '.join(ROW_FORMATS)}, not to {_name(quant)}"
-    if quant.granularity != "token" or not quant.dynamic or not quant.symmetric:
-        yield "quantizes activations symmetrically with a scale per token alone"
+    by_group = quant.granularity == "group" and quant.dynamic and quant.group_size
+    fixed = quant.granularity == "tensor" and not quant.dynamic
+    if not (_by_token(quant) or by_group or fixed) or not quant.symmetric:
+        yield (
+            "quantizes activations symmetrically with a scale per token or group of a token, "
+            "computed as they come, or with one scale from the checkpoint"
+        )
+
+
+def _by_token(quant: QuantSpec) -> bool:
+    return quant.granularity == "token" and quant.dynamic
 
 
 def _matrix(spec: LinearSpec) -> Iterator[str]:
@@ -121,7 +132,7 @@ def _matrix(spec: LinearSpec) -> Iterator[str]:
         yield f"holds weights as {', '.join(WEIGHT_FORMATS)}, not as {_name(weight)}"
     yield from _scales(weight, spec.in_features)
     if spec.activation is not None:
-        yield from _rows(spec.activation)
+        yield from _activation(spec.activation)
         if spec.activation.format != weight.format:
             yield "multiplies operands of one format"
 

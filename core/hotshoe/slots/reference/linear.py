@@ -1,7 +1,8 @@
 """Reference of slot `linear`: plain weights, and quantized ones with or without quantized x.
 
 Weights are kept as one row-major matrix, an element of storage for each of theirs, with scales by
-tensor, row, group or block. `accepts` says which specifications that is.
+tensor, row, group or block. `accepts` says which specifications that is. Quantized weights are
+brought to plain numbers again in every call, which is slow.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,6 +36,8 @@ class Linear:
         self._weight = torch.empty(0)
         self._scale: Tensor | None = None
         self._zero: Tensor | None = None
+        self._order: Tensor | None = None
+        self._input_scale: Tensor | None = None
         self._bias: Tensor | None = None
 
     def load(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
@@ -50,10 +53,20 @@ class Linear:
             self._scale = renewed(self._scale, scale)
             if not spec.weight.symmetric:
                 self._zero = renewed(self._zero, self._stacked(tensors, "weight_zero_point"))
+            self._load_inputs(tensors)
         self._weight = renewed(self._weight, weight)
         if spec.bias:
             bias = torch.cat(list(tensors["bias"])).to(self._device, torch_dtype(spec.dtype))
             self._bias = renewed(self._bias, bias)
+
+    def _load_inputs(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
+        """Take what is said of x: its order, and its scale where it is the same for all steps."""
+        weight, activation = self._spec.weight, self._spec.activation
+        if weight is not None and weight.permuted:
+            self._order = renewed(self._order, tensors["weight_order"][0].to(self._device).long())
+        if activation is not None and not activation.dynamic:
+            scale = common_scale(tensors["input_scale"]).to(self._device)
+            self._input_scale = renewed(self._input_scale, scale)
 
     def _stacked(self, tensors: Mapping[str, Sequence[Tensor]], name: str) -> Tensor:
         """Return scales or zero points of all parts, a row of them for each row of W.
@@ -91,6 +104,8 @@ class Linear:
             "weight": self._weight,
             "weight_scale": self._scale,
             "weight_zero_point": self._zero,
+            "weight_order": self._order,
+            "input_scale": self._input_scale,
             "bias": self._bias,
         }
         return {name: tensor for name, tensor in held.items() if tensor is not None}
@@ -100,14 +115,18 @@ class Linear:
         if self._scale is None:
             assert isinstance(x, Tensor)
             return torch.nn.functional.linear(x, self._weight, self._bias).to(out_dtype)
-        assert self._spec.weight is not None
-        if self._spec.activation is None:
+        if self._order is not None:
             assert isinstance(x, Tensor)
-            out = (x.double() @ self._dequantized().T).float()
-        else:
-            form = self._spec.weight.format
-            values, scale = quantize_rows(x, form) if isinstance(x, Tensor) else x
+            x = x[:, self._order]
+        activation = self._spec.activation
+        if activation is not None and activation.granularity == "token":
+            values, scale = quantize_rows(x, activation.format) if isinstance(x, Tensor) else x
             out = self._product(values.double()) * scale[:, None]
+        else:
+            assert isinstance(x, Tensor)
+            if activation is not None:
+                x = rounded(x, activation, self._input_scale)
+            out = (x.double() @ self._dequantized().T).float()
         return (out if self._bias is None else out + self._bias.float()).to(out_dtype)
 
     def _product(self, values: Tensor) -> Tensor:
@@ -121,8 +140,38 @@ class Linear:
         return (values @ self._dequantized().T).float()
 
     def nbytes(self) -> int:
-        tensors = (self._weight, self._scale, self._zero, self._bias)
-        return sum(t.nbytes for t in tensors if t is not None)
+        return sum(t.nbytes for t in self.state().values())
+
+
+def common_scale(scales: Sequence[Tensor]) -> Tensor:
+    """Return the scale [] of x in a product by several matrices that each name one: the largest."""
+    return torch.cat([scale.reshape(-1).float() for scale in scales]).amax()
+
+
+def rounded(x: Tensor, quant: QuantSpec, scale: Tensor | None = None) -> Tensor:
+    """Return what is left of x once it was quantized, as plain numbers.
+
+    Args:
+        x: [rows, columns].
+        quant: How; symmetric.
+        scale: [], where it is not dynamic.
+
+    Returns:
+        [rows, columns] float32.
+    """
+    dtype, largest = FORMATS[quant.format]
+    if quant.dynamic:
+        columns = x.shape[1]
+        width = (quant.group_size or columns) if quant.granularity == "group" else columns
+        padded = torch.nn.functional.pad(x, (0, -columns % width))
+        values, scales = quantize_rows(padded.reshape(-1, width), quant.format)
+        return (values.float() * scales[:, None]).view(padded.shape)[:, :columns]
+    assert scale is not None
+    values = x.float() / scale
+    if not dtype.is_floating_point:
+        values = values.round()
+    kept = values.clamp(-largest, largest).to(dtype).float() * scale
+    return torch.where(values.isnan(), values, kept)  # no integer is NaN
 
 
 def plain_weight(spec: LinearSpec, tensors: Mapping[str, Sequence[Tensor]]) -> Tensor:

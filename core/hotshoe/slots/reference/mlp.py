@@ -18,7 +18,7 @@ class GatedMlp:
     def __init__(self, spec: GatedMlpSpec, facts: DeviceFacts) -> None:
         self._gate_up, self._down = Linear(spec.gate_up, facts), Linear(spec.down, facts)
         inner = GatedActivationSpec(
-            spec.down.in_features, spec.activation, spec.dtype, spec.down.activation
+            spec.down.in_features, spec.activation, spec.dtype, spec.down.row_quant
         )
         self._activation = build_activation(inner, facts)
 

@@ -1,0 +1,42 @@
+"""What a checkpoint says of its own quantization, wherever its writer has put it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hotshoe.errors import CheckpointError
+from hotshoe.models.config import ModelConfig, read_json
+
+#: Keys of config.json; the second is that of older writers of compressed-tensors.
+KEYS = ("quantization_config", "compression_config")
+#: The file beside config.json that ModelOpt writes.
+MODELOPT_FILE = "hf_quant_config.json"
+
+
+def stored_quantization(model: ModelConfig) -> Mapping[str, Any] | None:
+    """Return a quantized checkpoint's description, with `quant_method`; None of a plain one.
+
+    Raises:
+        CheckpointError: There are two that differ, or one that names no method.
+    """
+    text = model.get("text_config")
+    places = [model.values, text if isinstance(text, Mapping) else {}]
+    found = [place[key] for place in places for key in KEYS if place.get(key) is not None]
+    if not found and (model.path / MODELOPT_FILE).is_file():
+        inner = read_json(model.path / MODELOPT_FILE).get("quantization")
+        found = [{"quant_method": "modelopt", **inner} if isinstance(inner, Mapping) else inner]
+    if not found:
+        return None
+    config = found[0]
+    if any(other != config for other in found):
+        raise CheckpointError(
+            f"{model.path / 'config.json'} describes its quantization twice, each time otherwise; "
+            "keep the one that is true"
+        )
+    if not isinstance(config, Mapping) or not isinstance(config.get("quant_method"), str):
+        raise CheckpointError(
+            f"{model.path / 'config.json'}: quantization_config must be an object with a "
+            "quant_method, such as awq or compressed-tensors"
+        )
+    return config

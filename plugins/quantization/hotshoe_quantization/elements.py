@@ -1,0 +1,71 @@
+"""Matrices with an element of storage for each number: int8 or 8-bit floats, and their scales."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from hotshoe.layers import FLOATS, Share, Storage, TensorSpec
+from hotshoe.slots import QuantSpec
+from hotshoe_quantization.stored import Axis, Pieces, Shape, by_rows, check_group, finite
+
+DTYPES = {"int8": torch.int8, "fp8_e4m3": torch.float8_e4m3fn}
+ZEROS = frozenset({torch.int8, torch.int32})
+
+
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """`weight` [outputs, inputs] and its scales. See `hotshoe_quantization.stored.Scheme`.
+
+    Attributes:
+        weight: As the checkpoint has it: by "tensor", "channel", "group" or "block".
+        activation: Of x; `input_scale` is stored where it is not dynamic.
+        scale: The name of the scales, by which values are multiplied.
+    """
+
+    weight: QuantSpec
+    activation: QuantSpec | None = None
+    scale: str = "weight_scale"
+
+    def storage(self, layer: str, shape: Shape) -> Storage:
+        """Return the stored form; kernels see a matrix's one scale as one of each row."""
+        check_group(layer, shape[1], self.weight.group_size)
+        if self.weight.granularity != "tensor":
+            return Storage(self.weight, self.activation)
+        by_channel = QuantSpec(self.weight.format, "channel", symmetric=self.weight.symmetric)
+        return Storage(by_channel, self.activation)
+
+    def tensors(self, layer: str, shape: Shape, share: Share) -> Mapping[str, TensorSpec]:
+        """Return weight, scales, zero points, and the scale of x."""
+        axis = self._axis()
+        specs = {
+            "weight": Axis().spec(layer, shape, share, frozenset({DTYPES[self.weight.format]})),
+            self.scale: axis.spec(layer, shape, share, FLOATS),
+        }
+        if not self.weight.symmetric:
+            specs["weight_zero_point"] = axis.spec(layer, shape, share, ZEROS)
+        if self.activation is not None and not self.activation.dynamic:
+            specs["input_scale"] = Axis(None, None).spec(layer, shape, share, FLOATS)
+        return specs
+
+    def _axis(self) -> Axis:
+        """Return what a scale covers."""
+        return {
+            "tensor": Axis(None, None),
+            "channel": Axis(1, None),
+            "group": Axis(1, self.weight.group_size),
+            "block": Axis(*(self.weight.block_shape or (1, 1))),
+        }[self.weight.granularity]
+
+    def canonical(self, layer: str, tensors: Pieces) -> Pieces:
+        """Return the tensors under the names of `LinearOp.load`."""
+        made = dict(tensors)
+        made["weight_scale"] = finite(layer, self.scale, made.pop(self.scale))
+        if self.weight.granularity == "tensor":
+            for name in {"weight_scale", "weight_zero_point"} & made.keys():
+                made[name] = by_rows(made[name], made["weight"])
+        if "input_scale" in made:
+            made["input_scale"] = finite(layer, "input_scale", made["input_scale"])
+        return made

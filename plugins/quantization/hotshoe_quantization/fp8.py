@@ -1,0 +1,75 @@
+"""Checkpoints of 8-bit floats: `fp8` as DeepSeek and transformers write it, and ModelOpt's.
+
+Sources: the model cards' README of DeepSeek-V3 (README_WEIGHTS.md), the documentation of
+transformers' `FineGrainedFP8Config`, and that of ModelOpt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hotshoe.slots import QuantSpec
+from hotshoe_quantization.elements import Elements
+from hotshoe_quantization.stored import Scheme, StoredFormat
+from hotshoe_quantization.values import Values, holds, matches_pattern
+
+FORMAT = "fp8_e4m3"
+STATIC = QuantSpec(FORMAT, "tensor")
+TOKEN = QuantSpec(FORMAT, "token", dynamic=True)
+#: Older and newer names of the scales of a whole matrix and of x.
+RENAMES = ((r"\.weight_scale_inv$", ".weight_scale"), (r"\.activation_scale$", ".input_scale"))
+#: ModelOpt's names of what it has done.
+ALGORITHMS = {
+    "fp8": Elements(QuantSpec(FORMAT, "tensor"), STATIC),
+    "fp8_per_channel_per_token": Elements(QuantSpec(FORMAT, "channel"), TOKEN),
+    "fp8_pb_wo": Elements(QuantSpec(FORMAT, "block", block_shape=(128, 128))),
+}
+
+
+def read(config: Mapping[str, Any]) -> StoredFormat:
+    """Read a `quantization_config` of method fp8.
+
+    Raises:
+        CheckpointError: It is malformed, or means a form that is not read.
+    """
+    values = Values(config)
+    values.one_of(("e4m3", "float8_e4m3fn"), "fmt", "fp8_format", default="e4m3")
+    static = (
+        values.one_of(("dynamic", "static"), "activation_scheme", default="dynamic") == "static"
+    )
+    kept = values.names("modules_to_not_convert", "ignored_layers")
+    block = values.get("weight_block_size")
+    if block is None:
+        scheme = Elements(QuantSpec(FORMAT, "tensor"), STATIC if static else TOKEN)
+    else:
+        if (
+            not isinstance(block, list)
+            or len(block) != 2
+            or any(type(n) is not int or n < 1 for n in block)
+        ):
+            values.refuse(
+                "weight_block_size", f"must be two sizes, such as [128, 128], not {block!r}"
+            )
+        if static:
+            values.refuse("activation_scheme", "must be dynamic with weight_block_size")
+        groups = QuantSpec(FORMAT, "group", block[1], dynamic=True)
+        weight = QuantSpec(FORMAT, "block", block_shape=(block[0], block[1]))
+        scheme = Elements(weight, groups, "weight_scale_inv")
+
+    def choose(layer: str) -> Scheme | None:
+        return None if layer.endswith("lm_head") or holds(kept, layer) else scheme
+
+    return StoredFormat(choose, renames=RENAMES if block is None else ())
+
+
+def read_modelopt(config: Mapping[str, Any]) -> StoredFormat:
+    """Read what ModelOpt says, in config.json or hf_quant_config.json.
+
+    Raises:
+        CheckpointError: It is malformed, or means a form that is not read.
+    """
+    values = Values(config)
+    scheme = ALGORITHMS[values.one_of(ALGORITHMS, "quant_algo")]
+    kept = values.names("exclude_modules", "ignore")
+    return StoredFormat(lambda layer: None if matches_pattern(kept, layer) else scheme)

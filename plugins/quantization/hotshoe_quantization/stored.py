@@ -1,0 +1,229 @@
+"""What all formats of quantized checkpoints share: cutting stored tensors among ranks, checks, and
+a format that has one scheme for each layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+from hotshoe.errors import CheckpointError
+from hotshoe.layers import Share, Storage, TensorSpec
+
+Shape: TypeAlias = tuple[int, int]
+Pieces: TypeAlias = Mapping[str, Sequence[Tensor]]
+WORDS = frozenset({torch.int32})
+#: Scales of the KV cache and of results, which nothing here needs.
+OTHER_SCALES = (r"\.(k|v|kv|q|prob|output)_scale$", r"\.(k|v)_proj\.(k|v)_scale$")
+
+
+class Scheme(Protocol):
+    """How one matrix is stored; see `hotshoe.layers.WeightFormat`."""
+
+    def storage(self, layer: str, shape: Shape) -> Storage:
+        """Return the form in which kernels get it."""
+        ...
+
+    def tensors(self, layer: str, shape: Shape, share: Share) -> Mapping[str, TensorSpec]:
+        """Return its tensors."""
+        ...
+
+    def canonical(self, layer: str, tensors: Pieces) -> Pieces:
+        """Bring them into that form."""
+        ...
+
+
+class StoredFormat:
+    """A quantized checkpoint. See `hotshoe.layers.WeightFormat`.
+
+    Args:
+        scheme: Says how a layer's matrix is stored; None for plain numbers.
+        unused: Names of tensors that nothing here needs, as regular expressions.
+        renames: As `WeightFormat.renames`.
+    """
+
+    online = False
+
+    def __init__(
+        self,
+        scheme: Callable[[str], Scheme | None],
+        unused: Sequence[str] = (),
+        renames: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        self._scheme = scheme
+        self.unused = (*OTHER_SCALES, *unused)
+        self.renames = renames
+
+    def storage(self, layer: str, shape: Shape) -> Storage | None:
+        """Ask the layer's scheme. An embedding is none, even where logits are made by it."""
+        if layer.endswith("embed_tokens"):
+            return None
+        scheme = self._scheme(layer)
+        return None if scheme is None else scheme.storage(layer, shape)
+
+    def tensors(self, layer: str, shape: Shape, share: Share) -> Mapping[str, TensorSpec]:
+        """Ask the layer's scheme."""
+        return self._of(layer).tensors(layer, shape, share)
+
+    def canonical(self, layer: str, tensors: Pieces) -> Pieces:
+        """Ask the layer's scheme."""
+        return self._of(layer).canonical(layer, tensors)
+
+    def _of(self, layer: str) -> Scheme:
+        scheme = self._scheme(layer)
+        assert scheme is not None, "asked only where there is a storage"
+        return scheme
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """What one element of a stored tensor covers.
+
+    Attributes:
+        outputs: Outputs of the matrix, such as 8 of a word that packs 8, or 128 of a block's scale;
+            None for all.
+        inputs: The same of its inputs.
+        transposed: Inputs come before outputs.
+    """
+
+    outputs: int | None = 1
+    inputs: int | None = 1
+    transposed: bool = False
+
+    def spec(
+        self, layer: str, shape: Shape, share: Share, dtypes: frozenset[torch.dtype]
+    ) -> TensorSpec:
+        """Return the tensor's shape and this rank's pieces.
+
+        Raises:
+            CheckpointError: An element belongs to two ranks.
+        """
+        columns = _range(layer, share.columns, self.inputs, shape[1])
+        cuts = [_range(layer, rows, self.outputs, shape[0]) for rows in share.rows]
+        if share.padding and self.outputs is None:
+            cuts.append(slice(0, 1))
+        elif share.padding and (self.transposed or self.outputs != 1):
+            raise _undivided(layer)
+        pieces = [(columns, cut) if self.transposed else (cut, columns) for cut in cuts]
+        whole = _count(self.outputs, shape[0]), _count(self.inputs, shape[1])
+        padding = share.padding if self.outputs == 1 else 0
+        return TensorSpec(whole[::-1] if self.transposed else whole, tuple(pieces), dtypes, padding)
+
+
+def _range(layer: str, part: slice, unit: int | None, size: int) -> slice:
+    """Return which elements cover a part of an axis."""
+    if unit is None:
+        return slice(0, 1)
+    if part.start % unit or (part.stop % unit and part.stop != size):
+        raise _undivided(layer)
+    return slice(part.start // unit, _count(unit, part.stop))
+
+
+def _count(unit: int | None, size: int) -> int:
+    """Return how many elements cover a whole axis."""
+    return 1 if unit is None else -(-size // unit)
+
+
+def _undivided(layer: str) -> CheckpointError:
+    return CheckpointError(
+        f"{layer}: its scales or packed numbers cannot be divided among the ranks without cutting "
+        "one; use a smaller tensor_parallel_size"
+    )
+
+
+def check_words(layer: str, size: int, per_word: int) -> None:
+    """Refuse a size that does not fill 32-bit words.
+
+    Raises:
+        CheckpointError: It does not.
+    """
+    if size % per_word:
+        raise CheckpointError(
+            f"{layer} has a side of {size}, which words of {per_word} numbers do not fill; "
+            "such a matrix is not read"
+        )
+
+
+def check_group(layer: str, inputs: int, size: int | None) -> None:
+    """Refuse a group size that does not divide the inputs.
+
+    Raises:
+        CheckpointError: It does not.
+    """
+    if size is not None and inputs % size:
+        raise CheckpointError(
+            f"{layer} has {inputs} inputs, which the group_size {size} of quantization_config does "
+            "not divide; checkpoint and configuration do not belong together"
+        )
+
+
+def finite(layer: str, name: str, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return scales in float32.
+
+    Raises:
+        CheckpointError: They hold NaN or infinity.
+    """
+    wide = [tensor.float() for tensor in tensors]
+    if not all(bool(tensor.isfinite().all()) for tensor in wide):
+        raise CheckpointError(
+            f"{layer}.{name}, or that of a matrix stacked with it, holds NaN or infinity; fetch or "
+            "export the checkpoint again"
+        )
+    return wide
+
+
+def by_rows(scales: Sequence[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
+    """Give each row of a matrix the scale [1, 1] of the whole."""
+    pairs = zip(scales, weights, strict=True)
+    return [scale.reshape(1, -1).expand(len(weight), -1) for scale, weight in pairs]
+
+
+def ordered(layer: str, weights: Sequence[Tensor], groups: Sequence[Tensor], size: int) -> Pieces:
+    """Bring the columns of matrices into the order of their groups.
+
+    Args:
+        layer: For messages.
+        weights: Each [rows, inputs].
+        groups: Each [inputs] integers, the group of every column; the same in all matrices.
+        size: Columns of a group.
+
+    Returns:
+        "weight", and "weight_order": where each column lies in x.
+
+    Raises:
+        CheckpointError: The groups are not what groups of that size can be, or differ.
+    """
+    first = groups[0].long()
+    order = first.argsort(stable=True)
+    whole = torch.arange(len(first), device=first.device) // size
+    if not torch.equal(first[order], whole):
+        raise CheckpointError(
+            f"{layer}: g_idx does not put {size} columns, the group_size of quantization_config, "
+            "into every group; fetch or export the checkpoint again"
+        )
+    if not all(torch.equal(first, other.long()) for other in groups[1:]):
+        raise CheckpointError(
+            f"{layer} and the matrices that are multiplied together with it order their columns "
+            "differently (g_idx), which is not computed; use a checkpoint without act-order"
+        )
+    return {
+        "weight": [weight[:, order] for weight in weights],
+        "weight_order": [order.to(torch.int32)] * len(weights),
+    }
+
+
+def whole_inputs(layer: str, shape: Shape, share: Share) -> None:
+    """Refuse to divide the inputs of a matrix whose columns have an order of their own.
+
+    Raises:
+        CheckpointError: They are divided.
+    """
+    if share.columns != slice(0, shape[1]):
+        raise CheckpointError(
+            f"{layer} is stored with act-order (g_idx), which cannot be divided among ranks; use "
+            "tensor_parallel_size 1, or a checkpoint without act-order"
+        )

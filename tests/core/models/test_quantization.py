@@ -1,0 +1,46 @@
+"""The description of a checkpoint's quantization is found wherever writers put it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hotshoe.errors import CheckpointError
+from hotshoe.models import ModelConfig
+from hotshoe.models.quantization import stored_quantization
+
+AWQ = {"quant_method": "awq", "bits": 4}
+
+
+def model(path: Path, **values: object) -> ModelConfig:
+    (path / "config.json").write_text(json.dumps({"architectures": ["A"], **values}))
+    return ModelConfig.load(path)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"quantization_config": AWQ},
+        {"compression_config": AWQ},
+        {"text_config": {"quantization_config": AWQ}},
+        {"quantization_config": AWQ, "text_config": {"quantization_config": AWQ}},
+    ],
+)
+def test_places(tmp_path: Path, values: dict) -> None:
+    assert stored_quantization(model(tmp_path, **values)) == AWQ
+
+
+def test_none(tmp_path: Path) -> None:
+    assert stored_quantization(model(tmp_path, quantization_config=None)) is None
+
+
+def test_the_file_of_modelopt(tmp_path: Path) -> None:
+    inner = {"quant_algo": "FP8"}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": inner}))
+    assert stored_quantization(model(tmp_path)) == {"quant_method": "modelopt", **inner}
+
+
+@pytest.mark.parametrize("bad", ["awq", 4, [], {}, {"bits": 4}, {"quant_method": 3}])
+def test_what_names_no_method(tmp_path: Path, bad: object) -> None:
+    with pytest.raises(CheckpointError, match="must be an object with a quant_method"):
+        stored_quantization(model(tmp_path, quantization_config=bad))

@@ -1,0 +1,205 @@
+"""Quantized checkpoints through the whole engine, against the plain model that they stand for."""
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from tests.plugins.quantization.writers import Written, awq, eight_bits, gptq, packed, write
+
+from hotshoe import LLM, SamplingParams, TokensPrompt
+from hotshoe.types import TokenLogprobs
+from hotshoe_conformance.checkpoint import write_model
+from hotshoe_conformance.host import host_plugins
+
+PROMPTS = [TokensPrompt([(11 * i + 5 * n) % 320 for i in range(9 + n)]) for n in range(2)]
+PARAMS = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, logprobs=8)
+OPTIONS = {"platform": "cpu", "skip_tokenizer_init": True, "max_num_seqs": 2, "max_model_len": 64}
+FP8, INT8 = torch.float8_e4m3fn, torch.int8
+
+
+def compressed(kind: str, weights: dict, inputs: dict | None = None, **more: object) -> dict:
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": inputs}
+    return {
+        "quant_method": "compressed-tensors",
+        "format": kind,
+        "quantization_status": "compressed",
+        "config_groups": {"group_0": group | {"output_activations": None}},
+        "ignore": ["lm_head"],
+        "kv_cache_scheme": None,
+        **more,
+    }
+
+
+def weights(bits: int, kind: str, strategy: str, size: int | None, symmetric: bool = True, **more):
+    values = {"num_bits": bits, "type": kind, "strategy": strategy, "group_size": size}
+    return values | {"symmetric": symmetric, "dynamic": False, "observer": "minmax"} | more
+
+
+def gptq_config(bits: int, size: int, sym: bool, desc_act: bool = False, **more: object) -> dict:
+    values = {"quant_method": "gptq", "bits": bits, "group_size": size, "sym": sym}
+    return values | {"desc_act": desc_act, "damp_percent": 0.01} | more
+
+
+TOKEN8 = {"num_bits": 8, "type": "int", "strategy": "token", "dynamic": True, "symmetric": True}
+TOKENF = TOKEN8 | {"type": "float"}
+FIXEDF = TOKENF | {"strategy": "tensor", "dynamic": False}
+GROUPF = TOKENF | {"strategy": "group", "group_size": 32}
+#: Only the weight is quantized: the same numbers as in the plain model.
+EXACT = {
+    "awq": Written(
+        {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"},
+        {"": awq(32)},
+    ),
+    "gptq-4-sym": Written(gptq_config(4, 32, True), {"": gptq(4, 32, True)}),
+    "gptq-4-row": Written(gptq_config(4, -1, False), {"": gptq(4, -1, False)}),
+    "gptq-8": Written(gptq_config(8, 16, False), {"": gptq(8, 16, False)}),
+    "gptq-act-order": Written(
+        gptq_config(4, 16, True, True), {"": gptq(4, 16, True, act_order=True)}
+    ),
+    "gptq-v2": Written(
+        gptq_config(4, 32, False, checkpoint_format="gptq_v2"), {"": gptq(4, 32, False, 2)}
+    ),
+    "w4a16-group": Written(
+        compressed("pack-quantized", weights(4, "int", "group", 32)), {"": packed(4, 32, True)}
+    ),
+    "w4a16-asymmetric": Written(
+        compressed("pack-quantized", weights(4, "int", "group", 16, False)),
+        {"": packed(4, 16, False)},
+    ),
+    "w4a16-act-order": Written(
+        compressed("pack-quantized", weights(4, "int", "group", 32, actorder="group")),
+        {"": packed(4, 32, True, act_order=True)},
+    ),
+    "w8a16-channel": Written(
+        compressed("pack-quantized", weights(8, "int", "channel", None)), {"": packed(8, -1, True)}
+    ),
+    "fp8-weight-only": Written(
+        compressed("float-quantized", weights(8, "float", "channel", None)),
+        {"": eight_bits(FP8, "channel")},
+    ),
+    "modelopt-block": Written(
+        {"quant_method": "modelopt", "quant_algo": "FP8_PB_WO", "exclude_modules": ["lm_head"]},
+        {"": eight_bits(FP8, "block", block=128)},
+    ),
+    "mixed": Written(
+        compressed(
+            "pack-quantized",
+            {},
+            config_groups={
+                "a": {
+                    "targets": [r"re:.*self_attn.*"],
+                    "weights": weights(8, "int", "channel", None),
+                },
+                "b": {"targets": ["Linear"], "weights": weights(4, "int", "group", 32)},
+            },
+            ignore=["lm_head", r"re:model\.layers\.1\.mlp.*", "model.layers.2.mlp.down_proj"],
+        ),
+        {"self_attn": packed(8, -1, True), "": packed(4, 32, True)},
+        ("lm_head", "layers.1.mlp", "layers.2.mlp.down_proj"),
+    ),
+}
+#: x is quantized too, which a random model feels: `test_elements` has the exact numbers.
+NEAR = {
+    "w8a8-int8": Written(
+        compressed("int-quantized", weights(8, "int", "channel", None), TOKEN8),
+        {"": eight_bits(INT8, "channel")},
+    ),
+    "w8a8-fp8": Written(
+        compressed("float-quantized", weights(8, "float", "channel", None), TOKENF),
+        {"": eight_bits(FP8, "channel")},
+    ),
+    "w8a8-fp8-static": Written(
+        compressed("float-quantized", weights(8, "float", "tensor", None), FIXEDF),
+        {"": eight_bits(FP8, "tensor", 0.02, scale_shape=(1,))},
+    ),
+    "w8a8-fp8-block": Written(
+        compressed(
+            "float-quantized",
+            weights(8, "float", "block", None, block_structure=[32, 32]),
+            GROUPF,
+        ),
+        {"": eight_bits(FP8, "block")},
+    ),
+    "fp8-block": Written(
+        {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [32, 32]}
+        | {"activation_scheme": "dynamic"},
+        {"": eight_bits(FP8, "block", scale_name="weight_scale_inv")},
+    ),
+    "fp8-dynamic": Written(
+        {"quant_method": "fp8", "activation_scheme": "dynamic", "ignored_layers": ["lm_head"]},
+        {"": eight_bits(FP8, "tensor", scale_shape=())},
+    ),
+    "fp8-static": Written(
+        {"quant_method": "fp8", "activation_scheme": "static"},
+        {"": eight_bits(FP8, "tensor", 0.02, "weight_scale_inv", ())},
+    ),
+    "modelopt": Written(
+        {"quant_method": "modelopt", "quant_algo": "FP8", "exclude_modules": ["lm_head*"]},
+        {"": eight_bits(FP8, "tensor", 0.02, scale_shape=())},
+    ),
+}
+#: Largest difference of log probabilities; fp8 keeps three bits after the leading one.
+EXACT_LIMIT, NEAR_LIMIT = 1e-4, 1.5
+Open = Callable[..., LLM]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model("llama", tmp_path_factory.mktemp("source") / "llama", host_plugins(), 3)
+
+
+@pytest.fixture
+def open_llm() -> Iterator[Open]:
+    opened: list[LLM] = []
+
+    def start(path: Path, **options: object) -> LLM:
+        opened.append(LLM(str(path), **OPTIONS | options))
+        return opened[-1]
+
+    yield start
+    for llm in opened:
+        llm.close()
+
+
+def chosen(llm: LLM) -> list[tuple[list[int], list[TokenLogprobs]]]:
+    """Return tokens, and log probabilities of the likeliest at each place."""
+    found = []
+    for result in llm.generate(PROMPTS, PARAMS):
+        [output] = result.outputs
+        found.append((output.token_ids, output.logprobs))
+    return found
+
+
+def difference(ours: LLM, theirs: LLM) -> float:
+    """Return the largest difference of log probabilities while both choose the same tokens."""
+    worst, places = 0.0, 0
+    for (tokens, found), (wanted_tokens, wanted) in zip(chosen(ours), chosen(theirs), strict=True):
+        for at in range(len(tokens)):
+            a, b = _by_token(found[at]), _by_token(wanted[at])
+            shared = a.keys() & b.keys()
+            assert len(shared) >= 3
+            places += 1
+            worst = max(worst, *(abs(a[t] - b[t]) for t in shared))
+            assert math.isfinite(worst)
+            if tokens[at] != wanted_tokens[at]:
+                break
+    assert places >= len(PROMPTS)
+    return worst
+
+
+def _by_token(found: TokenLogprobs) -> dict[int, float]:
+    return dict(zip(found.token_ids, found.logprobs, strict=True))
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_weights_alone(name: str, source: Path, tmp_path: Path, open_llm: Open) -> None:
+    stored, plain = write(source, tmp_path, EXACT[name])
+    assert difference(open_llm(stored), open_llm(plain)) < EXACT_LIMIT
+
+
+@pytest.mark.parametrize("name", NEAR)
+def test_weights_and_activations(name: str, source: Path, tmp_path: Path, open_llm: Open) -> None:
+    stored, plain = write(source, tmp_path, NEAR[name])
+    assert 1e-4 < difference(open_llm(stored), open_llm(plain)) < NEAR_LIMIT

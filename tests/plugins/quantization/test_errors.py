@@ -1,0 +1,145 @@
+"""Configurations that are wrong, or mean what is not read: one clear error each."""
+
+import pytest
+import torch
+from tests.plugins.quantization.writers import gptq
+
+from hotshoe.errors import CheckpointError
+from hotshoe.layers import Share
+from hotshoe_quantization import compressed, four_bits, fp8, refused
+from hotshoe_quantization.plugin import FORMATS
+
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "desc_act": False}
+WEIGHTS = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}
+
+
+def grouped(weights: dict | None = None, inputs: object = None, **more: object) -> dict:
+    group = {
+        "targets": ["Linear"],
+        "weights": WEIGHTS | (weights or {}),
+        "input_activations": inputs,
+    }
+    return {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "config_groups": {"group_0": group},
+        **more,
+    }
+
+
+BAD = [
+    (four_bits.read_awq, AWQ | {"bits": 3}, "bits is read as 4, not 3"),
+    (four_bits.read_awq, AWQ | {"bits": "4"}, "bits is read as 4, not '4'"),
+    (four_bits.read_awq, AWQ | {"version": "gemv"}, "version is read as gemm, not 'gemv'"),
+    (four_bits.read_awq, AWQ | {"zero_point": False}, "zero_point is read as True, not False"),
+    (four_bits.read_awq, AWQ | {"group_size": 0}, "group_size must be a positive integer"),
+    (four_bits.read_awq, AWQ | {"group_size": None}, "group_size must be a positive integer"),
+    (four_bits.read_awq, AWQ | {"modules_to_not_convert": "lm_head"}, "must be a list of names"),
+    (four_bits.read_gptq, GPTQ | {"bits": 2}, "bits is read as 4 or 8, not 2"),
+    (four_bits.read_gptq, GPTQ | {"bits": 3}, "bits is read as 4 or 8, not 3"),
+    (four_bits.read_gptq, GPTQ | {"sym": 1}, "sym is read as True or False, not 1"),
+    (four_bits.read_gptq, GPTQ | {"dynamic": {"-:x": {}}}, "dynamic is not read"),
+    (four_bits.read_gptq, GPTQ | {"checkpoint_format": "marlin"}, "checkpoint_format is read as"),
+    (fp8.read, {"weight_block_size": [128]}, "weight_block_size must be two sizes"),
+    (fp8.read, {"weight_block_size": [128, 0]}, "weight_block_size must be two sizes"),
+    (fp8.read, {"fmt": "e5m2"}, "fmt is read as e4m3"),
+    (fp8.read, {"activation_scheme": "both"}, "activation_scheme is read as dynamic or static"),
+    (
+        fp8.read,
+        {"weight_block_size": [128, 128], "activation_scheme": "static"},
+        "activation_scheme must be dynamic",
+    ),
+    (fp8.read_modelopt, {"quant_algo": "NVFP4"}, "quant_algo is read as fp8 or .*, not 'nvfp4'"),
+    (fp8.read_modelopt, {}, "quant_algo is read as"),
+    (compressed.read, {"format": "pack-quantized"}, "config_groups must hold at least one"),
+    (compressed.read, grouped(config_groups={"a": 3}), "config_groups.a must be an object"),
+    (compressed.read, grouped(format="marlin-24"), "format is read as .*, not 'marlin-24'"),
+    (compressed.read, grouped({"num_bits": 3}), "num_bits 3 of type int is not read"),
+    (compressed.read, grouped({"num_bits": 4, "type": "float"}), "num_bits 4 of type float"),
+    (compressed.read, grouped({"group_size": -3}), "group_size must be a positive integer"),
+    (compressed.read, grouped({"strategy": "tensor"}), "strategy must be channel or group"),
+    (compressed.read, grouped({"actorder": "some"}), "actorder is read as"),
+    (compressed.read, grouped({"dynamic": True}), "dynamic must be false"),
+    (compressed.read, grouped(format="int-quantized"), "num_bits must be 8"),
+    (compressed.read, grouped(quantization_status="frozen"), "quantization_status is read as"),
+    (compressed.read, grouped(sparsity_config={"format": "x"}), "sparsity_config is not read"),
+    (
+        compressed.read,
+        grouped(inputs={"num_bits": 8, "type": "int", "symmetric": False}),
+        "symmetric must be true: activations",
+    ),
+    (
+        compressed.read,
+        grouped(inputs={"num_bits": 8, "type": "int", "strategy": "token", "dynamic": True}),
+        "input_activations are not computed with packed weights",
+    ),
+]
+
+
+@pytest.mark.parametrize(("read", "config", "words"), BAD)
+def test_what_is_not_read_is_named(read, config: dict, words: str) -> None:
+    with pytest.raises(CheckpointError, match=words):
+        read(config)
+
+
+@pytest.mark.parametrize("name", ["bitsandbytes", "torchao", "quark", "mxfp4"])
+def test_known_formats_say_what_to_do(name: str) -> None:
+    assert FORMATS[name] == f"hotshoe_quantization.refused:{name}"
+    with pytest.raises(CheckpointError, match=r"are not read; (use|export)"):
+        getattr(refused, name)({"quant_method": name})
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        four_bits.read_awq(AWQ | {"group_size": 48}),
+        four_bits.read_gptq(GPTQ | {"group_size": 48}),
+        compressed.read(grouped({"group_size": 48})),
+    ],
+)
+def test_group_sizes_divide_the_inputs(stored) -> None:
+    with pytest.raises(CheckpointError, match=r"group_size 48 .* does not divide"):
+        stored.storage("model.layers.0.mlp.down_proj", (64, 64))
+
+
+def test_sizes_fill_words() -> None:
+    for stored in (
+        four_bits.read_awq(AWQ | {"group_size": -1}),
+        four_bits.read_gptq(GPTQ | {"group_size": -1}),
+    ):
+        with pytest.raises(CheckpointError, match="which words of 8 numbers do not fill"):
+            stored.storage("a", (36, 36))
+
+
+def test_act_order_is_not_divided_among_ranks() -> None:
+    stored = four_bits.read_gptq(GPTQ | {"desc_act": True})
+    stored.tensors("a", (64, 64), Share((slice(0, 32),), slice(0, 64)))
+    with pytest.raises(CheckpointError, match=r"act-order.*tensor_parallel_size 1"):
+        stored.tensors("a", (64, 64), Share((slice(0, 64),), slice(0, 32)))
+
+
+def test_layers_that_two_groups_name() -> None:
+    groups = {
+        "a": {"targets": ["re:.*q_proj"], "weights": WEIGHTS},
+        "b": {"targets": ["re:.*self_attn.*"], "weights": WEIGHTS | {"group_size": 16}},
+    }
+    stored = compressed.read(grouped(config_groups=groups))
+    assert stored.storage("x.self_attn.k_proj", (64, 64)).weight.group_size == 16
+    assert stored.storage("x.mlp.up_proj", (64, 64)) is None
+    with pytest.raises(CheckpointError, match=r"names x\.self_attn\.q_proj in several"):
+        stored.storage("x.self_attn.q_proj", (64, 64))
+
+
+def test_malformed_expressions() -> None:
+    stored = compressed.read(grouped(ignore=["re:*"]))
+    with pytest.raises(CheckpointError, match=r"ignore holds the malformed .* '\*'"):
+        stored.storage("a", (64, 64))
+
+
+def test_zero_points_that_belie_symmetry() -> None:
+    stored = four_bits.read_gptq(GPTQ | {"checkpoint_format": "gptq_v2"})
+    tensors, _ = gptq(4, 32, True, version=1)(torch.randn(16, 64))
+    pieces = {name: [tensor] for name, tensor in tensors.items()}
+    with pytest.raises(CheckpointError, match=r"qzeros.* correct config.json"):
+        stored.canonical("a", pieces)

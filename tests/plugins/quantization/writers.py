@@ -1,0 +1,197 @@
+"""Writes checkpoints as their formats' descriptions say, and the plain numbers they stand for.
+
+Independent of the readers under test: integers are found by searching for the nearest, words are
+put together bit by bit. Not a test module.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+#: Given a matrix, the tensors that store it, by the last part of their names, and W in float32.
+Quantizer = Callable[[Tensor], tuple[dict[str, Tensor], Tensor]]
+AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+
+
+@dataclass(frozen=True)
+class Written:
+    """A way to store a model.
+
+    Attributes:
+        config: Its quantization_config.
+        quantizers: By layer; the first whose key is within a layer's name counts.
+    """
+
+    config: dict[str, Any]
+    quantizers: Mapping[str, Quantizer]
+    keep: tuple[str, ...] = field(default=("lm_head",))
+
+
+def write(source: Path, target: Path, written: Written) -> tuple[Path, Path]:
+    """Write a plain model's quantized form, and the plain model that it stands for."""
+    stored, plain = target / "stored", target / "plain"
+    tensors, quantized, dense = load_file(source / "model.safetensors"), {}, {}
+    for name, tensor in tensors.items():
+        layer = name.removesuffix(".weight")
+        quantize = next((q for key, q in written.quantizers.items() if key in layer), None)
+        if tensor.dim() != 2 or "embed" in layer or any(k in layer for k in written.keep):
+            quantize = None
+        if quantize is None:
+            quantized[name] = dense[name] = tensor
+            continue
+        parts, dense[name] = quantize(tensor)
+        quantized |= {f"{layer}.{part}": value.contiguous() for part, value in parts.items()}
+    config = json.loads((source / "config.json").read_text())
+    for path, values, more in (
+        (stored, quantized, {"quantization_config": written.config}),
+        (plain, dense, {}),
+    ):
+        path.mkdir(parents=True)
+        save_file(values, path / "model.safetensors")
+        (path / "config.json").write_text(json.dumps(config | more))
+    return stored, plain
+
+
+def words(values: Tensor, bits: int, order: tuple[int, ...] | None = None) -> Tensor:
+    """Pack the last axis of unsigned integers into int32 words, the first one lowest."""
+    count = 32 // bits
+    array = values.numpy().astype(np.uint64)
+    array = np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, -array.shape[-1] % count)])
+    runs = array.reshape(*array.shape[:-1], -1, count)
+    packed = np.zeros(runs.shape[:-1], dtype=np.uint64)
+    for place in range(count):
+        packed |= runs[..., order[place] if order else place] << np.uint64(bits * place)
+    return torch.from_numpy(packed.astype(np.uint32).view(np.int32))
+
+
+def integers(
+    weight: Tensor, bits: int, groups: Tensor, symmetric: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Quantize each row by groups of its columns.
+
+    Args:
+        groups: [columns], the group of each.
+
+    Returns:
+        Unsigned values [rows, columns], scales and zero points [rows, groups], and W in float32.
+    """
+    rows, top = weight.shape[0], (1 << bits) - 1
+    count = int(groups.max()) + 1
+    scale, zero = torch.empty(rows, count), torch.full((rows, count), 1 << (bits - 1))
+    for g in range(count):
+        part = weight[:, groups == g]
+        if symmetric:
+            scale[:, g] = part.abs().amax(1) / (top // 2)
+        else:
+            low, high = part.amin(1).clamp(max=0), part.amax(1).clamp(min=0)
+            scale[:, g] = (high - low) / top
+            zero[:, g] = (-low / scale[:, g]).round().int().clamp(1, top)
+    scale = scale.half().float()
+    wide, shift = scale[:, groups], zero[:, groups]
+    values = (weight / wide + shift).round().clamp(0, top).int()
+    return values, scale, zero, (values - shift) * wide
+
+
+def runs_of(columns: int, size: int) -> Tensor:
+    return torch.arange(columns) // (columns if size == -1 else size)
+
+
+def awq(size: int) -> Quantizer:
+    def quantize(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        values, scale, zero, dense = integers(weight, 4, runs_of(weight.shape[1], size), False)
+        return {
+            "qweight": words(values.T, 4, AWQ_ORDER),
+            "qzeros": words(zero.T, 4, AWQ_ORDER),
+            "scales": scale.T.half(),
+        }, dense
+
+    return quantize
+
+
+def gptq(
+    bits: int, size: int, symmetric: bool, version: int = 1, act_order: bool = False
+) -> Quantizer:
+    def quantize(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        groups = runs_of(weight.shape[1], size)
+        if act_order:  # the same for all matrices of the same inputs
+            source = torch.Generator().manual_seed(weight.shape[1])
+            groups = groups[torch.randperm(len(groups), generator=source)]
+        values, scale, zero, dense = integers(weight, bits, groups, symmetric)
+        return {
+            "qweight": words(values, bits).T,
+            "qzeros": words((zero - int(version == 1)).T, bits),
+            "scales": scale.T.half(),
+            "g_idx": groups.int(),
+        }, dense
+
+    return quantize
+
+
+def packed(bits: int, size: int, symmetric: bool, act_order: bool = False) -> Quantizer:
+    """compressed-tensors, pack-quantized."""
+
+    def quantize(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        groups = runs_of(weight.shape[1], size)
+        if act_order:
+            source = torch.Generator().manual_seed(weight.shape[1])
+            groups = groups[torch.randperm(len(groups), generator=source)]
+        values, scale, zero, dense = integers(weight, bits, groups, symmetric)
+        found = {
+            "weight_packed": words(values, bits),
+            "weight_scale": scale.half(),
+            "weight_shape": torch.tensor(weight.shape),
+        }
+        if not symmetric:
+            found["weight_zero_point"] = words(zero.T, bits).T
+        if act_order:
+            found["weight_g_idx"] = groups.int()
+        return found, dense
+
+    return quantize
+
+
+def eight_bits(
+    kind: torch.dtype,
+    per: str,
+    input_scale: float | None = None,
+    scale_name: str = "weight_scale",
+    scale_shape: tuple[int, ...] | None = None,
+    block: int = 32,
+) -> Quantizer:
+    """int8 or fp8 by tensor, channel or square block, an element each."""
+    top = 127.0 if kind == torch.int8 else 448.0
+
+    def quantize(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        rows, columns = weight.shape
+        height, width = {
+            "tensor": (rows, columns),
+            "channel": (1, columns),
+            "block": (block, block),
+        }[per]
+        scale = torch.empty(-(-rows // height), -(-columns // width))
+        wide = torch.empty_like(weight)
+        for i in range(scale.shape[0]):
+            for j in range(scale.shape[1]):
+                at = np.s_[i * height : (i + 1) * height, j * width : (j + 1) * width]
+                scale[i, j] = weight[at].abs().max() / top
+                wide[at] = scale[i, j]
+        values = weight / wide
+        values = (values.round() if kind == torch.int8 else values).to(kind)
+        found = {
+            "weight": values,
+            scale_name: scale if scale_shape is None else scale.view(scale_shape),
+        }
+        if input_scale is not None:
+            found["input_scale"] = torch.tensor([input_scale])
+        return found, values.float() * wide
+
+    return quantize
