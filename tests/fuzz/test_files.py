@@ -7,18 +7,20 @@ import tempfile
 import time
 from pathlib import Path
 
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.fuzz.mutations import changed_bytes, changed_json
 
 from hotshoe.errors import CheckpointError, RequestError
 from hotshoe.layers import Rotation
-from hotshoe.loader.checkpoint import checkpoint_files
+from hotshoe.loader.files import checkpoint_files
 from hotshoe.loader.safetensors import SafetensorsFile
 from hotshoe.models import ModelConfig
 from hotshoe.models.generation import sampling_defaults
 from hotshoe.text import Tokenizer
 from hotshoe.text.chat_template import render
+from hotshoe_models.gguf.model import FORMAT
 
 REFUSED = (CheckpointError, RequestError)
 SOON_S = 10.0
@@ -109,6 +111,47 @@ TOKENIZER_CONFIG = {
     "eos_token": {"content": "<s>"},
     "chat_template": [{"name": "default", "template": "{{ messages[0].content }}"}],
 }
+GGUF = {
+    "general.architecture": "llama",
+    "general.alignment": 32,
+    "llama.context_length": 64,
+    "llama.embedding_length": 32,
+    "llama.block_count": 1,
+    "llama.feed_forward_length": 32,
+    "llama.attention.head_count": 4,
+    "llama.attention.head_count_kv": [2],
+    "llama.attention.key_length": 8,
+    "llama.attention.layer_norm_rms_epsilon": 1e-5,
+    "llama.attention.sliding_window": 16,
+    "llama.attention.scale": 0.5,
+    "llama.embedding_scale": 1.5,
+    "llama.residual_scale": 0.5,
+    "llama.logit_scale": 2.0,
+    "llama.rope.dimension_count": 8,
+    "llama.rope.scaling.type": "yarn",
+    "llama.rope.scaling.factor": 4.0,
+    "llama.rope.scaling.original_context_length": 16,
+    "split.count": 1,
+    "tokenizer.ggml.model": "gpt2",
+    "tokenizer.ggml.pre": "llama-bpe",
+    "tokenizer.ggml.tokens": ["<s>", "</s>", "a", "b", "ab", "<0x41>"],
+    "tokenizer.ggml.token_type": [3, 3, 1, 1, 1, 6],
+    "tokenizer.ggml.scores": [0.0, 0.0, -1.0, -2.0, -3.0, 0.0],
+    "tokenizer.ggml.merges": ["a b"],
+    "tokenizer.ggml.bos_token_id": 0,
+    "tokenizer.ggml.eos_token_id": 1,
+    "tokenizer.ggml.add_bos_token": True,
+    "tokenizer.chat_template": "{{ messages[0].content }}",
+    "tokenizer.chat_templates": ["tool_use"],
+    "tokenizer.chat_template.tool_use": "{{ tools }}",
+}
+#: Name, shape as files have it, number of the type, offset.
+GGUF_TENSORS = [
+    ["token_embd.weight", [32, 6], 0, 0],
+    ["blk.0.attn_q.weight", [32, 32], 8, 768],
+    ["blk.0.attn_norm.weight", [32], 0, 1856],
+    ["rope_freqs.weight", [4], 0, 1984],
+]
 TEMPLATE = """{%- macro say(m) -%}<{{ m.role | upper }}>{{ m.content | trim }}{%- endmacro -%}
 {% for m in messages if m.content %}{{ say(m) }}{% set n = loop.index * 2 %}
 {%- if tools is defined and loop.last %}{{ tools | tojson(indent=2) }}{{ 'x' ~ n }}{% endif %}
@@ -199,6 +242,72 @@ def test_tokenizer(tokenizer, config):
         attempt(read, Path(folder))
     with directory(tokenizer__json=encoded(TOKENIZER), tokenizer_config__json=config) as folder:
         attempt(read, Path(folder))
+
+
+def packed(value) -> bytes:
+    """Encode a value of JSON as GGUF does, its type before it; what has none becomes a text."""
+    if isinstance(value, bool):
+        return struct.pack("<IB", 7, value)
+    if isinstance(value, int) and -(2**63) <= value < 2**63:
+        return struct.pack("<Iq", 11, value)
+    if isinstance(value, float):
+        return struct.pack("<Id", 12, value)
+    if isinstance(value, list):
+        entries = [packed(entry) for entry in value] or [struct.pack("<I", 0)]
+        alike = [entry[4:] for entry in entries if entry[:4] == entries[0][:4]]
+        count = len(alike) if value else 0
+        return struct.pack("<I", 9) + entries[0][:4] + struct.pack("<Q", count) + b"".join(alike)
+    text = str(value).encode(errors="replace")
+    return struct.pack("<IQ", 8, len(text)) + text
+
+
+def gguf_file(values, tensors) -> bytes:
+    """Write a file; entries that cannot be encoded are left out."""
+    keys = b"".join(packed(key)[4:] + packed(value) for key, value in values.items())
+    infos, count = b"", 0
+    for entry in tensors:
+        with contextlib.suppress(struct.error, TypeError, ValueError):
+            name, shape, kind, offset = entry
+            dims = struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
+            infos += packed(name)[4:] + dims + struct.pack("<IQ", kind, offset)
+            count += 1
+    head = b"GGUF" + struct.pack("<IQQ", 3, count, len(values)) + keys + infos
+    return head + bytes(-len(head) % 32) + struct.pack("<f", 1.0) * 512
+
+
+def gguf_files() -> st.SearchStrategy[bytes]:
+    """Make broken forms of a file, with the other vocabulary too."""
+    pieces = GGUF | {"tokenizer.ggml.model": "llama"}
+    values = st.sampled_from([GGUF, pieces]).flatmap(changed_json)
+    whole = gguf_file(GGUF, GGUF_TENSORS)
+    return st.one_of(
+        st.builds(gguf_file, values, st.just(GGUF_TENSORS)),
+        st.builds(gguf_file, st.just(GGUF), changed_json(GGUF_TENSORS)),
+        changed_bytes(whole),
+    )
+
+
+def read_gguf(path: Path) -> None:
+    model = FORMAT.open(path)
+    found = ModelConfig.load(path, file=model)
+    Rotation.from_config(found.values, 8, 64)
+    for source in (model.weights(torch.float32), model.weights(torch.bfloat16)):
+        for name in source.names():
+            source.tensor(name)
+            source.taken(name)
+    tokenizer = Tokenizer.of_file(path, model)
+    tokenizer.decode(tokenizer.encode("ab <s> a\n"))
+
+
+def test_the_seed_is_a_model():
+    with directory(m__gguf=gguf_file(GGUF, GGUF_TENSORS)) as folder:
+        read_gguf(Path(folder) / "m.gguf")
+
+
+@given(gguf_files())
+def test_gguf(data):
+    with directory(m__gguf=data) as folder:
+        attempt(read_gguf, Path(folder) / "m.gguf")
 
 
 @st.composite

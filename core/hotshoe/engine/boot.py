@@ -15,7 +15,7 @@ from typing import Any
 from hotshoe.config import EngineConfig
 from hotshoe.engine.client import DecisionInfo, EngineInfo
 from hotshoe.engine.core import EngineCore
-from hotshoe.engine.places import find_model
+from hotshoe.engine.places import find_model, read_tokenizer
 from hotshoe.engine.setup import EngineSetup, prepare
 from hotshoe.plugins import PluginManager
 from hotshoe.slots import Decision
@@ -42,7 +42,7 @@ def boot(config: EngineConfig, plugins: PluginManager | None = None) -> Booted:
     begin = time.perf_counter()
     setup = prepare(config, plugins)
     prepared = time.perf_counter()
-    tokenizer = load_tokenizer(setup.config, setup.model_config.path)
+    tokenizer = load_tokenizer(setup.config, setup.model_config.path, setup.plugins)
     setup = _with_eos(setup, tokenizer)
     tokenised = time.perf_counter()
     startup = {"resolve configuration": prepared - begin, "load tokenizer": tokenised - prepared}
@@ -54,8 +54,15 @@ def boot(config: EngineConfig, plugins: PluginManager | None = None) -> Booted:
     return Booted(core, tokenizer, _describe(core, startup))
 
 
-def load_tokenizer(config: EngineConfig, model_path: Path) -> Tokenizer | None:
+def load_tokenizer(
+    config: EngineConfig, model_path: Path, plugins: PluginManager | None = None
+) -> Tokenizer | None:
     """Load the tokenizer that a configuration names, else the model's; None if it wants none.
+
+    Args:
+        config: Of the engine.
+        model_path: The model directory or file.
+        plugins: Default: those installed.
 
     Raises:
         CheckpointError: There is none, or it is malformed.
@@ -63,7 +70,10 @@ def load_tokenizer(config: EngineConfig, model_path: Path) -> Tokenizer | None:
     """
     if config.skip_tokenizer_init:
         return None
-    found = Tokenizer.load(Path(config.tokenizer) if config.tokenizer else model_path)
+    if plugins is None:
+        plugins = PluginManager(disabled=config.disable_plugins)
+    path = Path(config.tokenizer) if config.tokenizer else model_path
+    found = read_tokenizer(path, plugins)
     if config.chat_template is not None:
         found.chat_templates = {"default": read_template(config.chat_template)}
     return found

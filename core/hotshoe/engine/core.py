@@ -19,6 +19,7 @@ from hotshoe.engine.cache_plan import cache_bytes, plan_cache
 from hotshoe.engine.client import EngineStats, PauseMode
 from hotshoe.engine.kv_exchange import KVExchange
 from hotshoe.engine.messages import Add
+from hotshoe.engine.places import read_tokenizer
 from hotshoe.engine.rest import (
     SLEEP_LEVELS,
     check_sleep,
@@ -41,7 +42,7 @@ from hotshoe.errors import (
 )
 from hotshoe.executor import KVWorker, ProfiledWorker, Worker, WorkerInfo
 from hotshoe.grammar.backends import GrammarBackends
-from hotshoe.grammar.vocabulary import read_vocabulary
+from hotshoe.grammar.vocabulary import vocabulary_of
 from hotshoe.scheduler import Request, Scheduler, SchedulerConfig
 from hotshoe.speculation.drafting import open_drafting
 from hotshoe.types import StepHandle, StepPlan, TokenOutput
@@ -430,11 +431,13 @@ class EngineCore:
             from hotshoe.grammar.constraints import Constraints  # needs numpy
 
             config, model = self.setup.config, self.setup.model_config
-            directory = Path(config.tokenizer) if config.tokenizer else model.path
+            path = Path(config.tokenizer) if config.tokenizer else model.path
             self._constraints = Constraints(
                 self._scheduler,
                 self._backends,
-                lambda: read_vocabulary(directory, self.info.vocab_size, self._eos),
+                lambda: vocabulary_of(
+                    read_tokenizer(path, self.setup.plugins), self.info.vocab_size, self._eos
+                ),
                 config.structured_output_cache_bytes,
                 config.structured_output_timeout_s,
             )

@@ -112,7 +112,8 @@ def explain(
         if len(expected.shape) == 1 and not name.endswith(".bias")
     )
     caches = worker.layout(ctx)
-    found, note = fates(ctx.weights, setup.model_config.path, setup.config.load_format)
+    place = setup.model_config.file or setup.model_config.path
+    found, note = fates(ctx.weights, place, setup.config.load_format)
     keys = list(selector.decisions)
     assert setup.config.max_model_len is not None
     shares = step_shares(selector, max(setup.config.max_model_len // 2, 1))

@@ -15,6 +15,7 @@ from hotshoe.errors import CheckpointError
 
 if TYPE_CHECKING:
     from hotshoe.layers.weights import WeightTable
+    from hotshoe.models.model_file import ModelFile
 
 UNUSED = "not used by this architecture"
 MISSING = "missing in the checkpoint"
@@ -43,12 +44,14 @@ class WeightFate:
     count: int = 1
 
 
-def fates(table: WeightTable, path: Path, load_format: str) -> tuple[list[WeightFate], str]:
+def fates(
+    table: WeightTable, place: Path | ModelFile, load_format: str
+) -> tuple[list[WeightFate], str]:
     """Say what becomes of every tensor.
 
     Args:
         table: Of a model that was built.
-        path: The model directory.
+        place: The model directory or file.
         load_format: As in the configuration; of "dummy", no files are looked at.
 
     Returns:
@@ -61,7 +64,7 @@ def fates(table: WeightTable, path: Path, load_format: str) -> tuple[list[Weight
         from hotshoe.loader.sources import source_of
 
         try:
-            names = {table.known_as(name): name for name in source_of(path).names()}
+            names = {table.known_as(name): name for name in source_of(place).names()}
         except CheckpointError as error:
             note = f"no files are read: {error}"
     return [*_expected(table, names), *_others(table, names or {})], note

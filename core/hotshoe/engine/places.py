@@ -1,20 +1,30 @@
-"""Finds the directory of a model or tokenizer: a path, a plugin's name for one, or what a source
-has fetched. The only place that decides which of them a name is."""
+"""Finds the directory or file of a model or tokenizer: a path, a plugin's name for one, or what a
+source has fetched. The only place that decides which of them a name is, and that opens files."""
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from hotshoe.config import EngineConfig
-from hotshoe.errors import ConfigError, HotshoeError, PluginError
+from hotshoe.errors import CheckpointError, ConfigError, HotshoeError, PluginError
 from hotshoe.lazy import resolve_lazy
+from hotshoe.models.model_file import ModelFile, ModelFileFormat
 from hotshoe.models.source import FoundModel, WantedModel
 from hotshoe.plugins import PluginManager
-from hotshoe.plugins.manager import cause_of
+from hotshoe.plugins.manager import blaming_plugin, cause_of
+from hotshoe.text.tokenizer import Tokenizer
+
+FILES = "hotshoe_model_files"
+#: One of several models in a directory, written after a colon.
+VARIANT = re.compile(r"(?P<name>.+):(?P<variant>[\w.-]+)", re.ASCII | re.DOTALL)
 
 
 def find_model(config: EngineConfig, plugins: PluginManager, weights: bool = False) -> FoundModel:
-    """Return the model's directory, with its weights or with what describes it.
+    """Return the model's directory or file, with its weights or with what describes it.
 
     Raises:
         ConfigError: The name is empty, or begins with the home of somebody unknown; a revision of
@@ -48,6 +58,60 @@ def is_here(config: EngineConfig) -> bool:
     return all("/" not in name or _exists(name) for name in names)
 
 
+def open_model(path: Path, plugins: PluginManager) -> ModelFile | None:
+    """Open a model that is a file; None for a directory, and for a file that no plugin reads.
+
+    Raises:
+        CheckpointError: The file cannot be used.
+        PluginError: The plugin that reads it is broken.
+    """
+    ending = path.suffix.removeprefix(".")
+    if ending not in plugins.mapping(FILES) or path.is_dir():
+        return None
+    with blaming_plugin(plugins, FILES, ending):
+        return _format(ending, plugins).open(path)
+
+
+def read_tokenizer(path: Path, plugins: PluginManager) -> Tokenizer:
+    """Read the tokenizer of a model directory or file.
+
+    Raises:
+        CheckpointError: There is none, or it is malformed.
+    """
+    if not (path / "tokenizer.json").exists():
+        path = _chosen(FoundModel(path), None, plugins).path
+    file = open_model(path, plugins)
+    return Tokenizer.load(path) if file is None else Tokenizer.of_file(path, file)
+
+
+def _format(ending: str, plugins: PluginManager) -> ModelFileFormat:
+    found: ModelFileFormat = resolve_lazy(plugins.pick("kind of file", ending, FILES))
+    return found
+
+
+def _chosen(found: FoundModel, variant: str | None, plugins: PluginManager) -> FoundModel:
+    """Return the file of a directory that is meant, or the directory itself.
+
+    A checkpoint of safetensors comes before files, unless a variant is asked for.
+
+    Raises:
+        CheckpointError: There are several models, or none of this variant.
+    """
+    if not os.path.isdir(found.path):  # noqa: PTH112 (which takes names that no file can have)
+        return found
+    names = [entry.name for entry in found.path.iterdir() if entry.is_file()]
+    if variant is None and any(name.endswith(".safetensors") for name in names):
+        return found
+    for ending in sorted(plugins.mapping(FILES)):
+        with blaming_plugin(plugins, FILES, ending):
+            chosen = _format(ending, plugins).choose(names, variant)
+        if chosen is not None:
+            return replace(found, path=found.path / chosen)
+    if variant is not None:
+        raise CheckpointError(f"{found.path} has no file of a variant {variant!r}")
+    return found
+
+
 def _folder(config: EngineConfig) -> Path | None:
     """Return where fetched files shall go.
 
@@ -63,7 +127,20 @@ def _folder(config: EngineConfig) -> Path | None:
 def _find(wanted: WantedModel, plugins: PluginManager) -> FoundModel:
     if not wanted.name:
         raise ConfigError("the name of a model or tokenizer is empty; `.` is this directory")
+    if "://" in wanted.name:
+        raise ConfigError(
+            f"{wanted.name!r} is a URL, from which nothing is fetched; give a local file or "
+            "directory, or ORGANISATION/MODEL"
+        )
     named = plugins.mapping("hotshoe_named_models")
+    parts = VARIANT.fullmatch(wanted.name)
+    if parts is None or wanted.name in named or _exists(wanted.name):
+        return _chosen(_place(wanted, named, plugins), None, plugins)
+    wanted = replace(wanted, name=parts["name"], variant=parts["variant"])
+    return _chosen(_place(wanted, named, plugins), wanted.variant, plugins)
+
+
+def _place(wanted: WantedModel, named: Mapping[str, str], plugins: PluginManager) -> FoundModel:
     if wanted.name not in named and not _exists(wanted.name):
         for source, reference in sorted(plugins.mapping("hotshoe_model_sources").items()):
             try:

@@ -267,4 +267,4 @@ def start_process(config: EngineConfig, listener: Listener) -> SocketLink:
 
 def _load_tokenizer(config: EngineConfig) -> Tokenizer | None:
     plugins = PluginManager(disabled=config.disable_plugins)
-    return load_tokenizer(config, find_model(config, plugins).path)
+    return load_tokenizer(config, find_model(config, plugins).path, plugins)

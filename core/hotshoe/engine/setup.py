@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from hotshoe.config import DTYPES, EngineConfig
-from hotshoe.engine.places import find_model, find_tokenizer
+from hotshoe.engine.places import find_model, find_tokenizer, open_model
 from hotshoe.errors import ConfigError, PluginError
 from hotshoe.executor import Worker
 from hotshoe.lazy import resolve_lazy
@@ -171,7 +171,8 @@ def prepare(
         plugins = PluginManager(disabled=config.disable_plugins)
     platform = platform or choose_platform(plugins, config.platform)
     found, tokenizer = find_model(config, plugins), find_tokenizer(config, plugins)
-    model_config = ModelConfig.load(found.path, config.hf_overrides)
+    file = open_model(found.path, plugins)
+    model_config = ModelConfig.load(found.path, config.hf_overrides, file)
     changes = _found_changes(config, found, tokenizer)
     if config.platform == "auto":
         reason = "the available platform with the highest score"
@@ -225,6 +226,8 @@ def _found_changes(
     if tokenizer is not None and tokenizer.revision is not None:
         reason = f"{config.tokenizer} as fetched, revision {tokenizer.revision}"
         changes.append(Change("tokenizer", str(tokenizer.path), reason))
+    elif tokenizer is not None and tokenizer.path.is_file():
+        changes.append(Change("tokenizer", str(tokenizer.path), f"{config.tokenizer} means it"))
     return changes
 
 

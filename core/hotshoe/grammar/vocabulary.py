@@ -7,19 +7,9 @@ reads, be the tokens byte-level, byte-fallback or pieces of words.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 from hotshoe.grammar.backend import Vocabulary
 from hotshoe.text.tokenizer import Tokenizer
-
-
-def read_vocabulary(directory: Path, vocab_size: int, ending_ids: Iterable[int]) -> Vocabulary:
-    """Read the vocabulary of a tokenizer directory.
-
-    Raises:
-        CheckpointError: There is no usable tokenizer.
-    """
-    return vocabulary_of(Tokenizer.load(directory), vocab_size, ending_ids)
 
 
 def vocabulary_of(tokenizer: Tokenizer, vocab_size: int, ending_ids: Iterable[int]) -> Vocabulary:

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from hotshoe.errors import CheckpointError, EngineError, HotshoeError
 from hotshoe.layers import WeightTable
-from hotshoe.loader.files import checkpoint_files
-from hotshoe.loader.sources import Dummy, Files, TensorSource
+from hotshoe.loader.sources import Dummy, TensorSource, source_of
+from hotshoe.models.model_file import ModelFile
 
 #: Values that are looked at together.
 CHUNK = 2**22
@@ -18,7 +18,7 @@ CHUNK = 2**22
 
 def load_weights(
     table: WeightTable,
-    path: Path,
+    place: Path | ModelFile,
     load_format: str,
     dtype: torch.dtype,
     seed: int,
@@ -29,9 +29,9 @@ def load_weights(
 
     Args:
         table: What the model expects.
-        path: The model directory.
+        place: The model directory or file; not looked at for dummy weights.
         load_format: "safetensors" or "dummy".
-        dtype: Type of dummy weights.
+        dtype: Type of dummy weights, and of what a file has packed.
         seed: Seed of dummy weights.
         device: Where dummy weights are made.
         check_finite: Look for NaN and infinity in every weight of a file.
@@ -43,7 +43,7 @@ def load_weights(
     if load_format == "dummy":
         feed(table, Dummy(table.expected, dtype, seed, device))
     else:
-        feed(table, Files(checkpoint_files(path)), check_finite)
+        feed(table, source_of(place, dtype), check_finite)
     table.check_complete()
 
 

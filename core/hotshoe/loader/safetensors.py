@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.errors import CheckpointError
-from hotshoe.models.files import open_regular
+from hotshoe.models.files import map_file
 from hotshoe.models.pointers import pointer_hint
 
 MAX_HEADER_BYTES = 100_000_000
@@ -60,11 +60,7 @@ class SafetensorsFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        try:
-            with open_regular(path) as file:
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{path} cannot be mapped: {error}; fetch it again") from None
+        self._map = map_file(path)
         header, self._data_start = self._read_header()
         self._entries = self._read_entries(header)
 

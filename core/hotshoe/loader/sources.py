@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,6 +17,9 @@ from hotshoe.errors import CheckpointError
 from hotshoe.layers.weights import ExpectedWeight
 from hotshoe.loader.files import checkpoint_files
 from hotshoe.loader.safetensors import SafetensorsFile
+
+if TYPE_CHECKING:
+    from hotshoe.models.model_file import ModelFile
 
 #: Random values are drawn once and repeated; long enough that layers differ.
 DUMMY_PERIOD = 1_000_003
@@ -139,12 +142,18 @@ class Stream:
         """Let go of the tensor."""
 
 
-def source_of(weights: Weights) -> TensorSource:
-    """Return new weights as a source.
+def source_of(weights: Weights | ModelFile, dtype: torch.dtype = torch.float32) -> TensorSource:
+    """Return weights as a source.
+
+    Args:
+        weights: Where they are.
+        dtype: Of what a model's file has packed.
 
     Raises:
         CheckpointError: They are not there, or no weights.
     """
+    if hasattr(weights, "weights"):
+        return weights.weights(dtype)
     if not isinstance(weights, (str, Path)):
         return Stream(weights)
     path = Path(weights)

@@ -9,10 +9,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hotshoe.errors import CheckpointError
 from hotshoe.models.files import MIB, read_text
+
+if TYPE_CHECKING:
+    from hotshoe.models.model_file import ModelFile
 
 #: The longest JSON file of a model directory that is read.
 MAX_JSON_BYTES = 16 * MIB
@@ -33,12 +36,13 @@ STRETCHED = {
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
     """Attributes:
-    path: The model directory.
+    path: The model directory, or the file that is the model.
     architecture: First of `architectures`.
     values: All of config.json, overrides applied; nested `text_config` not merged.
     dtype: The checkpoint's element type, "float32" when it does not say.
     max_model_len: Longest sequence unless a longer one is asked for: `max_position_embeddings`.
     eos_token_ids: From generation_config.json, else config.json.
+    file: The model, where it is a file that a plugin reads; None for a directory.
     """
 
     path: Path
@@ -47,16 +51,24 @@ class ModelConfig:
     dtype: str
     max_model_len: int
     eos_token_ids: tuple[int, ...]
+    file: ModelFile | None = None
 
     @classmethod
-    def load(cls, path: Path, overrides: Mapping[str, Any] | None = None) -> ModelConfig:
-        """Read a model directory.
+    def load(
+        cls,
+        path: Path,
+        overrides: Mapping[str, Any] | None = None,
+        file: ModelFile | None = None,
+    ) -> ModelConfig:
+        """Read a model directory, or what a file says of itself.
 
         Raises:
             CheckpointError: No directory, no or malformed config.json.
         """
-        _check_place(path)
-        values = merged(read_json(path / "config.json"), overrides or {})
+        if file is None:
+            _check_place(path)
+        found = read_json(path / "config.json") if file is None else file.config()
+        values = merged(found, overrides or {})
         names = values.get("architectures")
         if not isinstance(names, list) or not names or not isinstance(names[0], str):
             raise CheckpointError(f"{path / 'config.json'} names no architecture")
@@ -67,6 +79,7 @@ class ModelConfig:
             _weight_type(values.get("dtype") or values.get("torch_dtype")),
             _positive(values, "max_position_embeddings", DEFAULT_MAX_LEN),
             eos_token_ids(path, values),
+            file,
         )
 
     @property
@@ -121,12 +134,10 @@ def _check_place(path: Path) -> None:
     except OSError as error:  # no permission, or no name that a file can have
         raise CheckpointError(f"{str(path)[:200]} cannot be read: {error.strerror}") from None
     for file in files:
-        if file.suffix == ".gguf":
-            raise CheckpointError(
-                f"{file} is a GGUF file, a format that is not read; use the checkpoint that it was "
-                "made from, a directory with config.json and safetensors files"
-            )
-        raise CheckpointError(f"{file} is a file; give the directory that it lies in")
+        raise CheckpointError(
+            f"{file} is a file of a kind that no plugin reads (hotshoe-models reads .gguf); give "
+            "the directory that the checkpoint lies in"
+        )
     if not path.is_dir():
         raise CheckpointError(
             f"no model at {path}: give a local directory with config.json and safetensors files, "

@@ -6,6 +6,7 @@ blocking, and asked for its kind and size before a byte is read. Each reader of 
 
 from __future__ import annotations
 
+import mmap
 import os
 import stat
 from pathlib import Path
@@ -34,6 +35,19 @@ def open_regular(path: Path) -> BinaryIO:
         os.close(file)
         raise CheckpointError(f"{path} is no regular file; put a copy of the whole file there")
     return os.fdopen(file, "rb")
+
+
+def map_file(path: Path) -> mmap.mmap:
+    """Map a regular file. Writing to the map never reaches the file.
+
+    Raises:
+        CheckpointError: As `open_regular`, or the file is empty or cannot be mapped.
+    """
+    try:
+        with open_regular(path) as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be mapped: {error}; fetch it again") from None
 
 
 def read_file(path: Path, max_bytes: int) -> bytes:

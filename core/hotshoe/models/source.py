@@ -17,18 +17,20 @@ class WantedModel:
     revision: A branch, tag or commit of it; None for what is newest.
     folder: Where fetched files are kept; None for the source's own place.
     weights: Whether weights are wanted too; without them, what describes model and tokenizer.
+    variant: Which of several models of that name, such as "Q4_K_M"; a file that describes itself.
     """
 
     name: str
     revision: str | None = None
     folder: Path | None = None
     weights: bool = False
+    variant: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FoundModel:
     """Attributes:
-    path: The model directory.
+    path: The model directory, or the file that is the model.
     revision: What exactly was fetched: asked for again, it gives the same files, at once where
         they are here already. None for a directory that nobody fetched.
     """

@@ -64,6 +64,14 @@ def hotshoe_model_sources() -> Mapping[str, str]:  # type: ignore[empty-body]
 
 
 @hookspec
+def hotshoe_model_files() -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Read models that are files, by the ending of their names: `{"gguf": "module:FORMAT"}`.
+
+    See `hotshoe.models.model_file.ModelFileFormat`.
+    """
+
+
+@hookspec
 def hotshoe_quantizations() -> Mapping[str, str]:  # type: ignore[empty-body]
     """Name methods of `--quantization`: `{"int8": "module:make"}`.
 

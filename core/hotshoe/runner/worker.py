@@ -135,7 +135,7 @@ class TorchWorker:
             config = self._config
             load_weights(
                 ctx.weights,
-                self._model_config.path,
+                self._model_config.file or self._model_config.path,
                 config.load_format,
                 ctx.torch_dtype,
                 config.seed,

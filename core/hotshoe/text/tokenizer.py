@@ -24,6 +24,8 @@ from hotshoe.text.pieces import TokenPieces
 if TYPE_CHECKING:
     import tokenizers
 
+    from hotshoe.models.model_file import ModelFile
+
 #: Folder of a directory's named templates, such as tool_use.jinja.
 TEMPLATES = "additional_chat_templates"
 #: Files that `transformers` may read where there is no tokenizer.json.
@@ -91,6 +93,18 @@ class Tokenizer:
             _chat_templates(directory, config),
             eos_token_ids(directory, _read_json(directory / "config.json")),
         )
+
+    @classmethod
+    def of_file(cls, path: Path, file: ModelFile) -> Tokenizer:
+        """Take the tokenizer of a model that is a file.
+
+        Raises:
+            CheckpointError: It is malformed or of a kind that is not read.
+        """
+        parts = file.tokenizer()
+        backend = _read_backend(path, parts.model)
+        tokens, templates = _named_tokens(path, parts.config), _listed_templates(path, parts.config)
+        return cls(backend, tokens, templates, eos_token_ids(path, file.config()))
 
     def _named_id(self, name: str) -> int | None:
         token = self.special_tokens.get(name)
@@ -227,12 +241,16 @@ def _encoding(
 
 
 def _load_backend(directory: Path) -> tokenizers.Tokenizer:
-    import tokenizers
-
     path = directory / "tokenizer.json"
     if not path.exists():
         return _convert_backend(directory)
-    data = read_file(path, MAX_TOKENIZER_BYTES)
+    return _read_backend(path, read_file(path, MAX_TOKENIZER_BYTES))
+
+
+def _read_backend(path: Path, data: bytes) -> tokenizers.Tokenizer:
+    """Make the tokenizer of a tokenizer.json's content; `path` is for messages."""
+    import tokenizers
+
     try:
         check_file(data)  # first: the library lets normalizers work while it reads the file
         backend = tokenizers.Tokenizer.from_buffer(data)
@@ -296,13 +314,17 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _special_tokens(directory: Path, config: Mapping[str, Any]) -> dict[str, str]:
     if "added_tokens_decoder" not in config:  # an older checkpoint
         config = {**config, **_read_json(directory / "special_tokens_map.json")}
+    return _named_tokens(directory, config)
+
+
+def _named_tokens(place: Path, config: Mapping[str, Any]) -> dict[str, str]:
     tokens = {}
     for name in _NAMED_TOKENS:
         token = config.get(f"{name}_token")
         token = token.get("content") if isinstance(token, dict) else token
         if isinstance(token, str):
             if any("\ud800" <= char <= "\udfff" for char in token):
-                raise CheckpointError(f"{directory}: {name}_token is not valid Unicode: {token!a}")
+                raise CheckpointError(f"{place}: {name}_token is not valid Unicode: {token!a}")
             tokens[f"{name}_token"] = token
     return tokens
 
@@ -314,6 +336,11 @@ def _chat_templates(directory: Path, config: Mapping[str, Any]) -> dict[str, str
         files["default"] = directory / "chat_template.jinja"
     if files:
         return {name: read_text(path, MAX_TEMPLATE_BYTES) for name, path in files.items()}
+    return _listed_templates(directory / "tokenizer_config.json", config)
+
+
+def _listed_templates(place: Path, config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the templates of a configuration by name."""
     found = config.get("chat_template") or ()
     if isinstance(found, str):
         found = [{"name": "default", "template": found}]
@@ -324,7 +351,6 @@ def _chat_templates(directory: Path, config: Mapping[str, Any]) -> dict[str, str
         readable = False
     if not readable:
         raise CheckpointError(
-            f"{directory / 'tokenizer_config.json'}: chat_template must be text, or a list of "
-            "objects with name and template"
+            f"{place}: chat_template must be text, or a list of objects with name and template"
         )
     return templates

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from hotshoe.cli.bench.workload import check_output
 from hotshoe.config import EngineConfig
-from hotshoe.engine.places import find_model
+from hotshoe.engine.places import find_model, read_tokenizer
 from hotshoe.errors import ConfigError, UserError
 from hotshoe.plugins import PluginManager
 from hotshoe.text.tokenizer import Tokenizer
@@ -206,8 +206,9 @@ def choose_seed(args: Namespace) -> int:
 
 def _tokenizer(args: Namespace, model: str) -> Tokenizer:
     name = args.tokenizer or model
+    plugins = PluginManager()
     try:
-        return Tokenizer.load(find_model(EngineConfig(model=name), PluginManager()).path)
+        return read_tokenizer(find_model(EngineConfig(model=name), plugins).path, plugins)
     except UserError as error:
         raise ConfigError(
             f"prompts of text need the model's tokenizer ({error}); give --tokenizer DIRECTORY"

@@ -35,8 +35,17 @@ ARCHITECTURES = {
     "Qwen3Model": "hotshoe_models.qwen:build_qwen3",
 }
 
+#: Kinds of files that hold a whole model, by the ending of their names.
+FILES = {"gguf": "hotshoe_models.gguf.model:FORMAT"}
+
 
 @hookimpl
 def hotshoe_models() -> Mapping[str, str]:
     """Name the architectures as `architectures` in config.json spells them."""
     return ARCHITECTURES
+
+
+@hookimpl
+def hotshoe_model_files() -> Mapping[str, str]:
+    """Name the kinds of files."""
+    return FILES

@@ -5,12 +5,12 @@ from pathlib import Path
 import tokenizers
 from tokenizers import AddedToken, decoders, models
 
-from hotshoe.grammar.vocabulary import read_vocabulary, vocabulary_of
+from hotshoe.grammar.vocabulary import vocabulary_of
 from hotshoe.text.tokenizer import Tokenizer
 
 
 def test_byte_level(model_dir: Path) -> None:
-    vocabulary = read_vocabulary(model_dir, 300, (255, 7, 7, 900))
+    vocabulary = vocabulary_of(Tokenizer.load(model_dir), 300, (255, 7, 7, 900))
     assert vocabulary.ending_ids == (7, 255)
     assert vocabulary.tokens[7] == vocabulary.tokens[255] == b""
     spelt = [token for token in vocabulary.tokens if token]

@@ -131,7 +131,7 @@ def test_what_is_no_model_directory_is_named(tmp_path):
     gguf = tmp_path / "model.gguf"
     gguf.touch()
     for path in (gguf, tmp_path):
-        with pytest.raises(CheckpointError, match=r"model\.gguf is a GGUF file"):
+        with pytest.raises(CheckpointError, match=r"model\.gguf is a file of a kind that no"):
             ModelConfig.load(path)
     weights = tmp_path / "model.safetensors"
     weights.touch()

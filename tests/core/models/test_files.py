@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hotshoe.errors import CheckpointError
-from hotshoe.loader.checkpoint import checkpoint_files
+from hotshoe.loader.files import checkpoint_files
 from hotshoe.models import ModelConfig
 from hotshoe.models.files import MIB, open_regular, read_file, read_text
 from hotshoe.models.generation import sampling_defaults

@@ -1,0 +1,236 @@
+"""What GGUF files call the architectures of this distribution: configuration and tensors, as data.
+
+A `Family` turns a file's metadata into the values that config.json would have, and tensor names
+into those of the original checkpoint. Converters have changed two things, which are turned back:
+rows of q and k that rotate by neighboring pairs, and norms that already hold Gemma's 1.
+Source: the key and tensor names of ggml's gguf.md; the keys of transformers' configurations.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hotshoe_models.gguf.metadata import Metadata
+
+Values = dict[str, Any]
+
+#: Tensor names: parts of theirs and of ours; a layer's begin with `blk.N.`.
+OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+NAMES = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+GEMMA_NAMES = {
+    **NAMES,
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_attention_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+PHI3_NAMES = {**NAMES, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
+#: Tensors that become part of the configuration.
+FACTORS = ("rope_freqs", "rope_factors_long", "rope_factors_short")
+_LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Attributes:
+    architecture: As `architectures` in config.json spells it.
+    differences: Values of config.json beside those that all families have.
+    names: Tensor names inside a layer.
+    pairs: Rows of q and k lie so that neighbors rotate together.
+    norm_offset: What the file's norms hold more than the checkpoint's.
+    """
+
+    architecture: str
+    differences: Callable[[Metadata], Values] = lambda meta: {}
+    names: Mapping[str, str] = field(default_factory=lambda: NAMES)
+    pairs: bool = False
+    norm_offset: float = 0.0
+
+    def known_as(self, name: str) -> str | None:
+        """Return the checkpoint's name of a file's tensor.
+
+        Returns:
+            The name as it is where it is unknown; None for part of the configuration.
+        """
+        stem, _, kind = name.rpartition(".")
+        if stem in FACTORS:
+            return None
+        if stem in OUTER:
+            return f"{OUTER[stem]}.{kind}"
+        layer = _LAYER.fullmatch(name)
+        if layer is None or layer[2] not in self.names:
+            return name
+        return f"model.layers.{layer[1]}.{self.names[layer[2]]}.{layer[3]}"
+
+
+def family_of(meta: Metadata) -> Family:
+    """Return the family of a file.
+
+    Raises:
+        CheckpointError: It is unknown, or a mixture of experts.
+    """
+    if meta.arch not in FAMILIES:
+        raise meta.refuse(
+            "general.architecture", f"is not read; known are {', '.join(sorted(FAMILIES))}"
+        )
+    if meta.integer("expert_count", 0):
+        raise meta.refuse(f"{meta.arch}.expert_count", "but no mixture of experts is read")
+    return FAMILIES[meta.arch]
+
+
+def config_of(meta: Metadata) -> Values:
+    """Return what config.json would hold.
+
+    Raises:
+        CheckpointError: A key is missing or malformed, or names something that is not served.
+    """
+    family = family_of(meta)
+    heads = meta.integer("attention.head_count")
+    hidden = meta.integer("embedding_length")
+    head_dim = meta.integer("attention.key_length", hidden // heads)
+    if meta.integer("attention.value_length", head_dim) != head_dim:
+        raise meta.refuse(f"{meta.arch}.attention.value_length", f"but keys have {head_dim}")
+    return {
+        "architectures": [family.architecture],
+        "dtype": meta.dtype(),
+        "vocab_size": meta.shape("token_embd.weight")[0],
+        "hidden_size": hidden,
+        "intermediate_size": meta.integer("feed_forward_length"),
+        "num_hidden_layers": meta.integer("block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": meta.integer("attention.head_count_kv", heads),
+        "head_dim": head_dim,
+        "max_position_embeddings": meta.integer("context_length"),
+        "rms_norm_eps": meta.number("attention.layer_norm_rms_epsilon"),
+        "tie_word_embeddings": "output.weight" not in meta.tensors,
+        "attention_bias": "blk.0.attn_q.bias" in meta.tensors,
+        "mlp_bias": "blk.0.ffn_gate.bias" in meta.tensors,
+        "eos_token_id": meta.ending_ids(),
+        "bos_token_id": meta.token_id("bos"),
+        **_rope(meta, head_dim),
+        **family.differences(meta),
+    }
+
+
+def _rope(meta: Metadata, head_dim: int) -> Values:
+    """Return what turns q and k: the base, and how it is stretched."""
+    rope: Values = {"rope_type": "default", "rope_theta": meta.number("rope.freq_base", 10_000.0)}
+    rotated = meta.integer("rope.dimension_count", head_dim)
+    if rotated != head_dim:
+        rope["partial_rotary_factor"] = rotated / head_dim
+    original = meta.integer("rope.scaling.original_context_length", 0)
+    if original:
+        rope["original_max_position_embeddings"] = original
+    if factors := meta.floats("rope_freqs.weight"):
+        return {"rope_parameters": rope | _factors(factors, factors) | {"attention_factor": 1.0}}
+    long, short = (meta.floats(f"rope_factors_{kind}.weight") for kind in ("long", "short"))
+    if long and short:
+        if (scale := meta.number("rope.scaling.attn_factor", 0.0)) > 0:
+            rope["attention_factor"] = scale
+        return {"rope_parameters": rope | _factors(short, long)}
+    kind = meta.text("rope.scaling.type", "none")
+    factor = meta.number("rope.scaling.factor", meta.number("rope.scale_linear", 0.0))
+    if kind not in ("none", "linear", "yarn"):
+        raise meta.refuse(f"{meta.arch}.rope.scaling.type", "is not read; known: linear, yarn")
+    if factor in (0.0, 1.0):
+        return {"rope_parameters": rope}
+    kind = "linear" if kind == "none" else kind
+    return {"rope_parameters": rope | {"rope_type": kind, "factor": factor}}
+
+
+def _factors(short: list[float], long: list[float]) -> Values:
+    return {"rope_type": "longrope", "short_factor": short, "long_factor": long}
+
+
+def _windowed(meta: Metadata) -> Values:
+    window = meta.integer("attention.sliding_window", 0)
+    return {"sliding_window": window or None}
+
+
+def _llama(meta: Metadata) -> Values:
+    """Mistral is called llama, too; where a file names a window, it is one."""
+    window = _windowed(meta)["sliding_window"]
+    return {"architectures": ["MistralForCausalLM"], "sliding_window": window} if window else {}
+
+
+def _phi3(meta: Metadata) -> Values:
+    original = meta.integer("rope.scaling.original_context_length", meta.integer("context_length"))
+    return {**_windowed(meta), "original_max_position_embeddings": original}
+
+
+def _granite(meta: Metadata) -> Values:
+    return {
+        "attention_multiplier": meta.number("attention.scale"),
+        "embedding_multiplier": meta.number("embedding_scale"),
+        "residual_multiplier": meta.number("residual_scale"),
+        "logits_scaling": meta.number("logit_scale"),
+    }
+
+
+def _gemma(meta: Metadata, unlike: int) -> Values:
+    """Return the scale of scores, which files leave out, and the window.
+
+    Args:
+        unlike: The number of layers of the one size whose scale is not that of a head.
+    """
+    heads, hidden = meta.integer("attention.head_count"), meta.integer("embedding_length")
+    scalar: float = meta.integer("attention.key_length", hidden // heads)
+    if meta.integer("block_count") == unlike:
+        scalar = hidden // heads
+    if scale := meta.number("attention.scale", 0.0):
+        scalar = scale**-2
+    return {**_windowed(meta), "query_pre_attn_scalar": scalar}
+
+
+def _gemma2(meta: Metadata) -> Values:
+    return {
+        **_gemma(meta, unlike=46),
+        "attn_logit_softcapping": meta.number("attn_logit_softcapping", 0.0) or None,
+        "final_logit_softcapping": meta.number("final_logit_softcapping", 0.0) or None,
+    }
+
+
+def _gemma3(meta: Metadata) -> Values:
+    """Full layers turn by the file's base and scaling, sliding ones by a base of their own."""
+    pattern = meta.get("attention.sliding_window_pattern", 6)
+    layers: Values = {"sliding_window_pattern": pattern}
+    if isinstance(pattern, list):
+        layers = {"layer_types": [_LAYER_TYPES[bool(slides)] for slides in pattern]}
+    rope = _rope(meta, meta.integer("attention.key_length"))["rope_parameters"]
+    if meta.get("rope.freq_base") is None:
+        rope["rope_theta"] = 1_000_000.0
+    local = {"rope_type": "default", "rope_theta": meta.number("rope.freq_base_swa", 10_000.0)}
+    return {
+        **_gemma(meta, unlike=62),
+        **layers,
+        "final_logit_softcapping": meta.number("final_logit_softcapping", 0.0) or None,
+        "rope_parameters": {"full_attention": rope, "sliding_attention": local},
+    }
+
+
+_LAYER_TYPES = {False: "full_attention", True: "sliding_attention"}
+#: By general.architecture.
+FAMILIES = {
+    "llama": Family("LlamaForCausalLM", _llama, pairs=True),
+    "qwen2": Family("Qwen2ForCausalLM"),
+    "qwen3": Family("Qwen3ForCausalLM"),
+    "gemma2": Family("Gemma2ForCausalLM", _gemma2, GEMMA_NAMES, norm_offset=1.0),
+    "gemma3": Family("Gemma3ForCausalLM", _gemma3, GEMMA_NAMES, norm_offset=1.0),
+    "phi3": Family("Phi3ForCausalLM", _phi3, PHI3_NAMES),
+    "granite": Family("GraniteForCausalLM", _granite, pairs=True),
+    "smollm3": Family("SmolLM3ForCausalLM", pairs=True),
+}

@@ -1,0 +1,301 @@
+"""Makes a tokenizer.json and a tokenizer_config.json of a GGUF file's metadata.
+
+Two kinds of vocabulary are read: "gpt2", whose tokens are byte-level and whose merges are listed,
+and "llama", a SentencePiece vocabulary with scores, whose merges follow from them. How text is cut
+before it is merged is only named in the file, so the rules are here, by that name.
+Sources: ggml's gguf.md for the keys, the tokenizer.json files of the models for the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from hotshoe.models.model_file import TokenizerParts
+from hotshoe_models.gguf.metadata import CONTROL, Metadata
+
+UNKNOWN, USER_DEFINED, BYTE = 2, 4, 6
+SPACE = "▁"
+ROLES = {"bos": "bos", "eos": "eos", "unknown": "unk", "seperator": "sep", "padding": "pad"}
+#: Longest token whose merges are looked for; longer ones are only ever met as they are.
+MAX_MERGED = 256
+_TAIL = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_ENDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+LLAMA3 = rf"{_ENDS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_TAIL}"
+QWEN2 = rf"{_ENDS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_TAIL}"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_CASED = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+%s|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*%s"
+_SLASHES = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+TEKKEN = rf"{_CASED % ('', '')}|\p{{N}}|{_SLASHES}"
+GPT4O = rf"{_CASED % (_ENDS + '?', _ENDS + '?')}|\p{{N}}{{1,3}}|{_SLASHES}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How text is cut into pieces that are merged apart.
+
+    Attributes:
+        pattern: Each match is a piece.
+        digits: Each digit is a piece, before anything else.
+        whole: A piece that is a token is not merged from its bytes.
+        bos: Texts begin with the first token unless the file says otherwise.
+        composed: Text is normalized first (NFC).
+    """
+
+    pattern: str
+    digits: bool = False
+    whole: bool = False
+    bos: bool = False
+    composed: bool = False
+
+
+_PLAIN, _DIGITS = Cut(GPT2), Cut(GPT2, digits=True)
+_LLAMA3, _QWEN2 = Cut(LLAMA3, whole=True, bos=True), Cut(QWEN2, composed=True)
+#: By tokenizer.ggml.pre.
+CUTS = {
+    **dict.fromkeys(("gpt-2", "olmo", "mpt", "phi-2", "granite-docling", "exaone4"), _PLAIN),
+    **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell"), _DIGITS),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "lfm2"), _LLAMA3),
+    **dict.fromkeys(("smaug-bpe", "dbrx"), Cut(LLAMA3)),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez"), _QWEN2),
+    "tekken": Cut(TEKKEN, whole=True, bos=True),
+    **dict.fromkeys(("gpt-4o", "llama4"), Cut(GPT4O)),
+}
+
+
+def tokenizer_of(meta: Metadata) -> TokenizerParts:
+    """Make the tokenizer that a file describes.
+
+    Raises:
+        CheckpointError: Something is missing or malformed, or of a kind that is not read.
+    """
+    tokens, kinds = _vocabulary(meta)
+    kind = meta.whole_text("tokenizer.ggml.model")
+    if kind not in MODELS:
+        raise meta.refuse(
+            "tokenizer.ggml.model",
+            f"but read are {', '.join(MODELS)}; name another with --tokenizer",
+        )
+    file = {"version": "1.0", **MODELS[kind](meta, tokens, kinds)}
+    file["added_tokens"] = list(_added(meta, tokens, kinds))
+    config: dict[str, Any] = {"chat_template": _templates(meta)}
+    for role, name in ROLES.items():
+        if (token := _token(meta, tokens, role)) is not None:
+            config[f"{name}_token"] = token
+    return TokenizerParts(msgspec.json.encode(file), config)
+
+
+def _vocabulary(meta: Metadata) -> tuple[list[str], list[int]]:
+    """Return the tokens and their types.
+
+    Raises:
+        CheckpointError: They are malformed, or a token is there twice.
+    """
+    key = "tokenizer.ggml.tokens"
+    tokens = [text or f"[EMPTY_{i}]" for i, text in enumerate(meta.strings(key))]
+    kinds = meta.whole("tokenizer.ggml.token_type")
+    kinds = [1] * len(tokens) if kinds is None else kinds
+    if not isinstance(kinds, list) or len(kinds) != len(tokens):
+        raise meta.refuse("tokenizer.ggml.token_type", f"but there are {len(tokens)} tokens")
+    if not tokens or len(set(tokens)) != len(tokens):
+        raise meta.refuse(key, "but must be tokens that differ")
+    return tokens, kinds
+
+
+def _token(meta: Metadata, tokens: Sequence[str], role: str) -> str | None:
+    """Return the text of the token that has a role.
+
+    Raises:
+        CheckpointError: Its number is none of the vocabulary.
+    """
+    number = meta.token_id(role)
+    if number is None:
+        return None
+    if number >= len(tokens):
+        key = f"tokenizer.ggml.{role}_token_id"
+        raise meta.refuse(key, f"but there are {len(tokens)} tokens")
+    return tokens[number]
+
+
+def _added(meta: Metadata, tokens: Sequence[str], kinds: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """Describe the tokens that are found in a text before it is cut."""
+    # Phi-3's markers take the blanks after them.
+    strips = meta.arch == "phi3" and meta.whole("tokenizer.ggml.model") == "llama"
+    for i, (text, kind) in enumerate(zip(tokens, kinds, strict=True)):
+        if kind in (UNKNOWN, CONTROL, USER_DEFINED):
+            yield {
+                "id": i,
+                "content": text,
+                "single_word": False,
+                "lstrip": False,
+                "rstrip": strips and text not in ("<unk>", "<s>", "<|endoftext|>"),
+                "normalized": False,
+                "special": kind != USER_DEFINED,
+            }
+
+
+def _bytelevel(meta: Metadata, tokens: Sequence[str], kinds: Sequence[int]) -> dict[str, Any]:
+    """Return model and steps of a byte-level vocabulary.
+
+    Raises:
+        CheckpointError: Its way of cutting is unknown, or a merge is malformed.
+    """
+    name = meta.whole_text("tokenizer.ggml.pre")
+    if name not in CUTS:
+        known = ", ".join(sorted(CUTS))
+        raise meta.refuse(
+            "tokenizer.ggml.pre",
+            f"a way of cutting text that is not known (known: {known}); name a directory with the "
+            "model's tokenizer.json with --tokenizer",
+        )
+    cut = CUTS[name]
+    steps = [{"type": "Digits", "individual_digits": True}] if cut.digits else []
+    steps.append(
+        {
+            "type": "Split",
+            "pattern": {"Regex": cut.pattern},
+            "behavior": "Isolated",
+            "invert": False,
+        }
+    )
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+    return {
+        "normalizer": {"type": "NFC"} if cut.composed else None,
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [*steps, level | {"use_regex": False}],
+        },
+        "decoder": level | {"use_regex": True},
+        "post_processor": _frame(meta, tokens, cut.bos),
+        "model": _bpe(tokens, _listed_merges(meta, tokens), ignore_merges=cut.whole),
+    }
+
+
+def _listed_merges(meta: Metadata, tokens: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the file's merges; a blank divides each, and may not be its first character."""
+    key, known, merges = "tokenizer.ggml.merges", set(tokens), []
+    for merge in meta.strings(key):
+        at = merge.find(" ", 1)
+        left, right = merge[:at], merge[at + 1 :]
+        if at < 0 or not {left, right, left + right} <= known:
+            raise meta.refuse(key, f"but {merge!r:.100} joins no two tokens to a third")
+        merges.append((left, right))
+    return merges
+
+
+def _pieces(meta: Metadata, tokens: Sequence[str], kinds: Sequence[int]) -> dict[str, Any]:
+    """Return model and steps of a SentencePiece vocabulary.
+
+    Raises:
+        CheckpointError: There is no score for each token.
+    """
+    key = "tokenizer.ggml.scores"
+    scores = meta.whole(key)
+    fits = isinstance(scores, list) and len(scores) == len(tokens)
+    if not fits or not all(type(score) is float and score == score for score in scores):
+        raise meta.refuse(key, f"but must be numbers, one for each of {len(tokens)} tokens")
+    prefix = meta.flag("tokenizer.ggml.add_space_prefix", True)
+    spaces = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+    prepend = [{"type": "Prepend", "prepend": SPACE}] if prefix else []
+    strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if prefix else []
+    text = {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}
+    return {
+        "normalizer": {"type": "Sequence", "normalizers": [*prepend, spaces]},
+        "pre_tokenizer": None,
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [text, {"type": "ByteFallback"}, {"type": "Fuse"}, *strip],
+        },
+        "post_processor": _frame(meta, tokens, bos=True),
+        "model": _bpe(
+            tokens,
+            _scored_merges(tokens, kinds, scores),
+            unk_token=_token(meta, tokens, "unknown"),
+            fuse_unk=True,
+            byte_fallback=BYTE in kinds,
+        ),
+    }
+
+
+def _scored_merges(
+    tokens: Sequence[str], kinds: Sequence[int], scores: Sequence[float]
+) -> list[tuple[str, str]]:
+    """Return every way to join two tokens to a third, by falling score of the third."""
+    ids = {text: i for i, text in enumerate(tokens)}
+    apart = (UNKNOWN, CONTROL, USER_DEFINED, BYTE)
+    joined = [i for i, kind in enumerate(kinds) if kind not in apart]
+    merges = []
+    for i in sorted(joined, key=lambda i: -scores[i]):
+        text = tokens[i]
+        if len(text) > MAX_MERGED:
+            continue
+        cuts = ((text[:at], text[at:]) for at in range(1, len(text)))
+        known = [(left, right) for left, right in cuts if left in ids and right in ids]
+        merges += sorted(known, key=lambda pair: (ids[pair[0]], ids[pair[1]]))
+    return merges
+
+
+def _bpe(
+    tokens: Sequence[str], merges: Sequence[tuple[str, str]], **options: Any
+) -> dict[str, Any]:
+    return {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": False,
+        **options,
+        "vocab": {text: i for i, text in enumerate(tokens)},
+        "merges": merges,
+    }
+
+
+def _frame(meta: Metadata, tokens: Sequence[str], bos: bool) -> dict[str, Any] | None:
+    """Return what puts the first and the last token around a text."""
+    used = {}
+    for role, default in (("bos", bos), ("eos", False)):
+        token = _token(meta, tokens, role)
+        if token is not None and meta.flag(f"tokenizer.ggml.add_{role}_token", default):
+            used[role] = token
+    if not used:
+        return None
+
+    def around(kind: str) -> list[dict[str, Any]]:
+        special = {r: {"SpecialToken": {"id": text, "type_id": 0}} for r, text in used.items()}
+        text = {"Sequence": {"id": kind, "type_id": 0}}
+        return [part for part in (special.get("bos"), text, special.get("eos")) if part]
+
+    return {
+        "type": "TemplateProcessing",
+        "single": around("A"),
+        "pair": [*around("A"), *around("B")],
+        "special_tokens": {
+            text: {"id": text, "ids": [meta.token_id(role)], "tokens": [text]}
+            for role, text in used.items()
+        },
+    }
+
+
+def _templates(meta: Metadata) -> list[dict[str, str]]:
+    """Return the chat templates by name, the only one as "default"."""
+    key = "tokenizer.chat_template"
+    others = "tokenizer.chat_templates"
+    names = [] if meta.whole(others) is None else meta.strings(others)
+    found: Mapping[str, Any] = {
+        "default": meta.whole(key),
+        **{name: meta.whole(f"{key}.{name}") for name in names},
+    }
+    for text in found.values():
+        if text is not None and not isinstance(text, str):
+            raise meta.refuse(key, "but must be text")
+    return [{"name": name, "template": text} for name, text in found.items() if text is not None]
+
+
+MODELS = {"gpt2": _bytelevel, "llama": _pieces}

@@ -1,0 +1,219 @@
+"""Writes tiny GGUF files with the writer of the gguf package, from checkpoints of transformers."""
+
+import math
+import struct
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+#: Names of architectures in files, by the family's name in transformers.
+ARCHS = {"Llama": "llama", "Mistral": "llama", "Qwen2": "qwen2", "Qwen3": "qwen3", "Phi3": "phi3"}
+ARCHS |= {"Gemma2": "gemma2", "Gemma3": "gemma3", "Granite": "granite", "SmolLM3": "smollm3"}
+#: Families whose converters let neighboring rows of q and k rotate together.
+PAIRED = ("llama", "granite", "smollm3")
+BYTES = [*map(chr, [*range(33, 127), *range(161, 173), *range(174, 256)])]
+BYTES += [chr(256 + i) for i in range(256 - len(BYTES))]
+
+
+def paired(rows: np.ndarray, heads: int) -> np.ndarray:
+    """Bring row i and row i + d / 2 of each head together."""
+    size = rows.shape[0] // heads
+    order = [
+        h * size + i + half
+        for h in range(heads)
+        for i in range(size // 2)
+        for half in (0, size // 2)
+    ]
+    return rows[order]
+
+
+def values_of(arch: str, config: Any) -> dict[str, Any]:
+    """Return the metadata that a converter would write, by keys without the architecture."""
+    heads = config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    rope = config.rope_parameters
+    found = {
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "block_count": config.num_hidden_layers,
+        "feed_forward_length": config.intermediate_size,
+        "attention.head_count": heads,
+        "attention.head_count_kv": config.num_key_value_heads,
+        "attention.layer_norm_rms_epsilon": float(config.rms_norm_eps),
+        "attention.key_length": head_dim,
+        "attention.value_length": head_dim,
+    }
+    if arch == "gemma3":
+        found["rope.freq_base_swa"] = float(rope["sliding_attention"]["rope_theta"])
+        rope = rope["full_attention"]
+        kinds = [kind == "sliding_attention" for kind in config.layer_types]
+        found["attention.sliding_window_pattern"] = kinds
+    found["rope.freq_base"] = float(rope["rope_theta"])
+    found["rope.dimension_count"] = int(head_dim * rope.get("partial_rotary_factor", 1.0))
+    if rope["rope_type"] in ("linear", "yarn"):
+        found["rope.scaling.type"] = rope["rope_type"]
+        found["rope.scaling.factor"] = float(rope["factor"])
+    if "original_max_position_embeddings" in rope and rope["rope_type"] != "llama3":
+        found["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
+    if getattr(config, "sliding_window", None):
+        found["attention.sliding_window"] = config.sliding_window
+    if arch in ("gemma2", "gemma3"):
+        found["attention.scale"] = config.query_pre_attn_scalar**-0.5
+    if arch == "granite":
+        found["attention.scale"] = config.attention_multiplier
+        found["embedding_scale"] = config.embedding_multiplier
+        found["residual_scale"] = config.residual_multiplier
+        found["logit_scale"] = config.logits_scaling
+    for key in ("attn_logit_softcapping", "final_logit_softcapping"):
+        if getattr(config, key, None):
+            found[key] = getattr(config, key)
+    return found
+
+
+def factors_of(config: Any) -> dict[str, np.ndarray]:
+    """Return the rotary factors that files hold as tensors."""
+    rope = config.rope_parameters
+    if rope.get("rope_type") == "longrope":
+        return {
+            f"rope_factors_{kind}.weight": np.array(rope[f"{kind}_factor"], np.float32)
+            for kind in ("long", "short")
+        }
+    if rope.get("rope_type") != "llama3":
+        return {}
+    scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")
+    pairs = scaled.shape[0]
+    plain = [rope["rope_theta"] ** (-i / pairs) for i in range(pairs)]
+    return {"rope_freqs.weight": (torch.tensor(plain) / scaled).numpy()}
+
+
+def vocabulary(size: int) -> dict[str, Any]:
+    """Return metadata of a byte-level vocabulary: control tokens, pairs, single bytes."""
+    pairs = [f"{a} {b}" for a in "abc" for b in "ijk"]
+    tokens = ["<pad>", "<s>", "</s>", *(pair.replace(" ", "") for pair in pairs), *BYTES]
+    tokens = tokens[:size] + [f"<unused{i}>" for i in range(size - len(tokens))]
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "qwen2",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [3, 3, 3] + [1] * (size - 3),
+        "tokenizer.ggml.merges": pairs,
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.padding_token_id": 0,
+        "tokenizer.chat_template": "{% for m in messages %}<s>{{ m.content }}</s>{% endfor %}",
+    }
+
+
+ADD = {bool: "add_bool", int: "add_uint32", float: "add_float32", str: "add_string"}
+
+
+def write(
+    path: Path,
+    arch: str,
+    values: Mapping[str, Any],
+    tensors: Mapping[str, np.ndarray],
+    kind: Callable[[str], str] = lambda name: "F32",
+    **options: Any,
+) -> Path:
+    """Write a file; `values` are whole keys, and `kind` names the type of each tensor."""
+    writer = gguf.GGUFWriter(path, arch, **options)
+    for key, value in values.items():
+        if isinstance(value, list):
+            writer.add_array(key, value)
+        else:
+            getattr(writer, ADD[type(value)])(key, value)
+    for name, tensor in tensors.items():
+        known = gguf.GGMLQuantizationType[kind(name)]
+        writer.add_tensor(name, gguf.quants.quantize(tensor, known), raw_dtype=known)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def export(checkpoint: Any, family: str, path: Path, kind: Callable[[str], str]) -> Path:
+    """Write a checkpoint of transformers as a converter would, its matrices in a type."""
+    arch, model = ARCHS[family], checkpoint.model
+    config = model.config
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[arch.upper()], config.num_hidden_layers)
+    values = {f"{arch}.{key}": v for key, v in values_of(arch, config).items()}
+    values |= vocabulary(config.vocab_size)
+    tensors = dict(factors_of(config))
+    for name, tensor in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        found = tensor.float().numpy()
+        for part, heads in (("q", config.num_attention_heads), ("k", config.num_key_value_heads)):
+            if arch in PAIRED and f"{part}_proj" in name:
+                found = paired(found, heads)
+        if family.startswith("Gemma") and name.endswith("norm.weight"):
+            found = found + 1
+        tensors[names.get_name(name, try_suffixes=(".weight", ".bias"))] = found
+    return write(path, arch, values, tensors, kind)
+
+
+def of_matrices(kind: str) -> Callable[[str], str]:
+    """Give matrices a type, and leave the rest in F32."""
+
+    def choose(name: str) -> str:
+        single = "norm" in name or name.endswith(".bias") or name.startswith("rope_")
+        return "F32" if single else kind
+
+    return choose
+
+
+def raw_file(
+    keys: bytes = b"", infos: bytes = b"", data: bytes = b"", counts: tuple[int, int] = (0, 0)
+) -> bytes:
+    """Put a file together from parts that are already encoded."""
+    head = b"GGUF" + struct.pack("<IQQ", 3, counts[1], counts[0]) + keys + infos
+    return head + bytes(-len(head) % 32) + data
+
+
+def text(value: str) -> bytes:
+    return struct.pack("<Q", len(value.encode())) + value.encode()
+
+
+def info(name: str, shape: tuple[int, ...], kind: int, offset: int) -> bytes:
+    dims = struct.pack(f"<I{len(shape)}Q", len(shape), *shape[::-1])
+    return text(name) + dims + struct.pack("<IQ", kind, offset)
+
+
+def size_of(shape: tuple[int, ...]) -> int:
+    return math.prod(shape) * 4
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    """A file of a llama of one layer with random weights."""
+    hidden, vocab = 32, 300
+    rng = np.random.default_rng()
+    matrices = {
+        "token_embd": (vocab, hidden),
+        **{f"blk.0.attn_{part}": (hidden, hidden) for part in ("q", "k", "v", "output")},
+        **{f"blk.0.ffn_{part}": (64, hidden) for part in ("gate", "up")},
+        "blk.0.ffn_down": (hidden, 64),
+    }
+    norms = ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm")
+    tensors = {
+        **{f"{n}.weight": rng.normal(0, 0.3, shape) for n, shape in matrices.items()},
+        **{f"{n}.weight": np.ones(hidden) for n in norms},
+    }
+    values = {
+        "llama.context_length": 64,
+        "llama.embedding_length": hidden,
+        "llama.block_count": 1,
+        "llama.feed_forward_length": 64,
+        "llama.attention.head_count": 4,
+        "llama.attention.layer_norm_rms_epsilon": 1e-5,
+        **vocabulary(vocab),
+    }
+    tensors = {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
+    return write(tmp_path / "tiny-F32.gguf", "llama", values, tensors)

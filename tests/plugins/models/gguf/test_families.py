@@ -1,0 +1,61 @@
+"""Each family's file, written by another package, gives the original checkpoint's tokens."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from tests.plugins.models.conftest import VARIANTS, VOCAB, save_tiny
+from tests.plugins.models.gguf.conftest import ARCHS, export, of_matrices
+
+from hotshoe import LLM, SamplingParams, TokensPrompt
+
+TESTED = [
+    *("llama-tied-gqa", "llama-llama3", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3"),
+    *("phi3-partial-window", "phi3-longrope-short", "phi3-longrope-long", "granite", "smollm3"),
+    "llama-linear",
+]
+BY_NAME = {variant.name: variant for variant in VARIANTS}
+#: Files do not say which layers rotate: three of four do.
+BY_NAME["smollm3"] = replace(BY_NAME["smollm3"], values={"num_hidden_layers": 5})
+#: Those whose matrices are quantized; rows of the others are no multiple of a block.
+QUANTIZED = {"llama-tied-gqa": "Q8_0", "qwen2": "Q4_0", "gemma2": "Q5_1", "granite": "Q4_1"}
+COUNT = 12
+#: Logits may differ by so much of the largest one, so that nearer tokens may change places.
+TIE = 1e-4
+
+
+def round_trip(tensor: torch.Tensor, kind: str) -> torch.Tensor:
+    known = gguf.GGMLQuantizationType[kind]
+    packed = gguf.quants.quantize(tensor.numpy().astype(np.float32), known)
+    return torch.from_numpy(gguf.quants.dequantize(packed, known).reshape(tensor.shape))
+
+
+@pytest.mark.parametrize("name", TESTED)
+def test_tokens_of_the_checkpoint(name: str, tmp_path: Path) -> None:
+    variant, kind = BY_NAME[name], QUANTIZED.get(name, "F32")
+    checkpoint = save_tiny(variant, tmp_path / "original", random.randrange(2**31))
+    export(checkpoint, variant.family, tmp_path / f"{name}-{kind}.gguf", of_matrices(kind))
+    with torch.no_grad():
+        for weight in checkpoint.model.parameters():
+            if weight.dim() > 1 and kind != "F32":
+                weight.copy_(round_trip(weight, kind))
+    prompt = [random.randrange(3, VOCAB) for _ in range(9)]
+    options = {"dtype": "float32", "max_num_seqs": 2, "kv_cache_memory_bytes": 2**22}
+    model = str(tmp_path / f"{name}-{kind}.gguf")
+    with LLM(model, max_model_len=variant.max_model_len, **options) as llm:
+        params = SamplingParams(temperature=0, max_tokens=COUNT, ignore_eos=True)
+        [found] = llm.generate([TokensPrompt(prompt)], params)
+    written = found.outputs[0].token_ids
+    for i, token in enumerate(written):
+        logits = checkpoint.logits([*prompt, *written[:i]], variant.max_model_len)[-1]
+        best = logits.max()
+        assert best - logits[token] <= TIE * logits.abs().max(), f"token {i} of {name}"
+    assert len(written) == COUNT
+
+
+def test_every_family_is_tested() -> None:
+    assert {BY_NAME[name].family for name in TESTED} == set(ARCHS)

@@ -1,0 +1,77 @@
+"""Tensors of a file under the checkpoint's names, and rows of q and k in their order."""
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+from tests.plugins.models.gguf.conftest import paired, text, write
+
+from hotshoe_models.gguf.families import FAMILIES
+from hotshoe_models.gguf.header import Header
+from hotshoe_models.gguf.weights import Tensors, unpaired
+
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
+
+
+def tensors(path: Path, family: str = "qwen2", dtype: torch.dtype = torch.float32) -> Tensors:
+    return Tensors([Header(path)], FAMILIES[family], HEADS, dtype)
+
+
+def test_plain_numbers_keep_their_type(tmp_path: Path) -> None:
+    values = {f"blk.0.ffn_{n}.weight": np.random.randn(4, 8) for n in ("up", "down", "gate")}
+    values = {name: v.astype(np.float32) for name, v in values.items()}
+    kinds = dict(zip(values, ("F32", "F16", "BF16"), strict=True))
+    source = tensors(write(tmp_path / "m.gguf", "qwen2", {}, values, kinds.get))
+    for part, dtype in (("up", "float32"), ("down", "float16"), ("gate", "bfloat16")):
+        name = f"model.layers.0.mlp.{part}_proj.weight"
+        wanted = torch.from_numpy(values[f"blk.0.ffn_{part}.weight"]).to(getattr(torch, dtype))
+        assert torch.equal(source.tensor(name), wanted)
+        source.taken(name)
+        assert torch.equal(source.tensor(name), wanted)  # read again
+        assert source.stored(name) == kinds[f"blk.0.ffn_{part}.weight"]
+
+
+def test_packed_numbers_come_in_the_type_that_is_asked_for(tmp_path: Path) -> None:
+    value = np.random.randn(6, 64).astype(np.float32)
+    path = write(tmp_path / "m.gguf", "qwen2", {}, {"output.weight": value}, lambda name: "Q4_0")
+    known = gguf.GGMLQuantizationType.Q4_0
+    wanted = torch.from_numpy(gguf.quants.dequantize(gguf.quants.quantize(value, known), known))
+    for dtype in (torch.float32, torch.bfloat16):
+        found = tensors(path, dtype=dtype).tensor("lm_head.weight")
+        assert torch.equal(found, wanted.to(dtype))
+
+
+def test_rows_of_pairs_are_put_back(tmp_path: Path) -> None:
+    rows = np.random.randn(4 * 6, 5).astype(np.float32)
+    assert torch.equal(unpaired(torch.from_numpy(paired(rows, 4)), 4), torch.from_numpy(rows))
+    q, k, bias = rows, rows[:12], rows[:, 0]
+    values = {"attn_q.weight": paired(q, 4), "attn_k.weight": paired(k, 2)}
+    values |= {"attn_q.bias": paired(bias, 4), "attn_v.weight": k}
+    values = {f"blk.1.{name}": value for name, value in values.items()}
+    source = tensors(write(tmp_path / "m.gguf", "llama", {}, values), "llama")
+    prefix = "model.layers.1.self_attn."
+    for name, value in {"q_proj.weight": q, "k_proj.weight": k, "q_proj.bias": bias}.items():
+        assert torch.equal(source.tensor(prefix + name), torch.from_numpy(value))
+    assert torch.equal(source.tensor(prefix + "v_proj.weight"), torch.from_numpy(k))
+
+
+def test_unknown_names_stay_and_factors_are_no_weights(tmp_path: Path) -> None:
+    value = np.ones(4, np.float32)
+    names = ("blk.0.strange.weight", "rope_freqs.weight", "output_norm.weight")
+    path = write(tmp_path / "m.gguf", "gemma2", {}, dict.fromkeys(names, value))
+    source = tensors(path, "gemma2")
+    assert set(source.names()) == {"blk.0.strange.weight", "model.norm.weight"}
+    assert torch.equal(source.tensor("model.norm.weight"), torch.zeros(4))
+
+
+def test_an_alignment_below_the_size_of_a_number(tmp_path: Path) -> None:
+    from struct import pack
+
+    keys = text("general.alignment") + pack("<II", 4, 1)
+    head = b"GGUF" + pack("<IQQ", 3, 1, 1) + keys
+    head += text("output.weight") + pack("<IQQIQ", 2, 2, 1, 0, 0)
+    path = tmp_path / "m.gguf"
+    path.write_bytes(head + pack("<2f", 1.5, -2.0))
+    assert len(head) % 4  # so that the numbers lie askew
+    assert tensors(path).tensor("lm_head.weight").tolist() == [[1.5, -2.0]]
