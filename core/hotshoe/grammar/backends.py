@@ -40,7 +40,7 @@ class GrammarBackends:
         self._offered = dict(offered)
         self._made: dict[str, GrammarBackend] = {}
         self._preferred = preferred
-        self._chosen: dict[GrammarSpec, str] = {}
+        self._chosen: dict[GrammarSpec, GrammarSpec] = {}
         if preferred != AUTO:
             if preferred not in self._offered:
                 choices = ", ".join((AUTO, *self._offered))
@@ -49,7 +49,7 @@ class GrammarBackends:
                     f"{did_you_mean(preferred, self._offered)} (choices: {choices})"
                     + ("" if self._offered else INSTALL)
                 )
-            missing = self._objection(preferred)
+            missing = self.objection(preferred)
             if missing is not None:
                 raise ConfigError(f"structured_output_backend {preferred}: {missing}")
 
@@ -71,7 +71,8 @@ class GrammarBackends:
         names = list(self._offered)
         key = replace(spec, after=())
         if key in self._chosen:
-            return replace(spec, backend=self._chosen[key])
+            chosen = self._chosen[key]
+            return replace(spec, backend=chosen.backend, fallbacks=chosen.fallbacks)
         wanted = spec.backend or self._preferred
         if wanted != AUTO:
             if wanted not in self._offered:
@@ -79,18 +80,19 @@ class GrammarBackends:
             names = [wanted]
         reasons = []
         for name in names:
-            reason = self._objection(name, spec)
+            reason = self.objection(name, spec)
             if reason is None:
                 if len(self._chosen) >= MAX_REMEMBERED:
                     self._chosen.clear()
-                self._chosen[key] = name
-                return replace(spec, backend=name)
+                fallbacks = tuple(names[names.index(name) + 1 :])
+                chosen = self._chosen[key] = replace(spec, backend=name, fallbacks=fallbacks)
+                return chosen
             reasons.append(f"{name}: {reason}")
         if spec.kind == "json_schema" and not spec.strict:
             return self.choose(replace(spec, kind="json_object", value=""))
         raise _refusal("; ".join(reasons))
 
-    def _objection(self, name: str, spec: GrammarSpec | None = None) -> str | None:
+    def objection(self, name: str, spec: GrammarSpec | None = None) -> str | None:
         """Return why a backend cannot work here, or cannot serve a specification."""
         try:
             backend = self[name]

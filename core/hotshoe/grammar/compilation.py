@@ -85,16 +85,18 @@ class Compilations:
                 self._grammars.move_to_end(key)
                 return future
             future = Future()
-            lane = self._lanes.get(spec.backend)
-            if lane is None:
-                lane = _Lane(self._open, spec.backend, self._held_after_s)
-                self._lanes[spec.backend] = lane
+            lane = self._lane(spec.backend)
             if lane.num_held() == MAX_THREADS_PER_BACKEND:
                 future.set_exception(_no_thread(spec))
                 return future
             self._grammars[key] = future
-        lane.put(lambda: self._compile(lane, key, future))
+        lane.put(lambda: self._compile(lane, key, future, key))
         return future
+
+    def _lane(self, name: str) -> _Lane:
+        if name not in self._lanes:
+            self._lanes[name] = _Lane(self._open, name, self._held_after_s)
+        return self._lanes[name]
 
     def relieve(self) -> None:
         """Let others take the place of threads that are held; to be called while somebody waits."""
@@ -109,19 +111,55 @@ class Compilations:
     def _open(self, name: str) -> GrammarCompiler:
         return self._backends[name].open(self.vocabulary())
 
-    def _compile(self, lane: _Lane, key: GrammarSpec, future: Future[Ready]) -> None:
+    def _compile(
+        self,
+        lane: _Lane,
+        key: GrammarSpec,
+        future: Future[Ready],
+        spec: GrammarSpec,
+        earlier: UserError | None = None,
+    ) -> None:
+        """Compile what is known by a key, by one backend or by the next that serves it.
+
+        Args:
+            lane: Of the backend.
+            key: What was asked for.
+            future: Who waits for it.
+            spec: The same for this backend.
+            earlier: Why the backend before could not.
+        """
         size, ready, failure = FAILURE_BYTES, None, None
         try:
             compiler = lane.compiler()
-            grammar = compiler.compile(key)
+            grammar = compiler.compile(spec)
             size, ready = grammar.num_bytes, (compiler, grammar)
         except BaseException as error:  # a library may raise anything, a panic of Rust included
-            failure = _as_request_error(key, error)
+            failure = _as_request_error(spec, error)
+            if earlier is not None:
+                more = str(failure).removeprefix("grammar: ")
+                failure = RequestError(f"{earlier}; {spec.backend}: {more}", "grammar")
+            following = self._following(spec)
+            if following is not None and following.backend is not None:
+                with self._lock:
+                    other = self._lane(following.backend)
+                other.put(lambda: self._compile(other, key, future, following, failure))
+                return
         self._count(key, size)  # before anybody hears of it, who may ask for the next at once
         if ready is not None:
             future.set_result(ready)
         else:
             future.set_exception(failure)
+
+    def _following(self, spec: GrammarSpec) -> GrammarSpec | None:
+        """Return what the next backend shall compile, if one would."""
+        for number, name in enumerate(spec.fallbacks, 1):
+            following = replace(spec, backend=name, fallbacks=spec.fallbacks[number:])
+            try:
+                if self._backends.objection(name, following) is None:
+                    return following
+            except RequestError:  # malformed after all
+                return None
+        return None
 
     def _count(self, key: GrammarSpec, size: int) -> None:
         """Add what a finished grammar takes, and forget those used least recently if need be."""

@@ -36,6 +36,7 @@ class GrammarSpec:
         max_blanks: Most blanks, tabs and newlines where JSON allows any, 0 to MAX_BLANKS; None
             leaves it to the engine.
         strict: Without it, a JSON Schema that no backend serves asks for any JSON object.
+        fallbacks: Backends that may serve it where `backend` cannot compile it; the engine's.
 
     Raises:
         RequestError: A part is missing, of the wrong type or too large; `field` is "grammar".
@@ -47,6 +48,7 @@ class GrammarSpec:
     backend: str | None = None
     max_blanks: int | None = None
     strict: bool = True
+    fallbacks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:

@@ -22,7 +22,7 @@ def for_llguidance(root: Schema) -> Schema:
 
 def for_xgrammar(root: Schema) -> Schema:
     """Return a schema with the same meaning, in xgrammar's words; `root` is left as it is."""
-    return _rewritten(root, _drop_annotations)
+    return _rewritten(root, _drop_annotations, _open_lists)
 
 
 def _rewritten(root: Schema, *rules: Callable[[dict[str, Any]], None]) -> Schema:
@@ -37,6 +37,12 @@ def _rewritten(root: Schema, *rules: Callable[[dict[str, Any]], None]) -> Schema
 def _drop_annotations(schema: dict[str, Any]) -> None:
     if format_of(schema) is None:
         schema.pop("format", None)
+
+
+def _open_lists(schema: dict[str, Any]) -> None:
+    """Say that more items may follow, which is what the standard means by saying nothing."""
+    if "prefixItems" in schema:
+        schema.setdefault("items", True)
 
 
 def _write_patterns(schema: dict[str, Any]) -> None:

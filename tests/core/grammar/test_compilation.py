@@ -138,3 +138,35 @@ def test_the_vocabulary_is_read_once_and_not_by_the_caller(toy, vocabulary) -> N
     assert len(readers) == 1
     assert readers[0].startswith("hotshoe-grammar-toy")
     assert lazy.vocabulary() is vocabulary
+
+
+def test_a_grammar_that_one_backend_cannot_compile_goes_to_the_next(toy, vocabulary) -> None:
+    other, refuser = type(toy)(), type(toy)()
+    other.gate.set()
+    refuser.refusal = lambda spec: "not that"
+    backends = GrammarBackends(
+        {"toy": lambda: toy, "refuser": lambda: refuser, "other": lambda: other}
+    )
+    made = Compilations(backends, lambda: vocabulary, 2500, 5.0)
+    toy.compiled = Failing(toy.compiled)
+    try:
+        for _ in range(2):
+            compiler, _ = made.submit(backends.choose(GrammarSpec.regex("1"))).result(60)
+            assert compiler.backend is other
+        assert (toy.compiled, other.compiled) == (["1"], ["1"])
+        with pytest.raises(RequestError, match=r"oh no.*; other: a bracket is open"):
+            made.submit(backends.choose(GrammarSpec.regex("broken"))).result(60)
+        named = replace(GrammarSpec.regex("2"), backend="toy")
+        with pytest.raises(RequestError, match="oh no"):  # no other one was asked for
+            made.submit(backends.choose(named)).result(60)
+        assert other.compiled == ["1", "broken"]
+    finally:
+        made.close()
+
+
+class Failing(list):
+    """Notes what is compiled, and lets it fail."""
+
+    def append(self, value: str) -> None:
+        super().append(value)
+        raise ZeroDivisionError("oh no")

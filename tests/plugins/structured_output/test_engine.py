@@ -175,7 +175,7 @@ PATHOLOGICAL = {
     "deep": GrammarSpec.json_schema(DEEP),
     "long": GrammarSpec.json_schema({"type": "string", "minLength": 10**8, "maxLength": 10**9}),
     "wide": GrammarSpec.json_schema(
-        {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(3000)}}
+        {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(1990)}}
     ),
     "many items": GrammarSpec.json_schema(
         {"type": "array", "items": SMALL, "minItems": 10**6, "maxItems": 10**8}

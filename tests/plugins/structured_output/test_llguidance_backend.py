@@ -6,7 +6,12 @@ import pytest
 
 from hotshoe.errors import RequestError
 from hotshoe.types import GrammarSpec
-from hotshoe_structured_output.llguidance_backend import BASE_BYTES, MAX_ITEMS, LLGuidance
+from hotshoe_structured_output.llguidance_backend import (
+    BASE_BYTES,
+    MAX_ITEMS,
+    MAX_OPTIONAL,
+    LLGuidance,
+)
 
 
 def test_matchers_share_nothing_that_shows(llguidance_bench) -> None:
@@ -32,7 +37,7 @@ def test_what_no_text_fits_says_so(llguidance_bench) -> None:
 
 def test_a_schema_that_grows_too_large_says_so_when_it_takes_nothing(llguidance_bench) -> None:
     wide = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(60)}}
-    spec = GrammarSpec.json_schema(json.dumps({"anyOf": [wide] * 20}))
+    spec = GrammarSpec.json_schema(json.dumps({"anyOf": [wide] * 40}))
     matcher = llguidance_bench.compile(spec).matcher()
     [token] = llguidance_bench.encode("{")
     llguidance_bench.allowed(matcher)
@@ -55,10 +60,15 @@ def test_many_choices(llguidance_bench) -> None:
 
 
 def test_many_optional_properties(llguidance_bench) -> None:
-    properties = {f"p{i}": {"type": "integer"} for i in range(990)}
+    properties = {f"p{i}": {"type": "integer"} for i in range(MAX_OPTIONAL)}
     schema = {"type": "object", "properties": properties, "additionalProperties": False}
     grammar = llguidance_bench.compile(GrammarSpec.json_schema(schema))
-    assert llguidance_bench.accepts(grammar, '{"p1":1,"p989":2}')
+    assert llguidance_bench.accepts(grammar, '{"p1":1,"p1989":2}')
+    wider = {**schema, "properties": {**properties, "q": {"type": "null"}, "r": {"type": "null"}}}
+    spec = GrammarSpec.json_schema({"items": {**wider, "required": ["q"]}})
+    refusal = LLGuidance().refusal(spec)
+    assert refusal == "an object with 1991 optional properties, of 1990 (at #/items)"
+    assert LLGuidance().refusal(GrammarSpec.json_schema({**wider, "required": ["q", "r"]})) is None
 
 
 @pytest.mark.parametrize("pattern", ["a\\", "\\", "\\d\\\\\\"])

@@ -43,3 +43,13 @@ def test_properties_come_in_the_order_of_the_schema(llguidance_bench, keyword: s
     grammar = llguidance_bench.compile(GrammarSpec.json_schema(schema))
     assert llguidance_bench.accepts(grammar, json.dumps({"a": 1, "b": 2}))
     assert not llguidance_bench.accepts(grammar, json.dumps({"b": 2, "a": 1}))
+
+
+def test_lists_stay_open_in_xgrammar(bench) -> None:
+    schema = {"type": "array", "prefixItems": [{"type": "integer"}]}
+    grammar = bench.compile(GrammarSpec.json_schema(schema))
+    for text in ("[]", "[1]", '[1,"x",{"a":1}]'):
+        assert bench.accepts(grammar, text)
+    assert not bench.accepts(grammar, '["x"]')
+    closed = bench.compile(GrammarSpec.json_schema({**schema, "items": False}))
+    assert not bench.accepts(closed, "[1,2]")
