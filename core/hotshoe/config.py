@@ -16,6 +16,7 @@ from typing import Any
 from hotshoe.errors import ConfigError
 from hotshoe.platform import Change
 from hotshoe.suggest import did_you_mean
+from hotshoe.types.mesh import Mesh
 from hotshoe.types.pooling import POOLING_KINDS
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -91,6 +92,15 @@ class EngineConfig:
     tensor_parallel_size: int = option(
         1, "devices that share every layer of the model, one process each", low=1, high=1024
     )
+    pipeline_parallel_size: int = option(
+        1, "stages that hold the layers of the model one after the other", low=1, high=1024
+    )
+    pipeline_layers: list[int] = option(
+        [], "layers of each stage, as 10,12; default: as many in each"
+    )
+    pipeline_steps: int | None = option(
+        None, "steps under way at once in a pipeline; default: one for each stage", low=1, high=64
+    )
 
     block_size: int | None = option(None, "tokens per KV-cache block", low=1, high=1024)
     kv_cache_dtype: str = option("auto", "type of the KV cache", choices=DTYPES)
@@ -156,6 +166,22 @@ class EngineConfig:
     def __post_init__(self) -> None:
         check_options(self)
         _check_speculative(self.speculative_config)
+
+    @property
+    def num_ranks(self) -> int:
+        """Workers that compute each step together."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    def mesh_at(self, rank: int) -> Mesh:
+        """Return the place of a rank among them."""
+        return Mesh.at(rank, self.pipeline_parallel_size, self.tensor_parallel_size)
+
+    @property
+    def num_steps_in_flight(self) -> int:
+        """Steps that are started before the result of the oldest is read."""
+        if self.pipeline_parallel_size > 1:
+            return self.pipeline_steps or self.pipeline_parallel_size
+        return 2 if self.async_scheduling else 1
 
     @property
     def num_speculative_tokens(self) -> int:

@@ -204,7 +204,8 @@ class Platform(ABC):
             ConfigError: There are not as many devices, or this platform knows only one.
         """
         raise ConfigError(
-            f"platform {self.name} runs on one device; leave tensor_parallel_size at 1"
+            f"platform {self.name} runs on one device; leave tensor_parallel_size and "
+            "pipeline_parallel_size at 1"
         )
 
     def dtype_for(self, checkpoint_dtype: str) -> tuple[str, str]:

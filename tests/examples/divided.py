@@ -17,10 +17,16 @@ GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 SMALL = {"max_num_seqs": 4, "max_model_len": 64, "dtype": "float32", "seed": 3}
 
 
-def answers(platform: str, size: int) -> list[list[int]]:
-    """Run the prompts on so many devices."""
+def answers(platform: str, size: int, stages: int = 1) -> list[list[int]]:
+    """Run the prompts on so many devices for each of so many stages."""
     options = {"load_format": "dummy", "hf_overrides": ODD, **SMALL}
-    with LLM("demo", platform=platform, tensor_parallel_size=size, **options) as llm:
+    with LLM(
+        "demo",
+        platform=platform,
+        tensor_parallel_size=size,
+        pipeline_parallel_size=stages,
+        **options,
+    ) as llm:
         return [output.outputs[0].token_ids for output in llm.generate(PROMPTS, GREEDY)]
 
 
@@ -31,6 +37,9 @@ def main() -> None:
     for size in (1, 2, 3, 4):
         assert answers("sim", size) == expected, size
         print(size)
+    for stages, size in ((2, 1), (2, 2)):
+        assert answers("sim", size, stages) == expected, (stages, size)
+        print(stages, size)
 
 
 if __name__ == "__main__":

@@ -128,9 +128,9 @@ def test_without_its_kernels_nothing_is_recorded(installed) -> None:
 
 
 @pytest.mark.slow
-def test_uneven_sizes_are_divided_among_four_processes(installed) -> None:
+def test_uneven_sizes_and_stages_are_divided_among_four_processes(installed) -> None:
     script = Path(__file__).with_name("divided.py")
-    assert installed.ok("python", str(script)).split() == ["1", "2", "3", "4"]
+    assert installed.ok("python", str(script)).split() == ["1", "2", "3", "4", "2", "1", "2", "2"]
 
 
 @pytest.mark.slow

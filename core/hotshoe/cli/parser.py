@@ -150,7 +150,7 @@ class EntryAction(argparse.Action):
 
 
 class ListAction(argparse.Action):
-    """Collects values, one or a JSON list of them at a time.
+    """Collects values, one or a JSON list of them at a time; integers also as 1,2,3.
 
     Args:
         parse: The type of a value, text or integer.
@@ -168,7 +168,8 @@ class ListAction(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         try:
-            found = _listed(values, self._parse) or [self._parse(values)]
+            single = values.split(",") if self._parse is int else [values]
+            found = _listed(values, self._parse) or [self._parse(value) for value in single]
         except ValueError:
             wanted = f"{self.metavar}, or a JSON list of these"
             raise argparse.ArgumentError(self, f"{values!r} is not {wanted}") from None

@@ -80,7 +80,7 @@ class EngineCore:
         except BaseException:
             self._worker.close()
             raise
-        self._depth = 2 if config.async_scheduling else 1
+        self._depth = config.num_steps_in_flight
         assert config.max_model_len is not None and config.block_size is not None
         assert config.max_num_batched_tokens is not None
         self._scheduler = Scheduler(
@@ -93,6 +93,7 @@ class EngineCore:
                 policy="priority" if config.scheduling_policy == "priority" else "fcfs",
                 enable_prefix_caching=config.enable_prefix_caching,
                 max_in_flight_steps=self._depth,
+                in_turns=config.pipeline_parallel_size > 1,
                 groups=self.info.caches.groups if self.info.caches is not None else (),
             )
         )
@@ -400,7 +401,7 @@ class EngineCore:
             return KVExchange(self._scheduler.cache, self._worker)
         raise KVTransferError(
             "KV blocks cannot be moved: what computes steps here has none, has divided them among "
-            "processes, or sleeps; use a platform with memory and tensor_parallel_size 1",
+            "processes, or sleeps; use a platform with memory, and one rank",
             "worker",
         )
 

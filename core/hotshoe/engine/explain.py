@@ -156,7 +156,9 @@ def _memory(
     setup: EngineSetup, selector: Selector, norms: int, caches: CacheLayout, is_recorded: bool
 ) -> tuple[Need, ...]:
     config, uses = setup.config, selector.uses
-    weights = Need("weights", selector.matrix_bytes() + selector.table_bytes() + norms)
+    stages = config.pipeline_parallel_size
+    note = f"of the first of {stages} stages" if stages > 1 else ""
+    weights = Need("weights", selector.matrix_bytes() + selector.table_bytes() + norms, note)
     activations = Need(
         "activations", activation_bytes(config, selector), f"{config.max_num_batched_tokens} tokens"
     )

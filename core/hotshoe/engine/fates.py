@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 UNUSED = "not used by this architecture"
 MISSING = "missing in the checkpoint"
+ELSEWHERE = "held by another stage of the pipeline"
 UNKNOWN = "unknown to this architecture"
 NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
@@ -95,7 +96,7 @@ def _others(table: WeightTable, names: dict[str, str]) -> Iterator[WeightFate]:
         except CheckpointError:
             yield WeightFate(name, form=UNKNOWN)
         else:
-            yield WeightFate(name, form=UNUSED)
+            yield WeightFate(name, form=ELSEWHERE if table.is_elsewhere(known) else UNUSED)
 
 
 def summary(found: Iterable[WeightFate]) -> list[WeightFate]:

@@ -65,6 +65,7 @@ class Rank:
         self._connection = connection
         self._join = join
         self._build = build
+        self._reports = EngineConfig.from_mapping(join.config).mesh_at(join.rank).reports
         self._handles: queue.SimpleQueue[StepHandle] = queue.SimpleQueue()
 
     def run(self) -> bool:
@@ -98,9 +99,9 @@ class Rank:
         return False
 
     def _deliver(self, handle: StepHandle) -> None:
-        """Wait for a step; all ranks would report the same of it."""
+        """Wait for a step; ranks that share the last layers would all report the same of it."""
         result = handle.result()
-        if self._join.rank == 0:
+        if self._reports:
             self._say(Done(result))
 
     def _start_waiting(self) -> Callable[[StepHandle], None]:
@@ -147,6 +148,8 @@ def _change_weights(worker: Worker, command: ChangeWeights) -> Obeyed:
             raise RequestError("this worker neither moves nor replaces weights")
         if command.action == "update":
             worker.update_weights(command.path)
+        elif command.action == "check":
+            worker.update_weights(command.path, check_only=True)
         elif command.action == "offload":
             worker.offload()
         else:
@@ -169,7 +172,7 @@ def build_worker(join: Join) -> tuple[Worker, bool]:
     setup = prepare(config, plugins, join.rank)
     model_config = replace(setup.model_config, eos_token_ids=join.eos_token_ids)
     # One rank may load so much later than another. The owner notices a step that hangs.
-    size, timeout_s = config.tensor_parallel_size, config.load_timeout_s
+    size, timeout_s = config.num_ranks, config.load_timeout_s
     rendezvous = Rendezvous(join.directory, join.rank, size, timeout_s)
     worker: Worker = replace(setup, model_config=model_config).torch_worker(rendezvous)
     return worker, setup.platform.asynchronous
@@ -185,7 +188,7 @@ def check_plugins(wanted: list[tuple[str, str]], plugins: PluginManager) -> None
     differing = sorted({name for name, _ in set(map(tuple, wanted)) ^ set(found)})
     if differing:
         raise ConfigError(
-            f"the processes of tensor_parallel_size see installed plugins alone, and those differ "
+            f"the processes of several ranks see installed plugins alone, and those differ "
             f"from the engine's: {', '.join(differing)}"
         )
 

@@ -1,8 +1,8 @@
 """What an engine core and its ranks say to each other, as MessagePack; nothing is unpickled.
 
 The core speaks to all ranks alike, so a message is encoded once. Every rank answers, but to `Step`
-rank 0 alone does, as all would say the same. `Failed` may come at any time and is the last thing
-that a rank says.
+one alone does, of those that sample: the others of them would say the same. `Failed` may come at
+any time and is the last thing that a rank says.
 """
 
 from __future__ import annotations
@@ -55,9 +55,12 @@ class Profile(Struct, array_like=True, tag=True):
 
 
 class ChangeWeights(Struct, array_like=True, tag=True):
-    """Move the weights to host memory or back, or overwrite them with those at a path."""
+    """Move the weights to host memory or back, or overwrite them with those at a path.
 
-    action: Literal["offload", "restore", "update"]
+    "check" refuses whatever "update" would refuse, and changes nothing.
+    """
+
+    action: Literal["offload", "restore", "check", "update"]
     path: str = ""
 
 

@@ -1,6 +1,6 @@
-"""A worker that is several processes: tensor parallelism, one rank each, none of them this one.
+"""A worker that is several processes, one rank each, none of them this one.
 
-Every step's plan goes to all ranks; rank 0's result comes back. A rank that fails, dies or does not
+Every step's plan goes to all ranks; one result comes back. A rank that fails, dies or does not
 answer ends all of them at once. When this process goes, however it does, they see it and end.
 """
 
@@ -19,11 +19,12 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from hotshoe.config import EngineConfig
 from hotshoe.engine.connection import Connection
+from hotshoe.engine.joined import joined
 from hotshoe.engine.messages import Side, WireError
 from hotshoe.engine.rank_messages import (
     Allocate,
@@ -59,8 +60,6 @@ DEAD_S = 1.0
 LOOK_S = 0.25
 #: Who is waited for is said after so long, then each time that it has doubled.
 PATIENCE_S = 60.0
-#: What start-up says of quantisation, whose scales come from what a rank has.
-PARTS_APART = "{} of each rank's part alone (tokens may differ from those of one device)"
 
 LOG = logging.getLogger(__name__)
 
@@ -126,7 +125,7 @@ class ParallelWorker:
     """See `hotshoe.executor.Worker`.
 
     Args:
-        config: Resolved; `tensor_parallel_size` says how many ranks.
+        config: Resolved; it says how many ranks there are.
         eos_token_ids: Of model and tokenizer together.
         plugins: Name and version of those that this process has; every rank must have the same.
         command: What to start for each rank.
@@ -146,7 +145,7 @@ class ParallelWorker:
         self._eos_token_ids = eos_token_ids
         self._plugins = list(plugins)
         self._command = command
-        self._size = config.tensor_parallel_size
+        self._size = config.num_ranks
         self._ranks: list[RankProcess] = []
         self._selector = selectors.DefaultSelector()
         self._news: deque[tuple[int, RankNews]] = deque()
@@ -167,7 +166,7 @@ class ParallelWorker:
         with self._all_or_none():
             self._start(directory)
             infos = [news.unwrap(self._slots) for news in self._answers(Loaded)]
-        return _joined(infos, time.perf_counter() - begin, self._config.quantization)
+        return joined(infos, time.perf_counter() - begin, self._config)
 
     def _start(self, directory: str) -> None:
         """Start the ranks and tell them what to build."""
@@ -239,11 +238,15 @@ class ParallelWorker:
     def restore(self) -> None:
         self._obey(ChangeWeights("restore"), alike=True)
 
-    def update_weights(self, weights: Weights) -> None:
+    def update_weights(self, weights: Weights, check_only: bool = False) -> None:
         from hotshoe.loader.shared import shared_weights  # needs torch, which ranks alone have
 
         with shared_weights(weights) as path:
-            self._obey(ChangeWeights("update", path), alike=True)
+            # Stages differ in the tensors that they refuse.
+            if check_only or self._config.pipeline_parallel_size > 1:
+                self._obey(ChangeWeights("check", path))
+            if not check_only:
+                self._obey(ChangeWeights("update", path), alike=True)
 
     def _obey(self, command: RankCommand, alike: bool = False) -> list[str]:
         """Let all ranks do something, and return the names that they answer.
@@ -384,28 +387,3 @@ class RunningRanks:
     def result(self) -> StepResult:
         """Wait for the step."""
         return self.worker.finish_step()
-
-
-def _joined(infos: Sequence[WorkerInfo], seconds: float, quantization: str | None) -> WorkerInfo:
-    """Describe all ranks together; bytes are those of one rank, of the fullest."""
-    first = infos[0]
-    tightest = min(infos, key=lambda info: info.cache_budget_bytes)
-    assert {info.vocab_size for info in infos} == {first.vocab_size}
-    assert {info.block_bytes for info in infos} == {first.block_bytes}
-    report = {name: _told(name, infos) for name in first.report}
-    if quantization is not None:
-        report["quantization"] = PARTS_APART.format(quantization)
-    return replace(
-        first,
-        cache_budget_bytes=tightest.cache_budget_bytes,
-        budget_note=f"{tightest.budget_note}, for each of {len(infos)} ranks",
-        weight_bytes=max(info.weight_bytes for info in infos),
-        phases={"start ranks": seconds - sum(first.phases.values()), **first.phases},
-        report=report,
-    )
-
-
-def _told(name: str, infos: Sequence[WorkerInfo]) -> object:
-    """Return what all ranks report under a name, or, where they differ, a list of it."""
-    found = [info.report.get(name) for info in infos]
-    return found[0] if all(value == found[0] for value in found) else found

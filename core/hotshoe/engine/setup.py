@@ -65,7 +65,7 @@ class EngineSetup:
             PluginError: No plugin knows the architecture or the quantisation method; or the
                 platform's own worker answers steps as hook API 1 had it.
         """
-        if self.config.tensor_parallel_size > 1:
+        if self.config.num_ranks > 1:
             from hotshoe.engine.ranks import ParallelWorker
 
             plugins = [(record.name, record.version) for record in self.plugins.records]
@@ -135,7 +135,7 @@ class EngineSetup:
 
     def _builder(self) -> ModelBuilder:
         """Return what builds the architecture, and names its plugin where that fails."""
-        from hotshoe.runner.worker import enough_memory
+        from hotshoe.runner.granted import enough_memory
 
         hook, name = "hotshoe_models", self.model_config.architecture
         reference = self.plugins.pick("architecture", name, hook)
@@ -183,8 +183,9 @@ def prepare(
     with blaming(platform.name):
         by_platform = list(platform.resolve(resolved))
         resolved = resolved.resolve_changes(by_platform)
-    if resolved.tensor_parallel_size > 1:
-        platform.take_part(rank, resolved.tensor_parallel_size)
+    _check_pipeline(resolved)
+    if resolved.num_ranks > 1:
+        platform.take_part(rank, resolved.num_ranks)
     by_core = _remaining_changes(resolved, platform)
     resolved = resolved.resolve_changes(by_core)
     with blaming(platform.name):
@@ -231,6 +232,19 @@ def _found_changes(
     return changes
 
 
+def _check_pipeline(config: EngineConfig) -> None:
+    """Refuse options of a pipeline where there is none, or another number of stages."""
+    stages, sizes = config.pipeline_parallel_size, config.pipeline_layers
+    if stages == 1 and (sizes or config.pipeline_steps is not None):
+        name = "pipeline_layers" if sizes else "pipeline_steps"
+        raise ConfigError(f"{name} needs pipeline_parallel_size above 1; raise it, or leave it out")
+    if sizes and (len(sizes) != stages or min(sizes) < 1):
+        raise ConfigError(
+            f"pipeline_layers must be {stages} numbers of at least 1, one for each of the stages "
+            f"of pipeline_parallel_size, not {', '.join(map(str, sizes))}"
+        )
+
+
 def _model_changes(config: EngineConfig, model: ModelConfig, platform: Platform) -> list[Change]:
     changes: list[Change] = []
     if config.max_model_len is None:
@@ -262,9 +276,14 @@ def _remaining_changes(config: EngineConfig, platform: Platform) -> list[Change]
     if config.async_scheduling is None:
         kind = "asynchronous" if platform.asynchronous else "synchronous"
         overlap, reason = platform.asynchronous, f"the platform is {kind}"
-        if config.tensor_parallel_size > 1:
+        if config.num_ranks > 1:
             overlap, reason = True, "ranks compute in processes of their own"
         changes.append(Change("async_scheduling", overlap, reason))
+    stages = config.pipeline_parallel_size
+    if stages > 1 and config.pipeline_steps is None:
+        serial = config.async_scheduling is False
+        reason = "async_scheduling is off" if serial else "one for each stage"
+        changes.append(Change("pipeline_steps", 1 if serial else stages, reason))
     budget = config.max_num_batched_tokens
     if budget is None:
         budget = DEFAULT_TOKEN_BUDGET

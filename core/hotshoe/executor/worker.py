@@ -118,12 +118,15 @@ class WeightsWorker(Protocol):
         """Take the weights back onto the device."""
         ...
 
-    def update_weights(self, weights: str | Path | Iterable[tuple[str, Tensor]]) -> None:
+    def update_weights(
+        self, weights: str | Path | Iterable[tuple[str, Tensor]], check_only: bool = False
+    ) -> None:
         """Write new values over weights, in place.
 
         Args:
             weights: A directory, a safetensors file, or names and tensors: some or all of the
                 checkpoint's.
+            check_only: Refuse what does not fit, and write nothing.
 
         Raises:
             CheckpointError: One does not fit; nothing has changed.

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
+from hotshoe.errors import ConfigError
 from hotshoe.layers.cache import CacheLayer
 from hotshoe.layers.formats import PLAIN, WeightFormat
 from hotshoe.layers.split import Section, Split, split_sections
@@ -25,6 +26,7 @@ from hotshoe.slots import (
     StepShape,
 )
 from hotshoe.slots.reference.dtypes import torch_dtype
+from hotshoe.types.mesh import Axis, cut
 
 Producer = TypeVar("Producer", NormSpec, AddNormSpec, GatedActivationSpec)
 #: One layer's attention over its cache: maps q and a step's views to what `AttentionOp` returns.
@@ -66,8 +68,10 @@ class BuildContext:
 
     `cache_layers` collects the layers that need a cache, in order, `weight_bytes` a way to ask each
     layer with a matrix or a table for its size as it is held. `format` says how matrices are stored
-    in the checkpoint. `rank` and `size` are those of tensor
-    parallelism; with a single rank there is no communicator.
+    in the checkpoint. `rank` and `size` are those of tensor parallelism; with a single rank there
+    is no communicator. `stage` is the place among the stages that divide the layers, and
+    `stage_layers` the layers of each, if the user says so; `own_layers` are those of this stage,
+    once the builder has called `take_layers`.
     """
 
     selector: Selector
@@ -79,6 +83,9 @@ class BuildContext:
     rank: int = 0
     size: int = 1
     communicator: CommunicatorOp | None = None
+    stage: Axis = field(default_factory=Axis)
+    stage_layers: tuple[int, ...] = ()
+    own_layers: range | None = None
     weights: WeightTable = field(default_factory=WeightTable)
     cache_layers: list[CacheLayer] = field(default_factory=list)
     weight_bytes: list[Callable[[], int]] = field(default_factory=list)
@@ -135,6 +142,22 @@ class BuildContext:
         """Ask for a tensor [size] that its holder takes by itself."""
         place = Place(holder, part, (0, size), ())
         self.weights.expect(name, (size,), sink, place=place)
+
+    def take_layers(self, count: int) -> range:
+        """Return which of the model's layers this stage builds; the others have theirs.
+
+        A builder that calls this has `embed` work in the first stage, `head` in the last, and
+        `forward` hand the residual on between them, [num_tokens, hidden_size] each time. It
+        declares the weights of other stages with `weights.elsewhere`.
+
+        Raises:
+            ConfigError: The layers cannot be divided so.
+        """
+        try:
+            self.own_layers = cut(count, self.stage.size, self.stage_layers)[self.stage.rank]
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        return self.own_layers
 
     def split(self, what: str, *sections: Section) -> Split:
         """Return this rank's part of a dimension; `what` names the units in messages.

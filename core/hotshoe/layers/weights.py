@@ -81,6 +81,7 @@ class WeightTable:
     def __init__(self) -> None:
         self.expected: dict[str, ExpectedWeight] = {}
         self._ignored: list[re.Pattern[str]] = []
+        self._elsewhere: list[re.Pattern[str]] = []
         self._renames: list[tuple[re.Pattern[str], str]] = []
         self._missing: dict[str, None] = {}
 
@@ -107,6 +108,15 @@ class WeightTable:
         """Name (by regular expression) checkpoint tensors that this model does not use."""
         self._ignored.extend(re.compile(pattern) for pattern in patterns)
 
+    def elsewhere(self, patterns: Iterable[str]) -> None:
+        """Name, likewise, those that another stage of the pipeline holds."""
+        self._elsewhere.extend(re.compile(pattern) for pattern in patterns)
+
+    def is_elsewhere(self, name: str) -> bool:
+        """Tell whether another stage holds a tensor, and this one does not."""
+        found = any(pattern.search(name) for pattern in self._elsewhere)
+        return found and name not in self.expected
+
     def rename(self, pattern: str, replacement: str) -> None:
         """Let checkpoint names that match a regular expression stand for others, as `re.sub`."""
         self._renames.append((re.compile(pattern), replacement))
@@ -125,7 +135,7 @@ class WeightTable:
         """
         if name in self.expected:
             return True
-        if any(pattern.search(name) for pattern in self._ignored):
+        if any(pattern.search(name) for pattern in (*self._ignored, *self._elsewhere)):
             return False
         raise CheckpointError(
             f"the checkpoint holds {name}, which this architecture does not have; "

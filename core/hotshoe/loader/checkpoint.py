@@ -47,23 +47,28 @@ def load_weights(
     table.check_complete()
 
 
-def update_weights(table: WeightTable, source: TensorSource) -> None:
+def update_weights(table: WeightTable, source: TensorSource, check_only: bool = False) -> None:
     """Overwrite weights in place, all that the source has or, if one does not fit, none.
 
     Args:
         table: Of a loaded model.
         source: Some or all of the checkpoint's tensors; those that an operation holds stacked
             come together.
+        check_only: Refuse what does not fit, and write nothing.
 
     Raises:
         CheckpointError: A name, shape or type is wrong, or names are missing; nothing was written.
         EngineError: Some were written, but not all.
     """
     wanted = _wanted(table, source)
+    if not wanted and any(table.is_elsewhere(table.known_as(name)) for name in source.names()):
+        return
     for known, name in wanted.items():
         tensor = source.tensor(name)
         table.check(known, tuple(tensor.shape), tensor.dtype)
     table.check_update(wanted)
+    if check_only:
+        return
     try:
         feed(table, source)
     except HotshoeError as error:  # not the caller's any more

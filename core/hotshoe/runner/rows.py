@@ -158,6 +158,10 @@ class Rows:
     def _token_puts(self, plan: StepPlan) -> Puts:
         index = [new.row * self.width + np.arange(len(new.token_ids)) for new in plan.new_rows]
         values = [np.array(new.token_ids, np.int32) for new in plan.new_rows]
+        if plan.known_rows:
+            known = np.array(plan.known_rows, np.int64)
+            index.append(known * self.width + self.num_tokens[known] - 1)
+            values.append(np.array(plan.known_tokens, np.int32))
         for row, drafts in zip(plan.draft_rows, plan.drafts, strict=True):
             index.append(row * self.width + self.num_tokens[row] + np.arange(len(drafts)))
             values.append(np.array(drafts, np.int32))

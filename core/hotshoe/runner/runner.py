@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
@@ -25,18 +25,19 @@ from hotshoe.models.base import EMBED, GENERATE, Model
 from hotshoe.runner.given import GivenRows
 from hotshoe.runner.graphs import Pieces, Recordings
 from hotshoe.runner.inbox import Inbox
-from hotshoe.runner.pooling import PooledRows, PoolingRows
+from hotshoe.runner.peers import Peers
+from hotshoe.runner.pooling import PoolingRows
 from hotshoe.runner.rows import Ints, Rows, StepInputs, padding_inputs
+from hotshoe.runner.running import RunningStep
 from hotshoe.sampling import LogprobTensors, SampledBatch, Sampler, compute_logprobs
 from hotshoe.slots import (
     CacheView,
-    CommunicatorOp,
     GraphOp,
     SampleOp,
     StepShape,
     TransferOp,
 )
-from hotshoe.types import StepPlan, StepResult
+from hotshoe.types import StepPlan
 
 _log = logging.getLogger(__name__)
 #: Device memory for a step's arrays, at a fixed address; steps that bring more get their own.
@@ -102,45 +103,6 @@ class StagedInputs:
 Replay: TypeAlias = Callable[[StepInputs, StagedInputs], Tensor]
 
 
-@dataclass(slots=True)
-class RunningStep:
-    """A step whose results are still on their way.
-
-    Attributes:
-        prompts: Log probabilities of prompt tokens, in order: row, tensors, and how many of the
-            most likely tokens to report.
-        arrived: Waits, and gives what `tensors` of sampled batch and prompts, then the vectors of
-            `pooled`, became on the host.
-        pooled: Rows whose vectors the step completes.
-        drafts: Those that the step verifies, by row.
-    """
-
-    step_id: int
-    sampled: SampledBatch | None
-    prompts: list[tuple[int, LogprobTensors, int]]
-    arrived: Callable[[], Sequence[Tensor]]
-    pooled: PooledRows | None = None
-    drafts: Mapping[int, Sequence[int]] = field(default_factory=dict)
-
-    def result(self) -> StepResult:
-        """Wait for the step."""
-        tensors = list(self.arrived())
-        result = StepResult(self.step_id, [], [])
-        if self.sampled is not None:
-            taken = len(self.sampled.tensors)
-            result = self.sampled.step_result(self.step_id, tensors[:taken], self.drafts)
-            del tensors[:taken]
-        for row, device_form, width in self.prompts:
-            taken = len(device_form.tensors)
-            found = LogprobTensors(*tensors[:taken])
-            judged = result.prompt_logprobs.setdefault(row, [])
-            judged += found.to_host([width] * len(found.ranks))
-            del tensors[:taken]
-        if self.pooled is not None:
-            self.pooled.book(result, tensors[0])
-        return result
-
-
 class Runner:
     """Persistent state of the running requests on one device, and the step over it.
 
@@ -151,7 +113,8 @@ class Runner:
         limits: Sizes.
         views: What the model's layers read of a step.
         eos_token_ids: Forbidden until a request's min_tokens.
-        communicator: Of the ranks that run the same steps; rank 0 samples for all of them.
+        peers: The ranks that run the same steps. The first of the last stage samples for those
+            that share its layers; other stages neither sample nor report.
     """
 
     def __init__(
@@ -162,10 +125,11 @@ class Runner:
         limits: RunnerLimits,
         views: Sequence[ViewPlan],
         eos_token_ids: tuple[int, ...],
-        communicator: CommunicatorOp | None = None,
+        peers: Peers | None = None,
     ) -> None:
         self._model = model
-        self._communicator = communicator
+        self._peers = peers or Peers()
+        self._is_last = self._peers.mesh.pp.is_last
         self._transfer = ops.transfer
         self._limits = limits
         self._plans = tuple(views)
@@ -216,8 +180,12 @@ class Runner:
         """Run prompts of these lengths as the largest of steps, sampling nothing, and wait."""
         inputs = self._padding_inputs(np.array(lengths, np.int32))
         staged, _ = self._stage(inputs)
-        hidden = self._forward(inputs, staged, every=True)
-        if GENERATE in self._model.tasks:
+        hidden = None
+        if not self._peers.mesh.pp.is_first:  # whatever the stage before would send
+            width = self._model.hidden_size
+            hidden = self._peers.inbox.new_zeros(inputs.num_tokens, width)
+        hidden = self._forward(inputs, staged, every=True, hidden=hidden)
+        if self._is_last and GENERATE in self._model.tasks:
             self._logits(hidden[-max(self._limits.max_samples, JUDGED_TOKENS) :])
         self._transfer.download([])()
 
@@ -250,9 +218,9 @@ class Runner:
         if least is None:
             return False
         over = time.monotonic() - begin >= RECORDING_S
-        if self._communicator is not None:  # ranks take part in each other's steps: all or none
+        if self._peers.tp is not None:  # ranks take part in each other's steps: all or none
             own = torch.tensor([float(over)], device=self._tokens.device)
-            over = bool(self._communicator.all_reduce(own).item())
+            over = bool(self._peers.tp.all_reduce(own).item())
         if over:
             _log.warning(
                 "recording steps took %g s; those of up to %d %s are padded to %d",
@@ -261,11 +229,18 @@ class Runner:
         return over
 
     def _decode(self, staged: StagedInputs) -> Tensor:
-        """Return logits of one token of each request, whatever lengths they have."""
+        """Return what a stage makes of one token of each request, whatever lengths they have."""
         shape = _shape(staged, 1, self._limits.max_model_len)
-        ids = self._flat_tokens.index_select(0, staged.token_index)
         batch = ForwardBatch(staged.positions, shape, self._views(shape, staged))
-        return self._logits(self._model.forward(self._model.embed(ids), batch))
+        hidden = self._model.forward(self._entering(staged), batch)
+        return self._logits(hidden) if self._is_last else hidden
+
+    def _entering(self, staged: StagedInputs) -> Tensor:
+        """Return what a recorded step begins with, read from a fixed address and left there, as
+        some recordings are tried twice."""
+        if not self._peers.mesh.pp.is_first:
+            return self._peers.inbox[: len(staged.token_index)].clone()
+        return self._model.embed(self._flat_tokens.index_select(0, staged.token_index))
 
     def _logits(self, hidden: Tensor) -> Tensor:
         return self._model.head(hidden, GENERATE)
@@ -280,9 +255,8 @@ class Runner:
             CacheView(view.block_table, slots[plan.group])
             for view, plan in zip(self._pieces.views, self._plans, strict=True)
         ]
-        ids = self._flat_tokens[staged.token_index]
         batch = ForwardBatch(staged.positions, self._pieces.shape, views, between=between)
-        return self._model.forward(self._model.embed(ids), batch)
+        return self._model.forward(self._entering(staged), batch)
 
     def _padding_inputs(self, lengths: Ints) -> StepInputs:
         limits = self._limits
@@ -295,16 +269,26 @@ class Runner:
             given = self._given.among(inputs)
             if judging or pooling or given:
                 return self._run_special(step_id, inputs, judging, pooling, given)
+        count = inputs.num_tokens
         inputs, replay = self._recorded(inputs)
         staged, in_place = self._stage(inputs)
+        arrived = self._peers.receive(count, len(inputs.positions))
         if replay is not None and in_place:
             logits = replay(inputs, staged)
         else:
-            hidden = self._forward(inputs, staged, every=False)
-            logits = self._logits(hidden) if len(inputs.sample_rows) else hidden
+            logits = hidden = self._forward(inputs, staged, every=False, hidden=arrived)
+            if self._is_last and len(inputs.sample_rows):
+                logits = self._logits(hidden)
+        if not self._is_last:
+            return self._pass_on(step_id, logits[:count])
         sampled = self._sample(inputs, logits, staged)
         tensors = [*sampled.tensors] if sampled is not None else []
         return RunningStep(step_id, sampled, [], self._transfer.download(tensors))
+
+    def _pass_on(self, step_id: int, hidden: Tensor) -> RunningStep:
+        """End a step that another stage goes on with."""
+        self._peers.send(hidden)
+        return RunningStep(step_id, None, [], self._transfer.download([]))
 
     def _run_special(
         self,
@@ -323,7 +307,10 @@ class Runner:
         """
         inputs = self._pooling.without(whole) if pooling else whole
         staged, _ = self._stage(inputs)
-        hidden = self._forward(inputs, staged, every=True, given=given)
+        arrived = self._peers.receive(inputs.num_tokens)
+        hidden = self._forward(inputs, staged, every=True, given=given, hidden=arrived)
+        if not self._is_last:
+            return self._pass_on(step_id, hidden)
         prompts = self._judge(judging, hidden)
         pooled = self._pooling.take(whole, pooling, hidden, self._vectors)
         sampling = hidden[staged.sample_at]
@@ -353,7 +340,8 @@ class Runner:
     def _replay_pieces(self, size: int, inputs: StepInputs, staged: StagedInputs) -> Tensor:
         self._set_pieces(inputs, staged)
         hidden = self._mixed.replay(size)
-        return self._logits(hidden[staged.sample_at]) if len(inputs.sample_rows) else hidden
+        sampling = self._is_last and len(inputs.sample_rows)
+        return self._logits(hidden[staged.sample_at]) if sampling else hidden
 
     def _stage(self, inputs: StepInputs) -> tuple[StagedInputs, bool]:
         """Bring a step's arrays to the device and the tables there up to date."""
@@ -386,9 +374,15 @@ class Runner:
         staged: StagedInputs,
         every: bool,
         given: Sequence[tuple[slice, Tensor]] = (),
+        hidden: Tensor | None = None,
     ) -> Tensor:
-        """Return hidden states of every token of a step, or of those that sample."""
-        every = every or len(inputs.sample_at) == inputs.num_tokens
+        """Return hidden states of every token of a step, or of those that sample.
+
+        Args:
+            given: Embeddings that come from requests, and their places.
+            hidden: What the stage before has made; None in the first.
+        """
+        every = every or not self._is_last or len(inputs.sample_at) == inputs.num_tokens
         own = slice(inputs.num_tokens)
         shape, views = self._read(inputs, staged)
         batch = ForwardBatch(
@@ -397,9 +391,10 @@ class Runner:
             views=views,
             outputs_at=None if every else staged.sample_at,
         )
-        hidden = self._model.embed(self._flat_tokens[staged.token_index[own]])
-        for places, rows in given:
-            hidden[places] = self._model.scale_embeddings(rows.to(hidden.dtype))
+        if hidden is None:
+            hidden = self._model.embed(self._flat_tokens[staged.token_index[own]])
+            for places, rows in given:
+                hidden[places] = self._model.scale_embeddings(rows.to(hidden.dtype))
         return self._model.forward(hidden, batch)
 
     def _set_pieces(self, inputs: StepInputs, staged: StagedInputs) -> None:
@@ -432,7 +427,7 @@ class Runner:
     ) -> SampledBatch | None:
         if len(inputs.sample_rows) == 0:
             return None
-        group, sampled = self._communicator, None
+        group, sampled = self._peers.tp, None
         if group is None or group.rank == 0:
             sampled = self._sampler(logits, inputs.sample_rows, inputs.sample_lens)
             tokens = sampled.tokens

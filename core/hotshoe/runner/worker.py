@@ -15,6 +15,7 @@ import torch
 
 from hotshoe.config import EngineConfig
 from hotshoe.errors import (
+    ConfigError,
     EngineError,
     HotshoeError,
     KVTransferError,
@@ -37,12 +38,13 @@ from hotshoe.models.base import GENERATE, Model, ModelBuilder
 from hotshoe.platform import MemoryBudget, Platform
 from hotshoe.plugins.manager import cause_of
 from hotshoe.plugins.platforms import blaming, checked
+from hotshoe.runner.granted import enough_memory
 from hotshoe.runner.graphs import BATCH_SIZES, TOKEN_SIZES, graph_sizes
 from hotshoe.runner.kv import converted, read_blocks, write_blocks
-from hotshoe.runner.runner import Operations, Runner, RunnerLimits, RunningStep
+from hotshoe.runner.peers import Peers, group_of
+from hotshoe.runner.runner import Operations, Runner, RunnerLimits
+from hotshoe.runner.running import RunningStep
 from hotshoe.slots import (
-    CommunicatorOp,
-    CommunicatorSpec,
     GraphSpec,
     Rendezvous,
     SampleSpec,
@@ -53,12 +55,12 @@ from hotshoe.slots.graph import recordable
 from hotshoe.slots.reference.graph import Graph
 from hotshoe.slots.reference.transfer import Transfer
 from hotshoe.types import CacheLayout, StepPlan
-from hotshoe.types.cache import lay_out
+from hotshoe.types.cache import CacheSpec, lay_out
 
 if TYPE_CHECKING:
     from hotshoe.runner.profiler import Profiler
 
-#: The engine starts a step before it has read the last one's result, never more.
+#: The engine starts a step before it has read the last one's result; a pipeline may have more.
 STEPS_IN_FLIGHT = 2
 DIGEST_LENGTH = 16
 #: Mixed steps that run once at start-up: numbers of requests, all but one of which decode, and the
@@ -68,10 +70,6 @@ MIXED_PROMPT = 100
 #: Of an entry in the table of all requests' tokens.
 TOKEN_BYTES = 4
 GIB = 2**30
-#: Ordinary memory that was not granted is no `torch.OutOfMemoryError`, but says this.
-HOST_WORDS = "can't allocate memory"
-#: Of the device's words: that it is out of memory, how much was asked for, and how much was free.
-OWN_SENTENCES = 3
 
 
 class TorchWorker:
@@ -109,7 +107,10 @@ class TorchWorker:
         self._model: Model | None = None
         self._ops: Operations | None = None
         self._runner: Runner | None = None
-        self._communicator: CommunicatorOp | None = None
+        self._mesh = config.mesh_at(0 if rendezvous is None else rendezvous.rank)
+        self._peers = Peers()
+        self._specs: list[CacheSpec] | None = None
+        self._first_layer = 0
         self._profiler: Profiler | None = None
         self._fetch_weights: Callable[[], None] | None = None
         self._graph: GraphSpec | None = None
@@ -126,11 +127,12 @@ class TorchWorker:
                 self._graph, hindrance = recordable(self._selector, self._config, asynchronous)
             self._ops = self._operations(model.vocab_size)
             self._check_memory(ctx)
-        self._communicator = ctx.communicator
-        if self._communicator is not None:
-            assert self._rendezvous is not None
+        self._peers = Peers(self._mesh, ctx.communicator, group_of(self._selector, self._mesh.pp))
+        if self._rendezvous is not None:
             with self._phase("meet other ranks"):
-                self._communicator.open(self._rendezvous)
+                self._peers.open(self._rendezvous)
+                own = [layer.cache_spec for layer in ctx.cache_layers]
+                self._specs, self._first_layer = self._peers.all_specs(own, ctx.device)
         with self._phase("load weights"), torch.inference_mode():
             config = self._config
             load_weights(
@@ -145,8 +147,7 @@ class TorchWorker:
             weight_bytes = sum(nbytes() for nbytes in ctx.weight_bytes)
             gc.collect()
         self._context, self._model = ctx, model
-        if self._communicator is not None:  # others may still be taking memory
-            self._communicator.all_reduce(torch.zeros(1, device=ctx.device))
+        self._peers.wait(ctx.device)  # others may still be taking memory
         if self._platform.measures_memory:
             with self._phase("measure memory"):
                 self._measure()
@@ -183,14 +184,15 @@ class TorchWorker:
 
     @torch.inference_mode()
     def build(self) -> tuple[BuildContext, Model]:
-        """Build the model's layers, which choose their operations; no weight is loaded."""
+        """Build the model's layers, which choose their operations; no weight is loaded.
+
+        Raises:
+            ConfigError: They cannot be divided as asked.
+        """
         config = self._config
         self._selector.uses.clear()  # of a model that was built before, and slept
         assert config.block_size is not None and config.max_model_len is not None
-        size = config.tensor_parallel_size
-        group = None
-        if size > 1:
-            group = self._selector.choose("communicator", CommunicatorSpec(size))
+        axis = self._mesh.tp
         ctx = BuildContext(
             selector=self._selector,
             dtype=config.dtype,
@@ -198,14 +200,22 @@ class TorchWorker:
             block_size=config.block_size,
             max_model_len=config.max_model_len,
             format=self._format,
-            rank=self._rendezvous.rank if self._rendezvous is not None else 0,
-            size=size,
-            communicator=group,
+            rank=axis.rank,
+            size=axis.size,
+            communicator=group_of(self._selector, axis),
+            stage=self._mesh.pp,
+            stage_layers=tuple(config.pipeline_layers),
         )
         ctx.weights.ignore(self._format.unused)
         for pattern, replacement in self._format.renames:
             ctx.weights.rename(pattern, replacement)
-        return ctx, self._builder(self._model_config, ctx)
+        model = self._builder(self._model_config, ctx)
+        if self._mesh.pp.size > 1 and ctx.own_layers is None:
+            raise ConfigError(
+                f"the architecture {self._model_config.architecture} is not divided into stages; "
+                "leave pipeline_parallel_size at 1"
+            )
+        return ctx, model
 
     def _check_memory(self, ctx: BuildContext) -> None:
         """Refuse, before any is taken, weights and tables that the device could not hold.
@@ -255,7 +265,7 @@ class TorchWorker:
         """Choose what the runner itself calls. A synchronous device needs no help with overlap."""
         choose, facts = self._selector.choose, self._selector.facts
         sample = choose("sample", SampleSpec(vocab_size))
-        spec = TransferSpec(STEPS_IN_FLIGHT)
+        spec = TransferSpec(self._max_steps)
         overlaps = self._platform.asynchronous
         transfer = choose("transfer", spec) if overlaps else Transfer(spec, facts)
         nothing = GraphSpec(self._config.max_num_seqs)
@@ -273,12 +283,18 @@ class TorchWorker:
         runner.warm_up(lengths[: config.max_num_seqs])
         self._free_cache()
 
+    @property
+    def _max_steps(self) -> int:
+        return max(STEPS_IN_FLIGHT, self._config.num_steps_in_flight)
+
     def layout(self, ctx: BuildContext) -> CacheLayout:
-        """Return the cache groups of a model that was built."""
+        """Return the cache groups of a model that was built: those of all stages, with the layers
+        and the bytes of this one."""
         config = self._config
         assert config.max_model_len is not None and config.max_num_batched_tokens is not None
         specs = [layer.cache_spec for layer in ctx.cache_layers]
-        return lay_out(specs, config.max_model_len, config.max_num_batched_tokens)
+        whole = lay_out(self._specs or specs, config.max_model_len, config.max_num_batched_tokens)
+        return whole.of_layers(range(self._first_layer, self._first_layer + len(specs)))
 
     def allocate_cache(self, num_blocks: Sequence[int]) -> None:
         assert self._model is not None
@@ -321,10 +337,14 @@ class TorchWorker:
             max_logprobs=config.max_logprobs,
             max_samples=min(tokens, config.max_num_seqs * (1 + config.num_speculative_tokens)),
             null_blocks=tuple(num_blocks[group.pool] for group in layout.groups),
-            max_steps_in_flight=STEPS_IN_FLIGHT,
+            max_steps_in_flight=self._max_steps,
             graph_sizes=graph_sizes(config.max_num_seqs, sizes) if self._graph else (),
             piece_sizes=graph_sizes(tokens, TOKEN_SIZES) if pieces else (),
         )
+        recorded = max((*limits.graph_sizes, *limits.piece_sizes), default=0)
+        width, dtype = self._model.hidden_size, self._context.torch_dtype
+        like = torch.empty(0, width, device=self._context.device, dtype=dtype)
+        self._peers.make_inbox(recorded, like)
         return Runner(
             self._model,
             self._ops,
@@ -332,7 +352,7 @@ class TorchWorker:
             limits,
             assign_views(layers, layout),
             self._model_config.eos_token_ids,
-            self._communicator,
+            self._peers,
         )
 
     def _free_cache(self) -> None:
@@ -370,11 +390,11 @@ class TorchWorker:
         self._fetch_weights = None
 
     @torch.inference_mode()
-    def update_weights(self, weights: Weights) -> None:
+    def update_weights(self, weights: Weights, check_only: bool = False) -> None:
         """See `hotshoe.executor.WeightsWorker.update_weights`."""
         assert self._context is not None
         with self._naming():
-            update_weights(self._context.weights, source_of(weights))
+            update_weights(self._context.weights, source_of(weights), check_only)
 
     def describe_kv(self) -> KVDescriptor:
         assert self._context is not None
@@ -448,9 +468,7 @@ class TorchWorker:
     def close(self) -> None:
         self._runner = self._model = self._context = self._ops = self._fetch_weights = None
         gc.collect()  # recordings must go before the communicator that they use
-        if self._communicator is not None:
-            self._communicator.close()
-            self._communicator = None
+        self._peers.close()
         with blaming(self._platform.name):
             self._platform.release_memory()
 
@@ -477,24 +495,3 @@ class TorchWorker:
             if fault is None and isinstance(error, Exception):
                 raise
             raise fault or EngineError(f"a library raised {cause_of(error)}") from error
-
-
-@contextmanager
-def enough_memory(purpose: str) -> Iterator[None]:
-    """Say of memory that has run out what it was for.
-
-    Raises:
-        MemoryLimitError: It has; the device's own words are in it.
-    """
-    try:
-        yield
-    except RuntimeError as error:
-        _, known, rest = str(error).rpartition(HOST_WORDS)
-        if not (known or isinstance(error, torch.OutOfMemoryError)):
-            raise
-        said = ". ".join((known + rest).split(". ")[:OWN_SENTENCES])
-        raise MemoryLimitError(
-            f"the device has too little memory to {purpose} ({said}); "
-            "free some, or lower --kv-cache-memory-bytes, --max-num-batched-tokens or "
-            "--max-num-seqs"
-        ) from error

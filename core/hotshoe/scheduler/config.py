@@ -27,6 +27,8 @@ class SchedulerConfig:
         enable_prefix_caching: Share full blocks between requests with equal prefixes.
         max_in_flight_steps: Steps planned but not yet updated; 2 overlaps scheduling with
             execution.
+        in_turns: Steps in flight share the requests out, and no step computes a token before the
+            one ahead of it is known: for workers that pass steps on from stage to stage.
 
     Raises:
         ConfigError: A value is out of range.
@@ -41,6 +43,7 @@ class SchedulerConfig:
     enable_prefix_caching: bool = True
     max_in_flight_steps: int = 1
     groups: tuple[CacheGroup, ...] = ()
+    in_turns: bool = False
 
     def __post_init__(self) -> None:
         for field in fields(self):

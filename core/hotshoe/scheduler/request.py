@@ -38,6 +38,7 @@ class Request:
             scheduled. Where it passes `len(token_ids)`, tokens are sampled but not yet known.
         stepwise: It is planned only when all its tokens are known: one with a grammar always, any
             other while it has drafts.
+        in_turns: It is stepwise whatever it has.
         drafts: Tokens that may follow the known ones; see `propose`.
         draft_masks: Where there is a mask: those behind each of the drafts.
         num_accepted: Drafts accepted in its last step, of which the worker is still to be told.
@@ -75,6 +76,7 @@ class Request:
     fast_until: int = field(init=False, default=0)
     num_pending_steps: int = field(init=False, default=0)
     stepwise: bool = field(init=False, default=False)
+    in_turns: bool = field(init=False, default=False)
     drafts: list[int] = field(init=False, default_factory=list)
     draft_masks: list[bytes] = field(init=False, default_factory=list)
     num_accepted: int = field(init=False, default=0)
@@ -129,7 +131,7 @@ class Request:
         self.drafts, self.draft_masks = drafts, list(masks)
         if drafts:
             self.fast_until = 0
-        self.stepwise = bool(drafts) or self.params.grammar is not None
+        self.stepwise = self.in_turns or bool(drafts) or self.params.grammar is not None
 
     def up_to_stop(self, tokens: list[int]) -> list[int]:
         """Return new tokens up to the first that ends the request, be it one of them or not."""

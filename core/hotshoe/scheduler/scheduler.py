@@ -14,6 +14,8 @@ What holds throughout:
   of the steps in flight can speak for a request.
 - A stepwise request is planned only when all its tokens are known. Its last token decides which
   may follow: those of a grammar's `mask`, or those of its `drafts`; both travel with the plan.
+- Where steps take turns (`in_turns`), every request is stepwise, each step takes its share of
+  them, and the token that a row goes on from travels with the plan.
 - Drafts count against the budget and need blocks, but never displace another request.
   `num_computed_tokens` leaves them out until they are accepted; their places are written again.
 """
@@ -30,6 +32,7 @@ from hotshoe.errors import RequestError
 from hotshoe.kv import KVCoordinator, PrefixHit, TableChanges
 from hotshoe.scheduler.config import SchedulerConfig
 from hotshoe.scheduler.drafts import DraftCounts
+from hotshoe.scheduler.limits import length_limit
 from hotshoe.scheduler.queue import WaitingQueue
 from hotshoe.scheduler.request import Request
 from hotshoe.scheduler.stats import SchedulerStats
@@ -125,12 +128,14 @@ class Scheduler:
         """
         if request.request_id in self._requests:
             raise RequestError(f"request id {request.request_id!r} is in use", "request_id")
-        request.max_total_tokens = self._length_limit(request)
+        request.max_total_tokens = length_limit(request, self.config, self.cache)
         priority = request.priority if self.config.policy == "priority" else 0
         request.order = (priority, self._next_arrival)
         self._next_arrival += 1
         request.queued_s = time.monotonic()
         request.ready, request.held = ready, self._holding
+        if self.config.in_turns:
+            request.in_turns = request.stepwise = True
         self._requests[request.request_id] = request
         self._queue_of(request).push(request)
 
@@ -174,8 +179,9 @@ class Scheduler:
         """
         assert len(self._in_flight) < self.config.max_in_flight_steps, "too many steps in flight"
         spare = self.config.max_num_batched_tokens - len(self._running)
-        step = ScheduledStep(StepPlan(self._next_step_id), spare)
-        self._schedule_waiting(step, budget=self._schedule_running(step))
+        step = ScheduledStep(StepPlan(self._next_step_id), spare, self._share())
+        plan_running = self._schedule_turn if self.config.in_turns else self._schedule_running
+        self._schedule_waiting(step, budget=plan_running(step))
         if not step.plan.rows:
             return None
         step.requests = self._rows.copy()
@@ -257,30 +263,24 @@ class Scheduler:
         """Return where a request waits."""
         return self._waiting if request.ready and not request.held else self._aside
 
-    def _length_limit(self, request: Request) -> int:
-        """Return the length at which a request ends, or refuse it."""
-        config, length = self.config, request.num_prompt_tokens
-        if length == 0:
-            raise RequestError("the prompt is empty; it needs at least one token", "prompt")
-        room = config.max_model_len - (request.pooling is None)
-        if length > room:
-            raise RequestError(
-                f"the prompt has {length} tokens, but with max_model_len {config.max_model_len} "
-                f"it may have {room}" + (", leaving one to generate" * (request.pooling is None)),
-                "prompt",
-            )
-        max_tokens = request.params.max_tokens or config.max_model_len
-        limit = min(room + 1, length + max_tokens)
-        # The last token is never computed, so it needs no place.
-        shortage = self.cache.shortage(limit - 1)
-        if shortage is not None:
-            raise RequestError(
-                f"{length} prompt tokens and up to {limit - length} generated ones need "
-                f"{shortage[0]} KV cache blocks of {config.block_size} tokens, but there are "
-                f"{shortage[1]}; shorten the prompt or lower max_tokens",
-                "max_tokens",
-            )
-        return limit
+    def _share(self) -> int:
+        """Return how many requests the next step may compute: all, or those whose turn it is."""
+        config = self.config
+        if not config.in_turns:
+            return config.max_num_seqs
+        first, wanting = self._waiting.first(), len(self._running)
+        if first is not None and not first.num_pending_steps and self._find_room(first):
+            wanting = min(wanting + len(self._waiting), config.max_num_seqs)
+        return -(-wanting // config.max_in_flight_steps)
+
+    def _schedule_turn(self, step: ScheduledStep) -> int:
+        """Plan running requests that no step in flight samples for; return what is left."""
+        budget = self.config.max_num_batched_tokens
+        for request in self._running:
+            if not budget or len(step.plan.rows) >= step.max_rows:
+                break
+            budget -= self._continue(request, step, budget)
+        return budget
 
     def _schedule_running(self, step: ScheduledStep) -> int:
         """Plan the running requests; return what is left of the budget."""
@@ -344,7 +344,7 @@ class Scheduler:
 
     def _schedule_waiting(self, step: ScheduledStep, budget: int) -> None:
         """Start waiting requests in strict order, as far as budget, rows and blocks go."""
-        while budget and self._free_rows:
+        while budget and self._free_rows and len(step.plan.rows) < step.max_rows:
             request = self._waiting.first()
             if request is None or request.num_pending_steps:
                 return
@@ -411,7 +411,11 @@ class Scheduler:
             return stop - start
         if not request.stepwise:  # It samples in this step: from now on it decodes.
             request.fast_until = min(self.cache.capacity(request), request.max_total_tokens - 1)
-        elif request.mask is not None:
+            return stop - start
+        if request.in_turns and known > request.num_prompt_tokens:
+            step.plan.known_rows.append(row)
+            step.plan.known_tokens.append(request.token_ids[-1])
+        if request.mask is not None:
             masks = [request.mask, *request.draft_masks[:num_drafts]]
             step.plan.mask_rows.extend([row] * len(masks))
             step.plan.masks.extend(masks)

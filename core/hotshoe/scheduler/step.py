@@ -17,10 +17,12 @@ class ScheduledStep:
         prompt_starts: By row that computes prompt tokens whose log probabilities are wanted: the
             position of the first of these tokens.
         spare: What drafts may still take of the budget; every running request keeps one token.
+        max_rows: Most requests that the step computes.
     """
 
     plan: StepPlan
     spare: int
+    max_rows: int
     requests: list[Request | None] = field(default_factory=list)
     prompt_starts: dict[int, int] = field(default_factory=dict)
 

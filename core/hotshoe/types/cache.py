@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 CacheKind: TypeAlias = Literal["full", "window", "latent", "state", "cross", "index"]
@@ -106,6 +106,18 @@ class CacheLayout:
 
     groups: tuple[CacheGroup, ...]
     pools: tuple[CachePool, ...]
+
+    def of_layers(self, own: range) -> CacheLayout:
+        """Return the layout of a part of the layers, numbered from 0; groups and pools stay."""
+        groups = tuple(
+            replace(group, layers=tuple(i - own.start for i in group.layers if i in own))
+            for group in self.groups
+        )
+        pools = []
+        for number, pool in enumerate(self.pools):
+            places = max(len(group.layers) for group in groups if group.pool == number)
+            pools.append(CachePool(places, pool.block_bytes // pool.places * places))
+        return CacheLayout(groups, tuple(pools))
 
     def empty_places(self, pool: int) -> tuple[int, int]:
         """Return how many places no layer uses, over all groups of a pool, and how many exist."""

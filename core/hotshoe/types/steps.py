@@ -56,6 +56,10 @@ class StepPlan:
     known token and after each draft, and accepts drafts as long as they equal what was sampled.
     Of the drafts that row `accepted_rows[k]` verified last, `num_accepted[k]` were accepted, one
     or more. Each list of rows is in the order of `rows`.
+
+    Where layers are divided into stages, a stage that does not sample learns the sampled tokens
+    from the plan: `known_tokens[k]` is the last known token of row `known_rows[k]`, which samples
+    in this step and is not new.
     """
 
     step_id: int
@@ -72,6 +76,8 @@ class StepPlan:
     drafts: list[list[int]] = field(default_factory=list)
     accepted_rows: list[int] = field(default_factory=list)
     num_accepted: list[int] = field(default_factory=list)
+    known_rows: list[int] = field(default_factory=list)
+    known_tokens: list[int] = field(default_factory=list)
 
     def change_table(self, row: int, changes: list[tuple[int, int, int]]) -> None:
         """Put blocks into a row's tables, each change a group, a column and a block."""

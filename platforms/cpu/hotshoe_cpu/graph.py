@@ -53,9 +53,11 @@ QUESTIONS = frozenset((Tensor.data_ptr, Tensor.numel, Tensor.size, Tensor.stride
 VIEWS = frozenset((Tensor.as_strided, Tensor.flatten, Tensor.view, Tensor.__getitem__))
 #: What is made again, and how: its result has its place already.
 AGAIN: Mapping[Any, Callable[..., object]] = {
+    Tensor.clone: lambda out, x: out.copy_(x),
     Tensor.index_select: lambda out, *args: torch.index_select(*args, out=out),
     Tensor.div_: lambda out, x, y: x.div_(y),
     Tensor.mul_: lambda out, x, y: x.mul_(y),
+    torch.add: lambda out, *args: torch.add(*args, out=out),
     torch.tanh_: lambda out, x: x.tanh_(),
 }
 

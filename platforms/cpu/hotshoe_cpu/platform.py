@@ -139,7 +139,8 @@ class CpuPlatform(Platform):
             self._core_plan()
         except ConfigError as error:
             raise ConfigError(
-                f"{error}; lower tensor_parallel_size, or raise platform_options.threads"
+                f"{error}; lower tensor_parallel_size or pipeline_parallel_size, or raise "
+                "platform_options.threads"
             ) from None
 
     def dtype_for(self, checkpoint_dtype: str) -> tuple[str, str]:

@@ -72,7 +72,7 @@ class GpuOptions:
         first = self.device
         if first + size > visible:
             raise ConfigError(
-                f"tensor_parallel_size {size} needs GPUs {first} to {first + size - 1}, but "
-                f"{visible} are visible; lower it to {max(visible - first, 1)}"
+                f"{size} ranks need GPUs {first} to {first + size - 1}, but {visible} are visible; "
+                f"lower tensor_parallel_size * pipeline_parallel_size to {max(visible - first, 1)}"
             )
         return replace(self, device=first + rank)

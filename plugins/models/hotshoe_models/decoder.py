@@ -43,26 +43,28 @@ class DenseDecoder:
     """
 
     def __init__(self, spec: DecoderSpec, ctx: BuildContext) -> None:
-        names = spec.names
+        names, stage = spec.names, ctx.stage
+        own = ctx.take_layers(len(spec.layers))
         self.vocab_size, self.hidden_size = spec.vocab_size, spec.hidden_size
         self.tasks = frozenset({GENERATE, EMBED} if spec.generates else {EMBED})
         self._embedding_scale = spec.embedding_scale
-        self._embed = Embedding(
-            ctx, names.embedding, spec.vocab_size, spec.hidden_size, spec.embedding_scale
-        )
+        if stage.is_first:
+            self._embed = Embedding(
+                ctx, names.embedding, spec.vocab_size, spec.hidden_size, spec.embedding_scale
+            )
         memory_bytes = ctx.selector.facts.memory_bytes
         rotaries = {
             rotation: Rotary.build(rotation, ctx.max_model_len, ctx.device, memory_bytes)
-            for rotation in {layer.rotation for layer in spec.layers}
+            for rotation in {layer.rotation for layer in spec.layers[own.start : own.stop]}
             if rotation is not None
         }
-        self._layers = [_Layer(spec, ctx, i, rotaries) for i in range(len(spec.layers))]
-        first = names.layer.format(0) + names.input_norm
+        self._layers = [_Layer(spec, ctx, i, rotaries) for i in own]
+        first = names.layer.format(own.start) + names.input_norm
         quant = self._layers[0].input_quant
         self._first_norm = RMSNorm(
             ctx, first, spec.hidden_size, spec.norm_eps, spec.norm_offset, quant
         )
-        if spec.generates:
+        if spec.generates and stage.is_last:
             self._lm_head = Logits(
                 ctx,
                 names.embedding if spec.tied else names.lm_head,
@@ -72,6 +74,7 @@ class DenseDecoder:
             )
         self._logits_divisor = spec.logits_divisor
         self._softcap = spec.logits_softcap
+        ctx.weights.elsewhere(_elsewhere(spec, ctx, own))
         ctx.weights.ignore(names.unused)
         ctx.weights.rename(*BARE_NAMES)
         if spec.tied or not spec.generates:  # some checkpoints store the tied matrix a second time
@@ -86,7 +89,10 @@ class DenseDecoder:
         return rows if self._embedding_scale == 1.0 else rows * self._embedding_scale
 
     def forward(self, hidden: Tensor, batch: ForwardBatch) -> Tensor:
-        """Return the final normed hidden states of the tokens at `batch.outputs_at`."""
+        """Return the final normed hidden states of the tokens at `batch.outputs_at`.
+
+        Before the last stage they are the residual, from which the next stage goes on.
+        """
         residual = hidden
         hidden = self._first_norm(residual)
         *inner, last = self._layers
@@ -107,7 +113,10 @@ class DenseDecoder:
 
 
 class _Layer:
-    """Mixer and MLP; ends with the norm that comes next, the next layer's or the final one."""
+    """Mixer and MLP; ends with the norm that comes next, the next layer's or the final one.
+
+    That of a stage's last layer belongs to the next stage, which gets the residual alone.
+    """
 
     def __init__(
         self, spec: DecoderSpec, ctx: BuildContext, i: int, rotaries: dict[Rotation, Rotary]
@@ -123,7 +132,8 @@ class _Layer:
             eps, offset = spec.norm_eps, spec.norm_offset
             return AddRMSNorm(ctx, name, size, eps, offset, spec.residual_scale, quant)
 
-        last = i + 1 == len(spec.layers)
+        assert ctx.own_layers is not None
+        last, cut = i + 1 == len(spec.layers), i + 1 == ctx.own_layers.stop
         following = names.final_norm if last else names.layer.format(i + 1) + names.input_norm
         self._mixer = MIXERS[spec.layers[i].mixer](spec, ctx, i, rotaries)
         self._post_attention_norm = norm(names.post_attention_norm)
@@ -132,7 +142,10 @@ class _Layer:
         self._post_mlp_norm = norm(names.post_mlp_norm)
         #: What the norm before this layer may quantise to; layers are alike in this.
         self.input_quant = self._mixer.input_quant
-        self._next_norm = add_norm(following, None if last else self.input_quant)
+        self._residual_scale = spec.residual_scale
+        self._next_norm = None
+        if last or not cut:
+            self._next_norm = add_norm(following, None if last else self.input_quant)
 
     def __call__(
         self, hidden: Tensor | Quantised, residual: Tensor, batch: ForwardBatch, keep: Tensor | None
@@ -150,7 +163,21 @@ class _Layer:
         out = self._mlp(hidden)
         if self._post_mlp_norm is not None:
             out = self._post_mlp_norm(out)
+        if self._next_norm is None:
+            if self._residual_scale != 1.0:
+                out.mul_(self._residual_scale)
+            passed = torch.add(residual, out)
+            return passed, passed
         return self._next_norm(out, residual)
+
+
+def _elsewhere(spec: DecoderSpec, ctx: BuildContext, own: range) -> list[str]:
+    """Return patterns of the weights that other stages hold."""
+    names, stage = spec.names, ctx.stage
+    others = [names.layer.format(i) for i in range(len(spec.layers)) if i not in own]
+    others += [] if stage.is_first else [f"{names.embedding}."]
+    others += [] if stage.is_last else [f"{names.final_norm}.", f"{names.lm_head}."]
+    return [f"^{re.escape(prefix)}" for prefix in others]
 
 
 def _mlp(spec: DecoderSpec, ctx: BuildContext, i: int) -> GatedMLP | MoE:

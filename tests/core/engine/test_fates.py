@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from hotshoe.engine.fates import MISSING, UNKNOWN, UNUSED, WeightFate, fates, summary
+from hotshoe.engine.fates import ELSEWHERE, MISSING, UNKNOWN, UNUSED, WeightFate, fates, summary
 from hotshoe.layers import BuildContext, Linear, Matrix, RMSNorm
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import SLOTS, Selector
@@ -21,6 +21,7 @@ def ctx() -> BuildContext:
         Linear(ctx, Matrix(ctx, [(f"l.{i}.q", 4), (f"l.{i}.k", 2)], 3))
     RMSNorm(ctx, "n", 4, 1e-6)
     ctx.weights.ignore(["inv_freq"])
+    ctx.weights.elsewhere([r"^far\."])
     return ctx
 
 
@@ -28,17 +29,30 @@ def test_every_tensor_has_a_fate(ctx: BuildContext, tmp_path: Path) -> None:
     held = {
         f"l.{i}.{n}.weight": torch.ones(s, 3) for i in range(2) for n, s in (("q", 4), ("k", 2))
     }
-    save_file(held | {"inv_freq": torch.ones(1), "z": torch.ones(1)}, tmp_path / "m.safetensors")
+    others = ("inv_freq", "z", "far.7.weight")
+    save_file(held | {name: torch.ones(1) for name in others}, tmp_path / "m.safetensors")
     found, note = fates(ctx.weights, tmp_path, "safetensors")
     assert note == ""
     by_name = {fate.name: fate for fate in found}
     assert by_name["l.1.k.weight"] == WeightFate(
         "l.1.k.weight", (2, 3), "linear/reference", "weight[4:6]", "float32"
     )
-    forms = {name: by_name[name].form for name in ("inv_freq", "z", "n.weight")}
-    assert forms == {"inv_freq": UNUSED, "z": UNKNOWN, "n.weight": MISSING}
+    forms = {name: by_name[name].form for name in (*others, "n.weight")}
+    assert forms == {
+        "inv_freq": UNUSED,
+        "z": UNKNOWN,
+        "far.7.weight": ELSEWHERE,
+        "n.weight": MISSING,
+    }
     counts = {fate.name: fate.count for fate in summary(found)}
-    assert counts == {"l.*.q.weight": 2, "l.*.k.weight": 2, "n.weight": 1, "inv_freq": 1, "z": 1}
+    assert counts == {
+        "l.*.q.weight": 2,
+        "l.*.k.weight": 2,
+        "n.weight": 1,
+        "inv_freq": 1,
+        "z": 1,
+        "far.*.weight": 1,
+    }
 
 
 @pytest.mark.parametrize(("kind", "said"), [("safetensors", "holds no"), ("dummy", "are random")])

@@ -190,3 +190,20 @@ def test_a_worker_that_answers_as_hook_api_1_had_it_is_refused(model_dir: Path) 
         setup = prepare(EngineConfig(model=str(model_dir), platform="null"), plugins)
     with pytest.raises(PluginError, match=r"plugin old \(old-platform 3\) .* hook API 1; since 2"):
         setup.create_worker()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pipeline_steps": 2}, "pipeline_steps needs pipeline_parallel_size above 1"),
+        ({"pipeline_layers": [2]}, "pipeline_layers needs pipeline_parallel_size above 1"),
+        (
+            {"pipeline_parallel_size": 2, "pipeline_layers": [2]},
+            "must be 2 numbers of at least 1, one for each of the stages .* not 2",
+        ),
+        ({"pipeline_parallel_size": 2, "pipeline_layers": [2, 0]}, "2 numbers of at least 1"),
+    ],
+)
+def test_a_pipeline_that_cannot_be_is_refused(options: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        prepare(EngineConfig(platform="null", **options))

@@ -10,7 +10,9 @@ from safetensors.torch import save_file
 from hotshoe.errors import CheckpointError
 from hotshoe.layers.weights import WeightTable
 from hotshoe.loader import checkpoint, load_weights
+from hotshoe.loader.checkpoint import update_weights
 from hotshoe.loader.files import checkpoint_files
+from hotshoe.loader.sources import source_of
 
 
 class Collector:
@@ -152,3 +154,15 @@ def test_every_float_can_be_looked_at(dtype: torch.dtype) -> None:
     values[0, 1] = float("nan")
     assert not checkpoint.is_finite(values.to(dtype))
     assert checkpoint.is_finite(torch.ones(3, dtype=torch.int8))
+
+
+def test_a_stage_of_which_an_update_has_nothing_is_left_alone(tmp_path: Path) -> None:
+    """Where another stage has it; else nobody would notice that it is for another model."""
+    save_file({"l.1.w": torch.ones(2)}, tmp_path / "model.safetensors")
+    own = Collector(w=(2,))
+    own.table.ignore([r"^l\."])
+    with pytest.raises(CheckpointError, match="no tensor that this model uses"):
+        update_weights(own.table, source_of(tmp_path))
+    own.table.elsewhere([r"^l\.1\."])
+    update_weights(own.table, source_of(tmp_path))
+    assert own.got == {}

@@ -166,3 +166,19 @@ def test_a_chunk_that_ends_before_the_last_token_samples_nothing_beside_drafts()
     plan = StepPlan(1, [], [0, 1], [2, 3], draft_rows=[0], drafts=[[9]])
     assert rows.advance(plan).sample_rows.tolist() == [0, 0]
     assert rows.advance(StepPlan(2, [], [1], [1])).sample_rows.tolist() == [1]
+
+
+def test_tokens_that_the_plan_knows_come_to_their_places() -> None:
+    """As a stage that does not sample learns them: each behind the row's other tokens."""
+    rows = Rows(NUM_ROWS, MAX_LEN, BLOCK_SIZE)
+    first = StepPlan(0, [new_row(1, 3, 0, [0]), new_row(3, 5, 0, [1, 2])], [1, 3], [3, 5])
+    rows.advance(first)
+    known = StepPlan(1, [], [3, 1], [1, 1], known_rows=[3, 1], known_tokens=[70, 71])
+    puts = rows.advance(known).tokens
+    assert puts.index.tolist() == [3 * (MAX_LEN + 1) + 5, MAX_LEN + 1 + 3]
+    assert puts.values.tolist() == [70, 71]
+    drafting = StepPlan(2, [], [1], [3], draft_rows=[1], drafts=[[8, 9]])
+    drafting.known_rows, drafting.known_tokens = [1], [72]
+    puts = rows.advance(drafting).tokens
+    assert [index - (MAX_LEN + 1) for index in puts.index.tolist()] == [4, 5, 6]
+    assert puts.values.tolist() == [72, 8, 9]

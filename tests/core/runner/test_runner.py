@@ -11,6 +11,7 @@ import torch
 from hotshoe.layers import ForwardBatch, ViewPlan
 from hotshoe.platform import DeviceFacts
 from hotshoe.runner.graphs import graph_sizes
+from hotshoe.runner.peers import Peers
 from hotshoe.runner.runner import Operations, Runner, RunnerLimits
 from hotshoe.slots import (
     AttentionMetadata,
@@ -84,7 +85,9 @@ def make_runner(
         Transfer(TransferSpec(2), FACTS),
         Graph(GraphSpec(ROWS), FACTS),
     )
-    return Runner(model, ops, "cpu", limits, [ViewPlan(0, whole_step)], (7,), communicator)
+    return Runner(
+        model, ops, "cpu", limits, [ViewPlan(0, whole_step)], (7,), Peers(tp=communicator)
+    )
 
 
 @pytest.fixture

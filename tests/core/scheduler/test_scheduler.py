@@ -629,3 +629,49 @@ def test_times_are_noted() -> None:
     [output] = finish_step(scheduler, plan_step(scheduler), {0: 5})
     assert output.scheduled_s == request.scheduled_s >= request.queued_s
     assert scheduler.last_wait_s == request.scheduled_s - request.queued_s
+
+
+# Turns
+
+
+def test_steps_in_flight_share_the_requests_out() -> None:
+    scheduler = make_scheduler(max_in_flight_steps=2, in_turns=True)
+    for name in "abcd":
+        add(scheduler, name, [5, 6])
+    steps = [plan_step(scheduler), plan_step(scheduler)]
+    assert [work(step) for step in steps] == [{0: 2, 1: 2}, {2: 2, 3: 2}]
+    for token in (7, 8):
+        done = steps.pop(0)
+        finish_step(scheduler, done, dict.fromkeys(done.rows, token))
+        steps.append(plan_step(scheduler))
+        assert steps[-1].rows == done.rows
+        assert (steps[-1].known_rows, steps[-1].known_tokens) == (done.rows, [token] * 2)
+
+
+def test_a_prompt_goes_on_in_chunks_before_its_step_has_ended() -> None:
+    scheduler = make_scheduler(max_in_flight_steps=3, in_turns=True)
+    add(scheduler, "a", list(range(2, 42)))
+    assert [work(plan_step(scheduler)) for _ in range(3)] == [{0: 16}, {0: 16}, {0: 8}]
+
+
+def test_a_request_waits_for_its_token_whatever_else_may_be_in_flight() -> None:
+    scheduler = make_scheduler(max_in_flight_steps=3, in_turns=True)
+    add(scheduler, "a", [5, 6])
+    plan = plan_step(scheduler)
+    assert scheduler.schedule() is None
+    finish_step(scheduler, plan, {0: 7})
+    assert work(plan_step(scheduler)) == {0: 1}
+
+
+def test_requests_that_find_no_room_take_no_share() -> None:
+    """Else the first step would take all that run, and the stages would wait for each other."""
+    sizes = {"max_num_seqs": 4, "num_blocks": 8, "max_num_batched_tokens": 64}
+    scheduler = make_scheduler(max_in_flight_steps=2, in_turns=True, **sizes)
+    for name in "ab":
+        add(scheduler, name, [5] * 8, SamplingParams(max_tokens=4))
+    for name in "cdefgh":
+        add(scheduler, name, [6] * 24, SamplingParams(max_tokens=4))
+    first = plan_step(scheduler)
+    finish_step(scheduler, first, dict.fromkeys(first.rows, 7))
+    assert sorted(first.rows) == [0, 1]
+    assert [plan_step(scheduler).rows, plan_step(scheduler).rows] == [[0], [1]]

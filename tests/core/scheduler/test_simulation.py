@@ -71,6 +71,7 @@ class Row:
     block_tables: list[list[int]]
     params: SamplingParams
     drafted: bool = False
+    num_told_tokens: int = 0  # that a stage knows which does not sample
 
     def accept(self, count: int) -> None:
         """Take in what became of the drafts of the last step."""
@@ -100,6 +101,7 @@ class SimulatedWorker:
         assert not accepted, "a row accepts drafts that it had not"
         for new in plan.new_rows:
             self._initialise(new)
+        self._check_told(plan)
         drafts = dict(zip(plan.draft_rows, plan.drafts, strict=True))
         for index, proposed in drafts.items():
             row = self.rows[index]
@@ -140,6 +142,18 @@ class SimulatedWorker:
         assert all(plan.drafts) and all(count > 0 for count in plan.num_accepted)
         assert not set(new) & set(plan.accepted_rows)
 
+    def _check_told(self, plan: StepPlan) -> None:
+        """Assert that every token which is computed was in a plan, where stages live by plans."""
+        for index, token in zip(plan.known_rows, plan.known_tokens, strict=True):
+            row = self.rows[index]
+            assert row.token_ids[-1] == token and index in plan.rows
+            row.num_told_tokens = len(row.token_ids)
+        drafts = dict(zip(plan.draft_rows, plan.drafts, strict=True))
+        for index, count in zip(plan.rows, plan.num_scheduled_tokens, strict=True):
+            row, last = self.rows[index], count - len(drafts.get(index, []))
+            told = row.num_computed_tokens + last <= row.num_told_tokens
+            assert told or not self.config.in_turns, "a stage does not know a token"
+
     def _initialise(self, new: NewRow) -> None:
         assert 0 <= new.num_computed_tokens < len(new.token_ids)
         self.rows[new.row] = Row(
@@ -149,6 +163,7 @@ class SimulatedWorker:
             num_computed_tokens=new.num_computed_tokens,
             block_tables=new.block_ids,
             params=new.params,
+            num_told_tokens=len(new.token_ids),
         )
 
     @property
@@ -440,6 +455,7 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
         policy=draw(st.sampled_from(["fcfs", "priority"])),
         enable_prefix_caching=draw(st.sampled_from([True, True, False])),
         max_in_flight_steps=draw(st.sampled_from([1, 2, 2, 3])),
+        in_turns=draw(st.sampled_from([False, False, True])),
     )
 
 

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hotshoe.types import CacheLayout
 from hotshoe.types.cache import WASTE, CachePart, CacheSpec, held_blocks, lay_out
 
 STEP = 64
@@ -76,3 +77,26 @@ def test_no_window_is_overrun() -> None:
             for start in range(0, 200, step):
                 first = max(start - window + 1, 0) // 16
                 assert -(-(start + step) // 16) - first <= held_blocks(spec, start + step, step)
+
+
+FULL, WINDOW, OTHER = SPECS[0], SPECS[1], SPECS[3]
+
+
+def part_of(layout: CacheLayout, own: range) -> tuple[list[tuple[int, ...]], list[tuple[int, int]]]:
+    part = layout.of_layers(own)
+    assert [(g.spec, g.pool) for g in part.groups] == [(g.spec, g.pool) for g in layout.groups]
+    return [g.layers for g in part.groups], [(p.places, p.block_bytes) for p in part.pools]
+
+
+def test_a_stage_keeps_every_group_and_pool_with_its_own_layers() -> None:
+    layout = lay_out([WINDOW, WINDOW, FULL, WINDOW, WINDOW, FULL, OTHER], 4096, STEP)
+    assert part_of(layout, range(7)) == (
+        [g.layers for g in layout.groups],
+        [(p.places, p.block_bytes) for p in layout.pools],
+    )
+    by_spec = {group.spec: i for i, group in enumerate(layout.groups)}
+    layers, pools = part_of(layout, range(2, 4))
+    assert layers[by_spec[FULL]] == (0,)
+    assert layers[by_spec[OTHER]] == ()
+    assert [1 for group in layers for layer in group if layer == 1] == [1]
+    assert pools == [(1, FULL.block_bytes), (0, 0)]

@@ -154,5 +154,8 @@ def test_a_platform_for_one_device_says_why_nothing_was_run(installed) -> None:
     [slot] = report.slots
     assert slot.verdict == "untested"
     [reason] = slot.candidates[0].left_out
-    assert reason == "platform mine runs on one device; leave tensor_parallel_size at 1"
+    assert reason == (
+        "platform mine runs on one device; leave tensor_parallel_size and "
+        "pipeline_parallel_size at 1"
+    )
     assert f"cases of communicator: {reason}" in report.as_text()

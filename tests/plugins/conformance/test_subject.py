@@ -20,7 +20,10 @@ def test_a_configuration_alone_and_as_one_of_several(installed) -> None:
 
 
 def test_why_there_can_be_no_ranks(installed) -> None:
-    reason = "platform mine runs on one device; leave tensor_parallel_size at 1"
+    reason = (
+        "platform mine runs on one device; leave tensor_parallel_size and "
+        "pipeline_parallel_size at 1"
+    )
     assert why_alone(installed(), "mine", {}, 2) == reason
     assert why_alone(installed(), "cpu", {}, 1) == ""
 

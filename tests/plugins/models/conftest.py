@@ -587,9 +587,15 @@ class Stepper:
         self._blocks: dict[int, list[int]] = {}
         self._lengths: dict[int, int] = {}
 
-    @torch.inference_mode()
     def step(self, scheduled: dict[int, Sequence[int]]) -> dict[int, Tensor]:
         """Feed each sequence its next tokens; return the logits of every one of them."""
+        logits = self.model.head(self.forward(scheduled), "generate")
+        parts = logits.split([len(tokens) for tokens in scheduled.values()])
+        return dict(zip(scheduled, parts, strict=True))
+
+    @torch.inference_mode()
+    def forward(self, scheduled: dict[int, Sequence[int]], hidden: Tensor | None = None) -> Tensor:
+        """Return every token's hidden states, from those of the stage before if there is one."""
         size = self.ctx.block_size
         ids, positions, slots, starts = [], [], [], [0]
         for sequence, tokens in scheduled.items():
@@ -611,10 +617,7 @@ class Stepper:
             view.prepared = plan.prepare(shape, view)
             views.append(view)
         batch = ForwardBatch(_ints(positions), shape, views)
-        hidden = self.model.forward(self.model.embed(_ints(ids)), batch)
-        logits = self.model.head(hidden, "generate")
-        parts = logits.split([len(tokens) for tokens in scheduled.values()])
-        return dict(zip(scheduled, parts, strict=True))
+        return self.model.forward(self.model.embed(_ints(ids)) if hidden is None else hidden, batch)
 
     def _block_table(self, sequences: list[int]) -> Tensor:
         """Return the table as a view with a row stride, its unused entries out of range."""

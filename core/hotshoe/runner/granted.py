@@ -1,0 +1,36 @@
+"""Says what memory was for when a device grants no more of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from hotshoe.errors import MemoryLimitError
+
+#: Ordinary memory that was not granted is no `torch.OutOfMemoryError`, but says this.
+HOST_WORDS = "can't allocate memory"
+#: Of the device's words: that it is out of memory, how much was asked for, and how much was free.
+OWN_SENTENCES = 3
+
+
+@contextmanager
+def enough_memory(purpose: str) -> Iterator[None]:
+    """Say of memory that has run out what it was for.
+
+    Raises:
+        MemoryLimitError: It has; the device's own words are in it.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        _, known, rest = str(error).rpartition(HOST_WORDS)
+        if not (known or isinstance(error, torch.OutOfMemoryError)):
+            raise
+        said = ". ".join((known + rest).split(". ")[:OWN_SENTENCES])
+        raise MemoryLimitError(
+            f"the device has too little memory to {purpose} ({said}); "
+            "free some, or lower --kv-cache-memory-bytes, --max-num-batched-tokens or "
+            "--max-num-seqs"
+        ) from error

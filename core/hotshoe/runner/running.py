@@ -1,0 +1,51 @@
+"""A step under way, and its result once what it brought has reached the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from hotshoe.runner.pooling import PooledRows
+from hotshoe.sampling import LogprobTensors, SampledBatch
+from hotshoe.types import StepResult
+
+
+@dataclass(slots=True)
+class RunningStep:
+    """A step whose results are still on their way.
+
+    Attributes:
+        prompts: Log probabilities of prompt tokens, in order: row, tensors, and how many of the
+            most likely tokens to report.
+        arrived: Waits, and gives what `tensors` of sampled batch and prompts, then the vectors of
+            `pooled`, became on the host.
+        pooled: Rows whose vectors the step completes.
+        drafts: Those that the step verifies, by row.
+    """
+
+    step_id: int
+    sampled: SampledBatch | None
+    prompts: list[tuple[int, LogprobTensors, int]]
+    arrived: Callable[[], Sequence[Tensor]]
+    pooled: PooledRows | None = None
+    drafts: Mapping[int, Sequence[int]] = field(default_factory=dict)
+
+    def result(self) -> StepResult:
+        """Wait for the step."""
+        tensors = list(self.arrived())
+        result = StepResult(self.step_id, [], [])
+        if self.sampled is not None:
+            taken = len(self.sampled.tensors)
+            result = self.sampled.step_result(self.step_id, tensors[:taken], self.drafts)
+            del tensors[:taken]
+        for row, device_form, width in self.prompts:
+            taken = len(device_form.tensors)
+            found = LogprobTensors(*tensors[:taken])
+            judged = result.prompt_logprobs.setdefault(row, [])
+            judged += found.to_host([width] * len(found.ranks))
+            del tensors[:taken]
+        if self.pooled is not None:
+            self.pooled.book(result, tensors[0])
+        return result

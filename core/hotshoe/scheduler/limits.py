@@ -1,0 +1,36 @@
+"""How long a request may become. Refuses, when it is added, one that could never be served."""
+
+from hotshoe.errors import RequestError
+from hotshoe.kv import KVCoordinator
+from hotshoe.scheduler.config import SchedulerConfig
+from hotshoe.scheduler.request import Request
+
+
+def length_limit(request: Request, config: SchedulerConfig, cache: KVCoordinator) -> int:
+    """Return the length, in tokens, at which a request ends.
+
+    Raises:
+        RequestError: It could not be served even if it were alone.
+    """
+    length = request.num_prompt_tokens
+    if length == 0:
+        raise RequestError("the prompt is empty; it needs at least one token", "prompt")
+    room = config.max_model_len - (request.pooling is None)
+    if length > room:
+        raise RequestError(
+            f"the prompt has {length} tokens, but with max_model_len {config.max_model_len} "
+            f"it may have {room}" + (", leaving one to generate" * (request.pooling is None)),
+            "prompt",
+        )
+    max_tokens = request.params.max_tokens or config.max_model_len
+    limit = min(room + 1, length + max_tokens)
+    # The last token is never computed, so it needs no place.
+    shortage = cache.shortage(limit - 1)
+    if shortage is not None:
+        raise RequestError(
+            f"{length} prompt tokens and up to {limit - length} generated ones need "
+            f"{shortage[0]} KV cache blocks of {config.block_size} tokens, but there are "
+            f"{shortage[1]}; shorten the prompt or lower max_tokens",
+            "max_tokens",
+        )
+    return limit

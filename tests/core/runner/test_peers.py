@@ -1,0 +1,76 @@
+"""Two stages of two ranks each, as threads over the reference communicator."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.runner.peers import Peers
+from hotshoe.slots import CommunicatorSpec, Rendezvous
+from hotshoe.slots.reference.communicator import Communicator
+from hotshoe.types import CacheSpec
+from hotshoe.types.mesh import Mesh
+
+FACTS = DeviceFacts("plain", "cpu", "a test's device", "any", 1 << 30, 1)
+
+
+@pytest.fixture
+def ranks(tmp_path: Path):
+    """All four, met, each with a thread."""
+
+    def make(rank: int) -> Peers:
+        groups = [Communicator(CommunicatorSpec(2), FACTS) for _ in range(2)]
+        peers = Peers(Mesh.at(rank, pp=2, tp=2), *groups)
+        peers.open(Rendezvous(str(tmp_path), rank, 4, 60.0))
+        return peers
+
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(make, range(4)))
+        yield lambda work: list(pool.map(work, made))
+        list(pool.map(Peers.close, made))
+
+
+def test_hidden_states_go_to_the_like_rank_of_the_next_stage(ranks) -> None:
+    def work(peers: Peers) -> torch.Tensor | None:
+        peers.make_inbox(4, torch.empty(0, 3))
+        own = torch.full((2, 3), float(peers.mesh.tp.rank))
+        if peers.mesh.pp.is_first:
+            assert peers.receive(2) is None
+            peers.send(own)
+            peers.send(own.repeat(3, 1) + 5)
+            return None
+        peers.inbox.fill_(torch.nan)
+        found = peers.receive(2, padded=3)
+        assert found is not None and found.data_ptr() == peers.inbox.data_ptr()
+        assert torch.equal(found, own)
+        assert not peers.inbox[2].any() and peers.inbox[3].isnan().all()
+        return peers.receive(6)  # more than the inbox has room for
+
+    found = ranks(work)
+    assert [None if x is None else x.tolist() for x in found] == [
+        None,
+        None,
+        [[5.0] * 3] * 6,
+        [[6.0] * 3] * 6,
+    ]
+
+
+def test_stages_tell_each_other_of_their_caches(ranks) -> None:
+    kinds = [CacheSpec("full", 4, (), window=None), CacheSpec("window", 4, (), window=200)]
+    stages = [kinds[:1], [*kinds, *kinds]]
+    found = ranks(lambda peers: peers.all_specs(stages[peers.mesh.pp.rank], "cpu"))
+    assert found == [([*stages[0], *stages[1]], first) for first in (0, 0, 1, 1)]
+
+
+def test_all_wait_for_all(ranks) -> None:
+    assert ranks(lambda peers: peers.wait("cpu")) == [None] * 4
+
+
+def test_alone_there_is_nobody_to_hear() -> None:
+    peers = Peers()
+    peers.wait("cpu")
+    assert peers.all_specs([], "cpu") == ([], 0)
+    assert peers.receive(3) is None
+    peers.close()
