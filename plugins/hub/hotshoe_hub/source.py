@@ -1,7 +1,7 @@
 """Fetches from the Hugging Face Hub, into the cache that other tools share.
 
-Files are chosen by kind: what describes a model and its tokenizer, and safetensors. Neither code
-nor pickles are ever fetched. Tokens, proxies, mirrors and offline mode are the client library's own
+Files are chosen by kind: what describes a model and its tokenizer, and safetensors; or the GGUF
+files of one variant. Neither code nor pickles are ever fetched. Tokens, proxies, mirrors and offline mode are the client library's own
 (`hf auth login`, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE). Source of names and files:
 https://huggingface.co/docs/huggingface_hub
 """
@@ -28,6 +28,8 @@ from hotshoe.models.source import FoundModel, WantedModel
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 DESCRIPTION = ["*.json", "*.jinja", "*.txt", "*.model"]
 WEIGHTS = ["*.safetensors"]
+#: Files that are a model each, one of which a variant names; also in parts.
+VARIANTS = ["*{}.gguf", "*{}-?????-of-?????.gguf"]
 #: Other forms of the same weights, and whatever lies in folders.
 LEFT_OUT = ["consolidated*.safetensors", "*/*"]
 
@@ -68,13 +70,21 @@ def fetch(wanted: WantedModel) -> FoundModel | None:
             wanted.name,
             revision=wanted.revision,
             cache_dir=wanted.folder,
-            allow_patterns=DESCRIPTION + WEIGHTS if wanted.weights else DESCRIPTION,
+            allow_patterns=_patterns(wanted),
             ignore_patterns=LEFT_OUT,
-            tqdm_class=tqdm if wanted.weights else NoBar,
+            tqdm_class=tqdm if wanted.weights or wanted.variant else NoBar,
         )
     except Exception as error:  # the library lets through what its transports raise
         raise CheckpointError(f"{_title(wanted)}: {_reason(error)}") from error
     return FoundModel(Path(path), Path(path).name)  # a snapshot's folder is named by its commit
+
+
+def _patterns(wanted: WantedModel) -> list[str]:
+    """Return which files are wanted; a variant's file describes itself."""
+    if wanted.variant is not None:
+        spellings = {wanted.variant, wanted.variant.lower(), wanted.variant.upper()}
+        return [pattern.format(name) for pattern in VARIANTS for name in sorted(spellings)]
+    return DESCRIPTION + WEIGHTS if wanted.weights else DESCRIPTION
 
 
 def _title(wanted: WantedModel) -> str:

