@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hotshoe.engine.fates import WeightFate
     from hotshoe.slots import Decision
 
-WEIGHTS_HEADER = ("tensor", "alike", "shape", "held by", "part", "kept as")
+WEIGHTS_HEADER = ("tensor", "alike", "shape", "in the file", "held by", "part", "kept as")
 
 
 class Explain:
@@ -175,7 +175,7 @@ def _weight_row(fate: WeightFate) -> tuple[object, ...]:
     """Say what became of a tensor; how many are alike only where there are several."""
     shape = " x ".join(map(str, fate.shape))
     count = fate.count if fate.count > 1 else ""
-    return fate.name, count, shape, fate.holder, fate.part, fate.form
+    return fate.name, count, shape, fate.stored, fate.holder, fate.part, fate.form
 
 
 def _cost_lines(explanation: Explanation) -> list[str]:

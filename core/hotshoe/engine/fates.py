@@ -5,8 +5,9 @@ For `explain`: read off a weight table that was never filled, and the headers of
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from hotshoe.errors import CheckpointError
 
 if TYPE_CHECKING:
     from hotshoe.layers.weights import WeightTable
+    from hotshoe.loader.sources import Stored
     from hotshoe.models.model_file import ModelFile
 
 UNUSED = "not used by this architecture"
@@ -35,6 +37,8 @@ class WeightFate:
         part: Of the holder's weights, and rows of it on the first rank.
         form: How numbers are kept, or what is wrong.
         count: How many are alike.
+        stored: The type that the file has, and bits of it for each number; empty where no file
+            was looked at.
     """
 
     name: str
@@ -43,6 +47,7 @@ class WeightFate:
     part: str = ""
     form: str = ""
     count: int = 1
+    stored: str = ""
 
 
 def fates(
@@ -58,17 +63,30 @@ def fates(
     Returns:
         The fates by name, and why no files could be looked at; "" if they were.
     """
-    names, note = None, ""
+    names, note, stored = None, "", None
     if load_format == "dummy":
         note = "no files are read: the weights are random (load_format dummy)"
     else:
-        from hotshoe.loader.sources import source_of
+        from hotshoe.loader.sources import Described, source_of
 
         try:
-            names = {table.known_as(name): name for name in source_of(place).names()}
+            source = source_of(place)
+            names = {table.known_as(name): name for name in source.names()}
+            stored = source.stored if isinstance(source, Described) else None
         except CheckpointError as error:
             note = f"no files are read: {error}"
-    return [*_expected(table, names), *_others(table, names or {})], note
+    found = [*_expected(table, names), *_others(table, names or {})]
+    if stored is None:
+        return found, note
+    return [_with_stored(fate, stored) for fate in found], note
+
+
+def _with_stored(fate: WeightFate, stored: Callable[[str], Stored]) -> WeightFate:
+    """Add what the file holds, if it holds the tensor."""
+    if fate.form == MISSING or not fate.shape:
+        return fate
+    kind, nbytes = stored(fate.name)
+    return replace(fate, stored=f"{kind}, {8 * nbytes / math.prod(fate.shape):.3g} bits")
 
 
 def _expected(table: WeightTable, names: dict[str, str] | None) -> Iterator[WeightFate]:

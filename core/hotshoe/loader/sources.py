@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -25,6 +25,22 @@ if TYPE_CHECKING:
 DUMMY_PERIOD = 1_000_003
 #: New weights: a directory, one safetensors file, or names and tensors.
 Weights: TypeAlias = "str | Path | Iterable[tuple[str, Tensor]]"
+
+
+class Stored(NamedTuple):
+    """How a file has a tensor: its type's name, and bytes."""
+
+    type: str
+    nbytes: int
+
+
+@runtime_checkable
+class Described(Protocol):
+    """A source that says how it has tensors, without reading one; `explain` asks."""
+
+    def stored(self, name: str) -> Stored:
+        """Return type and size of a tensor as it lies in the file."""
+        ...
 
 
 class TensorSource(Protocol):
@@ -72,6 +88,11 @@ class Files:
     def taken(self, name: str) -> None:
         """Let go of the file's pages up to there."""
         self._home[name].release_through(name)
+
+    def stored(self, name: str) -> Stored:
+        """Return type and size in the file."""
+        tensor = self._home[name].tensor(name)
+        return Stored(str(tensor.dtype).removeprefix("torch."), tensor.nbytes)
 
 
 class Dummy:

@@ -1,9 +1,9 @@
 """Fetches from the Hugging Face Hub, into the cache that other tools share.
 
 Files are chosen by kind: what describes a model and its tokenizer, and safetensors; or the GGUF
-files of one variant. Neither code nor pickles are ever fetched. Tokens, proxies, mirrors and offline mode are the client library's own
-(`hf auth login`, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE). Source of names and files:
-https://huggingface.co/docs/huggingface_hub
+files of one variant. Neither code nor pickles are ever fetched. Tokens, proxies, mirrors and
+offline mode are the client library's own (`hf auth login`, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE).
+Source of names and files: https://huggingface.co/docs/huggingface_hub
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hotshoe.loader.sources import Stored
 from hotshoe_models.gguf.blocks import dequantize
 from hotshoe_models.gguf.families import Family
 from hotshoe_models.gguf.header import Header
@@ -53,10 +54,11 @@ class Tensors:
         header, called = self._home[name]
         header.release_through(called)
 
-    def stored(self, name: str) -> str:
-        """Return the type that the file has a tensor in."""
+    def stored(self, name: str) -> Stored:
+        """Return type and size in the file."""
         header, called = self._home[name]
-        return header.tensors[called].type.name
+        info = header.tensors[called]
+        return Stored(info.type.name, info.end - info.begin)
 
     def _numbers(self, header: Header, name: str) -> Tensor:
         kind, shape, begin, end = header.tensors[name]

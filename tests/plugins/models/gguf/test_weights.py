@@ -29,7 +29,7 @@ def test_plain_numbers_keep_their_type(tmp_path: Path) -> None:
         assert torch.equal(source.tensor(name), wanted)
         source.taken(name)
         assert torch.equal(source.tensor(name), wanted)  # read again
-        assert source.stored(name) == kinds[f"blk.0.ffn_{part}.weight"]
+        assert source.stored(name) == (kinds[f"blk.0.ffn_{part}.weight"], wanted.nbytes)
 
 
 def test_packed_numbers_come_in_the_type_that_is_asked_for(tmp_path: Path) -> None:
@@ -37,6 +37,7 @@ def test_packed_numbers_come_in_the_type_that_is_asked_for(tmp_path: Path) -> No
     path = write(tmp_path / "m.gguf", "qwen2", {}, {"output.weight": value}, lambda name: "Q4_0")
     known = gguf.GGMLQuantizationType.Q4_0
     wanted = torch.from_numpy(gguf.quants.dequantize(gguf.quants.quantize(value, known), known))
+    assert tensors(path).stored("lm_head.weight") == ("Q4_0", 6 * 64 // 32 * 18)
     for dtype in (torch.float32, torch.bfloat16):
         found = tensors(path, dtype=dtype).tensor("lm_head.weight")
         assert torch.equal(found, wanted.to(dtype))
