@@ -227,7 +227,7 @@ def _found_changes(
     if tokenizer is not None and tokenizer.revision is not None:
         reason = f"{config.tokenizer} as fetched, revision {tokenizer.revision}"
         changes.append(Change("tokenizer", str(tokenizer.path), reason))
-    elif tokenizer is not None and tokenizer.path.is_file():
+    elif tokenizer is not None and str(tokenizer.path) != config.tokenizer:
         changes.append(Change("tokenizer", str(tokenizer.path), f"{config.tokenizer} means it"))
     return changes
 
