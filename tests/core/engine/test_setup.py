@@ -193,7 +193,6 @@ def test_a_worker_that_answers_as_hook_api_1_had_it_is_refused(model_dir: Path) 
         setup.create_worker()
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -209,9 +208,9 @@ def test_a_worker_that_answers_as_hook_api_1_had_it_is_refused(model_dir: Path) 
 def test_a_pipeline_that_cannot_be_is_refused(options: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         prepare(EngineConfig(platform="null", **options))
-=======
+
+
 def test_a_tokenizer_may_be_named_as_a_model_is(installed: PluginManager, model_dir: Path) -> None:
     setup = prepare(EngineConfig(model="tiny", tokenizer="tiny"), installed)
     assert changes(setup)["tokenizer"] == str(model_dir)
     assert load_tokenizer(setup.config, Path("/nowhere"), installed) is not None
->>>>>>> 36b3736 (Find a tokenizer by the name of a model)
