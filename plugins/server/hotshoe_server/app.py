@@ -58,7 +58,8 @@ def create_app(server: ServerState, extensions: Mapping[str, Parts] | None = Non
     app = guard = Guard(app, server.config, {file.path for file in files})
     hears_all = server.config.access_log or any(parts.middleware for parts in added.values())
     if not hears_all:
-        server.turn_away = Doorman(server, guard, [e.path for e in endpoints if e.generates])
+        plain = [e.path for e in endpoints if e.generates and e.error_body is None]
+        server.turn_away = Doorman(server, guard, plain)
     if server.config.allowed_origins:
         app = CORSMiddleware(
             app,

@@ -31,6 +31,7 @@ from hotshoe.types import RequestTiming, SamplingParams
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+    from hotshoe_server.errors import ApiError
     from hotshoe_server.state import ServerState
 
 _log = logging.getLogger(__name__)
@@ -119,6 +120,7 @@ class Endpoint:
         answer: Type of the JSON answer, for /openapi.json; msgspec describes it.
         other_types: Media types of other answers, such as "text/event-stream". Without any and
             without `answer`, it is JSON of no stated type.
+        error_body: Returns the JSON body of an error; default: OpenAI's form.
     """
 
     method: str
@@ -129,6 +131,7 @@ class Endpoint:
     generates: bool = False
     answer: Any = None
     other_types: tuple[str, ...] = ()
+    error_body: Callable[[ApiError], Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,12 +26,13 @@ DEADLINE = "deadline"  # see `EngineClient.generate`
 #: How errors begin whose cause is the grammar that the client sent; see `hotshoe.grammar`.
 GRAMMAR = "grammar: "
 #: Where requests give one, the first of those that are given.
-GRAMMAR_FIELDS = ("structured_outputs", "response_format", "text", "tools")
+GRAMMAR_FIELDS = ("structured_outputs", "response_format", "text", "output_config", "tools")
 #: Which field of each route's requests the prompt is made from.
 PROMPT_FIELDS = {
     "/v1/completions": "prompt",
     "/v1/chat/completions": "messages",
     "/v1/responses": "input",
+    "/v1/messages": "messages",
     "/v1/embeddings": "input",
     "/inference/v1/generate": "token_ids",
 }
@@ -142,7 +143,7 @@ def check_wishes(call: Call, num_prompt_tokens: int, priority: int) -> None:
     if priority and server.client.config.scheduling_policy != "priority":
         message = "priority has no effect here; the server needs --scheduling-policy priority"
         raise ApiError("unsupported_parameter", message, "priority")
-    field = body.max_tokens_field if isinstance(body, Generation) else None
+    field = getattr(body, "max_tokens_field", None)
     if field is None or server.config.clip_max_tokens:
         return
     wanted, limit = getattr(body, field), server.client.info.max_model_len
@@ -248,7 +249,8 @@ def _worded(call: Call, error: RequestError) -> Exception:
     """Return an error of the engine's with the name that the field has in the request."""
     if error.field == "grammar":
         return ApiError("invalid_value", str(error), _grammar_field(call))
-    return call.body_read.renamed(error) if isinstance(call.body_read, Generation) else error
+    renamed = getattr(call.body_read, "renamed", None)
+    return error if renamed is None else renamed(error)  # type: ignore[no-any-return]
 
 
 def _grammar_field(call: Call) -> str | None:

@@ -102,7 +102,8 @@ class Guard:
             return Caller(admin=True)
         self._check_host(_only(scope, b"host"))
         scheme, _, key = _only(scope, b"authorization").partition(b" ")
-        key = key.strip() if scheme.lower() == b"bearer" else b""
+        # Anthropic's clients have a header of their own for it.
+        key = key.strip() if scheme.lower() == b"bearer" else _only(scope, b"x-api-key").strip()
         if self._admin_keys.find(key):
             return Caller(admin=True)
         if not self._keys:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import typing
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -59,7 +60,7 @@ class EndpointApp:
         except ClientDisconnect:
             return
         except Exception as error:
-            await self._send(call, answer_error(error), send)
+            await self._send(call, self._failed(error), send)
             return
         await self._watched(call, arguments, send)
 
@@ -125,7 +126,10 @@ class EndpointApp:
         try:
             return as_response(await self.endpoint.handler(call, *arguments))
         except Exception as error:
-            return answer_error(error)
+            return self._failed(error)
+
+    def _failed(self, error: Exception) -> Response:
+        return answer_error(error, self.endpoint.error_body)
 
     @staticmethod
     async def _send(call: Call, response: Response, send: Send) -> None:
@@ -147,17 +151,23 @@ def as_response(value: Any) -> Response:
     return Response(_encoder.encode(value), media_type="application/json")
 
 
-def answer_error(error: Exception) -> Response:
-    """Return the answer to an exception; unforeseen ones are logged, as others can fill a disk."""
+def answer_error(error: Exception, body: Callable[[ApiError], Any] | None = None) -> Response:
+    """Return the answer to an exception; unforeseen ones are logged, as others can fill a disk.
+
+    Args:
+        error: What went wrong.
+        body: As `Endpoint.error_body`.
+    """
     found = as_api_error(error)
     if found.code == "internal_error":
         _log.error("a request failed", exc_info=error)
-    return error_response(found)
+    return error_response(found, body)
 
 
-def error_response(error: ApiError) -> Response:
-    """Return an error as a response."""
+def error_response(error: ApiError, body: Callable[[ApiError], Any] | None = None) -> Response:
+    """Return an error as a response, in OpenAI's form or another."""
     headers = dict(error.headers)
     if error.code in ("body_too_large", "read_timeout"):
         headers["connection"] = "close"  # the rest of the body is not read
-    return Response(error.body(), error.status, headers, media_type="application/json")
+    written = error.body() if body is None else _encoder.encode(body(error))
+    return Response(written, error.status, headers, media_type="application/json")

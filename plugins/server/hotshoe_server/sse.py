@@ -7,7 +7,7 @@ has gone is noticed by the route, which cancels the stream.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -15,7 +15,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from hotshoe_server.errors import as_api_error
+from hotshoe_server.errors import ApiError, as_api_error
 
 _log = logging.getLogger(__name__)
 DONE = b"data: [DONE]\n\n"
@@ -40,12 +40,17 @@ class EventStream(Response):
         first: Already known, so that errors up to it had an HTTP status of their own.
         events: What follows; it is closed in the end, come what may.
         error_name: Name of the event that tells of an error.
+        error_body: Returns its data; default: OpenAI's form.
     """
 
     media_type = "text/event-stream"
 
     def __init__(
-        self, first: bytes, events: AsyncIterator[bytes], error_name: str | None = None
+        self,
+        first: bytes,
+        events: AsyncIterator[bytes],
+        error_name: str | None = None,
+        error_body: Callable[[ApiError], Any] | None = None,
     ) -> None:
         self.status_code = 200
         self.background = None
@@ -53,6 +58,7 @@ class EventStream(Response):
         self._first = first
         self._events = events
         self._error_name = error_name
+        self._error_body = error_body or (lambda error: {"error": error.detail()})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the head, then every event."""
@@ -71,14 +77,18 @@ class EventStream(Response):
         found = as_api_error(error)
         if found.code == "internal_error":
             _log.error("a stream failed", exc_info=error)
-        return event({"error": found.detail()}, self._error_name)
+        return event(self._error_body(found), self._error_name)
 
 
 def _part(body: bytes) -> dict[str, Any]:
     return {"type": "http.response.body", "body": body, "more_body": True}
 
 
-async def open_stream(events: AsyncIterator[bytes], error_name: str | None = None) -> EventStream:
+async def open_stream(
+    events: AsyncIterator[bytes],
+    error_name: str | None = None,
+    error_body: Callable[[ApiError], Any] | None = None,
+) -> EventStream:
     """Wait for the first event; what goes wrong before it is raised here."""
     first = await anext(events)
-    return EventStream(first, events, error_name)
+    return EventStream(first, events, error_name, error_body)

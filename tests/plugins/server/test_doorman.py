@@ -9,7 +9,7 @@ from hotshoe_server.endpoints import ENDPOINTS
 from hotshoe_server.extensions import Parts
 
 KEY = "a-good-key"
-GENERATING = [e.path for e in ENDPOINTS if e.generates]
+GENERATING = [e.path for e in ENDPOINTS if e.generates and e.error_body is None]
 HOST = (b"host", b"127.0.0.1:8000")
 
 

@@ -310,3 +310,46 @@ def test_litellm(demo_server, monkeypatch: pytest.MonkeyPatch) -> None:
     called = litellm.completion(messages=WEATHER, tools=[TOOL], **body)
     [call] = called.choices[0].message.tool_calls
     assert json.loads(call.function.arguments) == {"city": "Paris"}
+
+
+def test_anthropics_client(demo_server) -> None:
+    anthropic = pytest.importorskip("anthropic", reason="anthropic is not installed")
+    key = demo_server.key
+    with anthropic.Anthropic(base_url=demo_server.url, api_key=key, max_retries=0) as client:
+        asked = {"model": "demo", "max_tokens": 40, "messages": SUM}
+        asked["extra_body"] = {"temperature": 0.0}
+        whole = client.messages.create(**asked, system="Be brief.")
+        assert whole.stop_reason == "end_turn" and "5" in whole.content[0].text
+        with client.messages.stream(**asked, system="Be brief.") as stream:
+            text = "".join(stream.text_stream)
+            final = stream.get_final_message()
+        assert text == whole.content[0].text == final.content[0].text
+        assert final.usage.output_tokens == whole.usage.output_tokens
+        counted = client.messages.count_tokens(model="demo", messages=SUM, system="Be brief.")
+        cached = whole.usage.cache_read_input_tokens
+        assert counted.input_tokens == whole.usage.input_tokens + cached
+
+        function = TOOL["function"]
+        tool = {
+            "name": function["name"],
+            "description": function["description"],
+            "input_schema": function["parameters"],
+        }
+        asked |= {"messages": WEATHER, "tools": [tool], "tool_choice": {"type": "any"}}
+        with client.messages.stream(**asked) as stream:
+            called = stream.get_final_message()
+        [use] = called.content
+        assert called.stop_reason == "tool_use"
+        assert (use.type, use.name, list(use.input)) == ("tool_use", "get_weather", ["city"])
+        result = {"type": "tool_result", "tool_use_id": use.id, "content": "Sunny, 20 degrees"}
+        said = [*WEATHER, {"role": "assistant", "content": called.content}]
+        said.append({"role": "user", "content": [result]})
+        answer = client.messages.create(
+            **asked | {"messages": said, "tool_choice": {"type": "auto"}}
+        )
+        assert answer.content and answer.usage.input_tokens + answer.usage.output_tokens > 0
+        with pytest.raises(anthropic.NotFoundError):
+            client.messages.create(**asked | {"model": "other"})
+    wrong = anthropic.Anthropic(base_url=demo_server.url, api_key="wrong", max_retries=0)
+    with wrong as client, pytest.raises(anthropic.AuthenticationError):
+        client.messages.create(**asked)

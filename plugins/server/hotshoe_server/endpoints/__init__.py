@@ -7,6 +7,7 @@ from hotshoe_server.endpoints import (
     completions,
     embeddings,
     invocations,
+    messages,
     responses,
     tokens,
 )
@@ -17,6 +18,7 @@ ENDPOINTS = [
     *invocations.ENDPOINTS,
     *embeddings.ENDPOINTS,
     *responses.ENDPOINTS,
+    *messages.ENDPOINTS,
     *tokens.ENDPOINTS,
     *about.ENDPOINTS,
     *admin.ENDPOINTS,
