@@ -101,6 +101,11 @@ class EngineConfig:
     pipeline_steps: int | None = option(
         None, "steps under way at once in a pipeline; default: one for each stage", low=1, high=64
     )
+    distributed_executor_backend: str | None = option(
+        None,
+        "what runs the ranks: uni, in this process; mp, in processes of this host; or a plugin's, "
+        "such as ray; default: mp for several ranks, else uni",
+    )
 
     block_size: int | None = option(None, "tokens per KV-cache block", low=1, high=1024)
     kv_cache_dtype: str = option("auto", "type of the KV cache", choices=DTYPES)

@@ -19,6 +19,7 @@ OFFERS = {
     "weight formats": "hotshoe_weight_formats",
     "slots": "hotshoe_slots",
     "commands": "hotshoe_commands",
+    "executors": "hotshoe_executors",
     "proposers": "hotshoe_proposers",
     "grammar backends": "hotshoe_grammars",
     "tool parsers": "hotshoe_tool_parsers",

@@ -174,7 +174,8 @@ def build_worker(join: Join) -> tuple[Worker, bool]:
     # One rank may load so much later than another. The owner notices a step that hangs.
     size, timeout_s = config.num_ranks, config.load_timeout_s
     rendezvous = Rendezvous(join.directory, join.rank, size, timeout_s)
-    worker: Worker = replace(setup, model_config=model_config).torch_worker(rendezvous)
+    worker = setup.own_worker() if size == 1 else None
+    worker = worker or replace(setup, model_config=model_config).torch_worker(rendezvous)
     return worker, setup.platform.asynchronous
 
 

@@ -20,12 +20,12 @@ from hotshoe.types import CacheLayout, StepPlan, StepResult
 
 
 class Join(Struct, array_like=True):
-    """Comes first: what to build, and where to meet. Differs by rank in `rank` alone.
+    """Comes first: what to build, and where to meet.
 
     Attributes:
         config: Resolved.
         plugins: Name and version of all that the core's side has.
-        directory: Private to this engine; see `hotshoe.slots.Rendezvous`.
+        directory, address: See `hotshoe.executor.FirstMessage`.
     """
 
     side: Side
@@ -34,6 +34,7 @@ class Join(Struct, array_like=True):
     plugins: list[tuple[str, str]]
     directory: str
     rank: int
+    address: str = ""
 
 
 class Allocate(Struct, array_like=True, tag=True):

@@ -1,29 +1,20 @@
-"""A worker that is several processes, one rank each, none of them this one.
+"""A worker that is several ranks, none of them this process.
 
 Every step's plan goes to all ranks; one result comes back. A rank that fails, dies or does not
-answer ends all of them at once. When this process goes, however it does, they see it and end.
+answer ends all of them at once. A `RankGroup` knows where they are.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import selectors
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
 import time
-import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from hotshoe.config import EngineConfig
-from hotshoe.engine.connection import Connection
 from hotshoe.engine.joined import joined
 from hotshoe.engine.messages import Side, WireError
 from hotshoe.engine.rank_messages import (
@@ -42,21 +33,18 @@ from hotshoe.engine.rank_messages import (
     decode_news,
     encode,
 )
-from hotshoe.engine.spawn import LIMITS, ending, spawn
-from hotshoe.errors import EngineDeadError, EngineError, lack_of
-from hotshoe.executor import WorkerInfo
+from hotshoe.errors import EngineDeadError, EngineError
+from hotshoe.executor import RankGroup, WorkerInfo
 from hotshoe.slots import SLOTS, Slot
 from hotshoe.types import StepPlan, StepResult
 
 if TYPE_CHECKING:
     from hotshoe.loader.sources import Weights
 
-COMMAND = (sys.executable, "-P", "-X", "faulthandler", "-m", "hotshoe.engine.rank")
 #: How long all ranks together may take to end in good order.
 LEAVE_S = 4.0
 #: The first sign of a failure is often an effect; for so long the cause may still show.
 GRACE_S = 0.3
-DEAD_S = 1.0
 LOOK_S = 0.25
 #: Who is waited for is said after so long, then each time that it has doubled.
 PATIENCE_S = 60.0
@@ -66,61 +54,6 @@ LOG = logging.getLogger(__name__)
 News = TypeVar("News")
 
 
-@dataclass(frozen=True, slots=True)
-class RankProcess:
-    """One rank: its process, the channel to it, and its standard input.
-
-    Nothing is written to that; the rank ends when it is closed.
-    """
-
-    rank: int
-    process: subprocess.Popen[bytes]
-    connection: Connection
-
-    @classmethod
-    def start(cls, rank: int, size: int, command: Sequence[str]) -> RankProcess:
-        """Start a process that expects `Join`."""
-        process, channel = spawn(command, [f"rank-{rank}-of-{size}"], stdin=subprocess.PIPE)
-        return cls(rank, process, Connection(channel))
-
-    def ending(self) -> str:
-        """Say how the process has ended, or is about to."""
-        try:
-            code = self.process.wait(DEAD_S)
-        except subprocess.TimeoutExpired:
-            return "closed its channel"
-        if code == -signal.SIGKILL:
-            return "was killed (SIGKILL; the machine may have run out of memory)"
-        return f"was {ending(code)}" if code < 0 else f"ended with {code}"
-
-
-def await_exits(ranks: Sequence[RankProcess], limit_s: float) -> None:
-    """Give processes time to end by themselves."""
-    deadline_s = time.monotonic() + limit_s
-    for rank in ranks:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            rank.process.wait(max(deadline_s - time.monotonic(), 0))
-
-
-def end_ranks(ranks: Sequence[RankProcess], directory: str) -> None:
-    """End processes, by force where they run, and remove what belongs to them.
-
-    That comes first: if this process is killed meanwhile, ranks that live remove the rest, and
-    ranks that were ended could not. One that waits inside the kernel, for storage or a driver, ends
-    when that comes back.
-    """
-    shutil.rmtree(directory, ignore_errors=True)
-    for rank in ranks:
-        if rank.process.poll() is None:
-            os.killpg(rank.process.pid, signal.SIGKILL)  # with what it has started, as a compiler
-    await_exits(ranks, LEAVE_S)
-    for rank in ranks:
-        assert rank.process.stdin is not None
-        rank.process.stdin.close()
-        rank.connection.close()
-    shutil.rmtree(directory, ignore_errors=True)
-
-
 class ParallelWorker:
     """See `hotshoe.executor.Worker`.
 
@@ -128,7 +61,7 @@ class ParallelWorker:
         config: Resolved; it says how many ranks there are.
         eos_token_ids: Of model and tokenizer together.
         plugins: Name and version of those that this process has; every rank must have the same.
-        command: What to start for each rank.
+        group: Where the ranks are.
         slots: All that a rank may decide about.
     """
 
@@ -137,20 +70,19 @@ class ParallelWorker:
         config: EngineConfig,
         eos_token_ids: tuple[int, ...],
         plugins: Sequence[tuple[str, str]],
-        command: Sequence[str] = COMMAND,
+        group: RankGroup,
         slots: Mapping[str, Slot] = SLOTS,
     ) -> None:
         self._slots = slots
         self._config = config
         self._eos_token_ids = eos_token_ids
         self._plugins = list(plugins)
-        self._command = command
-        self._size = config.num_ranks
-        self._ranks: list[RankProcess] = []
-        self._selector = selectors.DefaultSelector()
+        self._group = group
+        self._size = group.size
+        self._runs = False
+        self._gone: list[int] = []
         self._news: deque[tuple[int, RankNews]] = deque()
         self._results: deque[StepResult] = deque()
-        self._finalizer: weakref.finalize[Any, ParallelWorker] | None = None
 
     def load(self) -> WorkerInfo:
         """Start the ranks and let them build and load.
@@ -160,30 +92,16 @@ class ParallelWorker:
             HotshoeError: What a rank failed with.
         """
         begin = time.perf_counter()
-        directory = tempfile.mkdtemp(prefix="hotshoe-ranks-")
-        # Ends them also when nobody calls `close`.
-        self._finalizer = weakref.finalize(self, end_ranks, self._ranks, directory)
         with self._all_or_none():
-            self._start(directory)
+            self._runs = True
+            self._group.start(self._first_message)
             infos = [news.unwrap(self._slots) for news in self._answers(Loaded)]
         return joined(infos, time.perf_counter() - begin, self._config)
 
-    def _start(self, directory: str) -> None:
-        """Start the ranks and tell them what to build."""
-        try:
-            for number in range(self._size):
-                self._ranks.append(RankProcess.start(number, self._size, self._command))
-        except OSError as error:
-            raise lack_of(error) or EngineError(
-                f"rank {number} of {self._size} cannot be started: {error}; {LIMITS}"
-            ) from error
-        join = Join(
-            Side(), asdict(self._config), self._eos_token_ids, self._plugins, directory, rank=0
-        )
-        for rank in self._ranks:
-            self._selector.register(rank.connection, selectors.EVENT_READ, rank.rank)
-            join.rank = rank.rank
-            rank.connection.send(encode(join))
+    def _first_message(self, rank: int, directory: str, address: str = "") -> bytes:
+        """See `hotshoe.executor.FirstMessage`."""
+        settings = (asdict(self._config), self._eos_token_ids, self._plugins)
+        return encode(Join(Side(), *settings, directory, rank, address))
 
     @contextlib.contextmanager
     def _all_or_none(self) -> Iterator[None]:
@@ -270,17 +188,17 @@ class ParallelWorker:
         return [answer.name for answer in answers]
 
     def close(self) -> None:
-        if self._ranks:
+        if self._runs:
             self._broadcast(Leave())
             self._stop(LEAVE_S)
 
     def _broadcast(self, command: RankCommand) -> None:
         """Send to all; what a busy one does not take yet is sent while results are awaited."""
-        if not self._ranks:
+        if not self._runs:
             raise EngineDeadError("the ranks have been stopped")
         message = encode(command)
-        for rank in self._ranks:
-            rank.connection.send(message)
+        for rank in range(self._size):
+            self._group.send(rank, message)
 
     def _answers(self, kind: type[News]) -> list[News]:
         """Wait for one answer of every rank.
@@ -299,8 +217,8 @@ class ParallelWorker:
                 assert isinstance(news, kind)
                 found[number] = news
             elif not self._pump(begin_s + patience_s - time.monotonic()):
-                missing = [r for r in self._ranks if r.rank not in found]
-                names = ", ".join(f"rank {r.rank} (process {r.process.pid})" for r in missing)
+                missing = [rank for rank in range(self._size) if rank not in found]
+                names = ", ".join(f"rank {rank} ({self._group.name(rank)})" for rank in missing)
                 if patience_s >= limit_s:
                     self._stop()
                     raise EngineError(
@@ -312,50 +230,38 @@ class ParallelWorker:
         return [found[number] for number in range(self._size)]
 
     def _pump(self, timeout_s: float) -> bool:
-        """Wait until something can be read or sent, and do it; False if nothing came.
+        """Wait until something comes, and take it in; False if nothing came.
 
         Raises:
             HotshoeError: A rank has failed; all have been ended.
         """
-        for rank in self._ranks:
-            writing = selectors.EVENT_WRITE if rank.connection.has_backlog else 0
-            events = selectors.EVENT_READ | writing
-            if self._selector.get_key(rank.connection).events != events:
-                self._selector.modify(rank.connection, events, rank.rank)
-        ready = self._selector.select(max(timeout_s, 0))
-        failed = False
-        for key, events in ready:
-            connection = self._ranks[key.data].connection
-            if events & selectors.EVENT_WRITE:
-                connection.flush()
-            self._hear(key.data)
-            failed |= connection.ended
-        if failed or any(isinstance(news, Failed) for _, news in self._news):
+        came = self._hear(timeout_s)
+        if self._gone or any(isinstance(news, Failed) for _, news in self._news):
             self._diagnose()
-        return bool(ready)
+        return came
 
-    def _hear(self, number: int) -> None:
-        """Take in what a rank has said."""
-        for message in self._ranks[number].connection.receive():
+    def _hear(self, timeout_s: float) -> bool:
+        """Take in what ranks have said."""
+        found = self._group.receive(timeout_s)
+        for number, message in found:
+            if message is None:
+                self._gone.append(number)
+                continue
             news = decode_news(message)
             if isinstance(news, Done):
                 self._results.append(news.result)
             else:
                 self._news.append((number, news))
+        return bool(found)
 
     def _diagnose(self) -> NoReturn:
         """End all ranks and raise what was the cause."""
         until_s = time.monotonic() + GRACE_S
         while (left_s := until_s - time.monotonic()) > 0 and not self._silent_deaths():
-            for key, _ in self._selector.select(left_s):
-                connection = self._ranks[key.data].connection
-                self._hear(key.data)
-                if connection.ended:
-                    self._selector.unregister(connection)
+            self._hear(left_s)
         size, deaths = self._size, self._silent_deaths()
         if deaths:
-            first = min(deaths, key=lambda rank: rank.rank)
-            message = f"rank {first.rank} of {size} {first.ending()}"
+            message = f"rank {min(deaths)} of {size} {self._group.ending(min(deaths))}"
             self._stop()
             raise EngineDeadError(message)
         number, error = next((n, news.error) for n, news in self._news if isinstance(news, Failed))
@@ -363,19 +269,15 @@ class ParallelWorker:
         message = f"{error.message} (rank {number} of {size})"
         raise WireError(error.kind, message, error.details).unwrap()
 
-    def _silent_deaths(self) -> list[RankProcess]:
+    def _silent_deaths(self) -> list[int]:
         """Return the ranks that have gone without a word."""
         failed = {number for number, news in self._news if isinstance(news, Failed)}
-        return [r for r in self._ranks if r.connection.ended and r.rank not in failed]
+        return [number for number in self._gone if number not in failed]
 
     def _stop(self, leave_s: float = 0.0) -> None:
         """End all ranks; those that have been told to leave get time to do so."""
-        assert self._finalizer is not None
-        if leave_s:
-            await_exits(self._ranks, leave_s)
-        self._ranks = []
-        self._selector.close()
-        self._finalizer()
+        self._runs = False
+        self._group.stop(leave_s)
 
 
 @dataclass(frozen=True, slots=True)

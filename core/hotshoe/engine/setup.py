@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from hotshoe.config import DTYPES, EngineConfig
+from hotshoe.engine.executors import check_executor, make_worker
 from hotshoe.engine.places import find_model, find_tokenizer, open_model
 from hotshoe.errors import ConfigError, PluginError
 from hotshoe.executor import Worker
@@ -59,22 +60,21 @@ class EngineSetup:
     pooling: Pooling | None = None
 
     def create_worker(self) -> Worker:
-        """Make the worker: the platform's own, else core's, in processes of its own if it is many.
+        """Make the worker, by the executor that the configuration names.
 
         Raises:
-            PluginError: No plugin knows the architecture or the quantisation method; or the
-                platform's own worker answers steps as hook API 1 had it.
+            ConfigError: The executor cannot run what is configured.
+            PluginError: No plugin knows the executor, the architecture or the quantisation method;
+                or the platform's own worker answers steps as hook API 1 had it.
         """
-        if self.config.num_ranks > 1:
-            from hotshoe.engine.ranks import ParallelWorker
+        return make_worker(self)
 
-            plugins = [(record.name, record.version) for record in self.plugins.records]
-            return ParallelWorker(
-                self.config,
-                self.model_config.eos_token_ids,
-                plugins,
-                slots=self.selector.slots,
-            )
+    def own_worker(self) -> Worker | None:
+        """Make the platform's own worker, if it has one.
+
+        Raises:
+            PluginError: It answers steps as hook API 1 had it.
+        """
         with blaming(self.platform.name):
             own = self.platform.create_worker(self.config)
             if not isinstance(own, Worker | None):
@@ -87,7 +87,7 @@ class EngineSetup:
                     f"built for hook API {owner.hook_api}; since {WORKER_API}, a step yields lists "
                     "of tokens (StepResult.tokens): use a newer version of it"
                 )
-        return own or self.torch_worker()
+        return own
 
     def torch_worker(self, rendezvous: Rendezvous | None = None) -> Any:
         """Make core's own worker, one of several where there is a rendezvous."""
@@ -184,6 +184,7 @@ def prepare(
         by_platform = list(platform.resolve(resolved))
         resolved = resolved.resolve_changes(by_platform)
     _check_pipeline(resolved)
+    check_executor(plugins, resolved.distributed_executor_backend)
     if resolved.num_ranks > 1:
         platform.take_part(rank, resolved.num_ranks)
     by_core = _remaining_changes(resolved, platform)
@@ -273,10 +274,14 @@ def _remaining_changes(config: EngineConfig, platform: Platform) -> list[Change]
         changes.append(Change("kv_cache_dtype", config.dtype, "the model's type"))
     if config.block_size is None:
         changes.append(Change("block_size", DEFAULT_BLOCK_SIZE, "the default"))
+    executor = config.distributed_executor_backend
+    if executor is None:
+        executor, reason = ("mp", "several ranks") if config.num_ranks > 1 else ("uni", "one rank")
+        changes.append(Change("distributed_executor_backend", executor, reason))
     if config.async_scheduling is None:
         kind = "asynchronous" if platform.asynchronous else "synchronous"
         overlap, reason = platform.asynchronous, f"the platform is {kind}"
-        if config.num_ranks > 1:
+        if executor != "uni":
             overlap, reason = True, "ranks compute in processes of their own"
         changes.append(Change("async_scheduling", overlap, reason))
     stages = config.pipeline_parallel_size

@@ -1,14 +1,17 @@
-"""Where steps are computed: the worker interface, and the form of KV blocks between engines."""
+"""Where steps are computed: the worker interface, groups of ranks, and the form of KV blocks."""
 
+from hotshoe.executor.group import FirstMessage, RankGroup
 from hotshoe.executor.kv import KVBlocks, KVDescriptor, KVLayer, KVWorker, check_transfer
 from hotshoe.executor.worker import ProfiledWorker, WeightsWorker, Worker, WorkerInfo
 
 __all__ = [
+    "FirstMessage",
     "KVBlocks",
     "KVDescriptor",
     "KVLayer",
     "KVWorker",
     "ProfiledWorker",
+    "RankGroup",
     "WeightsWorker",
     "Worker",
     "WorkerInfo",

@@ -102,6 +102,14 @@ def hotshoe_grammars() -> Mapping[str, str]:  # type: ignore[empty-body]
 
 
 @hookspec
+def hotshoe_executors() -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Name what runs the ranks of an engine: `{"ray": "module:function"}`.
+
+    See `hotshoe.engine.executors.Executor`. Only a chosen one is imported.
+    """
+
+
+@hookspec
 def hotshoe_proposers() -> Mapping[str, str]:  # type: ignore[empty-body]
     """Name methods of speculation: `{"ngram": "module:Class"}`.
 

@@ -169,14 +169,20 @@ class PluginManager:
                 offers.setdefault(name, []).append((plugin, value))
         return offers
 
-    def pick(self, kind: str, name: str, hook: str) -> Any:
+    def pick(self, kind: str, name: str, hook: str, own: Mapping[str, Any] | None = None) -> Any:
         """Return what is offered under a name.
+
+        Args:
+            kind: What it is, for messages.
+            name: Asked for.
+            hook: Through which plugins offer such.
+            own: What core has beside them, under names that no plugin can take.
 
         Raises:
             PluginError: The name is unknown, and the message lists the choices and broken plugins;
                 or two plugins offer it.
         """
-        offered = self.mapping(hook)
+        offered = {**self.mapping(hook), **(own or {})}
         if conflict := self.conflicts(hook).get(name):
             raise PluginError(conflict)
         if name not in offered:

@@ -100,7 +100,6 @@ FLAGS: tuple[Flag, ...] = (
     _ignored("--disable-log-stats", "numbers are at /metrics, never in the log", takes=False),
     _ignored("--disable-log-requests", "requests are not logged", takes=False),
     _ignored("--max-log-len", "prompts are never logged"),
-    _ignored("--distributed-executor-backend", _ONE, "mp", "uni"),
     _ignored("--data-parallel-size", "start several servers behind a balancer", "1"),
     _ignored("--decode-context-parallel-size", _ONE, "1"),
     _ignored("--allowed-headers", "pages of --allowed-origins may send every header", '["*"]', "*"),
@@ -174,7 +173,8 @@ FLAGS: tuple[Flag, ...] = (
 #: Flags that are the same here, as people use them.
 SAME: tuple[str, ...] = (
     *("--allowed-origins", "--api-key", "--async-scheduling", "--block-size", "--chat-template"),
-    *("--config", "--default-chat-template-kwargs", "--download-dir", "--dtype"),
+    *("--config", "--default-chat-template-kwargs", "--distributed-executor-backend"),
+    *("--download-dir", "--dtype"),
     *("--enable-auto-tool-choice", "--enable-prefix-caching", "--enforce-eager"),
     *("--generation-config", "--hf-overrides", "--host", "--kv-cache-dtype"),
     *("--kv-cache-memory-bytes", "--load-format", "--max-logprobs", "--max-model-len"),

@@ -62,6 +62,7 @@ SAMPLES = {
     "pipeline_parallel_size": (["--pipeline-parallel-size", "2"], 2),
     "pipeline_layers": (["--pipeline-layers", "10,12"], [10, 12]),
     "pipeline_steps": (["--pipeline-steps", "3"], 3),
+    "distributed_executor_backend": (["--distributed-executor-backend", "mp"], "mp"),
     "block_size": (["--block-size", "32"], 32),
     "kv_cache_dtype": (["--kv-cache-dtype", "float32"], "float32"),
     "kv_cache_memory_bytes": (["--kv-cache-memory-bytes", "1000"], 1000),
@@ -74,6 +75,7 @@ SAMPLES = {
     "pooling": (["--pooling", "mean"], "mean"),
     "max_logprobs": (["--max-logprobs", "1"], 1),
     "skip_tokenizer_init": (["--skip-tokenizer-init"], True),
+    "allow_special_tokens_in_text": (["--allow-special-tokens-in-text"], True),
     "speculative_config": (
         ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 2}'],
         {"method": "ngram", "num_speculative_tokens": 2},

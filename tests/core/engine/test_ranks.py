@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from hotshoe.config import EngineConfig
-from hotshoe.engine import ranks
-from hotshoe.engine.ranks import ParallelWorker, RankProcess, end_ranks
+from hotshoe.engine import processes, ranks
+from hotshoe.engine.processes import ProcessGroup, RankProcess, end_ranks
+from hotshoe.engine.ranks import ParallelWorker
 from hotshoe.errors import CheckpointError, ConfigError, EngineDeadError, EngineError, RequestError
 from hotshoe.plugins import PluginManager
 from hotshoe.slots import AttentionSpec, Verdict
@@ -62,7 +63,7 @@ def open_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
         settings = {"tensor_parallel_size": 2, "max_num_seqs": 8, **options}
         config = EngineConfig(hf_overrides=overrides, **settings)
         command = [sys.executable, str(SCRIPT)]
-        worker = ParallelWorker(config, (), [], command)
+        worker = ParallelWorker(config, (), [], ProcessGroup(2, command=command))
         if load:
             worker.load()
             made.append((worker, pids(worker)))
@@ -78,7 +79,7 @@ def open_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
 
 
 def pids(worker: ParallelWorker) -> list[int]:
-    return [rank.process.pid for rank in worker._ranks]
+    return [rank.process.pid for rank in worker._group.ranks]
 
 
 def plan(number: int, first: int, length: int = 4) -> StepPlan:
@@ -221,13 +222,13 @@ def test_who_hangs_while_loading_is_given_up(open_ranks, all_of_them: bool) -> N
     overrides = {"faulty": "all" if all_of_them else 1, "load_fault": "stick"}
     worker = open_ranks(load=False, overrides=overrides, load_timeout_s=1)
     numbers: list[int] = []
-    start = worker._start
+    start = worker._group.start
 
-    def watched(directory: str) -> None:
-        start(directory)
+    def watched(first) -> None:
+        start(first)
         numbers.extend(pids(worker))
 
-    worker._start = watched
+    worker._group.start = watched
     with pytest.raises(EngineError, match=r"rank 1 \(process \d+\) of 2 within 1 s; .*--load-tim"):
         worker.load()
     assert len(numbers) == 2 and gone(numbers)
@@ -237,7 +238,7 @@ def test_who_hangs_while_loading_is_given_up(open_ranks, all_of_them: bool) -> N
 def test_who_cannot_be_killed_is_not_waited_for(tmp_path: Path, monkeypatch) -> None:
     """As a process that waits for storage which has gone."""
     spared: list[int] = []
-    monkeypatch.setattr(ranks, "LEAVE_S", 0.1)
+    monkeypatch.setattr(processes, "END_S", 0.1)
     monkeypatch.setattr(os, "killpg", lambda pid, number: spared.append(pid))
     rank = RankProcess.start(0, 1, [sys.executable, "-c", "import time; time.sleep(1000)"])
     end_ranks([rank], str(tmp_path))
@@ -259,7 +260,7 @@ def test_what_belongs_to_ranks_goes_before_they_do(tmp_path: Path, monkeypatch) 
         there.append(folder.exists())
         kill(group, number)
 
-    monkeypatch.setattr(ranks.os, "killpg", watch)
+    monkeypatch.setattr(processes.os, "killpg", watch)
     end_ranks([rank], str(folder))
     assert there == [False]
     assert rank.process.poll() is not None
@@ -305,9 +306,10 @@ def test_ranks_end_with_their_owner(tmp_path: Path, how: str, options: dict) -> 
 import sys, tempfile
 sys.path.insert(0, {str(SCRIPT.parent)!r})
 tempfile.tempdir = {str(tmp_path)!r}
-from test_ranks import EngineConfig, ParallelWorker, plan, pids, {how}
+from test_ranks import EngineConfig, ParallelWorker, ProcessGroup, plan, pids, {how}
 worker = ParallelWorker(
-    EngineConfig(tensor_parallel_size=2, **{options}), (), [], [sys.executable, {str(SCRIPT)!r}])
+    EngineConfig(tensor_parallel_size=2, **{options}), (), [],
+    ProcessGroup(2, command=[sys.executable, {str(SCRIPT)!r}]))
 worker.load()
 worker.execute(plan(0, {how}))
 print(*pids(worker), flush=True)

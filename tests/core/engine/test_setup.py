@@ -77,6 +77,7 @@ def test_what_is_open_is_decided_with_reasons(installed: PluginManager) -> None:
         "dtype": "float32",
         "block_size": 48,
         "kv_cache_dtype": "float32",
+        "distributed_executor_backend": "uni",
         "async_scheduling": True,
         "max_num_batched_tokens": 2048,
     }
@@ -92,6 +93,7 @@ def test_what_the_user_said_stays(installed: PluginManager) -> None:
         "dtype": "bfloat16",
         "block_size": 8,
         "kv_cache_dtype": "float32",
+        "distributed_executor_backend": "uni",
         "async_scheduling": False,
         "max_num_batched_tokens": 512,
     }

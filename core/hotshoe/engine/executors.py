@@ -1,0 +1,98 @@
+"""Executors make the worker of an engine from its setup: core's own, and how one is chosen.
+
+Those of plugins come through hook `hotshoe_executors`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, cast
+
+from hotshoe.errors import ConfigError
+from hotshoe.executor import RankGroup, Worker
+from hotshoe.lazy import resolve_lazy
+from hotshoe.plugins import PluginManager
+from hotshoe.plugins.manager import blaming_plugin
+
+if TYPE_CHECKING:
+    from hotshoe.engine.setup import EngineSetup
+
+HOOK = "hotshoe_executors"
+OWN = {
+    "mp": "hotshoe.engine.executors:processes",
+    "uni": "hotshoe.engine.executors:in_process",
+}
+
+
+class Executor(Protocol):
+    """Makes a worker; hook `hotshoe_executors` names it."""
+
+    def __call__(self, setup: EngineSetup) -> Worker:
+        """Make what computes steps; nothing is started before `Worker.load`.
+
+        Raises:
+            ConfigError: It cannot run an engine that is configured so.
+        """
+        ...
+
+
+def check_executor(plugins: PluginManager, name: str | None) -> None:
+    """Refuse the name of an executor that nobody offers.
+
+    Raises:
+        PluginError: With the choices.
+    """
+    if name is not None:
+        plugins.pick("executor", name, HOOK, OWN)
+
+
+def make_worker(setup: EngineSetup) -> Worker:
+    """Make the worker by the executor that a resolved configuration names.
+
+    Raises:
+        ConfigError: The executor cannot run what is configured.
+        PluginError: The executor is unknown, or defective.
+    """
+    name = setup.config.distributed_executor_backend
+    assert name is not None
+    if name in OWN:
+        return cast(Worker, resolve_lazy(OWN[name])(setup))
+    executor = setup.plugins.pick("executor", name, HOOK, OWN)
+    with blaming_plugin(setup.plugins, HOOK, name):
+        worker = resolve_lazy(executor)(setup)
+        if not isinstance(worker, Worker):
+            raise TypeError(f"it made {type(worker).__name__}, which is no Worker")
+    return worker
+
+
+def in_process(setup: EngineSetup) -> Worker:
+    """Compute in this process: executor "uni".
+
+    Raises:
+        ConfigError: There are several ranks.
+    """
+    if setup.config.num_ranks > 1:
+        raise ConfigError(
+            f"distributed_executor_backend uni is one process, but {setup.config.num_ranks} ranks "
+            "are asked for; use mp, or leave it out"
+        )
+    return setup.own_worker() or setup.torch_worker()
+
+
+def processes(setup: EngineSetup) -> Worker:
+    """Compute in processes of this host, one for each rank: executor "mp"."""
+    from hotshoe.engine.processes import ProcessGroup
+
+    return ranked(setup, ProcessGroup(setup.config.num_ranks))
+
+
+def ranked(setup: EngineSetup, group: RankGroup) -> Worker:
+    """Return a worker whose ranks are those of a group; for executors of plugins."""
+    from hotshoe.engine.ranks import ParallelWorker
+
+    return ParallelWorker(
+        setup.config,
+        setup.model_config.eos_token_ids,
+        [(record.name, record.version) for record in setup.plugins.records],
+        group,
+        slots=setup.selector.slots,
+    )

@@ -1,0 +1,73 @@
+"""Where the ranks of an engine run: what starts them, carries messages to them, and ends them.
+
+Messages are bytes, encoded once, and their sender knows nothing of the way. Core's own ranks are
+processes of this host (`hotshoe.engine.processes`); plugins have them elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class FirstMessage(Protocol):
+    """Makes the first message of a rank."""
+
+    def __call__(self, rank: int, directory: str, address: str = "") -> bytes:
+        """Tell a rank what to build.
+
+        Args:
+            rank: Its number.
+            directory: A folder of its host, private to this engine, the same for all ranks there.
+            address: `HOST:PORT` where ranks of several hosts find each other; the first rank
+                listens there.
+        """
+        ...
+
+
+class RankGroup(Protocol):
+    """The ranks of one engine. Called from one thread; nothing waits but where it says so.
+
+    Attributes:
+        size: Their number.
+    """
+
+    size: int
+
+    def start(self, first: FirstMessage) -> None:
+        """Start every rank with its first message. May be called once.
+
+        Raises:
+            EngineError: Not all of them can be started; `stop` ends the others.
+        """
+        ...
+
+    def send(self, rank: int, message: bytes) -> None:
+        """Send a message, or keep it until there is room; to a rank that has gone, nothing is."""
+        ...
+
+    def receive(self, timeout_s: float) -> list[tuple[int, bytes | None]]:
+        """Wait until a rank has said something or has gone, and return what came, in order.
+
+        Returns:
+            Ranks and their messages. None is the last of a rank that has gone, and comes once.
+        """
+        ...
+
+    def ending(self, rank: int) -> str:
+        """Say how a rank that has gone has ended: "was killed (SIGKILL)". May wait a second."""
+        ...
+
+    def name(self, rank: int) -> str:
+        """Say where a rank is, as a user finds it: "process 1234"."""
+        ...
+
+    def stop(self, leave_s: float = 0.0) -> None:
+        """End every rank, and leave nothing of them.
+
+        Also done when nobody has a reference to the group any more, and when this process ends,
+        however it does. May be called twice.
+
+        Args:
+            leave_s: How long ranks that were told to leave may take to do so by themselves.
+        """
+        ...
