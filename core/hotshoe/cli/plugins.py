@@ -14,6 +14,7 @@ OFFERS = {
     "platforms": "hotshoe_platforms",
     "models": "hotshoe_named_models",
     "model sources": "hotshoe_model_sources",
+    "model files": "hotshoe_model_files",
     "architectures": "hotshoe_models",
     "quantizations": "hotshoe_quantizations",
     "weight formats": "hotshoe_weight_formats",

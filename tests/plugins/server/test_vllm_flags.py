@@ -20,6 +20,8 @@ def parser() -> Parser:
     [
         (["--model", "m", "--dtype", "auto"], ["m", "--dtype", "auto"]),
         (["-tp", "2"], ["--tensor-parallel-size", "2"]),
+        (["-pp", "2"], ["--pipeline-parallel-size", "2"]),
+        (["--distributed-executor-backend", "ray"], ["--distributed-executor-backend", "ray"]),
         (["-tp=2"], ["--tensor-parallel-size=2"]),
         (
             ["--gpu-memory-utilization=0.9"],
@@ -51,7 +53,7 @@ def test_words_that_mean_something_here(words: list[str], found: list[str]) -> N
         ["--compilation-config.mode", "3"],
         ["-O3"],
         ["-O", "3"],
-        ["--pipeline-parallel-size", "1"],
+        ["--decode-context-parallel-size", "1"],
         ["--allowed-headers", '[ "*" ]'],
         ["--disable-log-stats"],
     ],
@@ -67,7 +69,10 @@ def test_words_of_no_effect_are_said(words: list[str]) -> None:
     ("words", "message"),
     [
         (["--root-path", "/x"], "--root-path of vLLM is not offered here: let the proxy"),
-        (["-pp", "2"], "--pipeline-parallel-size 2 of vLLM is not offered here"),
+        (
+            ["--decode-context-parallel-size", "2"],
+            "--decode-context-parallel-size 2 of vLLM is not offered here",
+        ),
         (["--no-enable-chunked-prefill"], "--no-enable-chunked-prefill of vLLM is not offered"),
         (["--attention-backend=X"], "use --kernel attention=NAME"),
         (["--allowed-headers", "[" * 5000], "--allowed-headers"),
