@@ -80,9 +80,11 @@ honoured ends the start with exit code 2 and says what to use. Underscores, `-tp
 as well. A YAML file given by `--config` takes the names of [our own flags](cli.md).
 
 The environment variables of vLLM are not read. For `VLLM_API_KEY` give
-`--api-key-env VLLM_API_KEY`. Fields of requests are in [HTTP API](http-api.md#fields).""".split(
-    "\n"
-)
+`--api-key-env VLLM_API_KEY`. Fields of requests are in [HTTP API](http-api.md#fields).
+
+`vllm run-batch` is [`hotshoe run-batch MODEL`](../how-to/run-a-batch.md), with `-i` and `-o` as
+there. A message that spells control tokens is text here, unless the server has
+`--allow-special-tokens-in-text`; vLLM takes them for the tokens.""".split("\n")
 #: Effect of a flag -> title of its section, head of its second column.
 VLLM_EFFECTS = (
     ("alias", "Other names", "here, where `{}` is the value"),

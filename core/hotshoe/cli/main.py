@@ -31,6 +31,7 @@ BROUGHT_BY = {
     "bench serve": "hotshoe-bench",
     "conformance": "hotshoe-conformance",
     "new-platform": "hotshoe-conformance",
+    "run-batch": "hotshoe-server",
     "serve": "hotshoe-server",
 }
 

@@ -250,7 +250,7 @@ def _worded(call: Call, error: RequestError) -> Exception:
     if error.field == "grammar":
         return ApiError("invalid_value", str(error), _grammar_field(call))
     renamed = getattr(call.body_read, "renamed", None)
-    return error if renamed is None else renamed(error)  # type: ignore[no-any-return]
+    return error if renamed is None else renamed(error)
 
 
 def _grammar_field(call: Call) -> str | None:

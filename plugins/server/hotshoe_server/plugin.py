@@ -1,4 +1,4 @@
-"""The plugin: command `hotshoe serve`. Imports no web library."""
+"""The plugin: commands `hotshoe serve` and `hotshoe run-batch`. Imports no web library."""
 
 from collections.abc import Mapping
 
@@ -10,6 +10,12 @@ HOTSHOE_HOOK_API = 2
 
 @hookimpl
 def hotshoe_commands() -> Mapping[str, CommandEntry]:
-    """Add the command."""
-    target = "hotshoe_server.command:Serve"
-    return {"serve": CommandEntry(target, "answer OpenAI-compatible requests over HTTP")}
+    """Add the commands."""
+    return {
+        "serve": CommandEntry(
+            "hotshoe_server.command:Serve", "answer OpenAI-compatible requests over HTTP"
+        ),
+        "run-batch": CommandEntry(
+            "hotshoe_server.batch:RunBatch", "answer a file of requests in OpenAI's batch form"
+        ),
+    }

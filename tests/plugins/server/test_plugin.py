@@ -7,7 +7,7 @@ from hotshoe.plugins import PluginManager
 
 
 def test_the_command_is_offered() -> None:
-    assert "serve" in PluginManager().mapping("hotshoe_commands")
+    assert {"serve", "run-batch"} <= PluginManager().mapping("hotshoe_commands").keys()
 
 
 def test_no_web_library_for_the_plugin_or_the_help() -> None:
