@@ -7,9 +7,10 @@ The coordinator keeps no record of sequences: what it knows of one is in that se
 Two orderings make early registration and early reuse right. Within a step, every layer's
 attention writes the keys and values of the whole batch before it reads any; so a block filled in
 this step may be hit by a later row of the *same* step, and full blocks are registered when they
-are scheduled. Across steps, the device executes steps in the order of their plans; so a block
-freed while a step is in flight may be given away at once: its new owner writes in a later step.
-A block that no query from this step on reads may even be given away in this very step.
+are scheduled. States are read before they are written, so they are found once their step is
+planned (`begin_step`). Across steps, the device executes steps in the order of their plans; so a
+block freed while a step is in flight may be given away at once: its new owner writes in a later
+step. A block that no query from this step on reads may even be given away in this very step.
 """
 
 from collections import Counter
@@ -17,11 +18,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from hotshoe.kv.blocks import BlockPool
-from hotshoe.kv.kinds import CacheKind, Paged
-from hotshoe.kv.prefix import BlockHasher, PrefixIndex
+from hotshoe.kv.kinds import KINDS, CacheKind
+from hotshoe.kv.pool import Pool
+from hotshoe.kv.prefix import BlockHasher
 from hotshoe.types.cache import CacheGroup, full_group
 
+#: Tokens that no sequence has.
+NO_LIMIT = 2**62
 #: Changes to a sequence's block tables: group, column, block.
 TableChanges: TypeAlias = list[tuple[int, int, int]]
 
@@ -88,42 +91,6 @@ class StoredTokens:
     num_registered_blocks: int = 0
 
 
-class Pool:
-    """Blocks of equal size, and which of them hold content that can be found.
-
-    Attributes:
-        null: The id of the block that nobody owns.
-    """
-
-    def __init__(self, num_blocks: int) -> None:
-        self.blocks = BlockPool(num_blocks)
-        self.index = PrefixIndex(num_blocks)
-        self.null = num_blocks
-
-    def allocate(self, count: int) -> list[int]:
-        """Take blocks, whose old content nobody finds any more."""
-        blocks = self.blocks.allocate(count)
-        for block in blocks:
-            self.index.forget(block)
-        return blocks
-
-    def offer(self, block_hash: bytes, block: int) -> None:
-        """Let a held block be found by its content, in place of a free one that has the same.
-
-        The free one would be reused sooner, and with it the content were lost.
-        """
-        known = self.index.find(block_hash)
-        if known is not None and not self.blocks.ref_count(known):
-            self.index.forget(known)
-            self.blocks.acquire(known)
-            self.blocks.release(known, keep=False)
-        self.index.add(block_hash, block)
-
-    def release(self, block: int) -> None:
-        """Drop a reference; content that can be found is reused last."""
-        self.blocks.release(block, keep=self.index.holds(block))
-
-
 @dataclass(frozen=True, slots=True)
 class Group:
     """One cache group.
@@ -161,18 +128,21 @@ class KVCoordinator:
     ) -> None:
         self.block_size = block_size
         self.pools = tuple(Pool(count) for count in num_blocks)
-        self.caches_prefixes = enable_prefix_caching
         self.groups = tuple(
-            Group(Paged(group.spec, step_tokens), self.pools[group.pool], bytes([i] if i else []))
+            Group(
+                KINDS[group.spec.kind](group.spec, step_tokens),
+                self.pools[group.pool],
+                bytes([i] if i else []),
+            )
             for i, group in enumerate(groups or (full_group(block_size),))
         )
+        self.caches_prefixes = enable_prefix_caching and all(g.kind.shares for g in self.groups)
         self._numbered = tuple(enumerate(self.groups))
         # Groups of which blocks are released while their sequence goes on.
-        self._dropping = tuple(
-            (i, group)
-            for (i, group), declared in zip(self._numbered, groups, strict=False)
-            if declared.spec.window is not None
-        )
+        self._dropping = tuple(pair for pair in self._numbered if pair[1].kind.drops)
+        # Those that say how long a sequence can grow; of equal block sizes, the first will do.
+        growing = (i for i, group in self._numbered if group.kind.capacity(1) is not None)
+        self._measured = next(growing, None)
         self._hasher = BlockHasher(block_size, hash_key)
         self._num_queried_tokens = 0
         self._num_hit_tokens = 0
@@ -188,7 +158,22 @@ class KVCoordinator:
 
     def capacity(self, sequence: CachedSequence) -> int:
         """Return how many tokens the blocks suffice for that a sequence holds."""
-        return len(sequence.block_ids[0]) * self.block_size
+        if self._measured is None:
+            return NO_LIMIT
+        return len(sequence.block_ids[self._measured]) * self.block_size
+
+    def step_end(self, start: int, stop: int) -> int:
+        """Return where a step shall end that computes a sequence's tokens from `start` on, at most
+        to `stop`: at least one token later."""
+        for group in self.groups:
+            stop = group.kind.step_end(start, stop)
+        return stop
+
+    def begin_step(self) -> None:
+        """Let whatever the steps fill that were planned before be found by the next one."""
+        for pool in self.pools:
+            if pool.fresh:
+                pool.begin_step()
 
     def find_prefix(self, sequence: CachedSequence) -> PrefixHit:
         """Return the blocks that already hold the start of a sequence which holds none yet.
@@ -249,7 +234,7 @@ class KVCoordinator:
                     held = [block for block in hit.blocks[i] if block != pool.null]
                     revived = sum(pool.blocks.ref_count(block) == 0 for block in held)
                     needed += group.kind.num_blocks_for(num_tokens) - len(held) + revived
-                    needed += spare_blocks
+                    needed += 0 if group.kind.reserved else spare_blocks
             if needed > pool.blocks.num_free:
                 return False
         return True
@@ -265,7 +250,8 @@ class KVCoordinator:
         self._num_hit_tokens += hit.num_tokens
         for i, group in self._numbered:
             blocks = sequence.block_ids[i]
-            blocks += group.pool.allocate(group.kind.num_columns(num_tokens) - len(blocks))
+            empty, count = _missing(group.kind, len(blocks), num_tokens)
+            blocks += [group.pool.null] * empty + group.pool.allocate(count)
 
     def grow(
         self, sequence: CachedSequence, start: int, num_tokens: int, changes: TableChanges
@@ -284,25 +270,27 @@ class KVCoordinator:
         tables = sequence.block_ids
         if len(tables) == 1:
             group = self.groups[0]
-            missing = group.kind.num_columns(num_tokens) - len(tables[0])
-            if missing > group.pool.blocks.num_free:
+            empty, count = _missing(group.kind, len(tables[0]), num_tokens)
+            if count > group.pool.blocks.num_free:
                 return False
-            if missing > 0:
-                self._extend(0, tables[0], missing, changes)
+            if count:
+                self._extend(0, tables[0], empty, count, changes)
             return True
-        missing_of = [
-            group.kind.num_columns(num_tokens) - len(tables[i]) for i, group in self._numbered
-        ]
+        missing = [_missing(group.kind, len(tables[i]), num_tokens) for i, group in self._numbered]
+        counts = [count for _, count in missing]
         for pool in self.pools:
-            if self._sum(pool, missing_of) > pool.blocks.num_free:
+            if self._sum(pool, counts) > pool.blocks.num_free:
                 return False
-        for i, missing in enumerate(missing_of):
-            if missing > 0:
-                self._extend(i, tables[i], missing, changes)
+        for i, (empty, count) in enumerate(missing):
+            if count:
+                self._extend(i, tables[i], empty, count, changes)
         return True
 
-    def _extend(self, number: int, table: list[int], count: int, changes: TableChanges) -> None:
-        for block in self.groups[number].pool.allocate(count):
+    def _extend(
+        self, number: int, table: list[int], empty: int, count: int, changes: TableChanges
+    ) -> None:
+        pool = self.groups[number].pool
+        for block in [pool.null] * empty + pool.allocate(count):
             changes.append((number, len(table), block))
             table.append(block)
 
@@ -319,8 +307,13 @@ class KVCoordinator:
         for i, group in self._numbered:
             pool, blocks = group.pool, sequence.block_ids[i]
             for column in range(first, full):
-                if blocks[column] != pool.null:
-                    pool.offer(sequence.block_hashes[column] + group.tag, blocks[column])
+                if blocks[column] == pool.null:
+                    continue
+                block_hash = sequence.block_hashes[column] + group.tag
+                if group.kind.at_once:
+                    pool.offer(block_hash, blocks[column])
+                else:
+                    pool.fresh[blocks[column]] = block_hash
         sequence.num_registered_blocks = full
 
     def free(self, sequence: CachedSequence) -> None:
@@ -336,11 +329,8 @@ class KVCoordinator:
     def forget(self, sequence: CachedSequence) -> None:
         """Never hit again any content that this sequence had, as it is suspect."""
         for group in self.groups:
-            index = group.pool.index
             for block_hash in sequence.block_hashes:
-                block = index.find(block_hash + group.tag)
-                if block is not None:
-                    index.forget(block)
+                group.pool.forget(block_hash + group.tag)
 
     def reset_prefix_cache(self) -> None:
         """Forget all cached content, for instance because the weights have changed.
@@ -349,7 +339,7 @@ class KVCoordinator:
         """
         for pool in self.pools:
             assert pool.blocks.num_free == pool.blocks.num_blocks, "sequences still hold blocks"
-            pool.index.clear()
+            pool.clear()
 
     def stats(self) -> CacheStats:
         """Return the present use and the hit counts."""
@@ -365,8 +355,7 @@ class KVCoordinator:
     def check(self) -> None:
         """Assert every invariant of pools and indexes. O(blocks): tests."""
         for pool in self.pools:
-            pool.blocks.check()
-            pool.index.check()
+            pool.check()
 
     def check_held(self, sequences: Iterable[CachedSequence]) -> None:
         """Assert that these sequences, and nobody else, hold blocks. O(blocks): tests."""
@@ -412,6 +401,8 @@ class KVCoordinator:
             blocks, pool = sequence.block_ids[i], group.pool
             first = group.kind.first_read(start)
             for column in range(sequence.num_released[i], first):
+                if blocks[column] == pool.null:
+                    continue
                 pool.release(blocks[column])
                 blocks[column] = pool.null
                 changes.append((i, column, pool.null))
@@ -464,3 +455,14 @@ class KVCoordinator:
             "content": sequence.content,
         }
         return self._hasher.root({k: v for k, v in fields.items() if v is not None})
+
+
+def _missing(kind: CacheKind, held: int, num_tokens: int) -> tuple[int, int]:
+    """Return how many columns a table lacks that get no block, and how many behind them that do.
+
+    Args:
+        held: Columns that there are.
+    """
+    columns = kind.num_columns(num_tokens)
+    empty = max(kind.first_written(num_tokens) - held, 0)
+    return empty, max(columns - held - empty, 0)

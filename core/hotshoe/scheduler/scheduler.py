@@ -178,6 +178,7 @@ class Scheduler:
             added.
         """
         assert len(self._in_flight) < self.config.max_in_flight_steps, "too many steps in flight"
+        self.cache.begin_step()
         spare = self.config.max_num_batched_tokens - len(self._running)
         step = ScheduledStep(StepPlan(self._next_step_id), spare, self._share())
         plan_running = self._schedule_turn if self.config.in_turns else self._schedule_running
@@ -313,6 +314,7 @@ class Scheduler:
         stop = min(known, request.max_total_tokens - 1, start + budget)
         if stop <= start:
             return 0
+        stop = self.cache.step_end(start, stop)
         row, plan = request.row, step.plan
         assert row is not None
         changes: TableChanges = []
@@ -373,7 +375,7 @@ class Scheduler:
     def _start(self, request: Request, hit: PrefixHit, step: ScheduledStep, budget: int) -> int:
         """Give a waiting request a row and plan its first tokens; return their number."""
         start = hit.num_tokens
-        stop = min(len(request.token_ids), start + budget)
+        stop = self.cache.step_end(start, min(len(request.token_ids), start + budget))
         self._waiting.remove(request)
         self.cache.admit(request, hit, stop)
         row = heapq.heappop(self._free_rows)

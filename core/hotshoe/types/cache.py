@@ -17,6 +17,9 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 CacheKind: TypeAlias = Literal["full", "window", "latent", "state", "cross", "index"]
+#: Which states of a sequence are kept: the latest alone; those at the ends of steps, which end
+#: where blocks end; those at the ends of all blocks.
+Checkpoints: TypeAlias = Literal["none", "align", "all"]
 #: Bytes of an element, by its type's name.
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "int8": 1, "uint8": 1}
 #: Empty places are fine up to this share of the least memory, as fewer groups cost less time.
@@ -58,6 +61,7 @@ class CacheSpec:
         parts: What a block holds.
         window: A query at position p reads tokens in (p - window, p]; None reads all.
         tokens_per_entry: Above 1 for caches that keep one entry for several tokens.
+        checkpoints: Of kind "state": which states are kept.
     """
 
     kind: CacheKind
@@ -65,6 +69,7 @@ class CacheSpec:
     parts: tuple[CachePart, ...]
     window: int | None = None
     tokens_per_entry: int = 1
+    checkpoints: Checkpoints = "none"
 
     @property
     def block_bytes(self) -> int:
@@ -138,6 +143,10 @@ def held_blocks(spec: CacheSpec, num_tokens: int, step_tokens: int) -> int:
         step_tokens: Most tokens of a sequence that one step computes; all of them have blocks.
     """
     blocks = -(-num_tokens // spec.block_tokens)
+    if spec.kind == "state":
+        # One is read, others are written; with checkpoints, the one that is read stays as it is.
+        written = -(-step_tokens // spec.block_tokens) if spec.checkpoints == "all" else 1
+        return min(blocks, 1 if spec.checkpoints == "none" else 1 + written)
     if spec.window is None:
         return blocks
     return min(blocks, -(-(spec.window - 1 + step_tokens) // spec.block_tokens) + 1)

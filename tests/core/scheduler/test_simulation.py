@@ -3,7 +3,8 @@
 The worker keeps its own rows and block tables, built from the plans alone. Instead of keys and
 values, a slot stores which token it belongs to, at which position, after which tokens; and every
 row checks in every step that its block tables lead to exactly its own tokens, as far as its group
-reads them. Sampling is a function of all tokens, so that any mistake anywhere changes the text.
+reads them. A block of states stores after which tokens it was left, and all of them are read before
+any is written. Sampling is a function of all tokens, so that any mistake anywhere changes the text.
 Drafts are right for a while, as a random number has it, and then wrong, or longer than a request
 may become.
 """
@@ -113,12 +114,17 @@ class SimulatedWorker:
             plan.block_groups, plan.block_rows, plan.block_cols, plan.block_ids, strict=True
         ):
             table = self.rows[row].block_tables[group]
-            if block == self._null(group):
+            if block == self._null(group) and column < len(table):
                 assert table[column] != block, "released twice"
                 table[column] = block
                 continue
             assert column == len(table), "block tables grow one by one"
             table.append(block)
+        computed = list(zip(plan.rows, plan.num_scheduled_tokens, strict=True))
+        for index, _ in computed:
+            self._read_states(self.rows[index])
+        for index, count in computed:
+            self._write_states(self.rows[index], count)
         written: set[tuple[int, int, int]] = set()
         for row, count in zip(plan.rows, plan.num_scheduled_tokens, strict=True):
             self._write(self.rows[row], count, written)
@@ -186,6 +192,8 @@ class SimulatedWorker:
         assert start + count < min(most, self.config.max_model_len), "more than can be wanted"
         blocks = -(-(start + count) // self.config.block_size)
         for group, table in enumerate(row.block_tables):
+            if self.groups[group].spec.kind == "state":
+                continue
             if self.drafting:
                 assert len(table) >= blocks
             else:
@@ -201,6 +209,8 @@ class SimulatedWorker:
 
     def _read(self, row: Row, count: int) -> None:
         for number, group in enumerate(self.groups):
+            if group.spec.kind == "state":
+                continue
             window = group.spec.window or self.config.max_model_len
             first = max(row.num_computed_tokens - window + 1, 0)
             for position in range(first, row.num_computed_tokens + count):
@@ -208,6 +218,40 @@ class SimulatedWorker:
                 expected = (number, row.tenant, position, name)
                 found = self.slots[self._slot(row, number, position)]
                 assert found == expected, "wrong KV cache content"
+
+    def _state(self, row: Row, group: int, length: int) -> tuple[int, int, int]:
+        """Return where the state behind so many tokens lies."""
+        none = self.groups[group].spec.checkpoints == "none"
+        return (*self._slot(row, group, 0 if none else length - 1)[:2], -1)
+
+    def _state_groups(self) -> list[tuple[int, CacheSpec]]:
+        return [(i, g.spec) for i, g in enumerate(self.groups) if g.spec.kind == "state"]
+
+    def _read_states(self, row: Row) -> None:
+        length = row.num_computed_tokens
+        for group, _ in self._state_groups():
+            if length:
+                name = digest(row.tenant, row.token_ids[:length])
+                found = self.slots[self._state(row, group, length)]
+                assert found == (group, row.tenant, length, name), "wrong state"
+
+    def _write_states(self, row: Row, count: int) -> None:
+        start, size = row.num_computed_tokens, self.config.block_size
+        stop = start + count
+        for group, spec in self._state_groups():
+            columns = 1 if spec.checkpoints == "none" else -(-stop // size)
+            assert len(row.block_tables[group]) == columns
+            held = [b for b in row.block_tables[group] if b != self._null(group)]
+            assert len(held) <= held_blocks(spec, stop, self.config.max_num_batched_tokens)
+            ends = {stop}
+            if spec.checkpoints == "all":
+                ends |= set(range(start - start % size + size, stop, size))
+            for end in ends:
+                name = digest(row.tenant, row.token_ids[:end])
+                slot = self._state(row, group, end)
+                if start and start % size == 0 and spec.checkpoints != "none":
+                    assert slot != self._state(row, group, start), "a full block is written again"
+                self.slots[slot] = (group, row.tenant, end, name)
 
     def _sample(
         self, index: int, row: Row, count: int, drafts: list[int], result: StepResult
@@ -325,6 +369,8 @@ class Simulation:
     def __init__(self, config: SchedulerConfig, drafting: int | None = None) -> None:
         self.config = config
         self.scheduler = Scheduler(config)
+        if any(group.spec.kind == "state" for group in config.groups):
+            drafting = None  # no state can be rolled back
         self.worker = SimulatedWorker(config, drafting=drafting is not None)
         self.random = None if drafting is None else Random(drafting)
         self.received: dict[str, Received] = {}
@@ -422,6 +468,10 @@ PARAMS = st.builds(
 )
 
 
+#: Checkpoints of the groups of states that a model may have.
+STATES = [(), (), (), ("none",), ("align",), ("align",), ("align", "align"), ("all",), ("all",)]
+
+
 @st.composite
 def groups_of(draw: st.DrawFn, block_size: int) -> tuple[CacheGroup, ...]:
     """Mix kinds and pools, or leave the one group that there is by default."""
@@ -431,6 +481,10 @@ def groups_of(draw: st.DrawFn, block_size: int) -> tuple[CacheGroup, ...]:
         kind = "full" if window is None else "window"
         pool = draw(st.integers(0, 1)) if groups else 0
         groups.append(CacheGroup(CacheSpec(kind, block_size, (), window), (), pool))
+    last = max((group.pool for group in groups), default=-1)
+    for checkpoints in draw(st.sampled_from(STATES)):
+        spec = CacheSpec("state", block_size, (), checkpoints=checkpoints)
+        groups.insert(draw(st.integers(0, len(groups))), CacheGroup(spec, (), last + 1))
     return tuple(groups)
 
 
@@ -548,3 +602,58 @@ def test_preemption_changes_no_token(in_flight: int, caching: bool, drafting: in
     assert (stats.drafts.num_accepted_tokens > 100) == (drafting is not None)
     assert stats.drafts.num_draft_tokens >= stats.drafts.num_accepted_tokens
     assert stats.num_generated_tokens == sum(len(r.token_ids) for r in simulation.received.values())
+
+
+def with_states(checkpoints: str, **more: int) -> SchedulerConfig:
+    """Attention over every token beside a state of each sequence."""
+    spec = CacheSpec("state", 4, (), checkpoints=checkpoints)
+    settings = {"max_num_seqs": 6, "max_num_batched_tokens": 30, "max_in_flight_steps": 2, **more}
+    return SchedulerConfig(
+        max_model_len=48,
+        num_blocks=(100, 100),
+        block_size=4,
+        groups=(full_group(4), CacheGroup(spec, (), 1)),
+        **settings,
+    )
+
+
+@pytest.mark.parametrize("checkpoints", ["none", "align", "all"])
+@pytest.mark.parametrize("in_flight", [1, 2])
+def test_states_of_equal_prompts(checkpoints: str, in_flight: int) -> None:
+    """Equal prompts that come at once, then again: no state is found in the step that makes it."""
+    simulation = Simulation(with_states(checkpoints, max_in_flight_steps=in_flight))
+    params = SamplingParams(max_tokens=9, ignore_eos=True)
+    for _ in range(3):
+        for length in (9, 13, 13, 14, 21):
+            simulation.add([2, 3, 4, 5, 6, 7] * 3 + [8] * length, params)
+        simulation.drain()
+    hits = simulation.scheduler.stats().cache.num_hit_tokens
+    assert hits == 0 if checkpoints == "none" else hits > 100
+
+
+@pytest.mark.parametrize("checkpoints", ["align", "all"])
+def test_blocks_longer_than_a_step(checkpoints: str) -> None:
+    """States are kept where blocks end, though no step computes a whole block."""
+    config = with_states(checkpoints, max_num_seqs=2, max_num_batched_tokens=3)
+    simulation = Simulation(config)
+    for _ in range(2):
+        for tail in (6, 9, 6):
+            simulation.add([2, 3, 4] * 5 + [tail] * 3, SamplingParams(max_tokens=9))
+        simulation.drain()
+    assert simulation.scheduler.stats().cache.num_hit_tokens > 0
+
+
+def test_steps_end_where_blocks_end() -> None:
+    """New prompts and those that go on, unless a budget is smaller than what a block lacks."""
+    scheduler = Simulation(with_states("align", max_in_flight_steps=1)).scheduler
+    for first in (100, 200):
+        prompt = list(range(first, first + 23))
+        scheduler.add(Request(f"r{first}", prompt, SamplingParams(max_tokens=8)))
+    planned = []
+    for _ in range(4):
+        plan = scheduler.schedule()
+        assert plan is not None
+        planned.append(dict(zip(plan.rows, plan.num_scheduled_tokens, strict=True)))
+        sampled = [row for row in plan.rows if sum(p.get(row, 0) for p in planned) == 23]
+        scheduler.update(plan, StepResult(plan.step_id, sampled, [[5]] * len(sampled)))
+    assert planned == [{0: 20, 1: 8}, {0: 3, 1: 12}, {0: 1, 1: 3}, {0: 1, 1: 1}]
