@@ -113,6 +113,16 @@ class EngineConfig:
         None, "memory for the KV cache; default: decided by the platform", low=0
     )
     enable_prefix_caching: bool = option(True, "reuse the KV cache of equal prefixes")
+    state_cache_mode: str = option(
+        "none",
+        "of models with states: which are kept for equal prefixes; align, those where steps end; "
+        "all, those where blocks end",
+        choices=("none", "align", "all"),
+    )
+    state_dtype: str = option("auto", "type of kept states; auto: float32", choices=DTYPES)
+    conv_state_dtype: str = option(
+        "auto", "type of kept inputs of convolutions; auto: the model's", choices=DTYPES
+    )
 
     max_num_seqs: int = option(256, "most requests running at once", low=1, high=65536)
     max_num_batched_tokens: int | None = option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NoReturn
 
 from hotshoe.config import EngineConfig
 from hotshoe.errors import MemoryLimitError
@@ -34,12 +35,44 @@ def request_blocks(layout: CacheLayout, num_tokens: int, step_tokens: int) -> li
     return needs
 
 
+def state_blocks(config: EngineConfig, layout: CacheLayout, num_seqs: int) -> list[int]:
+    """Return the blocks of each pool that hold the states of so many running sequences.
+
+    States that a step keeps within prompts are counted once, as the step's tokens are.
+    """
+    counts = [0] * len(layout.pools)
+    for group in layout.groups:
+        spec = group.spec
+        if spec.kind == "state":
+            one = held_blocks(spec, config.max_model_len or 1, spec.block_tokens)
+            counts[group.pool] += num_seqs * one
+            if spec.checkpoints == "all":
+                counts[group.pool] += (config.max_num_batched_tokens or 0) // spec.block_tokens
+    return counts
+
+
+def _token_blocks(layout: CacheLayout, num_tokens: int, step_tokens: int) -> list[int]:
+    """Return what `request_blocks` does, without blocks of states."""
+    groups = tuple(group for group in layout.groups if group.spec.kind != "state")
+    return request_blocks(CacheLayout(groups, layout.pools), num_tokens, step_tokens)
+
+
+def _kept_states(layout: CacheLayout, num_tokens: int) -> list[int]:
+    """Return how many states one sequence leaves behind for others, in each pool."""
+    counts = [0] * len(layout.pools)
+    for group in layout.groups:
+        if group.spec.checkpoints == "all":
+            counts[group.pool] += -(-num_tokens // group.spec.block_tokens)
+    return counts
+
+
 def plan_cache(config: EngineConfig, info: WorkerInfo) -> tuple[int, ...]:
     """Return the number of blocks of each pool: what the budget allows, at most what requests
-    could use. Pools share memory as a request of full length does.
+    could use. States of `max_num_seqs` sequences come first; then pools share memory as a request
+    of full length does.
 
     Raises:
-        MemoryLimitError: Not even one request of full length fits.
+        MemoryLimitError: Not even one request of full length fits beside the states.
     """
     assert config.max_model_len is not None
     budget = config.kv_cache_memory_bytes
@@ -47,9 +80,10 @@ def plan_cache(config: EngineConfig, info: WorkerInfo) -> tuple[int, ...]:
     if budget is None:
         budget, note = info.cache_budget_bytes, info.budget_note
     layout, step = layout_of(config, info), config.max_num_batched_tokens or config.max_model_len
-    sizes = [pool.block_bytes for pool in layout.pools]
-    needs = request_blocks(layout, config.max_model_len, step)
-    request = sum(need * size for need, size in zip(needs, sizes, strict=True))
+    states = state_blocks(config, layout, config.max_num_seqs)
+    first = _token_blocks(layout, config.max_model_len, step)
+    kept = _kept_states(layout, config.max_model_len)
+    request = cache_bytes(info, request_blocks(layout, config.max_model_len, step))
     if request > budget:
         mib, longest = 2**20, _longest(layout, budget, config.max_model_len, step)
         lower = f"lower --max-model-len to {longest} or less" if longest > 1 else "free memory"
@@ -58,10 +92,33 @@ def plan_cache(config: EngineConfig, info: WorkerInfo) -> tuple[int, ...]:
             f"max_model_len {config.max_model_len} needs {request / mib:.2f} MiB; {lower}, "
             "or raise --kv-cache-memory-bytes"
         )
-    most = [need * config.max_num_seqs for need in needs]
+    rest = budget - cache_bytes(info, states) - cache_bytes(info, first)
+    if rest < 0:
+        _refuse_states(config, info, budget, note)
+    wanted = [need + more for need, more in zip(first, kept, strict=True)]
+    share = max(cache_bytes(info, wanted), 1)
     return tuple(
-        min(budget * need // max(request, 1), limit)
-        for need, limit in zip(needs, most, strict=True)
+        state + min(need + rest * want // share, want * config.max_num_seqs)
+        for state, need, want in zip(states, first, wanted, strict=True)
+    )
+
+
+def _refuse_states(config: EngineConfig, info: WorkerInfo, budget: int, note: str) -> NoReturn:
+    """Say how many sequences' states there is room for."""
+    assert config.max_model_len is not None
+    layout, step = layout_of(config, info), config.max_num_batched_tokens or config.max_model_len
+    none, one, every = (
+        cache_bytes(info, state_blocks(config, layout, n)) for n in (0, 1, config.max_num_seqs)
+    )
+    share = cache_bytes(info, _token_blocks(layout, config.max_model_len, step))
+    fitting = (budget - none - share) // (one - none)
+    mib = 2**20
+    remedy = f"lower --max-num-seqs to {fitting} or less, or " if fitting > 0 else ""
+    raise MemoryLimitError(
+        f"the states of {config.max_num_seqs} sequences take {every / mib:.2f} MiB, and one "
+        f"request of max_model_len {config.max_model_len} needs {share / mib:.2f} MiB beside them, "
+        f"but the cache may take {budget / mib:.2f} MiB ({note}); {remedy}raise "
+        "--kv-cache-memory-bytes"
     )
 
 

@@ -6,6 +6,7 @@ them. Free of torch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +67,23 @@ def cache_need(
         return Need("KV cache", 0, f"does not fit: {error}")
     assert config.block_size is not None
     note = f"{blocks[0]} blocks of {size} bytes, {blocks[0] * config.block_size} tokens"
+    if any(group.spec.kind == "state" for group in caches.groups):
+        note = _states_note(config, caches, blocks)
     if config.kv_cache_memory_bytes is None:
         note += f"; {budget.note}" if budget.note else ""
     return Need("KV cache", cache_bytes(info, blocks), note)
+
+
+def _states_note(config: EngineConfig, caches: CacheLayout, blocks: Sequence[int]) -> str:
+    """Say what each pool of a model with states holds."""
+    parts = []
+    for number, (count, pool) in enumerate(zip(blocks, caches.pools, strict=True)):
+        kinds = {group.spec.kind for group in caches.groups if group.pool == number}
+        what = "states" if kinds == {"state"} else f"blocks of {config.block_size} tokens"
+        parts.append(f"{count} {what}, {pool.block_bytes} bytes each")
+    reuse = {
+        "none": "prefixes are computed anew (--state-cache-mode)",
+        "align": "prefixes are reused from where steps ended",
+        "all": "prefixes are reused from where blocks end",
+    }[config.state_cache_mode]
+    return f"{' and '.join(parts)}; {reuse}"

@@ -22,6 +22,7 @@ from hotshoe.layers.moe import Mixture, MoE, MoeNames, Stacked
 from hotshoe.layers.norm import AddRMSNorm, DividedRMSNorm, RMSNorm
 from hotshoe.layers.rotary import Rotary, Rotation
 from hotshoe.layers.split import Section, Split
+from hotshoe.layers.state_space import StateSpace
 from hotshoe.layers.weights import Holder, Place, WeightTable
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "Share",
     "Split",
     "Stacked",
+    "StateSpace",
     "Storage",
     "TensorSpec",
     "ViewPlan",

@@ -26,6 +26,7 @@ from hotshoe.slots import (
     StepShape,
 )
 from hotshoe.slots.reference.dtypes import torch_dtype
+from hotshoe.types.cache import Checkpoints
 from hotshoe.types.mesh import Axis, cut
 
 Producer = TypeVar("Producer", NormSpec, AddNormSpec, GatedActivationSpec)
@@ -71,7 +72,8 @@ class BuildContext:
     in the checkpoint. `rank` and `size` are those of tensor parallelism; with a single rank there
     is no communicator. `stage` is the place among the stages that divide the layers, and
     `stage_layers` the layers of each, if the user says so; `own_layers` are those of this stage,
-    once the builder has called `take_layers`.
+    once the builder has called `take_layers`. `checkpoints` says which states of sequences are
+    kept, as in `CacheSpec`; the types are those that they are kept in.
     """
 
     selector: Selector
@@ -86,6 +88,9 @@ class BuildContext:
     stage: Axis = field(default_factory=Axis)
     stage_layers: tuple[int, ...] = ()
     own_layers: range | None = None
+    checkpoints: Checkpoints = "none"
+    conv_state_dtype: str | None = None
+    state_dtype: str = "float32"
     weights: WeightTable = field(default_factory=WeightTable)
     cache_layers: list[CacheLayer] = field(default_factory=list)
     weight_bytes: list[Callable[[], int]] = field(default_factory=list)

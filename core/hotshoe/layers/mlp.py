@@ -19,21 +19,40 @@ class GatedMLP:
         ctx: The build context.
         gate_up, down: The weights.
         activation: "silu", "gelu" or "gelu_tanh".
+        gate_scale: Factor on the gate before its activation; with another than 1 the block is
+            composed.
 
     Attributes:
         input_quant: How the layer before may quantise what it hands over; None for not at all.
     """
 
-    def __init__(self, ctx: BuildContext, gate_up: Matrix, down: Matrix, activation: str) -> None:
+    def __init__(
+        self,
+        ctx: BuildContext,
+        gate_up: Matrix,
+        down: Matrix,
+        activation: str,
+        gate_scale: float = 1.0,
+    ) -> None:
         spec = GatedMlpSpec(gate_up.spec, down.spec, activation)
-        op: GatedMlpOp | None = ctx.selector.choose("gated_mlp", spec)
+        op: GatedMlpOp | None = None
+        if gate_scale == 1.0:
+            op = ctx.selector.choose("gated_mlp", spec)
         self._sum = None
         self._run: Callable[[Tensor | Quantised], Tensor]
         if op is None:
             first, second = Linear(ctx, gate_up), Linear(ctx, down)
             act = GatedActivation(ctx, down.spec.in_features, activation, second.input_quant)
             self.input_quant = first.input_quant
-            self._run = lambda x: second(act(first(x)))
+            width = down.spec.in_features
+
+            def run(x: Tensor | Quantised) -> Tensor:
+                both = first(x)
+                if gate_scale != 1.0:
+                    both[:, :width].mul_(gate_scale)
+                return second(act(both))
+
+            self._run = run
         else:
             self.input_quant = input_quant_of(gate_up.spec, op)
             self._run, self._sum = op, down.sum_of(ctx)

@@ -44,6 +44,7 @@ from hotshoe.runner.kv import converted, read_blocks, write_blocks
 from hotshoe.runner.peers import Peers, group_of
 from hotshoe.runner.runner import Operations, Runner, RunnerLimits
 from hotshoe.runner.running import RunningStep
+from hotshoe.runner.states import check_states, state_options
 from hotshoe.slots import (
     GraphSpec,
     Rendezvous,
@@ -197,6 +198,7 @@ class TorchWorker:
             selector=self._selector,
             dtype=config.dtype,
             kv_dtype=config.kv_cache_dtype,
+            **state_options(config),
             block_size=config.block_size,
             max_model_len=config.max_model_len,
             format=self._format,
@@ -215,6 +217,7 @@ class TorchWorker:
                 f"the architecture {self._model_config.architecture} is not divided into stages; "
                 "leave pipeline_parallel_size at 1"
             )
+        check_states(config, [layer.cache_spec for layer in ctx.cache_layers])
         return ctx, model
 
     def _check_memory(self, ctx: BuildContext) -> None:

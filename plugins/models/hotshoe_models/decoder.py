@@ -59,6 +59,8 @@ class DenseDecoder:
             if rotation is not None
         }
         self._layers = [_Layer(spec, ctx, i, rotaries) for i in own]
+        for i, layer, behind in zip(own, self._layers, [*self._layers[1:], None], strict=True):
+            layer.join(spec, ctx, i, behind)
         first = names.layer.format(own.start) + names.input_norm
         quant = self._layers[0].input_quant
         self._first_norm = RMSNorm(
@@ -128,24 +130,29 @@ class _Layer:
             eps, offset = spec.norm_eps, spec.norm_offset
             return None if name is None else RMSNorm(ctx, prefix + name, size, eps, offset)
 
-        def add_norm(name: str, quant: QuantSpec | None) -> AddRMSNorm:
-            eps, offset = spec.norm_eps, spec.norm_offset
-            return AddRMSNorm(ctx, name, size, eps, offset, spec.residual_scale, quant)
-
-        assert ctx.own_layers is not None
-        last, cut = i + 1 == len(spec.layers), i + 1 == ctx.own_layers.stop
-        following = names.final_norm if last else names.layer.format(i + 1) + names.input_norm
         self._mixer = MIXERS[spec.layers[i].mixer](spec, ctx, i, rotaries)
         self._post_attention_norm = norm(names.post_attention_norm)
-        self._mlp = _mlp(spec, ctx, i)
-        self._mlp_norm = add_norm(prefix + names.mlp_norm, self._mlp.input_quant)
+        self._mlp: GatedMLP | MoE | None = None
+        if spec.layers[i].mlp:
+            self._mlp = _mlp(spec, ctx, i)
+            name, quant = prefix + names.mlp_norm, self._mlp.input_quant
+            self._mlp_norm = _add_norm(spec, ctx, name, quant, spec.residual_scale)
         self._post_mlp_norm = norm(names.post_mlp_norm)
-        #: What the norm before this layer may quantise to; layers are alike in this.
+        #: What the norm before this layer may quantise to.
         self.input_quant = self._mixer.input_quant
-        self._residual_scale = spec.residual_scale
+
+    def join(self, spec: DecoderSpec, ctx: BuildContext, i: int, behind: _Layer | None) -> None:
+        """Build the norm in front of the layer behind this one; of the last one, the final norm.
+
+        The last layer of a stage has none where another stage follows.
+        """
+        self._scale = spec.residual_scale * (1.0 if self._mlp is None else spec.mlp_scale)
         self._next_norm = None
-        if last or not cut:
-            self._next_norm = add_norm(following, None if last else self.input_quant)
+        if behind is not None:
+            name = spec.names.layer.format(i + 1) + spec.names.input_norm
+            self._next_norm = _add_norm(spec, ctx, name, behind.input_quant, self._scale)
+        elif i + 1 == len(spec.layers):
+            self._next_norm = _add_norm(spec, ctx, spec.names.final_norm, None, self._scale)
 
     def __call__(
         self, hidden: Tensor | Quantised, residual: Tensor, batch: ForwardBatch, keep: Tensor | None
@@ -159,13 +166,14 @@ class _Layer:
             residual = residual[keep]
         if self._post_attention_norm is not None:
             out = self._post_attention_norm(out)
-        hidden, residual = self._mlp_norm(out, residual)
-        out = self._mlp(hidden)
+        if self._mlp is not None:
+            hidden, residual = self._mlp_norm(out, residual)
+            out = self._mlp(hidden)
         if self._post_mlp_norm is not None:
             out = self._post_mlp_norm(out)
         if self._next_norm is None:
-            if self._residual_scale != 1.0:
-                out.mul_(self._residual_scale)
+            if self._scale != 1.0:
+                out.mul_(self._scale)
             passed = torch.add(residual, out)
             return passed, passed
         return self._next_norm(out, residual)
@@ -178,6 +186,13 @@ def _elsewhere(spec: DecoderSpec, ctx: BuildContext, own: range) -> list[str]:
     others += [] if stage.is_first else [f"{names.embedding}."]
     others += [] if stage.is_last else [f"{names.final_norm}.", f"{names.lm_head}."]
     return [f"^{re.escape(prefix)}" for prefix in others]
+
+
+def _add_norm(
+    spec: DecoderSpec, ctx: BuildContext, name: str, quant: QuantSpec | None, scale: float
+) -> AddRMSNorm:
+    eps, offset = spec.norm_eps, spec.norm_offset
+    return AddRMSNorm(ctx, name, spec.hidden_size, eps, offset, scale, quant)
 
 
 def _mlp(spec: DecoderSpec, ctx: BuildContext, i: int) -> GatedMLP | MoE:
@@ -207,4 +222,5 @@ def _mlp(spec: DecoderSpec, ctx: BuildContext, i: int) -> GatedMLP | MoE:
             inputs=ctx.split(what, channels),
         ),
         spec.activation,
+        spec.gate_scale,
     )

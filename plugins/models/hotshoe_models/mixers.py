@@ -6,10 +6,11 @@ its projections, and what is between them. It asks slots for every operation and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeAlias
 
+import torch
 from torch import Tensor
 
 from hotshoe.layers import (
@@ -22,6 +23,7 @@ from hotshoe.layers import (
     Rotary,
     Rotation,
     Section,
+    StateSpace,
 )
 from hotshoe.slots import Quantised, QuantSpec
 from hotshoe_models.spec import DecoderSpec
@@ -140,7 +142,74 @@ def parts_of(prefix: str, names: tuple[str, ...], sizes: list[int]) -> list[tupl
     return [(prefix + name, size) for name, size in zip(names, sizes, strict=True)]
 
 
+class StateMixer:
+    """A Mamba-2 block over the states of sequences."""
+
+    def __init__(self, spec: DecoderSpec, ctx: BuildContext, i: int, rotaries: Rotaries) -> None:
+        block, size = spec.state, spec.hidden_size
+        assert block is not None
+        prefix = f"{spec.names.layer.format(i)}{block.name}."
+        self._space = StateSpace(ctx, block.space, prefix, block.conv_bias)
+        quantize = spec.quantizes("state", ctx.format)
+        inner, width = block.space.inner_size, sum(block.space.sections)
+        into, out = [(f"{prefix}in_proj", width)], [(f"{prefix}out_proj", size)]
+        rows, columns = self._space.inputs, self._space.outputs
+        self._in = Linear(
+            ctx, Matrix(ctx, into, size, bias=block.in_bias, quantize=quantize, outputs=rows)
+        )
+        self._out = Linear(
+            ctx, Matrix(ctx, out, inner, bias=block.out_bias, quantize=quantize, inputs=columns)
+        )
+        self._scales = None if block.scales is None else _scales(block.scales, self._space, ctx)
+        self.input_quant = self._in.input_quant
+
+    def __call__(
+        self, hidden: Tensor | Quantised, batch: ForwardBatch, keep: Tensor | None
+    ) -> Tensor:
+        """See `Mixer`."""
+        projected = self._in(hidden)
+        if self._scales is not None:
+            projected = projected.mul_(self._scales)
+        out = self._space(projected, batch)
+        return self._out(out if keep is None else out[keep])
+
+
+def _scales(factors: Sequence[float], space: StateSpace, ctx: BuildContext) -> Tensor:
+    """Return the factor of each column of this rank's projection: of z, x, B, C and dt."""
+    spec = space.spec
+    group = spec.num_groups * spec.state_size
+    widths = torch.tensor([spec.inner_size, spec.inner_size, group, group, spec.num_heads])
+    values = torch.tensor(factors, dtype=torch.float32).repeat_interleave(widths)
+    return values.to(ctx.device, ctx.torch_dtype)
+
+
+class BothMixer:
+    """Attention and a Mamba-2 block side by side, whose outputs are added."""
+
+    def __init__(self, spec: DecoderSpec, ctx: BuildContext, i: int, rotaries: Rotaries) -> None:
+        assert spec.state is not None
+        self._factors = spec.state
+        self._attention = AttentionMixer(spec, ctx, i, rotaries)
+        self._state = StateMixer(spec, ctx, i, rotaries)
+        same = self._attention.input_quant == self._state.input_quant
+        plain = self._factors.attention_in == 1.0
+        self.input_quant = self._state.input_quant if same and plain else None
+
+    def __call__(
+        self, hidden: Tensor | Quantised, batch: ForwardBatch, keep: Tensor | None
+    ) -> Tensor:
+        """See `Mixer`."""
+        factors, taken = self._factors, hidden
+        if factors.attention_in != 1.0:
+            assert isinstance(hidden, Tensor)
+            taken = hidden * factors.attention_in
+        out = self._attention(taken, batch, keep) * factors.attention_out
+        return out.add_(self._state(hidden, batch, keep), alpha=factors.state_out)
+
+
 #: What `LayerSpec.mixer` may name.
 MIXERS: Mapping[str, Callable[[DecoderSpec, BuildContext, int, Rotaries], Mixer]] = {
     "attention": AttentionMixer,
+    "state": StateMixer,
+    "attention+state": BothMixer,
 }

@@ -7,9 +7,11 @@ from hotshoe.plugins import hookimpl
 HOTSHOE_HOOK_API = 2
 
 ARCHITECTURES = {
+    "BambaForCausalLM": "hotshoe_models.bamba:build",
     "Dots1ForCausalLM": "hotshoe_models.glm_moe:build_dots",
     "Ernie4_5ForCausalLM": "hotshoe_models.ernie:build",
     "Ernie4_5_MoeForCausalLM": "hotshoe_models.ernie:build_moe",
+    "FalconH1ForCausalLM": "hotshoe_models.falcon_h1:build",
     "Gemma2ForCausalLM": "hotshoe_models.gemma:build_gemma2",
     "Gemma3ForCausalLM": "hotshoe_models.gemma:build_gemma3",
     "Glm4MoeForCausalLM": "hotshoe_models.glm_moe:build_glm",
@@ -18,6 +20,7 @@ ARCHITECTURES = {
     "GraniteMoeForCausalLM": "hotshoe_models.granite:build_moe",
     "GraniteMoeSharedForCausalLM": "hotshoe_models.granite:build_moe",
     "LlamaForCausalLM": "hotshoe_models.llama:build",
+    "Mamba2ForCausalLM": "hotshoe_models.mamba2:build",
     "MiniMaxM2ForCausalLM": "hotshoe_models.minimax:build",
     "MistralForCausalLM": "hotshoe_models.mistral:build",
     "MixtralForCausalLM": "hotshoe_models.mixtral:build",

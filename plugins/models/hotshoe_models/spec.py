@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hotshoe.layers import Mixture, Rotation, WeightFormat
+from hotshoe.slots import StateSpaceSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +56,38 @@ class LayerSpec:
         window: A query sees this many tokens, itself included; None sees all.
         mixer: What looks at other tokens, a name in `hotshoe_models.mixers.MIXERS`.
         mixture: Experts in the place of the MLP; None for none.
+        mlp: There is an MLP behind the mixer.
     """
 
     rotation: Rotation | None
     window: int | None = None
     mixer: str = "attention"
     mixture: Mixture | None = None
+    mlp: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateBlock:
+    """A Mamba-2 block with its projections, for mixers "state" and "attention+state".
+
+    Attributes:
+        space: What lies between the projections.
+        name: Prefix within a layer.
+        in_bias, conv_bias, out_bias: The projections and the convolution have biases.
+        scales: Factors on z, x, B, C and dt; None for none.
+        attention_in, attention_out, state_out: Beside attention: factors on what attention takes,
+            and on what each of the two puts out.
+    """
+
+    space: StateSpaceSpec
+    name: str = "mamba"
+    in_bias: bool = False
+    conv_bias: bool = True
+    out_bias: bool = False
+    scales: tuple[float, float, float, float, float] | None = None
+    attention_in: float = 1.0
+    attention_out: float = 1.0
+    state_out: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,24 +101,27 @@ class DecoderSpec:
         attention_softcap, logits_softcap: cap * tanh(x / cap) on scores or logits; None for none.
         embedding_scale: Factor on embeddings.
         residual_scale: Factor on a block's output where it joins the residual.
+        mlp_scale: Further factor on an MLP's output.
+        gate_scale: Factor on what an MLP's activation takes.
+        state: Of mixers with states.
         logits_divisor: Logits are divided by it.
         tied: The embedding is the output matrix too.
         generates: There is an output matrix; without one, the model makes embeddings alone.
         unquantized: Linear layers that online quantization leaves alone, of "qkv", "o", "gate_up",
-            "down", "experts", "lm_head".
+            "down", "state", "experts", "lm_head".
     """
 
     vocab_size: int
     hidden_size: int
-    intermediate_size: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
     layers: tuple[LayerSpec, ...]
-    activation: str
     norm_eps: float
-    attention_scale: float
     tied: bool
+    intermediate_size: int = 0
+    num_heads: int = 0
+    num_kv_heads: int = 0
+    head_dim: int = 0
+    activation: str = "silu"
+    attention_scale: float = 1.0
     generates: bool = True
     norm_offset: float = 0.0
     qkv_bias: bool = False
@@ -101,6 +131,9 @@ class DecoderSpec:
     logits_softcap: float | None = None
     embedding_scale: float = 1.0
     residual_scale: float = 1.0
+    mlp_scale: float = 1.0
+    gate_scale: float = 1.0
+    state: StateBlock | None = None
     logits_divisor: float = 1.0
     unquantized: frozenset[str] = frozenset({"lm_head"})
     names: WeightNames = WeightNames()

@@ -466,6 +466,73 @@ VARIANTS = [
         end_to_end=True,
     ),
 ]
+HYBRID = {
+    "mamba_n_heads": 4,
+    "mamba_d_head": 8,
+    "mamba_d_state": 12,
+    "mamba_n_groups": 2,
+    "mamba_chunk_size": 8,
+}
+MAMBA2 = {"num_heads": 4, "head_dim": 32, "state_size": 12, "n_groups": 2, "chunk_size": 8}
+#: Models that keep a state of each sequence.
+VARIANTS += [
+    Variant(
+        "falcon-h1",
+        "FalconH1",
+        {
+            **HYBRID,
+            "mamba_d_ssm": 32,
+            "embedding_multiplier": 1.7,
+            "lm_head_multiplier": 0.6,
+            "key_multiplier": 0.8,
+            "attention_in_multiplier": 0.9,
+            "attention_out_multiplier": 0.7,
+            "ssm_in_multiplier": 1.2,
+            "ssm_out_multiplier": 0.5,
+            "mlp_multipliers": [0.8, 0.6],
+            "ssm_multipliers": [0.9, 0.8, 1.1, 1.2, 0.7],
+        },
+        end_to_end=True,
+    ),
+    Variant(
+        "falcon-h1-normed",
+        "FalconH1",
+        {
+            **HYBRID,
+            "mamba_d_ssm": None,
+            "mamba_d_head": "auto",
+            "mamba_rms_norm": True,
+            "mamba_conv_bias": False,
+            "mamba_proj_bias": True,
+            "projectors_bias": True,
+            "attention_bias": True,
+            "mlp_bias": True,
+            **TIED,
+        },
+    ),
+    Variant(
+        "falcon-h1-normed-last",
+        "FalconH1",
+        {**HYBRID, "mamba_d_ssm": 32, "mamba_rms_norm": True, "mamba_norm_before_gate": False},
+    ),
+    Variant(
+        "bamba",
+        "Bamba",
+        {**HYBRID, "mamba_d_head": 32, "attn_layer_indices": [1]},
+        end_to_end=True,
+    ),
+    Variant(
+        "bamba-without-attention",
+        "Bamba",
+        {**HYBRID, "mamba_d_head": 32, "mamba_n_groups": 1, "mamba_proj_bias": True, **TIED},
+    ),
+    Variant("mamba2", "Mamba2", {**MAMBA2, "hidden_act": "silu"}, end_to_end=True),
+    Variant(
+        "mamba2-biases",
+        "Mamba2",
+        {**MAMBA2, "use_bias": True, "use_conv_bias": False, "conv_kernel": 3, **TIED},
+    ),
+]
 #: Phi-3 keeps the trained length outside the rope parameters, where it overrules them.
 OUTSIDE = {"Phi3": {"original_max_position_embeddings": 32}}
 CONFIG_CLASSES = {"Gemma3": "Gemma3TextConfig"}
@@ -579,7 +646,8 @@ class Stepper:
         self._free = random.sample(range(64), 64)
         for layer in self.ctx.cache_layers:
             layer.allocate_cache(64)
-            layer.cache.fill_(float("nan"))
+            for part in layer.cache if isinstance(layer.cache, tuple) else (layer.cache,):
+                part.fill_(float("nan"))
         groups = [
             CacheGroup(layer.cache_spec, (i,)) for i, layer in enumerate(self.ctx.cache_layers)
         ]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hotshoe import LLM, EngineConfig, SamplingParams, TokensPrompt
-from hotshoe.engine.cache_plan import request_blocks
+from hotshoe.engine.cache_plan import request_blocks, state_blocks
 from hotshoe.engine.setup import prepare
 from hotshoe.errors import ConfigError
 from hotshoe.lazy import resolve_lazy
@@ -79,8 +79,9 @@ def make_llm(request, plugins):
         worker = setup.torch_worker()
         layout = worker.layout(worker.build()[0])
         step = setup.config.max_num_batched_tokens
-        needs = zip(request_blocks(layout, max_model_len, step), layout.pools, strict=True)
-        size = sum((need + 1) * pool.block_bytes for need, pool in needs)
+        states = state_blocks(setup.config, layout, setup.config.max_num_seqs)
+        needs = zip(request_blocks(layout, max_model_len, step), states, layout.pools, strict=True)
+        size = sum(max(need + 1, first) * pool.block_bytes for need, first, pool in needs)
         config = replace(config, kv_cache_memory_bytes=size)
         made.append(LLM(config=config, plugins=plugins))
         return made[-1]
@@ -122,7 +123,8 @@ def test_chunks_and_prefix_hits(end_to_end_variant, checkpoints, make_llm):
     shared = draw(17)
     assert_greedy(llm, checkpoint, [shared], 1)
     hits = assert_greedy(llm, checkpoint, [shared + draw(2), shared, shared + draw(5)], 8)
-    assert all(hit.num_cached_tokens >= 16 for hit in hits)
+    if "state" not in kinds(llm):  # of which none is found unless asked for
+        assert all(hit.num_cached_tokens >= 16 for hit in hits)
 
 
 def test_preemption(end_to_end_variant, checkpoints, make_llm):
@@ -150,6 +152,34 @@ def test_windows_drop_what_no_query_sees(variants, name, checkpoints, make_llm):
     assert_greedy(llm, checkpoint, [shared], 1)
     (hit,) = assert_greedy(llm, checkpoint, [shared + draw(3)], 12)
     assert hit.num_cached_tokens == 40
+
+
+@pytest.mark.parametrize("mode", ["align", "all"])
+@pytest.mark.parametrize("name", ["falcon-h1", "bamba", "mamba2"])
+def test_states_are_found_again(variants, name, mode, checkpoints, make_llm):
+    """Equal starts in one step, in later ones, and with room for few states."""
+    checkpoint = checkpoints.get(variants[name])
+    options = {"max_num_batched_tokens": 9, "max_num_seqs": 5, "async_scheduling": True}
+    llm = make_llm(checkpoint, 64, state_cache_mode=mode, **options)
+    shared = draw(25)
+    assert_greedy(llm, checkpoint, [shared, shared, shared + draw(3)], 9)
+    assert_greedy(llm, checkpoint, [draw(n) for n in (30, 7, 18, 2)], 20)
+    assert_greedy(llm, checkpoint, [shared], 1)
+    hits = assert_greedy(llm, checkpoint, [shared + draw(2), shared + draw(30)], 8)
+    assert all(hit.num_cached_tokens >= 16 for hit in hits)
+
+
+@pytest.mark.parametrize("name", ["falcon-h1", "mamba2"])
+def test_states_come_back_from_sleep(variants, name, checkpoints, make_llm):
+    checkpoint = checkpoints.get(variants[name])
+    llm = make_llm(checkpoint, 64, max_num_seqs=3, state_cache_mode="align")
+    shared = draw(20)
+    assert_greedy(llm, checkpoint, [shared], 5)
+    for level in (1, 2):
+        llm.sleep(level)
+        llm.wake_up()
+        (result,) = assert_greedy(llm, checkpoint, [shared], 5)
+        assert result.num_cached_tokens == 0
 
 
 def kinds(llm):
@@ -193,7 +223,9 @@ def test_int8_stays_near(rounded_variant, checkpoints, make_llm):
     assert all(spec.gate_up.weight and spec.down.weight for spec in mixtures)
 
     ours, exact = first_logprobs(llm, [checkpoint])
-    assert 1e-4 < (ours - exact).abs().mean().item() < 0.25
+    # A recurrence carries errors on, and random ones do not forget.
+    limit = 1.0 if "state" in kinds(llm) else 0.25
+    assert 1e-4 < (ours - exact).abs().mean().item() < limit
 
 
 def test_bfloat16_is_as_near_as_theirs(rounded_variant, checkpoints, make_llm):
