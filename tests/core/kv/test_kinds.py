@@ -1,0 +1,47 @@
+"""The kinds' answers: what is held, read and written as a sequence grows."""
+
+import pytest
+
+from hotshoe.kv.kinds import KINDS, Paged, State
+from hotshoe.types.cache import CacheSpec
+
+
+def kind(name, **fields):
+    return KINDS[name](CacheSpec(name, 4, (), **fields), 10)
+
+
+def test_every_kind_that_a_layer_may_have_has_an_object():
+    assert isinstance(kind("latent"), Paged) and isinstance(kind("state"), State)
+    assert kind("window", window=3).drops and not kind("full").drops
+
+
+def test_one_state_takes_one_column_however_long_its_sequence():
+    state = kind("state")
+    assert [state.num_columns(n) for n in (0, 1, 4, 99)] == [0, 1, 1, 1]
+    assert [state.num_blocks_for(n) for n in (0, 1, 99)] == [0, 1, 1]
+    assert state.capacity(1) is None and not state.shares and not state.drops
+
+
+@pytest.mark.parametrize("checkpoints", ["align", "all"])
+def test_kept_states_are_read_from_the_last_token_on(checkpoints):
+    state = kind("state", checkpoints=checkpoints)
+    assert [state.first_read(n) for n in (0, 1, 4, 5, 8, 9)] == [0, 0, 0, 1, 1, 2]
+    assert [state.num_columns(n) for n in (0, 1, 4, 5)] == [0, 1, 1, 2]
+    assert state.shares and state.drops and not state.at_once
+    assert state.num_blocks_for(99) == (2 if checkpoints == "align" else 4)
+
+
+def test_aligned_states_leave_columns_out_that_a_step_passes():
+    state = kind("state", checkpoints="align")
+    assert [state.first_written(n) for n in (1, 4, 5, 16)] == [0, 0, 1, 3]
+    assert kind("state", checkpoints="all").first_written(16) == 0
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "end"),
+    [(0, 3, 3), (0, 4, 4), (0, 10, 8), (4, 7, 7), (4, 9, 8), (5, 20, 8), (5, 7, 7), (7, 8, 8)],
+)
+def test_aligned_steps_end_with_a_block_if_they_can(start, stop, end):
+    assert kind("state", checkpoints="align").step_end(start, stop) == end
+    for other in (kind("full"), kind("state"), kind("state", checkpoints="all")):
+        assert other.step_end(start, stop) == stop
