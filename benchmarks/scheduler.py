@@ -1,7 +1,8 @@
 """Time the scheduler's and the cache's bookkeeping for steps in which every request decodes.
 
-Prints the median microseconds of `schedule` plus `update` by number of running requests. No model
-runs: the results of steps are made up. Uses one core:
+Prints the median microseconds of `schedule` plus `update` by number of running requests and of
+cache groups, of which all but the first keep a window. Numbers of groups take turns, so that a
+busy machine slows all alike. No model runs: the results of steps are made up. Uses one core:
 
     python benchmarks/scheduler.py
 """
@@ -12,20 +13,34 @@ import time
 from collections import deque
 
 from hotshoe.scheduler import Request, Scheduler, SchedulerConfig
-from hotshoe.types import SamplingParams, StepPlan, StepResult
+from hotshoe.types import CacheGroup, CacheSpec, SamplingParams, StepPlan, StepResult
+from hotshoe.types.cache import full_group, held_blocks
 
 PROMPT_TOKENS = 100
 BLOCK_SIZE = 16
+WINDOW = 64
+TURNS = 5
 
 
-def measure(num_requests: int, num_steps: int, in_flight: int) -> tuple[float, float]:
+def groups_of(count: int) -> tuple[CacheGroup, ...]:
+    """Return one group that keeps every token, and others that keep a window, in one pool."""
+    window = CacheSpec("window", BLOCK_SIZE, (), WINDOW)
+    return (full_group(BLOCK_SIZE), *[CacheGroup(window, ())] * (count - 1))
+
+
+def measure(
+    num_requests: int, num_steps: int, in_flight: int, num_groups: int
+) -> tuple[float, float]:
     """Return the median microseconds of `schedule` and of `update`."""
     max_model_len = PROMPT_TOKENS + num_steps + 16
+    groups, step_tokens = groups_of(num_groups), num_requests * PROMPT_TOKENS
+    blocks = sum(held_blocks(group.spec, max_model_len, step_tokens) + 2 for group in groups)
     config = SchedulerConfig(
         max_num_seqs=num_requests,
-        max_num_batched_tokens=num_requests * PROMPT_TOKENS,  # All prompts in the first step.
+        max_num_batched_tokens=step_tokens,  # All prompts in the first step.
         max_model_len=max_model_len,
-        num_blocks=num_requests * (max_model_len // BLOCK_SIZE + 2),
+        num_blocks=num_requests * blocks,
+        groups=groups,
         block_size=BLOCK_SIZE,
         max_in_flight_steps=in_flight,
     )
@@ -59,13 +74,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Time the scheduler's bookkeeping.")
     parser.add_argument("--num-running", type=int, nargs="+", default=[1, 64, 256, 1024])
     parser.add_argument("--num-steps", type=int, default=1000)
+    parser.add_argument("--num-groups", type=int, nargs="+", default=[1, 4])
     args = parser.parse_args()
-    print(f"{'running':>8}{'in flight':>11}{'schedule us':>13}{'update us':>11}{'total us':>10}")
+    first = args.num_groups[0]
+    print(
+        f"{'running':>8}{'in flight':>11}{'groups':>8}{'schedule us':>13}{'update us':>11}"
+        f"{'total us':>10}{f'of {first}':>8}"
+    )
     for num_running in args.num_running:
         for in_flight in (1, 2):
-            schedule, update = measure(num_running, args.num_steps, in_flight)
-            total = schedule + update
-            print(f"{num_running:8}{in_flight:11}{schedule:13.1f}{update:11.1f}{total:10.1f}")
+            found: dict[int, list[tuple[float, float]]] = {n: [] for n in args.num_groups}
+            for _ in range(TURNS):
+                for groups, times in found.items():
+                    times.append(measure(num_running, args.num_steps // TURNS, in_flight, groups))
+            least = {n: min(times, key=sum) for n, times in found.items()}
+            for groups, (schedule, update) in least.items():
+                total = schedule + update
+                print(
+                    f"{num_running:8}{in_flight:11}{groups:8}{schedule:13.1f}{update:11.1f}"
+                    f"{total:10.1f}{total / sum(least[first]):8.2f}"
+                )
 
 
 if __name__ == "__main__":

@@ -24,10 +24,12 @@ from hotshoe.slots.show import show_spec, show_verdict
 from hotshoe.suggest import did_you_mean
 
 if TYPE_CHECKING:
+    from hotshoe.engine.estimate import GroupUse
     from hotshoe.engine.explain import Explanation
     from hotshoe.engine.fates import WeightFate
     from hotshoe.slots import Decision
 
+CACHES_HEADER = ("keeps", "layers", "numbers", "pool", "block", "longest request", "empty places")
 WEIGHTS_HEADER = ("tensor", "alike", "shape", "in the file", "held by", "part", "kept as")
 
 
@@ -133,6 +135,7 @@ def as_json(explanation: Explanation) -> dict[str, Any]:
             for decision, uses, share in counted
         ],
         "memory": [asdict(need) for need in explanation.memory],
+        "caches": [_group_values(group) for group in explanation.caches],
         "unbuilt": dict(explanation.unbuilt),
         "weights": [asdict(fate) for fate in explanation.weights],
         "weights_note": explanation.weights_note,
@@ -161,6 +164,7 @@ def as_text(explanation: Explanation) -> str:
         _section("weights", table(WEIGHTS_HEADER, [_weight_row(w) for w in explanation.weights])),
         explanation.weights_note,
         _section("memory", table(("use", "size", "how"), memory)),
+        _section("cache groups", table(CACHES_HEADER, _group_rows(explanation.caches))),
         *reference_lines(explanation.decisions),
         *_cost_lines(explanation),
         *(
@@ -176,6 +180,34 @@ def _weight_row(fate: WeightFate) -> tuple[object, ...]:
     shape = " x ".join(map(str, fate.shape))
     count = fate.count if fate.count > 1 else ""
     return fate.name, count, shape, fate.stored, fate.holder, fate.part, fate.form
+
+
+def _group_values(group: GroupUse) -> dict[str, Any]:
+    sizes = {"request_bytes": group.request_bytes, "wasted_bytes": group.wasted_bytes}
+    return asdict(group) | sizes
+
+
+def _group_rows(groups: Sequence[GroupUse]) -> list[tuple[object, ...]]:
+    return [
+        (
+            group.kind if group.window is None else f"{group.kind} of {group.window} tokens",
+            len(group.layers),
+            _ranges(group.layers),
+            group.pool,
+            f"{group.block_tokens} tokens, {group.block_bytes} bytes",
+            f"{group.request_blocks} blocks, {group.request_bytes / MIB:,.2f} MiB",
+            f"{group.empty_places} of {group.places}, {group.wasted_bytes / MIB:,.2f} MiB",
+        )
+        for group in groups
+    ]
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Print ascending numbers, runs of them as first and last."""
+    starts = [i for i, n in enumerate(numbers) if i == 0 or n != numbers[i - 1] + 1]
+    ends = [*(i - 1 for i in starts[1:]), len(numbers) - 1]
+    pairs = ((numbers[a], numbers[b]) for a, b in zip(starts, ends, strict=True))
+    return " ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in pairs)
 
 
 def _cost_lines(explanation: Explanation) -> list[str]:

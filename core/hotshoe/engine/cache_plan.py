@@ -68,8 +68,8 @@ def _kept_states(layout: CacheLayout, num_tokens: int) -> list[int]:
 
 def plan_cache(config: EngineConfig, info: WorkerInfo) -> tuple[int, ...]:
     """Return the number of blocks of each pool: what the budget allows, at most what requests
-    could use. States of `max_num_seqs` sequences come first; then pools share memory as a request
-    of full length does.
+    could use. States of `max_num_seqs` sequences come first, then a request of full length that
+    computes its prompt; pools share the rest as others do that decode.
 
     Raises:
         MemoryLimitError: Not even one request of full length fits beside the states.
@@ -95,12 +95,28 @@ def plan_cache(config: EngineConfig, info: WorkerInfo) -> tuple[int, ...]:
     rest = budget - cache_bytes(info, states) - cache_bytes(info, first)
     if rest < 0:
         _refuse_states(config, info, budget, note)
-    wanted = [need + more for need, more in zip(first, kept, strict=True)]
+    other = _token_blocks(layout, config.max_model_len, 1)
+    wanted = [need + more for need, more in zip(other, kept, strict=True)]
     share = max(cache_bytes(info, wanted), 1)
+    most = [(need + more) * config.max_num_seqs for need, more in zip(first, kept, strict=True)]
     return tuple(
-        state + min(need + rest * want // share, want * config.max_num_seqs)
-        for state, need, want in zip(states, first, wanted, strict=True)
+        state + min(need + rest * want // share, limit)
+        for state, need, want, limit in zip(states, first, wanted, most, strict=True)
     )
+
+
+def concurrency(config: EngineConfig, info: WorkerInfo, num_blocks: Sequence[int]) -> float:
+    """Return how many requests of full length the blocks of all pools hold at once.
+
+    One of them computes its prompt; the others decode, and their windows hold a step's tokens less.
+    """
+    assert config.max_model_len is not None
+    layout, step = layout_of(config, info), config.max_num_batched_tokens or config.max_model_len
+    states = state_blocks(config, layout, config.max_num_seqs)
+    first, other = (_token_blocks(layout, config.max_model_len, n) for n in (step, 1))
+    every = zip(num_blocks, states, first, other, strict=True)
+    found = [1 + (count - state - need) / more for count, state, need, more in every if more]
+    return min(found, default=config.max_num_seqs)
 
 
 def _refuse_states(config: EngineConfig, info: WorkerInfo, budget: int, note: str) -> NoReturn:

@@ -12,9 +12,11 @@ from typing import Any
 
 from hotshoe.config import EngineConfig
 from hotshoe.engine.estimate import (
+    GroupUse,
     Need,
     activation_bytes,
     cache_need,
+    group_uses,
     step_shares,
 )
 from hotshoe.engine.fates import WeightFate, fates
@@ -58,6 +60,7 @@ class Explanation:
 
     Attributes:
         memory: What it would take.
+        caches: The cache groups, and what a request of full length takes of each.
         uses: How many layers ask each decision's question.
         shares: Each decision's share of the bytes of a decode step, at half of max_model_len.
         unbuilt: Why candidates that were chosen cannot be built on this machine, and which.
@@ -75,6 +78,7 @@ class Explanation:
     unbuilt: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     weights: tuple[WeightFate, ...] = ()
     weights_note: str = ""
+    caches: tuple[GroupUse, ...] = ()
 
 
 def explain(
@@ -131,6 +135,7 @@ def explain(
         {cause: tuple(names) for cause, names in selector.unbuilt.items()},
         tuple(found),
         note,
+        group_uses(setup.config, caches),
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from hotshoe.cli.explain import as_json, as_text, read_facts
 from hotshoe.config import EngineConfig
-from hotshoe.engine.estimate import Need
+from hotshoe.engine.estimate import GroupUse, Need
 from hotshoe.engine.explain import Explanation
 from hotshoe.errors import ConfigError
 from hotshoe.platform import Change, DeviceFacts, Target
@@ -33,6 +33,7 @@ EXPLANATION = Explanation(
     (12, 1),
     (0.25, 0.75),
     {"OSError: no libvendor": ("rms_norm/native",)},
+    caches=(GroupUse("window", 512, (0, 1, 2, 4, 6, 7), 1, 16, 1 << 15, 33, 2, 8),),
 )
 
 
@@ -47,6 +48,8 @@ def test_text_names_choice_and_every_refusal() -> None:
         "other refused: too narrow",
         "native refused: too small",
         "weights 5.00 MiB as they are",
+        "window of 512 tokens 6 0-2 4 6-7 1 16 tokens, 32768 bytes 33 blocks, 1.03 MiB 2 of 8, "
+        "0.26 MiB",
         "references move 75.0% of the bytes of a decode step, and are slow at it",
         "chosen there, but not to be built here: rms_norm/native (OSError: no libvendor)",
         "slot sample runs on its plain reference for vocab_size=9",
@@ -68,6 +71,8 @@ def test_json_holds_the_same() -> None:
     assert first["layers"] == 12
     assert first["step_share"] == 0.25
     assert document["memory"] == [{"use": "weights", "bytes": 5 << 20, "note": "as they are"}]
+    [group] = document["caches"]
+    assert (group["layers"], group["wasted_bytes"]) == ([0, 1, 2, 4, 6, 7], 33 * (1 << 15) // 4)
     assert document["unbuilt"] == {"OSError: no libvendor": ["rms_norm/native"]}
     assert document["config"]["platform"] == "p"
 

@@ -1,9 +1,19 @@
 """Blocks of each pool: states of all rows first, then what is left by shares."""
 
+import re
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hotshoe.config import EngineConfig
-from hotshoe.engine.cache_plan import cache_bytes, plan_cache, state_blocks
+from hotshoe.engine.cache_plan import (
+    cache_bytes,
+    concurrency,
+    plan_cache,
+    request_blocks,
+    state_blocks,
+)
 from hotshoe.engine.estimate import cache_need
 from hotshoe.errors import MemoryLimitError
 from hotshoe.executor import WorkerInfo
@@ -75,3 +85,57 @@ def test_explain_says_what_is_kept(mode, words):
     count = {"none": 3, "align": 6, "all": 20}[mode]
     assert f"12 blocks of 16 tokens, 100 bytes each and {count} states, 50 bytes each" in note
     assert words in note
+
+
+LENGTH, STEP = 640, 64
+SPECS = [
+    CacheSpec(
+        "full" if window is None else "window", 16, (CachePart("k", "n", (size,), "int8"),), window
+    )
+    for size in (10, 30)
+    for window in (None, 33, 100)
+]
+LONG = EngineConfig(max_model_len=LENGTH, block_size=16, max_num_batched_tokens=STEP)
+
+
+def info_of(specs, budget: int) -> WorkerInfo:
+    return WorkerInfo(9, 0, budget, "some", caches=lay_out(specs, LENGTH, STEP))
+
+
+def need_of(info: WorkerInfo, step: int) -> list[int]:
+    return request_blocks(info.caches, LENGTH, step)
+
+
+@given(st.lists(st.sampled_from(SPECS), min_size=1, max_size=12), st.integers(1, 10**6))
+def test_plans_fill_the_budget_with_requests(specs, budget) -> None:
+    info = info_of(specs, budget)
+    if cache_bytes(info, need_of(info, STEP)) > budget:
+        with pytest.raises(MemoryLimitError, match=r"max-model-len|free memory"):
+            plan_cache(LONG, info)
+        return
+    blocks = plan_cache(LONG, info)
+    assert cache_bytes(info, blocks) <= budget
+    count = concurrency(LONG, info, blocks)
+    assert count >= 1
+    first, other = need_of(info, STEP), need_of(info, 1)
+    for had, one, more in zip(blocks, first, other, strict=True):
+        assert had >= one + (int(count) - 1) * more
+    # What is left is less than one more request, or there are blocks for all rows.
+    left = budget - cache_bytes(info, blocks)
+    assert left < cache_bytes(info, other) or count >= LONG.max_num_seqs
+
+
+def test_the_length_that_is_named_fits() -> None:
+    info = info_of(SPECS[:3], 400)
+    with pytest.raises(MemoryLimitError) as error:
+        plan_cache(LONG, info)
+    found = re.search(r"--max-model-len to (\d+)", str(error.value))
+    assert found is not None
+    for length, fits in ((int(found[1]), True), (int(found[1]) + 16, False)):
+        assert (cache_bytes(info, request_blocks(info.caches, length, STEP)) <= 400) == fits
+
+
+def test_one_group_has_what_the_budget_allows() -> None:
+    info = info_of(SPECS[:1], 995)
+    assert plan_cache(LONG, info) == (99,)
+    assert concurrency(LONG, info, (99,)) == pytest.approx(99 / 40)
