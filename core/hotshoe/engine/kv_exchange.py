@@ -30,7 +30,7 @@ class KVExchange:
         own = self._whole()
         hit = self.cache.find_stored(StoredTokens(token_ids, cache_salt, tenant))
         held = token_ids[: hit.num_tokens]
-        return KVBlocks(own, held, self.worker.read_kv(hit.blocks))
+        return KVBlocks(own, held, self.worker.read_kv(self.cache.block_ids(hit.tables)))
 
     def take(
         self, blocks: KVBlocks, cache_salt: str | None = None, tenant: str | None = None

@@ -4,12 +4,7 @@ Only numbers live here; the memory that the block ids stand for belongs to the r
 the scheduler. Standard library only.
 """
 
-from hotshoe.kv.coordinator import (
-    CacheStats,
-    KVCoordinator,
-    PrefixHit,
-    StoredTokens,
-    TableChanges,
-)
+from hotshoe.kv.coordinator import KVCoordinator, TableChanges
+from hotshoe.kv.sequence import CacheStats, PrefixHit, StoredTokens, Tables
 
-__all__ = ["CacheStats", "KVCoordinator", "PrefixHit", "StoredTokens", "TableChanges"]
+__all__ = ["CacheStats", "KVCoordinator", "PrefixHit", "StoredTokens", "TableChanges", "Tables"]

@@ -5,6 +5,8 @@ prefix index knows can be brought back to life by `acquire`. The pool does not k
 hashes: KVCoordinator, its only caller, does.
 """
 
+from collections.abc import Iterable
+
 
 class BlockPool:
     """Reference counts of `num_blocks` blocks, and the order in which the free ones are reused.
@@ -53,25 +55,31 @@ class BlockPool:
             self.num_free -= 1
         self._ref_counts[block] += 1
 
-    def release(self, block: int, keep: bool) -> None:
-        """Drop a reference; the last one frees the block.
+    def release(self, blocks: Iterable[int], keep: bool) -> None:
+        """Drop a reference to each of some blocks; the last one frees the block.
 
         Args:
-            block: A block that is held.
-            keep: Its content is worth keeping, so it is reused after all other free blocks
+            blocks: Blocks that are held.
+            keep: Their content is worth keeping, so they are reused after all other free blocks
                 instead of before them.
         """
-        count = self._ref_counts[block] - 1
-        assert count >= 0, f"block {block} was released more often than acquired"
-        self._ref_counts[block] = count
-        if count:
-            return
-        end = self.num_blocks
-        before = self._prev[end] if keep else end
-        after = self._next[before]
-        self._prev[block], self._next[block] = before, after
-        self._next[before] = self._prev[after] = block
-        self.num_free += 1
+        counts, following, preceding, end = (
+            self._ref_counts,
+            self._next,
+            self._prev,
+            self.num_blocks,
+        )
+        for block in blocks:
+            count = counts[block] - 1
+            assert count >= 0, f"block {block} was released more often than acquired"
+            counts[block] = count
+            if count:
+                continue
+            before = preceding[end] if keep else end
+            after = following[before]
+            preceding[block], following[block] = before, after
+            following[before] = preceding[after] = block
+            self.num_free += 1
 
     def free_order(self) -> list[int]:
         """Return the free blocks, next to be reused first. O(free blocks): tests and checks."""

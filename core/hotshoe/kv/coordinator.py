@@ -7,102 +7,59 @@ The coordinator keeps no record of sequences: what it knows of one is in that se
 Two orderings make early registration and early reuse right. Within a step, every layer's
 attention writes the keys and values of the whole batch before it reads any; so a block filled in
 this step may be hit by a later row of the *same* step, and full blocks are registered when they
-are scheduled. States are read before they are written, so they are found once their step is
-planned (`begin_step`). Across steps, the device executes steps in the order of their plans; so a
-block freed while a step is in flight may be given away at once: its new owner writes in a later
-step. A block that no query from this step on reads may even be given away in this very step.
+are scheduled. What is read before it is written is found once its step is planned (`begin_step`).
+Across steps, the device executes steps in the order of their plans; so a block freed while a step
+is in flight may be given away at once: its new owner writes in a later step. A block that no query
+from this step on reads may even be given away in this very step.
+
+Groups of equal specifications do everything alike. They form a *band*, and their blocks of one
+column a *bundle*, which is taken, found, shared and released as one.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, chain, pairwise
+from typing import TypeAlias
 
-from hotshoe.kv.kinds import KINDS, CacheKind
+from hotshoe.kv.kinds import KINDS, CacheKind, Paged
 from hotshoe.kv.pool import Pool
-from hotshoe.kv.prefix import BlockHasher
+from hotshoe.kv.prefix import BlockHasher, Bundle
+from hotshoe.kv.sequence import CachedSequence, CacheStats, PrefixHit, Tables
 from hotshoe.types.cache import CacheGroup, full_group
+from hotshoe.types.steps import TableChange
 
+TableChanges: TypeAlias = list[TableChange]
 #: Tokens that no sequence has.
 NO_LIMIT = 2**62
-#: Changes to a sequence's block tables: group, column, block.
-TableChanges: TypeAlias = list[tuple[int, int, int]]
-
-
-class CachedSequence(Protocol):
-    """What the coordinator needs of a request. It alone writes the last four fields.
-
-    Attributes:
-        token_ids: All known tokens.
-        cache_salt, tenant, content: Only sequences with all three equal share blocks.
-        block_ids: For each group the blocks held, in order: the first `block_size` tokens are in
-            the first one. The null block stands where a block was released. Empty while the
-            sequence holds nothing.
-        num_released: For each group, how many leading columns hold the null block.
-        block_hashes: Hashes of the leading full blocks, as far as they were needed yet.
-        num_registered_blocks: Leading blocks already offered to the prefix index.
-    """
-
-    token_ids: list[int]
-    cache_salt: str | None
-    tenant: str | None
-    content: str | None
-    block_ids: list[list[int]]
-    num_released: list[int]
-    block_hashes: list[bytes]
-    num_registered_blocks: int
 
 
 @dataclass(frozen=True, slots=True)
-class PrefixHit:
-    """Cached blocks from which a sequence can go on.
+class Band:
+    """Groups of equal specifications.
 
     Attributes:
-        num_tokens: Leading tokens that need not be computed.
-        blocks: For each group the blocks of these tokens, the null block where none is read.
-    """
-
-    num_tokens: int
-    blocks: tuple[list[int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CacheStats:
-    """Use of the cache. Token counts are totals over all admissions since the start."""
-
-    num_blocks: int
-    num_used_blocks: int
-    num_indexed_blocks: int
-    num_queried_tokens: int
-    num_hit_tokens: int
-
-
-@dataclass(slots=True)
-class StoredTokens:
-    """A CachedSequence that is no request: tokens whose blocks are read or written from outside."""
-
-    token_ids: list[int]
-    cache_salt: str | None = None
-    tenant: str | None = None
-    content: str | None = None
-    block_ids: list[list[int]] = field(default_factory=list)
-    num_released: list[int] = field(default_factory=list)
-    block_hashes: list[bytes] = field(default_factory=list)
-    num_registered_blocks: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """One cache group.
-
-    Attributes:
-        kind: How its tables grow and shrink.
-        tag: Tells its content from that of other groups of its pool under the same hash.
+        kind: How their tables grow and shrink.
+        groups: Their numbers.
+        tag: Tells their content from that of other bands of the pool under the same hash.
+        nulls: The null block, once for each group.
     """
 
     kind: CacheKind
     pool: Pool
+    groups: tuple[int, ...]
     tag: bytes
+    nulls: Bundle
+
+
+def _bands(groups: Sequence[CacheGroup], pools: Sequence[Pool], step_tokens: int) -> Iterator[Band]:
+    alike: dict[CacheGroup, list[int]] = {}
+    for number, group in enumerate(groups):
+        alike.setdefault(replace(group, layers=()), []).append(number)
+    for i, (group, numbers) in enumerate(alike.items()):
+        kind, pool = KINDS[group.spec.kind](group.spec, step_tokens), pools[group.pool]
+        nulls = (pool.null,) * len(numbers)
+        yield Band(kind, pool, tuple(numbers), bytes([i] if i else []), nulls)
 
 
 class KVCoordinator:
@@ -128,21 +85,21 @@ class KVCoordinator:
     ) -> None:
         self.block_size = block_size
         self.pools = tuple(Pool(count) for count in num_blocks)
-        self.groups = tuple(
-            Group(
-                KINDS[group.spec.kind](group.spec, step_tokens),
-                self.pools[group.pool],
-                bytes([i] if i else []),
-            )
-            for i, group in enumerate(groups or (full_group(block_size),))
-        )
-        self.caches_prefixes = enable_prefix_caching and all(g.kind.shares for g in self.groups)
-        self._numbered = tuple(enumerate(self.groups))
-        # Groups of which blocks are released while their sequence goes on.
-        self._dropping = tuple(pair for pair in self._numbered if pair[1].kind.drops)
-        # Those that say how long a sequence can grow; of equal block sizes, the first will do.
-        growing = (i for i, group in self._numbered if group.kind.capacity(1) is not None)
+        self.bands = tuple(_bands(groups or (full_group(block_size),), self.pools, step_tokens))
+        kinds = [band.kind for band in self.bands]
+        self.caches_prefixes = enable_prefix_caching and all(kind.shares for kind in kinds)
+        self._dropping = tuple((i, band) for i, band in enumerate(self.bands) if band.kind.drops)
+        self._ending = tuple(kind for kind in kinds if not isinstance(kind, Paged))
+        # The first band that says how long a sequence can grow; block sizes are equal.
+        growing = (i for i, kind in enumerate(kinds) if kind.capacity(1) is not None)
         self._measured = next(growing, None)
+        # Where all bands grow alike, the pool of all; with their groups' numbers in order, and the
+        # place of each band's blocks among those of all.
+        paged = all(isinstance(kind, Paged) for kind in kinds)
+        self._even = self.pools[0] if paged and len(self.pools) == 1 else None
+        self._groups = tuple(number for band in self.bands for number in band.groups)
+        ends = [0, *accumulate(len(band.groups) for band in self.bands)]
+        self._spans = tuple(slice(*pair) for pair in pairwise(ends))
         self._hasher = BlockHasher(block_size, hash_key)
         self._num_queried_tokens = 0
         self._num_hit_tokens = 0
@@ -151,7 +108,11 @@ class KVCoordinator:
         """Return how many blocks one sequence needs to grow so long, and how many there are, of
         the first pool that has too few; None if it can."""
         for pool in self.pools:
-            needed = self._most(pool, num_tokens)
+            needed = sum(
+                band.kind.num_blocks_for(num_tokens) * len(band.groups)
+                for band in self.bands
+                if band.pool is pool
+            )
             if needed > pool.blocks.num_blocks:
                 return needed, pool.blocks.num_blocks
         return None
@@ -160,13 +121,21 @@ class KVCoordinator:
         """Return how many tokens the blocks suffice for that a sequence holds."""
         if self._measured is None:
             return NO_LIMIT
-        return len(sequence.block_ids[self._measured]) * self.block_size
+        return len(sequence.tables[self._measured]) * self.block_size
+
+    def block_ids(self, tables: Tables) -> list[list[int]]:
+        """Return the blocks of every group, in order of columns."""
+        blocks: list[list[int]] = [[] for _ in self._groups]
+        for band, table in zip(self.bands, tables, strict=True):
+            for place, number in enumerate(band.groups):
+                blocks[number] = [bundle[place] for bundle in table]
+        return blocks
 
     def step_end(self, start: int, stop: int) -> int:
         """Return where a step shall end that computes a sequence's tokens from `start` on, at most
         to `stop`: at least one token later."""
-        for group in self.groups:
-            stop = group.kind.step_end(start, stop)
+        for kind in self._ending:
+            stop = kind.step_end(start, stop)
         return stop
 
     def begin_step(self) -> None:
@@ -189,7 +158,7 @@ class KVCoordinator:
 
     def no_prefix(self) -> PrefixHit:
         """Return the hit of a sequence that shall compute all of its tokens."""
-        return PrefixHit(0, tuple([] for _ in self.groups))
+        return PrefixHit(0, [[] for _ in self.bands])
 
     def store(self, sequence: CachedSequence) -> tuple[int, list[list[int]]]:
         """Make room in the prefix cache for the full blocks of a sequence, as many as are free.
@@ -205,18 +174,18 @@ class KVCoordinator:
         hit = self.find_stored(sequence)
         first = hit.num_tokens // self.block_size
         self._take_hit(sequence, hit)
-        reads = [group.kind.first_read(full * self.block_size) for group in self.groups]
-        if self._dropping or len(self.groups) > 1:
-            new = full - first if self._has_room(first, full, reads) else 0
+        if len(self.bands) == 1 and not self._dropping:
+            new = min(full - first, self.pools[0].blocks.num_free // len(self._groups))
+            empty = [0]
         else:
-            new = min(full - first, self.pools[0].blocks.num_free)
-        for i, group in self._numbered:
-            kept = max(first, reads[i] if new else first)
-            sequence.block_ids[i] += [group.pool.null] * (kept - first)
-            sequence.block_ids[i] += group.pool.allocate(first + new - kept)
+            reads = (band.kind.first_read(full * self.block_size) for band in self.bands)
+            empty = [max(read - first, 0) for read in reads]
+            new = full - first if self._has_room([full - first - n for n in empty]) else 0
+        for band, table, skipped in zip(self.bands, sequence.tables, empty, strict=True):
+            _extend(band, table, min(skipped, new), max(new - skipped, 0), [])
         sequence.num_registered_blocks = first
         self.register(sequence, (first + new) * self.block_size)
-        made = [blocks[first:] for blocks in sequence.block_ids]
+        made = [blocks[first:] for blocks in self.block_ids(sequence.tables)]
         self.free(sequence)
         return first, made
 
@@ -225,19 +194,16 @@ class KVCoordinator:
 
         Args:
             hit: The result of `find_prefix`; those of its blocks that are free are used up too.
-            spare_blocks: In each group.
+            spare_blocks: In each group, except where every sequence has its own reserve.
         """
-        for pool in self.pools:
-            needed = 0
-            for i, group in self._numbered:
-                if group.pool is pool:
-                    held = [block for block in hit.blocks[i] if block != pool.null]
-                    revived = sum(pool.blocks.ref_count(block) == 0 for block in held)
-                    needed += group.kind.num_blocks_for(num_tokens) - len(held) + revived
-                    needed += 0 if group.kind.reserved else spare_blocks
-            if needed > pool.blocks.num_free:
-                return False
-        return True
+        counts = []
+        for band, table in zip(self.bands, hit.tables, strict=True):
+            held = [bundle[0] for bundle in table if bundle != band.nulls]
+            revived = sum(band.pool.blocks.ref_count(block) == 0 for block in held)
+            missing = band.kind.num_blocks_for(num_tokens) - len(held)
+            spare = 0 if band.kind.reserved else spare_blocks
+            counts.append(missing + revived + spare)
+        return self._has_room(counts)
 
     def admit(self, sequence: CachedSequence, hit: PrefixHit, num_tokens: int) -> None:
         """Give a sequence that holds nothing its prefix and blocks for `num_tokens` tokens.
@@ -248,10 +214,8 @@ class KVCoordinator:
         sequence.num_registered_blocks = hit.num_tokens // self.block_size
         self._num_queried_tokens += len(sequence.token_ids)
         self._num_hit_tokens += hit.num_tokens
-        for i, group in self._numbered:
-            blocks = sequence.block_ids[i]
-            empty, count = _missing(group.kind, len(blocks), num_tokens)
-            blocks += [group.pool.null] * empty + group.pool.allocate(count)
+        for band, table in zip(self.bands, sequence.tables, strict=True):
+            _extend(band, table, *_missing(band.kind, len(table), num_tokens), [])
 
     def grow(
         self, sequence: CachedSequence, start: int, num_tokens: int, changes: TableChanges
@@ -265,34 +229,41 @@ class KVCoordinator:
         Returns:
             False if too few blocks are free; then nothing was taken.
         """
-        if self._dropping:
-            self._release_unread(sequence, start, changes)
-        tables = sequence.block_ids
-        if len(tables) == 1:
-            group = self.groups[0]
-            empty, count = _missing(group.kind, len(tables[0]), num_tokens)
-            if count > group.pool.blocks.num_free:
-                return False
-            if count:
-                self._extend(0, tables[0], empty, count, changes)
-            return True
-        missing = [_missing(group.kind, len(tables[i]), num_tokens) for i, group in self._numbered]
-        counts = [count for _, count in missing]
-        for pool in self.pools:
-            if self._sum(pool, counts) > pool.blocks.num_free:
-                return False
-        for i, (empty, count) in enumerate(missing):
-            if count:
-                self._extend(i, tables[i], empty, count, changes)
+        for i, band in self._dropping:
+            first = band.kind.first_read(start)
+            if first > sequence.num_released[i]:
+                if first > sequence.num_registered_blocks:  # so that they can be found
+                    self.register(sequence, min(start, len(sequence.token_ids)))
+                self._drop(sequence, i, first, changes)
+        tables, pool = sequence.tables, self._even
+        if pool is None:
+            return self._grow_each(tables, num_tokens, changes)
+        groups, column = self._groups, len(tables[0])
+        missing = -(-num_tokens // self.block_size) - column
+        if missing * len(groups) > pool.blocks.num_free:
+            return False
+        while missing > 0:
+            blocks = pool.allocate(len(groups))
+            if len(tables) == 1:
+                tables[0].append(blocks)
+            else:
+                for table, span in zip(tables, self._spans, strict=True):
+                    table.append(blocks[span])
+            changes.append((groups, column, blocks))
+            column += 1
+            missing -= 1
         return True
 
-    def _extend(
-        self, number: int, table: list[int], empty: int, count: int, changes: TableChanges
-    ) -> None:
-        pool = self.groups[number].pool
-        for block in [pool.null] * empty + pool.allocate(count):
-            changes.append((number, len(table), block))
-            table.append(block)
+    def _grow_each(self, tables: Tables, num_tokens: int, changes: TableChanges) -> bool:
+        """Extend every band by itself; see `grow`."""
+        both = list(zip(self.bands, tables, strict=True))
+        wanted = [_missing(band.kind, len(table), num_tokens) for band, table in both]
+        if not self._has_room([count for _, count in wanted]):
+            return False
+        for (band, table), (empty, count) in zip(both, wanted, strict=True):
+            if count:
+                _extend(band, table, empty, count, changes)
+        return True
 
     def register(self, sequence: CachedSequence, num_tokens: int) -> None:
         """Offer to other sequences the full blocks among the first `num_tokens` tokens.
@@ -304,33 +275,34 @@ class KVCoordinator:
         if not self.caches_prefixes or full <= first:
             return
         self._extend_hashes(sequence, full)
-        for i, group in self._numbered:
-            pool, blocks = group.pool, sequence.block_ids[i]
+        hashes = sequence.block_hashes
+        for band, table in zip(self.bands, sequence.tables, strict=True):
+            pool, tag, nulls = band.pool, band.tag, band.nulls
             for column in range(first, full):
-                if blocks[column] == pool.null:
+                bundle = table[column]
+                if bundle == nulls:
                     continue
-                block_hash = sequence.block_hashes[column] + group.tag
-                if group.kind.at_once:
-                    pool.offer(block_hash, blocks[column])
-                else:
-                    pool.fresh[blocks[column]] = block_hash
+                if not band.kind.at_once:
+                    pool.fresh[hashes[column] + tag] = bundle
+                elif pool.index.add(hashes[column] + tag, bundle) is not bundle:
+                    pool.prefer(hashes[column] + tag, bundle)
         sequence.num_registered_blocks = full
 
     def free(self, sequence: CachedSequence) -> None:
         """Release a sequence's blocks, the last first, so that a prefix outlives its tails."""
-        for group, blocks in zip(self.groups, sequence.block_ids, strict=False):
-            for block in reversed(blocks):
-                if block != group.pool.null:
-                    group.pool.release(block)
-        sequence.block_ids = []
+        for band, table in zip(self.bands, sequence.tables, strict=False):
+            for bundle in reversed(table):
+                if bundle != band.nulls:
+                    band.pool.release(bundle)
+        sequence.tables = []
         sequence.num_released = []
         sequence.num_registered_blocks = 0
 
     def forget(self, sequence: CachedSequence) -> None:
         """Never hit again any content that this sequence had, as it is suspect."""
-        for group in self.groups:
+        for band in self.bands:
             for block_hash in sequence.block_hashes:
-                group.pool.forget(block_hash + group.tag)
+                band.pool.forget(block_hash + band.tag)
 
     def reset_prefix_cache(self) -> None:
         """Forget all cached content, for instance because the weights have changed.
@@ -361,86 +333,77 @@ class KVCoordinator:
         """Assert that these sequences, and nobody else, hold blocks. O(blocks): tests."""
         held: dict[int, Counter[int]] = {id(pool): Counter() for pool in self.pools}
         for sequence in sequences:
-            for group, blocks in zip(self.groups, sequence.block_ids, strict=False):
-                held[id(group.pool)].update(blocks)
+            for band, table in zip(self.bands, sequence.tables, strict=False):
+                held[id(band.pool)].update(chain.from_iterable(table))
         for pool in self.pools:
             for block in range(pool.blocks.num_blocks):
                 assert pool.blocks.ref_count(block) == held[id(pool)][block]
 
-    def _most(self, pool: Pool, num_tokens: int) -> int:
-        """Return the most blocks of a pool that one sequence of so many tokens holds at once."""
-        return sum(g.kind.num_blocks_for(num_tokens) for g in self.groups if g.pool is pool)
-
-    def _sum(self, pool: Pool, counts: list[int]) -> int:
-        """Add up those of each group's count, if positive, whose blocks come from a pool."""
-        both = zip(counts, self.groups, strict=True)
-        return sum(count for count, group in both if count > 0 and group.pool is pool)
-
-    def _has_room(self, first: int, full: int, reads: list[int]) -> bool:
-        """Tell whether columns `first` to `full` can be had, as far as they are read."""
-        wanted = [full - max(first, read) for read in reads]
-        return all(self._sum(pool, wanted) <= pool.blocks.num_free for pool in self.pools)
+    def _has_room(self, counts: Sequence[int]) -> bool:
+        """Tell whether so many bundles of each band can be had; none if negative."""
+        for pool in self.pools:
+            both = zip(self.bands, counts, strict=True)
+            needed = sum(max(n, 0) * len(band.groups) for band, n in both if band.pool is pool)
+            if needed > pool.blocks.num_free:
+                return False
+        return True
 
     def _take_hit(self, sequence: CachedSequence, hit: PrefixHit) -> None:
-        assert not sequence.block_ids
-        for group, blocks in zip(self.groups, hit.blocks, strict=True):
-            pool = group.pool
-            for block in blocks:
-                if block != pool.null:
-                    pool.blocks.acquire(block)
-        sequence.block_ids = [list(blocks) for blocks in hit.blocks]
+        assert not sequence.tables
+        for band, table in zip(self.bands, hit.tables, strict=True):
+            for bundle in table:
+                if bundle != band.nulls:
+                    band.pool.acquire(bundle)
+        sequence.tables = [list(table) for table in hit.tables]
         sequence.num_released = [
-            blocks.count(group.pool.null)
-            for group, blocks in zip(self.groups, hit.blocks, strict=True)
+            table.count(band.nulls) for band, table in zip(self.bands, hit.tables, strict=True)
         ]
 
-    def _release_unread(self, sequence: CachedSequence, start: int, changes: TableChanges) -> None:
-        """Put the null block where no query from position `start` on reads."""
-        self.register(sequence, min(start, len(sequence.token_ids)))  # so that it can be found
-        for i, group in self._dropping:
-            blocks, pool = sequence.block_ids[i], group.pool
-            first = group.kind.first_read(start)
-            for column in range(sequence.num_released[i], first):
-                if blocks[column] == pool.null:
-                    continue
-                pool.release(blocks[column])
-                blocks[column] = pool.null
-                changes.append((i, column, pool.null))
-            sequence.num_released[i] = max(first, sequence.num_released[i])
+    def _drop(self, sequence: CachedSequence, i: int, first: int, changes: TableChanges) -> None:
+        """Put the null block into a band's columns before `first`."""
+        band, table = self.bands[i], sequence.tables[i]
+        nulls = band.nulls
+        for column in range(sequence.num_released[i], first):
+            bundle = table[column]
+            if bundle != nulls:
+                band.pool.release(bundle)
+                table[column] = nulls
+                changes.append((band.groups, column, nulls))
+        sequence.num_released[i] = first
 
     def _find(self, sequence: CachedSequence, num_tokens: int) -> PrefixHit:
         """Return the longest start of a sequence that all groups can give, up to `num_tokens`."""
         if not self.caches_prefixes:
             return self.no_prefix()
         length, agreed, number = num_tokens // self.block_size, 0, 0
-        while agreed < len(self.groups):  # who shortens it, asks the others again
-            longest = self._longest(sequence, self.groups[number], length)
+        while agreed < len(self.bands):  # who shortens it, asks the others again
+            longest = self._longest(sequence, self.bands[number], length)
             agreed = agreed + 1 if longest == length else 1
-            length, number = longest, (number + 1) % len(self.groups)
-        blocks = []
-        for group in self.groups:
-            first = group.kind.first_read(length * self.block_size)
-            found = [self._cached(sequence, group, column) for column in range(first, length)]
-            blocks.append([group.pool.null] * first + [b for b in found if b is not None])
-        return PrefixHit(length * self.block_size, tuple(blocks))
+            length, number = longest, (number + 1) % len(self.bands)
+        tables: Tables = []
+        for band in self.bands:
+            first = band.kind.first_read(length * self.block_size)
+            found = [self._cached(sequence, band, column) for column in range(first, length)]
+            tables.append([band.nulls] * first + [b for b in found if b is not None])
+        return PrefixHit(length * self.block_size, tables)
 
-    def _longest(self, sequence: CachedSequence, group: Group, limit: int) -> int:
-        """Return the most columns, up to a limit, from which a group can let a sequence go on."""
-        if group.kind.first_read(limit * self.block_size) == 0:
+    def _longest(self, sequence: CachedSequence, band: Band, limit: int) -> int:
+        """Return the most columns, up to a limit, from which a band can let a sequence go on."""
+        if band.kind.first_read(limit * self.block_size) == 0:
             for column in range(limit):
-                if self._cached(sequence, group, column) is None:
+                if self._cached(sequence, band, column) is None:
                     return column
             return limit
         length = column = limit
-        while column > group.kind.first_read(length * self.block_size):
+        while column > band.kind.first_read(length * self.block_size):
             column -= 1
-            if self._cached(sequence, group, column) is None:
+            if self._cached(sequence, band, column) is None:
                 length = column
         return length
 
-    def _cached(self, sequence: CachedSequence, group: Group, column: int) -> int | None:
+    def _cached(self, sequence: CachedSequence, band: Band, column: int) -> Bundle | None:
         self._extend_hashes(sequence, column + 1)
-        return group.pool.index.find(sequence.block_hashes[column] + group.tag)
+        return band.pool.index.find(sequence.block_hashes[column] + band.tag)
 
     def _extend_hashes(self, sequence: CachedSequence, num_blocks: int) -> None:
         hashes, size = sequence.block_hashes, self.block_size
@@ -463,6 +426,15 @@ def _missing(kind: CacheKind, held: int, num_tokens: int) -> tuple[int, int]:
     Args:
         held: Columns that there are.
     """
-    columns = kind.num_columns(num_tokens)
     empty = max(kind.first_written(num_tokens) - held, 0)
-    return empty, max(columns - held - empty, 0)
+    return empty, max(kind.num_columns(num_tokens) - held - empty, 0)
+
+
+def _extend(band: Band, table: list[Bundle], empty: int, count: int, changes: TableChanges) -> None:
+    """Append columns to a band's tables: some that hold nothing, then some with new blocks."""
+    width, column = len(band.groups), len(table)
+    blocks = band.pool.allocate(count * width)
+    made = [band.nulls] * empty
+    made += [blocks[at : at + width] for at in range(0, len(blocks), width)]
+    table += made
+    changes += [(band.groups, column + i, bundle) for i, bundle in enumerate(made)]

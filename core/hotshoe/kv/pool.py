@@ -1,7 +1,7 @@
 """Blocks of equal size with what can be found in them: a block pool and a prefix index as one."""
 
 from hotshoe.kv.blocks import BlockPool
-from hotshoe.kv.prefix import PrefixIndex
+from hotshoe.kv.prefix import Bundle, PrefixIndex
 
 
 class Pool:
@@ -9,53 +9,58 @@ class Pool:
 
     Attributes:
         null: The id of the block that nobody owns.
-        fresh: Content that can be found by later steps than the one being planned, by its block.
+        fresh: By its hash, content that later steps can find, but not the one being planned.
     """
 
     def __init__(self, num_blocks: int) -> None:
         self.blocks = BlockPool(num_blocks)
         self.index = PrefixIndex(num_blocks)
         self.null = num_blocks
-        self.fresh: dict[int, bytes] = {}
+        self.fresh: dict[bytes, Bundle] = {}
 
-    def allocate(self, count: int) -> list[int]:
+    def allocate(self, count: int) -> Bundle:
         """Take blocks, whose old content nobody finds any more."""
-        blocks = self.blocks.allocate(count)
-        for block in blocks:
-            self.index.forget(block)
-            if self.fresh:
-                self.fresh.pop(block, None)
+        blocks = tuple(self.blocks.allocate(count))
+        self.index.forget(blocks)
+        if self.fresh:
+            taken = set(blocks)
+            for block_hash in [h for h, b in self.fresh.items() if not taken.isdisjoint(b)]:
+                del self.fresh[block_hash]
         return blocks
 
-    def offer(self, block_hash: bytes, block: int) -> None:
-        """Let a held block be found by its content, in place of a free one that has the same.
+    def acquire(self, bundle: Bundle) -> None:
+        """Add a reference to each."""
+        for block in bundle:
+            self.blocks.acquire(block)
 
-        The free one would be reused sooner, and with it the content were lost.
+    def release(self, bundle: Bundle) -> None:
+        """Drop a reference to each; content that can be found is reused last."""
+        keep = self.index.holds(bundle[0]) or bundle in self.fresh.values()
+        self.blocks.release(bundle, keep)
+
+    def prefer(self, block_hash: bytes, bundle: Bundle) -> None:
+        """Let blocks be found by their content, if the index leads to free ones that have the same.
+
+        The free ones would be reused sooner, and with them the content were lost.
         """
         known = self.index.find(block_hash)
-        if known is not None and not self.blocks.ref_count(known):
+        if known is not None and not self.blocks.ref_count(known[0]):
             self.index.forget(known)
-            self.blocks.acquire(known)
+            self.acquire(known)
             self.blocks.release(known, keep=False)
-        self.index.add(block_hash, block)
-
-    def release(self, block: int) -> None:
-        """Drop a reference; content that can be found is reused last."""
-        self.blocks.release(block, keep=self.index.holds(block) or block in self.fresh)
+            self.index.add(block_hash, bundle)
 
     def begin_step(self) -> None:
         """Let what earlier steps fill be found."""
-        for block, block_hash in self.fresh.items():
-            self.offer(block_hash, block)
+        for block_hash, bundle in self.fresh.items():
+            if self.index.add(block_hash, bundle) is not bundle:
+                self.prefer(block_hash, bundle)
         self.fresh.clear()
 
     def forget(self, block_hash: bytes) -> None:
         """Let nobody find this content."""
-        block = self.index.find(block_hash)
-        if block is not None:
-            self.index.forget(block)
-        for block in [b for b, content in self.fresh.items() if content == block_hash]:
-            del self.fresh[block]
+        self.index.forget(self.index.find(block_hash) or ())
+        self.fresh.pop(block_hash, None)
 
     def clear(self) -> None:
         """Let nobody find anything."""
@@ -66,4 +71,5 @@ class Pool:
         """Assert every invariant. O(blocks): tests."""
         self.blocks.check()
         self.index.check()
-        assert not any(self.index.holds(block) for block in self.fresh), "found before its time"
+        early = [b for bundle in self.fresh.values() for b in bundle if self.index.holds(b)]
+        assert not early, "found before its time"

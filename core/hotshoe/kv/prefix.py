@@ -11,8 +11,11 @@ Source: BLAKE2, RFC 7693, keyed mode.
 import hashlib
 import secrets
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
+#: Blocks that hold one content together, one for each group of equal layers.
+Bundle: TypeAlias = tuple[int, ...]
 _HASH_BYTES = 32
 
 
@@ -65,41 +68,52 @@ class PrefixIndex:
     """
 
     def __init__(self, num_blocks: int) -> None:
-        self._blocks: dict[bytes, int] = {}
+        self._bundles: dict[bytes, Bundle] = {}
         self._hashes: list[bytes | None] = [None] * num_blocks
 
     def __len__(self) -> int:
-        return len(self._blocks)
+        return len(self._bundles)
 
-    def find(self, block_hash: bytes) -> int | None:
-        """Return the block that holds this content, if any does."""
-        return self._blocks.get(block_hash)
+    def find(self, block_hash: bytes) -> Bundle | None:
+        """Return the blocks that hold this content, if any do."""
+        return self._bundles.get(block_hash)
 
     def holds(self, block: int) -> bool:
         """Return whether the index leads to this block."""
         return self._hashes[block] is not None
 
-    def add(self, block_hash: bytes, block: int) -> None:
-        """Lead `block_hash` to `block`, unless another block has the same content already."""
-        if block_hash in self._blocks:
-            return
-        assert self._hashes[block] is None, f"block {block} is indexed already"
-        self._blocks[block_hash] = block
-        self._hashes[block] = block_hash
+    def add(self, block_hash: bytes, bundle: Bundle) -> Bundle:
+        """Lead `block_hash` to `bundle`, unless others have the same content already.
 
-    def forget(self, block: int) -> None:
-        """Lead no hash to `block` any more; harmless if none did."""
-        block_hash = self._hashes[block]
-        if block_hash is not None:
-            del self._blocks[block_hash]
-            self._hashes[block] = None
+        Returns:
+            What it leads to.
+        """
+        known = self._bundles.get(block_hash)
+        if known is not None:
+            return known
+        hashes = self._hashes
+        for block in bundle:
+            assert hashes[block] is None, f"block {block} is indexed already"
+            hashes[block] = block_hash
+        self._bundles[block_hash] = bundle
+        return bundle
+
+    def forget(self, blocks: Sequence[int]) -> None:
+        """Lead no hash to these blocks any more, nor to what is found with them."""
+        hashes = self._hashes
+        for block in blocks:
+            block_hash = hashes[block]
+            if block_hash is not None:
+                for other in self._bundles.pop(block_hash):
+                    hashes[other] = None
 
     def clear(self) -> None:
         """Forget every block."""
-        self._blocks.clear()
+        self._bundles.clear()
         self._hashes = [None] * len(self._hashes)
 
     def check(self) -> None:
         """Assert that both directions of the map agree. O(blocks): tests."""
-        indexed = {h: block for block, h in enumerate(self._hashes) if h is not None}
-        assert indexed == self._blocks, "prefix index and block hashes disagree"
+        indexed = {block: h for block, h in enumerate(self._hashes) if h is not None}
+        found = {block: h for h, bundle in self._bundles.items() for block in bundle}
+        assert indexed == found, "prefix index and block hashes disagree"

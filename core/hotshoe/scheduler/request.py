@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, field
 
+from hotshoe.kv import Tables
 from hotshoe.types.outputs import TokenLogprobs
 from hotshoe.types.pooling import Pooling
 from hotshoe.types.sampling_params import SamplingParams
@@ -88,7 +89,7 @@ class Request:
     num_cached_tokens: int = field(init=False, default=0)
     was_preempted: bool = field(init=False, default=False)
     finished: bool = field(init=False, default=False)
-    block_ids: list[list[int]] = field(init=False, default_factory=list)
+    tables: Tables = field(init=False, default_factory=list)
     num_released: list[int] = field(init=False, default_factory=list)
     block_hashes: list[bytes] = field(init=False, default_factory=list)
     num_registered_blocks: int = field(init=False, default=0)

@@ -257,7 +257,7 @@ class Scheduler:
         in_rows = {row: request for row, request in enumerate(self._rows) if request is not None}
         assert in_rows == {request.row: request for request in self._running}
         assert sorted([*in_rows, *self._free_rows]) == list(range(len(self._rows)))
-        assert all(r.row is not None or not r.block_ids for r in self._requests.values())
+        assert all(r.row is not None or not r.tables for r in self._requests.values())
         self.cache.check_held(self._requests.values())
 
     def _queue_of(self, request: Request) -> WaitingQueue:
@@ -322,7 +322,7 @@ class Scheduler:
         while not self.cache.grow(request, start, stop, changes):
             if self._preempt_last() is request:
                 return 0
-        plan.change_table(row, changes)
+        plan.change_tables(row, changes)
         count = self._book(request, row, stop, step, len(drafts))
         if drafts:
             plan.draft_rows.append(row)
@@ -388,7 +388,7 @@ class Scheduler:
             self._last_wait_s = request.scheduled_s - request.queued_s
             self._num_prompt_tokens += request.num_prompt_tokens
         request.num_computed_tokens = start
-        tokens, blocks = request.token_ids.copy(), [ids.copy() for ids in request.block_ids]
+        tokens, blocks = request.token_ids.copy(), self.cache.block_ids(request.tables)
         length, params = request.num_prompt_tokens, request.params
         more = (request.seed, request.pooling, request.embeds)
         step.plan.new_rows.append(NewRow(row, tokens, length, start, blocks, params, *more))

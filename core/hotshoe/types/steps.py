@@ -8,12 +8,16 @@ token, and its token count then grows by one. A row that also verifies drafts yi
 ones before that token, and the plan of its next step says by how many its count grew further.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from hotshoe.types.outputs import TokenLogprobs
 from hotshoe.types.pooling import Pooling
 from hotshoe.types.sampling_params import SamplingParams
+
+#: Of a sequence's block tables: groups, and the blocks that they get in one column.
+TableChange: TypeAlias = tuple[Sequence[int], int, Sequence[int]]
 
 
 @dataclass(slots=True)
@@ -79,13 +83,14 @@ class StepPlan:
     known_rows: list[int] = field(default_factory=list)
     known_tokens: list[int] = field(default_factory=list)
 
-    def change_table(self, row: int, changes: list[tuple[int, int, int]]) -> None:
-        """Put blocks into a row's tables, each change a group, a column and a block."""
-        for group, column, block in changes:
-            self.block_groups.append(group)
-            self.block_rows.append(row)
-            self.block_cols.append(column)
-            self.block_ids.append(block)
+    def change_tables(self, row: int, changes: Iterable[TableChange]) -> None:
+        """Put blocks into a row's tables."""
+        for groups, column, blocks in changes:
+            count = len(groups)
+            self.block_groups += groups
+            self.block_rows += (row,) * count
+            self.block_cols += (column,) * count
+            self.block_ids += blocks
 
     @property
     def num_tokens(self) -> int:

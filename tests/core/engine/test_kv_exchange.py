@@ -62,7 +62,7 @@ def test_blocks_in_use_stay() -> None:
     here.take(offer(10))
     here.cache.check()
     assert here.give(TOKENS).token_ids == TOKENS[:4]
-    assert busy.block_ids[0][0] not in here.worker.blocks
+    assert busy.tables[0][0][0] not in here.worker.blocks
 
 
 def test_what_was_not_written_is_not_found() -> None:

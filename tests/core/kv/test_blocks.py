@@ -12,7 +12,7 @@ def test_blocks_are_reused_oldest_first() -> None:
     assert pool.allocate(4) == [0, 1, 2, 3]
     assert pool.num_free == 0
     for block in (2, 0, 3, 1):
-        pool.release(block, keep=True)
+        pool.release([block], keep=True)
     assert pool.free_order() == [2, 0, 3, 1]
     assert pool.allocate(2) == [2, 0]
 
@@ -20,9 +20,9 @@ def test_blocks_are_reused_oldest_first() -> None:
 def test_worthless_blocks_are_reused_before_all_others() -> None:
     pool = BlockPool(3)
     pool.allocate(3)
-    pool.release(0, keep=True)
-    pool.release(1, keep=False)
-    pool.release(2, keep=True)
+    pool.release([0], keep=True)
+    pool.release([1], keep=False)
+    pool.release([2], keep=True)
     assert pool.free_order() == [1, 0, 2]
 
 
@@ -39,9 +39,9 @@ def test_a_shared_block_is_freed_by_its_last_holder() -> None:
     pool = BlockPool(1)
     pool.allocate(1)
     pool.acquire(0)
-    pool.release(0, keep=True)
+    pool.release([0], keep=True)
     assert pool.num_free == 0
-    pool.release(0, keep=True)
+    pool.release([0], keep=True)
     assert pool.num_free == 1
 
 
@@ -50,7 +50,7 @@ def test_programmer_errors_are_caught() -> None:
     with pytest.raises(AssertionError):
         pool.allocate(3)
     with pytest.raises(AssertionError, match="released more often"):
-        pool.release(0, keep=True)
+        pool.release([0], keep=True)
 
 
 @pytest.mark.parametrize("damage", ["_ref_counts", "_prev", "num_free"])
@@ -83,7 +83,7 @@ def test_random_use_agrees_with_a_plain_list() -> None:
                 free.remove(block)
             held[block] += 1
         elif held[block]:
-            pool.release(block, keep)
+            pool.release([block], keep)
             held[block] -= 1
             if held[block] == 0:
                 free.insert(len(free) if keep else 0, block)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from hotshoe.kv import KVCoordinator, TableChanges
+from hotshoe.kv import KVCoordinator, TableChanges, Tables
 
 BLOCK_SIZE = 4
 
@@ -17,10 +17,14 @@ class Sequence:
     cache_salt: str | None = None
     tenant: str | None = None
     content: str | None = None
-    block_ids: list[list[int]] = field(default_factory=list)
+    tables: Tables = field(default_factory=list)
     num_released: list[int] = field(default_factory=list)
     block_hashes: list[bytes] = field(default_factory=list)
     num_registered_blocks: int = 0
+
+    @property
+    def blocks(self) -> list[int]:
+        return [block for (block,) in self.tables[0]]
 
 
 def make_manager(num_blocks: int = 16, caching: bool = True) -> KVCoordinator:
@@ -35,14 +39,14 @@ def compute(manager: KVCoordinator, sequence: Sequence) -> list[int]:
     manager.admit(sequence, hit, num_tokens)
     manager.register(sequence, num_tokens)
     manager.check()
-    return hit.blocks[0]
+    return manager.block_ids(hit.tables)[0]
 
 
 def found(manager: KVCoordinator, sequence: Sequence) -> list[int]:
     """Return the blocks of the prefix that is cached."""
     hit = manager.find_prefix(sequence)
-    assert hit.num_tokens == len(hit.blocks[0]) * BLOCK_SIZE
-    return hit.blocks[0]
+    assert hit.num_tokens == len(hit.tables[0]) * BLOCK_SIZE
+    return manager.block_ids(hit.tables)[0]
 
 
 @pytest.mark.parametrize(
@@ -50,10 +54,10 @@ def found(manager: KVCoordinator, sequence: Sequence) -> list[int]:
 )
 def test_block_counts_are_exact(num_tokens: int, num_blocks: int) -> None:
     manager = make_manager()
-    assert manager.groups[0].kind.num_blocks_for(num_tokens) == num_blocks
+    assert manager.bands[0].kind.num_blocks_for(num_tokens) == num_blocks
     sequence = Sequence([7])
     manager.admit(sequence, manager.no_prefix(), num_tokens)
-    assert len(sequence.block_ids[0]) == num_blocks == manager.stats().num_used_blocks
+    assert len(sequence.blocks) == num_blocks == manager.stats().num_used_blocks
 
 
 def test_growth_is_exact_and_all_or_nothing() -> None:
@@ -61,12 +65,12 @@ def test_growth_is_exact_and_all_or_nothing() -> None:
     sequence = Sequence([1] * 4)
     manager.admit(sequence, manager.no_prefix(), 4)
     changes: TableChanges = []
-    assert manager.grow(sequence, 4, 4, changes) and len(sequence.block_ids[0]) == 1
-    assert manager.grow(sequence, 4, 5, changes) and len(sequence.block_ids[0]) == 2
+    assert manager.grow(sequence, 4, 4, changes) and len(sequence.blocks) == 1
+    assert manager.grow(sequence, 4, 5, changes) and len(sequence.blocks) == 2
     assert not manager.grow(sequence, 4, 13, changes)
-    assert len(sequence.block_ids[0]) == 2 and manager.pools[0].blocks.num_free == 1
+    assert len(sequence.blocks) == 2 and manager.pools[0].blocks.num_free == 1
     assert manager.grow(sequence, 4, 12, changes) and manager.pools[0].blocks.num_free == 0
-    assert changes == [(0, i, block) for i, block in enumerate(sequence.block_ids[0]) if i]
+    assert changes == [((0,), i, (block,)) for i, block in enumerate(sequence.blocks) if i]
 
 
 @pytest.mark.parametrize(("num_tokens", "num_hits"), [(3, 0), (4, 0), (5, 1), (8, 1), (9, 2)])
@@ -80,8 +84,8 @@ def test_a_prefix_is_shared_while_it_is_in_use() -> None:
     manager = make_manager()
     one, two = Sequence(list(range(10))), Sequence([*range(8), 99])
     compute(manager, one)
-    assert compute(manager, two) == one.block_ids[0][:2] == two.block_ids[0][:2]
-    assert two.block_ids[0][2] != one.block_ids[0][2]
+    assert compute(manager, two) == one.blocks[:2] == two.blocks[:2]
+    assert two.blocks[2] != one.blocks[2]
     assert manager.stats().num_used_blocks == 4
     manager.free(one)
     assert manager.stats().num_used_blocks == 3
@@ -98,7 +102,7 @@ def test_a_freed_prefix_is_found_until_its_blocks_are_reused() -> None:
     prompt = list(range(13))
     one = Sequence(prompt)
     compute(manager, one)
-    blocks = list(one.block_ids[0])
+    blocks = list(one.blocks)
     manager.free(one)
     assert found(manager, Sequence(prompt)) == blocks[:3]
     # The unfinished block goes first, then the prefix from its end.
@@ -114,12 +118,12 @@ def test_unfinished_blocks_are_reused_before_older_prefixes() -> None:
     one, two = Sequence(list(range(9))), Sequence([50])
     compute(manager, one)
     compute(manager, two)
-    unfinished = [one.block_ids[0][2], two.block_ids[0][0]]
+    unfinished = [one.blocks[2], two.blocks[0]]
     manager.free(one)
     manager.free(two)
     three = Sequence([60] * 5)
     manager.admit(three, manager.no_prefix(), 5)
-    assert sorted(three.block_ids[0]) == sorted(unfinished)
+    assert sorted(three.blocks) == sorted(unfinished)
     assert len(found(manager, Sequence(list(range(9))))) == 2
 
 
@@ -187,9 +191,9 @@ def test_equal_blocks_computed_twice_are_indexed_once() -> None:
     one, two = Sequence(list(range(8))), Sequence(list(range(8)))
     compute(manager, one)
     compute(manager, two)  # Shares one block; computes the other, as a token must be left.
-    assert one.block_ids[0][0] == two.block_ids[0][0] and one.block_ids[0][1] != two.block_ids[0][1]
+    assert one.blocks[0] == two.blocks[0] and one.blocks[1] != two.blocks[1]
     assert manager.stats().num_indexed_blocks == 2
-    assert found(manager, Sequence(list(range(9)))) == one.block_ids[0]
+    assert found(manager, Sequence(list(range(9)))) == one.blocks
 
 
 def test_a_block_that_is_computed_again_outlives_the_free_one() -> None:
@@ -202,7 +206,7 @@ def test_a_block_that_is_computed_again_outlives_the_free_one() -> None:
     other = Sequence([50] * 12)
     manager.admit(other, manager.no_prefix(), 12)  # All that is left, the free copy first.
     manager.check()
-    assert found(manager, Sequence(list(range(9)))) == two.block_ids[0]
+    assert found(manager, Sequence(list(range(9)))) == two.blocks
 
 
 def test_forgotten_content_is_never_hit() -> None:

@@ -81,17 +81,17 @@ def test_text_that_is_not_valid_unicode_hashes() -> None:
 
 def test_index_is_one_to_one() -> None:
     index = PrefixIndex(3)
-    index.add(b"a", 0)
-    index.add(b"a", 1)  # A copy of the same content: the first stays.
-    assert index.find(b"a") == 0
+    index.add(b"a", (0,))
+    index.add(b"a", (1,))  # A copy of the same content: the first stays.
+    assert index.find(b"a") == (0,)
     assert index.holds(0) and not index.holds(1)
-    index.forget(1)
+    index.forget([1])
     assert len(index) == 1
-    index.forget(0)
+    index.forget([0])
     assert index.find(b"a") is None and len(index) == 0
-    index.add(b"b", 2)
+    index.add(b"b", (2,))
     with pytest.raises(AssertionError):
-        index.add(b"c", 2)
+        index.add(b"c", (2,))
     index.check()
     index.clear()
     assert index.find(b"b") is None and not index.holds(2)
@@ -100,7 +100,7 @@ def test_index_is_one_to_one() -> None:
 
 def test_check_notices_damage() -> None:
     index = PrefixIndex(2)
-    index.add(b"a", 0)
+    index.add(b"a", (0,))
     index._hashes[0] = b"b"
     with pytest.raises(AssertionError):
         index.check()

@@ -52,7 +52,7 @@ def test_accepted_drafts_are_told_to_the_worker_with_the_next_step() -> None:
     request.propose([6, 7, 8])
     plan = plan_of(scheduler)
     assert (plan.num_scheduled_tokens, plan.draft_rows, plan.drafts) == ([4], [0], [[6, 7, 8]])
-    assert plan.accepted_rows == [] and len(request.block_ids[0]) == 2
+    assert plan.accepted_rows == [] and len(request.tables[0]) == 2
     [output] = finish(scheduler, plan, [6, 7, 9])
     assert output.token_ids == [6, 7, 9]
     assert request.num_computed_tokens == len(request.token_ids) - 1 == 6

@@ -120,8 +120,8 @@ def test_blocks_are_given_exactly_when_needed(length: int) -> None:
     request = add(scheduler, "a", [2] * length)
     for computed in range(length, length + 10):
         plan = plan_step(scheduler)
-        assert len(request.block_ids[0]) == -(-computed // 4)
-        assert request.fast_until == 4 * len(request.block_ids[0])
+        assert len(request.tables[0]) == -(-computed // 4)
+        assert request.fast_until == 4 * len(request.tables[0])
         finish_step(scheduler, plan, {0: 5})
 
 
@@ -171,7 +171,7 @@ def test_plans_share_no_list_with_the_books() -> None:
     request = add(scheduler, "a", [2, 3])
     plan = plan_step(scheduler)
     new = plan.new_rows[0]
-    assert new.token_ids is not request.token_ids and new.block_ids[0] is not request.block_ids[0]
+    assert new.token_ids is not request.token_ids and new.block_ids[0] is not request.tables[0]
 
 
 def test_an_idle_scheduler_plans_nothing() -> None:
