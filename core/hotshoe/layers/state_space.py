@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from hotshoe.errors import ConfigError
 from hotshoe.layers.cache import Prepare, give_back
 from hotshoe.layers.context import BuildContext, ForwardBatch
 from hotshoe.layers.split import Section, Split
@@ -50,12 +49,18 @@ class StateSpace:
     def __init__(
         self, ctx: BuildContext, spec: StateSpaceSpec, prefix: str, conv_bias: bool
     ) -> None:
-        self.spec, self.inputs, self.outputs, conv = _divided(ctx, spec)
+        parts = _Parts.of(ctx, spec)
+        self.spec, self.inputs, self.outputs = (
+            parts.own(spec, ctx.size),
+            parts.inputs,
+            parts.outputs,
+        )
+        self._columns = parts.columns
         self._op: StateSpaceOp = ctx.selector.choose("state_space", self.spec)
         self._held: dict[str, Tensor] = {}
         self._weights: StateSpaceWeights | None = None
         self._device, self._dtype = ctx.device, ctx.torch_dtype
-        self._expect(ctx, spec, prefix, conv_bias, conv)
+        self._expect(ctx, spec, prefix, conv_bias, parts)
         part = self.spec
         states = (part.num_heads, part.head_dim, part.state_size)
         self.cache: tuple[Tensor, Tensor]
@@ -74,18 +79,17 @@ class StateSpace:
         ctx.weight_bytes.append(lambda: sum(t.nbytes for t in self._held.values()))
 
     def _expect(
-        self, ctx: BuildContext, spec: StateSpaceSpec, prefix: str, conv_bias: bool, conv: Split
+        self, ctx: BuildContext, spec: StateSpaceSpec, prefix: str, conv_bias: bool, parts: _Parts
     ) -> None:
         """Ask for the weights, of which this rank keeps its part."""
         holder = ctx.holder("state_space", self.spec, ctx.dtype, self)
-        heads = ctx.split("state-space heads", Section(spec.num_heads))
         shapes = {
-            "conv": ((spec.conv_size, 1, spec.conv_width), conv),
-            "conv_bias": ((spec.conv_size,), conv),
-            "a": ((spec.num_heads,), heads),
-            "d": ((spec.num_heads,), heads),
-            "dt_bias": ((spec.num_heads,), heads),
-            "norm": ((spec.inner_size,), self.outputs),
+            "conv": ((spec.conv_size, 1, spec.conv_width), parts.conv),
+            "conv_bias": ((spec.conv_size,), parts.conv),
+            "a": ((spec.num_heads,), parts.heads),
+            "d": ((spec.num_heads,), parts.heads),
+            "dt_bias": ((spec.num_heads,), parts.heads),
+            "norm": ((spec.inner_size,), parts.inner),
         }
         left_out = {name for name, there in (("conv_bias", conv_bias),) if not there}
         left_out |= {"norm"} if spec.norm == "none" else set()
@@ -135,33 +139,64 @@ class StateSpace:
 
     def __call__(self, projected: Tensor, batch: ForwardBatch) -> Tensor:
         """Map projected [num_tokens, inner_size + conv_size + num_heads], which may be overwritten,
-        to [num_tokens, inner_size]."""
+        to [num_tokens, outputs.size]."""
         if batch.between is not None:
-            return batch.between(projected, self._run, self.spec.inner_size)
-        return self._run(projected, batch.views)
+            out = batch.between(projected, self._run, self.spec.inner_size)
+        else:
+            out = self._run(projected, batch.views)
+        return out if self.outputs.size == self.spec.inner_size else out[:, self._columns]
 
     def _run(self, projected: Tensor, views: Sequence[CacheView]) -> Tensor:
         assert self._weights is not None
         return self._op(projected, self.cache, views[self.view].prepared, self._weights)
 
 
-def _divided(ctx: BuildContext, spec: StateSpaceSpec) -> tuple[StateSpaceSpec, Split, Split, Split]:
-    """Return this rank's specification, and its part of the input's rows, of the result's channels
-    and of those that the convolution runs over."""
-    if spec.norm != "none" and spec.norm_groups % ctx.size:
-        raise ConfigError(
-            f"tensor_parallel_size {ctx.size} does not divide the {spec.norm_groups} groups of "
-            "channels that state-space blocks norm together; use a divisor of it, such as 1"
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """One rank's part of a block: of its heads, of the channels of x, of those of B and of C."""
+
+    heads: Split
+    inner: Split
+    inputs: Split
+    conv: Split
+    outputs: Split
+
+    @classmethod
+    def of(cls, ctx: BuildContext, spec: StateSpaceSpec) -> _Parts:
+        """Divide heads; where there is a norm, by groups of channels that are normed together.
+
+        Several ranks compute the same group where there are more ranks than groups.
+
+        Raises:
+            ConfigError: Heads or groups cannot be divided among the ranks.
+        """
+        split: Callable[..., Split] = partial(ctx.split, "state-space heads")
+        if spec.norm == "none":
+            heads, inner = Section(spec.num_heads), Section(spec.num_heads, spec.head_dim)
+            group = Section(spec.num_groups, spec.state_size, shared=True)
+        else:
+            parts, widths = spec.norm_groups, (spec.num_heads, spec.inner_size, spec.group_size)
+            heads, inner, group = (Section(parts, n // parts, shared=True) for n in widths)
+        return cls(
+            split(heads),
+            split(inner),
+            split(inner, inner, group, group, heads),
+            split(inner, group, group),
+            split(Section(spec.num_heads, spec.head_dim)),
         )
-    split: Callable[..., Split] = partial(ctx.split, "state-space heads")
-    inner = Section(spec.num_heads, spec.head_dim)
-    group = Section(spec.num_groups, spec.state_size, shared=True)
-    groups = split(group).size // spec.state_size
-    own = replace(
-        spec,
-        num_heads=spec.num_heads // ctx.size,
-        num_groups=groups,
-        norm_groups=max(spec.norm_groups // ctx.size, 1),
-    )
-    conv = split(inner, group, group)
-    return own, split(inner, inner, group, group, Section(spec.num_heads)), split(inner), conv
+
+    def own(self, spec: StateSpaceSpec, size: int) -> StateSpaceSpec:
+        """Return the specification of this part, one of `size`."""
+        group = (self.conv.size - self.inner.size) // 2
+        return replace(
+            spec,
+            num_heads=self.heads.size,
+            num_groups=group // spec.state_size,
+            norm_groups=max(spec.norm_groups // size, 1),
+        )
+
+    @property
+    def columns(self) -> slice:
+        """Which of the channels that this rank computes go into the projection behind."""
+        [(begin, end)], [(first, _)] = self.outputs.ranges, self.inner.ranges
+        return slice(begin - first, end - first)

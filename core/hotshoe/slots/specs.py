@@ -177,9 +177,14 @@ class StateSpaceSpec:
         return self.num_heads * self.head_dim
 
     @property
+    def group_size(self) -> int:
+        """Channels of B, and of C."""
+        return self.num_groups * self.state_size
+
+    @property
     def conv_size(self) -> int:
         """Channels that the convolution runs over: x, B and C."""
-        return self.inner_size + 2 * self.num_groups * self.state_size
+        return self.inner_size + 2 * self.group_size
 
     @property
     def sections(self) -> tuple[int, int, int]:

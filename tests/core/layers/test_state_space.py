@@ -112,10 +112,27 @@ def test_ranks_compute_their_own_heads(ctx):
         torch.testing.assert_close(run(layer, rows), expected[:, columns])
 
 
+@pytest.mark.parametrize("norm", ["before", "after"])
+def test_ranks_share_what_is_normed_together(ctx, norm):
+    """Four ranks and one group: each computes all of it, and hands its own head on."""
+    spec = replace(SPEC, norm=norm, norm_groups=1)
+    weights = {name: torch.randn(shape) for name, shape in SHAPES.items()}
+    whole = make(ctx, spec)
+    feed(ctx, weights)
+    projected = torch.randn(7, sum(spec.sections))
+    expected = run(whole, projected)
+    for rank in range(4):
+        own = replace(ctx, rank=rank, size=4, weights=type(ctx.weights)(), cache_layers=[])
+        layer = make(own, spec)
+        feed(own, weights)
+        assert layer.spec == spec and layer.inputs.size == projected.shape[1]
+        torch.testing.assert_close(run(layer, projected), expected[:, 3 * rank : 3 * rank + 3])
+
+
 def test_what_cannot_be_divided_is_named(ctx):
-    with pytest.raises(ConfigError, match=r"tensor_parallel_size 4 .*2 groups of channels"):
-        make(replace(ctx, size=4))
+    with pytest.raises(ConfigError, match=r"tensor_parallel_size 3 .*2 state-space heads"):
+        make(replace(ctx, size=3))
     with pytest.raises(
-        ConfigError, match=r"tensor_parallel_size 3 .*state-space heads; use 1 or 2"
+        ConfigError, match=r"tensor_parallel_size 3 .*4 state-space heads; use 1, 2 or 4"
     ):
         make(replace(ctx, size=3), replace(SPEC, norm="none", norm_groups=1))

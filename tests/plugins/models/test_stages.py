@@ -41,7 +41,7 @@ def test_every_family(variant, checkpoints, stepper_class) -> None:
         return stepper_class(checkpoint.path, variant.max_model_len, **parallel)
 
     alone = stepper()
-    size = len(alone.ctx.cache_layers)
+    size = len(alone.model._layers)
     stages = [stepper(stage=Axis(i, size)) for i in range(size)]
     for step in [{0: draw(5), 1: draw(3)}, {1: draw(1), 0: draw(1)}, {0: draw(2), 2: draw(6)}]:
         hidden = None

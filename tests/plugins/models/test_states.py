@@ -1,0 +1,86 @@
+"""Engines of models with states: what they refuse, and what `explain` says of them."""
+
+from dataclasses import replace
+
+import pytest
+
+from hotshoe import LLM, EngineConfig, SamplingParams, TokensPrompt
+from hotshoe.engine.explain import explain
+from hotshoe.errors import ConfigError, KVTransferError, MemoryLimitError, SelectionError
+from hotshoe.layers import BuildContext, StateSpace
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import SLOTS, Candidate, Selector, StateSpaceSpec, accept, refuse
+
+FACTS = DeviceFacts("plain", "cpu", "", "", 1 << 30, 1)
+
+
+@pytest.fixture
+def options(variants, checkpoints):
+    return {
+        "model": str(checkpoints.get(variants["falcon-h1"]).path),
+        "platform": "cpu",
+        "dtype": "float32",
+        "max_model_len": 64,
+        "max_num_seqs": 4,
+        "skip_tokenizer_init": True,
+    }
+
+
+def test_a_missing_kernel_is_named_where_native_ones_are_required(options):
+    with pytest.raises(SelectionError, match="slot state_space"):
+        LLM(config=EngineConfig(**options, require_native=True))
+
+
+def test_drafts_are_refused_before_weights_are_read(options):
+    drafts = {"method": "ngram", "num_speculative_tokens": 2}
+    for call in (explain, lambda config: LLM(config=config)):
+        with pytest.raises(ConfigError, match=r"speculative_config: .*state of each sequence"):
+            call(EngineConfig(**options, speculative_config=drafts))
+
+
+def test_more_sequences_than_states_are_refused_with_the_number_that_fits(options):
+    config = EngineConfig(**{**options, "max_num_seqs": 500}, kv_cache_memory_bytes=300_000)
+    with pytest.raises(
+        MemoryLimitError, match=r"states of 500 .*--max-num-seqs to (\d+) "
+    ) as found:
+        LLM(config=config)
+    fitting = int(str(found.value).split("--max-num-seqs to ")[1].split()[0])
+    with LLM(config=replace(config, max_num_seqs=fitting)) as llm:
+        prompts = [TokensPrompt([i, 7]) for i in range(fitting)]
+        results = llm.generate(prompts, SamplingParams(max_tokens=3, temperature=0))
+        assert all(len(result.outputs[0].token_ids) == 3 for result in results)
+    with pytest.raises(MemoryLimitError, match="states of"):
+        LLM(config=replace(config, max_num_seqs=fitting + 1))
+
+
+def test_blocks_are_not_moved_without_their_states(options):
+    refused = pytest.raises(KVTransferError, match="keeps states")
+    with LLM(config=EngineConfig(**options)) as llm, refused:
+        llm.engine.core.kv_exchange()
+
+
+def test_explain_names_states_and_what_is_reused(options):
+    found = explain(EngineConfig(**options, state_cache_mode="align"))
+    [note] = [need.note for need in found.memory if need.use == "KV cache"]
+    assert " 8 states, " in note and "reused from where steps ended" in note
+    slots = {decision.slot: decision for decision in found.decisions}
+    assert slots["state_space"].spec.checkpoints == "align"
+
+
+def test_a_candidate_that_cannot_keep_all_states_is_not_taken():
+    spec = StateSpaceSpec(2, 3, 5, 1, 3, "float32", "float32", "float32", 4, checkpoints="all")
+
+    def supports(spec, facts):
+        return refuse("it keeps one state") if spec.checkpoints == "all" else accept(5)
+
+    offered = Candidate("state_space", "plain", supports, SLOTS["state_space"].reference)
+    for forced, chosen in (({}, "reference"), ({"state_space": "plain"}, None)):
+        selector = Selector(SLOTS, [offered], FACTS, forced=forced)
+        ctx = BuildContext(selector, "float32", "float32", 4, 32)
+        if chosen is None:
+            with pytest.raises(SelectionError, match="it keeps one state"):
+                StateSpace(ctx, spec, "m.", True)
+            continue
+        StateSpace(ctx, spec, "m.", True)
+        [decision] = selector.decisions.values()
+        assert decision.chosen == chosen
