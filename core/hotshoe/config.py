@@ -147,6 +147,15 @@ class EngineConfig:
         False, "let control tokens that messages and texts to embed spell be those tokens"
     )
 
+    enable_lora: bool = option(False, "let requests name low-rank adapters (LoRA)")
+    lora_modules: dict[str, str] = option(
+        {}, "adapters that are loaded at the start, by name, as NAME=DIRECTORY"
+    )
+    max_loras: int = option(
+        8, "different adapters that run at once; each has a place on the device", low=1, high=1024
+    )
+    max_lora_rank: int = option(16, "highest rank of an adapter", low=1, high=1024)
+
     speculative_config: dict[str, Any] | None = option(
         None,
         "drafts that a step verifies, as JSON with method, such as ngram, num_speculative_tokens, "
@@ -181,6 +190,11 @@ class EngineConfig:
     def __post_init__(self) -> None:
         check_options(self)
         _check_speculative(self.speculative_config)
+        if self.enable_lora and self.pipeline_parallel_size > 1:
+            raise ConfigError(
+                "enable_lora: adapters are not divided into stages yet; leave "
+                "pipeline_parallel_size at 1"
+            )
 
     @property
     def num_ranks(self) -> int:

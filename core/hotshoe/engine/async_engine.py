@@ -265,6 +265,18 @@ class AsyncEngine:
         finally:
             sharing.__exit__(None, None, None)
 
+    async def load_adapter(self, name: str, path: str) -> None:
+        """See `EngineClient.load_adapter`."""
+        await self._call("load_adapter", name=name, path=path)
+
+    async def unload_adapter(self, name: str) -> None:
+        """See `EngineClient.unload_adapter`."""
+        await self._call("unload_adapter", name=name)
+
+    async def adapters(self) -> dict[str, str]:
+        """See `EngineClient.adapters`."""
+        return dict(await self._call("adapters"))
+
     async def wake_up(self, tags: Iterable[str] | None = None) -> None:
         """See `EngineClient.wake_up`."""
         await self._call("wake_up", tags=None if tags is None else list(tags))

@@ -290,6 +290,31 @@ class EngineClient(Protocol):
         """
         ...
 
+    async def load_adapter(self, name: str, path: str) -> None:
+        """Load a low-rank adapter, in place of one of this name; requests may name it from then on.
+
+        Args:
+            name: `SamplingParams.adapter` of requests that want it.
+            path: A directory of the engine's host, in the form of PEFT.
+
+        Raises:
+            RequestError: It is in use, the engine takes no adapters, or has too many.
+            CheckpointError: It cannot be read or does not fit the model; nothing has changed.
+        """
+        ...
+
+    async def unload_adapter(self, name: str) -> None:
+        """Forget an adapter.
+
+        Raises:
+            RequestError: It is not loaded, or an unfinished request names it.
+        """
+        ...
+
+    async def adapters(self) -> dict[str, str]:
+        """Return the directories of loaded adapters by name."""
+        ...
+
     async def reset_prefix_cache(self, reset_running: bool = False) -> bool:
         """Forget cached prefixes, as after a change of weights.
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from hotshoe.engine.adapters import Adapters
 from hotshoe.engine.cache_plan import cache_bytes, plan_cache
 from hotshoe.engine.client import EngineStats, PauseMode
 from hotshoe.engine.kv_exchange import KVExchange
@@ -74,6 +75,7 @@ class EngineCore:
         self._backends = GrammarBackends(grammars, backend, blanks)
         self._constraints: Constraints | None = None
         self._drafting = open_drafting(config, setup.plugins)
+        self.adapters = Adapters(config.lora_modules)
         self._worker: Worker | None = setup.create_worker()
         try:
             self._pools = self._bring_up(self._worker)
@@ -94,6 +96,7 @@ class EngineCore:
                 enable_prefix_caching=config.enable_prefix_caching,
                 max_in_flight_steps=self._depth,
                 in_turns=config.pipeline_parallel_size > 1,
+                max_adapters=config.max_loras,
                 groups=self.info.caches.groups if self.info.caches is not None else (),
             )
         )
@@ -111,6 +114,7 @@ class EngineCore:
     def _bring_up(self, worker: Worker) -> tuple[int, ...]:
         """Load the model and take the cache; return the number of blocks of each pool."""
         self.info: WorkerInfo = worker.load()
+        self.adapters.open(worker)
         begin, loaded = time.perf_counter(), sum(self.info.phases.values())
         num_blocks = plan_cache(self.setup.config, self.info)
         self._check_cache(cache_bytes(self.info, num_blocks))
@@ -173,6 +177,7 @@ class EngineCore:
             )
         labels = (new.priority, new.cache_salt, new.tenant, new.pooling, new.embeds, self._eos)
         params = new.params
+        adapter = self.adapters.key_of(params.adapter)
         add: Callable[[Request], None] = self._scheduler.add
         if params.grammar is not None:
             params = replace(params, grammar=self._backends.choose(params.grammar))
@@ -180,6 +185,7 @@ class EngineCore:
         seeds = self._seeds.draw(params.seed, len(new.ids))
         for request_id, seed in zip(new.ids, seeds, strict=True):
             request = Request(request_id, new.token_ids, params, seed, *labels)
+            request.adapter_key = adapter
             add(request)  # all are alike, so if one is refused, it is the first
             if self._drafting is not None:
                 self._drafting.add(request)
@@ -352,9 +358,9 @@ class EngineCore:
             EngineDeadError: The weights could not be loaded again; the cause is chained.
         """
         missing = tags_to_wake(tags, self._asleep)
-        create = self.setup.create_worker
+        create, load = self.setup.create_worker, self.adapters.open
         with self._or_dead():
-            self._worker = wake(self._worker, missing, create, self._pools)
+            self._worker = wake(self._worker, missing, create, self._pools, load)
         self._asleep -= missing
 
     def update_weights(self, weights: Weights) -> None:
@@ -370,6 +376,12 @@ class EngineCore:
         with self._or_dead((UserError,)):
             replace_weights(self._worker, self._asleep, weights)
         self._scheduler.reset_prefix_cache()
+
+    def load_adapter(self, name: str, path: str) -> None:
+        self.adapters.load(self._worker, name, path, self._scheduler.uses_adapter)
+
+    def unload_adapter(self, name: str) -> None:
+        self.adapters.unload(self._worker, name, self._scheduler.uses_adapter)
 
     @contextmanager
     def _or_dead(self, harmless: tuple[type[BaseException], ...] = ()) -> Iterator[None]:

@@ -28,6 +28,8 @@ from hotshoe.types import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from hotshoe.loader.sources import Weights
 
 Messages = Sequence[Mapping[str, Any]]
@@ -301,6 +303,27 @@ class LLM:
         """
         self._keep(self.engine.quiesce())
         self.engine.core.update_weights(weights)
+
+    def load_adapter(self, name: str, path: str | Path) -> None:
+        """Load a low-rank adapter; see `EngineClient.load_adapter`.
+
+        Raises:
+            RequestError: It is in use, the engine takes no adapters, or has too many.
+            CheckpointError: It cannot be read or does not fit the model; nothing has changed.
+        """
+        self.engine.core.load_adapter(name, str(path))
+
+    def unload_adapter(self, name: str) -> None:
+        """Forget an adapter.
+
+        Raises:
+            RequestError: It is not loaded, or an unfinished request names it.
+        """
+        self.engine.core.unload_adapter(name)
+
+    def adapters(self) -> dict[str, str]:
+        """Return the directories of loaded adapters by name."""
+        return self.engine.core.adapters.paths()
 
     def wake_up(self, tags: Iterable[str] | None = None) -> None:
         """Take back what `sleep` gave away; see `EngineClient.wake_up`.

@@ -39,7 +39,7 @@ from hotshoe.engine.rank_messages import (
 )
 from hotshoe.engine.setup import prepare
 from hotshoe.errors import ConfigError, HotshoeError, RequestError, UserError
-from hotshoe.executor import ProfiledWorker, WeightsWorker, Worker
+from hotshoe.executor import AdapterWorker, ProfiledWorker, WeightsWorker, Worker
 from hotshoe.plugins import PluginManager
 from hotshoe.slots import Rendezvous
 from hotshoe.types import StepHandle
@@ -144,9 +144,13 @@ def _profile(worker: Worker, folder: str | None) -> Obeyed:
 def _change_weights(worker: Worker, command: ChangeWeights) -> Obeyed:
     """Move or replace weights; a refusal harms nobody."""
     try:
-        if not isinstance(worker, WeightsWorker):
+        if not isinstance(worker, WeightsWorker) or not isinstance(worker, AdapterWorker):
             raise RequestError("this worker neither moves nor replaces weights")
-        if command.action == "update":
+        if command.action == "load_adapter":
+            worker.load_adapter(command.name, command.path)
+        elif command.action == "drop_adapter":
+            worker.drop_adapter(command.name)
+        elif command.action == "update":
             worker.update_weights(command.path)
         elif command.action == "check":
             worker.update_weights(command.path, check_only=True)

@@ -166,6 +166,13 @@ class ParallelWorker:
             if not check_only:
                 self._obey(ChangeWeights("update", path), alike=True)
 
+    def load_adapter(self, name: str, path: str) -> None:
+        """See `hotshoe.executor.AdapterWorker.load_adapter`."""
+        self._obey(ChangeWeights("load_adapter", path, name), alike=True)
+
+    def drop_adapter(self, name: str) -> None:
+        self._obey(ChangeWeights("drop_adapter", name=name), alike=True)
+
     def _obey(self, command: RankCommand, alike: bool = False) -> list[str]:
         """Let all ranks do something, and return the names that they answer.
 

@@ -78,13 +78,16 @@ def wake(
     missing: set[str],
     create: Callable[[], Worker],
     num_blocks: Sequence[int],
+    load: Callable[[Worker], None],
 ) -> Worker | None:
-    """Take memory back; a worker that was closed is made anew and reads the checkpoint."""
+    """Take memory back; a worker that was closed is made anew, reads the checkpoint, and `load`
+    gives it the rest."""
     if "weights" in missing:
         if worker is None:
             worker = create()
             try:
                 worker.load()
+                load(worker)
             except BaseException:
                 worker.close()
                 raise

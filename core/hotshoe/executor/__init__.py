@@ -2,9 +2,10 @@
 
 from hotshoe.executor.group import FirstMessage, RankGroup
 from hotshoe.executor.kv import KVBlocks, KVDescriptor, KVLayer, KVWorker, check_transfer
-from hotshoe.executor.worker import ProfiledWorker, WeightsWorker, Worker, WorkerInfo
+from hotshoe.executor.worker import AdapterWorker, ProfiledWorker, WeightsWorker, Worker, WorkerInfo
 
 __all__ = [
+    "AdapterWorker",
     "FirstMessage",
     "KVBlocks",
     "KVDescriptor",

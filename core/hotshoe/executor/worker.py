@@ -100,6 +100,26 @@ class ProfiledWorker(Protocol):
 
 
 @runtime_checkable
+class AdapterWorker(Protocol):
+    """What a worker has beside the above if requests may name low-rank adapters.
+
+    All is called between steps.
+    """
+
+    def load_adapter(self, name: str, path: str) -> None:
+        """Read an adapter from a directory, in place of one of this name.
+
+        Raises:
+            UserError: It cannot be read or does not fit the model; nothing has changed.
+        """
+        ...
+
+    def drop_adapter(self, name: str) -> None:
+        """Forget an adapter that no unfinished request names."""
+        ...
+
+
+@runtime_checkable
 class WeightsWorker(Protocol):
     """What a worker has beside the above if its weights can be moved and replaced.
 

@@ -416,6 +416,7 @@ class KVCoordinator:
             "salt": sequence.cache_salt,
             "tenant": sequence.tenant,
             "content": sequence.content,
+            "adapter": sequence.adapter_key,
         }
         return self._hasher.root({k: v for k, v in fields.items() if v is not None})
 

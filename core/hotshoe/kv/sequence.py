@@ -14,7 +14,8 @@ class CachedSequence(Protocol):
 
     Attributes:
         token_ids: All known tokens.
-        cache_salt, tenant, content: Only sequences with all three equal share blocks.
+        cache_salt, tenant, content, adapter_key: Only sequences with all of them equal share
+            blocks.
         tables: For each band the bundles held, in order: the first `block_size` tokens are in
             the first one. The null block stands where a block was released. Empty while the
             sequence holds nothing.
@@ -27,6 +28,7 @@ class CachedSequence(Protocol):
     cache_salt: str | None
     tenant: str | None
     content: str | None
+    adapter_key: str | None
     tables: Tables
     num_released: list[int]
     block_hashes: list[bytes]
@@ -66,6 +68,7 @@ class StoredTokens:
     cache_salt: str | None = None
     tenant: str | None = None
     content: str | None = None
+    adapter_key: str | None = None
     tables: Tables = field(default_factory=list)
     num_released: list[int] = field(default_factory=list)
     block_hashes: list[bytes] = field(default_factory=list)

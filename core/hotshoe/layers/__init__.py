@@ -1,6 +1,7 @@
 """Building blocks of models. Each asks a slot for its operation; none knows any hardware."""
 
 from hotshoe.layers.activation import GatedActivation
+from hotshoe.layers.adapters import AdapterLimits, AdapterTable
 from hotshoe.layers.attention import Attention
 from hotshoe.layers.cache import CacheLayer, ViewPlan, allocate_caches, assign_views
 from hotshoe.layers.context import BuildContext, ForwardBatch
@@ -27,6 +28,8 @@ from hotshoe.layers.weights import Holder, Place, WeightTable
 
 __all__ = [
     "FLOATS",
+    "AdapterLimits",
+    "AdapterTable",
     "AddRMSNorm",
     "Attention",
     "BuildContext",

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.errors import ConfigError
+from hotshoe.layers.adapters import AdapterTable
 from hotshoe.layers.cache import CacheLayer
 from hotshoe.layers.formats import PLAIN, WeightFormat
 from hotshoe.layers.split import Section, Split, split_sections
@@ -73,7 +74,8 @@ class BuildContext:
     is no communicator. `stage` is the place among the stages that divide the layers, and
     `stage_layers` the layers of each, if the user says so; `own_layers` are those of this stage,
     once the builder has called `take_layers`. `checkpoints` says which states of sequences are
-    kept, as in `CacheSpec`; the types are those that they are kept in.
+    kept, as in `CacheSpec`; the types are those that they are kept in. `adapters` is
+    None where the engine takes none.
     """
 
     selector: Selector
@@ -91,6 +93,7 @@ class BuildContext:
     checkpoints: Checkpoints = "none"
     conv_state_dtype: str | None = None
     state_dtype: str = "float32"
+    adapters: AdapterTable | None = None
     weights: WeightTable = field(default_factory=WeightTable)
     cache_layers: list[CacheLayer] = field(default_factory=list)
     weight_bytes: list[Callable[[], int]] = field(default_factory=list)

@@ -13,6 +13,7 @@ from functools import partial
 from torch import Tensor
 
 from hotshoe.errors import CheckpointError
+from hotshoe.layers.adapters import AdaptedLinear
 from hotshoe.layers.context import BuildContext
 from hotshoe.layers.formats import PLAIN, Share, Storage, TensorSpec, WeightFormat, bias_spec
 from hotshoe.layers.split import Split
@@ -98,6 +99,13 @@ class Matrix:
                 sink = partial(self._take, load, kind, i, spec)
                 ctx.weights.expect(full, spec.shape, sink, spec.dtypes, place)
 
+    def adapted(self, ctx: BuildContext) -> AdaptedLinear | None:
+        """Return what adapters add to this rank's part of the product; None without adapters."""
+        if ctx.adapters is None:
+            return None
+        sizes = (self.spec.in_features, self.spec.out_features)
+        return ctx.adapters.adapt(ctx, self._shares(), self._in_features, sizes)
+
     def _shares(self) -> list[tuple[str, int, Share]]:
         """Return name, size and this rank's part of each checkpoint matrix."""
         shares, begin = [], 0
@@ -156,6 +164,9 @@ class Linear:
         holder = ctx.holder("linear", spec, form_of(spec), self._op)
         #: How the layer before may quantise what it hands over; None for not at all.
         self.input_quant = input_quant_of(spec, self._op)
+        self._adapted = matrix.adapted(ctx)
+        if self._adapted is not None:  # which are products of plain numbers
+            self.input_quant = None
         self._sum = matrix.sum_of(ctx)
         ctx.weight_bytes.append(self._op.nbytes)
         matrix.deliver(ctx, self._op.load, holder)
@@ -163,6 +174,9 @@ class Linear:
     def __call__(self, x: Tensor | Quantised) -> Tensor:
         """Map [num_tokens, in_features] to [num_tokens, out_features], each this rank's part."""
         y = self._op(x)
+        if self._adapted is not None:
+            assert isinstance(x, Tensor)
+            self._adapted(y, x)
         return y if self._sum is None else self._sum(y, y)
 
 

@@ -36,7 +36,7 @@ class GatedMLP:
     ) -> None:
         spec = GatedMlpSpec(gate_up.spec, down.spec, activation)
         op: GatedMlpOp | None = None
-        if gate_scale == 1.0:
+        if gate_scale == 1.0 and ctx.adapters is None:  # which lie between its parts
             op = ctx.selector.choose("gated_mlp", spec)
         self._sum = None
         self._run: Callable[[Tensor | Quantised], Tensor]

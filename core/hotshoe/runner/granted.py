@@ -1,4 +1,4 @@
-"""Says what memory was for when a device grants no more of it."""
+"""Memory that a device grants: what it was for when there is no more, and what needs none."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from hotshoe.errors import MemoryLimitError
+from hotshoe.layers import BuildContext
 
 #: Ordinary memory that was not granted is no `torch.OutOfMemoryError`, but says this.
 HOST_WORDS = "can't allocate memory"
@@ -34,3 +35,11 @@ def enough_memory(purpose: str) -> Iterator[None]:
             "free some, or lower --kv-cache-memory-bytes, --max-num-batched-tokens or "
             "--max-num-seqs"
         ) from error
+
+
+def stay_in_files(load_format: str, dtype: str, ctx: BuildContext) -> bool:
+    """Tell whether tables that files hold in a type are the files' own pages, which take no
+    memory for good."""
+    read = torch.empty(0, dtype=getattr(torch, dtype))
+    kept = read.to(ctx.device, ctx.torch_dtype) is read  # as layers take what was read
+    return kept and load_format != "dummy"

@@ -19,9 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hotshoe.layers import ForwardBatch, ViewPlan
+from hotshoe.layers import AdapterTable, ForwardBatch, ViewPlan
 from hotshoe.layers.context import BetweenPieces
 from hotshoe.models.base import EMBED, GENERATE, Model
+from hotshoe.runner.adapters import AdapterRows
 from hotshoe.runner.given import GivenRows
 from hotshoe.runner.graphs import Pieces, Recordings
 from hotshoe.runner.inbox import Inbox
@@ -115,6 +116,7 @@ class Runner:
         eos_token_ids: Forbidden until a request's min_tokens.
         peers: The ranks that run the same steps. The first of the last stage samples for those
             that share its layers; other stages neither sample nor report.
+        adapters: Those that requests may name; None for none.
     """
 
     def __init__(
@@ -126,10 +128,12 @@ class Runner:
         views: Sequence[ViewPlan],
         eos_token_ids: tuple[int, ...],
         peers: Peers | None = None,
+        adapters: AdapterTable | None = None,
     ) -> None:
         self._model = model
         self._peers = peers or Peers()
         self._is_last = self._peers.mesh.pp.is_last
+        self._adapters = AdapterRows(adapters, limits.max_num_seqs, device)
         self._transfer = ops.transfer
         self._limits = limits
         self._plans = tuple(views)
@@ -168,6 +172,7 @@ class Runner:
             self._prompt_widths[new.row] = -1 if width is None else width
             self._pooling.set_row(new)
             self._given.set_row(new)
+            self._adapters.set_row(new)
             special = (width, new.pooling, new.embeds)
             self._special[new.row] = any(value is not None for value in special)
         self._sampler.set_masks(plan.mask_rows, plan.masks)
@@ -264,13 +269,16 @@ class Runner:
         return padding_inputs(lengths, limits.max_num_seqs, slots, limits.block_size)
 
     def _run(self, step_id: int, inputs: StepInputs) -> RunningStep:
+        adapted = self._adapters.begin(inputs)
         if self._special[inputs.rows].any():
             judging, pooling = self._judging(inputs), self._pooling.among(inputs)
             given = self._given.among(inputs)
             if judging or pooling or given:
                 return self._run_special(step_id, inputs, judging, pooling, given)
         count = inputs.num_tokens
-        inputs, replay = self._recorded(inputs)
+        replay = None
+        if not adapted:  # recordings know no adapters
+            inputs, replay = self._recorded(inputs)
         staged, in_place = self._stage(inputs)
         arrived = self._peers.receive(count, len(inputs.positions))
         if replay is not None and in_place:

@@ -38,7 +38,8 @@ from hotshoe.models.base import GENERATE, Model, ModelBuilder
 from hotshoe.platform import MemoryBudget, Platform
 from hotshoe.plugins.manager import cause_of
 from hotshoe.plugins.platforms import blaming, checked
-from hotshoe.runner.granted import enough_memory
+from hotshoe.runner.adapters import adapter_table, load_adapter, required
+from hotshoe.runner.granted import enough_memory, stay_in_files
 from hotshoe.runner.graphs import BATCH_SIZES, TOKEN_SIZES, graph_sizes
 from hotshoe.runner.kv import converted, read_blocks, write_blocks
 from hotshoe.runner.peers import Peers, group_of
@@ -207,6 +208,7 @@ class TorchWorker:
             communicator=group_of(self._selector, axis),
             stage=self._mesh.pp,
             stage_layers=tuple(config.pipeline_layers),
+            adapters=adapter_table(config),
         )
         ctx.weights.ignore(self._format.unused)
         for pattern, replacement in self._format.renames:
@@ -230,7 +232,8 @@ class TorchWorker:
         assert config.max_model_len is not None
         free = self._free_bytes()
         weights = selector.matrix_bytes()
-        weights += 0 if self._stay_in_files(ctx) else selector.table_bytes()
+        stay = stay_in_files(config.load_format, self._model_config.dtype, ctx)
+        weights += 0 if stay else selector.table_bytes()
         if weights > free:
             raise MemoryLimitError(
                 f"the weights take {weights / GIB:.1f} GiB or more, but {name} has "
@@ -244,12 +247,6 @@ class TorchWorker:
                 f"{tables / GIB:.1f} GiB beside the weights' {weights / GIB:.1f}, but {name} has "
                 f"{free / GIB:.1f} GiB for them; lower --max-num-seqs or --max-model-len"
             )
-
-    def _stay_in_files(self, ctx: BuildContext) -> bool:
-        """Tell whether tables are the checkpoint's own pages, which take no memory for good."""
-        read = torch.empty(0, dtype=getattr(torch, self._model_config.dtype))
-        kept = read.to(ctx.device, ctx.torch_dtype) is read  # as layers take what was read
-        return kept and self._config.load_format != "dummy"
 
     def _free_bytes(self) -> int:
         """Return what the device has, less what others took where that is known."""
@@ -326,17 +323,16 @@ class TorchWorker:
         """Allocate caches and a runner over them."""
         assert self._context is not None and self._model is not None and self._ops is not None
         config = self._config
-        assert config.block_size is not None and config.max_model_len is not None
-        tokens = config.max_num_batched_tokens
+        size, tokens = config.block_size, config.max_num_batched_tokens
+        assert size is not None and tokens is not None and config.max_model_len is not None
         pieces = self._graph is not None and self._graph.pieces
-        assert tokens is not None
         layers, layout = self._context.cache_layers, self.layout(self._context)
         allocate_caches(layers, layout, num_blocks)
         sizes = getattr(self._ops.graph, "sizes", BATCH_SIZES)
         limits = RunnerLimits(
             max_num_seqs=config.max_num_seqs,
             max_model_len=config.max_model_len,
-            block_size=config.block_size,
+            block_size=size,
             max_logprobs=config.max_logprobs,
             max_samples=min(tokens, config.max_num_seqs * (1 + config.num_speculative_tokens)),
             null_blocks=tuple(num_blocks[group.pool] for group in layout.groups),
@@ -356,6 +352,7 @@ class TorchWorker:
             assign_views(layers, layout),
             self._model_config.eos_token_ids,
             self._peers,
+            self._context.adapters,
         )
 
     def _free_cache(self) -> None:
@@ -372,7 +369,6 @@ class TorchWorker:
 
     @torch.inference_mode()
     def offload(self) -> None:
-        """See `hotshoe.executor.WeightsWorker.offload`."""
         assert self._context is not None
         with enough_memory("copy the weights to host memory"):
             self._fetch_weights = self._context.weights.move_to_host()
@@ -386,7 +382,6 @@ class TorchWorker:
 
     @torch.inference_mode()
     def restore(self) -> None:
-        """See `hotshoe.executor.WeightsWorker.restore`."""
         assert self._fetch_weights is not None
         with enough_memory("take the weights back"):
             self._fetch_weights()
@@ -394,10 +389,15 @@ class TorchWorker:
 
     @torch.inference_mode()
     def update_weights(self, weights: Weights, check_only: bool = False) -> None:
-        """See `hotshoe.executor.WeightsWorker.update_weights`."""
         assert self._context is not None
         with self._naming():
             update_weights(self._context.weights, source_of(weights), check_only)
+
+    def load_adapter(self, name: str, path: str) -> None:
+        load_adapter(self._context, name, path)
+
+    def drop_adapter(self, name: str) -> None:
+        required(self._context).drop(name)
 
     def describe_kv(self) -> KVDescriptor:
         assert self._context is not None

@@ -22,6 +22,7 @@ class SchedulerConfig:
         max_model_len: Most tokens of one request, prompt and output together.
         num_blocks: Blocks in the KV cache; with several pools, of each of them.
         block_size: Tokens per block.
+        max_adapters: Different adapters of requests that run at once.
         groups: Cache groups; none is a single one that keeps every token.
         policy: "fcfs" serves in order of arrival; "priority" the lowest priority value first.
         enable_prefix_caching: Share full blocks between requests with equal prefixes.
@@ -42,6 +43,7 @@ class SchedulerConfig:
     policy: Literal["fcfs", "priority"] = "fcfs"
     enable_prefix_caching: bool = True
     max_in_flight_steps: int = 1
+    max_adapters: int = 1
     groups: tuple[CacheGroup, ...] = ()
     in_turns: bool = False
 

@@ -1,4 +1,6 @@
-"""How long a request may become. Refuses, when it is added, one that could never be served."""
+"""How long a request may become, and who runs beside it. Refuses one that could never be served."""
+
+from collections.abc import Iterable
 
 from hotshoe.errors import RequestError
 from hotshoe.kv import KVCoordinator
@@ -34,3 +36,12 @@ def length_limit(request: Request, config: SchedulerConfig, cache: KVCoordinator
             "max_tokens",
         )
     return limit
+
+
+def lacks_place(request: Request, running: Iterable[Request], config: SchedulerConfig) -> bool:
+    """Tell whether so many other adapters run that a request's own must wait for one to end."""
+    adapter = request.params.adapter
+    if adapter is None:
+        return False
+    others = {other.params.adapter for other in running} - {None, adapter}
+    return len(others) >= config.max_adapters

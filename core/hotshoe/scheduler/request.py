@@ -32,6 +32,7 @@ class Request:
         eos_token_ids: The model's end-of-sequence ids; they end the request unless
             `params.ignore_eos`.
         content: Names what token ids do not: only requests of equal content share prefixes.
+        adapter_key: Names the adapter's weights, for the same purpose. Written by the engine.
         max_total_tokens: Length at which the request ends.
         order: Sort key of service and, reversed, of preemption.
         row: Its row while it runs; None while it waits, be it anew or again.
@@ -68,6 +69,7 @@ class Request:
     embeds: bytes | None = None
     eos_token_ids: InitVar[frozenset[int]] = frozenset()
     content: str | None = field(init=False, default=None)
+    adapter_key: str | None = field(init=False, default=None)
     stop_token_ids: frozenset[int] = field(init=False)
     num_prompt_tokens: int = field(init=False)
     max_total_tokens: int = field(init=False, default=0)

@@ -32,7 +32,7 @@ from hotshoe.errors import RequestError
 from hotshoe.kv import KVCoordinator, PrefixHit, TableChanges
 from hotshoe.scheduler.config import SchedulerConfig
 from hotshoe.scheduler.drafts import DraftCounts
-from hotshoe.scheduler.limits import length_limit
+from hotshoe.scheduler.limits import lacks_place, length_limit
 from hotshoe.scheduler.queue import WaitingQueue
 from hotshoe.scheduler.request import Request
 from hotshoe.scheduler.stats import SchedulerStats
@@ -72,7 +72,7 @@ class Scheduler:
         # Requests that are not ready or are held; they wait for `make_ready` and `release`.
         self._aside = WaitingQueue()
         self._holding = False
-        self._last_wait_s = 0.0
+        self.last_wait_s = 0.0
         self._num_preemptions = 0
         self._num_prompt_tokens = 0
         self._num_generated_tokens = 0
@@ -92,10 +92,6 @@ class Scheduler:
     @property
     def num_waiting_tokens(self) -> int:
         return self._waiting.num_tokens + self._aside.num_tokens
-
-    @property
-    def last_wait_s(self) -> float:
-        return self._last_wait_s
 
     def has_work(self) -> bool:
         """Return whether a step is to be updated, or a request unfinished that may be run."""
@@ -145,6 +141,10 @@ class Scheduler:
         self._aside.remove(request)
         request.ready = True
         self._queue_of(request).push(request)
+
+    def uses_adapter(self, name: str) -> bool:
+        """Tell whether an unfinished request has this adapter."""
+        return any(request.params.adapter == name for request in self._requests.values())
 
     def hold(self) -> None:
         """Hold back the requests that are added from now on; others go on."""
@@ -356,13 +356,13 @@ class Scheduler:
             budget -= self._start(request, hit, step, budget)
 
     def _find_room(self, request: Request) -> PrefixHit | None:
-        """Return the cached prefix of a waiting request, or None if it must wait for blocks.
+        """Return the cached prefix of a waiting request, or None if it must wait for others to end.
 
         There must be room for all its known tokens, however few of them this step may compute,
         and one more block for each running request, so that letting it in does not soon push
         another out.
         """
-        if request is self._refused:
+        if request is self._refused or lacks_place(request, self._running, self.config):
             return None
         # Cached blocks come without the hidden states that were computed with them.
         whole = request.reads_whole_prompt
@@ -385,7 +385,7 @@ class Scheduler:
         if not request.was_preempted:
             request.num_cached_tokens = start
             request.scheduled_s = time.monotonic()
-            self._last_wait_s = request.scheduled_s - request.queued_s
+            self.last_wait_s = request.scheduled_s - request.queued_s
             self._num_prompt_tokens += request.num_prompt_tokens
         request.num_computed_tokens = start
         tokens, blocks = request.token_ids.copy(), self.cache.block_ids(request.tables)

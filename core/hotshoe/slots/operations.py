@@ -281,6 +281,28 @@ class EmbeddingOp(Protocol):
         ...
 
 
+class LoraOp(Protocol):
+    """What low-rank adapters add to a matrix product.
+
+    Source: Low-rank adaptation, arXiv:2106.09685.
+    """
+
+    def __call__(
+        self, y: Tensor, x: Tensor, a: Tensor, b: Tensor, places: Tensor, used: Sequence[int]
+    ) -> None:
+        """Add b[p]^T (a[p] x) to each row of y, in place.
+
+        Args:
+            y: [num_tokens, out_features].
+            x: [num_tokens, in_features].
+            a: [max_adapters, rank, in_features].
+            b: [max_adapters, rank, out_features], scaled.
+            places: [num_tokens] int32, p of each token; -1 adds nothing.
+            used: The p that occur, each once, on the host.
+        """
+        ...
+
+
 class SampleOp(Protocol):
     """Batched token choice from one uniform number per row."""
 

@@ -415,6 +415,24 @@ class EmbeddingSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class LoraSpec:
+    """Low-rank adapters of one matrix product, added to its result.
+
+    Attributes:
+        in_features, out_features: Of the product.
+        rank: Of each adapter; smaller ones are filled up with zeros.
+        max_adapters: Adapters that are held at once.
+        dtype: Of x, y and the adapters.
+    """
+
+    in_features: int
+    out_features: int
+    rank: int
+    max_adapters: int
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
 class SampleSpec:
     """Choice of one token per row of logits."""
 

@@ -22,6 +22,7 @@ from hotshoe.slots.specs import (
     GatedMlpSpec,
     GraphSpec,
     LinearSpec,
+    LoraSpec,
     MlaAttentionSpec,
     MoeSpec,
     NormSpec,
@@ -169,6 +170,14 @@ SLOTS: dict[str, Slot] = {
             reference_supports=_JUDGE,
             step_bytes=lambda s, n: 2 * s.size * _size(s),
             table_bytes=lambda s: s.num_embeddings * s.size * _size(s),
+        ),
+        Slot(
+            "lora",
+            LoraSpec,
+            f"{_REFERENCE}.lora:build",
+            "low-rank adapters, added to a matrix product's result",
+            reference_supports=_JUDGE,
+            step_bytes=lambda s, n: s.rank * (s.in_features + s.out_features) * _size(s),
         ),
         Slot(
             "sample",

@@ -78,6 +78,7 @@ class SamplingParams:
         bad_words_token_ids: The same as token ids; the engine adds those of `bad_words`.
         allowed_token_ids: When given, no other token is sampled.
         grammar: What the text must conform to.
+        adapter: Name of a loaded adapter (LoRA); None for the model itself.
 
     Raises:
         RequestError: A value is out of range; `field` names it.
@@ -107,6 +108,7 @@ class SamplingParams:
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
     allowed_token_ids: tuple[int, ...] = ()
     grammar: GrammarSpec | None = None
+    adapter: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("stop", "bad_words"):
@@ -130,6 +132,8 @@ class SamplingParams:
             if len(getattr(self, name)) > cap:
                 raise RequestError(f"{name} may have at most {cap} entries", name)
         self._check_contents()
+        if self.adapter is not None and not isinstance(self.adapter, str):
+            raise RequestError(f"adapter must be a name, not {self.adapter!r}", "adapter")
 
     def _check_contents(self) -> None:
         for name in ("stop", "bad_words"):

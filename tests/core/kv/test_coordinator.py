@@ -17,6 +17,7 @@ class Sequence:
     cache_salt: str | None = None
     tenant: str | None = None
     content: str | None = None
+    adapter_key: str | None = None
     tables: Tables = field(default_factory=list)
     num_released: list[int] = field(default_factory=list)
     block_hashes: list[bytes] = field(default_factory=list)

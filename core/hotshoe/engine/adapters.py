@@ -1,0 +1,108 @@
+"""The adapters of an engine: which are loaded, from where, and under which key their caches lie."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+
+from hotshoe.errors import RequestError
+from hotshoe.executor import AdapterWorker, Worker
+from hotshoe.suggest import did_you_mean
+
+MAX_NAME_CHARS = 256
+#: Each takes host memory.
+MAX_ADAPTERS = 4096
+
+
+class Adapters:
+    """Names of adapters, kept by the engine core. The worker keeps their numbers.
+
+    Args:
+        paths: Directories by name, loaded by `open`.
+    """
+
+    def __init__(self, paths: Mapping[str, str]) -> None:
+        self._paths = dict(paths)
+        self._count = itertools.count(1)
+        self._keys: dict[str, str] = {}
+
+    def paths(self) -> dict[str, str]:
+        """Return the directories of loaded adapters by name."""
+        return {name: self._paths[name] for name in self._keys}
+
+    def open(self, worker: Worker | None) -> None:
+        """Load all adapters into a new worker.
+
+        Raises:
+            UserError: One cannot be loaded.
+        """
+        for name, path in self._paths.items():
+            self.load(worker, name, path, lambda name: False)
+
+    def key_of(self, name: str | None) -> str | None:
+        """Return what names an adapter's weights, None for no adapter. Loading changes it.
+
+        Raises:
+            RequestError: It is not loaded.
+        """
+        if name is None:
+            return None
+        if name not in self._keys:
+            known = ", ".join(sorted(self._keys)) or "none"
+            raise RequestError(
+                f"no adapter {name!r} is loaded{did_you_mean(name, self._keys)} (loaded: {known})",
+                "adapter",
+            )
+        return self._keys[name]
+
+    def load(
+        self, worker: Worker | None, name: str, path: str, used: Callable[[str], bool]
+    ) -> None:
+        """Load an adapter from a directory, in place of one of this name.
+
+        Args:
+            worker: Takes its numbers.
+            name: Of the adapter.
+            path: In the form of PEFT.
+            used: Tells whether an unfinished request names it.
+
+        Raises:
+            RequestError: The name is none, or in use; there are too many; the worker takes none.
+            CheckpointError: It cannot be read or does not fit; nothing has changed.
+        """
+        if not 0 < len(name) <= MAX_NAME_CHARS:
+            raise RequestError(
+                f"an adapter's name has 1 to {MAX_NAME_CHARS} characters", "lora_name"
+            )
+        if name not in self._keys and len(self._keys) >= MAX_ADAPTERS:
+            raise RequestError(f"{MAX_ADAPTERS} adapters are loaded; unload one first", "lora_name")
+        _check_unused(name, used)
+        _taking(worker).load_adapter(name, path)
+        self._paths[name] = path
+        self._keys[name] = f"{next(self._count)}:{name}"
+
+    def unload(self, worker: Worker | None, name: str, used: Callable[[str], bool]) -> None:
+        """Forget an adapter.
+
+        Raises:
+            RequestError: It is not loaded, or an unfinished request names it.
+        """
+        self.key_of(name)
+        _check_unused(name, used)
+        _taking(worker).drop_adapter(name)
+        del self._paths[name], self._keys[name]
+
+
+def _check_unused(name: str, used: Callable[[str], bool]) -> None:
+    if used(name):
+        raise RequestError(
+            f"adapter {name!r} is in use; try again when its requests have ended", "lora_name"
+        )
+
+
+def _taking(worker: Worker | None) -> AdapterWorker:
+    if worker is None:
+        raise RequestError("the weights are asleep; wake them up first")
+    if not isinstance(worker, AdapterWorker):
+        raise RequestError("what computes steps here takes no adapters")
+    return worker

@@ -1,0 +1,229 @@
+"""Low-rank adapters (LoRA) of linear layers: who has which, and what they add to a step.
+
+Adapters that were loaded stay in host memory; those that a step uses lie in one of a few places on
+the device, the longest unused giving way. Every linear layer has its part of each place. Nothing
+here reads files or knows requests.
+
+Source: Low-rank adaptation, arXiv:2106.09685.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from hotshoe.errors import CheckpointError
+from hotshoe.layers.formats import Share
+from hotshoe.slots import LoraOp, LoraSpec
+
+if TYPE_CHECKING:
+    from hotshoe.layers.context import BuildContext
+
+
+class Factors(NamedTuple):
+    """One matrix's adapter as files have it: W + scale * b a.
+
+    a: [rank, in_features]. b: [out_features, rank].
+    """
+
+    a: Tensor
+    b: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterLimits:
+    """How many adapters lie on the device at once, and the most that their rank may be."""
+
+    max_adapters: int
+    max_rank: int
+
+
+class _Use(NamedTuple):
+    """Which adapters a step uses: places [num_tokens] int32, and those that occur."""
+
+    places: Tensor
+    used: Sequence[int]
+
+
+class AdaptedLinear:
+    """What adapters add to one product of stacked matrices: this rank's part.
+
+    Args:
+        ctx: The build context.
+        table: Who has adapters.
+        shares: Name, size and this rank's part of each matrix, in the order of y.
+        in_features: Columns of the whole matrices.
+        spec: The product's sizes on this rank.
+    """
+
+    def __init__(
+        self,
+        ctx: BuildContext,
+        table: AdapterTable,
+        shares: Sequence[tuple[str, int, Share]],
+        in_features: int,
+        spec: LoraSpec,
+    ) -> None:
+        self._op: LoraOp = ctx.selector.choose("lora", spec)
+        self._table, self._shares, self._in_features = table, shares, in_features
+        self._rank = spec.rank // len(shares)
+        shape, place = (spec.max_adapters, spec.rank), (ctx.torch_dtype, ctx.device)
+        self._a = torch.zeros(*shape, spec.in_features, dtype=place[0], device=place[1])
+        self._b = torch.zeros(*shape, spec.out_features, dtype=place[0], device=place[1])
+        self.nbytes = self._a.nbytes + self._b.nbytes
+        for index, (name, _, _) in enumerate(shares):
+            table.layers[name] = (self, index)
+
+    def __call__(self, y: Tensor, x: Tensor) -> None:
+        """Add to y [num_tokens, out_features], in place, what the step's adapters make of x."""
+        if self._table.uses:
+            use = self._table.uses[len(x)]
+            self._op(y, x, self._a, self._b, use.places, use.used)
+
+    def check(self, name: str, index: int, factors: Factors, max_rank: int) -> None:
+        """Refuse factors of another shape.
+
+        Raises:
+            CheckpointError: They do not fit the matrix, or their rank is above the limit.
+        """
+        size, rank = self._shares[index][1], len(factors.a)
+        wanted = ((rank, self._in_features), (size, rank))
+        found = (tuple(factors.a.shape), tuple(factors.b.shape))
+        if found != wanted:
+            raise CheckpointError(
+                f"the adapter's factors of {name} have shapes {list(found[0])} and "
+                f"{list(found[1])}, but this model's matrix is {[size, self._in_features]}; "
+                "it was made for another model"
+            )
+        if rank > max_rank:
+            raise CheckpointError(
+                f"the adapter's rank is {rank}, above --max-lora-rank {max_rank}; raise it"
+            )
+
+    def own_part(self, index: int, factors: Factors, scale: float) -> Factors:
+        """Return copies of this rank's part of both factors, in the type of y; b is scaled."""
+        share = self._shares[index][2]
+        a = factors.a[:, share.columns]
+        b = torch.cat([factors.b[rows] for rows in share.rows]).float() * scale
+        return Factors(*(t.to(self._a.dtype, copy=True) for t in (a, b)))
+
+    def put(self, place: int, index: int, factors: Factors | None) -> None:
+        """Fill one matrix's part of a place, with zeros for an adapter that leaves it alone."""
+        before = sum(share.num_rows for _, _, share in self._shares[:index])
+        first = index * self._rank
+        self._a[place, first : first + self._rank] = 0
+        self._b[place, first : first + self._rank] = 0
+        if factors is not None:
+            end = first + len(factors.a)
+            self._a[place, first:end] = factors.a
+            self._b[place, first:end, before : before + len(factors.b)] = factors.b.T
+
+
+class AdapterTable:
+    """All adapters of a model, by the name that they were loaded under.
+
+    Attributes:
+        layers: By a matrix's name in the checkpoint: its layer, and which of its matrices it is.
+        uses: Who uses what in the step under way, by the number of rows that a layer may be
+            given; empty where nobody uses any.
+    """
+
+    def __init__(self, limits: AdapterLimits) -> None:
+        self.limits = limits
+        self.layers: dict[str, tuple[AdaptedLinear, int]] = {}
+        self.uses: dict[int, _Use] = {}
+        self._stored: dict[str, dict[str, Factors]] = {}
+        self._places: OrderedDict[str, int] = OrderedDict()
+
+    def adapt(
+        self,
+        ctx: BuildContext,
+        shares: Sequence[tuple[str, int, Share]],
+        in_features: int,
+        sizes: tuple[int, int],
+    ) -> AdaptedLinear:
+        """Make what adapts a product whose sizes on this rank are (inputs, outputs)."""
+        rank = self.limits.max_rank * len(shares)
+        spec = LoraSpec(*sizes, rank, self.limits.max_adapters, ctx.dtype)
+        layer = AdaptedLinear(ctx, self, shares, in_features, spec)
+        ctx.weight_bytes.append(lambda: layer.nbytes)
+        return layer
+
+    def load(self, name: str, factors: Mapping[str, Factors], scale: float) -> None:
+        """Keep an adapter in host memory, in place of one of the same name.
+
+        Args:
+            name: Of the adapter.
+            factors: By the names of the matrices that it changes.
+            scale: What b a is multiplied by.
+
+        Raises:
+            CheckpointError: It changes what this model does not have, or cannot be added to a
+                linear layer; nothing has changed.
+        """
+        for matrix, pair in factors.items():
+            if matrix not in self.layers:
+                raise CheckpointError(
+                    f"the adapter changes {matrix}, which is no linear layer of this model that "
+                    "takes adapters (embeddings, output matrix and experts do not)"
+                )
+            layer, index = self.layers[matrix]
+            layer.check(matrix, index, pair, self.limits.max_rank)
+        stored = {}
+        for matrix, pair in factors.items():
+            layer, index = self.layers[matrix]
+            stored[matrix] = layer.own_part(index, pair, scale)
+        self.drop(name)
+        self._stored[name] = stored
+
+    def drop(self, name: str) -> None:
+        """Forget an adapter, if there is one of this name."""
+        self._stored.pop(name, None)
+        self._places.pop(name, None)
+
+    def begin(
+        self, names: Sequence[str | None], counts: Sequence[int], sample_at: Tensor, device: str
+    ) -> bool:
+        """Bring a step's adapters onto the device; tell whether there are any.
+
+        Args:
+            names: Of each request's adapter; at most `max_adapters` different ones.
+            counts: Tokens of each request.
+            sample_at: [s] int64 on the host: the tokens that go on behind the last mixer.
+            device: Where the step runs.
+        """
+        self.uses = {}
+        wanted = list(dict.fromkeys(name for name in names if name is not None))
+        if not wanted:
+            return False
+        for name in wanted:
+            self._place_of(name, wanted)
+        of_request = [-1 if name is None else self._places[name] for name in names]
+        places = torch.repeat_interleave(
+            torch.tensor(of_request, dtype=torch.int32), torch.tensor(counts)
+        )
+        used = sorted({place for place in of_request if place >= 0})
+        self.uses[len(sample_at)] = _Use(places[sample_at].to(device), used)
+        self.uses[len(places)] = _Use(places.to(device), used)
+        return True
+
+    def _place_of(self, name: str, wanted: Sequence[str]) -> None:
+        """Bring an adapter into a place on the device, and note that it is used."""
+        if name in self._places:
+            self._places.move_to_end(name)
+            return
+        if len(self._places) < self.limits.max_adapters:
+            taken = set(self._places.values())
+            place = next(p for p in range(self.limits.max_adapters) if p not in taken)
+        else:
+            oldest = next(other for other in self._places if other not in wanted)
+            place = self._places.pop(oldest)
+        stored = self._stored[name]
+        for matrix, (layer, index) in self.layers.items():
+            layer.put(place, index, stored.get(matrix))
+        self._places[name] = place

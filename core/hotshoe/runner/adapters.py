@@ -1,0 +1,67 @@
+"""Which adapter each row has, and what that means for a step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from hotshoe.config import EngineConfig
+from hotshoe.errors import RequestError
+from hotshoe.layers import AdapterLimits, AdapterTable, BuildContext
+from hotshoe.loader.adapter import read_adapter
+from hotshoe.runner.rows import StepInputs
+from hotshoe.types import NewRow
+
+
+class AdapterRows:
+    """Adapters by row.
+
+    Args:
+        table: Those that were loaded; None where the engine takes none.
+        num_rows: Rows that there are.
+        device: Where steps run.
+    """
+
+    def __init__(self, table: AdapterTable | None, num_rows: int, device: str) -> None:
+        self._table = table
+        self._device = device
+        self._names: list[str | None] = [None] * num_rows
+
+    def set_row(self, new: NewRow) -> None:
+        """Take over what a new row names."""
+        self._names[new.row] = new.params.adapter
+
+    def begin(self, inputs: StepInputs) -> bool:
+        """Let the adapters of a step's rows take part; tell whether there are any."""
+        if self._table is None:
+            return False
+        names = [self._names[row] for row in inputs.rows.tolist()]
+        counts = np.diff(inputs.query_start_loc).tolist()
+        sample_at = torch.from_numpy(inputs.sample_at).long()
+        return self._table.begin(names, counts, sample_at, self._device)
+
+
+def adapter_table(config: EngineConfig) -> AdapterTable | None:
+    """Make room for adapters, if the configuration asks for it."""
+    limits = AdapterLimits(config.max_loras, config.max_lora_rank)
+    return AdapterTable(limits) if config.enable_lora else None
+
+
+def load_adapter(ctx: BuildContext | None, name: str, path: str) -> None:
+    """See `hotshoe.executor.AdapterWorker.load_adapter`."""
+    with torch.inference_mode():
+        read_adapter(required(ctx), name, Path(path))
+
+
+def required(ctx: BuildContext | None) -> AdapterTable:
+    """Return the adapters of a model that was built.
+
+    Raises:
+        RequestError: It takes none.
+    """
+    assert ctx is not None
+    if ctx.adapters is None:
+        raise RequestError("this engine takes no adapters; start it with --enable-lora")
+    return ctx.adapters

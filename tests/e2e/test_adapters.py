@@ -1,0 +1,182 @@
+"""Low-rank adapters: the tokens of transformers with the adapter merged into the weights."""
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import save_file
+
+from hotshoe import LLM, SamplingParams, TokensPrompt
+from hotshoe.errors import CheckpointError, RequestError
+
+#: Adapters and the matrices that each changes, with their rank.
+ADAPTERS = {
+    "attention": (("q_proj", "v_proj"), 4),
+    "all": (("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"), 8),
+    "mlp": (("up_proj", "down_proj"), 2),
+}
+PROMPTS = [list(range(3, 40)), [9, 9, 1], list(range(60, 2, -1)), [5]]
+COUNT = 12
+
+
+def save_adapter(model, path: Path, targets: tuple[str, ...], rank: int, **config) -> None:
+    """Write random factors in the form of PEFT, and merge them into a model."""
+    tensors = {}
+    values = {"peft_type": "LORA", "r": rank, "lora_alpha": 3 * rank, "bias": "none", **config}
+    scale = 3 * rank / (rank**0.5 if values.get("use_rslora") else rank)
+    for name, module in model.named_modules():
+        if name.rsplit(".", 1)[-1] in targets:
+            size, width = module.weight.shape
+            a, b = torch.randn(rank, width) * width**-0.5, torch.randn(size, rank) * rank**-0.5
+            prefix = f"base_model.model.{name}"
+            tensors |= {f"{prefix}.lora_A.weight": a, f"{prefix}.lora_B.weight": b}
+            with torch.no_grad():
+                module.weight += scale * b @ a
+    path.mkdir()
+    save_file(tensors, path / "adapter_model.safetensors")
+    (path / "adapter_config.json").write_text(json.dumps(values))
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model in `model`, and its adapters in folders of their names."""
+    root = tmp_path_factory.mktemp("adapters")
+    config = transformers.Qwen3Config(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=128,
+        eos_token_id=None,
+    )
+    model = transformers.Qwen3ForCausalLM(config).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() > 1:
+                weight.normal_(0.0, 1.5 * weight.shape[1] ** -0.5)
+    model.save_pretrained(root / "model")
+    for name, (targets, rank) in ADAPTERS.items():
+        merged = copy.deepcopy(model)
+        save_adapter(merged, root / name, targets, rank, use_rslora=name == "mlp")
+        merged.save_pretrained(root / f"{name}-merged")
+    return root
+
+
+@pytest.fixture(scope="module")
+def wanted(root: Path) -> dict[str | None, list[list[int]]]:
+    """Greedy tokens of every prompt by adapter, as transformers writes them."""
+    found: dict[str | None, list[list[int]]] = {}
+    for name in (None, *ADAPTERS):
+        path = root / (f"{name}-merged" if name else "model")
+        model = transformers.Qwen3ForCausalLM.from_pretrained(path).eval()
+        found[name] = []
+        for prompt in PROMPTS:
+            ids = torch.tensor([prompt])
+            out = model.generate(
+                ids, attention_mask=torch.ones_like(ids), max_new_tokens=COUNT, do_sample=False
+            )
+            found[name].append(out[0, len(prompt) :].tolist())
+    return found
+
+
+def open_engine(root: Path, **options) -> LLM:
+    return LLM(
+        **{
+            "model": str(root / "model"),
+            "platform": "cpu",
+            "dtype": "float32",
+            "skip_tokenizer_init": True,
+            "max_model_len": 128,
+            "max_num_seqs": 8,
+            "kv_cache_memory_bytes": 1 << 20,
+            "enable_lora": True,
+            "max_lora_rank": 8,
+            "lora_modules": {name: str(root / name) for name in ADAPTERS},
+            **options,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def llm(root: Path) -> Iterator[LLM]:
+    with open_engine(root, max_loras=2) as llm:
+        yield llm
+
+
+def params(adapter: str | None) -> SamplingParams:
+    return SamplingParams(temperature=0.0, max_tokens=COUNT, adapter=adapter, ignore_eos=True)
+
+
+def generate(llm: LLM, pairs) -> list[list[int]]:
+    prompts = [TokensPrompt(PROMPTS[index]) for _, index in pairs]
+    results = llm.generate(prompts, [params(name) for name, _ in pairs])
+    return [result.outputs[0].token_ids for result in results]
+
+
+def test_base_and_adapters_in_one_batch_write_their_own_tokens(llm: LLM, wanted) -> None:
+    # More adapters than places, prompts that repeat with others, so that a shared prefix shows.
+    pairs = [(name, index) for index in range(len(PROMPTS)) for name in (*ADAPTERS, None)]
+    for _ in range(2):
+        found = generate(llm, pairs)
+        assert found == [wanted[name][index] for name, index in pairs]
+
+
+def test_chunks_and_few_tokens_a_step(root: Path, wanted) -> None:
+    with open_engine(root, max_num_batched_tokens=8, enable_prefix_caching=False) as llm:
+        pairs = [("all", 0), ("mlp", 2), (None, 0), ("attention", 0)]
+        assert generate(llm, pairs) == [wanted[name][index] for name, index in pairs]
+
+
+def test_two_ranks_share_an_adapter(root: Path, wanted) -> None:
+    with open_engine(root, tensor_parallel_size=2) as llm:
+        pairs = [("all", 0), (None, 1), ("mlp", 2)]
+        assert generate(llm, pairs) == [wanted[name][index] for name, index in pairs]
+        with pytest.raises(CheckpointError, match="no directory"):
+            llm.load_adapter("other", root / "nothing")
+        llm.unload_adapter("all")
+        llm.load_adapter("all", root / "mlp")
+        assert generate(llm, [("all", 2)]) == [wanted["mlp"][2]]
+
+
+def test_an_adapter_comes_and_goes(root: Path, wanted) -> None:
+    with open_engine(root, lora_modules={}, enable_prefix_caching=True) as llm:
+        assert llm.adapters() == {}
+        with pytest.raises(RequestError, match="no adapter 'one' is loaded") as refused:
+            generate(llm, [("one", 0)])
+        assert refused.value.field == "adapter"
+        llm.load_adapter("one", root / "all")
+        assert generate(llm, [("one", 0)]) == [wanted["all"][0]]
+        llm.load_adapter("one", root / "mlp")  # its cached prefixes are not the new one's
+        assert generate(llm, [("one", 0), (None, 0)]) == [wanted["mlp"][0], wanted[None][0]]
+        llm.enqueue([TokensPrompt(PROMPTS[0])], params("one"))
+        for change in (lambda: llm.unload_adapter("one"), lambda: llm.load_adapter("one", root)):
+            with pytest.raises(RequestError, match="adapter 'one' is in use"):
+                change()
+        assert [r.outputs[0].token_ids for r in llm.wait_for_completion()] == [wanted["mlp"][0]]
+        llm.unload_adapter("one")
+        with pytest.raises(RequestError, match="no adapter 'one' is loaded"):
+            llm.unload_adapter("one")
+        llm.load_adapter("two", root / "attention")
+        llm.sleep(2)
+        llm.wake_up()
+        assert generate(llm, [("two", 0)]) == [wanted["attention"][0]]
+
+
+def test_without_the_flag_adapters_are_refused(root: Path) -> None:
+    with (
+        open_engine(root, enable_lora=False, lora_modules={}) as llm,
+        pytest.raises(RequestError, match="--enable-lora"),
+    ):
+        llm.load_adapter("one", root / "all")
+
+
+def test_adapters_of_the_start_need_the_flag(root: Path) -> None:
+    with pytest.raises(RequestError, match="--enable-lora"):
+        open_engine(root, enable_lora=False)
