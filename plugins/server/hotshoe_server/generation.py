@@ -67,6 +67,8 @@ async def generate(
     check_length(call, rendered.token_ids, room=not pools)
     check_wishes(call, len(rendered.token_ids), priority)
     request_id = _unused(request_id, server)
+    if (adapter := server.adapter(model)) is not None:
+        params = _adapted(params, adapter)
     sampled = SamplingParams(max_tokens=1) if isinstance(params, PoolingParams) else params
     record = RequestRecord(
         request_id, call.path, model, call.headers, stream, sampled, call.arrival_s
@@ -245,8 +247,16 @@ def check_answer(
         )
 
 
+def _adapted(params: SamplingParams | PoolingParams, adapter: str) -> SamplingParams:
+    if isinstance(params, PoolingParams):
+        raise ApiError("model_not_found", "adapters make no vectors; ask the model", "model")
+    return replace(params, adapter=adapter)
+
+
 def _worded(call: Call, error: RequestError) -> Exception:
     """Return an error of the engine's with the name that the field has in the request."""
+    if error.field == "adapter":
+        return ApiError("model_not_found", str(error), "model")
     if error.field == "grammar":
         return ApiError("invalid_value", str(error), _grammar_field(call))
     renamed = getattr(call.body_read, "renamed", None)

@@ -92,6 +92,11 @@ class ServerState:
         given, length = self.config.max_body_bytes, self.client.info.max_model_len
         return given or BODY_BASE_BYTES + BODY_TOKEN_BYTES * length
 
+    def adapter(self, name: str) -> str | None:
+        """Return the adapter that answers under a name from `model_name`; None for the model."""
+        own = name in self.models or name == self.client.config.model
+        return None if own else name
+
     def model_name(self, asked: str | None) -> str:
         """Return the name to answer under; a request that names no model gets the one there is.
 
@@ -102,6 +107,8 @@ class ServerState:
             return asked or self.models[0]
         if asked == self.client.config.model and not self.config.served_model_name:
             return asked  # a directory by its path, which is listed nowhere
+        if self.client.config.enable_lora:
+            return asked  # the engine says whether an adapter of this name is loaded
         raise ApiError(
             "model_not_found",
             f"there is no model {asked!r} here, only {', '.join(self.models)}",

@@ -71,7 +71,6 @@ SHORT: Mapping[str, str] = {
 _ALWAYS = "this is always so here"
 _ONE = "one process computes a layer, or --tensor-parallel-size of them"
 _LOGS = "logs are the matter of --log-format and --access-log"
-_ADAPTERS = "adapters are not offered"
 _TEXT = "models here read text alone"
 _PROXY = "let the proxy in front of the server do it"
 _FRACTION = ("--platform-options.memory_fraction", VALUE)
@@ -148,11 +147,7 @@ FLAGS: tuple[Flag, ...] = (
     _refused("--enable-ssl-refresh", "start the server anew with the new certificate", takes=False),
     _refused("--uds", "listen on --host and --port"),
     _refused("--log-config-file", _LOGS),
-    _refused("--enable-lora", _ADAPTERS, takes=False),
-    _refused("--lora-modules", _ADAPTERS),
-    _refused("--max-loras", _ADAPTERS),
-    _refused("--max-lora-rank", _ADAPTERS),
-    _refused("--max-cpu-loras", _ADAPTERS),
+    _refused("--max-cpu-loras", "all adapters that are loaded stay in host memory"),
     _refused("--kv-transfer-config", "the cache is not shared with other servers"),
     _refused("--enable-expert-parallel", "use --tensor-parallel-size", takes=False),
     _refused("--attention-backend", "use --kernel attention=NAME"),

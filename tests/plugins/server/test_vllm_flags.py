@@ -29,7 +29,7 @@ def parser() -> Parser:
         ),
         (["m", "--rope-theta", "1e6"], ["m", "--hf-overrides", "rope_theta=1e6"]),
         (["--disable-frontend-multiprocessing"], ["--no-engine-process"]),
-        (["--no-enable-lora"], []),
+        (["--no-enable-expert-parallel"], []),
         (["--tool-call-parser", "qwen3_coder"], ["--tool-call-parser", "qwen3_xml"]),
         (["--reasoning-parser=openai_gptoss"], ["--reasoning-parser=harmony"]),
         (["--tool-call-parser", "hermes"], ["--tool-call-parser", "hermes"]),

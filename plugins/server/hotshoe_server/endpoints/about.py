@@ -72,13 +72,33 @@ class Version(Struct):
 
 
 async def models(call: Call) -> ModelList:
-    """List the names of the model."""
-    return ModelList([_card(call, name) for name in call.server.models])
+    """List the names of the model, and its adapters."""
+    cards = [_card(call, name) for name in call.server.models]
+    if call.server.client.config.enable_lora:
+        adapters = await call.server.client.adapters()
+        cards += [_adapter_card(call, name, path) for name, path in sorted(adapters.items())]
+    return ModelList(cards)
 
 
 async def model(call: Call) -> ModelCard:
-    """Describe one."""
-    return _card(call, call.server.model_name(call.path_params["model"]))
+    """Describe one.
+
+    Raises:
+        ApiError: There is no model and no adapter of this name.
+    """
+    name = call.server.model_name(call.path_params["model"])
+    if call.server.adapter(name) is None:
+        return _card(call, name)
+    adapters = await call.server.client.adapters()
+    if name not in adapters:
+        raise ApiError("model_not_found", f"there is no model or adapter {name!r} here", "model")
+    return _adapter_card(call, name, adapters[name])
+
+
+def _adapter_card(call: Call, name: str, path: str) -> ModelCard:
+    card = _card(call, name)
+    card.root, card.parent = path, call.server.models[0]
+    return card
 
 
 def _card(call: Call, name: str) -> ModelCard:

@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct
 from pydantic import Field
 
-from hotshoe.errors import CheckpointError
+from hotshoe.errors import CheckpointError, RequestError
 from hotshoe_server.call import Call
 from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Endpoint
@@ -52,6 +52,19 @@ class UpdateRequest(Schema):
     """See `EngineClient.update_weights`: a directory of the server's host, or a file there."""
 
     path: str = Field(min_length=1, max_length=4096)
+
+
+class LoadAdapterRequest(Schema):
+    """See `EngineClient.load_adapter`: a directory of the server's host, in the form of PEFT."""
+
+    lora_name: str = Field(min_length=1, max_length=256)
+    lora_path: str = Field(min_length=1, max_length=4096)
+
+
+class UnloadAdapterRequest(Schema):
+    """See `EngineClient.unload_adapter`."""
+
+    lora_name: str = Field(min_length=1, max_length=256)
 
 
 class ResetRequest(Schema):
@@ -99,6 +112,28 @@ async def update_weights(call: Call, body: UpdateRequest) -> Done:
     return Done()
 
 
+async def load_adapter(call: Call, body: LoadAdapterRequest) -> Done:
+    """Load an adapter, in place of one of this name."""
+    if call.server.adapter(body.lora_name) is None:
+        raise ApiError(
+            "invalid_value", "the model itself has this name; choose another", "lora_name"
+        )
+    try:
+        await call.server.client.load_adapter(body.lora_name, body.lora_path)
+    except CheckpointError as error:
+        raise ApiError("invalid_value", str(error), "lora_path") from error
+    return Done()
+
+
+async def unload_adapter(call: Call, body: UnloadAdapterRequest) -> Done:
+    """Forget an adapter that no request uses."""
+    try:
+        await call.server.client.unload_adapter(body.lora_name)
+    except RequestError as error:
+        raise ApiError("invalid_value", str(error), "lora_name") from error
+    return Done()
+
+
 async def is_sleeping(call: Call) -> Sleeping:
     """Say whether the engine sleeps."""
     return Sleeping(call.server.client.is_sleeping)
@@ -125,6 +160,8 @@ ENDPOINTS = [
     _verb("/sleep", sleep, "Give memory back"),
     _verb("/wake_up", wake_up, "Take memory back"),
     _verb("/update_weights", update_weights, "Replace weights"),
+    _verb("/v1/load_lora_adapter", load_adapter, "Load an adapter"),
+    _verb("/v1/unload_lora_adapter", unload_adapter, "Forget an adapter"),
     _verb("/is_sleeping", is_sleeping, "Whether the engine sleeps", "GET"),
     _verb("/reset_prefix_cache", reset_prefix_cache, "Forget cached prefixes"),
     _verb("/abort_requests", abort_requests, "End requests"),
