@@ -86,6 +86,7 @@ class CpuPlatform(Platform):
             norm,
             rotary,
             sampling,
+            widened,
         )
 
         return (
@@ -98,6 +99,8 @@ class CpuPlatform(Platform):
             ),
             Candidate("rotary_and_cache", "native", rotary.supports, rotary.RotaryAndCache),
             Candidate("linear", "native", linear.supports, linear.Linear),
+            Candidate("linear", "widened", widened.supports, widened.Linear),
+            Candidate("linear", "rounding", widened.supports_rounding, widened.Rounding),
             Candidate("rms_norm", "native", norm.supports, norm.Norm),
             Candidate("add_rms_norm", "native", norm.supports, norm.AddNorm),
             Candidate(

@@ -6,7 +6,6 @@ brought to plain numbers again in every call, which is slow.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -77,25 +76,15 @@ class Linear:
         """
         quant = self._spec.weight
         assert quant is not None
-        found = []
-        for part, rows in zip(tensors[name], tensors["weight"], strict=True):
-            if quant.granularity == "block":
-                assert quant.block_shape is not None
-                part = part.repeat_interleave(quant.block_shape[0], 0)[: len(rows)]
-            found.append(part.reshape(len(part) if part.dim() else 1, -1).expand(len(rows), -1))
+        pairs = zip(tensors[name], tensors["weight"], strict=True)
+        found = [by_row(part, len(rows), quant) for part, rows in pairs]
         return torch.cat(found).to(self._device, torch.float32)
 
     def _dequantized(self) -> Tensor:
         """Return W [out_features, in_features] in float64."""
-        assert self._scale is not None
-        size = self._weight.shape[1]
-        width = -(-size // self._scale.shape[1])
-        if self._spec.weight is not None and self._spec.weight.block_shape is not None:
-            width = self._spec.weight.block_shape[1]
-        wide = self._weight.double()
-        if self._zero is not None:
-            wide = wide - self._zero.double().repeat_interleave(width, 1)[:, :size]
-        return wide * self._scale.double().repeat_interleave(width, 1)[:, :size]
+        assert self._scale is not None and self._spec.weight is not None
+        zero = None if self._zero is None else self._zero.double()
+        return dequantized(self._weight.double(), self._scale.double(), zero, self._spec.weight)
 
     def state(self) -> dict[str, Tensor]:
         if not self._weight.numel():
@@ -143,6 +132,34 @@ class Linear:
         return sum(t.nbytes for t in self.state().values())
 
 
+def by_row(part: Tensor, rows: int, quant: QuantSpec) -> Tensor:
+    """Give each row of a matrix its scales or zero points.
+
+    Args:
+        part: As a checkpoint has them: of the whole, of each row, or of each block of rows.
+        rows: Of the matrix.
+        quant: The matrix's.
+
+    Returns:
+        [rows, columns], a column for the whole row, or for each group or block of it.
+    """
+    if quant.granularity == "block":
+        assert quant.block_shape is not None
+        part = part.repeat_interleave(quant.block_shape[0], 0)[:rows]
+    return part.reshape(len(part) if part.dim() else 1, -1).expand(rows, -1)
+
+
+def dequantized(values: Tensor, scale: Tensor, zero: Tensor | None, quant: QuantSpec) -> Tensor:
+    """Return a matrix as plain numbers; all operands have their type, scales are `by_row`'s."""
+    size = values.shape[1]
+    width = -(-size // scale.shape[1])
+    if quant.granularity == "block" and quant.block_shape is not None:
+        width = quant.block_shape[1]
+    if zero is not None:
+        values = values - zero.repeat_interleave(width, 1)[:, :size]
+    return values * scale.repeat_interleave(width, 1)[:, :size]
+
+
 def common_scale(scales: Sequence[Tensor]) -> Tensor:
     """Return the scale [] of x in a product by several matrices that each name one: the largest."""
     return torch.cat([scale.reshape(-1).float() for scale in scales]).amax()
@@ -175,12 +192,24 @@ def rounded(x: Tensor, quant: QuantSpec, scale: Tensor | None = None) -> Tensor:
 
 
 def plain_weight(spec: LinearSpec, tensors: Mapping[str, Sequence[Tensor]]) -> Tensor:
-    """Return W [out_features, in_features] of what `LinearOp.load` takes, in the model's type."""
-    held = Linear(replace(spec, bias=False), DeviceFacts("", "cpu", "", "", 0, 1))
-    held.load(tensors)
-    if spec.weight is None:
-        return held._weight
-    return held._dequantized().to(torch_dtype(spec.dtype))
+    """Return W [out_features, in_features] of what `LinearOp.load` takes, in the model's type.
+
+    Columns are in the order of x, whatever their order was.
+    """
+    dtype, quant = torch_dtype(spec.dtype), spec.weight
+    if quant is None:
+        return torch.cat(list(tensors["weight"])).to(dtype)
+    zeros, scales = tensors.get("weight_zero_point"), tensors.get("weight_scale")
+    found = []
+    for i, part in enumerate(tensors["weight"]):
+        values, scale = quantize_weight(part, quant) if scales is None else (part, scales[i])
+        wide = scale if scales is None else by_row(scale, len(part), quant).float()
+        zero = None if zeros is None else by_row(zeros[i], len(part), quant).float()
+        found.append(dequantized(values.float(), wide, zero, quant).to(dtype))
+    weight = torch.cat(found)
+    if quant.permuted:
+        weight = weight[:, tensors["weight_order"][0].long().argsort()]
+    return weight
 
 
 def quantized(x: Tensor, quant: QuantSpec | None) -> Tensor | tuple[Tensor, Tensor]:
