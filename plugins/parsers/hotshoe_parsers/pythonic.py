@@ -1,12 +1,13 @@
-"""The format of Llama 3.2, Llama 4 and others: a list of Python calls as the whole response.
+"""Calls written as Python: Llama 3.2, Llama 4 and others, and Olmo 3.
 
     [get_weather(city="Paris", days=3), get_time(zone=None)]
 
-Llama 4 may put it between `<|python_start|>` and `<|python_end|>`. Arguments are keywords with
-literal values, given on as JSON. A grammar writes values as JSON, which is Python but for three
-constants; those may be spelled either way.
+A list as the whole response; Llama 4 may put it between `<|python_start|>` and `<|python_end|>`.
+Olmo 3 writes a call a line, between `<function_calls>` and `</function_calls>`. Arguments are
+keywords with literal values, given on as JSON. A grammar writes values as JSON, which is Python but
+for three constants; those may be spelled either way.
 
-Source: Meta's prompt format documents of Llama 3.2, 3.3 and 4.
+Sources: Meta's prompt format documents of Llama 3.2, 3.3 and 4; chat template of Olmo 3.
 """
 
 from __future__ import annotations
@@ -15,13 +16,22 @@ import json
 from collections.abc import Sequence
 
 from hotshoe.text.parsing import CallGrammar, CallTag, ParseContext, ParserFormat, ResponseParser
-from hotshoe_parsers.calls import Kept, Tools, call_list, calls_in_text, known, leading_calls
+from hotshoe_parsers.calls import (
+    Kept,
+    Tools,
+    call_list,
+    calls_in_text,
+    end_call,
+    known,
+    leading_calls,
+)
 from hotshoe_parsers.declared import Argument, Part, Schema, declared, optional
 from hotshoe_parsers.machine import Machine, Malformed, Reader, Steps
 from hotshoe_parsers.python_literals import items, literal
 from hotshoe_parsers.writer import Writer
 
 _BEGIN, _END = "<|python_start|>", "<|python_end|>"
+_LINES, _LINES_END = "<function_calls>", "</function_calls>"
 #: Of a call with any arguments: no literal has parentheses but within strings.
 _ANY = r"""([^"'()]|"([^"\\\n]|\\.)*"|'([^'\\\n]|\\.)*')*"""
 #: Of a call that need not have any: the grammar grows with their square.
@@ -38,6 +48,24 @@ def _open(context: ParseContext) -> ResponseParser:
 
         yield from leading_calls(reader, writer, "[", read)
         yield from calls_in_text(reader, writer, (_BEGIN,), read)
+
+    return Machine(program)
+
+
+def _open_lines(context: ParseContext) -> ResponseParser:
+    def program(reader: Reader, writer: Writer) -> Steps[None]:
+        def read(marker: str) -> Steps[None]:
+            yield from reader.space()
+            while True:
+                yield from _call(reader, writer, context.tools)
+                end_call(reader, writer)
+                yield from reader.space()
+                if (yield from reader.peek()) in ("", "<"):
+                    break
+            yield from reader.close(_LINES_END)
+            writer.trim()
+
+        yield from calls_in_text(reader, writer, (_LINES,), read)
 
     return Machine(program)
 
@@ -64,10 +92,23 @@ def _call(reader: Reader, writer: Writer, tools: Tools) -> Steps[None]:
     writer.arguments("}")
 
 
-def _calls(tools: Kept) -> CallGrammar:
-    tags = (CallTag(n, f"{n}(", _keywords(n, schema), ")") for n, schema in tools.items())
+def _tags(tools: Kept) -> tuple[CallTag, ...]:
+    return tuple(CallTag(n, f"{n}(", _keywords(n, schema), ")") for n, schema in tools.items())
+
+
+def _lines(tools: Kept) -> CallGrammar:
     return CallGrammar(
-        tuple(tags),
+        _tags(tools),
+        triggers=(_LINES,),
+        openings=(f"{_LINES}\n",),
+        separator="\n",
+        closing=f"\n{_LINES_END}",
+    )
+
+
+def _calls(tools: Kept) -> CallGrammar:
+    return CallGrammar(
+        _tags(tools),
         triggers=(_BEGIN,),
         leading=("[",),
         openings=("[", f"{_BEGIN}["),
@@ -113,4 +154,12 @@ FORMAT = ParserFormat(
     template_marks=("func_name1(params_name1=params_value1",),
     keep_special_tokens=True,
     calls=_calls,
+)
+OLMO3 = ParserFormat(
+    "olmo3",
+    _open_lines,
+    markers=(_LINES, _LINES_END),
+    template_marks=(_LINES, _LINES_END),
+    keep_special_tokens=True,
+    calls=_lines,
 )

@@ -184,7 +184,12 @@ SAME: tuple[str, ...] = (
 )
 #: Values that have another name here.
 VALUES: Mapping[str, Mapping[str, str]] = {
-    "--tool-call-parser": {"openai": "harmony", "qwen3_coder": "qwen3_xml"},
+    "--tool-call-parser": {
+        "ernie45": "hermes",
+        "llama4_pythonic": "pythonic",
+        "openai": "harmony",
+        "qwen3_coder": "qwen3_xml",
+    },
     "--reasoning-parser": {"openai_gptoss": "harmony"},
 }
 _BY_NAME = {flag.name: flag for flag in FLAGS}

@@ -12,6 +12,7 @@ from hotshoe.plugins import PluginManager
 from hotshoe.text.parsing import CallGrammar, CallTag, ParseContext
 from hotshoe.text.response import choose_format, collect, open_parser
 from hotshoe_parsers.plugin import TOOL_FORMATS
+from hotshoe_parsers.xml_calls import TABLE
 
 ARGUMENTS = st.dictionaries(
     st.text(max_size=4),
@@ -57,7 +58,7 @@ def test_described_calls_are_read(calls) -> None:
             assert [(c.name, json.loads(c.arguments)) for c in seen.calls] == [
                 (tag.name, arguments) for tag, arguments in chosen
             ]
-    assert in_parts == {"pythonic", "qwen3_xml"}
+    assert in_parts == {"kimi_k2", "olmo3", "pythonic"} | {tags.name for tags in TABLE}
 
 
 #: What tells a family's templates apart: (template, tool format, reasoning format).
@@ -94,6 +95,27 @@ TEMPLATES = {
     "gpt-oss": ("<|start|>assistant<|channel|>analysis<|message|>", "harmony", "harmony"),
     "granite-3.3": ("<|start_of_role|> <|tool_call|> thought process", "granite", "granite"),
     "llama3.2-pythonic": ("[func_name1(params_name1=params_value1)]", "pythonic", None),
+    "glm-4.5": (
+        '<tool_call>{{ f }}<arg_key>{{ k }}</arg_key>\n<arg_value>{{ v }}</arg_value> "name',
+        "glm45",
+        None,
+    ),
+    "hunyuan-a13b": ("<|extra_0|> <tool_calls>[</tool_calls>", "hunyuan_a13b", None),
+    "internlm2.5": ("<|action_start|><|plugin|>", "internlm", None),
+    "jamba": ("<|bom|><tool_calls>[", "jamba", None),
+    "kimi-k2": (
+        "<|tool_calls_section_begin|><|tool_call_begin|>i<|tool_call_argument_begin|>",
+        "kimi_k2",
+        None,
+    ),
+    "minimax-m2": ("'<minimax:tool_call>' <invoke name= </invoke>", "minimax_m2", None),
+    "olmo3": ("<function_calls> </function_calls>", "olmo3", None),
+    "seed-oss": (
+        "<seed:tool_call><function=f><parameter=p>v</parameter></function>",
+        "seed_oss",
+        None,
+    ),
+    "step3": ("<｜tool_calls_begin｜> <steptml:invoke name=", "step3", None),
     "chatml": ("<|im_start|>", None, None),
 }
 

@@ -1,0 +1,162 @@
+"""Formats that write calls as JSON objects between marks; one table, one parser.
+
+    <tool_call>
+    {"name": "get_weather", "arguments": {"city": "Paris"}}
+    </tool_call>
+
+Some write a list of such objects, some have no mark at the end, and one needs no mark where a
+response begins.
+
+Sources: model cards and chat templates of Hermes-2-Pro-Mistral-7B, Qwen2.5, Qwen3, Granite 3 and 4,
+ERNIE-4.5-21B-A3B-Thinking, Hunyuan-A13B-Instruct, Jamba-1.5, InternLM2.5, Phi-4-mini-instruct and
+xLAM-2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from hotshoe.text.parsing import CallGrammar, ParseContext, ParserFormat, ResponseParser
+from hotshoe_parsers.calls import (
+    Kept,
+    call_list,
+    calls_in_text,
+    end_call,
+    json_call,
+    json_tags,
+    leading_calls,
+)
+from hotshoe_parsers.machine import Machine, Reader, Steps
+from hotshoe_parsers.writer import Writer
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """How one format writes calls.
+
+    Attributes:
+        name: Of the format.
+        begins: Each of them announces calls.
+        end: Behind them; a format without one has its calls in a list.
+        listed: Calls are a list in brackets.
+        leads: A list without a mark counts where a response begins.
+        key: Name of the arguments, as a grammar writes it.
+        gap: What a grammar writes between marks and calls.
+        template_marks: See `ParserFormat`.
+    """
+
+    name: str
+    begins: tuple[str, ...]
+    end: str = ""
+    listed: bool = False
+    leads: bool = False
+    key: str = "arguments"
+    gap: str = ""
+    template_marks: tuple[str, ...] = ()
+
+
+def _open(marks: Marks, context: ParseContext) -> ResponseParser:
+    def program(reader: Reader, writer: Writer) -> Steps[None]:
+        def one() -> Steps[None]:
+            yield from json_call(reader, writer, context.tools)
+
+        def read(marker: str = "") -> Steps[None]:
+            yield from reader.space()
+            yield from call_list(reader, writer, one) if marks.listed else one()
+            if marker and marks.end:
+                yield from reader.close(marks.end)
+            if marks.listed:
+                writer.trim()
+            else:
+                end_call(reader, writer)
+
+        if marks.leads:
+            yield from leading_calls(reader, writer, "[", read)
+        yield from calls_in_text(reader, writer, marks.begins, read)
+
+    return Machine(program)
+
+
+def _calls(marks: Marks, tools: Kept) -> CallGrammar:
+    begins, gap = marks.begins, marks.gap
+    # Behind a list that may have no mark, nothing follows, and then the end may be missing.
+    end = gap + marks.end if marks.end and not marks.leads else ""
+    if not marks.listed:
+        tags = json_tags(tools, begins[0] + gap, end, marks.key)
+        return CallGrammar(tags, triggers=begins, separator="\n")
+    openings = tuple(f"{begin}{gap}[" for begin in begins)
+    return CallGrammar(
+        json_tags(tools, key=marks.key),
+        triggers=begins,
+        leading=("[",) if marks.leads else (),
+        openings=("[", *openings) if marks.leads else openings,
+        separator=", ",
+        closing=f"]{end}",
+    )
+
+
+TABLE = (
+    Marks(
+        "hermes",
+        ("<tool_call>",),
+        "</tool_call>",
+        gap="\n",
+        template_marks=("<tool_call>", '"name', '"arguments'),
+    ),
+    Marks(
+        "granite",
+        ("<|tool_call|>", "<tool_call>"),
+        listed=True,
+        template_marks=("<|tool_call|>", "<|start_of_role|>"),
+    ),
+    Marks(
+        "hunyuan_a13b",
+        ("<tool_calls>",),
+        "</tool_calls>",
+        listed=True,
+        template_marks=("<tool_calls>", "<|extra_0|>"),
+    ),
+    Marks(
+        "jamba",
+        ("<tool_calls>",),
+        "</tool_calls>",
+        listed=True,
+        gap="\n",
+        template_marks=("<tool_calls>", "<|bom|>"),
+    ),
+    Marks(
+        "internlm",
+        ("<|action_start|><|plugin|>",),
+        "<|action_end|>",
+        key="parameters",
+        gap="\n",
+        template_marks=("<|action_start|>", "<|plugin|>"),
+    ),
+    Marks(
+        "phi4_mini_json",
+        ("functools",),
+        listed=True,
+        template_marks=("<|tool|>", "<|/tool|>", "<|assistant|>"),
+    ),
+    Marks(
+        "xlam",
+        ("<tool_call>",),
+        "</tool_call>",
+        listed=True,
+        leads=True,
+        template_marks=("xLAM", "tool_calls"),
+    ),
+)
+FORMATS = {
+    marks.name: ParserFormat(
+        marks.name,
+        partial(_open, marks),
+        markers=(*marks.begins, marks.end) if marks.end else marks.begins,
+        template_marks=marks.template_marks,
+        keep_special_tokens=True,  # which the marks are in some tokenizers
+        calls=partial(_calls, marks),
+    )
+    for marks in TABLE
+}
+HERMES, GRANITE, HUNYUAN, JAMBA, INTERNLM, PHI4, XLAM = FORMATS.values()

@@ -1,7 +1,0 @@
-"""Granite: samples, in every two pieces."""
-
-from hotshoe_parsers.granite import FORMAT
-
-
-def test_samples(check_sample, sample) -> None:
-    check_sample(FORMAT, sample)

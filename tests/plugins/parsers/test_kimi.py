@@ -1,0 +1,7 @@
+"""Kimi K2: samples, in every two pieces."""
+
+from hotshoe_parsers.kimi import FORMAT
+
+
+def test_samples(check_sample, sample) -> None:
+    check_sample(FORMAT, sample)
