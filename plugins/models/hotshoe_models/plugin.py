@@ -18,6 +18,7 @@ ARCHITECTURES = {
     "GptOssForCausalLM": "hotshoe_models.gpt_oss:build",
     "GraniteForCausalLM": "hotshoe_models.granite:build",
     "GraniteMoeForCausalLM": "hotshoe_models.granite:build_moe",
+    "GraniteMoeHybridForCausalLM": "hotshoe_models.granite_hybrid:build",
     "GraniteMoeSharedForCausalLM": "hotshoe_models.granite:build_moe",
     "LlamaForCausalLM": "hotshoe_models.llama:build",
     "Mamba2ForCausalLM": "hotshoe_models.mamba2:build",

@@ -1,4 +1,4 @@
-"""Falcon-H1, Bamba and Mamba 2: sizes as published, where factors go, and bad values by name."""
+"""Falcon-H1, Bamba, Granite 4, Mamba 2: sizes as published, where factors go, bad values named."""
 
 import math
 
@@ -44,6 +44,8 @@ def test_published_parameters(build_family):
 def test_which_layers_attend(build_family):
     assert kinds(build_family("FalconH1", **SMALL)) == ["full", "state"] * 2
     assert kinds(build_family("Bamba", **BAMBA, attn_layer_indices=[1])) == ["state", "full"]
+    types = {"layer_types": ["attention", "mamba"]}  # as files of Granite 4 spell them
+    assert kinds(build_family("GraniteMoeHybrid", **BAMBA, **types)) == ["full", "state"]
     assert kinds(build_family("Mamba2", **MAMBA)) == ["state", "state"]
 
 
@@ -85,6 +87,9 @@ BAD = [
     ("Bamba", {**BAMBA, "attn_layer_indices": [2]}, "attn_layer_indices.*2 layers"),
     ("Bamba", {**BAMBA, "attn_layer_indices": 1}, "attn_layer_indices is 1"),
     ("Bamba", {**BAMBA, "layer_types": ["mamba", "attention"]}, "layer_types.*knows only"),
+    ("GraniteMoeHybrid", {**BAMBA, "layer_types": ["mamba", "window"]}, "layer_types.*knows only"),
+    ("GraniteMoeHybrid", {**BAMBA, "layer_types": ["mamba"]}, "layer_types.*each of 2 layers"),
+    ("GraniteMoeHybrid", {**BAMBA, "num_experts_per_tok": 9}, "num_experts_per_tok is 9.*8 exp"),
     ("Mamba2", {**MAMBA, "head_dim": 7}, "head_dim is 7"),
     ("Mamba2", {**MAMBA, "time_step_limit": [1.0, 0.5]}, "time_step_limit.*ascending"),
     ("Mamba2", {**MAMBA, "time_step_limit": 3}, "time_step_limit is 3.*two numbers"),
