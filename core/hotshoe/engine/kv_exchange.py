@@ -6,7 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hotshoe.errors import KVTransferError
-from hotshoe.executor import KVBlocks, KVDescriptor, KVWorker, check_transfer
+from hotshoe.executor import KVBlocks, KVWorker, check_transfer
+from hotshoe.executor.kv import check_movable, check_windows
 from hotshoe.kv import KVCoordinator, StoredTokens
 
 
@@ -25,12 +26,14 @@ class KVExchange:
         A request's blocks are, while it runs and, until they are reused, after it.
 
         Raises:
-            KVTransferError: Some layers keep no whole sequence.
+            KVTransferError: Blocks of this model cannot be moved.
         """
-        own = self._whole()
+        own = self.worker.describe_kv()
+        check_movable(own)
         hit = self.cache.find_stored(StoredTokens(token_ids, cache_salt, tenant))
         held = token_ids[: hit.num_tokens]
-        return KVBlocks(own, held, self.worker.read_kv(self.cache.block_ids(hit.tables)))
+        _, kept = self._filled(self.cache.block_ids(hit.tables))
+        return KVBlocks(own, held, self.worker.read_kv(kept))
 
     def take(
         self, blocks: KVBlocks, cache_salt: str | None = None, tenant: str | None = None
@@ -51,24 +54,20 @@ class KVExchange:
                 "KV blocks cannot be taken over: enable_prefix_caching is off here; switch it on",
                 "enable_prefix_caching",
             )
-        cost = check_transfer(blocks.descriptor, self._whole())
+        cost = check_transfer(blocks.descriptor, own := self.worker.describe_kv())
+        check_windows(blocks, own)
         tokens = StoredTokens(blocks.token_ids, cache_salt, tenant)
         first, block_ids = self.cache.store(tokens)
+        skipped, kept = self._filled(block_ids)
         try:
-            self.worker.write_kv(block_ids, first, blocks)
+            self.worker.write_kv(kept, [first + count for count in skipped], blocks)
         except Exception:
             self.cache.forget(tokens)  # nobody may find what was not written
             raise
         return cost
 
-    def _whole(self) -> KVDescriptor:
-        """Describe the cache, if each of its blocks holds every layer's part."""
-        own = self.worker.describe_kv()
-        for number, layer in enumerate(own.layers):
-            if layer.window is not None:
-                raise KVTransferError(
-                    f"KV blocks cannot be moved: layers[{number}] keeps only a window of "
-                    f"{layer.window} tokens; set max_model_len to {layer.window} or less",
-                    f"layers[{number}].window",
-                )
-        return own
+    def _filled(self, block_ids: list[list[int]]) -> tuple[list[int], list[list[int]]]:
+        """Return for each group how many leading null blocks there are, and the others."""
+        nulls = self.cache.null_blocks
+        skipped = [ids.count(null) for ids, null in zip(block_ids, nulls, strict=True)]
+        return skipped, [ids[n:] for ids, n in zip(block_ids, skipped, strict=True)]

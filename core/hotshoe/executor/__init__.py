@@ -1,7 +1,7 @@
 """Where steps are computed: the worker interface, groups of ranks, and the form of KV blocks."""
 
 from hotshoe.executor.group import FirstMessage, RankGroup
-from hotshoe.executor.kv import KVBlocks, KVDescriptor, KVLayer, KVWorker, check_transfer
+from hotshoe.executor.kv import KVBlocks, KVDescriptor, KVWorker, check_transfer
 from hotshoe.executor.worker import AdapterWorker, ProfiledWorker, WeightsWorker, Worker, WorkerInfo
 
 __all__ = [
@@ -9,7 +9,6 @@ __all__ = [
     "FirstMessage",
     "KVBlocks",
     "KVDescriptor",
-    "KVLayer",
     "KVWorker",
     "ProfiledWorker",
     "RankGroup",

@@ -13,7 +13,12 @@ from typing import Any, Protocol, runtime_checkable
 
 from hotshoe.errors import KVTransferError
 from hotshoe.slots.specs import KVLayout
+from hotshoe.types.cache import CacheSpec
 
+#: Of the form of descriptors; it grows when what they say, or what blocks hold, changes.
+VERSION = 1
+#: Kinds of caches whose blocks can be moved: keys and values, part by part.
+MOVABLE = ("full", "window")
 #: Pairs of types that blocks may be converted between, and what that costs; "" is exact.
 CONVERSIONS = {
     ("bfloat16", "float32"): "",
@@ -24,34 +29,23 @@ CONVERSIONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class KVLayer:
-    """One attention layer's part of a block: [2, block_size * num_kv_heads * head_dim], K first.
-
-    Attributes:
-        window: Tokens that it keeps; None keeps all.
-    """
-
-    num_kv_heads: int
-    head_dim: int
-    layout: KVLayout
-    window: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class KVDescriptor:
-    """Everything by which the blocks of two caches can differ.
+    """Everything by which the blocks of two caches can differ. Plain data.
 
     Attributes:
         model: Digest of what decides the content: config.json with its overrides, quantisation.
-        dtype: Element type; none of those that there are comes with scales.
-        block_size: Tokens per block.
-        layers: In the order in which a step runs them; this rank's heads.
+        layers: Each layer's cache, in the order in which a step runs them; this rank's heads.
+        version: Of this form.
     """
 
     model: str
-    dtype: str
-    block_size: int
-    layers: tuple[KVLayer, ...]
+    layers: tuple[CacheSpec, ...]
+    version: int = VERSION
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of a block, equal in all layers of what can be moved."""
+        return self.layers[0].block_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +54,60 @@ class KVBlocks:
 
     Attributes:
         descriptor: Of the cache that they come from; they are laid out as it says.
-        token_ids: What they were computed from, block_size tokens for each block.
-        layers: For each layer a tensor [2, num_blocks, block_numel].
+        token_ids: What they were computed from, whole blocks.
+        layers: For each layer a tensor [2, num_blocks, block_numel], keys first. A layer with a
+            window has the last of the sequence's blocks, from `first_kept` on.
     """
 
     descriptor: KVDescriptor
     token_ids: list[int]
     layers: Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """What keys and values of a layer are, apart from how they lie."""
+
+    num_kv_heads: int
+    head_dim: int
+    layout: KVLayout
+
+
+def heads_of(spec: CacheSpec) -> Heads:
+    """Read keys and values off the parts of a layer's cache, which are "k" and "v"."""
+    k, v = spec.parts
+    sizes = [dict(zip(part.axes, part.shape, strict=True)) for part in (k, v)]
+    packs = [own[letter.lower()] for own in sizes for letter in "TD" if letter in own]
+    layout = KVLayout("", k.axes, v.axes, packs[0] if packs else 1, k.gap)
+    return Heads(sizes[0]["h"], sizes[0]["d"] * sizes[0].get("D", 1), layout)
+
+
+def first_kept(spec: CacheSpec, num_tokens: int) -> int:
+    """Return the first block that a layer keeps of so many tokens."""
+    if spec.window is None:
+        return 0
+    return max(num_tokens - spec.window + 1, 0) // spec.block_tokens
+
+
+def check_movable(descriptor: KVDescriptor) -> None:
+    """Refuse caches whose blocks cannot be passed on.
+
+    Raises:
+        KVTransferError: It names the layer's field and the remedy.
+    """
+    for number, spec in enumerate(descriptor.layers):
+        if spec.kind not in MOVABLE:
+            raise KVTransferError(
+                f"KV blocks cannot be moved: layers[{number}] has a cache of kind {spec.kind}, and "
+                "only keys and values are passed on; compute the prompt here",
+                f"layers[{number}].kind",
+            )
+        if spec.block_tokens != descriptor.block_tokens:
+            raise KVTransferError(
+                f"KV blocks cannot be moved: layers[{number}] has blocks of {spec.block_tokens} "
+                f"tokens and layers[0] of {descriptor.block_tokens}; compute the prompt here",
+                f"layers[{number}].block_tokens",
+            )
 
 
 def check_transfer(source: KVDescriptor, target: KVDescriptor) -> str:
@@ -78,27 +119,57 @@ def check_transfer(source: KVDescriptor, target: KVDescriptor) -> str:
     Raises:
         KVTransferError: They cannot; it names the field and the remedy.
     """
+    if source.version != target.version:
+        remedy = "run one version of Hotshoe on both sides"
+        raise _refusal("version", source.version, target.version, remedy)
     if source.model != target.model:
         raise _refusal(
             "model", source.model, target.model, "load the same model with the same settings"
         )
     if len(source.layers) != len(target.layers):
         raise _refusal("layers", len(source.layers), len(target.layers), "load the same model")
-    for number, (ours, theirs) in enumerate(zip(source.layers, target.layers, strict=True)):
-        where = f"layers[{number}]"
-        if ours.num_kv_heads != theirs.num_kv_heads:
-            field, remedy = f"{where}.num_kv_heads", "use the same tensor_parallel_size"
-            raise _refusal(field, ours.num_kv_heads, theirs.num_kv_heads, remedy)
-        if ours.head_dim != theirs.head_dim:
-            field = f"{where}.head_dim"
-            raise _refusal(field, ours.head_dim, theirs.head_dim, "load the same model")
-    if source.dtype == target.dtype:
+    check_movable(source)
+    check_movable(target)
+    costs = [
+        _check_layer(f"layers[{number}]", ours, theirs)
+        for number, (ours, theirs) in enumerate(zip(source.layers, target.layers, strict=True))
+    ]
+    return next((cost for cost in costs if cost), "")
+
+
+def _check_layer(where: str, source: CacheSpec, target: CacheSpec) -> str:
+    """Judge one layer; see `check_transfer`."""
+    ours, theirs = heads_of(source), heads_of(target)
+    if ours.num_kv_heads != theirs.num_kv_heads:
+        field, remedy = f"{where}.num_kv_heads", "use the same tensor_parallel_size"
+        raise _refusal(field, ours.num_kv_heads, theirs.num_kv_heads, remedy)
+    if ours.head_dim != theirs.head_dim:
+        field = f"{where}.head_dim"
+        raise _refusal(field, ours.head_dim, theirs.head_dim, "load the same model")
+    if source.window is not None and source.window != target.window:
+        remedy = "use the same max_model_len"
+        raise _refusal(f"{where}.window", source.window, target.window, remedy)
+    there, here = source.parts[0].dtype, target.parts[0].dtype
+    if there == here:
         return ""
-    cost = CONVERSIONS.get((source.dtype, target.dtype))
+    cost = CONVERSIONS.get((there, here))
     if cost is None:
-        remedy = f"use kv_cache_dtype {source.dtype} on both sides"
-        raise _refusal("dtype", source.dtype, target.dtype, remedy)
+        remedy = f"use kv_cache_dtype {there} on both sides"
+        raise _refusal(f"{where}.dtype", there, here, remedy)
     return cost
+
+
+def check_windows(blocks: KVBlocks, target: KVDescriptor) -> None:
+    """Refuse blocks that end within a block here, if a window here begins before theirs.
+
+    Raises:
+        KVTransferError: It names the remedy.
+    """
+    size, num_tokens = target.block_tokens, len(blocks.token_ids)
+    for ours, theirs in zip(blocks.descriptor.layers, target.layers, strict=True):
+        wanted = first_kept(theirs, num_tokens // size * size) * size
+        if wanted < first_kept(ours, num_tokens) * ours.block_tokens:
+            raise _refusal("block_tokens", ours.block_tokens, size, "use the same block_size")
 
 
 def _refusal(field: str, source: object, target: object, remedy: str) -> KVTransferError:
@@ -121,12 +192,15 @@ class KVWorker(Protocol):
         """Return the content of each group's blocks, as in `KVBlocks.layers`."""
         ...
 
-    def write_kv(self, block_ids: Sequence[Sequence[int]], first: int, blocks: KVBlocks) -> None:
+    def write_kv(
+        self, block_ids: Sequence[Sequence[int]], first: Sequence[int], blocks: KVBlocks
+    ) -> None:
         """Fill blocks, converting what is needed.
 
         Args:
             block_ids: For each group blocks of this cache, in the order of the sequence.
-            first: The place in the sequence of the first of them, in blocks of this cache.
+            first: For each group the place in the sequence of the first of them, in blocks of this
+                cache.
             blocks: `check_transfer` has let them pass; they hold enough tokens.
         """
         ...

@@ -131,6 +131,11 @@ class KVCoordinator:
                 blocks[number] = [bundle[place] for bundle in table]
         return blocks
 
+    @property
+    def null_blocks(self) -> list[int]:
+        """For each group the id of the block that nobody owns."""
+        return [null for (null,) in self.block_ids([[band.nulls] for band in self.bands])]
+
     def step_end(self, start: int, stop: int) -> int:
         """Return where a step shall end that computes a sequence's tokens from `start` on, at most
         to `stop`: at least one token later."""

@@ -8,9 +8,10 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from hotshoe.executor.kv import KVBlocks, KVDescriptor, KVLayer
+from hotshoe.executor.kv import KVBlocks, first_kept, heads_of
 from hotshoe.slots.reference.dtypes import torch_dtype
 from hotshoe.slots.reference.kv import PagedKV
+from hotshoe.types.cache import CacheSpec
 
 
 def read_blocks(cache: Tensor, block_ids: Sequence[int]) -> Tensor:
@@ -25,38 +26,40 @@ def write_blocks(cache: Tensor, block_ids: Sequence[int], content: Tensor) -> No
     cache.index_copy_(1, ids, content.to(cache.device))
 
 
-def converted(blocks: KVBlocks, layer: int, target: KVDescriptor, wanted: range) -> Tensor:
+def converted(blocks: KVBlocks, layer: int, target: CacheSpec, wanted: range) -> Tensor:
     """Lay out one layer of blocks as another cache has it.
 
     Args:
         blocks: Judged by `check_transfer`; they cover the wanted blocks.
+        target: That layer's cache.
         wanted: Which blocks of the sequence, counted in blocks of the target.
 
     Returns:
         [2, len(wanted), block_numel of the target].
     """
-    source, content = blocks.descriptor, cast(Tensor, blocks.layers[layer])
-    ours, theirs = source.layers[layer], target.layers[layer]
-    if _form(source, ours) == _form(target, theirs):
-        return content[:, wanted.start : wanted.stop]
-    size = target.block_size
+    source, content = blocks.descriptor.layers[layer], cast(Tensor, blocks.layers[layer])
+    skipped = first_kept(source, len(blocks.token_ids))
+    if _form(source) == _form(target):
+        return content[:, wanted.start - skipped : wanted.stop - skipped]
+    size, theirs = target.block_tokens, heads_of(target)
     tokens = range(wanted.start * size, wanted.stop * size)
-    first, last = tokens.start // source.block_size, -(-tokens.stop // source.block_size)
-    read = PagedKV(
-        content, ours.layout, source.block_size, ours.num_kv_heads, ours.head_dim
-    ).gather(torch.arange(first, last), (last - first) * source.block_size)
-    skipped = tokens.start - first * source.block_size
-    k, v = (part[skipped : skipped + len(tokens)] for part in read)
-    numel = size * theirs.num_kv_heads * theirs.head_dim
-    made = torch.empty((2, len(wanted), numel), dtype=torch_dtype(target.dtype))
-    PagedKV(made, theirs.layout, size, theirs.num_kv_heads, theirs.head_dim).write(
-        k, v, torch.arange(len(tokens))
+    first, last = tokens.start // source.block_tokens, -(-tokens.stop // source.block_tokens)
+    read = _paged(content, source).gather(
+        torch.arange(first - skipped, last - skipped), (last - first) * source.block_tokens
     )
+    ahead = tokens.start - first * source.block_tokens
+    k, v = (part[ahead : ahead + len(tokens)] for part in read)
+    numel = size * theirs.num_kv_heads * theirs.head_dim
+    made = torch.empty((2, len(wanted), numel), dtype=torch_dtype(target.parts[0].dtype))
+    _paged(made, target).write(k, v, torch.arange(len(tokens)))
     return made
 
 
-def _form(descriptor: KVDescriptor, layer: KVLayer) -> tuple[object, ...]:
-    """Return what makes blocks equal byte for byte. A layout's name says nothing of bytes."""
-    layout = layer.layout
-    axes = (layout.k_axes, layout.v_axes, layout.pack)
-    return (descriptor.dtype, descriptor.block_size, *axes)
+def _paged(cache: Tensor, spec: CacheSpec) -> PagedKV:
+    heads = heads_of(spec)
+    return PagedKV(cache, heads.layout, spec.block_tokens, heads.num_kv_heads, heads.head_dim)
+
+
+def _form(spec: CacheSpec) -> tuple[object, ...]:
+    """Return what makes blocks equal byte for byte; gaps do not travel."""
+    return (spec.block_tokens, *((part.axes, part.shape, part.dtype) for part in spec.parts))

@@ -18,12 +18,11 @@ from hotshoe.errors import (
     ConfigError,
     EngineError,
     HotshoeError,
-    KVTransferError,
     MemoryLimitError,
     PlatformError,
     RequestError,
 )
-from hotshoe.executor import KVBlocks, KVDescriptor, KVLayer, WorkerInfo
+from hotshoe.executor import KVBlocks, KVDescriptor, WorkerInfo
 from hotshoe.layers import (
     Attention,
     BuildContext,
@@ -402,54 +401,32 @@ class TorchWorker:
     def describe_kv(self) -> KVDescriptor:
         assert self._context is not None
         config, model = self._config, self._model_config
-        assert config.block_size is not None
         content = json.dumps([model.values, config.quantization], sort_keys=True, default=str)
-        return KVDescriptor(
-            hashlib.sha256(content.encode()).hexdigest()[:DIGEST_LENGTH],
-            config.kv_cache_dtype,
-            config.block_size,
-            tuple(
-                KVLayer(
-                    layer.spec.num_kv_heads,
-                    layer.spec.head_dim,
-                    layer.layout,
-                    layer.cache_spec.window,
-                )
-                for _, layer in self._attention()
-            ),
-        )
+        digest = hashlib.sha256(content.encode()).hexdigest()[:DIGEST_LENGTH]
+        return KVDescriptor(digest, tuple(layer.cache_spec for layer in self._context.cache_layers))
 
     @torch.inference_mode()
     def read_kv(self, block_ids: Sequence[Sequence[int]]) -> list[torch.Tensor]:
         return [read_blocks(layer.cache, block_ids[group]) for group, layer in self._attention()]
 
     @torch.inference_mode()
-    def write_kv(self, block_ids: Sequence[Sequence[int]], first: int, blocks: KVBlocks) -> None:
+    def write_kv(
+        self, block_ids: Sequence[Sequence[int]], first: Sequence[int], blocks: KVBlocks
+    ) -> None:
         own = self.describe_kv()
-        wanted = range(first, first + len(block_ids[0]))
         for number, (group, layer) in enumerate(self._attention()):
-            write_blocks(layer.cache, block_ids[group], converted(blocks, number, own, wanted))
+            wanted = range(first[group], first[group] + len(block_ids[group]))
+            content = converted(blocks, number, own.layers[number], wanted)
+            write_blocks(layer.cache, block_ids[group], content)
 
     def _attention(self) -> list[tuple[int, Attention]]:
-        """Return the layers that attend, in order, each behind the number of its cache group.
-
-        Raises:
-            KVTransferError: A layer keeps something else than keys and values.
-        """
+        """Return the layers with keys and values, in order, each behind the number of its group."""
         assert self._context is not None
-        found = []
+        layers = self._context.cache_layers
+        found: dict[int, int] = {}
         for number, group in enumerate(self.layout(self._context).groups):
-            for i in group.layers:
-                layer = self._context.cache_layers[i]
-                if not isinstance(layer, Attention):
-                    raise KVTransferError(
-                        f"KV blocks cannot be moved: layer {i} has a cache of kind "
-                        f"{group.spec.kind}, and only keys and values are passed on; "
-                        "compute the prompt here",
-                        f"layers[{i}].kind",
-                    )
-                found.append((i, (number, layer)))
-        return [pair for _, pair in sorted(found, key=lambda entry: entry[0])]
+            found |= dict.fromkeys(group.layers, number)
+        return [(found[i], layer) for i, layer in enumerate(layers) if isinstance(layer, Attention)]
 
     def start_profile(self, folder: str) -> None:
         from hotshoe.runner.profiler import Profiler  # made at the first use

@@ -7,18 +7,23 @@ import pytest
 
 from hotshoe.engine.kv_exchange import KVExchange
 from hotshoe.errors import KVTransferError
-from hotshoe.executor import KVBlocks, KVDescriptor, KVLayer
+from hotshoe.executor import KVBlocks, KVDescriptor
 from hotshoe.kv import KVCoordinator, StoredTokens
-from hotshoe.slots import PLAIN_LAYOUT
+from hotshoe.types import CacheGroup, CachePart, CacheSpec
 
 TOKENS = list(range(10))
 
 
-class Worker:
-    """Keeps what each block would hold: its place in a sequence."""
+def layer(block_size: int, window: int | None = None) -> CacheSpec:
+    parts = tuple(CachePart(name, "thd", (block_size, 1, 8), "float32") for name in "kv")
+    return CacheSpec("full" if window is None else "window", block_size, parts, window)
 
-    def __init__(self, block_size: int) -> None:
-        self.form = KVDescriptor("m", "float32", block_size, (KVLayer(1, 8, PLAIN_LAYOUT),))
+
+class Worker:
+    """Keeps what each block would hold: its place in a sequence, for each group."""
+
+    def __init__(self, block_size: int, windows: Sequence[int | None] = (None,)) -> None:
+        self.form = KVDescriptor("m", tuple(layer(block_size, window) for window in windows))
         self.blocks: dict[int, int] = {}
         self.failing = False
 
@@ -26,16 +31,27 @@ class Worker:
         return self.form
 
     def read_kv(self, block_ids: Sequence[Sequence[int]]) -> list[list[int]]:
-        return [[self.blocks[block] for block in block_ids[0]]]
+        return [[self.blocks[block] for block in blocks] for blocks in block_ids]
 
-    def write_kv(self, block_ids: Sequence[Sequence[int]], first: int, blocks: KVBlocks) -> None:
+    def write_kv(
+        self, block_ids: Sequence[Sequence[int]], first: Sequence[int], blocks: KVBlocks
+    ) -> None:
         if self.failing:
             raise RuntimeError("a bad copy")
-        self.blocks.update({block: first + i for i, block in enumerate(block_ids[0])})
+        for ids, start in zip(block_ids, first, strict=True):
+            self.blocks.update({block: start + i for i, block in enumerate(ids)})
 
 
-def exchange(num_blocks: int = 8, block_size: int = 2, caching: bool = True) -> KVExchange:
-    return KVExchange(KVCoordinator([num_blocks], block_size, caching), Worker(block_size))
+def exchange(
+    num_blocks: int = 8,
+    block_size: int = 2,
+    caching: bool = True,
+    windows: Sequence[int | None] = (None,),
+) -> KVExchange:
+    worker = Worker(block_size, windows)
+    groups = [CacheGroup(spec, ()) for spec in worker.form.layers]
+    cache = KVCoordinator([num_blocks], block_size, caching, groups=groups)
+    return KVExchange(cache, worker)
 
 
 def offer(count: int) -> KVBlocks:
@@ -80,14 +96,33 @@ def test_a_cache_without_prefixes_refuses() -> None:
         exchange(caching=False).take(offer(4))
 
 
-def test_layers_with_a_window_are_refused() -> None:
+def test_windows_are_passed_on_without_what_they_dropped() -> None:
+    there, here = exchange(20, windows=(None, 3)), exchange(20, windows=(None, 3))
+    there.take(KVBlocks(there.worker.form, TOKENS, []))
+    given = there.give(TOKENS)
+    assert given.layers == [[0, 1, 2, 3, 4], [4]]
+    assert here.take(given) == ""
+    assert here.give(TOKENS).layers == given.layers
+    assert here.cache.find_prefix(StoredTokens([*TOKENS, 5])).num_tokens == 10
+    assert here.cache.find_prefix(StoredTokens([*TOKENS[:7], 5])).num_tokens == 0
+    here.cache.check()
+    assert here.cache.pools[0].null not in here.worker.blocks
+
+
+def test_windows_that_do_not_meet_are_refused_before_anything_is_stored() -> None:
+    there, here = exchange(20, windows=(None, 3)), exchange(20, 4, windows=(None, 3))
+    there.take(KVBlocks(there.worker.form, TOKENS, []))
+    with pytest.raises(KVTransferError, match="use the same block_size"):
+        here.take(there.give(TOKENS))
+    assert here.cache.find_stored(StoredTokens(TOKENS)).num_tokens == 0
+
+
+def test_kinds_that_cannot_be_moved_are_refused() -> None:
     here = exchange()
-    whole = here.worker.form
-    here.worker.form = replace(whole, layers=(*whole.layers, replace(whole.layers[0], window=3)))
+    here.worker.form = replace(here.worker.form, layers=(CacheSpec("state", 2, ()),))
     for move in (lambda: here.give(TOKENS), lambda: here.take(offer(4))):
-        with pytest.raises(KVTransferError, match=r"layers\[1\].*max_model_len to 3 or less") as e:
+        with pytest.raises(KVTransferError, match="of kind state"):
             move()
-        assert e.value.field == "layers[1].window"
     assert here.cache.find_stored(StoredTokens(TOKENS)).num_tokens == 0
 
 

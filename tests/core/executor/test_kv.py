@@ -5,38 +5,75 @@ from dataclasses import replace
 import pytest
 
 from hotshoe.errors import KVTransferError, UserError
-from hotshoe.executor import KVDescriptor, KVLayer, check_transfer
+from hotshoe.executor import KVBlocks, KVDescriptor, check_transfer
+from hotshoe.executor.kv import check_movable, check_windows, first_kept, heads_of
 from hotshoe.slots import PLAIN_LAYOUT, KVLayout
+from hotshoe.types import CachePart, CacheSpec
 
-LAYER = KVLayer(2, 64, PLAIN_LAYOUT)
-HERE = KVDescriptor("abc", "bfloat16", 16, (LAYER, LAYER))
+
+def layer(
+    layout: KVLayout = PLAIN_LAYOUT,
+    heads: int = 2,
+    dim: int = 64,
+    dtype: str = "bfloat16",
+    block: int = 16,
+    window: int | None = None,
+) -> CacheSpec:
+    parts = tuple(
+        CachePart(name, axes, layout.block_shape(axes, block, heads, dim), dtype, layout.gap)
+        for name, axes in (("k", layout.k_axes), ("v", layout.v_axes))
+    )
+    return CacheSpec("full" if window is None else "window", block, parts, window)
+
+
+PACKED = KVLayout("", "hDtd", "hTdt", 2, gap=3)
+HERE = KVDescriptor("abc", (layer(), layer()))
+
+
+@pytest.mark.parametrize("layout", [PLAIN_LAYOUT, PACKED, KVLayout("", "hdt", "hDtd", 4)])
+def test_heads_are_read_off_the_parts(layout: KVLayout) -> None:
+    found = heads_of(layer(layout, 3, 32))
+    assert (found.num_kv_heads, found.head_dim) == (3, 32)
+    assert found.layout == replace(layout, name="")
 
 
 def test_block_size_and_layout_may_differ() -> None:
     assert check_transfer(HERE, HERE) == ""
-    packed = replace(LAYER, layout=KVLayout("packed", "hDtd", "hTdt", 2))
-    assert check_transfer(HERE, replace(HERE, block_size=32, layers=(packed, LAYER))) == ""
+    assert (
+        check_transfer(HERE, KVDescriptor("abc", (layer(PACKED, block=32), layer(block=32)))) == ""
+    )
 
 
 def test_types_convert_exactly_or_at_a_stated_cost() -> None:
-    wide = replace(HERE, dtype="float32")
+    wide = KVDescriptor("abc", (layer(dtype="float32"), layer(dtype="float32")))
     assert check_transfer(HERE, wide) == ""
     assert "rounded" in check_transfer(wide, HERE)
+
+
+def test_a_window_may_come_from_a_cache_that_keeps_all() -> None:
+    assert check_transfer(HERE, KVDescriptor("abc", (layer(), layer(window=40)))) == ""
 
 
 @pytest.mark.parametrize(
     ("other", "field", "remedy"),
     [
+        (replace(HERE, version=2), "version", "run one version of Hotshoe"),
         (replace(HERE, model="xyz"), "model", "load the same model"),
-        (replace(HERE, layers=(LAYER,)), "layers", "load the same model"),
+        (replace(HERE, layers=(layer(),)), "layers", "load the same model"),
         (
-            replace(HERE, layers=(LAYER, replace(LAYER, num_kv_heads=1))),
+            replace(HERE, layers=(layer(), layer(heads=1))),
             r"layers\[1\]\.num_kv_heads",
             "the same tensor_parallel_size",
         ),
-        (replace(HERE, layers=(replace(LAYER, head_dim=32), LAYER)), r"layers\[0\]\.head_dim", ""),
-        (replace(HERE, dtype="float16"), "dtype", "use kv_cache_dtype bfloat16 on both sides"),
-        (replace(HERE, dtype="int8"), "dtype", "use kv_cache_dtype bfloat16 on both sides"),
+        (replace(HERE, layers=(layer(dim=32), layer())), r"layers\[0\]\.head_dim", ""),
+        *(
+            (
+                replace(HERE, layers=(layer(), layer(dtype=dtype))),
+                r"layers\[1\]\.dtype",
+                "use kv_cache_dtype bfloat16 on both sides",
+            )
+            for dtype in ("float16", "int8")
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(other: KVDescriptor, field: str, remedy: str) -> None:
@@ -44,3 +81,43 @@ def test_what_cannot_be_is_refused_by_name(other: KVDescriptor, field: str, reme
         check_transfer(HERE, other)
     assert e.value.field == field.replace("\\", "")
     assert isinstance(e.value, UserError)
+
+
+def test_what_a_window_has_dropped_is_not_there() -> None:
+    windowed = KVDescriptor("abc", (layer(), layer(window=40)))
+    with pytest.raises(KVTransferError, match=r"layers\[1\]\.window is 40 .*same max_model_len"):
+        check_transfer(windowed, HERE)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (CacheSpec("state", 16, ()), r"layers\[1\] has a cache of kind state"),
+        (CacheSpec("latent", 16, ()), r"layers\[1\] has a cache of kind latent"),
+        (layer(block=8), r"layers\[1\] has blocks of 8 tokens and layers\[0\] of 16"),
+    ],
+)
+def test_caches_that_cannot_be_moved(spec: CacheSpec, words: str) -> None:
+    odd = KVDescriptor("abc", (layer(), spec))
+    for check in (
+        check_movable,
+        lambda d: check_transfer(d, HERE),
+        lambda d: check_transfer(HERE, d),
+    ):
+        with pytest.raises(KVTransferError, match=f"{words}.*compute the prompt here"):
+            check(odd)
+
+
+def test_windows_of_larger_blocks_begin_before_those_of_smaller_ones() -> None:
+    """Of 24 tokens, larger blocks take 16, and their window begins before the one that came."""
+    tokens = list(range(24))
+    blocks = KVBlocks(KVDescriptor("abc", (layer(block=4, window=9),)), tokens, ())
+    check_windows(blocks, blocks.descriptor)
+    check_windows(blocks, KVDescriptor("abc", (layer(block=8, window=9),)))
+    with pytest.raises(KVTransferError, match="use the same block_size"):
+        check_windows(blocks, KVDescriptor("abc", (layer(block=16, window=9),)))
+
+
+def test_first_kept() -> None:
+    assert first_kept(layer(), 100) == 0
+    assert [first_kept(layer(window=17), n) for n in (16, 31, 32, 100)] == [0, 0, 1, 5]

@@ -1,14 +1,18 @@
 """KV blocks keep their tokens through every layout, block size and exact conversion of types."""
 
+from dataclasses import dataclass
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hotshoe.executor import KVBlocks, KVDescriptor, KVLayer
+from hotshoe.executor import KVBlocks, KVDescriptor
+from hotshoe.executor.kv import first_kept
 from hotshoe.runner.kv import converted, read_blocks, write_blocks
 from hotshoe.slots import PLAIN_LAYOUT, KVLayout
 from hotshoe.slots.reference.dtypes import torch_dtype
 from hotshoe.slots.reference.kv import PagedKV
+from hotshoe.types import CachePart, CacheSpec
 
 LAYOUTS = [
     PLAIN_LAYOUT,
@@ -20,22 +24,39 @@ LAYOUTS = [
 HEADS, HEAD_DIM = 2, 8
 
 
-def descriptor(dtype: str, block_size: int, layout: KVLayout) -> KVDescriptor:
-    return KVDescriptor("m", dtype, block_size, (KVLayer(HEADS, HEAD_DIM, layout),))
+@dataclass(frozen=True)
+class Form:
+    """One layer's cache, with the layout that its parts say."""
+
+    dtype: str
+    block_size: int
+    layout: KVLayout
+    window: int | None = None
+
+    @property
+    def spec(self) -> CacheSpec:
+        sizes = (self.block_size, HEADS, HEAD_DIM)
+        parts = tuple(
+            CachePart(
+                name, axes, self.layout.block_shape(axes, *sizes), self.dtype, self.layout.gap
+            )
+            for name, axes in (("k", self.layout.k_axes), ("v", self.layout.v_axes))
+        )
+        return CacheSpec("full", self.block_size, parts, self.window)
 
 
-def empty(form: KVDescriptor, num_blocks: int) -> torch.Tensor:
+def empty(form: Form, num_blocks: int) -> torch.Tensor:
     numel = form.block_size * HEADS * HEAD_DIM
-    shape = (2, num_blocks, numel + form.layers[0].layout.gap)
+    shape = (2, num_blocks, numel + form.layout.gap)
     return torch.full(shape, torch.nan, dtype=torch_dtype(form.dtype))[..., :numel]
 
 
-def paged(cache: torch.Tensor, form: KVDescriptor) -> PagedKV:
-    return PagedKV(cache, form.layers[0].layout, form.block_size, HEADS, HEAD_DIM)
+def paged(cache: torch.Tensor, form: Form) -> PagedKV:
+    return PagedKV(cache, form.layout, form.block_size, HEADS, HEAD_DIM)
 
 
 forms = st.builds(
-    descriptor,
+    Form,
     st.sampled_from(["float32", "bfloat16"]),
     st.sampled_from([4, 8, 16]),
     st.sampled_from(LAYOUTS),
@@ -43,9 +64,7 @@ forms = st.builds(
 
 
 @given(forms, forms, st.integers(1, 5), st.integers(0, 3), st.integers(0, 2**32 - 1))
-def test_tokens_survive(
-    source: KVDescriptor, target: KVDescriptor, num_blocks: int, first: int, seed: int
-) -> None:
+def test_tokens_survive(source: Form, target: Form, num_blocks: int, first: int, seed: int) -> None:
     """Blocks are read from a shuffled cache, converted, and written into another shuffled one."""
     draw = torch.Generator().manual_seed(seed)
     count = num_blocks * source.block_size
@@ -55,10 +74,11 @@ def test_tokens_survive(
     ids = torch.randperm(num_blocks + 2, generator=draw)[:num_blocks]
     slots = (ids[:, None] * source.block_size + torch.arange(source.block_size)).reshape(-1)
     paged(there, source).write(k, v, slots)
-    blocks = KVBlocks(source, [0] * count, [read_blocks(there, ids.tolist())])
+    form = KVDescriptor("m", (source.spec,))
+    blocks = KVBlocks(form, [0] * count, [read_blocks(there, ids.tolist())])
 
     wanted = range(min(first, count // target.block_size), count // target.block_size)
-    content = converted(blocks, 0, target, wanted)
+    content = converted(blocks, 0, target.spec, wanted)
     here = empty(target, len(wanted) + 3)
     own = torch.randperm(len(wanted) + 3, generator=draw)[: len(wanted)]
     write_blocks(here, own.tolist(), content)
@@ -70,8 +90,23 @@ def test_tokens_survive(
 
 
 def test_equal_caches_pass_bytes_on() -> None:
-    form = descriptor("bfloat16", 4, LAYOUTS[-1])
+    form = Form("bfloat16", 4, LAYOUTS[-1])
     content = torch.randn(2, 5, 4 * HEADS * HEAD_DIM).bfloat16()
-    renamed = descriptor("bfloat16", 4, KVLayout("same bytes", "hDtd", "hTdt", 2, gap=3))
-    found = converted(KVBlocks(form, [0] * 20, [content]), 0, renamed, range(1, 4))
+    renamed = Form("bfloat16", 4, KVLayout("same bytes", "hDtd", "hTdt", 2, gap=3)).spec
+    blocks = KVBlocks(KVDescriptor("m", (form.spec,)), [0] * 20, [content])
+    found = converted(blocks, 0, renamed, range(1, 4))
     assert found.data_ptr() == content[:, 1:].data_ptr() and torch.equal(found, content[:, 1:4])
+
+
+def test_windows_come_without_their_beginning() -> None:
+    """Of 40 tokens, a window of 9 has blocks 8 and 9 of 4; both layouts find the same tokens."""
+    plain = Form("float32", 4, PLAIN_LAYOUT, window=9)
+    assert first_kept(plain.spec, 40) == 8
+    content = torch.randn(2, 2, 4 * HEADS * HEAD_DIM)
+    blocks = KVBlocks(KVDescriptor("m", (plain.spec,)), [0] * 40, [content])
+    assert torch.equal(converted(blocks, 0, plain.spec, range(9, 10)), content[:, 1:])
+    paired = Form("float32", 8, LAYOUTS[-1], window=9)
+    made = converted(blocks, 0, paired.spec, range(4, 5))
+    found = paged(made, paired).gather(torch.tensor([0]), 8)
+    for part, kept in zip(found, content, strict=True):
+        assert torch.equal(part, kept.view(8, HEADS, HEAD_DIM))

@@ -182,6 +182,19 @@ def test_states_come_back_from_sleep(variants, name, checkpoints, make_llm):
         assert result.num_cached_tokens == 0
 
 
+def test_windows_are_passed_on(variants, checkpoints, make_llm):
+    """What one engine computed of a long prompt lets another go on behind it."""
+    checkpoint = checkpoints.get(variants["gemma3"])
+    there, here = (
+        make_llm(checkpoint, 64, max_num_batched_tokens=16, max_num_seqs=3) for _ in "12"
+    )
+    prompt = draw(40)
+    assert_greedy(there, checkpoint, [prompt], 1)
+    assert here.engine.core.kv_exchange().take(there.engine.core.kv_exchange().give(prompt)) == ""
+    (hit,) = assert_greedy(here, checkpoint, [prompt + draw(3)], 12)
+    assert hit.num_cached_tokens == 40
+
+
 def kinds(llm):
     """Return the kinds of an engine's cache groups."""
     return {group.spec.kind for group in llm.engine.core.info.caches.groups}
