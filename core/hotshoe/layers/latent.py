@@ -56,11 +56,11 @@ class LatentAttention:
         self._op: MlaAttentionOp = ctx.selector.choose("mla_attention", self.spec)
         self._norm = RMSNorm(ctx, norm, spec.latent_dim, norm_eps)
         parts = [(up, spec.num_heads * rows)]
-        #: Each head's part is multiplied alone, so it is kept in the model's type, and what only
-        #: loading would quantise is not quantised.
-        stored = ctx.format.storage(up, (parts[0][1], spec.latent_dim))
-        read = stored is not None and not stored.weight.online
-        self._matrix = Matrix(ctx, parts, spec.latent_dim, quantize=read, outputs=heads)
+        # Each head's part is multiplied alone, so it is kept in the model's type, and what only
+        # loading would quantize is not quantized.
+        self._matrix = Matrix(
+            ctx, parts, spec.latent_dim, quantize=not ctx.format.online, outputs=heads
+        )
         self._matrix.deliver(
             ctx, self._load, ctx.holder("mla_attention", self.spec, ctx.dtype, self._op)
         )

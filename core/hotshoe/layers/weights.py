@@ -80,8 +80,10 @@ class WeightTable:
 
     def __init__(self) -> None:
         self.expected: dict[str, ExpectedWeight] = {}
-        self._ignored: list[re.Pattern[str]] = []
         self._elsewhere: list[re.Pattern[str]] = []
+        self._ignored: list[tuple[re.Pattern[str], str]] = []
+        #: Names that were met but are not used, by the reason, of those that have one.
+        self.unused: dict[str, set[str]] = {}
         self._renames: list[tuple[re.Pattern[str], str]] = []
         self._missing: dict[str, None] = {}
 
@@ -104,9 +106,17 @@ class WeightTable:
         self.expected[name] = ExpectedWeight(shape, known.dtypes & dtypes, sinks, places)
         self._missing[name] = None
 
-    def ignore(self, patterns: Iterable[str]) -> None:
-        """Name (by regular expression) checkpoint tensors that this model does not use."""
-        self._ignored.extend(re.compile(pattern) for pattern in patterns)
+    def ignore(self, patterns: Iterable[str], why: str = "") -> None:
+        """Name (by regular expression) checkpoint tensors that this model does not use.
+
+        With a reason, such as "layers that predict further tokens", they are counted in `unused`.
+        """
+        self._ignored.extend((re.compile(pattern), why) for pattern in patterns)
+
+    def notice(self) -> dict[str, str]:
+        """Return what start-up says of unused tensors; nothing where none has a reason."""
+        told = [f"{len(names)} tensors of {why}" for why, names in self.unused.items()]
+        return {"unused weights": " and ".join(told)} if told else {}
 
     def elsewhere(self, patterns: Iterable[str]) -> None:
         """Name, likewise, those that another stage of the pipeline holds."""
@@ -135,7 +145,12 @@ class WeightTable:
         """
         if name in self.expected:
             return True
-        if any(pattern.search(name) for pattern in (*self._ignored, *self._elsewhere)):
+        for pattern, why in self._ignored:
+            if pattern.search(name):
+                if why:
+                    self.unused.setdefault(why, set()).add(name)
+                return False
+        if any(pattern.search(name) for pattern in self._elsewhere):
             return False
         raise CheckpointError(
             f"the checkpoint holds {name}, which this architecture does not have; "

@@ -165,7 +165,7 @@ class TorchWorker:
             weight_bytes=weight_bytes,
             decisions=tuple(self._selector.decisions.values()),
             phases=self._phases,
-            report={**report, **({"graphs": hindrance} if hindrance else {})},
+            report=report | ctx.weights.notice() | ({"graphs": hindrance} if hindrance else {}),
         )
 
     def _check_device(self) -> None:

@@ -78,6 +78,9 @@ class DenseDecoder:
         self._softcap = spec.logits_softcap
         ctx.weights.elsewhere(_elsewhere(spec, ctx, own))
         ctx.weights.ignore(names.unused)
+        behind = range(len(spec.layers), len(spec.layers) + spec.further_layers)
+        further = [rf"^{re.escape(names.layer.format(i))}" for i in behind]
+        ctx.weights.ignore(further, "layers that predict further tokens")
         ctx.weights.rename(*BARE_NAMES)
         if spec.tied or not spec.generates:  # some checkpoints store the tied matrix a second time
             ctx.weights.ignore([rf"^{re.escape(names.lm_head)}\.weight$"])

@@ -26,6 +26,7 @@ from hotshoe.layers import (
     StateSpace,
 )
 from hotshoe.slots import Quantised, QuantSpec
+from hotshoe_models.latent import LatentMixer
 from hotshoe_models.spec import DecoderSpec
 
 Rotaries: TypeAlias = Mapping[Rotation, Rotary]
@@ -212,4 +213,5 @@ MIXERS: Mapping[str, Callable[[DecoderSpec, BuildContext, int, Rotaries], Mixer]
     "attention": AttentionMixer,
     "state": StateMixer,
     "attention+state": BothMixer,
+    "latent": LatentMixer,
 }

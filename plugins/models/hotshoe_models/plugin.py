@@ -12,6 +12,8 @@ ARCHITECTURES = {
     "Ernie4_5ForCausalLM": "hotshoe_models.ernie:build",
     "Ernie4_5_MoeForCausalLM": "hotshoe_models.ernie:build_moe",
     "FalconH1ForCausalLM": "hotshoe_models.falcon_h1:build",
+    "DeepseekV2ForCausalLM": "hotshoe_models.deepseek:build_v2",
+    "DeepseekV3ForCausalLM": "hotshoe_models.deepseek:build_v3",
     "Gemma2ForCausalLM": "hotshoe_models.gemma:build_gemma2",
     "Gemma3ForCausalLM": "hotshoe_models.gemma:build_gemma3",
     "Glm4MoeForCausalLM": "hotshoe_models.glm_moe:build_glm",

@@ -91,6 +91,28 @@ class StateBlock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LatentSpec:
+    """Latent attention, for layers whose mixer is "latent"; see `hotshoe.slots.MlaAttentionSpec`.
+
+    Attributes:
+        q_dim: Size of the latents that q is made of; None makes q of the hidden states.
+        latent_dim: Size of those that keys and values are made of.
+        nope_dim, rope_dim: Channels of a head's q and k without and with rotation.
+        v_dim: Channels of a head's values.
+        bias: The projections to latents have biases.
+        norm_eps: Epsilon of both latents' norms.
+    """
+
+    q_dim: int | None
+    latent_dim: int
+    nope_dim: int
+    rope_dim: int
+    v_dim: int
+    bias: bool = False
+    norm_eps: float = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderSpec:
     """A decoder of attention, and of gated MLPs or mixtures of experts.
 
@@ -104,6 +126,8 @@ class DecoderSpec:
         mlp_scale: Further factor on an MLP's output.
         gate_scale: Factor on what an MLP's activation takes.
         state: Of mixers with states.
+        latent: Of mixers with latent attention.
+        further_layers: How many the checkpoint has behind these, for drafts; they are not read.
         logits_divisor: Logits are divided by it.
         tied: The embedding is the output matrix too.
         generates: There is an output matrix; without one, the model makes embeddings alone.
@@ -135,6 +159,8 @@ class DecoderSpec:
     gate_scale: float = 1.0
     state: StateBlock | None = None
     logits_divisor: float = 1.0
+    latent: LatentSpec | None = None
+    further_layers: int = 0
     unquantized: frozenset[str] = frozenset({"lm_head"})
     names: WeightNames = WeightNames()
 

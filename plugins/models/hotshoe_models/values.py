@@ -7,7 +7,6 @@ defaults of the class it was written by. null is a value of its own: it is not r
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -177,10 +176,7 @@ def decoder_spec(
 
 def unused_layers(config: ModelConfig, spec: DecoderSpec, key: str) -> DecoderSpec:
     """Declare layers unused that a checkpoint has behind the decoder's, `key` of them."""
-    first = len(spec.layers)
-    behind = range(first, first + count(config, key))
-    unused = tuple(rf"^{re.escape(spec.names.layer.format(i))}" for i in behind)
-    return replace(spec, names=replace(spec.names, unused=(*spec.names.unused, *unused)))
+    return replace(spec, further_layers=count(config, key))
 
 
 def interleaved(layers: tuple[LayerSpec, ...]) -> tuple[LayerSpec, ...]:

@@ -141,6 +141,8 @@ def test_between_pieces_the_result_has_another_width(ctx):
 class Halves:
     """A checkpoint of int8 rows with a scale each, half of which is in the scale's name."""
 
+    online = False
+
     def storage(self, layer, shape):
         return Storage(QuantSpec("int8", "channel"))
 

@@ -107,3 +107,14 @@ def test_axes_of_one_element_do_not_count(shape) -> None:
     table.expect("s", (1, 1), found.append)
     table.feed("s", torch.ones(shape))
     assert found[0].shape == (1, 1)
+
+
+def test_unused_names_are_counted_by_their_reason():
+    table = WeightTable()
+    table.ignore([r"\.inv_freq$"])
+    table.ignore([r"^layers\.7\."], "a layer too many")
+    names = ("layers.7.a", "layers.7.b", "layers.7.a", "x.inv_freq")
+    assert not any(table.wants(name) for name in names)
+    assert table.unused == {"a layer too many": {"layers.7.a", "layers.7.b"}}
+    assert table.notice() == {"unused weights": "2 tensors of a layer too many"}
+    assert WeightTable().notice() == {}

@@ -125,6 +125,15 @@ GROUPS = {
     "norm_topk_prob": True,
     "routed_scaling_factor": 2.5,
 }
+LATENT = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 32,
+    "q_lora_rank": 24,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "first_k_dense_replace": 3,
+}
 VARIANTS = [
     Variant("llama", "Llama", {"num_key_value_heads": 4}, end_to_end=True),
     Variant("llama-tied-gqa", "Llama", {"num_key_value_heads": 1, **TIED}, end_to_end=True),
@@ -289,6 +298,70 @@ VARIANTS = [
             "sliding_window": 6,
         },
         raw=True,
+    ),
+    Variant(
+        "deepseek-v2",
+        "DeepseekV2",
+        {
+            **LATENT,
+            "q_lora_rank": None,
+            "rope_theta": 200.0,
+            "rope_scaling": {
+                **without(YARN_ROPE, "rope_theta"),
+                "type": "yarn",
+                "mscale": 0.7,
+                "mscale_all_dim": 0.9,
+            },
+        },
+        raw=True,
+        end_to_end=True,
+    ),
+    Variant(
+        "deepseek-v2-biases",
+        "DeepseekV2",
+        {**LATENT, "attention_bias": True, "mlp_bias": True, "v_head_dim": 40},
+    ),
+    Variant(
+        "deepseek-v3",
+        "DeepseekV3",
+        {**LATENT, "rope_parameters": {**YARN_ROPE, "mscale": 1.0, "mscale_all_dim": 1.0}},
+        end_to_end=True,
+    ),
+    Variant(
+        "deepseek-v3-halves",
+        "DeepseekV3",
+        {**LATENT, "q_lora_rank": None, "rope_interleave": False, "attention_bias": True, **TIED},
+    ),
+    Variant(
+        "deepseek-v2-experts",
+        "DeepseekV2",
+        {
+            **LATENT,
+            **EXPERTS,
+            "first_k_dense_replace": 1,
+            "n_routed_experts": 6,
+            "n_shared_experts": 2,
+            "routed_scaling_factor": 1.5,
+        },
+    ),
+    Variant(
+        "deepseek-v2-groups",
+        "DeepseekV2",
+        {
+            **LATENT,
+            **EXPERTS,
+            **without(GROUPS, "norm_topk_prob"),
+            "first_k_dense_replace": 0,
+            "topk_method": "group_limited_greedy",
+            "n_shared_experts": 1,
+        },
+        end_to_end=True,
+    ),
+    Variant(
+        "deepseek-v3-experts",
+        "DeepseekV3",
+        {**LATENT, **EXPERTS, **GROUPS, "first_k_dense_replace": 1, "n_shared_experts": 1},
+        end_to_end=True,
     ),
     Variant("phi3-older", "Phi3", {"rope_scaling": {**longrope(8, 16), "type": "su"}}, raw=True),
     Variant(

@@ -187,6 +187,15 @@ def test_dummy_weights_are_divided_alike(tmp_path) -> None:
     group.close()
 
 
+def row_elements(decision) -> int:
+    """Return what a layer with a cache keeps of a token; 0 of any other operation."""
+    if decision.slot == "mla_attention":
+        return decision.spec.row_dim
+    if decision.slot == "attention":
+        return 2 * decision.spec.num_kv_heads * decision.spec.head_dim
+    return 0
+
+
 @pytest.mark.slow  # starts two processes for each family
 def test_two_processes_write_the_tokens_of_transformers(end_to_end_variant, checkpoints) -> None:
     """Chunks, prefix hits and preemption: the cache holds one request and a little more."""
@@ -205,9 +214,8 @@ def test_two_processes_write_the_tokens_of_transformers(end_to_end_variant, chec
     plan = explain(EngineConfig(str(checkpoint.path), **options))
     blocks = -(-variant.max_model_len // 8) + 1
     size = blocks * sum(
-        count * 2 * 8 * decision.spec.num_kv_heads * decision.spec.head_dim * 4
-        for decision, count in zip(plan.decisions, plan.uses, strict=True)
-        if decision.slot == "attention"
+        uses * 8 * row_elements(decision) * 4
+        for decision, uses in zip(plan.decisions, plan.uses, strict=True)
     )
     states = [
         (decision.spec, count)

@@ -13,6 +13,7 @@ from hotshoe.plugins import PluginManager
 from hotshoe.plugins.manager import EntryPoint
 from hotshoe.slots.base import resolve_lazy
 from hotshoe_models import (
+    deepseek,
     ernie,
     gemma,
     glm_moe,
@@ -51,6 +52,8 @@ DEFAULTS = {
     "Ernie4_5_MoeConfig": ernie.MOE_DEFAULTS,
     "OlmoeConfig": olmoe.DEFAULTS,
     "MiniMaxM2Config": minimax.DEFAULTS,
+    "DeepseekV2Config": deepseek.V2_DEFAULTS,
+    "DeepseekV3Config": deepseek.V3_DEFAULTS,
 }
 #: What files have besides, by name; `transformers` reads it in another place, or overlooks it.
 BESIDES = {

@@ -1,0 +1,73 @@
+"""Models of latent attention in an engine: what their cache takes, and what they refuse."""
+
+import re
+
+import pytest
+import safetensors.torch
+
+from hotshoe import LLM, EngineConfig
+from hotshoe.engine.explain import explain
+from hotshoe.errors import CheckpointError, KVTransferError
+from hotshoe_models.latent import LatentMixer
+
+#: Of the tiny checkpoints: layers, latents and rotated channels of a token.
+LAYERS, ROW = 3, 32 + 8
+
+
+@pytest.fixture
+def made(variants, checkpoints):
+    return checkpoints.get(variants["deepseek-v3"])
+
+
+def config_of(made, **options):
+    values = {"kv_cache_memory_bytes": 1 << 20, "skip_tokenizer_init": True, **options}
+    return EngineConfig(model=str(made.path), **values)
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("bfloat16", 2)])
+def test_a_token_takes_a_row_in_each_layer(made, dtype, size):
+    found = explain(config_of(made, dtype=dtype, block_size=8))
+    [cache] = [need for need in found.memory if need.use == "KV cache"]
+    blocks, block_bytes = map(int, re.findall(r"\d+", cache.note)[:2])
+    assert block_bytes == 8 * LAYERS * ROW * size
+    assert cache.bytes == blocks * block_bytes
+    [decision] = [d for d in found.decisions if d.slot == "mla_attention"]
+    assert decision.spec.row_dim == ROW
+    fate = next(f for f in found.weights if f.name.endswith("layers.0.self_attn.kv_b_proj.weight"))
+    assert (fate.holder, fate.part) == (
+        f"mla_attention/{decision.chosen}",
+        f"weight[0:{4 * (16 + 12)}]",
+    )
+
+
+def test_the_allocation_is_what_explain_says(made):
+    with LLM(config=config_of(made, dtype="float32", block_size=8)) as llm:
+        worker = llm.engine.core._worker
+        layers = worker._context.cache_layers
+        tokens = layers[0].cache.shape[0] * 8
+        assert sum(layer.cache.nbytes for layer in layers) == tokens * LAYERS * ROW * 4
+        assert all(isinstance(layer._mixer, LatentMixer) for layer in worker._model._layers)
+
+
+def test_rows_are_not_passed_on_between_engines(made):
+    with LLM(config=config_of(made)) as llm:
+        exchange = llm.engine.core.kv_exchange()
+        with pytest.raises(KVTransferError, match=r"layer 0 has a cache of kind latent"):
+            exchange.give([1, 2, 3])
+
+
+def test_a_missing_tensor_is_named(made, tmp_path):
+    for file in made.path.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    weights = safetensors.torch.load_file(tmp_path / "model.safetensors")
+    name = "model.layers.1.self_attn.kv_b_proj.weight"
+    del weights[name]
+    safetensors.torch.save_file(weights, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=re.escape(f"lacks {name}")):
+        LLM(config=EngineConfig(model=str(tmp_path), skip_tokenizer_init=True))
+
+
+def test_ranks_of_another_size_are_named(made):
+    said = r"kv_a_layernorm\.weight has shape \[32\], but config\.json means \[40\]"
+    with pytest.raises(CheckpointError, match=said):
+        LLM(config=config_of(made, hf_overrides={"kv_lora_rank": 40}))
