@@ -40,6 +40,7 @@ void bind_attention(nb::module_&);
 void bind_communicator(nb::module_&);
 void bind_linear(nb::module_&);
 void bind_memory(nb::module_&);
+void bind_moe(nb::module_&);
 void bind_record(nb::module_&);
 void bind_activation(nb::module_&);
 void bind_embedding(nb::module_&);
@@ -61,6 +62,7 @@ NB_MODULE(HOTSHOE_MODULE, m) {
   hotshoe::bind_communicator(m);
   hotshoe::bind_linear(m);
   hotshoe::bind_memory(m);
+  hotshoe::bind_moe(m);
   hotshoe::bind_record(m);
   hotshoe::bind_activation(m);
   hotshoe::bind_embedding(m);

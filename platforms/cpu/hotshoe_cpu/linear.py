@@ -6,6 +6,7 @@ token inside the kernel. Weights are packed part by part, so that no second copy
 """
 
 from collections.abc import Mapping, Sequence
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from hotshoe_native import MAX_INT8_K
 PACKED = ("float32", "bfloat16")
 NO_GATE = -1
 CODES = {torch_dtype(name): code for name, code in DTYPE_CODES.items()} | {torch.int8: 3}
+PACKED_TYPES = {code: dtype for dtype, code in CODES.items()}
 #: What the int8 kernel computes; weights are quantised while they load, or by the checkpoint.
 INT8_WEIGHTS = (QuantSpec("int8", "channel", online=True), QuantSpec("int8", "channel"))
 INT8_ACTIVATION = QuantSpec("int8", "token", dynamic=True)
@@ -68,12 +70,7 @@ class Linear:
     def load(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
         if not self._weight:
             self._allocate()
-        parts = tensors["weight"]
-        scales = tensors.get("weight_scale", [None] * len(parts))
-        row = 0
-        for part, scale in zip(parts, scales, strict=True):
-            self._pack(row, part, scale)
-            row += part.shape[0]
+        pack(self._native, self._weight, tensors, self._gated)
         if "bias" in tensors:
             bias = torch.cat([part.float() for part in tensors["bias"]])
             self._bias = renewed(self._bias, bias)
@@ -91,24 +88,6 @@ class Linear:
         if not self._weight:
             return {}
         return {"packed": self._packed} | ({} if self._bias is None else {"bias": self._bias})
-
-    def _pack(self, row: int, part: Tensor, scale: Tensor | None) -> None:
-        """Pack rows of the weight from `row` on; `scale` [rows] comes with int8 rows."""
-        if self._dtype != torch.int8:
-            part = part.to(self._dtype)
-        if part.stride(1) != 1:
-            part = part.contiguous()
-        flat = None if scale is None else scale.float().reshape(-1).contiguous()
-        self._native.linear_pack_rows(
-            *self._weight,
-            row,
-            part.shape[0],
-            CODES[part.dtype],
-            part.data_ptr(),
-            part.stride(0),
-            0 if flat is None else flat.data_ptr(),
-            self._gated,
-        )
 
     def __call__(self, x: Tensor) -> Tensor:
         rows, columns = x.size(0), self._columns
@@ -129,3 +108,30 @@ class Linear:
 
     def nbytes(self) -> int:
         return self._packed.nbytes + (0 if self._bias is None else self._bias.nbytes)
+
+
+def pack(
+    native: ModuleType,
+    weight: tuple[int, ...],
+    tensors: Mapping[str, Sequence[Tensor]],
+    gated: bool,
+) -> None:
+    """Pack a matrix from row parts.
+
+    Args:
+        native: The kernels.
+        weight: Code of the packed type, address, rows and columns.
+        tensors: What `LinearOp.load` takes; scales [rows] come with int8 rows.
+        gated: Gates and ups are packed side by side.
+    """
+    parts, row = tensors["weight"], 0
+    scales = tensors.get("weight_scale", [None] * len(parts))
+    for part, scale in zip(parts, scales, strict=True):
+        if weight[0] != CODES[torch.int8]:
+            part = part.to(PACKED_TYPES[weight[0]])
+        if part.stride(1) != 1:
+            part = part.contiguous()
+        flat = None if scale is None else scale.float().reshape(-1).contiguous()
+        place = (row, part.shape[0], CODES[part.dtype], part.data_ptr(), part.stride(0))
+        native.linear_pack_rows(*weight, *place, 0 if flat is None else flat.data_ptr(), gated)
+        row += part.shape[0]

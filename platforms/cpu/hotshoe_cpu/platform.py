@@ -83,6 +83,7 @@ class CpuPlatform(Platform):
             graph,
             linear,
             mlp,
+            moe,
             norm,
             rotary,
             sampling,
@@ -107,6 +108,7 @@ class CpuPlatform(Platform):
                 "gated_activation", "native", activation.supports, activation.GatedActivation
             ),
             Candidate("gated_mlp", "native", mlp.supports, mlp.GatedMlp),
+            Candidate("moe", "native", moe.supports, moe.Moe),
             Candidate("embedding", "native", embedding.supports, embedding.Embedding),
             Candidate("sample", "native", sampling.supports, sampling.Sample),
             Candidate("graph", "native", graph.supports, graph.Graph),
