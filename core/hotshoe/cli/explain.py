@@ -137,6 +137,7 @@ def as_json(explanation: Explanation) -> dict[str, Any]:
         "memory": [asdict(need) for need in explanation.memory],
         "caches": [_group_values(group) for group in explanation.caches],
         "unbuilt": dict(explanation.unbuilt),
+        "unasked": dict(explanation.unasked),
         "weights": [asdict(fate) for fate in explanation.weights],
         "weights_note": explanation.weights_note,
     }
@@ -161,6 +162,7 @@ def as_text(explanation: Explanation) -> str:
         f"features: {' '.join(sorted(facts.features)) or 'none'}",
         _section("decided for you", table(("option", "value", "because"), changes)),
         _section("slots", table(header, chosen)),
+        *(f"{slot} was not asked: {'; '.join(why)}" for slot, why in explanation.unasked.items()),
         _section("weights", table(WEIGHTS_HEADER, [_weight_row(w) for w in explanation.weights])),
         explanation.weights_note,
         _section("memory", table(("use", "size", "how"), memory)),

@@ -64,6 +64,7 @@ class Explanation:
         uses: How many layers ask each decision's question.
         shares: Each decision's share of the bytes of a decode step, at half of max_model_len.
         unbuilt: Why candidates that were chosen cannot be built on this machine, and which.
+        unasked: Slots that were not asked, and why.
         weights: What becomes of each tensor of the checkpoint.
         weights_note: Why the checkpoint's files were not looked at.
     """
@@ -76,6 +77,7 @@ class Explanation:
     uses: tuple[int, ...] = ()
     shares: tuple[float, ...] = ()
     unbuilt: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    unasked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     weights: tuple[WeightFate, ...] = ()
     weights_note: str = ""
     caches: tuple[GroupUse, ...] = ()
@@ -133,6 +135,7 @@ def explain(
         tuple(selector.uses[key] for key in keys),
         tuple(shares.get(key, 0.0) for key in keys),
         {cause: tuple(names) for cause, names in selector.unbuilt.items()},
+        selector.unasked(),
         tuple(found),
         note,
         group_uses(setup.config, caches),
@@ -293,8 +296,7 @@ class _PaperSelector(Selector):
                 raise SelectionError(f"slot {slot}: {error}") from error
             cause = f"{type(error).__name__}: {str(error).partition(';')[0]}"
             self.unbuilt.setdefault(cause, {})[f"{slot}/{decision.chosen}"] = None
-            layout = candidate.layout(spec, self._judged) if candidate.layout else PLAIN_LAYOUT
-            return _StandIn(layout)
+            return _StandIn(candidate.declared_layout(spec, self._judged) or PLAIN_LAYOUT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,13 @@ def accept(score: int, reason: str = "") -> Verdict:
 
 
 def refuse(reason: str) -> Verdict:
-    """Say no, with the reason that a user will read."""
+    """Say no, with the reason that a user will read.
+
+    Raises:
+        ValueError: There is no reason.
+    """
+    if not reason.strip():
+        raise ValueError("a refusal says why; this one has no reason")
     return Verdict(None, reason)
 
 
@@ -75,6 +81,7 @@ class Candidate:
             is in the batch. Conformance tests the claim.
         layout: For attention alone: `layout(spec, facts)` is the cache layout that the operation
             will read, said without building it, so that it is known of devices that are not here.
+            A reference "module:attribute" is imported when it is asked.
         hook_api: The hook version that its package was built for. Core fills it in.
         package: The distribution that it comes with, and its version. Core fills it in.
     """
@@ -84,9 +91,16 @@ class Candidate:
     supports: Callable[[Any, DeviceFacts], Verdict] | str
     build: Callable[[Any, DeviceFacts], Any] | str
     batch_invariant: bool = False
-    layout: Callable[[Any, DeviceFacts], KVLayout] | None = None
+    layout: Callable[[Any, DeviceFacts], KVLayout] | str | None = None
     hook_api: int | None = None
     package: str = "core"
+
+    def declared_layout(self, spec: Any, facts: DeviceFacts) -> KVLayout | None:
+        """Return the layout that it says it reads; None where it does not say."""
+        if self.layout is None:
+            return None
+        say: Callable[[Any, DeviceFacts], KVLayout] = resolve_lazy(self.layout)
+        return say(spec, facts)
 
     def ask(self, spec: Any, facts: DeviceFacts) -> Any:
         """Return what it says to a specification, which may be anything at all.
@@ -258,6 +272,22 @@ class Selector:
         """Return the bytes of the tables that embeddings are looked up in."""
         uses = self.uses.items()
         return sum(count * self.slots[slot].table_bytes(spec) for (slot, spec), count in uses)
+
+    def unasked(self) -> dict[str, tuple[str, ...]]:
+        """Return slots that nobody was asked about, as others served the blocks around them.
+
+        Each with the decisions that served instead, and its candidates, in words.
+        """
+        asked = {slot for slot, _ in self.decisions}
+        found: dict[str, dict[str, None]] = {}
+        for (slot, _), decision in self.decisions.items():
+            for part in self.slots[slot].composed_of:
+                if decision.chosen != COMPOSED and part not in asked:
+                    found.setdefault(part, {})[f"{decision.chosen} serves {slot} whole"] = None
+        return {
+            part: (*why, f"candidates: {', '.join(sorted(self._by_slot[part]))}")
+            for part, why in found.items()
+        }
 
     def decide(self, slot: str, spec: Any) -> Decision:
         """Choose for a specification, building nothing. Equal specifications are asked once.

@@ -247,7 +247,7 @@ def _layout_defect(candidate: Candidate, op: Any, spec: Any, facts: DeviceFacts)
     if candidate.layout is None:
         return ""
     try:
-        declared = candidate.layout(spec, facts)
+        declared = candidate.declared_layout(spec, facts)
     except Exception as error:
         return f"layout() raises {cause(error)}"
     return "" if declared == op.layout else f"declares layout {declared}, but reads {op.layout}"

@@ -72,6 +72,6 @@ def offered(
 def declared_layout(candidate: Candidate, spec: Any, facts: DeviceFacts) -> KVLayout | None:
     """Return the layout that an attention candidate says it reads, None where it does not say."""
     if candidate.layout is not None:
-        return candidate.layout(spec, facts)
+        return candidate.declared_layout(spec, facts)
     layout = getattr(candidate.build, "layout", None)
     return layout if isinstance(layout, KVLayout) else None

@@ -33,6 +33,7 @@ EXPLANATION = Explanation(
     (12, 1),
     (0.25, 0.75),
     {"OSError: no libvendor": ("rms_norm/native",)},
+    {"gated_activation": ("fused serves gated_mlp whole", "candidates: native, reference")},
     caches=(GroupUse("window", 512, (0, 1, 2, 4, 6, 7), 1, 16, 1 << 15, 33, 2, 8),),
 )
 
@@ -46,6 +47,8 @@ def test_text_names_choice_and_every_refusal() -> None:
         "dtype float32 the checkpoint's type",
         "rms_norm 12 25.0% hidden_size=64 eps=1e-06 dtype=float32 native chosen, score 10: fits",
         "other refused: too narrow",
+        "gated_activation was not asked: fused serves gated_mlp whole; candidates: native, "
+        "reference",
         "native refused: too small",
         "weights 5.00 MiB as they are",
         "window of 512 tokens 6 0-2 4 6-7 1 16 tokens, 32768 bytes 33 blocks, 1.03 MiB 2 of 8, "

@@ -8,7 +8,18 @@ import pytest
 
 from hotshoe.errors import SelectionError
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import REFERENCE, SLOTS, Candidate, NormSpec, Selector, Slot, accept, refuse
+from hotshoe.slots import (
+    REFERENCE,
+    SLOTS,
+    Candidate,
+    GatedMlpSpec,
+    LinearSpec,
+    NormSpec,
+    Selector,
+    Slot,
+    accept,
+    refuse,
+)
 from hotshoe.slots.base import resolve_lazy
 from hotshoe.slots.specs import since
 
@@ -319,3 +330,31 @@ def test_a_fault_in_a_reference_is_not_told_to_go():
     fault = str(chooser.fault(caught.value))
     assert fault.startswith("candidate reference of slot rms_norm (core) raised AttributeError")
     assert "--kernel" not in fault
+
+
+def test_a_refusal_has_a_reason():
+    with pytest.raises(ValueError, match="has no reason"):
+        refuse(" ")
+
+
+def test_a_layout_may_be_named_by_where_it_is():
+    plain = Candidate("attention", "a", lambda spec, facts: accept(1), build=None)
+    assert plain.declared_layout(None, FACTS) is None
+    named = replace(plain, layout=f"{__name__}:declare")
+    assert named.declared_layout("spec", FACTS) == ("spec", FACTS)
+
+
+def declare(spec, facts):
+    return spec, facts
+
+
+def test_slots_within_a_block_that_is_served_whole_are_named():
+    spec = GatedMlpSpec(LinearSpec(64, 128, "float32"), LinearSpec(64, 64, "float32"), "silu")
+    whole = Candidate("gated_mlp", "whole", lambda spec, facts: accept(1), build=None)
+    chooser = selector(whole)
+    assert chooser.unasked() == {}
+    chooser.decide("gated_mlp", spec)
+    why = ("whole serves gated_mlp whole", "candidates: reference")
+    assert chooser.unasked() == {"linear": why, "gated_activation": why}
+    chooser.decide("linear", spec.down)
+    assert list(chooser.unasked()) == ["gated_activation"]

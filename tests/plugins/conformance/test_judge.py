@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 
-from hotshoe.slots import Candidate, NormSpec, accept, refuse
+from hotshoe.slots import Candidate, NormSpec, Verdict, accept, refuse
 from hotshoe.slots.reference.linear import Linear
 from hotshoe.slots.reference.norm import build_norm, rms_norm
 from hotshoe_conformance.cases import SUITES
@@ -174,7 +174,8 @@ def changing(spec, facts):
     [
         (raising, "supports() raised KeyError: 'float32'"),
         (lambda spec, facts: True, "supports() returned bool, not a Verdict"),
-        (lambda spec, facts: refuse(""), "supports() refuses without a reason"),
+        (lambda spec, facts: Verdict(None, ""), "supports() refuses without a reason"),
+        (lambda spec, facts: refuse(""), "this one has no reason"),
         (touching, "supports() used tensors"),
         (slow, " s, each time; it is asked by every layer"),
         (changing, "supports() answers differently"),
@@ -235,6 +236,9 @@ def test_a_state_that_is_not_what_is_held(defects, state, said) -> None:
     class Liar(Linear):
         def state(self):
             return state
+
+        def nbytes(self):
+            return sum(tensor.nbytes for tensor in Linear.state(self).values())
 
     assert said in defects("linear", Liar)[0]
 
