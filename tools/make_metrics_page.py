@@ -17,7 +17,7 @@ where the `Accept` header asks for it. `--no-metrics` leaves it out. Every serie
 further labels take the listed values only, so no request can make a new series.
 
 With `--metrics-names vllm` the same numbers are given under vLLM's names too, with its labels
-`model_name` and `engine`, for those that have a counterpart there.
+`model_name` and `engine` and its buckets, for those that have a counterpart there.
 
 A counter's name in queries ends in `_total`; a histogram has `_bucket`, `_sum` and `_count`."""
 SECTIONS = (

@@ -14,16 +14,18 @@ from collections.abc import Sequence
 from hotshoe_observability.table import FRONT_END, OTHER, Metric
 
 _DOUBLE = 8
+#: Of each metric, as they are looked at with every token.
+_BOUNDS = {metric.name: metric.bounds for metric in FRONT_END}
 
 
 def _layout(metrics: Sequence[Metric]) -> tuple[dict[tuple[str, str], int], int]:
     """Return the place of the first number of each series by name and label value, and the end.
 
-    A histogram has one number for each bucket, infinity included, and one for the sum.
+    A histogram has one number for each bound, infinity included, and one for the sum.
     """
     places, end = {}, 0
     for metric in metrics:
-        size = len(metric.buckets) + 2 if metric.kind == "histogram" else 1
+        size = len(metric.bounds) + 2 if metric.kind == "histogram" else 1
         for value in metric.values:
             places[metric.name, value] = end
             end += size
@@ -75,9 +77,9 @@ class Counts:
 
     def observe(self, metric: Metric, number: float, times: int = 1) -> None:
         """Put a number into a histogram, once or several times."""
-        place = self.PLACES[metric.name, ""]
-        self._own[place + bisect_left(metric.buckets, number)] += times
-        self._own[place + len(metric.buckets) + 1] += number * times
+        place, bounds = self.PLACES[metric.name, ""], _BOUNDS[metric.name]
+        self._own[place + bisect_left(bounds, number)] += times
+        self._own[place + len(bounds) + 1] += number * times
 
     def total(self, metric: Metric, value: str = "") -> float:
         """Return a counter over all processes."""
@@ -85,8 +87,8 @@ class Counts:
         return sum(part[place] for part in self._parts)
 
     def histogram(self, metric: Metric) -> tuple[list[float], float]:
-        """Return the numbers by bucket, infinity last and not cumulative, and the sum."""
+        """Return the numbers by bound, infinity last and not cumulative, and the sum."""
         place = self.PLACES[metric.name, ""]
-        end = place + len(metric.buckets) + 1
+        end = place + len(metric.bounds) + 1
         buckets = [sum(part[i] for part in self._parts) for i in range(place, end)]
         return buckets, sum(part[end] for part in self._parts)

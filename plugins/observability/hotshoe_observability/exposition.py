@@ -143,9 +143,11 @@ def _counted(metric: Metric, snapshot: Snapshot, names: Names) -> Family:
     family = HistogramMetricFamily(names.metric(metric), metric.help, labels=_labels(metric, names))
     numbers, total = counts.histogram(metric)
     buckets, sofar = [], 0.0
-    for bound, number in zip((*metric.buckets, float("inf")), numbers, strict=True):
+    shown = metric.vllm_buckets if names.vllm else metric.buckets
+    for bound, number in zip((*metric.bounds, float("inf")), numbers, strict=True):
         sofar += number
-        buckets.append(("+Inf" if bound == float("inf") else str(bound), sofar))
+        if bound in shown or bound == float("inf"):
+            buckets.append(("+Inf" if bound == float("inf") else str(bound), sofar))
     family.add_metric(_label_values(metric, snapshot.model, "", names), buckets, total)
     return family
 

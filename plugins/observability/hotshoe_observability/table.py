@@ -23,11 +23,27 @@ SECONDS = (
 )
 TOKENS = tuple(float(2**power) for power in range(19))
 COUNTS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0)
+#: vLLM's, for dashboards that name them.
+VLLM_FIRST = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+    *(20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+)
+VLLM_GAPS = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+    *(20.0, 40.0, 80.0),
+)
+VLLM_SPANS = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0),
+    *(240.0, 480.0, 960.0, 1920.0, 7680.0),
+)
+VLLM_TOKENS = tuple(float(digit * 10**power) for power in range(7) for digit in (1, 2, 5))
+VLLM_COUNTS = (1.0, 2.0, 5.0, 10.0, 20.0)
 
 #: Stands for every value of a label that its set does not list.
 OTHER = "other"
 ENDPOINTS = (
-    *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/inference/v1/generate"),
+    *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"),
+    *("/v1/embeddings", "/inference/v1/generate"),
     OTHER,
 )
 REASONS = tuple(reason.value for reason in FinishReason)
@@ -52,6 +68,7 @@ class Metric:
         buckets: Of a histogram: upper bounds, without infinity.
         vllm: Its name at vLLM, "" where that has no counterpart.
         vllm_label: How vLLM calls the label.
+        vllm_buckets: Upper bounds under vLLM's name.
     """
 
     name: str
@@ -64,6 +81,12 @@ class Metric:
     buckets: tuple[float, ...] = field(default=(), repr=False)
     vllm: str = ""
     vllm_label: str = ""
+    vllm_buckets: tuple[float, ...] = field(default=(), repr=False)
+
+    @property
+    def bounds(self) -> tuple[float, ...]:
+        """All upper bounds that are counted, for either set of names."""
+        return tuple(sorted({*self.buckets, *self.vllm_buckets}))
 
     @property
     def sample(self) -> str:
@@ -71,8 +94,14 @@ class Metric:
         return self.name + "_total" * (self.kind == "counter")
 
 
-def _histogram(name: str, help: str, buckets: tuple[float, ...], vllm: str = "") -> Metric:
-    return Metric(name, "histogram", help, buckets=buckets, vllm=vllm)
+def _histogram(
+    name: str,
+    help: str,
+    buckets: tuple[float, ...],
+    vllm: str,
+    vllm_buckets: tuple[float, ...],
+) -> Metric:
+    return Metric(name, "histogram", help, buckets=buckets, vllm=vllm, vllm_buckets=vllm_buckets)
 
 
 #: Read from the engine, which counts over all front ends.
@@ -240,66 +269,77 @@ TTFT = _histogram(
     "From the HTTP request being read to its first token.",
     SECONDS,
     "vllm:time_to_first_token_seconds",
+    VLLM_FIRST,
 )
 ITL = _histogram(
     "hotshoe_inter_token_latency_seconds",
     "Between steps that brought tokens to a request.",
     SECONDS,
     "vllm:inter_token_latency_seconds",
+    VLLM_GAPS,
 )
 TPOT = _histogram(
     "hotshoe_time_per_output_token_seconds",
     "Per request of one sequence: time per token after the first.",
     SECONDS,
     "vllm:request_time_per_output_token_seconds",
+    VLLM_GAPS,
 )
 E2E = _histogram(
     "hotshoe_request_seconds",
     "From the HTTP request being read to the end of its answer.",
     SECONDS,
     "vllm:e2e_request_latency_seconds",
+    VLLM_SPANS,
 )
 QUEUE = _histogram(
     "hotshoe_queue_seconds",
     "From a request's arrival at the engine to its start.",
     SECONDS,
     "vllm:request_queue_time_seconds",
+    VLLM_SPANS,
 )
 PREFILL = _histogram(
     "hotshoe_prefill_seconds",
     "From a request's start to its first token.",
     SECONDS,
     "vllm:request_prefill_time_seconds",
+    VLLM_SPANS,
 )
 DECODE = _histogram(
     "hotshoe_decode_seconds",
     "From a request's first token to its last.",
     SECONDS,
     "vllm:request_decode_time_seconds",
+    VLLM_SPANS,
 )
 PROMPT_LENGTH = _histogram(
     "hotshoe_request_prompt_tokens",
     "Prompt tokens of a request.",
     TOKENS,
     "vllm:request_prompt_tokens",
+    VLLM_TOKENS,
 )
 GENERATED_LENGTH = _histogram(
     "hotshoe_request_generated_tokens",
     "Tokens generated for a request.",
     TOKENS,
     "vllm:request_generation_tokens",
+    VLLM_TOKENS,
 )
 MAX_TOKENS = _histogram(
     "hotshoe_request_max_tokens",
     "Limit of tokens that a request set.",
     TOKENS,
     "vllm:request_params_max_tokens",
+    VLLM_TOKENS,
 )
 NUM_SEQUENCES = _histogram(
     "hotshoe_request_sequences",
     "Sequences that a request asked for.",
     COUNTS,
     "vllm:request_params_n",
+    VLLM_COUNTS,
 )
 FRONT_END = (
     *(REQUESTS, FAILED, REFUSED, TTFT, ITL, TPOT, E2E, QUEUE, PREFILL, DECODE),

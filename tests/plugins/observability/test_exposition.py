@@ -131,3 +131,21 @@ def test_info(snapshot: Snapshot) -> None:
     assert labels["platform"] == "null"
     assert labels["quantization"] == "none"
     assert labels["num_blocks"] == "10"
+
+
+def test_each_set_of_names_has_its_own_buckets(snapshot: Snapshot) -> None:
+    for seconds in (0.0007, 0.03, 0.3, 3.0, 3000.0):
+        snapshot.counts.observe(table.TTFT, seconds)
+    found = samples(expose(snapshot, (HOTSHOE, VLLM))[0])
+    for names, name, own in (
+        (HOTSHOE, table.TTFT.name, table.SECONDS),
+        (VLLM, table.TTFT.vllm, table.VLLM_FIRST),
+    ):
+        buckets = {
+            float(dict(key[1:])["le"]): value
+            for key, value in found.items()
+            if key[0] == f"{name}_bucket"
+        }
+        assert sorted(buckets) == [*own, float("inf")], names
+        for bound, count in buckets.items():
+            assert count == sum(s <= bound for s in (0.0007, 0.03, 0.3, 3.0, 3000.0))

@@ -15,6 +15,8 @@ def test_conventions(metric: Metric) -> None:
     assert metric.help.endswith(".") or metric.help.endswith("1.")
     assert bool(metric.buckets) == (metric.kind == "histogram")
     assert list(metric.buckets) == sorted(set(metric.buckets))
+    assert list(metric.vllm_buckets) == sorted(set(metric.vllm_buckets))
+    assert bool(metric.vllm_buckets) == (metric.kind == "histogram")
     assert bool(metric.label) == (metric.values != ("",))
     assert bool(metric.vllm_label) <= bool(metric.vllm)
     if metric.vllm:
