@@ -14,6 +14,7 @@ from hotshoe.errors import CheckpointError
 from hotshoe.layers import FLOATS, Share, Storage, TensorSpec
 from hotshoe.slots import QuantSpec
 from hotshoe_quantization.elements import Elements
+from hotshoe_quantization.fp4 import COMPRESSED
 from hotshoe_quantization.stored import (
     WORDS,
     Axis,
@@ -30,9 +31,13 @@ from hotshoe_quantization.stored import (
 from hotshoe_quantization.unpack import signed, unpack
 from hotshoe_quantization.values import Values, matches_regex
 
-FORMATS = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized")
+FORMATS = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized", *COMPRESSED)
 #: Written beside what is needed: the shape, and zero points where all are zero.
-UNUSED = (r"\.weight_shape$", r"\.(weight|input|output)_zero_point$")
+UNUSED = (
+    r"\.weight_shape$",
+    r"\.(weight|input|output)_zero_point$",
+    r"\.input_global_scale$",
+)
 CLASS = "Linear"
 
 
@@ -139,6 +144,10 @@ def _scheme(group: Values, whole: Values) -> tuple[tuple[str, ...], Scheme | Non
     if group.get("weights") is None:
         return targets, None
     weights = Values(group.get("weights"), f"{group.where}.weights")
+    if kind in COMPRESSED:
+        weights.one_of((COMPRESSED[kind].size,), "group_size")
+        weights.one_of((4,), "num_bits")
+        return targets, COMPRESSED[kind]
     weight = _weight(weights)
     found = group.get("input_activations")
     activation = None if found is None else _activation(Values(found, f"{group.where}.inputs"))

@@ -1,4 +1,4 @@
-"""Checkpoints of 8-bit floats: `fp8` as DeepSeek and transformers write it, and ModelOpt's.
+"""Checkpoints of 8-bit floats, `fp8` as DeepSeek and transformers write it, and of ModelOpt.
 
 Sources: the model cards' README of DeepSeek-V3 (README_WEIGHTS.md), the documentation of
 transformers' `FineGrainedFP8Config`, and that of ModelOpt.
@@ -11,6 +11,7 @@ from typing import Any
 
 from hotshoe.slots import QuantSpec
 from hotshoe_quantization.elements import Elements
+from hotshoe_quantization.fp4 import NVFP4
 from hotshoe_quantization.stored import Scheme, StoredFormat
 from hotshoe_quantization.values import Values, holds, matches_pattern
 
@@ -20,9 +21,10 @@ TOKEN = QuantSpec(FORMAT, "token", dynamic=True)
 #: Older and newer names of the scales of a whole matrix and of x.
 RENAMES = ((r"\.weight_scale_inv$", ".weight_scale"), (r"\.activation_scale$", ".input_scale"))
 #: ModelOpt's names of what it has done.
-ALGORITHMS = {
+ALGORITHMS: dict[str, Scheme] = {
     "fp8": Elements(QuantSpec(FORMAT, "tensor"), STATIC),
     "fp8_per_channel_per_token": Elements(QuantSpec(FORMAT, "channel"), TOKEN),
+    "nvfp4": NVFP4,
     "fp8_pb_wo": Elements(QuantSpec(FORMAT, "block", block_shape=(128, 128))),
 }
 
@@ -72,4 +74,5 @@ def read_modelopt(config: Mapping[str, Any]) -> StoredFormat:
     values = Values(config)
     scheme = ALGORITHMS[values.one_of(ALGORITHMS, "quant_algo")]
     kept = values.names("exclude_modules", "ignore")
-    return StoredFormat(lambda layer: None if matches_pattern(kept, layer) else scheme)
+    unused = (r"\.input_scale$",) if scheme is NVFP4 else ()
+    return StoredFormat(lambda layer: None if matches_pattern(kept, layer) else scheme, unused)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.plugins.quantization.writers import Written, awq, eight_bits, gptq, packed, write
+from tests.plugins.quantization.writers import Written, awq, eight_bits, fp4, gptq, packed, write
 
 from hotshoe import LLM, SamplingParams, TokensPrompt
 from hotshoe.types import TokenLogprobs
@@ -82,6 +82,18 @@ EXACT = {
     "modelopt-block": Written(
         {"quant_method": "modelopt", "quant_algo": "FP8_PB_WO", "exclude_modules": ["lm_head"]},
         {"": eight_bits(FP8, "block", block=128)},
+    ),
+    "modelopt-nvfp4": Written(
+        {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]},
+        {"": fp4(16, "modelopt")},
+    ),
+    "nvfp4": Written(
+        compressed("nvfp4-pack-quantized", weights(4, "float", "tensor_group", 16), TOKEN8),
+        {"": fp4(16, "nvfp4")},
+    ),
+    "mxfp4": Written(
+        compressed("mxfp4-pack-quantized", weights(4, "float", "group", 32)),
+        {"": fp4(32, "mxfp4")},
     ),
     "mixed": Written(
         compressed(

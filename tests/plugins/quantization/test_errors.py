@@ -50,7 +50,11 @@ BAD = [
         {"weight_block_size": [128, 128], "activation_scheme": "static"},
         "activation_scheme must be dynamic",
     ),
-    (fp8.read_modelopt, {"quant_algo": "NVFP4"}, "quant_algo is read as fp8 or .*, not 'nvfp4'"),
+    (
+        fp8.read_modelopt,
+        {"quant_algo": "W4A8_AWQ"},
+        "quant_algo is read as fp8 .*'w4a8_awq'",
+    ),
     (fp8.read_modelopt, {}, "quant_algo is read as"),
     (compressed.read, {"format": "pack-quantized"}, "config_groups must hold at least one"),
     (compressed.read, grouped(config_groups={"a": 3}), "config_groups.a must be an object"),

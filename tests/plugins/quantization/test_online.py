@@ -3,10 +3,11 @@
 import pytest
 import torch
 
+from hotshoe.errors import ConfigError
 from hotshoe.layers import BuildContext, Linear, Matrix
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import SLOTS, QuantSpec, Selector
-from hotshoe_quantization.online import fp8, int8
+from hotshoe_quantization.online import fp8, int4, int4_32, int4_128, int8, int8_weights
 
 METHODS = [(int8, "int8", 0.03), (fp8, "fp8_e4m3", 0.06)]
 
@@ -34,3 +35,26 @@ def test_a_layer_quantised_while_loading(method, _, limit):
     assert 1e-4 < error < limit
     (count,) = ctx.weight_bytes
     assert count() == 32 * 64 + 32 * 4
+
+
+ALONE = [(int8_weights, 0.01, 4), (int4, 0.15, 4), (int4_32, 0.15, 8)]
+
+
+@pytest.mark.parametrize(("method", "limit", "scale_bytes"), ALONE)
+def test_weights_alone(method, limit, scale_bytes):
+    selector = Selector(SLOTS, [], DeviceFacts("plain", "cpu", "", "", 1 << 30, 1))
+    ctx = BuildContext(selector, "float32", "float32", 4, 16, format=method())
+    layer = Linear(ctx, Matrix(ctx, [("a", 32)], 64))
+    weight, x = torch.randn(32, 64), torch.randn(5, 64)
+    ctx.weights.feed("a.weight", weight)
+    exact = x @ weight.T
+    error = ((layer(x) - exact).norm() / exact.norm()).item()
+    assert limit / 10 < error < limit
+    assert ctx.weight_bytes[0]() == 32 * (64 + scale_bytes)
+    assert layer.input_quant is None
+
+
+def test_groups_divide_the_inputs():
+    assert int4_128().storage("a", (8, 256)).weight.group_size == 128
+    with pytest.raises(ConfigError, match="groups of 128 do not divide the 192 inputs of a"):
+        int4_128().storage("a", (8, 192))

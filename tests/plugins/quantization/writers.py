@@ -159,6 +159,34 @@ def packed(bits: int, size: int, symmetric: bool, act_order: bool = False) -> Qu
     return quantize
 
 
+def fp4(size: int, kind: str) -> Quantizer:
+    """4-bit floats, as "modelopt", or as "nvfp4" or "mxfp4" of compressed-tensors."""
+    grid = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+
+    def quantize(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        rows = weight.shape[0]
+        largest = weight.view(rows, -1, size).abs().amax(2)
+        if kind == "mxfp4":
+            exponent = torch.floor(torch.log2(largest)).clamp(-120, 120) - 2
+            stored, scale = (exponent + 127).to(torch.uint8), torch.exp2(exponent)
+            parts = {"weight_scale": stored}
+        else:
+            whole = float(largest.max()) / (6 * 448)
+            stored = (largest / 6 / whole).to(torch.float8_e4m3fn)
+            scale = stored.float() * whole
+            other = {"modelopt": ("weight_scale_2", whole)}
+            name, factor = other.get(kind, ("weight_global_scale", 1 / whole))
+            parts = {"weight_scale": stored, name: torch.tensor([factor])}
+        wide = scale.repeat_interleave(size, 1)
+        codes = ((weight / wide).abs()[..., None] - grid).abs().argmin(-1)
+        dense = grid[codes] * weight.sign() * wide
+        codes = codes + 8 * (weight < 0)
+        octets = (codes[:, 0::2] + 16 * codes[:, 1::2]).to(torch.uint8)
+        return parts | {"weight" if kind == "modelopt" else "weight_packed": octets}, dense
+
+    return quantize
+
+
 def eight_bits(
     kind: torch.dtype,
     per: str,
