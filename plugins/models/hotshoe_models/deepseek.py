@@ -85,7 +85,6 @@ V3_DEFAULTS = {
     "rope_interleave": True,
     "num_nextn_predict_layers": 1,
 }
-DENSE, SPARSE = "dense", "sparse"
 
 
 def build_v2(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
@@ -94,16 +93,20 @@ def build_v2(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     interleaved = {**config.values, "rope_interleave": True}
     spec = latent_spec(replace(config, values=interleaved), ctx)
     spec = replace(spec, mlp_bias=flag(config, "mlp_bias"))
-    return DenseDecoder(_sparse(config, spec, _softmax_router), ctx)
+    spec = with_mixtures(config, spec, _softmax_router, _behind_dense(config))
+    return DenseDecoder(spec, ctx)
 
 
 def build_v3(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build DeepseekV3ForCausalLM, which Kimi K2 is too."""
     config = with_expert_defaults(config, V3_DEFAULTS)
-    return _v3(config, _sparse(config, latent_spec(config, ctx), _corrected_router), ctx)
+    spec = latent_spec(config, ctx)
+    spec = with_mixtures(config, spec, corrected_router, _behind_dense(config))
+    return v3_decoder(config, spec, ctx)
 
 
-def _v3(config: ModelConfig, spec: DecoderSpec, ctx: BuildContext) -> DenseDecoder:
+def v3_decoder(config: ModelConfig, spec: DecoderSpec, ctx: BuildContext) -> DenseDecoder:
+    """Build a decoder whose file may have layers for drafts behind its own."""
     new, old = "num_mtp_layers", "num_nextn_predict_layers"
     key = new if new in config.values else old
     return DenseDecoder(unused_layers(config, spec, key), ctx)
@@ -134,14 +137,22 @@ def latent_spec(config: ModelConfig, ctx: BuildContext) -> DecoderSpec:
     )
 
 
-def _sparse(
-    config: ModelConfig, spec: DecoderSpec, router: Callable[[ModelConfig], RouterSpec]
-) -> DecoderSpec:
-    """Give experts to the layers behind the first dense ones; a file may have none at all."""
+def _behind_dense(config: ModelConfig) -> Callable[[int], bool]:
+    """Tell which layers have experts: those behind the first dense ones."""
     dense = count(config, "first_k_dense_replace")
     if config.get("moe_layer_freq", 1) != 1:
         raise refuse(config, "moe_layer_freq", "has experts in every layer behind the dense ones")
-    if config.get("n_routed_experts") is None or dense >= len(spec.layers):
+    return lambda i: i >= dense
+
+
+def with_mixtures(
+    config: ModelConfig,
+    spec: DecoderSpec,
+    router: Callable[[ModelConfig], RouterSpec],
+    sparse: Callable[[int], bool],
+) -> DecoderSpec:
+    """Give experts to the layers that are sparse; a file may have none at all."""
+    if config.get("n_routed_experts") is None or not any(map(sparse, range(len(spec.layers)))):
         return spec
     shared = 0 if config.get("n_shared_experts") is None else count(config, "n_shared_experts")
     experts = mixture(
@@ -150,10 +161,11 @@ def _sparse(
         experts="n_routed_experts",
         shared_size=shared * config.size("moe_intermediate_size"),
     )
-    return replace(spec, layers=with_experts(spec.layers, experts, lambda i: i >= dense))
+    return replace(spec, layers=with_experts(spec.layers, experts, sparse))
 
 
-def _corrected_router(config: ModelConfig) -> RouterSpec:
+def corrected_router(config: ModelConfig) -> RouterSpec:
+    """Describe DeepSeek-V3's router; no file may name another."""
     if config.get("topk_method", "noaux_tc") != "noaux_tc":
         raise refuse(config, "topk_method", "corrects its choice of experts (noaux_tc)")
     return grouped_router(config)

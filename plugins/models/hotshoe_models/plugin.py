@@ -16,6 +16,7 @@ ARCHITECTURES = {
     "DeepseekV3ForCausalLM": "hotshoe_models.deepseek:build_v3",
     "Gemma2ForCausalLM": "hotshoe_models.gemma:build_gemma2",
     "Gemma3ForCausalLM": "hotshoe_models.gemma:build_gemma3",
+    "Glm4MoeLiteForCausalLM": "hotshoe_models.glm_lite:build",
     "Glm4MoeForCausalLM": "hotshoe_models.glm_moe:build_glm",
     "GptOssForCausalLM": "hotshoe_models.gpt_oss:build",
     "GraniteForCausalLM": "hotshoe_models.granite:build",
@@ -34,6 +35,7 @@ ARCHITECTURES = {
     "Qwen3ForCausalLM": "hotshoe_models.qwen:build_qwen3",
     "Qwen3MoeForCausalLM": "hotshoe_models.qwen_moe:build_qwen3",
     "SmolLM3ForCausalLM": "hotshoe_models.smollm3:build",
+    "YoutuForCausalLM": "hotshoe_models.youtu:build",
     # Without an output matrix, as models that make embeddings are published.
     "LlamaModel": "hotshoe_models.llama:build",
     "MistralModel": "hotshoe_models.mistral:build",

@@ -363,6 +363,18 @@ VARIANTS = [
         {**LATENT, **EXPERTS, **GROUPS, "first_k_dense_replace": 1, "n_shared_experts": 1},
         end_to_end=True,
     ),
+    Variant(
+        "glm4-moe-lite",
+        "Glm4MoeLite",
+        {
+            **without(LATENT, "first_k_dense_replace"),
+            **EXPERTS,
+            **GROUPS,
+            "mlp_layer_types": ["sparse", "dense", "sparse"],
+        },
+        end_to_end=True,
+    ),
+    Variant("youtu", "Youtu", without(LATENT, "first_k_dense_replace")),
     Variant("phi3-older", "Phi3", {"rope_scaling": {**longrope(8, 16), "type": "su"}}, raw=True),
     Variant(
         "mixtral",

@@ -16,6 +16,7 @@ from hotshoe_models import (
     deepseek,
     ernie,
     gemma,
+    glm_lite,
     glm_moe,
     gpt_oss,
     granite,
@@ -29,6 +30,7 @@ from hotshoe_models import (
     qwen,
     qwen_moe,
     smollm3,
+    youtu,
 )
 
 DEFAULTS = {
@@ -54,6 +56,8 @@ DEFAULTS = {
     "MiniMaxM2Config": minimax.DEFAULTS,
     "DeepseekV2Config": deepseek.V2_DEFAULTS,
     "DeepseekV3Config": deepseek.V3_DEFAULTS,
+    "Glm4MoeLiteConfig": glm_lite.DEFAULTS,
+    "YoutuConfig": youtu.DEFAULTS,
 }
 #: What files have besides, by name; `transformers` reads it in another place, or overlooks it.
 BESIDES = {
@@ -67,7 +71,7 @@ BESIDES = {
 }
 #: Fields of training and of the class's own account of itself.
 UNREAD = {"output_router_logits", "router_aux_loss_coef", "router_jitter_noise", "moe_norm_min"}
-UNREAD |= {"num_mtp_layers"}
+UNREAD |= {"num_mtp_layers", "embedding_initializer_range"}
 #: Fields that say nothing about inference, or that core reads (token ids).
 IRRELEVANT = re.compile(r"_token_id$|dropout$|_pdrop$|^initializer_range$|^use_cache$|^pretraining")
 DOCS = Path(__file__).parents[3] / "docs/reference/models.md"
