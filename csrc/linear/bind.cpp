@@ -2,6 +2,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include "linear/groups.h"
 #include "linear/linear.h"
 #include "linear/pack.h"
 #include "linear/tile.h"
@@ -34,6 +35,26 @@ void linear_(int dtype, uintptr_t packed, int64_t n, int64_t k, int64_t m, int x
                   (void*)y, y_stride, gate});
 }
 
+int64_t groups_nbytes(int bits, int64_t n, int64_t k, int64_t group, bool minima) {
+  return linear::Groups(bits, n, k, group, 0, minima).total_bytes();
+}
+
+void pack_groups(int bits, int64_t n, int64_t k, int64_t group, uintptr_t packed,
+                 int64_t row_begin, int64_t rows, uintptr_t values, uintptr_t scales,
+                 uintptr_t minima) {
+  linear::pack_groups(linear::Groups(bits, n, k, group, 0, minima != 0), (void*)packed,
+                      {row_begin, rows, (const uint8_t*)values, (const float*)scales,
+                       (const float*)minima});
+}
+
+void linear_groups(int bits, int64_t n, int64_t k, int64_t group, int offset, bool minima,
+                   uintptr_t packed, int64_t m, int x_dtype, uintptr_t x, int64_t x_stride,
+                   uintptr_t bias, int y_dtype, uintptr_t y, int64_t y_stride) {
+  linear::linear_groups({linear::Groups(bits, n, k, group, offset, minima), (const void*)packed, m,
+                         DType(x_dtype), (const void*)x, x_stride, (const float*)bias,
+                         DType(y_dtype), (void*)y, y_stride});
+}
+
 }  // namespace
 
 void bind_linear(nb::module_& m) {
@@ -64,6 +85,24 @@ void bind_linear(nb::module_& m) {
         "threads nor on the other rows, except that on AMX bfloat16 rounds differently up to 4\n"
         "rows and above. A row that holds a NaN gives NaN.\n\n"
         "Raises:\n    ValueError: dtypes that do not go together, or an unknown activation.");
+  m.def("linear_groups_nbytes", &groups_nbytes, "bits"_a, "n"_a, "k"_a, "group"_a, "minima"_a,
+        "Bytes of a packed [n, k] weight of 4 or 8 bits with scales by group, and minima.\n\n"
+        "Raises:\n    ValueError: sizes that cannot be.");
+  m.def("linear_groups_pack", &pack_groups, "bits"_a, "n"_a, "k"_a, "group"_a, "packed"_a,
+        "row_begin"_a, "rows"_a, "values"_a, "scales"_a, "minima"_a, Unlocked(),
+        "Pack rows [row_begin, row_begin + rows) into `packed`, which is zero before.\n\n"
+        "values is the address of uint8 [rows, k], scales and minima those of float32\n"
+        "[rows, k / group]; minima may be 0. A weight is scale * value + minimum.\n\n"
+        "Raises:\n    ValueError: rows outside the weight.");
+  m.def("linear_groups", recorded(&linear_groups), "bits"_a, "n"_a, "k"_a, "group"_a, "offset"_a,
+        "minima"_a, "packed"_a, "m"_a, "x_dtype"_a, "x"_a, "x_stride"_a, "bias"_a, "y_dtype"_a,
+        "y"_a, "y_stride"_a, Unlocked(),
+        "y[m, n] = x[m, k] W^T + bias for a weight of `linear_groups_pack`.\n\n"
+        "offset: without minima, a weight is scale * (value - offset). x is float32 or bfloat16,\n"
+        "y has any float dtype. Up to 16 rows, weights and sums are float32; above, weights are\n"
+        "rounded to the dtype of x, and it is as for `linear`. A row's result depends neither on\n"
+        "the number of threads nor, but for that limit, on the other rows.\n\n"
+        "Raises:\n    ValueError: dtypes that do not go together.");
 }
 
 }  // namespace hotshoe

@@ -123,7 +123,8 @@ class EngineSetup:
             return self._made_format("hotshoe_weight_formats", "weight format", name, config)
         if asked is not None:
             return self._made_format("hotshoe_quantizations", "quantization", asked)
-        return PLAIN
+        file = self.model_config.file
+        return PLAIN if file is None else file.format()
 
     def _made_format(self, hook: str, kind: str, name: str, *arguments: object) -> WeightFormat:
         """Let the plugin make a format."""

@@ -88,6 +88,10 @@ class WeightFormat(Protocol):
         unused: Names of tensors, as regular expressions, that quantized checkpoints may have and
             that nothing here needs.
         renames: Regular expressions and what they stand for, as `WeightTable.rename` takes them.
+
+    A format whose tensors can be had as plain numbers as well says so by an attribute
+    `unpacks = True`: they are, where none but the reference takes the form, or matrices that are
+    multiplied together have different ones, or ranks cannot cut them.
     """
 
     online: bool

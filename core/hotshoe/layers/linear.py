@@ -64,7 +64,19 @@ class Matrix:
             activation=stored.activation if stored else None,
         )
         [self._columns] = inputs.within(0, in_features)
+        if stored is not None and _unpacks(self._format) and not self._stays_packed(ctx):
+            self._format = PLAIN
+            self.spec = replace(self.spec, weight=None, activation=None)
         self._pending: dict[str, list[list[Tensor] | None]] = {}
+
+    def _stays_packed(self, ctx: BuildContext) -> bool:
+        """Tell whether some kernel takes the form, and this rank's part can be cut out."""
+        if not ctx.selector.offers("linear", self.spec):
+            return False
+        try:
+            return all(self._tensors(*part) for part in self._shares())
+        except CheckpointError:
+            return False
 
     def partial(self) -> Matrix:
         """Leave each rank its summand: the caller adds up what comes of several matrices."""
@@ -144,9 +156,15 @@ def _stored(
     """
     found = [format.storage(name, (size, in_features)) for name, size in parts]
     if any(stored != found[0] for stored in found):
+        if _unpacks(format):
+            return PLAIN, None
         names = " and ".join(name for name, _ in parts)
         raise CheckpointError(f"{names} are multiplied together, but stored in different forms")
     return (PLAIN, None) if found[0] is None else (format, found[0])
+
+
+def _unpacks(format: WeightFormat) -> bool:
+    return bool(getattr(format, "unpacks", False))
 
 
 class Linear:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     import torch
 
+    from hotshoe.layers import WeightFormat
     from hotshoe.loader.sources import TensorSource
 
 
@@ -54,6 +55,11 @@ class ModelFile(Protocol):
         Args:
             dtype: Of tensors that are packed in the file; others keep their own.
         """
+        ...
+
+    def format(self) -> WeightFormat:
+        """Return how matrices are packed. Called before the model is built, whose layers ask it;
+        `weights` then has packed what they have asked for."""
         ...
 
 

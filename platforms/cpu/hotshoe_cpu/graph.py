@@ -34,6 +34,7 @@ RECORDED = frozenset(
         "embedding=native",
         "gated_activation=native",
         "gated_mlp=native",
+        "linear=groups",
         "linear=native",
         "linear=widened",
         "moe=native",

@@ -1,37 +1,62 @@
-"""Turns blocks of GGUF tensors into numbers, each type as ggml's format describes it.
+"""Takes blocks of GGUF tensors apart, each type as ggml's format describes it.
 
-A block is a row of bytes; functions take blocks [n, nbytes] uint8 and return values [n, values]
-float32. Scales are float16. `d` is a block's scale, `m` its minimum, `q` the small integers.
+A block is a row of bytes. Whatever its type, its numbers are d * q + m: small integers q, a scale d
+for each group of 16 or 32 of them, and for some types a minimum m. Scales are float16 in the file.
 Source: the block structures of ggml (ggml-common.h).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-#: Values that are unpacked at once, so that little memory is taken beside the result.
-CHUNK = 2**22
+#: Values that are unpacked at once, so that all steps find them in a cache.
+CHUNK = 2**19
 #: The 16 values of IQ4_NL and IQ4_XS.
 CODEBOOK = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 
 
+class Parts(NamedTuple):
+    """What n blocks are made of.
+
+    Attributes:
+        q: [n, values] int8 or uint8.
+        d: [n, groups] float32.
+        m: [n, groups] float32; None where q is signed and nothing is added.
+    """
+
+    q: Tensor
+    d: Tensor
+    m: Tensor | None = None
+
+    def numbers(self) -> Tensor:
+        """Return [n, values] float32."""
+        grouped = self.q.float().view(*self.d.shape, -1) * self.d[..., None]
+        return (grouped if self.m is None else grouped + self.m[..., None]).flatten(1)
+
+
 def dequantize(kind: str, blocks: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """Return the numbers of blocks [n, nbytes] of a type, computed in float32 and rounded once."""
-    unpack = UNPACK[kind]
-    step = max(CHUNK // 256, 1)
-    first = unpack(blocks[:1])
-    result = torch.empty(blocks.shape[0], first.shape[1], dtype=dtype)
+    take_apart = PARTS[kind]
+    values = take_apart(blocks[:1]).q.shape[1]
+    step = max(CHUNK // values, 1)
+    result = torch.empty(blocks.shape[0], values, dtype=dtype)
     for begin in range(0, blocks.shape[0], step):
-        result[begin : begin + step] = unpack(blocks[begin : begin + step])
+        result[begin : begin + step] = take_apart(blocks[begin : begin + step]).numbers()
     return result
 
 
 def _half(blocks: Tensor, at: int) -> Tensor:
     """Read a float16 at a byte of each block: [n, 1] float32."""
     return blocks[:, at : at + 2].contiguous().view(torch.float16).float()
+
+
+def _less(q: Tensor, middle: int) -> Tensor:
+    """Return unsigned integers, below 128, less the middle of their range."""
+    return q.to(torch.int8) - middle
 
 
 def _nibbles(packed: Tensor) -> Tensor:
@@ -50,26 +75,26 @@ def _fifth_bits(blocks: Tensor, at: int) -> Tensor:
     return _bits(blocks[:, at : at + 4], 1).transpose(1, 2).reshape(-1, 32) << 4
 
 
-def _q4_0(blocks: Tensor) -> Tensor:
-    return _half(blocks, 0) * (_nibbles(blocks[:, 2:]).float() - 8)
+def _q4_0(blocks: Tensor) -> Parts:
+    return Parts(_less(_nibbles(blocks[:, 2:]), 8), _half(blocks, 0))
 
 
-def _q4_1(blocks: Tensor) -> Tensor:
-    return _half(blocks, 0) * _nibbles(blocks[:, 4:]).float() + _half(blocks, 2)
+def _q4_1(blocks: Tensor) -> Parts:
+    return Parts(_nibbles(blocks[:, 4:]), _half(blocks, 0), _half(blocks, 2))
 
 
-def _q5_0(blocks: Tensor) -> Tensor:
+def _q5_0(blocks: Tensor) -> Parts:
     q = _nibbles(blocks[:, 6:]) | _fifth_bits(blocks, 2)
-    return _half(blocks, 0) * (q.float() - 16)
+    return Parts(_less(q, 16), _half(blocks, 0))
 
 
-def _q5_1(blocks: Tensor) -> Tensor:
+def _q5_1(blocks: Tensor) -> Parts:
     q = _nibbles(blocks[:, 8:]) | _fifth_bits(blocks, 4)
-    return _half(blocks, 0) * q.float() + _half(blocks, 2)
+    return Parts(q, _half(blocks, 0), _half(blocks, 2))
 
 
-def _q8_0(blocks: Tensor) -> Tensor:
-    return _half(blocks, 0) * blocks[:, 2:].contiguous().view(torch.int8).float()
+def _q8_0(blocks: Tensor) -> Parts:
+    return Parts(blocks[:, 2:].contiguous().view(torch.int8), _half(blocks, 0))
 
 
 def _halves(packed: Tensor, width: int, num_bytes: int) -> Tensor:
@@ -81,74 +106,61 @@ def _halves(packed: Tensor, width: int, num_bytes: int) -> Tensor:
     return _bits(packed.view(-1, packed.shape[1] // num_bytes, num_bytes), width).flatten(1)
 
 
-def _q2_k(blocks: Tensor) -> Tensor:
-    q = _halves(blocks[:, 16:80].contiguous(), 2, 32).float().view(-1, 16, 16)
-    scales = blocks[:, :16]
-    d = (_half(blocks, 80) * (scales & 0xF).float())[..., None]
-    m = (_half(blocks, 82) * (scales >> 4).float())[..., None]
-    return (d * q - m).flatten(1)
+def _q2_k(blocks: Tensor) -> Parts:
+    q, scales = _halves(blocks[:, 16:80].contiguous(), 2, 32), blocks[:, :16]
+    d = _half(blocks, 80) * (scales & 0xF).float()
+    return Parts(q, d, -(_half(blocks, 82) * (scales >> 4).float()))
 
 
-def _q3_k(blocks: Tensor) -> Tensor:
+def _q3_k(blocks: Tensor) -> Parts:
     low = _halves(blocks[:, 32:96].contiguous(), 2, 32)
     high = _bits(blocks[:, :32], 1).flatten(1)  # 8 times 32, as the numbers lie
-    q = (low | (high << 2)).float() - 4
     packed = blocks[:, 96:108]
     scales = _nibbles(packed[:, :8]) | (_bits(packed[:, 8:], 2).flatten(1) << 4)
-    d = (_half(blocks, 108) * (scales.float() - 32))[..., None]
-    return (d * q.view(-1, 16, 16)).flatten(1)
+    return Parts(_less(low | (high << 2), 4), _half(blocks, 108) * (scales.float() - 32))
 
 
-def _scales_k(packed: Tensor) -> tuple[Tensor, Tensor]:
-    """Unpack the 8 scales and 8 minima, of 6 bits each, of Q4_K and Q5_K: [n, 8, 1] float32."""
-    first, second, third = packed[:, :4], packed[:, 4:8], packed[:, 8:]
+def _with_minima(blocks: Tensor, q: Tensor) -> Parts:
+    """Finish Q4_K and Q5_K, which have 8 scales and 8 minima of 6 bits each."""
+    first, second, third = blocks[:, 4:8], blocks[:, 8:12], blocks[:, 12:16]
     scales = torch.cat((first & 0x3F, (third & 0xF) | ((first >> 6) << 4)), 1)
     minima = torch.cat((second & 0x3F, (third >> 4) | ((second >> 6) << 4)), 1)
-    return scales.float()[..., None], minima.float()[..., None]
+    d, m = _half(blocks, 0) * scales.float(), _half(blocks, 2) * minima.float()
+    return Parts(q.reshape(-1, 256), d, -m)
 
 
-def _with_minima(blocks: Tensor, q: Tensor) -> Tensor:
-    """Finish Q4_K and Q5_K: q is [n, 8, 32]."""
-    scales, minima = _scales_k(blocks[:, 4:16])
-    d, m = _half(blocks, 0)[..., None], _half(blocks, 2)[..., None]
-    return (d * scales * q.float() - m * minima).flatten(1)
+def _q4_k(blocks: Tensor) -> Parts:
+    return _with_minima(blocks, _nibbles(blocks[:, 16:].reshape(-1, 4, 32)))
 
 
-def _q4_k(blocks: Tensor) -> Tensor:
-    q = _nibbles(blocks[:, 16:].reshape(-1, 4, 32)).view(-1, 8, 32)
-    return _with_minima(blocks, q)
-
-
-def _q5_k(blocks: Tensor) -> Tensor:
+def _q5_k(blocks: Tensor) -> Parts:
     low = _nibbles(blocks[:, 48:].reshape(-1, 4, 32)).view(-1, 8, 32)
     return _with_minima(blocks, low | (_bits(blocks[:, 16:48], 1) << 4))
 
 
-def _q6_k(blocks: Tensor) -> Tensor:
+def _q6_k(blocks: Tensor) -> Parts:
     low = _halves(blocks[:, :128].contiguous(), 4, 64)
     high = _halves(blocks[:, 128:192].contiguous(), 2, 32)
-    q = (low | (high << 4)).float() - 32
     scales = blocks[:, 192:208].contiguous().view(torch.int8).float()
-    d = (_half(blocks, 208) * scales)[..., None]
-    return (d * q.view(-1, 16, 16)).flatten(1)
+    return Parts(_less(low | (high << 4), 32), _half(blocks, 208) * scales)
 
 
 def _looked_up(packed: Tensor) -> Tensor:
-    return torch.tensor(CODEBOOK, dtype=torch.float32)[_nibbles(packed).int()]
+    return torch.tensor(CODEBOOK, dtype=torch.int8)[_nibbles(packed).int()]
 
 
-def _iq4_nl(blocks: Tensor) -> Tensor:
-    return _half(blocks, 0) * _looked_up(blocks[:, 2:])
+def _iq4_nl(blocks: Tensor) -> Parts:
+    return Parts(_looked_up(blocks[:, 2:]), _half(blocks, 0))
 
 
-def _iq4_xs(blocks: Tensor) -> Tensor:
+def _iq4_xs(blocks: Tensor) -> Parts:
     high = _bits(blocks[:, 2:4], 2).transpose(1, 2).flatten(1)
     low = torch.stack((blocks[:, 4:8] & 0xF, blocks[:, 4:8] >> 4), 2).flatten(1)
     d = _half(blocks, 0) * ((low | (high << 4)).float() - 32)
-    return (d[..., None] * _looked_up(blocks[:, 8:].reshape(-1, 8, 16))).flatten(1)
+    return Parts(_looked_up(blocks[:, 8:].reshape(-1, 8, 16)).flatten(1), d)
 
 
-UNPACK: dict[str, Callable[[Tensor], Tensor]] = {
+PARTS: dict[str, Callable[[Tensor], Parts]] = {
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,
     "Q5_0": _q5_0,

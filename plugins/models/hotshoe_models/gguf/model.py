@@ -20,8 +20,12 @@ from hotshoe_models.gguf.metadata import Metadata
 if TYPE_CHECKING:
     import torch
 
+    from hotshoe.layers import WeightFormat
     from hotshoe.loader.sources import TensorSource
+    from hotshoe_models.gguf.storage import Packed
 
+#: Rows of it are looked up, also where it is the output matrix, too.
+EMBEDDING = "model.embed_tokens.weight"
 SUFFIX = ".gguf"
 MAX_PARTS = 1000
 _PART = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
@@ -33,6 +37,7 @@ class GGUFModel:
     def __init__(self, headers: list[Header]) -> None:
         self._headers = headers
         self._meta = Metadata(headers)
+        self._packed: Packed | None = None
 
     def config(self) -> Mapping[str, Any]:
         """See `ModelFile.config`."""
@@ -48,7 +53,17 @@ class GGUFModel:
         """See `ModelFile.weights`."""
         from hotshoe_models.gguf.weights import Tensors
 
-        return Tensors(self._headers, family_of(self._meta), self.config(), dtype)
+        packed = () if self._packed is None else self._packed.kept
+        return Tensors(self._headers, family_of(self._meta), self.config(), dtype, packed)
+
+    def format(self) -> WeightFormat:
+        """See `ModelFile.format`; `weights` gives what layers have asked this one for."""
+        from hotshoe_models.gguf.storage import Packed
+
+        family, tensors = family_of(self._meta), self._meta.tensors.items()
+        kinds = {family.known_as(name) or name: info.type.name for name, info in tensors}
+        self._packed = Packed(kinds, frozenset({EMBEDDING}))
+        return self._packed
 
 
 class GGUFFormat:

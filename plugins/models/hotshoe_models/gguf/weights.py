@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -24,12 +24,19 @@ class Tensors:
         family: Whose names they have.
         config: What config.json would hold.
         dtype: Of numbers that are packed in the file.
+        packed: Names of matrices that are wanted as bytes, their rows one after the other.
     """
 
     def __init__(
-        self, headers: list[Header], family: Family, config: Mapping[str, Any], dtype: torch.dtype
+        self,
+        headers: list[Header],
+        family: Family,
+        config: Mapping[str, Any],
+        dtype: torch.dtype,
+        packed: Collection[str] = (),
     ) -> None:
         self._family, self._config, self._dtype = family, config, dtype
+        self._packed = packed
         self._home: dict[str, tuple[Header, str]] = {}
         for header in headers:
             for name in header.tensors:
@@ -43,7 +50,8 @@ class Tensors:
 
     def tensor(self, name: str) -> Tensor:
         """Return a tensor: a view of the file where it holds plain numbers, as they are wanted."""
-        found = self._numbers(*self._home[name])
+        place = self._home[name]
+        found = self._rows(*place) if name in self._packed else self._numbers(*place)
         if self._family.norm_offset and name.endswith("norm.weight"):
             return found - self._family.norm_offset
         heads = self._paired(name)
@@ -59,6 +67,12 @@ class Tensors:
         header, called = self._home[name]
         info = header.tensors[called]
         return Stored(info.type.name, info.end - info.begin)
+
+    def _rows(self, header: Header, name: str) -> Tensor:
+        """Return the bytes of a matrix [rows, bytes of a row]."""
+        _, shape, begin, end = header.tensors[name]
+        raw = torch.frombuffer(header.map, dtype=torch.uint8, offset=begin, count=end - begin)
+        return raw.view(shape[0], -1)
 
     def _numbers(self, header: Header, name: str) -> Tensor:
         kind, shape, begin, end = header.tensors[name]

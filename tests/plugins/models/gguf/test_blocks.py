@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hotshoe_models.gguf import blocks
-from hotshoe_models.gguf.blocks import UNPACK, dequantize
+from hotshoe_models.gguf.blocks import PARTS, dequantize
 from hotshoe_models.gguf.types import TYPES
 
 #: Bytes at which float16 scales begin.
@@ -34,7 +34,7 @@ def oracle(kind: str, data: np.ndarray) -> np.ndarray:
     return gguf.quants.dequantize(data, gguf.GGMLQuantizationType[kind])
 
 
-@pytest.mark.parametrize("kind", UNPACK)
+@pytest.mark.parametrize("kind", PARTS)
 def test_as_another_implementation(kind: str) -> None:
     data = draw(kind)
     found = dequantize(kind, torch.from_numpy(data))
@@ -43,7 +43,7 @@ def test_as_another_implementation(kind: str) -> None:
     assert found.abs().max() > 0
 
 
-@pytest.mark.parametrize("kind", UNPACK)
+@pytest.mark.parametrize("kind", PARTS)
 def test_chunks_make_no_difference(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data = torch.from_numpy(draw(kind))
     whole = dequantize(kind, data)
@@ -62,4 +62,4 @@ def test_what_was_quantized_comes_back(kind: str) -> None:
 
 
 def test_every_type_with_blocks_is_read() -> None:
-    assert set(UNPACK) == set(BLOCKS) == set(SCALES)
+    assert set(PARTS) == set(BLOCKS) == set(SCALES)

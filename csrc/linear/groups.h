@@ -1,0 +1,63 @@
+// y = x W^T + bias for weights of 4 or 8 bits whose scales belong to groups of k.
+//
+// A weight is d * q + m with an unsigned q; d, and m where there are minima, are float32 by row and
+// group. Without minima m is -d * offset. Rows are cut into blocks of 16. A block holds group after
+// group, each as lines of 64 bytes that are 32 bits of each row:
+//   [groups][group * bits / 32][16] uint32, the lowest bits first; then float d[16], then m[16]
+// N is padded to 16 with zeros, K is a multiple of the group, a group one of 32 bits.
+#pragma once
+
+#include "linear/layout.h"
+
+namespace hotshoe::linear {
+
+struct Groups {
+  int bits;
+  int64_t n, k, group;
+  int offset;  // added to values while packing, so that none is negative
+  bool minima;
+
+  Groups(int bits, int64_t n, int64_t k, int64_t group, int offset, bool minima)
+      : bits(bits), n(n), k(k), group(group), offset(offset), minima(minima) {
+    if (bits != 4 && bits != 8) throw std::invalid_argument("groups have 4 or 8 bits");
+    if (n < 1 || k < 1) throw std::invalid_argument("N and K must be at least 1");
+    if (group < 1 || group * bits % 32 || k % group) {
+      throw std::invalid_argument("K must be a multiple of the group, and that one of 32 bits");
+    }
+  }
+
+  int64_t lines() const { return group * bits / 32; }  // of a group
+  int64_t groups() const { return k / group; }
+  int64_t group_bytes() const { return (lines() + 1 + minima) * kLineBytes; }
+  int64_t block_bytes() const { return groups() * group_bytes(); }
+  int64_t blocks() const { return divide_up(n, kBlockRows); }
+  int64_t total_bytes() const { return blocks() * block_bytes(); }
+};
+
+// A run of rows: values uint8 [count, k], d and m float [count, groups].
+struct GroupRows {
+  int64_t begin, count;
+  const uint8_t* values;
+  const float *d, *m;
+};
+
+// Writes rows into `packed`, which is zero where padding is.
+void pack_groups(const Groups& w, void* packed, const GroupRows& rows);
+
+// Strides count elements. x is bfloat16 or float32.
+struct GroupsCall {
+  Groups w;
+  const void* weights;  // packed
+  int64_t m;
+  DType x_dtype;
+  const void* x;
+  int64_t x_stride;
+  const float* bias;  // [n] or null
+  DType y_dtype;
+  void* y;
+  int64_t y_stride;
+};
+
+void linear_groups(const GroupsCall& call);
+
+}  // namespace hotshoe::linear

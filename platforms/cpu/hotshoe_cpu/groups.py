@@ -1,0 +1,151 @@
+"""Candidate `groups` of slot `linear`: weights of four or eight bits with scales by group.
+
+Checkpoints have such weights, whoever packed them, or they are quantized while they load. x stays
+as it is. Up to 16 rows are multiplied by weights as they come out of their bits, with sums in
+float32; for more rows weights become plain numbers of the model's type, a few at a time.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import LinearSpec, QuantSpec, Verdict, renewed
+from hotshoe.slots.reference.dtypes import torch_dtype
+from hotshoe_cpu.linear import CODES
+from hotshoe_cpu.native import DTYPE_CODES, judge, kernels
+
+BITS = {"int4": 4, "int8": 8}
+#: Types of x, in which many rows meet plain weights.
+TYPES = ("float32", "bfloat16")
+#: What is added to symmetric values so that none is negative.
+OFFSETS = {4: 8, 8: 128}
+
+
+def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
+    """Judge types and the form of the weight."""
+    weight = spec.weight or QuantSpec("", "")
+    group = _group(spec)
+    bits = BITS.get(weight.format, 0)
+    refusals = {
+        f"weights {spec.weight} are not int4 or int8 with scales by group or row": not bits
+        or weight.granularity not in ("group", "channel")
+        or bool(weight.packing)
+        or weight.dynamic,
+        "x is not quantized here": spec.activation is not None,
+        "columns of weights in another order than x's are not multiplied": weight.permuted,
+        f"groups of {group} among {spec.in_features} inputs do not fill words": bool(bits)
+        and (not group or spec.in_features % group != 0 or group * bits % 32 != 0),
+        f"x of type {spec.dtype} is not multiplied, only {' and '.join(TYPES)}": spec.dtype
+        not in TYPES,
+        f"results of type {spec.out_dtype} are not written": (spec.out_dtype or spec.dtype)
+        not in DTYPE_CODES,
+    }
+    return judge(facts, spec.dtype, refusals)
+
+
+def _group(spec: LinearSpec) -> int:
+    """Return how many inputs share a scale; 0 where nothing sensible is said."""
+    by_group = spec.weight is not None and spec.weight.granularity == "group"
+    return (spec.weight.group_size or 0) if by_group and spec.weight else spec.in_features
+
+
+class Linear:
+    """See `hotshoe.slots.LinearOp`."""
+
+    def __init__(self, spec: LinearSpec, facts: DeviceFacts) -> None:
+        assert spec.weight is not None
+        self._native = kernels(facts)
+        self._kernel = self._native.linear_groups
+        self._bits, self._n = BITS[spec.weight.format], spec.out_features
+        self._shape = (self._bits, self._n, spec.in_features, _group(spec))
+        self._minima = not spec.weight.symmetric
+        self._y_dtype = torch_dtype(spec.out_dtype or spec.dtype)
+        self._x_code, self._y_code = CODES[torch_dtype(spec.dtype)], CODES[self._y_dtype]
+        self._packed = torch.empty(0, dtype=torch.uint8)
+        self._bias: Tensor | None = None
+        self._bias_address = 0
+
+    def load(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
+        if not self._packed.numel():
+            nbytes = self._native.linear_groups_nbytes(*self._shape, self._minima)
+            self._packed = torch.zeros(nbytes, dtype=torch.uint8)
+            self._native.advise_huge_pages(self._packed.data_ptr(), nbytes)
+        parts = tensors["weight"]
+        nothing = [None] * len(parts)
+        scales = tensors.get("weight_scale", nothing)
+        zeros = tensors.get("weight_zero_point", nothing)
+        row = 0
+        for part, scale, zero in zip(parts, scales, zeros, strict=True):
+            self._pack(row, part, scale, zero)
+            row += part.shape[0]
+        if "bias" in tensors:
+            bias = torch.cat([part.float() for part in tensors["bias"]])
+            self._bias = renewed(self._bias, bias)
+            self._bias_address = self._bias.data_ptr()
+
+    def _pack(self, row: int, part: Tensor, scale: Tensor | None, zero: Tensor | None) -> None:
+        """Pack rows [rows, in_features] from `row` on; integers come with their scales."""
+        if scale is None:
+            part, scale = _quantized(part, self._bits, self._shape[3])
+        shape = (part.shape[0], -1)
+        spread = scale.float().reshape(shape if scale.dim() else (1, 1))
+        groups = self._shape[2] // self._shape[3]
+        scales = spread.expand(part.shape[0], groups).contiguous()
+        values, minima = part.to(torch.int16), None
+        if self._minima:
+            assert zero is not None
+            # Writers differ in whether values begin at 0; only their distance from zero counts.
+            shift = OFFSETS[self._bits] if bool((values < 0).any()) else 0
+            distance = zero.float().reshape(shape).expand(part.shape[0], groups) + shift
+            values, minima = values + shift, (-scales * distance).contiguous()
+        else:
+            values = values + OFFSETS[self._bits]
+        packed = values.to(torch.uint8).contiguous()
+        self._native.linear_groups_pack(
+            *self._shape,
+            self._packed.data_ptr(),
+            row,
+            part.shape[0],
+            packed.data_ptr(),
+            scales.data_ptr(),
+            0 if minima is None else minima.data_ptr(),
+        )
+
+    def state(self) -> dict[str, Tensor]:
+        if not self._packed.numel():
+            return {}
+        return {"packed": self._packed} | ({} if self._bias is None else {"bias": self._bias})
+
+    def __call__(self, x: Tensor) -> Tensor:
+        rows = x.size(0)
+        y = torch.empty(rows, self._n, dtype=self._y_dtype)
+        self._kernel(
+            *self._shape,
+            OFFSETS[self._bits],
+            self._minima,
+            self._packed.data_ptr(),
+            rows,
+            self._x_code,
+            x.data_ptr(),
+            x.stride(0),
+            self._bias_address,
+            self._y_code,
+            y.data_ptr(),
+            self._n,
+        )
+        return y
+
+    def nbytes(self) -> int:
+        return self._packed.nbytes + (0 if self._bias is None else self._bias.nbytes)
+
+
+def _quantized(part: Tensor, bits: int, group: int) -> tuple[Tensor, Tensor]:
+    """Quantize rows symmetrically to the nearest value; scales are [rows, groups] float32."""
+    limit = 2 ** (bits - 1) - 1
+    grouped = part.float().reshape(part.shape[0], -1, group)
+    scale = grouped.abs().amax(2) / limit
+    scale = torch.where(scale == 0, torch.ones_like(scale), scale)
+    values = (grouped / scale[..., None]).round().clamp(-limit, limit)
+    return values.to(torch.int8).reshape(part.shape), scale

@@ -1,0 +1,122 @@
+"""Products with grouped weights in every build against float64, beside poisoned memory."""
+
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor
+
+CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+NAN = float("nan")
+OFFSET = 8
+#: Rounding of weights or results, and of sums.
+UNIT = {torch.float32: 2.0**-20, torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}
+
+
+class Weight:
+    """Random values, scales and minima, and what they stand for in float64."""
+
+    def __init__(self, bits: int, n: int, k: int, group: int, minima: bool) -> None:
+        self.shape, self.minima = (bits, n, k, group), minima
+        self.q = torch.randint(0, 2**bits, (n, k), dtype=torch.uint8)
+        self.d = torch.randn(n, k // group) * 0.1
+        self.m = torch.randn(n, k // group) if minima else None
+        scale = self.d.double().repeat_interleave(group, 1)
+        least = -scale * OFFSET
+        if self.m is not None:
+            least = self.m.double().repeat_interleave(group, 1)
+        self.wide = scale * self.q + least
+        self.size = (scale * self.q).abs() + least.abs()
+
+    def pack(self, native: ModuleType, cuts: tuple[int, ...] = ()) -> Tensor:
+        n = self.shape[1]
+        nbytes = native.linear_groups_nbytes(*self.shape, self.minima)
+        memory = torch.zeros(nbytes + 64, dtype=torch.uint8)
+        packed = memory[-memory.data_ptr() % 64 :][:nbytes]
+        for begin, end in reversed(list(zip((0, *cuts), (*cuts, n), strict=True))):
+            rows = [None if t is None else t[begin:end] for t in (self.q, self.d, self.m)]
+            addresses = [0 if t is None else t.data_ptr() for t in rows]
+            native.linear_groups_pack(
+                *self.shape, packed.data_ptr(), begin, end - begin, *addresses
+            )
+        return packed
+
+
+def run(
+    native: ModuleType,
+    w: Weight,
+    packed: Tensor,
+    x: Tensor,
+    bias: Tensor | None,
+    dtype: torch.dtype,
+) -> Tensor:
+    m, n, margin = len(x), w.shape[1], 3
+    memory = torch.full((m, n + margin), NAN, dtype=dtype)
+    native.linear_groups(
+        *(*w.shape, OFFSET, w.minima, packed.data_ptr(), m, CODES[x.dtype], x.data_ptr()),
+        *(x.stride(0), 0 if bias is None else bias.data_ptr()),
+        *(CODES[dtype], memory.data_ptr(), n + margin),
+    )
+    assert memory[:, n:].isnan().all()
+    return memory[:, :n]
+
+
+@pytest.mark.parametrize("minima", [True, False])
+@pytest.mark.parametrize(
+    "shape", [(1, 8, 8), (16, 64, 32), (37, 96, 16), (75, 320, 64), (33, 40, 40)]
+)
+@pytest.mark.parametrize("bits", [4, 8])
+def test_products(native: ModuleType, bits: int, shape: tuple[int, int, int], minima: bool) -> None:
+    n, k, group = shape
+    w = Weight(bits, n, k, group, minima)
+    packed = w.pack(native)
+    for m in (0, 1, 2, 3, 5, 16, 17, 40):
+        for x_dtype in (torch.float32, torch.bfloat16):
+            x = torch.randn(m, k + 5).to(x_dtype)[:, :k]
+            for y_dtype, bias in ((torch.float32, torch.randn(n)), (x_dtype, None)):
+                got = run(native, w, packed, x, bias, y_dtype).double()
+                want = x.double() @ w.wide.T + (0 if bias is None else bias.double())
+                size = x.double().abs() @ w.size.T + (0 if bias is None else bias.double().abs())
+                unit = UNIT[y_dtype] + (UNIT[x_dtype] if m > 16 else UNIT[torch.float32])
+                assert ((got - want).abs() <= unit * size).all(), (m, x_dtype, y_dtype)
+
+
+def test_a_row_depends_on_no_other(native: ModuleType) -> None:
+    w = Weight(4, 100, 256, 32, True)
+    packed, x = w.pack(native), torch.randn(16, 256)
+    whole = run(native, w, packed, x, None, torch.float32)
+    native.set_threads(1)
+    for begin, end in ((0, 1), (3, 8), (15, 16)):
+        part = run(native, w, packed, x[begin:end], None, torch.float32)
+        assert torch.equal(part, whole[begin:end])
+
+
+def test_rows_come_in_any_order(native: ModuleType) -> None:
+    w = Weight(8, 50, 64, 32, True)
+    assert torch.equal(w.pack(native), w.pack(native, cuts=(1, 20, 33)))
+
+
+def test_what_is_not_a_number_stays_in_its_row(native: ModuleType) -> None:
+    w = Weight(4, 20, 64, 32, False)
+    for m in (3, 20):
+        x = torch.randn(m, 64)
+        x[1, 7] = NAN
+        lost = run(native, w, w.pack(native), x, None, torch.float32).isnan()
+        assert lost[1].all() and lost.sum() == 20
+
+
+@pytest.mark.parametrize(
+    "sizes", [(5, 4, 32, 32), (4, 0, 32, 32), (4, 4, 48, 32), (4, 4, 32, 4), (8, 4, 32, 0)]
+)
+def test_sizes_that_cannot_be(native: ModuleType, sizes: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"bits|at least 1|multiple"):
+        native.linear_groups_nbytes(*sizes, False)
+
+
+def test_calls_that_cannot_be(native: ModuleType) -> None:
+    w = Weight(4, 4, 32, 32, False)
+    packed = w.pack(native)
+    with pytest.raises(ValueError, match="x must be float32 or bfloat16"):
+        run(native, w, packed, torch.ones(1, 32).half(), None, torch.float32)
+    with pytest.raises(ValueError, match="rows beyond the weight's 4"):
+        native.linear_groups_pack(*w.shape, packed.data_ptr(), 3, 2, w.q.data_ptr(), 1, 0)

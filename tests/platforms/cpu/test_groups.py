@@ -1,0 +1,106 @@
+"""Candidate `groups` against core's reference: forms of weights, parts, new values, refusals."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import LinearSpec, QuantSpec
+from hotshoe.slots.reference.linear import Linear as Reference
+from hotshoe_cpu import groups
+
+FORMS = [
+    QuantSpec("int4", "group", 32),
+    QuantSpec("int4", "group", 16, symmetric=False),
+    QuantSpec("int8", "group", 32, symmetric=False),
+    QuantSpec("int8", "group", 8),
+    QuantSpec("int4", "channel"),
+    QuantSpec("int8", "channel", symmetric=False),
+    QuantSpec("int4", "group", 32, online=True),
+]
+BASE = LinearSpec(96, 48, "float32", weight=FORMS[0])
+
+
+def drawn(rng: torch.Generator, spec: LinearSpec, signed: bool) -> dict[str, list[Tensor]]:
+    """A checkpoint's rows in three parts, whose integers begin at 0 unless they are signed."""
+    quant = spec.weight
+    assert quant is not None
+    sizes = [5, 30, spec.out_features - 35]
+    dtype = getattr(torch, spec.dtype)  # to which the reference rounds a bias
+    biases = [torch.randn(n, generator=rng).to(dtype) for n in sizes]
+    tensors = {"bias": biases} if spec.bias else {}
+    if quant.online:
+        return tensors | {"weight": [torch.randn(n, 96, generator=rng) for n in sizes]}
+    high = 2 ** (int(quant.format[3:]) - 1)
+    low, high = (-high, high) if signed or quant.symmetric else (0, min(2 * high, 128))
+    columns = 96 // (quant.group_size or 96)
+    made = {
+        "weight": [
+            torch.randint(low, high, (n, 96), generator=rng, dtype=torch.int8) for n in sizes
+        ],
+        "weight_scale": [torch.randn(n, columns, generator=rng) for n in sizes],
+    }
+    if not quant.symmetric:
+        zeros = [torch.randn(n, columns, generator=rng) * 3 for n in sizes]
+        made["weight_zero_point"] = zeros
+    return tensors | made
+
+
+def magnitude(held: Reference) -> Tensor:
+    """Return what the summands of each weight come to, their signs left out: [48, 96]."""
+    state = held.state()
+    wide = state["weight"].double().abs()
+    size = 96 // state["weight_scale"].shape[1]
+    if "weight_zero_point" in state:
+        wide = wide + state["weight_zero_point"].double().abs().repeat_interleave(size, 1)
+    return (wide + 128) * state["weight_scale"].double().abs().repeat_interleave(size, 1)
+
+
+@pytest.mark.parametrize("signed", [True, False])
+@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_as_the_reference(
+    facts: DeviceFacts, rng: torch.Generator, form: QuantSpec, dtype: str, signed: bool
+) -> None:
+    spec = LinearSpec(96, 48, dtype, bias=True, weight=form, out_dtype="float32")
+    assert groups.supports(spec, facts).accepted
+    reference, actual = Reference(spec, facts), groups.Linear(spec, facts)
+    for _ in range(2):  # new values lie where the old ones lay
+        tensors = drawn(rng, spec, signed)
+        reference.load(tensors)
+        actual.load(tensors)
+        for x in (torch.randn(m, 100, generator=rng).to(getattr(torch, dtype)) for m in (1, 7, 20)):
+            want, got = reference(x[:, :96]), actual(x[:, :96])
+            size = x[:, :96].double().abs() @ magnitude(reference).T + 1
+            unit = 2.0**-8 if dtype == "bfloat16" and len(x) > 16 else 2.0**-20
+            assert ((got - want).abs() <= unit * size).all()
+
+
+def test_held_bytes(facts: DeviceFacts, rng: torch.Generator) -> None:
+    operation = groups.Linear(BASE, facts)
+    assert operation.nbytes() == 0 and operation.state() == {}
+    operation.load(drawn(rng, BASE, True))
+    assert operation.nbytes() == 48 * 96 // 2 + 48 * 3 * 4 == operation.state()["packed"].nbytes
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"weight": None}, "None are not int4 or int8"),
+        ({"weight": replace(FORMS[0], packing="x")}, "are not int4 or int8 with scales by group"),
+        ({"weight": QuantSpec("fp8_e4m3", "channel")}, "are not int4 or int8"),
+        ({"weight": QuantSpec("int8", "tensor")}, "are not int4 or int8 with scales by group"),
+        ({"weight": replace(FORMS[0], permuted=True)}, "another order than x's"),
+        ({"weight": replace(FORMS[0], group_size=4)}, "groups of 4 among 96 inputs"),
+        ({"weight": replace(FORMS[0], group_size=None)}, "groups of 0 among 96"),
+        ({"in_features": 100}, "groups of 32 among 100 inputs"),
+        ({"activation": QuantSpec("int8", "token", dynamic=True)}, "x is not quantized here"),
+        ({"dtype": "float16"}, "x of type float16"),
+        ({"out_dtype": "int8"}, "results of type int8"),
+    ],
+)
+def test_refusals_say_why(facts: DeviceFacts, changed: dict[str, object], said: str) -> None:
+    verdict = groups.supports(replace(BASE, **changed), facts)
+    assert not verdict.accepted and said in verdict.reason

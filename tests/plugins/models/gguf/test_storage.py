@@ -1,0 +1,110 @@
+"""Packed matrices: canonical forms hold the same numbers, whole blocks go to each rank."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.plugins.models.gguf.conftest import write
+from tests.plugins.models.gguf.test_blocks import draw, oracle
+
+from hotshoe.errors import CheckpointError
+from hotshoe.layers import BuildContext, Linear, Matrix, Share
+from hotshoe.loader.checkpoint import feed
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import SLOTS, Candidate, LinearSpec, Selector, accept
+from hotshoe.slots.reference.linear import Linear as Reference
+from hotshoe_models.gguf.families import FAMILIES
+from hotshoe_models.gguf.header import Header
+from hotshoe_models.gguf.storage import FORMS, Packed
+from hotshoe_models.gguf.types import TYPES
+from hotshoe_models.gguf.weights import Tensors
+
+FACTS = DeviceFacts("plain", "cpu", "a test's device", "any", 1 << 30, 1)
+BLOCKS = {kind.name: kind for kind in TYPES.values()}
+DOWN = "model.layers.0.mlp.down_proj"
+#: Of the rows and groups that a type has in this test.
+ROWS, COLUMNS = 6, 512
+
+
+def whole(rows: int = ROWS, columns: int = COLUMNS) -> Share:
+    return Share((slice(0, rows),), slice(0, columns))
+
+
+@pytest.mark.parametrize("kind", FORMS)
+def test_canonical_forms_hold_the_same_numbers(kind: str) -> None:
+    size = BLOCKS[kind]
+    data = draw(kind, ROWS * COLUMNS // size.values)
+    data[:3] = 0  # blocks of nothing but zeros
+    packed = Packed({f"{DOWN}.weight": kind}, frozenset())
+    stored = packed.storage(DOWN, (ROWS, COLUMNS))
+    assert stored is not None and stored.activation is None
+    specs = packed.tensors(DOWN, (ROWS, COLUMNS), whole())
+    assert packed.kept == {f"{DOWN}.weight"}
+    rows = torch.from_numpy(data).view(ROWS, -1)
+    assert specs["weight"].shape == rows.shape
+    kept = packed.canonical(DOWN, {"weight": specs["weight"].keep(rows)})
+    held = Reference(LinearSpec(COLUMNS, ROWS, "float32", weight=stored.weight), FACTS)
+    held.load(kept)
+    wanted = oracle(kind, data).reshape(ROWS, COLUMNS)
+    np.testing.assert_allclose(held._dequantized().numpy(), wanted, rtol=2e-6, atol=2e-6)
+
+
+def test_ranks_get_whole_blocks() -> None:
+    packed = Packed({f"{DOWN}.weight": "Q4_K"}, frozenset())
+    shares = [Share((slice(0, 2), slice(4, 6)), slice(256, 512), 1), whole(6, 128)]
+    spec = packed.tensors(DOWN, (ROWS, COLUMNS), shares[0])["weight"]
+    rows = torch.arange(6)[:, None].expand(6, 288).to(torch.uint8).clone()
+    rows[:, 144:] += 100
+    assert [piece[:, 0].tolist() for piece in spec.keep(rows)] == [[100, 101], [104, 105], [0]]
+    with pytest.raises(CheckpointError, match="inputs 0 to 128 are no whole blocks of 256"):
+        packed.tensors(DOWN, (ROWS, COLUMNS), shares[1])
+
+
+def test_what_is_wanted_plain_is_not_packed() -> None:
+    kinds = {"a.weight": "Q8_0", "b.weight": "F16", "c.weight": "Q8_0"}
+    packed = Packed(kinds, frozenset({"c.weight"}))
+    assert packed.storage("a", (4, 32)) is not None
+    assert all(packed.storage(name, (4, 32)) is None for name in ("b", "c", "d"))
+
+
+class Kernel(Reference):
+    """The reference by another name, so that somebody serves its forms."""
+
+
+def built(path: Path, served: bool, names: list[str], kinds: dict[str, str]) -> tuple[Linear, str]:
+    """Build a layer of a file's matrices, and say in which form they are held."""
+    candidates = [Candidate("linear", "kernel", lambda spec, facts: accept(1), Kernel)]
+    selector = Selector(SLOTS, candidates if served else [], FACTS)
+    header = Header(path)
+    packed = Packed({f"{name}.weight": kinds[name] for name in names}, frozenset())
+    ctx = BuildContext(selector, "float32", "float32", 4, 32, format=packed)
+    layer = Linear(ctx, Matrix(ctx, [(name, 8) for name in names], 256))
+    source = Tensors([header], FAMILIES["qwen2"], {}, torch.float32, packed.kept)
+    feed(ctx.weights, source)
+    ctx.weights.check_complete()
+    return layer, ctx.weights.holders()[0].form
+
+
+@pytest.mark.parametrize(
+    ("served", "kinds", "form"),
+    [
+        (True, ("Q4_0", "Q4_0"), "int4 by group of 32"),
+        (True, ("Q8_0", "Q5_0"), "int8 by group of 32"),
+        (True, ("Q8_0", "Q4_0"), "float32"),
+        (False, ("Q4_0", "Q4_0"), "float32"),
+    ],
+)
+def test_layers_keep_what_some_kernel_takes(
+    tmp_path: Path, served: bool, kinds: tuple[str, str], form: str
+) -> None:
+    names = {"blk.0.ffn_up.weight": kinds[0], "blk.0.ffn_gate.weight": kinds[1]}
+    tensors = {name: np.random.randn(8, 256).astype(np.float32) for name in names}
+    path = write(tmp_path / "m.gguf", "qwen2", {}, tensors, names.__getitem__)
+    layers = [f"model.layers.0.mlp.{part}_proj" for part in ("up", "gate")]
+    layer, held = built(path, served, layers, dict(zip(layers, kinds, strict=True)))
+    assert held == form
+    x = torch.randn(3, 256)
+    source = Tensors([Header(path)], FAMILIES["qwen2"], {}, torch.float32)
+    dense = torch.cat([source.tensor(f"{name}.weight") for name in layers])
+    torch.testing.assert_close(layer(x), x @ dense.T, rtol=1e-5, atol=1e-4)
