@@ -107,6 +107,15 @@ class EngineConfig:
         "such as ray; default: mp for several ranks, else uni",
     )
 
+    nnodes: int = option(
+        1, "hosts that share the ranks evenly, this one the first", low=1, high=1024
+    )
+    master_addr: str = option("127.0.0.1", "address of this host at which the others find it")
+    master_port: int = option(29501, "port that belongs to it", low=0, high=65535)
+    cluster_secret_file: str | None = option(
+        None, "file of the secret that all hosts of an engine know; needed for several"
+    )
+
     block_size: int | None = option(None, "tokens per KV-cache block", low=1, high=1024)
     kv_cache_dtype: str = option("auto", "type of the KV cache", choices=DTYPES)
     kv_cache_memory_bytes: int | None = option(

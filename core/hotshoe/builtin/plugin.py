@@ -14,6 +14,7 @@ _COMMANDS = {
     "chat": ("chat:Chat", "talk with a model"),
     "explain": ("explain:Explain", "say what would serve a model here, without loading it"),
     "generate": ("generate:Generate", "continue prompts"),
+    "join": ("join:Join", "have ranks of an engine here that another host starts"),
     "platforms": ("platforms:Platforms", "list platforms and what they found"),
     "plugins": ("plugins:Plugins", "list plugins and what they offer"),
 }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, cast
 
+from hotshoe.config import EngineConfig
 from hotshoe.errors import ConfigError
 from hotshoe.executor import RankGroup, Worker
 from hotshoe.lazy import resolve_lazy
@@ -33,6 +34,13 @@ class Executor(Protocol):
             ConfigError: It cannot run an engine that is configured so.
         """
         ...
+
+
+def ranks_here(config: EngineConfig) -> int:
+    """Return how many ranks this host has; where an executor of a plugin runs them, one."""
+    if config.distributed_executor_backend not in (None, *OWN):
+        return 1
+    return max(config.num_ranks // config.nnodes, 1)
 
 
 def check_executor(plugins: PluginManager, name: str | None) -> None:
@@ -79,9 +87,16 @@ def in_process(setup: EngineSetup) -> Worker:
 
 
 def processes(setup: EngineSetup) -> Worker:
-    """Compute in processes of this host, one for each rank: executor "mp"."""
+    """Compute in processes, one for each rank, of this host or of `nnodes`: executor "mp".
+
+    Raises:
+        ConfigError: It cannot be on several hosts as configured.
+    """
+    from hotshoe.engine.agents import on_hosts
     from hotshoe.engine.processes import ProcessGroup
 
+    if setup.config.nnodes > 1:
+        return on_hosts(setup)
     return ranked(setup, ProcessGroup(setup.config.num_ranks))
 
 

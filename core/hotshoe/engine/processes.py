@@ -22,7 +22,8 @@ from typing import Any
 from hotshoe.engine.connection import Connection
 from hotshoe.engine.spawn import LIMITS, ending, spawn
 from hotshoe.errors import EngineError, lack_of
-from hotshoe.executor import FirstMessage
+from hotshoe.executor import Seat
+from hotshoe.executor.group import FirstMessage
 
 COMMAND = (sys.executable, "-P", "-X", "faulthandler", "-m", "hotshoe.engine.rank")
 #: How long all ranks together may take to end.
@@ -92,7 +93,7 @@ class ProcessGroup:
         size: Ranks of the engine.
         numbers: Those of this group; default: all.
         command: What to start for each rank.
-        address: See `hotshoe.executor.FirstMessage`.
+        directory: Where ranks meet, which goes with them; default: one is made.
     """
 
     def __init__(
@@ -100,19 +101,19 @@ class ProcessGroup:
         size: int,
         numbers: range | None = None,
         command: Sequence[str] = COMMAND,
-        address: str = "",
+        directory: str | None = None,
     ) -> None:
         self.size = size
         self.ranks: list[RankProcess] = []
         self._numbers = range(size) if numbers is None else numbers
         self._command = command
-        self._address = address
+        self._directory = directory
         self._selector = selectors.DefaultSelector()
         self._gone: set[int] = set()
         self._finalizer: weakref.finalize[Any, ProcessGroup] | None = None
 
     def start(self, first: FirstMessage) -> None:
-        directory = tempfile.mkdtemp(prefix="hotshoe-ranks-")
+        directory = self._directory or tempfile.mkdtemp(prefix="hotshoe-ranks-")
         # Ends them also when nobody calls `stop`.
         self._finalizer = weakref.finalize(self, end_ranks, self.ranks, directory)
         number = self._numbers.start
@@ -125,7 +126,8 @@ class ProcessGroup:
             ) from error
         for rank in self.ranks:
             self._selector.register(rank.connection, selectors.EVENT_READ, rank)
-            rank.connection.send(first(rank.rank, directory, self._address))
+            part = (rank.rank - self._numbers.start, len(self._numbers))
+            rank.connection.send(first(Seat(rank.rank, part, directory)))
 
     def fileno(self) -> int:
         """Return a descriptor that can be read when `receive` has something."""

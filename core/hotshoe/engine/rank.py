@@ -65,7 +65,7 @@ class Rank:
         self._connection = connection
         self._join = join
         self._build = build
-        self._reports = EngineConfig.from_mapping(join.config).mesh_at(join.rank).reports
+        self._reports = EngineConfig.from_mapping(join.config).mesh_at(join.seat.rank).reports
         self._handles: queue.SimpleQueue[StepHandle] = queue.SimpleQueue()
 
     def run(self) -> bool:
@@ -173,11 +173,14 @@ def build_worker(join: Join) -> tuple[Worker, bool]:
     config = EngineConfig.from_mapping(join.config)
     plugins = PluginManager(disabled=config.disable_plugins)
     check_plugins(join.plugins, plugins)
-    setup = prepare(config, plugins, join.rank)
+    seat = join.seat
+    setup = prepare(config, plugins, part=seat.part)
     model_config = replace(setup.model_config, eos_token_ids=join.eos_token_ids)
     # One rank may load so much later than another. The owner notices a step that hangs.
     size, timeout_s = config.num_ranks, config.load_timeout_s
-    rendezvous = Rendezvous(join.directory, join.rank, size, timeout_s)
+    rendezvous = Rendezvous(
+        seat.directory, seat.rank, size, timeout_s, seat.address, hosts=seat.hosts
+    )
     worker = setup.own_worker() if size == 1 else None
     worker = worker or replace(setup, model_config=model_config).torch_worker(rendezvous)
     return worker, setup.platform.asynchronous
@@ -215,9 +218,9 @@ def main(build: Build = build_worker) -> int:
         return 1
     join = decode_join(message)
     with contextlib.suppress(OSError):  # other systems have no such file
-        NAME_FILE.write_text(f"hotshoe-rank{join.rank}")
+        NAME_FILE.write_text(f"hotshoe-rank{join.seat.rank}")
     watch = threading.Thread(
-        target=end_with_owner, args=[join.directory], name="hotshoe-owner", daemon=True
+        target=end_with_owner, args=[join.seat.directory], name="hotshoe-owner", daemon=True
     )
     watch.start()
     if not Rank(connection, join, build).run():

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from hotshoe.engine.messages import Side, WireError
-from hotshoe.executor import WorkerInfo
+from hotshoe.executor import Seat, WorkerInfo
 from hotshoe.slots import Decision, Slot, Verdict
 from hotshoe.types import CacheLayout, StepPlan, StepResult
 
@@ -25,16 +25,14 @@ class Join(Struct, array_like=True):
     Attributes:
         config: Resolved.
         plugins: Name and version of all that the core's side has.
-        directory, address: See `hotshoe.executor.FirstMessage`.
+        seat: Which rank hears it, and where it meets the others.
     """
 
     side: Side
     config: dict[str, Any]
     eos_token_ids: tuple[int, ...]
     plugins: list[tuple[str, str]]
-    directory: str
-    rank: int
-    address: str = ""
+    seat: Seat
 
 
 class Allocate(Struct, array_like=True, tag=True):

@@ -34,7 +34,7 @@ from hotshoe.engine.rank_messages import (
     encode,
 )
 from hotshoe.errors import EngineDeadError, EngineError
-from hotshoe.executor import RankGroup, WorkerInfo
+from hotshoe.executor import RankGroup, Seat, WorkerInfo
 from hotshoe.slots import SLOTS, Slot
 from hotshoe.types import StepPlan, StepResult
 
@@ -98,10 +98,10 @@ class ParallelWorker:
             infos = [news.unwrap(self._slots) for news in self._answers(Loaded)]
         return joined(infos, time.perf_counter() - begin, self._config)
 
-    def _first_message(self, rank: int, directory: str, address: str = "") -> bytes:
-        """See `hotshoe.executor.FirstMessage`."""
+    def _first_message(self, seat: Seat) -> bytes:
+        """See `hotshoe.executor.group.FirstMessage`."""
         settings = (asdict(self._config), self._eos_token_ids, self._plugins)
-        return encode(Join(Side(), *settings, directory, rank, address))
+        return encode(Join(Side(), *settings, seat))
 
     @contextlib.contextmanager
     def _all_or_none(self) -> Iterator[None]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from hotshoe.config import DTYPES, EngineConfig
-from hotshoe.engine.executors import check_executor, make_worker
+from hotshoe.engine.executors import check_executor, make_worker, ranks_here
 from hotshoe.engine.places import find_model, find_tokenizer, open_model
 from hotshoe.errors import ConfigError, PluginError
 from hotshoe.executor import Worker
@@ -154,16 +154,17 @@ class EngineSetup:
 def prepare(
     config: EngineConfig,
     plugins: PluginManager | None = None,
-    rank: int = 0,
     platform: Platform | None = None,
+    part: tuple[int, int] | None = None,
 ) -> EngineSetup:
     """Resolve a configuration against what is installed, as the given rank sees it.
 
     Args:
         config: As given.
         plugins: Default: those installed.
-        rank: Of several workers.
         platform: One that is already chosen.
+        part: Place among the ranks of this host, and their number; default: the first of those
+            that core's own executors would have here, to find out whether that can be.
 
     Raises:
         UserError: Anything that cannot work, named.
@@ -187,7 +188,7 @@ def prepare(
     _check_pipeline(resolved)
     check_executor(plugins, resolved.distributed_executor_backend)
     if resolved.num_ranks > 1:
-        platform.take_part(rank, resolved.num_ranks)
+        platform.take_part(*(part or (0, ranks_here(resolved))))
     by_core = _remaining_changes(resolved, platform)
     resolved = resolved.resolve_changes(by_core)
     with blaming(platform.name):

@@ -1,17 +1,17 @@
 """Where steps are computed: the worker interface, groups of ranks, and the form of KV blocks."""
 
-from hotshoe.executor.group import FirstMessage, RankGroup
+from hotshoe.executor.group import RankGroup, Seat
 from hotshoe.executor.kv import KVBlocks, KVDescriptor, KVWorker, check_transfer
 from hotshoe.executor.worker import AdapterWorker, ProfiledWorker, WeightsWorker, Worker, WorkerInfo
 
 __all__ = [
     "AdapterWorker",
-    "FirstMessage",
     "KVBlocks",
     "KVDescriptor",
     "KVWorker",
     "ProfiledWorker",
     "RankGroup",
+    "Seat",
     "WeightsWorker",
     "Worker",
     "WorkerInfo",

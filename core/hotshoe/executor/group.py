@@ -1,27 +1,38 @@
 """Where the ranks of an engine run: what starts them, carries messages to them, and ends them.
 
-Messages are bytes, encoded once, and their sender knows nothing of the way. Core's own ranks are
-processes of this host (`hotshoe.engine.processes`); plugins have them elsewhere.
+Messages are bytes, and their sender knows nothing of the way. Core's own ranks are processes of
+this host (`hotshoe.engine.processes`) or of several (`hotshoe.engine.agents`).
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
 
 
-class FirstMessage(Protocol):
-    """Makes the first message of a rank."""
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Where a rank is, and where it meets the others.
 
-    def __call__(self, rank: int, directory: str, address: str = "") -> bytes:
-        """Tell a rank what to build.
+    Attributes:
+        rank: Its number.
+        part: Its place among the ranks of its host, and their number.
+        directory: A folder of its host, private to this engine, the same for all ranks there.
+        address: `HOST:PORT` where ranks of several hosts meet; the first rank listens there. ""
+            where all are of one host.
+        hosts: By rank, a number that is equal for ranks of one host; empty where all are.
+    """
 
-        Args:
-            rank: Its number.
-            directory: A folder of its host, private to this engine, the same for all ranks there.
-            address: `HOST:PORT` where ranks of several hosts find each other; the first rank
-                listens there.
-        """
-        ...
+    rank: int
+    part: tuple[int, int]
+    directory: str
+    address: str = ""
+    hosts: tuple[int, ...] = ()
+
+
+#: Makes the first message of a rank.
+FirstMessage: TypeAlias = Callable[[Seat], bytes]
 
 
 class RankGroup(Protocol):
@@ -34,7 +45,7 @@ class RankGroup(Protocol):
     size: int
 
     def start(self, first: FirstMessage) -> None:
-        """Start every rank with its first message. May be called once.
+        """Start every rank with its first message. May be called once, and may wait.
 
         Raises:
             EngineError: Not all of them can be started; `stop` ends the others.

@@ -7,24 +7,46 @@ to its like in the next stage.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 import torch
 from torch import Tensor
 
+from hotshoe.errors import ConfigError
+from hotshoe.layers import BuildContext
 from hotshoe.slots import CommunicatorOp, CommunicatorSpec, Rendezvous, Selector
+from hotshoe.slots.reference.communicator import serve_store
 from hotshoe.types import CacheSpec
-from hotshoe.types.mesh import Axis, Mesh
+from hotshoe.types.mesh import Mesh
 
 
-def group_of(selector: Selector, axis: Axis) -> CommunicatorOp | None:
-    """Choose what connects the ranks of an axis; None where there is one."""
-    if axis.size == 1:
+def group_of(
+    selector: Selector, rendezvous: Rendezvous | None, ranks: Sequence[int]
+) -> CommunicatorOp | None:
+    """Choose what connects ranks; None where there is one."""
+    if len(ranks) == 1:
         return None
-    group: CommunicatorOp = selector.choose("communicator", CommunicatorSpec(axis.size))
+    hosts = rendezvous.hosts if rendezvous is not None else ()
+    apart = len({hosts[rank] for rank in ranks}) > 1 if hosts else False
+    spec = CommunicatorSpec(len(ranks), across_hosts=apart)
+    group: CommunicatorOp = selector.choose("communicator", spec)
     return group
+
+
+def check_divided(ctx: BuildContext, architecture: str) -> None:
+    """Refuse a model that was built whole where a stage was asked for.
+
+    Raises:
+        ConfigError: Its builder asked for no stage's layers.
+    """
+    if ctx.stage.size > 1 and ctx.own_layers is None:
+        raise ConfigError(
+            f"the architecture {architecture} is not divided into stages; "
+            "leave pipeline_parallel_size at 1"
+        )
 
 
 @dataclass(slots=True)
@@ -37,26 +59,28 @@ class Peers:
         pp: The stages; None where there is only this one.
         inbox: [n, hidden_size] where hidden states arrive, at a fixed address, as recorded steps
             read them there; a step with more tokens than that gets memory of its own.
+        store: Where groups of several hosts meet, in the first rank of all.
     """
 
     mesh: Mesh = field(default_factory=Mesh)
     tp: CommunicatorOp | None = None
     pp: CommunicatorOp | None = None
     inbox: Tensor = field(default_factory=lambda: torch.empty(0, 0))
+    store: object = None
 
     def open(self, rendezvous: Rendezvous) -> None:
-        """Meet the ranks of both groups."""
-        pp, tp = self.mesh.pp, self.mesh.tp
-        for group, axis, name in (
-            (self.tp, tp, f"tp-{pp.rank}"),
-            (self.pp, pp, f"pp-{tp.rank}"),
+        """Meet the ranks of both groups; of all ranks, the first has the store of several hosts."""
+        if rendezvous.address and rendezvous.rank == 0:
+            self.store = serve_store(rendezvous)
+        mesh = self.mesh
+        for group, ranks, axis, name in (
+            (self.tp, mesh.tp_ranks, mesh.tp, f"tp-{mesh.pp.rank}"),
+            (self.pp, mesh.pp_ranks, mesh.pp, f"pp-{mesh.tp.rank}"),
         ):
             if group is not None:
-                folder = Path(rendezvous.directory) / name
-                folder.mkdir(exist_ok=True)
-                group.open(
-                    replace(rendezvous, directory=str(folder), rank=axis.rank, size=axis.size)
-                )
+                place = rendezvous.among(ranks, axis.rank, name)
+                Path(place.directory).mkdir(exist_ok=True)
+                group.open(place)
 
     def wait(self, device: str) -> None:
         """Return once all ranks of both groups have come here."""
@@ -115,4 +139,4 @@ class Peers:
         for group in (self.pp, self.tp):
             if group is not None:
                 group.close()
-        self.tp = self.pp = None
+        self.tp = self.pp = self.store = None

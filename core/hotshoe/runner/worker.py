@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,6 @@ import torch
 
 from hotshoe.config import EngineConfig
 from hotshoe.errors import (
-    ConfigError,
     EngineError,
     HotshoeError,
     MemoryLimitError,
@@ -41,7 +41,7 @@ from hotshoe.runner.adapters import adapter_table, load_adapter, required
 from hotshoe.runner.granted import enough_memory, stay_in_files
 from hotshoe.runner.graphs import BATCH_SIZES, TOKEN_SIZES, graph_sizes
 from hotshoe.runner.kv import converted, read_blocks, write_blocks
-from hotshoe.runner.peers import Peers, group_of
+from hotshoe.runner.peers import Peers, check_divided, group_of
 from hotshoe.runner.runner import Operations, Runner, RunnerLimits
 from hotshoe.runner.running import RunningStep
 from hotshoe.runner.states import check_states, state_options
@@ -108,6 +108,7 @@ class TorchWorker:
         self._model: Model | None = None
         self._ops: Operations | None = None
         self._runner: Runner | None = None
+        self._group = partial(group_of, selector, rendezvous)
         self._mesh = config.mesh_at(0 if rendezvous is None else rendezvous.rank)
         self._peers = Peers()
         self._specs: list[CacheSpec] | None = None
@@ -128,7 +129,7 @@ class TorchWorker:
                 self._graph, hindrance = recordable(self._selector, self._config, asynchronous)
             self._ops = self._operations(model.vocab_size)
             self._check_memory(ctx)
-        self._peers = Peers(self._mesh, ctx.communicator, group_of(self._selector, self._mesh.pp))
+        self._peers = Peers(self._mesh, ctx.communicator, self._group(self._mesh.pp_ranks))
         if self._rendezvous is not None:
             with self._phase("meet other ranks"):
                 self._peers.open(self._rendezvous)
@@ -193,7 +194,6 @@ class TorchWorker:
         config = self._config
         self._selector.uses.clear()  # of a model that was built before, and slept
         assert config.block_size is not None and config.max_model_len is not None
-        axis = self._mesh.tp
         ctx = BuildContext(
             selector=self._selector,
             dtype=config.dtype,
@@ -202,9 +202,9 @@ class TorchWorker:
             block_size=config.block_size,
             max_model_len=config.max_model_len,
             format=self._format,
-            rank=axis.rank,
-            size=axis.size,
-            communicator=group_of(self._selector, axis),
+            rank=self._mesh.tp.rank,
+            size=self._mesh.tp.size,
+            communicator=self._group(self._mesh.tp_ranks),
             stage=self._mesh.pp,
             stage_layers=tuple(config.pipeline_layers),
             adapters=adapter_table(config),
@@ -213,11 +213,7 @@ class TorchWorker:
         for pattern, replacement in self._format.renames:
             ctx.weights.rename(pattern, replacement)
         model = self._builder(self._model_config, ctx)
-        if self._mesh.pp.size > 1 and ctx.own_layers is None:
-            raise ConfigError(
-                f"the architecture {self._model_config.architecture} is not divided into stages; "
-                "leave pipeline_parallel_size at 1"
-            )
+        check_divided(ctx, self._model_config.architecture)
         check_states(config, [layer.cache_spec for layer in ctx.cache_layers])
         return ctx, model
 

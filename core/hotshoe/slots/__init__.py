@@ -29,7 +29,6 @@ from hotshoe.slots.operations import (
     NormOp,
     PendingTransfer,
     Quantised,
-    Rendezvous,
     RotaryAndCacheOp,
     SampleOp,
     StepShape,
@@ -37,6 +36,7 @@ from hotshoe.slots.operations import (
     renewed,
     whole_step,
 )
+from hotshoe.slots.rendezvous import Rendezvous
 from hotshoe.slots.specs import (
     PLAIN_LAYOUT,
     AddNormSpec,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from hotshoe.slots.rendezvous import Rendezvous
 from hotshoe.slots.specs import KVLayout
 
 if TYPE_CHECKING:
@@ -374,22 +375,6 @@ class GraphOp(Protocol):
         of what is recorded.
         """
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Rendezvous:
-    """Where the ranks of a group find each other.
-
-    Attributes:
-        directory: On this host, private to this user, empty at first, the same for all ranks.
-        rank: Who is asking, 0 <= rank < size.
-        timeout_s: How long a rank waits for another one, here and in each operation.
-    """
-
-    directory: str
-    rank: int
-    size: int
-    timeout_s: float
 
 
 class PendingTransfer(Protocol):

@@ -463,6 +463,12 @@ class GraphSpec:
 
 @dataclass(frozen=True, slots=True)
 class CommunicatorSpec:
-    """Exchange of tensors among `size` processes of one host, one device each."""
+    """Exchange of tensors among `size` processes, one device each.
+
+    Attributes:
+        size: Their number.
+        across_hosts: They are of several hosts, which share neither memory nor files.
+    """
 
     size: int
+    across_hosts: bool = since(2, False)

@@ -50,6 +50,16 @@ class Mesh:
         return cls(Axis(rank // tp, pp), Axis(rank % tp, tp))
 
     @property
+    def tp_ranks(self) -> range:
+        """Who shares this stage's layers."""
+        return range(self.pp.rank * self.tp.size, (self.pp.rank + 1) * self.tp.size)
+
+    @property
+    def pp_ranks(self) -> range:
+        """Its like in every stage."""
+        return range(self.tp.rank, self.pp.size * self.tp.size, self.tp.size)
+
+    @property
     def reports(self) -> bool:
         """Whether the results of steps come from this rank: the first of the last stage."""
         return self.pp.is_last and self.tp.is_first

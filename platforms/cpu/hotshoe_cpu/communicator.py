@@ -42,6 +42,8 @@ def supports(spec: CommunicatorSpec, facts: DeviceFacts) -> Verdict:
     """Judge the system and the number of ranks."""
     if sys.platform != "linux":
         return refuse(f"anonymous shared memory needs Linux, and this is {sys.platform}")
+    if spec.across_hosts:
+        return refuse("ranks of several hosts share no memory")
     too_many = spec.size > MAX_RANKS
     return judge(facts, "float32", {f"{spec.size} ranks are more than {MAX_RANKS}": too_many})
 

@@ -34,6 +34,8 @@ def supports(spec: CommunicatorSpec, facts: DeviceFacts) -> Verdict:
     found = library.supports_backend(LIBRARY)(spec, facts)
     if not found.accepted:
         return found
+    if spec.across_hosts:
+        return refuse("ranks of several hosts reach no memory of each other")
     if "peers" not in facts.features:
         return refuse("not every GPU here reaches every other one's memory over NVLink")
     if spec.size > MAX_RANKS:

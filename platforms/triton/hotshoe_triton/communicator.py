@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -100,11 +99,10 @@ class Communicator:
     def open(self, rendezvous: Rendezvous) -> None:
         self.rank = rendezvous.rank
         timeout = timedelta(seconds=rendezvous.timeout_s)
-        store = dist.FileStore(str(Path(rendezvous.directory) / self._backend), self.size)
-        store.set_timeout(timeout)
         for name, value in ENDING.items():
             os.environ.setdefault(name, value)
         try:
+            store = rendezvous.open_store(self._backend)
             # A library waits for the others without end, so all must be there before it is asked.
             store.set(f"here {self.rank}", "")
             store.wait([f"here {rank}" for rank in range(self.size)])

@@ -34,7 +34,7 @@ class Lost:
 class Worker(NullWorker):
     def __init__(self, join) -> None:
         super().__init__(8)
-        self.rank, self.faulty = join.rank, join.config["hf_overrides"].get("faulty", -1)
+        self.rank, self.faulty = join.seat.rank, join.config["hf_overrides"].get("faulty", -1)
         if self.faulty == "all":
             self.faulty = self.rank
         self.load_fault = join.config["hf_overrides"].get("load_fault")

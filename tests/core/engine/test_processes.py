@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hotshoe.engine.processes import ProcessGroup
+from hotshoe.executor import Seat
 
 #: Says its name, and each message or how long it is, until one is empty.
 ECHO = """
@@ -24,7 +25,7 @@ sys.exit(3)
 def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Ranks 2 and 3 of an engine of four."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    made = ProcessGroup(4, range(2, 4), [sys.executable, "-c", ECHO], "here:1")
+    made = ProcessGroup(4, range(2, 4), [sys.executable, "-c", ECHO])
     yield made
     made.stop()
     assert list(tmp_path.iterdir()) == []
@@ -39,14 +40,15 @@ def heard(group: ProcessGroup, count: int) -> list[tuple[int, bytes | None]]:
 
 
 def test_messages_go_to_their_rank_and_back(group: ProcessGroup) -> None:
-    group.start(
-        lambda rank, directory, address="": f"{rank} {Path(directory).is_dir()} {address}".encode()
-    )
+    def first(seat: Seat) -> bytes:
+        return f"{seat.rank} {seat.part} {Path(seat.directory).is_dir()}".encode()
+
+    group.start(first)
     assert heard(group, 4) == [
         (2, b"rank-2-of-4"),
-        (2, b"2 True here:1"),
+        (2, b"2 (0, 2) True"),
         (3, b"rank-3-of-4"),
-        (3, b"3 True here:1"),
+        (3, b"3 (1, 2) True"),
     ]
     group.send(3, b"x" * (1 << 22))
     assert heard(group, 1) == [(3, b"4194304")]
@@ -54,7 +56,7 @@ def test_messages_go_to_their_rank_and_back(group: ProcessGroup) -> None:
 
 
 def test_a_rank_that_goes_says_so_once(group: ProcessGroup) -> None:
-    group.start(lambda rank, directory, address="": b"x")
+    group.start(lambda seat: b"x")
     heard(group, 4)
     group.send(2, b"")
     assert heard(group, 1) == [(2, None)]
@@ -66,7 +68,7 @@ def test_a_rank_that_goes_says_so_once(group: ProcessGroup) -> None:
 
 def test_it_may_be_stopped_twice_or_before_it_starts(group: ProcessGroup) -> None:
     group.stop()
-    group.start(lambda rank, directory, address="": b"x")
+    group.start(lambda seat: b"x")
     processes = [rank.process for rank in group.ranks]
     group.stop()
     group.stop()

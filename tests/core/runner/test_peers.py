@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from hotshoe.engine.agent import free_port
 from hotshoe.platform import DeviceFacts
 from hotshoe.runner.peers import Peers
 from hotshoe.slots import CommunicatorSpec, Rendezvous
@@ -16,14 +17,17 @@ from hotshoe.types.mesh import Mesh
 FACTS = DeviceFacts("plain", "cpu", "a test's device", "any", 1 << 30, 1)
 
 
-@pytest.fixture
-def ranks(tmp_path: Path):
+@pytest.fixture(params=["one host", "two hosts"])
+def ranks(request, tmp_path: Path):
     """All four, met, each with a thread."""
+    apart = request.param == "two hosts"
+    address = f"127.0.0.1:{free_port('127.0.0.1')}" if apart else ""
+    hosts = (0, 0, 1, 1) if apart else ()
 
     def make(rank: int) -> Peers:
         groups = [Communicator(CommunicatorSpec(2), FACTS) for _ in range(2)]
         peers = Peers(Mesh.at(rank, pp=2, tp=2), *groups)
-        peers.open(Rendezvous(str(tmp_path), rank, 4, 60.0))
+        peers.open(Rendezvous(str(tmp_path), rank, 4, 60.0, address, hosts=hosts))
         return peers
 
     with ThreadPoolExecutor(4) as pool:

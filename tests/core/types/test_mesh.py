@@ -18,6 +18,8 @@ def test_ranks_are_numbered_stage_by_stage() -> None:
         (1, 2),
     ]
     assert [place.reports for place in places] == [False, False, False, True, False, False]
+    assert [list(place.tp_ranks) for place in places[2:4]] == [[0, 1, 2], [3, 4, 5]]
+    assert [list(place.pp_ranks) for place in places[2:4]] == [[2, 5], [0, 3]]
     assert Mesh.at(0, 1, 1) == Mesh()
     assert Mesh().reports
 

@@ -1,12 +1,13 @@
-"""Reference of slot `communicator`: bytes over gloo's loopback connections, sums on the host.
+"""Reference of slot `communicator`: bytes over gloo's connections, sums on the host.
 
-Tensors of a device are staged through host memory, so it serves every device, slowly. Ranks meet
-through a file in the rendezvous directory.
+Tensors of a device are staged through host memory, so it serves every device, slowly. Ranks of one
+host meet through a file and connect by the loopback interface, those of several through a store.
 """
 
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from hotshoe.errors import EngineError
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots.operations import Rendezvous
+from hotshoe.slots.rendezvous import Rendezvous
 from hotshoe.slots.specs import CommunicatorSpec
 
 #: Typed as anything, as its stubs leave out what is used here.
@@ -45,11 +46,11 @@ class Communicator:
     def open(self, rendezvous: Rendezvous) -> None:
         self.rank = rendezvous.rank
         options = dist.ProcessGroupGloo._Options()
-        options._devices = [dist.ProcessGroupGloo.create_device(hostname=LOOPBACK)]
         options._timeout = timedelta(seconds=rendezvous.timeout_s)
-        store = dist.FileStore(str(Path(rendezvous.directory) / "gloo"), self.size)
-        store.set_timeout(options._timeout)
+        own = own_address(rendezvous.address) if rendezvous.address else LOOPBACK
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname=own)]
         try:
+            store = open_store(rendezvous, "gloo")
             self._group = dist.ProcessGroupGloo(store, self.rank, self.size, options)
         except RuntimeError as error:
             raise self._lost(error) from None
@@ -149,6 +150,42 @@ class Communicator:
         # [place in gloo's sources] what happened [address]. Advice.
         cause = re.sub(r"\s*\[[^]]*\]\s*", " ", str(error)).partition("\n")[0].partition(". ")[0]
         return EngineError(f"rank {self.rank} lost the other ranks: {cause.strip()}")
+
+
+def open_store(rendezvous: Rendezvous, name: str) -> Any:
+    """See `hotshoe.slots.Rendezvous.open_store`."""
+    timeout = timedelta(seconds=rendezvous.timeout_s)
+    if not rendezvous.address:
+        store = dist.FileStore(str(Path(rendezvous.directory) / name), rendezvous.size)
+        store.set_timeout(timeout)
+        return store
+    host, _, port = rendezvous.address.rpartition(":")
+    store = dist.TCPStore(host, int(port), is_master=False, timeout=timeout)
+    return dist.PrefixStore(f"{rendezvous.name}/{name}", store)
+
+
+def serve_store(rendezvous: Rendezvous) -> Any:
+    """Have the store at the address of ranks that are on several hosts, as long as it is held.
+
+    Raises:
+        EngineError: Something else listens there.
+    """
+    host, _, port = rendezvous.address.rpartition(":")
+    timeout = timedelta(seconds=rendezvous.timeout_s)
+    try:
+        return dist.TCPStore(
+            host, int(port), is_master=True, timeout=timeout, wait_for_workers=False
+        )
+    except RuntimeError as error:
+        raise EngineError(f"no store at {rendezvous.address}: {error}") from None
+
+
+def own_address(address: str) -> str:
+    """Return this host's address on the way to another, `HOST:PORT`."""
+    host, _, port = address.rpartition(":")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # sends nothing
+        probe.connect((host, int(port)))
+        return str(probe.getsockname()[0])
 
 
 def even_sizes(x: Tensor, size: int) -> list[int]:
