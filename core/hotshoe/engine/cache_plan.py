@@ -8,13 +8,20 @@ from typing import NoReturn
 from hotshoe.config import EngineConfig
 from hotshoe.errors import MemoryLimitError
 from hotshoe.executor import WorkerInfo
+from hotshoe.kv.kinds import check_caches
 from hotshoe.types import CacheLayout, CachePool
 from hotshoe.types.cache import full_group, held_blocks
 
 
 def layout_of(config: EngineConfig, info: WorkerInfo) -> CacheLayout:
-    """Return a worker's cache groups; one that names none has a single one."""
+    """Return a worker's cache groups; one that names none has a single one.
+
+    Raises:
+        ConfigError: Groups have kinds or sizes of blocks that are not served.
+    """
     assert config.block_size is not None
+    if info.caches is not None:  # by a platform's own worker, perhaps
+        check_caches([group.spec for group in info.caches.groups], config.block_size)
     pools = (CachePool(1, info.block_bytes),)
     return info.caches or CacheLayout((full_group(config.block_size),), pools)
 

@@ -23,6 +23,7 @@ from hotshoe.errors import (
     RequestError,
 )
 from hotshoe.executor import KVBlocks, KVDescriptor, WorkerInfo
+from hotshoe.kv.kinds import check_caches
 from hotshoe.layers import (
     Attention,
     BuildContext,
@@ -284,10 +285,15 @@ class TorchWorker:
 
     def layout(self, ctx: BuildContext) -> CacheLayout:
         """Return the cache groups of a model that was built: those of all stages, with the layers
-        and the bytes of this one."""
+        and the bytes of this one.
+
+        Raises:
+            ConfigError: A layer's cache cannot be had, or not with this block size.
+        """
         config = self._config
         assert config.max_model_len is not None and config.max_num_batched_tokens is not None
         specs = [layer.cache_spec for layer in ctx.cache_layers]
+        check_caches(specs, ctx.block_size)
         whole = lay_out(self._specs or specs, config.max_model_len, config.max_num_batched_tokens)
         return whole.of_layers(range(self._first_layer, self._first_layer + len(specs)))
 

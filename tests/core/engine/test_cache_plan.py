@@ -1,6 +1,7 @@
 """Blocks of each pool: states of all rows first, then what is left by shares."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ from hotshoe.engine.cache_plan import (
     state_blocks,
 )
 from hotshoe.engine.estimate import cache_need
-from hotshoe.errors import MemoryLimitError
+from hotshoe.errors import ConfigError, MemoryLimitError
 from hotshoe.executor import WorkerInfo
 from hotshoe.platform import MemoryBudget
 from hotshoe.types.cache import CachePart, CacheSpec, lay_out
@@ -52,6 +53,16 @@ def test_states_at_all_blocks_share_the_rest_with_the_blocks():
     # Beyond one request's blocks, 600 bytes are for a request's 4 blocks and 4 states.
     assert plan([FULL, state("all")], 400 + 50 * 8 + 600) == (8, 12)
     assert plan([FULL, state("all")], 10**6) == (12, 8 + 12)
+
+
+def test_a_platforms_own_groups_are_checked() -> None:
+    """Explanations and engines refuse them alike."""
+    caches = lay_out([FULL, CacheSpec("cross", 16, FULL.parts)], 64, 32)
+    info = WorkerInfo(100, 0, 10**6, "granted", caches=caches)
+    with pytest.raises(ConfigError, match="kind cross, which is not served"):
+        plan_cache(CONFIG, info)
+    with pytest.raises(ConfigError, match="block_size 8 does not fit"):
+        plan([FULL], 10**6, replace(CONFIG, block_size=8))
 
 
 def test_states_alone_need_no_blocks_of_tokens():

@@ -2,7 +2,8 @@
 
 import pytest
 
-from hotshoe.kv.kinds import KINDS, Paged, State
+from hotshoe.errors import ConfigError
+from hotshoe.kv.kinds import KINDS, Paged, State, check_caches
 from hotshoe.types.cache import CacheSpec
 
 
@@ -45,3 +46,20 @@ def test_aligned_steps_end_with_a_block_if_they_can(start, stop, end):
     assert kind("state", checkpoints="align").step_end(start, stop) == end
     for other in (kind("full"), kind("state"), kind("state", checkpoints="all")):
         assert other.step_end(start, stop) == stop
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (CacheSpec("cross", 16, ()), r"layers\[1\].*kind cross.*\(served: full, .*use a model"),
+        (CacheSpec("full", 32, ()), r"block_size 16 does not fit layers\[1\].*--block-size 32$"),
+        (
+            CacheSpec("full", 16, (), tokens_per_entry=6),
+            r"one entry for 6 tokens.*--block-size 18$",
+        ),
+    ],
+)
+def test_caches_that_no_group_can_be_made_for(spec, words):
+    check_caches([CacheSpec("full", 16, ()), CacheSpec("full", 16, (), tokens_per_entry=8)], 16)
+    with pytest.raises(ConfigError, match=words):
+        check_caches([CacheSpec("full", 16, ()), spec], 16)

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from hotshoe.config import EngineConfig
-from hotshoe.errors import EngineError, MemoryLimitError, PlatformError
+from hotshoe.errors import ConfigError, EngineError, MemoryLimitError, PlatformError
 from hotshoe.layers import BuildContext
 from hotshoe.platform import Available, DeviceFacts, MemoryBudget, Platform
 from hotshoe.runner.worker import TorchWorker, enough_memory
 from hotshoe.slots import SLOTS, EmbeddingSpec, LinearSpec, QuantSpec, Selector
+from hotshoe.types import CacheSpec
 
 FACTS = DeviceFacts("plain", "cpu", "a test's device", "any", 1 << 30, 1)
 
@@ -176,3 +177,12 @@ def test_memory_is_returned_once_nothing_is_left_in_it() -> None:
     watched = [weakref.ref(worker._ops), weakref.ref(worker._runner)]
     worker.close()
     assert alive == [False]
+
+
+def test_caches_that_cannot_be_had_are_refused_before_memory_is_taken() -> None:
+    config = EngineConfig(max_model_len=16, max_num_batched_tokens=16)
+    worker = TorchWorker(config, None, Plain(), Selector(SLOTS, (), FACTS), None, None)
+    ctx = BuildContext(Selector(SLOTS, (), FACTS), "float32", "float32", 16, 16)
+    ctx.cache_layers.append(SimpleNamespace(cache_spec=CacheSpec("index", 16, ())))
+    with pytest.raises(ConfigError, match=r"layers\[0\] has a cache of kind index"):
+        worker.layout(ctx)
