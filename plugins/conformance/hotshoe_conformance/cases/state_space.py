@@ -61,8 +61,8 @@ SHAPES = (
 )
 #: Operands may be rounded to the type before they are multiplied.
 ROUNDED_OPERANDS = 16
-#: Operands are themselves sums, those of the convolution.
-ROUNDED_SUMS = 8
+#: Operands are themselves sums, those of the convolution, behind an activation of this slope.
+STEEPEST = 1.1
 
 
 def _grid(layouts: Sequence[KVLayout]) -> list[Setup]:
@@ -176,8 +176,8 @@ class StateProblem:
                     conv[block], ssm[block], sizes[block] = steps.inputs, steps.state, steps.sizes
                     written[block] = True
             begin += count
-        factor = ROUNDED_SUMS if spec.dtype == "float32" else ROUNDED_OPERANDS
-        conv, ssm, sizes = conv.flatten(1), ssm.flatten(1), sizes.flatten(1)
+        factor = 1 if spec.dtype == "float32" else ROUNDED_OPERANDS
+        conv, ssm, sizes = conv.flatten(1), ssm.flatten(1), factor * sizes.flatten(1)
         return {
             "out": Close(torch.stack(values), spec.dtype, factor * torch.stack(magnitudes)),
             "conv": Kept(conv, spec.conv_dtype, conv.abs(), written, self._caches()[0].flatten(1)),
@@ -222,23 +222,28 @@ class _Recurrence:
         z, new, dt = row.split(spec.sections)
         window = torch.cat((self.inputs, new[None]))
         self.inputs = window[1:]
-        mixed = (window * weights.conv.double().T).sum(0)
+        terms = window * weights.conv.double().T
         if weights.conv_bias is not None:
-            mixed = mixed + weights.conv_bias.double()
-        part = spec.num_groups * spec.state_size
-        x, b, c = F.silu(mixed).split([spec.inner_size, part, part])
-        x = x.view(spec.num_heads, spec.head_dim)
-        each = spec.num_heads // spec.num_groups
-        b, c = (g.view(spec.num_groups, -1).repeat_interleave(each, 0) for g in (b, c))
+            terms = torch.cat((terms, weights.conv_bias.double()[None]))
+        x, b, c = self._parts(F.silu(terms.sum(0)))
+        size_x, size_b, size_c = self._parts(STEEPEST * terms.abs().sum(0))
         dt = F.softplus(dt + weights.dt_bias.double()).clamp(*spec.dt_limits)
         decay = torch.exp(dt * weights.a.double())[:, None, None]
         added = (dt[:, None] * x)[:, :, None] * b[:, None, :]
         self.state = self.state * decay + added
-        self.sizes = self.sizes * decay + added.abs()
-        passed = weights.d.double()[:, None] * x
-        y = ((self.state * c[:, None, :]).sum(-1) + passed).flatten()
-        size = ((self.sizes * c[:, None, :].abs()).sum(-1) + passed.abs()).flatten()
+        self.sizes = self.sizes * decay + (dt[:, None] * size_x)[:, :, None] * size_b[:, None, :]
+        d = weights.d.double()[:, None]
+        y = ((self.state * c[:, None, :]).sum(-1) + d * x).flatten()
+        size = ((self.sizes * size_c[:, None, :]).sum(-1) + d.abs() * size_x).flatten()
         return self._gated(y, size, F.silu(z))
+
+    def _parts(self, mixed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return x [heads, head_dim], and B and C [heads, state_size]."""
+        spec = self._spec
+        x, b, c = mixed.split([spec.inner_size, spec.group_size, spec.group_size])
+        each = spec.num_heads // spec.num_groups
+        b, c = (g.view(spec.num_groups, -1).repeat_interleave(each, 0) for g in (b, c))
+        return x.view(spec.num_heads, spec.head_dim), b, c
 
     def _gated(self, y: Tensor, size: Tensor, gate: Tensor) -> tuple[Tensor, Tensor]:
         spec, norm = self._spec, self._weights.norm
@@ -268,8 +273,7 @@ class Kept:
         if finding.message:
             return replace(finding, message=f"other blocks were written: {finding.message}")
         rows = self.written
-        magnitude = ROUNDED_OPERANDS * self.magnitude[rows]
-        return Close(self.value[rows], self.dtype, magnitude).check(got[rows])
+        return Close(self.value[rows], self.dtype, self.magnitude[rows]).check(got[rows])
 
 
 def _problem(setup: Setup, source: torch.Generator) -> StateProblem:
