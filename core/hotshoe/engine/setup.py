@@ -124,7 +124,8 @@ class EngineSetup:
         if asked is not None:
             return self._made_format("hotshoe_quantizations", "quantization", asked)
         file = self.model_config.file
-        return PLAIN if file is None else file.format()
+        random = self.config.load_format == "dummy"  # random bytes are no blocks
+        return PLAIN if file is None or random else file.format()
 
     def _made_format(self, hook: str, kind: str, name: str, *arguments: object) -> WeightFormat:
         """Let the plugin make a format."""

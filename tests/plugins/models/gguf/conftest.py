@@ -190,9 +190,8 @@ def size_of(shape: tuple[int, ...]) -> int:
     return math.prod(shape) * 4
 
 
-@pytest.fixture
-def tiny(tmp_path: Path) -> Path:
-    """A file of a llama of one layer with random weights."""
+def tiny_model() -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return metadata and tensors of a llama of one layer with random weights."""
     hidden, vocab = 32, 300
     rng = np.random.default_rng()
     matrices = {
@@ -216,4 +215,10 @@ def tiny(tmp_path: Path) -> Path:
         **vocabulary(vocab),
     }
     tensors = {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
-    return write(tmp_path / "tiny-F32.gguf", "llama", values, tensors)
+    return values, tensors
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    """A file of `tiny_model`."""
+    return write(tmp_path / "tiny-F32.gguf", "llama", *tiny_model())

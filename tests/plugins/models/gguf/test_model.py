@@ -6,7 +6,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from tests.plugins.models.gguf.conftest import write
+from tests.plugins.models.gguf.conftest import of_matrices, tiny_model, write
 
 from hotshoe import LLM, SamplingParams
 from hotshoe.cli.main import main
@@ -126,6 +126,15 @@ def test_the_type_follows_the_file(tiny: Path, tmp_path: Path) -> None:
     assert file is not None and file.config()["dtype"] == "float32"
     names = list(file.weights(torch.float32).names())
     assert "lm_head.weight" not in names and file.config()["tie_word_embeddings"]
+
+
+def test_random_weights_are_plain(tmp_path: Path) -> None:
+    values, tensors = tiny_model()
+    path = write(tmp_path / "m.gguf", "llama", values, tensors, of_matrices("Q4_0"))
+    with LLM(str(path), load_format="dummy", **ROOM) as llm:
+        [found] = llm.generate(["ab"], SamplingParams(temperature=0, max_tokens=3, ignore_eos=True))
+        specs = [d.spec for d in llm.engine.info.decisions if d.slot == "linear"]
+    assert len(found.outputs[0].token_ids) == 3 and not any("int4" in spec for spec in specs)
 
 
 def test_a_broken_file_ends_the_command_in_one_line(
