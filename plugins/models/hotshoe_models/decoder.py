@@ -61,11 +61,13 @@ class DenseDecoder:
         self._layers = [_Layer(spec, ctx, i, rotaries) for i in own]
         for i, layer, behind in zip(own, self._layers, [*self._layers[1:], None], strict=True):
             layer.join(spec, ctx, i, behind)
-        first = names.layer.format(own.start) + names.input_norm
-        quant = self._layers[0].input_quant
-        self._first_norm = RMSNorm(
-            ctx, first, spec.hidden_size, spec.norm_eps, spec.norm_offset, quant
-        )
+        self._first_norm = None
+        if names.input_norm is not None:
+            first = names.layer.format(own.start) + names.input_norm
+            quant = self._layers[0].input_quant
+            self._first_norm = RMSNorm(
+                ctx, first, spec.hidden_size, spec.norm_eps, spec.norm_offset, quant
+            )
         if spec.generates and stage.is_last:
             self._lm_head = Logits(
                 ctx,
@@ -99,11 +101,11 @@ class DenseDecoder:
         Before the last stage they are the residual, from which the next stage goes on.
         """
         residual = hidden
-        hidden = self._first_norm(residual)
+        normed = residual if self._first_norm is None else self._first_norm(residual)
         *inner, last = self._layers
         for layer in inner:
-            hidden, residual = layer(hidden, residual, batch, None)
-        return last(hidden, residual, batch, batch.outputs_at)[0]
+            normed, residual = layer(normed, residual, batch, None)
+        return last(normed, residual, batch, batch.outputs_at)[0]
 
     def head(self, hidden: Tensor, task: str) -> Tensor:
         """Return [n, vocab_size] float32, or the hidden states themselves."""
@@ -138,7 +140,8 @@ class _Layer:
         self._mlp: GatedMLP | MoE | None = None
         if spec.layers[i].mlp:
             self._mlp = _mlp(spec, ctx, i)
-            name, quant = prefix + names.mlp_norm, self._mlp.input_quant
+            name = None if names.mlp_norm is None else prefix + names.mlp_norm
+            quant = self._mlp.input_quant
             self._mlp_norm = _add_norm(spec, ctx, name, quant, spec.residual_scale)
         self._post_mlp_norm = norm(names.post_mlp_norm)
         #: What the norm before this layer may quantise to.
@@ -152,7 +155,8 @@ class _Layer:
         self._scale = spec.residual_scale * (1.0 if self._mlp is None else spec.mlp_scale)
         self._next_norm = None
         if behind is not None:
-            name = spec.names.layer.format(i + 1) + spec.names.input_norm
+            norm = spec.names.input_norm
+            name = None if norm is None else spec.names.layer.format(i + 1) + norm
             self._next_norm = _add_norm(spec, ctx, name, behind.input_quant, self._scale)
         elif i + 1 == len(spec.layers):
             self._next_norm = _add_norm(spec, ctx, spec.names.final_norm, None, self._scale)
@@ -182,6 +186,18 @@ class _Layer:
         return self._next_norm(out, residual)
 
 
+class _Add:
+    """residual += scale * x, which the next block takes as it is."""
+
+    def __init__(self, scale: float) -> None:
+        self._scale = scale
+
+    def __call__(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sum twice; it overwrites the residual."""
+        residual.add_(x if self._scale == 1.0 else x.mul_(self._scale))
+        return residual, residual
+
+
 def _elsewhere(spec: DecoderSpec, ctx: BuildContext, own: range) -> list[str]:
     """Return patterns of the weights that other stages hold."""
     names, stage = spec.names, ctx.stage
@@ -192,8 +208,11 @@ def _elsewhere(spec: DecoderSpec, ctx: BuildContext, own: range) -> list[str]:
 
 
 def _add_norm(
-    spec: DecoderSpec, ctx: BuildContext, name: str, quant: QuantSpec | None, scale: float
-) -> AddRMSNorm:
+    spec: DecoderSpec, ctx: BuildContext, name: str | None, quant: QuantSpec | None, scale: float
+) -> AddRMSNorm | _Add:
+    """Build the residual addition and the norm behind it, if there is one."""
+    if name is None:
+        return _Add(scale)
     eps, offset = spec.norm_eps, spec.norm_offset
     return AddRMSNorm(ctx, name, spec.hidden_size, eps, offset, scale, quant)
 

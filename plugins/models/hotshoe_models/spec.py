@@ -23,7 +23,8 @@ class WeightNames:
         qk_norm: Norms of each head's q and k before rotation; None for none.
         wide_qk_norm: They are norms of all heads' q and k together.
         sinks: Logits, one a head, that join the softmax's denominator; None for none.
-        mlp_norm: The norm after attention's residual addition.
+        input_norm: The norm in front of attention; None for none, as in OLMo 2.
+        mlp_norm: The norm after attention's residual addition; None for none.
         post_attention_norm, post_mlp_norm: Norms of a block's output before it joins the residual
             (Gemma 2 and 3); None for none.
         unused: Regular expressions of tensors that some checkpoints hold and nobody needs.
@@ -40,8 +41,8 @@ class WeightNames:
     o: str = "self_attn.o_proj"
     gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
     down: str = "mlp.down_proj"
-    input_norm: str = "input_layernorm"
-    mlp_norm: str = "post_attention_layernorm"
+    input_norm: str | None = "input_layernorm"
+    mlp_norm: str | None = "post_attention_layernorm"
     post_attention_norm: str | None = None
     post_mlp_norm: str | None = None
     unused: tuple[str, ...] = (r"\.rotary_emb\.inv_freq$",)

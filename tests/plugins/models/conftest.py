@@ -376,6 +376,22 @@ VARIANTS = [
     ),
     Variant("youtu", "Youtu", without(LATENT, "first_k_dense_replace")),
     Variant("phi3-older", "Phi3", {"rope_scaling": {**longrope(8, 16), "type": "su"}}, raw=True),
+    Variant("olmo2", "Olmo2", end_to_end=True),
+    Variant("olmo2-biases", "Olmo2", {"attention_bias": True, "num_key_value_heads": 4, **TIED}),
+    Variant(
+        "olmo3",
+        "Olmo3",
+        {
+            "sliding_window": 6,
+            "num_key_value_heads": 1,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+        end_to_end=True,
+    ),
+    Variant("olmo3-older", "Olmo3", {"sliding_window": 7, "num_hidden_layers": 4}, raw=True),
+    Variant("glm", "Glm", {"head_dim": 16, "num_key_value_heads": 4}),
+    Variant("glm4", "Glm4", {"head_dim": 24, **TIED}, end_to_end=True),
+    Variant("glm4-older", "Glm4", {"head_dim": 16, "attention_bias": False}, raw=True),
     Variant(
         "mixtral",
         "Mixtral",

