@@ -7,23 +7,34 @@ Otherwise weights alone are quantized. Says so as data; the kernels behind slot 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
+
+import torch
+from torch import Tensor
 
 from hotshoe.errors import ConfigError
 from hotshoe.layers import OnlineFormat, Storage
 from hotshoe.slots import QuantSpec
 
+#: The largest value of four bits, and shares of a group's range that are tried for its values.
+MOST = 15
+RANGES = (1.0, 0.93, 0.86)
+
 
 class Grouped(OnlineFormat):
-    """Weights with a scale for each group of inputs; see `hotshoe.layers.WeightFormat`.
+    """Integers of four bits with a scale and a zero point for each group of inputs.
+
+    They are made here, so that kernels get what they get of stored ones. Zero points are no
+    integers: the least of a group is exact. See `hotshoe.layers.WeightFormat`.
 
     Args:
-        weight: Its form.
+        size: Inputs of a group.
     """
 
-    def __init__(self, weight: QuantSpec) -> None:
-        super().__init__(Storage(weight))
-        self._group = weight.group_size or 1
+    def __init__(self, size: int) -> None:
+        super().__init__(Storage(QuantSpec("int4", "group", size, symmetric=False)))
+        self._size = size
 
     def storage(self, layer: str, shape: tuple[int, int]) -> Storage | None:
         """Return the one form.
@@ -31,12 +42,53 @@ class Grouped(OnlineFormat):
         Raises:
             ConfigError: Groups do not divide the inputs.
         """
-        if shape[1] % self._group:
-            raise ConfigError(
-                f"quantization: groups of {self._group} do not divide the {shape[1]} inputs of "
-                f"{layer}; use a smaller one, such as int4_32, or int8"
-            )
+        self._check(layer, shape[1])
         return super().storage(layer, shape)
+
+    def canonical(
+        self, layer: str, tensors: Mapping[str, Sequence[Tensor]]
+    ) -> Mapping[str, Sequence[Tensor]]:
+        """Quantize the pieces."""
+        self._check(layer, tensors["weight"][0].shape[1])
+        made = [quantized_groups(part, self._size) for part in tensors["weight"]]
+        names = ("weight", "weight_scale", "weight_zero_point")
+        return dict(tensors) | dict(zip(names, map(list, zip(*made, strict=True)), strict=True))
+
+    def _check(self, layer: str, inputs: int) -> None:
+        if inputs % self._size:
+            raise ConfigError(
+                f"quantization: groups of {self._size} do not divide the {inputs} inputs of "
+                f"{layer}; use a smaller one, such as int4, or int8"
+            )
+
+
+def quantized_groups(weight: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Quantize a matrix to four bits, by the range of each group that errs least.
+
+    Args:
+        weight: [rows, columns].
+        size: Columns of a group.
+
+    Returns:
+        Values int8 [rows, columns] from 0 to 15, and scales and zero points, float32
+        [rows, groups].
+    """
+    wide = weight.float().unflatten(1, (-1, size))
+    low, high = wide.aminmax(dim=2, keepdim=True)
+    middle, best = (low + high) / 2, torch.full_like(low, torch.inf)
+    values, scale, zero = torch.empty_like(wide), torch.ones_like(low), torch.zeros_like(low)
+    for share in RANGES:
+        step = (high - low) * (share / MOST)
+        # Where all are alike, they are the least of them, whatever the step.
+        step = torch.where(step > 0, step, low.abs().clamp(min=torch.finfo(torch.float32).tiny))
+        shift = (middle - low) / step * share - middle / step
+        found = (wide / step + shift).round().clamp(0, MOST)
+        error = ((found - shift) * step - wide).square().sum(2, keepdim=True)
+        better = error < best
+        best = torch.where(better, error, best)
+        values = torch.where(better, found, values)
+        scale, zero = torch.where(better, step, scale), torch.where(better, shift, zero)
+    return values.flatten(1).to(torch.int8), scale.squeeze(2), zero.squeeze(2)
 
 
 def both(number: str) -> OnlineFormat:
@@ -54,12 +106,12 @@ def int8_weights() -> OnlineFormat:
     return OnlineFormat(Storage(QuantSpec("int8", "channel", online=True)))
 
 
-def int4(size: int = 64) -> OnlineFormat:
+def int4(size: int = 32) -> OnlineFormat:
     """Quantize weights alone, to four bits, with a scale for each group of inputs."""
-    return Grouped(QuantSpec("int4", "group", size, online=True))
+    return Grouped(size)
 
 
 int8 = partial(both, "int8")
 fp8 = partial(both, "fp8_e4m3")
-int4_32 = partial(int4, 32)
+int4_64 = partial(int4, 64)
 int4_128 = partial(int4, 128)

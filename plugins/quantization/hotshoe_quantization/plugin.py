@@ -10,7 +10,7 @@ METHODS = {
     "fp8": "hotshoe_quantization.online:fp8",
     "int4": "hotshoe_quantization.online:int4",
     "int4_128": "hotshoe_quantization.online:int4_128",
-    "int4_32": "hotshoe_quantization.online:int4_32",
+    "int4_64": "hotshoe_quantization.online:int4_64",
     "int8": "hotshoe_quantization.online:int8",
     "int8_weights": "hotshoe_quantization.online:int8_weights",
 }

@@ -7,7 +7,15 @@ from hotshoe.errors import ConfigError
 from hotshoe.layers import BuildContext, Linear, Matrix
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import SLOTS, QuantSpec, Selector
-from hotshoe_quantization.online import fp8, int4, int4_32, int4_128, int8, int8_weights
+from hotshoe_quantization.online import (
+    fp8,
+    int4,
+    int4_64,
+    int4_128,
+    int8,
+    int8_weights,
+    quantized_groups,
+)
 
 METHODS = [(int8, "int8", 0.03), (fp8, "fp8_e4m3", 0.06)]
 
@@ -37,7 +45,7 @@ def test_a_layer_quantised_while_loading(method, _, limit):
     assert count() == 32 * 64 + 32 * 4
 
 
-ALONE = [(int8_weights, 0.01, 4), (int4, 0.15, 4), (int4_32, 0.15, 8)]
+ALONE = [(int8_weights, 0.01, 4), (int4_64, 0.12, 8), (int4, 0.12, 16)]
 
 
 @pytest.mark.parametrize(("method", "limit", "scale_bytes"), ALONE)
@@ -58,3 +66,27 @@ def test_groups_divide_the_inputs():
     assert int4_128().storage("a", (8, 256)).weight.group_size == 128
     with pytest.raises(ConfigError, match="groups of 128 do not divide the 192 inputs of a"):
         int4_128().storage("a", (8, 192))
+
+
+@pytest.mark.parametrize("offset", [0.0, 3.0, -3.0])
+def test_four_bits_of_what_has_four_bits_are_the_same(offset):
+    steps = torch.randint(0, 16, (8, 64))
+    steps[:, 0], steps[:, 63] = 0, 15
+    weight = (steps * 0.25 + offset) * (torch.rand(8, 1) + 0.5)
+    weight[3] = 0.7  # all alike
+    weight[4] = 0.0
+    values, scale, zero = quantized_groups(weight, 64)
+    assert values.min() >= 0 and values.max() <= 15
+    torch.testing.assert_close((values - zero) * scale, weight, rtol=1e-4, atol=1e-5)
+
+
+def test_no_range_errs_more_than_the_whole():
+    weight = torch.randn(64, 256)
+    weight[:, ::64] *= 6
+    values, scale, zero = quantized_groups(weight, 64)
+    dense = (values.view(64, -1, 64) - zero[..., None]) * scale[..., None]
+    low, high = weight.view(64, -1, 64).aminmax(dim=2, keepdim=True)
+    step = (high - low) / 15
+    plain = ((weight.view(64, -1, 64) - low) / step).round() * step + low
+    error = (dense - weight.view(64, -1, 64)).square().sum(2)
+    assert (error <= (plain - weight.view(64, -1, 64)).square().sum(2) * 1.001).all()
