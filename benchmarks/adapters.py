@@ -1,0 +1,103 @@
+"""Tokens a second of streams over adapters, by turns with the same streams over the model alone.
+
+Run: python benchmarks/adapters.py benchmarks/models/qwen3-0.6b [--streams N] [--adapters N]
+
+Dummy weights, and random adapters of every matrix of attention and MLP. Prints medians, and the
+median of the turns' ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from hotshoe import LLM, SamplingParams, TokensPrompt
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    parser.add_argument("--streams", type=int, default=16)
+    parser.add_argument("--adapters", type=int, default=8)
+    parser.add_argument("--rank", type=int, default=16)
+    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--turns", type=int, default=5)
+    args = parser.parse_args()
+    engine = {
+        "model": args.model,
+        "load_format": "dummy",
+        "skip_tokenizer_init": True,
+        "max_model_len": 256,
+        "max_loras": args.adapters,
+        "max_lora_rank": args.rank,
+    }
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        LLM(**engine) as plain,
+        LLM(**engine, enable_lora=True) as adapted,
+    ):
+        config = json.loads(Path(args.model, "config.json").read_text())
+        save(config, Path(folder), args.rank)
+        for number in range(args.adapters):
+            adapted.load_adapter(str(number), folder)
+        names = [str(number % args.adapters) for number in range(args.streams)]
+        cases = {
+            "model alone": (plain, [None] * args.streams),
+            "adapters allowed, none used": (adapted, [None] * args.streams),
+            "adapters": (adapted, names),
+        }
+        rates: dict[str, list[float]] = {case: [] for case in cases}
+        for _ in range(args.turns + 1):  # the first one warms up
+            for case, (llm, chosen) in cases.items():
+                rates[case].append(rate(llm, chosen, args.tokens))
+        base = rates["model alone"][1:]
+        for case, found in rates.items():
+            ratio = statistics.median(a / b for a, b in zip(found[1:], base, strict=True))
+            print(f"{case}: {statistics.median(found[1:]):.0f} tokens/s, {ratio:.3f} of the model")
+
+
+def rate(llm: LLM, adapters: list[str | None], tokens: int) -> float:
+    """Return tokens a second over all streams."""
+    prompts = [TokensPrompt([number + 1] * 8) for number in range(len(adapters))]
+    params = [
+        SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True, adapter=name)
+        for name in adapters
+    ]
+    begin = time.perf_counter()
+    llm.generate(prompts, params)
+    return len(adapters) * tokens / (time.perf_counter() - begin)
+
+
+def save(config: dict[str, int], folder: Path, rank: int) -> None:
+    """Write an adapter of every linear layer with small random factors."""
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    head = config.get("head_dim", hidden // config["num_attention_heads"])
+    queries, keys = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
+    sizes = {
+        "self_attn.q_proj": (queries, hidden),
+        "self_attn.k_proj": (keys, hidden),
+        "self_attn.v_proj": (keys, hidden),
+        "self_attn.o_proj": (hidden, queries),
+        "mlp.gate_proj": (inner, hidden),
+        "mlp.up_proj": (inner, hidden),
+        "mlp.down_proj": (hidden, inner),
+    }
+    tensors = {}
+    for layer in range(config["num_hidden_layers"]):
+        for name, (out, width) in sizes.items():
+            prefix = f"base_model.model.model.layers.{layer}.{name}"
+            tensors[f"{prefix}.lora_A.weight"] = 0.01 * torch.randn(rank, width)
+            tensors[f"{prefix}.lora_B.weight"] = 0.01 * torch.randn(out, rank)
+    save_file(tensors, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps({"r": rank, "lora_alpha": rank}))
+
+
+if __name__ == "__main__":
+    main()
