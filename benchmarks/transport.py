@@ -34,7 +34,7 @@ async def batch(engine: AsyncEngine, starts: range, params: SamplingParams) -> N
 
 
 def main() -> None:
-    """Measure every transport, in turns, so that all meet the same neighbours."""
+    """Measure every transport, in turns, so that all meet the same neighbors."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="demo")
     parser.add_argument("--platform", default="cpu")

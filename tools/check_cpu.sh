@@ -20,7 +20,7 @@ python3 -c 'import hotshoe_native as n; print(*n.available(), n.load().info(), s
 echo "== tests"
 python3 -m pytest -q -p no:cacheprovider tests/native tests/platforms/cpu 2>&1 | tail -15
 
-echo "== what neighbours leave of each core"
+echo "== what neighbors leave of each core"
 python3 benchmarks/native/cores.py | tee "$out/cores.txt"
 
 echo "== kernels"

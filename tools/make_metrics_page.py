@@ -38,8 +38,8 @@ def page() -> str:
     counts = ", ".join(f"{bound:g}" for bound in table.COUNTS)
     lines += [f"Seconds: {seconds}.", "", f"Tokens: {tokens}.", "", f"Sequences: {counts}."]
     lines += ["", "## Values of labels", ""]
-    labelled = [metric for metric in table.METRICS if metric.label]
-    for metric in labelled:
+    labeled = [metric for metric in table.METRICS if metric.label]
+    for metric in labeled:
         lines += [f"`{metric.label}` of `{metric.sample}`: {code(metric.values)}.", ""]
     return "\n".join(lines)
 

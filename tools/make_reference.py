@@ -75,7 +75,7 @@ open: 16 tokens, temperature 1.""".split("\n")
 VLLM_HEAD = """\
 `hotshoe serve` takes a command line of `vllm serve`: replace the first two words. It rewrites
 vLLM's flags before it reads them. A flag without effect gets a line of warning. One that cannot be
-honoured ends the start with exit code 2 and says what to use. Underscores, `-tp=2`, `32k`
+honored ends the start with exit code 2 and says what to use. Underscores, `-tp=2`, `32k`
 (thousands), `32K` (of 1,024), `auto`, several words after a list's flag, and lists as JSON are read
 as well. A YAML file given by `--config` takes the names of [our own flags](cli.md).
 
@@ -281,7 +281,7 @@ def slots_page() -> str:
         "",
         "## Operations",
         "",
-        "`Quantised` is a pair: values [num_tokens, size], and scales",
+        "`Quantized` is a pair: values [num_tokens, size], and scales",
     ]
     lines += ["[num_tokens] float32."]
     for module in (operations, mixers):

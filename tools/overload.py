@@ -28,7 +28,7 @@ from hotshoe_bench.datasets import Sizes, random_queries
 from hotshoe_bench.load import Job, Load
 from hotshoe_bench.prompts import IdWriter
 from hotshoe_bench.record import Record
-from hotshoe_bench.summary import failures, parse_objectives, percentile, summarise
+from hotshoe_bench.summary import failures, parse_objectives, percentile, summarize
 
 ENDPOINT = "/v1/completions"
 REFUSALS = ("HTTP 429", "HTTP 503")
@@ -67,7 +67,7 @@ def goodput(records: Sequence[Record], args: Namespace, skip_s: float) -> float:
     inner = [record for record in records if begin <= record.ended_s <= end]
     if not inner:
         return 0.0
-    numbers = summarise(inner, parse_objectives(args.goodput))
+    numbers = summarize(inner, parse_objectives(args.goodput))
     return numbers["goodput_share"] * len(inner) / (end - begin)
 
 
@@ -77,7 +77,7 @@ async def run(args: Namespace) -> dict[str, object]:
         [model, *_] = await client.models()
         load = Load(client, exact=True)
         probe = await load.closed(make_jobs(args, model, 2 * args.concurrency), args.concurrency)
-        rate = summarise(probe, {})["requests_per_s"]
+        rate = summarize(probe, {})["requests_per_s"]
         skip_s = args.seconds / 4
         calm = await load.closed(
             make_jobs(args, model, max(1, int(rate * args.seconds))), args.concurrency

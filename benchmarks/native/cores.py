@@ -1,4 +1,4 @@
-"""Show how fast each core computes from its own caches now: what neighbours leave of a machine.
+"""Show how fast each core computes from its own caches now: what neighbors leave of a machine.
 
 Run by hand: `python benchmarks/native/cores.py [--seconds 3] [--isa amx]`, before and after what is
 measured on a machine that others use too. Cores take short turns. Each line gives the median and

@@ -63,7 +63,7 @@ class EngineConfig:
         None, "file of a chat template, or the template itself; default: the model's"
     )
     dtype: str = option("auto", "type of weights and activations", choices=DTYPES)
-    quantization: str | None = option(None, "quantisation method, such as int8")
+    quantization: str | None = option(None, "quantization method, such as int8")
     load_format: str = option(
         "safetensors", "where weights come from", choices=("safetensors", "dummy")
     )

@@ -172,11 +172,11 @@ class Platform(ABC):
 
     @abstractmethod
     def probe(self) -> Detection:
-        """Say whether the hardware is usable, without initialising the device."""
+        """Say whether the hardware is usable, without initializing the device."""
 
     @abstractmethod
     def facts(self) -> DeviceFacts:
-        """Describe the device, without initialising it. Called only when `Available`."""
+        """Describe the device, without initializing it. Called only when `Available`."""
 
     def candidates(self) -> Sequence[Candidate]:
         """Offer implementations of slots. The default offers none: references serve."""

@@ -62,10 +62,10 @@ def test_int8_costs_at_most_one_percent_of_perplexity() -> None:
     with LLM("demo", platform="cpu", quantization="int8") as llm:
         specs = {d.spec for d in llm.decisions if d.slot == "linear"}
         assert sum(spec.weight is not None for spec in specs) == len(specs) - 1  # lm_head stays
-        quantised = perplexity(llm)
+        quantized = perplexity(llm)
     assert 5 < plain < 20
-    assert quantised != plain
-    assert abs(quantised / plain - 1) < 0.01, (plain, quantised)
+    assert quantized != plain
+    assert abs(quantized / plain - 1) < 0.01, (plain, quantized)
 
 
 def test_batched_answers_equal_single_ones() -> None:

@@ -42,8 +42,8 @@ def test_the_platform_example_is_a_platform(toaster: PluginManager) -> None:
     selector = Selector(SLOTS, platform.candidates(), platform.facts())
     decision = selector.decide("rms_norm", NormSpec(64, 1e-6, "float32"))
     assert decision.chosen == "toasted"
-    quantised = NormSpec(64, 1e-6, "float32", quant=QuantSpec("int8", "token", dynamic=True))
-    for spec in (NormSpec(65, 1e-6, "float32"), quantised):
+    quantized = NormSpec(64, 1e-6, "float32", quant=QuantSpec("int8", "token", dynamic=True))
+    for spec in (NormSpec(65, 1e-6, "float32"), quantized):
         refused = selector.decide("rms_norm", spec)
         assert refused.chosen == "reference"
-        assert dict(refused.others)["toasted"].reason == "wants multiples of 16, unquantised"
+        assert dict(refused.others)["toasted"].reason == "wants multiples of 16, unquantized"

@@ -118,7 +118,7 @@ def test_the_demo_model_answers_alike() -> None:
 
 @pytest.mark.slow
 def test_int8_over_the_reference_communicator(model_dir: Path) -> None:
-    """Every rank quantises its own part, so tokens may differ from those of one process."""
+    """Every rank quantizes its own part, so tokens may differ from those of one process."""
     found = []
     for communicator in ("shared_memory", "reference"):
         kernel = {"communicator": communicator}

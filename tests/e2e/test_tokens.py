@@ -79,10 +79,10 @@ def test_the_answer_does_not_depend_on_the_settings(open_llm, expected, settings
         assert answers(llm) == expected  # now with a warm cache
 
 
-def test_quantised_answers_do_not_depend_on_the_batch(open_llm, expected) -> None:
+def test_quantized_answers_do_not_depend_on_the_batch(open_llm, expected) -> None:
     with open_llm(quantization="int8") as llm:
         alone = answers_alone(llm)
-        assert alone != expected, "nothing was quantised"
+        assert alone != expected, "nothing was quantized"
         assert answers(llm) == alone
 
 

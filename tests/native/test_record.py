@@ -7,7 +7,7 @@ import pytest
 import torch
 
 
-def normalise(native: ModuleType, out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> None:
+def normalize(native: ModuleType, out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> None:
     rows, size = x.shape
     addresses = (out.data_ptr(), x.data_ptr(), weight.data_ptr())
     native.rms_norm(*addresses, rows, size, size, size, 1e-6, 0.0, 0)
@@ -17,16 +17,16 @@ def test_a_list_repeats_calls_in_order_over_what_memory_holds_then(native: Modul
     x, between, out = torch.rand(3, 16), torch.zeros(3, 16), torch.zeros(3, 16)
     weights = torch.rand(2, 16)
     native.record_begin()
-    normalise(native, between, x, weights[0])
-    normalise(native, out, between, weights[1])
+    normalize(native, between, x, weights[0])
+    normalize(native, out, between, weights[1])
     calls = native.record_end()
     assert native.record_size(calls) == 2
     assert between.any() and out.any(), "calls run while they are kept"
     for _ in range(3):
         x.copy_(torch.rand(3, 16))
         wanted = [torch.zeros(3, 16), torch.zeros(3, 16)]
-        normalise(native, wanted[0], x, weights[0])
-        normalise(native, wanted[1], wanted[0], weights[1])
+        normalize(native, wanted[0], x, weights[0])
+        normalize(native, wanted[1], wanted[0], weights[1])
         between.fill_(torch.nan)
         out.fill_(torch.nan)
         native.record_replay(calls)
@@ -35,10 +35,10 @@ def test_a_list_repeats_calls_in_order_over_what_memory_holds_then(native: Modul
 
 def test_nothing_is_kept_before_and_after(native: ModuleType) -> None:
     x, weight = torch.rand(1, 8), torch.rand(8)
-    normalise(native, x, x, weight)
+    normalize(native, x, x, weight)
     native.record_begin()
     calls = native.record_end()
-    normalise(native, x, x, weight)
+    normalize(native, x, x, weight)
     assert native.record_size(calls) == 0
     before = x.clone()
     native.record_replay(calls)
@@ -59,7 +59,7 @@ def test_a_call_that_fails_is_not_kept_and_one_in_a_list_ends_the_repetition(
     with pytest.raises(IndexError):
         gather(3)
     gather(4)
-    normalise(native, after, out, table[0])
+    normalize(native, after, out, table[0])
     calls = native.record_end()
     assert native.record_size(calls) == 2
     ids.fill_(9)
@@ -75,7 +75,7 @@ def test_a_call_that_fails_is_not_kept_and_one_in_a_list_ends_the_repetition(
 def test_other_threads_calls_are_not_kept(native: ModuleType) -> None:
     x, weight = torch.rand(1, 8), torch.rand(8)
     native.record_begin()
-    other = threading.Thread(target=normalise, args=(native, x, x, weight))
+    other = threading.Thread(target=normalize, args=(native, x, x, weight))
     other.start()
     other.join()
     assert native.record_size(native.record_end()) == 0

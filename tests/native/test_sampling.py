@@ -130,7 +130,7 @@ def test_ties_at_the_boundaries_are_kept(native: ModuleType) -> None:
 
 
 def test_top_p_acts_on_what_top_k_left(native: ModuleType) -> None:
-    # Of all, 0.4 + 0.3 reach 0.65; of the renormalised three, 4/9 + 3/9 do not drop the second.
+    # Of all, 0.4 + 0.3 reach 0.65; of the renormalized three, 4/9 + 3/9 do not drop the second.
     logits = torch.tensor([0.4, 0.3, 0.2, 0.1]).log()
     uniform = (torch.arange(1000) + 0.5) / 1000
     rows = logits.expand(1000, -1)

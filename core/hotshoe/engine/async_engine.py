@@ -1,6 +1,6 @@
-"""The front half of an engine, behind asyncio: tokenises, detokenises, streams.
+"""The front half of an engine, behind asyncio: tokenizes, detokenizes, streams.
 
-The other half steps in a thread or in a process of its own. Tokenising happens in a thread pool,
+The other half steps in a thread or in a process of its own. Tokenizing happens in a thread pool,
 so that neither steps nor the event loop wait for it. Implements `EngineClient`.
 """
 
@@ -119,12 +119,12 @@ class AsyncEngine:
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._numbers = itertools.count(1)
         self._state = State()
-        self._num_coming = 0  # sequences that are being tokenised
+        self._num_coming = 0  # sequences that are being tokenized
         self._last_sign_s = math.inf
         self._lost: EngineDeadError | None = None
         self._stalled: EngineDeadError | None = None
         self._closed = False
-        self._pool = ThreadPoolExecutor(NUM_TOKENISERS, thread_name_prefix="hotshoe-tokenise")
+        self._pool = ThreadPoolExecutor(NUM_TOKENISERS, thread_name_prefix="hotshoe-tokenize")
 
     def _attach(self, link: Link) -> None:
         self._link = link
@@ -461,7 +461,7 @@ class AsyncEngine:
         if stream is None:
             return
         ids = self._outputs.unfinished(request_id)
-        if ids is None:  # still being tokenised
+        if ids is None:  # still being tokenized
             stream.early_end.append(error)
             return
         reason = FinishReason.ABORT

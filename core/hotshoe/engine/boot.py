@@ -44,11 +44,11 @@ def boot(config: EngineConfig, plugins: PluginManager | None = None) -> Booted:
     prepared = time.perf_counter()
     tokenizer = load_tokenizer(setup.config, setup.model_config.path, setup.plugins)
     setup = _with_eos(setup, tokenizer)
-    tokenised = time.perf_counter()
-    startup = {"resolve configuration": prepared - begin, "load tokenizer": tokenised - prepared}
+    tokenized = time.perf_counter()
+    startup = {"resolve configuration": prepared - begin, "load tokenizer": tokenized - prepared}
     if setup.config.revision is not None and setup.config.load_format != "dummy":
         find_model(setup.config, setup.plugins, weights=True)
-        startup["fetch weights"] = time.perf_counter() - tokenised
+        startup["fetch weights"] = time.perf_counter() - tokenized
     core = EngineCore(setup)
     startup |= core.startup
     return Booted(core, tokenizer, _describe(core, startup))

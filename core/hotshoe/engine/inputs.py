@@ -1,7 +1,7 @@
 """From a caller's prompt and parameters to what the engine core runs; all bounds are checked here.
 
 What passes is safe for every later room: token ids lie within the vocabulary, counts below caps,
-texts are Unicode. May be called from several threads, as tokenising takes long.
+texts are Unicode. May be called from several threads, as tokenizing takes long.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class PreparedRequest:
 
 
 class InputProcessor:
-    """Tokenises, validates and fans out.
+    """Tokenizes, validates and fans out.
 
     Args:
         config: Resolved configuration.
@@ -107,7 +107,7 @@ class InputProcessor:
         embeds = None
         if isinstance(prompt, EmbedsPrompt):
             embeds, prompt = self._embeds(prompt, params)
-        text, token_ids, salt = self._tokenise(prompt, room=pooling is None)
+        text, token_ids, salt = self._tokenize(prompt, room=pooling is None)
         _check_label("cache_salt", salt)
         _check_label("tenant", tenant)
         if isinstance(priority, bool) or not isinstance(priority, int):
@@ -184,7 +184,7 @@ class InputProcessor:
             )
         return self._tokenizer
 
-    def _tokenise(self, prompt: Prompt, room: bool) -> tuple[str | None, list[int], str | None]:
+    def _tokenize(self, prompt: Prompt, room: bool) -> tuple[str | None, list[int], str | None]:
         """Return text, token ids and cache salt; `room` leaves one token to be generated."""
         if isinstance(prompt, str):
             prompt = TextPrompt(prompt)

@@ -9,7 +9,7 @@ from hotshoe.config import EngineConfig
 from hotshoe.engine.cache_plan import request_blocks
 from hotshoe.executor import WorkerInfo
 
-#: What start-up says of quantisation, whose scales come from what a rank has.
+#: What start-up says of quantization, whose scales come from what a rank has.
 PARTS_APART = "{} of each rank's part alone (tokens may differ from those of one device)"
 
 

@@ -64,7 +64,7 @@ class EngineSetup:
 
         Raises:
             ConfigError: The executor cannot run what is configured.
-            PluginError: No plugin knows the executor, the architecture or the quantisation method;
+            PluginError: No plugin knows the executor, the architecture or the quantization method;
                 or the platform's own worker answers steps as hook API 1 had it.
         """
         return make_worker(self)

@@ -33,7 +33,7 @@ class KVDescriptor:
     """Everything by which the blocks of two caches can differ. Plain data.
 
     Attributes:
-        model: Digest of what decides the content: config.json with its overrides, quantisation.
+        model: Digest of what decides the content: config.json with its overrides, quantization.
         layers: Each layer's cache, in the order in which a step runs them; this rank's heads.
         version: Of this form.
     """

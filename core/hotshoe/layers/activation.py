@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from hotshoe.layers.context import BuildContext
-from hotshoe.slots import GatedActivationOp, GatedActivationSpec, Quantised, QuantSpec
+from hotshoe.slots import GatedActivationOp, GatedActivationSpec, Quantized, QuantSpec
 
 
 class GatedActivation:
@@ -25,6 +25,6 @@ class GatedActivation:
         spec = ctx.fused("gated_activation", plain, quant)
         self._op: GatedActivationOp = ctx.selector.choose("gated_activation", spec)
 
-    def __call__(self, x: Tensor) -> Tensor | Quantised:
+    def __call__(self, x: Tensor) -> Tensor | Quantized:
         """Map [num_tokens, 2 * size] to [num_tokens, size]."""
         return self._op(x)

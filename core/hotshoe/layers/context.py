@@ -123,7 +123,7 @@ class BuildContext:
         )
 
     def fused(self, slot: str, spec: Producer, quant: QuantSpec | None) -> Producer:
-        """Let an operation quantise its own result where some candidate does both at once.
+        """Let an operation quantize its own result where some candidate does both at once.
 
         Args:
             slot: The operation's slot.

@@ -18,7 +18,7 @@ from hotshoe.layers.context import BuildContext
 from hotshoe.layers.formats import PLAIN, Share, Storage, TensorSpec, WeightFormat, bias_spec
 from hotshoe.layers.split import Split
 from hotshoe.layers.weights import Holder, Place
-from hotshoe.slots import LinearOp, LinearSpec, Quantised, QuantSpec
+from hotshoe.slots import LinearOp, LinearSpec, Quantized, QuantSpec
 
 Load = Callable[[Mapping[str, Sequence[Tensor]]], None]
 
@@ -180,7 +180,7 @@ class Linear:
         spec = replace(matrix.spec, out_dtype=out_dtype)
         self._op: LinearOp = ctx.selector.choose("linear", spec)
         holder = ctx.holder("linear", spec, form_of(spec), self._op)
-        #: How the layer before may quantise what it hands over; None for not at all.
+        #: How the layer before may quantize what it hands over; None for not at all.
         self.input_quant = input_quant_of(spec, self._op)
         self._adapted = matrix.adapted(ctx)
         if self._adapted is not None:  # which are products of plain numbers
@@ -189,7 +189,7 @@ class Linear:
         ctx.weight_bytes.append(self._op.nbytes)
         matrix.deliver(ctx, self._op.load, holder)
 
-    def __call__(self, x: Tensor | Quantised) -> Tensor:
+    def __call__(self, x: Tensor | Quantized) -> Tensor:
         """Map [num_tokens, in_features] to [num_tokens, out_features], each this rank's part."""
         y = self._op(x)
         if self._adapted is not None:
@@ -200,7 +200,7 @@ class Linear:
 
 def input_quant_of(spec: LinearSpec, op: object) -> QuantSpec | None:
     """Return how the operation before may quantize what this one takes; None for not at all."""
-    return spec.row_quant if getattr(op, "takes_quantised", False) else None
+    return spec.row_quant if getattr(op, "takes_quantized", False) else None
 
 
 def form_of(spec: LinearSpec) -> str:

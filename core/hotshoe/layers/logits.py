@@ -21,7 +21,7 @@ class Logits:
         ctx: The build context.
         name: Checkpoint prefix; with tied weights that of the embedding.
         vocab_size, hidden_size: Shape of the matrix.
-        quantize: False keeps it out of quantisation.
+        quantize: False keeps it out of quantization.
     """
 
     def __init__(

@@ -9,7 +9,7 @@ from torch import Tensor
 from hotshoe.layers.activation import GatedActivation
 from hotshoe.layers.context import BuildContext
 from hotshoe.layers.linear import Linear, Matrix, form_of, input_quant_of
-from hotshoe.slots import GatedMlpOp, GatedMlpSpec, Quantised
+from hotshoe.slots import GatedMlpOp, GatedMlpSpec, Quantized
 
 
 class GatedMLP:
@@ -23,7 +23,7 @@ class GatedMLP:
             composed.
 
     Attributes:
-        input_quant: How the layer before may quantise what it hands over; None for not at all.
+        input_quant: How the layer before may quantize what it hands over; None for not at all.
     """
 
     def __init__(
@@ -39,14 +39,14 @@ class GatedMLP:
         if gate_scale == 1.0 and ctx.adapters is None:  # which lie between its parts
             op = ctx.selector.choose("gated_mlp", spec)
         self._sum = None
-        self._run: Callable[[Tensor | Quantised], Tensor]
+        self._run: Callable[[Tensor | Quantized], Tensor]
         if op is None:
             first, second = Linear(ctx, gate_up), Linear(ctx, down)
             act = GatedActivation(ctx, down.spec.in_features, activation, second.input_quant)
             self.input_quant = first.input_quant
             width = down.spec.in_features
 
-            def run(x: Tensor | Quantised) -> Tensor:
+            def run(x: Tensor | Quantized) -> Tensor:
                 both = first(x)
                 if gate_scale != 1.0:
                     both[:, :width].mul_(gate_scale)
@@ -61,7 +61,7 @@ class GatedMLP:
             gate_up.deliver(ctx, op.load_gate_up, holder, "gate_up.")
             down.deliver(ctx, op.load_down, holder, "down.")
 
-    def __call__(self, x: Tensor | Quantised) -> Tensor:
+    def __call__(self, x: Tensor | Quantized) -> Tensor:
         """Map [num_tokens, hidden_size] to the same shape."""
         y = self._run(x)
         return y if self._sum is None else self._sum(y, y)

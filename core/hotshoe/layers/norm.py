@@ -8,7 +8,7 @@ from torch import Tensor
 from hotshoe.layers.context import BuildContext
 from hotshoe.layers.split import Split
 from hotshoe.layers.weights import Place
-from hotshoe.slots import AddNormOp, AddNormSpec, NormOp, NormSpec, Quantised, QuantSpec, renewed
+from hotshoe.slots import AddNormOp, AddNormSpec, NormOp, NormSpec, Quantized, QuantSpec, renewed
 
 
 class _NormWeight:
@@ -30,7 +30,7 @@ class _NormWeight:
 
 
 class RMSNorm(_NormWeight):
-    """x / rms(x) * (offset + weight); quantised where the layer behind takes it."""
+    """x / rms(x) * (offset + weight); quantized where the layer behind takes it."""
 
     def __init__(
         self,
@@ -45,13 +45,13 @@ class RMSNorm(_NormWeight):
         self._op: NormOp = ctx.selector.choose("rms_norm", spec)
         self._hold(ctx, "rms_norm", spec, name)
 
-    def __call__(self, x: Tensor) -> Tensor | Quantised:
-        """Normalise [num_tokens, size]."""
+    def __call__(self, x: Tensor) -> Tensor | Quantized:
+        """Normalize [num_tokens, size]."""
         return self._op(x, self.weight)
 
 
 class AddRMSNorm(_NormWeight):
-    """residual += residual_scale * x; RMS norm of the sum, quantised as in `RMSNorm`."""
+    """residual += residual_scale * x; RMS norm of the sum, quantized as in `RMSNorm`."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class AddRMSNorm(_NormWeight):
         self._op: AddNormOp = ctx.selector.choose("add_rms_norm", spec)
         self._hold(ctx, "add_rms_norm", spec, name)
 
-    def __call__(self, x: Tensor, residual: Tensor) -> tuple[Tensor | Quantised, Tensor]:
+    def __call__(self, x: Tensor, residual: Tensor) -> tuple[Tensor | Quantized, Tensor]:
         """Return (normed, new residual), both [num_tokens, size]."""
         return self._op(x, residual, self.weight)
 

@@ -1,4 +1,4 @@
-"""Recognises what a clone holds where Git LFS has not fetched a file: a few lines of text.
+"""Recognizes what a clone holds where Git LFS has not fetched a file: a few lines of text.
 
 Asked when a file proves to be unreadable, to say why.
 """

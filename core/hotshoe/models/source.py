@@ -13,7 +13,7 @@ from typing import Protocol
 @dataclass(frozen=True, slots=True)
 class WantedModel:
     """Attributes:
-    name: As the user wrote it, such as "organisation/model".
+    name: As the user wrote it, such as "organization/model".
     revision: A branch, tag or commit of it; None for what is newest.
     folder: Where fetched files are kept; None for the source's own place.
     weights: Whether weights are wanted too; without them, what describes model and tokenizer.

@@ -1,6 +1,6 @@
 """Persistent rows: what the runner remembers of each running request, and a step's shape from it.
 
-All per-step work is vectorised over tokens or rows on the host; nothing here waits for a device.
+All per-step work is vectorized over tokens or rows on the host; nothing here waits for a device.
 """
 
 from __future__ import annotations

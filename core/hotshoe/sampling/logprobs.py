@@ -55,9 +55,9 @@ def compute_logprobs(logits: Tensor, chosen: Tensor, k: int) -> LogprobTensors:
     chosen = chosen.clamp(min=0)[:, None]
     value = logits.gather(1, chosen)
     best = logits.topk(min(k, logits.shape[1]), dim=1)
-    normaliser = logits.logsumexp(dim=1, keepdim=True)
+    normalizer = logits.logsumexp(dim=1, keepdim=True)
     return LogprobTensors(
         torch.cat([chosen, best.indices], dim=1),
-        torch.cat([value, best.values], dim=1) - normaliser,
+        torch.cat([value, best.values], dim=1) - normalizer,
         (logits > value).sum(dim=1) + 1,
     )

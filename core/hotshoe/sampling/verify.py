@@ -1,7 +1,7 @@
 """Verifies drafts: which of them are accepted, given what was sampled at every position.
 
 A draft is a guess that is certain of itself, so exact rejection sampling would accept draft x with
-probability p(x), and else sample from p without x, renormalised. To sample y from p, accept x where
+probability p(x), and else sample from p without x, renormalized. To sample y from p, accept x where
 y = x, and keep y otherwise does just that: P(y = x) = p(x), and y given y != x has the distribution
 of the rest. So every position is sampled as if there were no drafts, with the random number that
 belongs to it, and a request's tokens stay the same, seed by seed, with drafts and without.

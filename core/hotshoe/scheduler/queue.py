@@ -14,7 +14,7 @@ class WaitingQueue:
 
     Removing a request drops it at once but leaves its key in the heap, to be skipped when it
     surfaces; the heap is rebuilt when such keys outnumber the live ones. All operations are
-    O(log n), amortised.
+    O(log n), amortized.
 
     Attributes:
         num_tokens: Known tokens of all requests in it. Whoever appends a token to one of them

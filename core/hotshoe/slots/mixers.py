@@ -1,6 +1,6 @@
 """Call signatures of operations that mix tokens over a cache of another kind than keys and values.
 
-As in `hotshoe.slots.operations`: tensors lie on the device, and operations neither synchronise with
+As in `hotshoe.slots.operations`: tensors lie on the device, and operations neither synchronize with
 the host nor allocate more than their outputs.
 """
 

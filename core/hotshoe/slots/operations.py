@@ -1,7 +1,7 @@
 """Call signatures of the slots' operations. A candidate's `build` returns such an object.
 
 Tensors lie on the device, contiguous where no stride is said to be free; `num_tokens` is the step's
-total over all requests. Operations neither synchronise with the host nor allocate more than their
+total over all requests. Operations neither synchronize with the host nor allocate more than their
 outputs. Outputs may alias where said.
 """
 
@@ -17,9 +17,9 @@ from hotshoe.slots.specs import KVLayout
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: Quantised activations: values [num_tokens, size], and scales [num_tokens] float32. A row that
+#: Quantized activations: values [num_tokens, size], and scales [num_tokens] float32. A row that
 #: holds NaN has NaN for its scale, as no integer is NaN.
-Quantised: TypeAlias = "tuple[Tensor, Tensor]"
+Quantized: TypeAlias = "tuple[Tensor, Tensor]"
 #: Ends a piece of a recording, has the host call the argument there, and begins the next piece.
 Between: TypeAlias = Callable[[Callable[[], None]], None]
 
@@ -154,8 +154,8 @@ class RotaryAndCacheOp(Protocol):
 class LinearOp(Protocol):
     """A matrix product whose weight is prepared once, in whatever layout the kernel likes.
 
-    An operation that takes activations quantised by the operation before it says so by an
-    attribute `takes_quantised = True`. One without `state` works, but its weight can be neither
+    An operation that takes activations quantized by the operation before it says so by an
+    attribute `takes_quantized = True`. One without `state` works, but its weight can be neither
     replaced in place nor moved to host memory.
     """
 
@@ -164,7 +164,7 @@ class LinearOp(Protocol):
 
         Args:
             tensors: "weight": row parts [n_i, in_features] in order, their n_i adding up to
-                out_features; "bias": parts [n_i] when the specification has a bias; quantised
+                out_features; "bias": parts [n_i] when the specification has a bias; quantized
                 checkpoints add "weight_scale", "weight_zero_point" likewise.
 
         Called again, it overwrites what it holds where that lies, so that recordings read the new
@@ -177,7 +177,7 @@ class LinearOp(Protocol):
         "packed" in a layout of its own, "weight_scale", "bias". Empty before `load`."""
         ...
 
-    def __call__(self, x: Tensor | Quantised) -> Tensor:
+    def __call__(self, x: Tensor | Quantized) -> Tensor:
         """Return [num_tokens, out_features] for x [num_tokens, in_features] (row stride free)."""
         ...
 
@@ -187,7 +187,7 @@ class LinearOp(Protocol):
 
 
 class GatedMlpOp(Protocol):
-    """A whole MLP block with both of its weights; may say `takes_quantised` as `LinearOp`."""
+    """A whole MLP block with both of its weights; may say `takes_quantized` as `LinearOp`."""
 
     def load_gate_up(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
         """Take the first weight as `LinearOp.load`; gate's rows come before up's."""
@@ -201,7 +201,7 @@ class GatedMlpOp(Protocol):
         """Return what is held as `LinearOp.state` does, under "gate_up." and "down."."""
         ...
 
-    def __call__(self, x: Tensor | Quantised) -> Tensor:
+    def __call__(self, x: Tensor | Quantized) -> Tensor:
         """Return [num_tokens, down.out_features]; x as `LinearOp` takes it, of gate_up's size."""
         ...
 
@@ -251,8 +251,8 @@ class MoeOp(Protocol):
 class NormOp(Protocol):
     """RMS norm."""
 
-    def __call__(self, x: Tensor, weight: Tensor) -> Tensor | Quantised:
-        """Normalise x [num_tokens, hidden_size] into a new tensor; float32 inside."""
+    def __call__(self, x: Tensor, weight: Tensor) -> Tensor | Quantized:
+        """Normalize x [num_tokens, hidden_size] into a new tensor; float32 inside."""
         ...
 
 
@@ -261,7 +261,7 @@ class AddNormOp(Protocol):
 
     def __call__(
         self, x: Tensor, residual: Tensor, weight: Tensor
-    ) -> tuple[Tensor | Quantised, Tensor]:
+    ) -> tuple[Tensor | Quantized, Tensor]:
         """Return (normed, new residual); the new residual may overwrite the old one."""
         ...
 
@@ -269,7 +269,7 @@ class AddNormOp(Protocol):
 class GatedActivationOp(Protocol):
     """Gated activation."""
 
-    def __call__(self, x: Tensor) -> Tensor | Quantised:
+    def __call__(self, x: Tensor) -> Tensor | Quantized:
         """Map [num_tokens, 2 * size] to a new [num_tokens, size]."""
         ...
 

@@ -202,7 +202,7 @@ class QuantSpec:
             activation row), "group" (group_size along the input), "block" (block_shape).
         symmetric: False when zero points are stored.
         dynamic: Scales are computed from each activation.
-        online: The checkpoint is not quantised; the weight is quantised while loading.
+        online: The checkpoint is not quantized; the weight is quantized while loading.
         packing: Name of the checkpoint's bit packing; "" for one element per storage element.
         permuted: The columns of a weight come in another order than x's, which is stored with it.
     """
@@ -286,8 +286,8 @@ class NormSpec:
     Source: Zhang and Sennrich 2019, arXiv:1910.07467.
 
     Attributes:
-        quant: The result comes quantised so, with its scales; None for the plain result. Asked
-            for only where the linear layer behind takes it; refuse it rather than quantise in a
+        quant: The result comes quantized so, with its scales; None for the plain result. Asked
+            for only where the linear layer behind takes it; refuse it rather than quantize in a
             second pass, which the linear operation does itself.
     """
 

@@ -110,7 +110,7 @@ SLOTS: dict[str, Slot] = {
             "linear",
             LinearSpec,
             f"{_REFERENCE}.linear:Linear",
-            "matrix product with a weight prepared once, plain or quantised",
+            "matrix product with a weight prepared once, plain or quantized",
             reference_supports=_JUDGE,
             step_bytes=lambda s, n: linear_bytes(s),
             matrices=lambda s: (s,),

@@ -1,4 +1,4 @@
-"""Text: tokenizers, chat templates, incremental detokenisation, stop strings, request outputs.
+"""Text: tokenizers, chat templates, incremental detokenization, stop strings, request outputs.
 
 Free of torch. Used by front ends only; the engine core works on token ids.
 """

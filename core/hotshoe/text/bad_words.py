@@ -1,6 +1,6 @@
 """Bad-word strings as the token sequences that spell them.
 
-A word is tokenised differently at the start of a text, after a space and within a line; all of
+A word is tokenized differently at the start of a text, after a space and within a line; all of
 these sequences are forbidden. The sampler gets the result; called by front ends.
 """
 

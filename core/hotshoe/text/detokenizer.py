@@ -1,4 +1,4 @@
-"""Incremental detokenisation: token ids in, finished characters out, constant work per token.
+"""Incremental detokenization: token ids in, finished characters out, constant work per token.
 
 The bytes of each token are looked up and run through an incremental UTF-8 decoder, which holds
 back an unfinished character. Knows nothing of stop strings. One `Detokenizer` per sequence, made

@@ -1,4 +1,4 @@
-"""From the engine's tokens to requests' text: detokenises, stops at strings, gathers n sequences.
+"""From the engine's tokens to requests' text: detokenizes, stops at strings, gathers n sequences.
 
 Work per token is constant: an update holds what is new and a mark in lists that only ever grow;
 the cumulative `RequestOutput` is built when somebody asks for it. Knows no scheduler: requests to

@@ -1,8 +1,8 @@
 """What each token adds to a text, in bytes: a tokenizer's decoder turned into a lookup.
 
 A decoder of the `tokenizers` library maps a whole list of tokens to text. Those of language models
-do so token by token, but for the first token of a text; that makes incremental detokenisation a
-table lookup. Decoders that look at neighbouring tokens are refused when a tokenizer is loaded.
+do so token by token, but for the first token of a text; that makes incremental detokenization a
+table lookup. Decoders that look at neighboring tokens are refused when a tokenizer is loaded.
 Used by `Tokenizer`, which shares one table between all requests, and by `Detokenizer`.
 """
 

@@ -1,7 +1,7 @@
 """Plain value types that cross room borders: sampling parameters, requests, steps, outputs.
 
 Standard library only, so that the scheduler, a front end or a test can import them in
-milliseconds. No behaviour beyond validation lives here.
+milliseconds. No behavior beyond validation lives here.
 """
 
 from hotshoe.types.cache import CacheGroup, CacheLayout, CachePart, CachePool, CacheSpec

@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class TextPrompt:
-    """Text to be tokenised. `cache_salt` separates prefix-cache tenants."""
+    """Text to be tokenized. `cache_salt` separates prefix-cache tenants."""
 
     text: str
     cache_salt: str | None = None

@@ -91,14 +91,14 @@ def judge_queue(spec: TransferSpec | GraphSpec, facts: DeviceFacts) -> Verdict:
 def judge_norm(spec: NormSpec, facts: DeviceFacts) -> Verdict:
     """Accept what the device's one vector unit computes."""
     if spec.quant is not None:
-        return refuse("the vector unit quantises no results")
+        return refuse("the vector unit quantizes no results")
     return _judge(facts, spec.dtype)
 
 
 def judge_mlp(spec: GatedMlpSpec, facts: DeviceFacts) -> Verdict:
     """Accept the plain block, all of it at once."""
     if spec.down.weight is not None or spec.gate_up.weight is not None:
-        return refuse("the vector unit multiplies no quantised weights")
+        return refuse("the vector unit multiplies no quantized weights")
     if spec.gate_up.bias or spec.down.bias:
         return refuse("the vector unit adds no biases")
     if spec.activation != "silu":

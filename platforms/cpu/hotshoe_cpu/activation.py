@@ -14,7 +14,7 @@ def supports(spec: GatedActivationSpec, facts: DeviceFacts) -> Verdict:
     """Judge the activation and the element type."""
     refusals = {
         f"activation {spec.activation} is unknown": spec.activation not in ACTIVATION_CODES,
-        "results are not quantised": spec.quant is not None,
+        "results are not quantized": spec.quant is not None,
     }
     return judge(facts, spec.dtype, refusals)
 

@@ -1,6 +1,6 @@
 """Candidate `native` of slot `linear`: matrix products over weights packed once.
 
-bfloat16 and float32 as they are, and int8 weights per channel with activations quantised per
+bfloat16 and float32 as they are, and int8 weights per channel with activations quantized per
 token inside the kernel. Weights are packed part by part, so that no second copy is ever whole.
 `hotshoe_cpu.mlp` uses the same kernel for gates and what they multiply.
 """
@@ -21,13 +21,13 @@ PACKED = ("float32", "bfloat16")
 NO_GATE = -1
 CODES = {torch_dtype(name): code for name, code in DTYPE_CODES.items()} | {torch.int8: 3}
 PACKED_TYPES = {code: dtype for dtype, code in CODES.items()}
-#: What the int8 kernel computes; weights are quantised while they load, or by the checkpoint.
+#: What the int8 kernel computes; weights are quantized while they load, or by the checkpoint.
 INT8_WEIGHTS = (QuantSpec("int8", "channel", online=True), QuantSpec("int8", "channel"))
 INT8_ACTIVATION = QuantSpec("int8", "token", dynamic=True)
 
 
 def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
-    """Judge types and quantisation."""
+    """Judge types and quantization."""
     plain = spec.weight is None and spec.activation is None
     int8 = spec.weight in INT8_WEIGHTS and spec.activation == INT8_ACTIVATION
     refusals = {

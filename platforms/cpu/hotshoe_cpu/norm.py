@@ -9,8 +9,8 @@ from hotshoe_cpu.native import DTYPE_CODES, judge, kernels
 
 
 def supports(spec: NormSpec | AddNormSpec, facts: DeviceFacts) -> Verdict:
-    """Judge the element type; linear operations here quantise their inputs themselves."""
-    return judge(facts, spec.dtype, {"results are not quantised": spec.quant is not None})
+    """Judge the element type; linear operations here quantize their inputs themselves."""
+    return judge(facts, spec.dtype, {"results are not quantized": spec.quant is not None})
 
 
 class Norm:

@@ -13,7 +13,7 @@ def copy_blocks(
     out_ptr, cache_ptr, blocks_ptr, cache_stride, block_stride, out_stride, NUM_TOKENS,
     NUM_KV_HEADS: tl.constexpr, PIECE: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Grid: (blocks, kv heads, 2). A head's part of a block is PIECE neighbouring elements."""
+    """Grid: (blocks, kv heads, 2). A head's part of a block is PIECE neighboring elements."""
     page, head, which = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     block = tl.load(blocks_ptr + page).to(tl.int64)
     at = tl.arange(0, BLOCK)

@@ -110,9 +110,9 @@ class Linear(library.Linear):
         else:
             self._product = cublaslt.product(self._n, self._k, self._dtype, config.tile)
 
-    def apply(self, x: Tensor, quantised: tuple[Tensor, Tensor] | None) -> Tensor:
+    def apply(self, x: Tensor, quantized: tuple[Tensor, Tensor] | None) -> Tensor:
         if self._product is None or x.size(0) < MANY_FROM or not cublaslt.fits(x):
-            return super().apply(x, quantised)
+            return super().apply(x, quantized)
         y = torch.empty((x.size(0), self._n), dtype=self._y_dtype, device=x.device)
         self._product(y, x, self._weight)
         return y
@@ -156,10 +156,10 @@ class Linear(library.Linear):
         }
         unaligned = super()._launch(self._default(bucket), bucket)
 
-        def some(y: Tensor, x: Tensor, quantised: tuple[Tensor, Tensor] | None) -> None:
-            values, x_scale = (x, x) if quantised is None else quantised
+        def some(y: Tensor, x: Tensor, quantized: tuple[Tensor, Tensor] | None) -> None:
+            values, x_scale = (x, x) if quantized is None else quantized
             if (values.stride(0) * values.itemsize | values.data_ptr()) % 16:
-                unaligned(y, x, quantised)
+                unaligned(y, x, quantized)
                 return
             partial = torch.empty(cells, dtype=torch.float32, device=y.device) if cells else y
             x_desc = TensorDescriptor.from_tensor(values, [rows, block_k], layout)

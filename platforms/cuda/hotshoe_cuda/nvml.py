@@ -1,4 +1,4 @@
-"""What NVML, the driver's management library, says of the GPUs. CUDA is not initialised.
+"""What NVML, the driver's management library, says of the GPUs. CUDA is not initialized.
 
 Read by the platform's `probe` and `facts`; needs no torch.
 """

@@ -41,7 +41,7 @@ def supports_norm(spec: NormSpec | AddNormSpec, facts: DeviceFacts) -> Verdict:
     """Judge a norm."""
     refusals = {
         "its norms add nothing to the weight": spec.weight_offset != 0,
-        "its norm's result is not quantised here": spec.quant is not None,
+        "its norm's result is not quantized here": spec.quant is not None,
     }
     if isinstance(spec, AddNormSpec):
         refusals["its addition has no scale"] = spec.residual_scale != 1
@@ -52,7 +52,7 @@ def supports_activation(spec: GatedActivationSpec, facts: DeviceFacts) -> Verdic
     """Judge a gated activation."""
     refusals = {
         f"activation {spec.activation} is not silu": spec.activation != "silu",
-        "its result is not quantised here": spec.quant is not None,
+        "its result is not quantized here": spec.quant is not None,
     }
     return judge(facts, spec.dtype, refusals)
 

@@ -1,4 +1,4 @@
-"""Which AMD GPUs this process may use, as plain data. HIP is not initialised; needs no torch.
+"""Which AMD GPUs this process may use, as plain data. HIP is not initialized; needs no torch.
 
 `amdsmi` describes them where it is installed; the kernel's topology files tell what it leaves open,
 and everything where it is missing. Read by the platform's `probe` and `facts`.

@@ -20,13 +20,13 @@ class Linear(library.Linear):
 
     folder = Path(__file__).parent / "tuned"
 
-    def _unquantised(self, y: Tensor, x: Tensor) -> None:
+    def _unquantized(self, y: Tensor, x: Tensor) -> None:
         """Multiply; results wider than the operands, as logits are, take the streaming kernel.
 
         PyTorch refuses such products on ROCm: "input type BFloat16 and output type float".
         """
         if y.dtype is x.dtype:
-            super()._unquantised(y, x)
+            super()._unquantized(y, x)
             return
         config = default(ROWS, self._n, self._k, x.itemsize, self._facts)
         streaming = self._launch(config, ROWS)

@@ -1,4 +1,4 @@
-"""Candidate of slot `gated_activation`, and the same with a quantised result."""
+"""Candidate of slot `gated_activation`, and the same with a quantized result."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from torch import Tensor
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import GatedActivationOp, GatedActivationSpec, Verdict
 from hotshoe_triton.device import chaining, judge, next_power_of_2
-from hotshoe_triton.quantize import Format, format_of, quantises, row_launch
+from hotshoe_triton.quantize import Format, format_of, quantizes, row_launch
 
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
-#: Of a program; a row that is quantised has one program, which goes over a wider row in pieces.
+#: Of a program; a row that is quantized has one program, which goes over a wider row in pieces.
 BLOCK, MAX_BLOCK = 1024, 16384
 
 
 def supports(spec: GatedActivationSpec, facts: DeviceFacts) -> Verdict:
-    """Judge activation, element type and quantisation."""
+    """Judge activation, element type and quantization."""
     return judge(
         facts,
         spec.dtype,
         {
             f"activation {spec.activation} is unknown": spec.activation not in ACTIVATIONS,
-            f"results are not quantised as {spec.quant}": not quantises(spec.quant, facts),
+            f"results are not quantized as {spec.quant}": not quantizes(spec.quant, facts),
         },
     )
 
@@ -52,7 +52,7 @@ class GatedActivation:
 
 
 class GatedActivationQuant:
-    """The activation with its result quantised by row; bitwise that followed by `QuantizeRows`."""
+    """The activation with its result quantized by row; bitwise that followed by `QuantizeRows`."""
 
     def __init__(self, spec: GatedActivationSpec, format: Format, facts: DeviceFacts) -> None:
         from hotshoe_triton.kernels.activation import gated_activation_quant

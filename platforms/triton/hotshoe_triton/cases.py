@@ -145,17 +145,17 @@ def rotate(spec: RotaryAndCacheSpec) -> Callable[[DeviceFacts], bool]:
     return call
 
 
-def normalise(size: int, quantised: bool = False) -> Callable[[DeviceFacts], bool]:
+def normalize(size: int, quantized: bool = False) -> Callable[[DeviceFacts], bool]:
     """Return calls of both norms."""
 
     def call(facts: DeviceFacts) -> bool:
         x, weight = tensor(facts, 8, size), tensor(facts, size)
         spec, add = NormSpec(size, 1e-5, "bfloat16"), AddNormSpec(size, 1e-5, "bfloat16")
-        formats = (INT8, format_of("fp8_e4m3", facts)) if quantised else ()
+        formats = (INT8, format_of("fp8_e4m3", facts)) if quantized else ()
         for stored in filter(None, formats):
             norm.NormQuant(spec, stored, facts)(x, weight)
             norm.AddNormQuant(add, stored, facts)(x, x, weight)
-        if not quantised:
+        if not quantized:
             norm.Norm(spec, facts)(x, weight)
             norm.AddNorm(add, facts)(x, x, weight)
         return True
@@ -163,16 +163,16 @@ def normalise(size: int, quantised: bool = False) -> Callable[[DeviceFacts], boo
     return call
 
 
-def gate(size: int, kind: str, quantised: bool = False) -> Callable[[DeviceFacts], bool]:
+def gate(size: int, kind: str, quantized: bool = False) -> Callable[[DeviceFacts], bool]:
     """Return calls of a gated activation."""
 
     def call(facts: DeviceFacts) -> bool:
         spec, x = GatedActivationSpec(size, kind, "bfloat16"), tensor(facts, 8, 2 * size)
-        formats = (INT8, format_of("fp8_e4m3", facts)) if quantised else ()
+        formats = (INT8, format_of("fp8_e4m3", facts)) if quantized else ()
         for stored in filter(None, formats):
             activation.GatedActivationQuant(spec, stored, facts)(x)
             QuantizeRows(size, stored, facts)(x[:, :size])
-        if not quantised:
+        if not quantized:
             activation.GatedActivation(spec, facts)(x)
         return True
 
@@ -268,13 +268,13 @@ CASES: tuple[Case, ...] = (
     Case("rotary interleaved norm", rotate(replace(ROTATION, interleaved=True, qk_norm_eps=1e-6))),
     Case("rotary partial", rotate(replace(ROTATION, head_dim=80, rotary_dim=32))),
     Case("rotary none", rotate(replace(ROTATION, rotary_dim=0))),
-    Case("norm 4096", normalise(4096), True),
-    Case("norm 5120", normalise(5120)),
-    Case("norm quantised 4096", normalise(4096, True), True),
+    Case("norm 4096", normalize(4096), True),
+    Case("norm 5120", normalize(5120)),
+    Case("norm quantized 4096", normalize(4096, True), True),
     Case("gated silu", gate(14336, "silu"), True),
     Case("gated gelu", gate(14336, "gelu")),
     Case("gated gelu_tanh", gate(14336, "gelu_tanh")),
-    Case("gated silu quantised", gate(14336, "silu", True), True),
+    Case("gated silu quantized", gate(14336, "silu", True), True),
     Case("embedding", embed, True),
     Case("sample 128256", sample(128256), True),
     Case("sample 1000", sample(1000)),

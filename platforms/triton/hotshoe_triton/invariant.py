@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AttentionSpec, LinearSpec, Quantised, Verdict, accept
+from hotshoe.slots import AttentionSpec, LinearSpec, Quantized, Verdict, accept
 from hotshoe_triton import attention as paged
 from hotshoe_triton import linear as streaming
 from hotshoe_triton.tuning import BUCKETS, LinearConfig, itemsize_of
@@ -43,10 +43,10 @@ class Linear(streaming.Linear):
         shape = (spec.out_features, spec.in_features)
         super().__init__(spec, facts, {(*shape, bucket): config for bucket in BUCKETS})
 
-    def apply(self, x: Tensor, quantised: Quantised | None) -> Tensor:
+    def apply(self, x: Tensor, quantized: Quantized | None) -> Tensor:
         y = torch.empty((len(x), self._n), dtype=self._y_dtype, device=x.device)
         for first in range(0, len(x), ROWS):
             rows = slice(first, first + ROWS)
-            part = None if quantised is None else (quantised[0][rows], quantised[1][rows])
+            part = None if quantized is None else (quantized[0][rows], quantized[1][rows])
             self._launches[-1](y[rows], x[rows], part)
         return y

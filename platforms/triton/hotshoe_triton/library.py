@@ -56,14 +56,14 @@ class Linear(linear.Linear):
         """Use another configuration for a bucket of rows; the tuner does."""
         self._launches[BUCKETS.index(bucket)] = self._launch(config, bucket)
 
-    def _many(self, y: Tensor, x: Tensor, quantised: tuple[Tensor, Tensor] | None) -> None:
-        if quantised is None:
-            self._unquantised(y, x)
-        elif quantised[0].dtype is torch.int8 or y.dtype is not torch.bfloat16 or self._n % 16:
+    def _many(self, y: Tensor, x: Tensor, quantized: tuple[Tensor, Tensor] | None) -> None:
+        if quantized is None:
+            self._unquantized(y, x)
+        elif quantized[0].dtype is torch.int8 or y.dtype is not torch.bfloat16 or self._n % 16:
             # Libraries scale 8-bit floats by row into bfloat16 alone, 16 columns at least.
-            super()._many(y, x, quantised)
+            super()._many(y, x, quantized)
         else:
-            self._scaled(y, *quantised)
+            self._scaled(y, *quantized)
 
     def _scaled(self, y: Tensor, values: Tensor, scale: Tensor) -> None:
         """Multiply 8-bit floats."""
@@ -79,7 +79,7 @@ class Linear(linear.Linear):
             out=y,
         )
 
-    def _unquantised(self, y: Tensor, x: Tensor) -> None:
+    def _unquantized(self, y: Tensor, x: Tensor) -> None:
         if y.dtype is not x.dtype:
             torch.ops.aten.mm.dtype_out(x, self._transposed, y.dtype, out=y)
             if self._bias is not None:

@@ -1,7 +1,7 @@
 """Candidates of slot `linear`: bandwidth-bound products for few rows, the library for many.
 
 The weight stays as the checkpoint has it, row-major. 8-bit weights per channel with activations
-quantised per token run through the same kernels, and through a Triton product for many rows.
+quantized per token run through the same kernels, and through a Triton product for many rows.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import LinearSpec, Quantised, QuantSpec, Verdict, renewed
+from hotshoe.slots import LinearSpec, Quantized, QuantSpec, Verdict, renewed
 from hotshoe_triton.device import DTYPES, KIB, arch_of, chaining, judge
 from hotshoe_triton.quantize import QuantizeRows, format_of, quantize_weight
 from hotshoe_triton.tuning import BUCKETS, LinearConfig, default
 
-#: What the 8-bit kernels compute; weights are quantised while they load, or by the checkpoint.
+#: What the 8-bit kernels compute; weights are quantized while they load, or by the checkpoint.
 FORMATS = ("int8", "fp8_e4m3")
 Table = Mapping[tuple[int, int, int], LinearConfig]
 Launch = Callable[[Tensor, Tensor, tuple[Tensor, Tensor] | None], None]
 
 
 def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
-    """Judge types and quantisation."""
+    """Judge types and quantization."""
     plain = spec.weight is None and spec.activation is None
     stored = spec.weight.format if spec.weight else ""
     known = spec.weight in (
@@ -53,7 +53,7 @@ class Linear:
         table: Tuned configurations by (n, k, bucket); what is missing gets the default.
     """
 
-    takes_quantised = True
+    takes_quantized = True
 
     def __init__(self, spec: LinearSpec, facts: DeviceFacts, table: Table | None = None) -> None:
         from hotshoe_triton.kernels import linear
@@ -115,7 +115,7 @@ class Linear:
         return found or default(bucket, self._n, self._k, itemsize, self._facts)
 
     def _launch(self, config: LinearConfig, bucket: int) -> Launch:
-        """Return the launch of a bucket: (y, x, quantised x or None) -> None, y written."""
+        """Return the launch of a bucket: (y, x, quantized x or None) -> None, y written."""
         if config.kernel == "library":
             return self._many
         grid = (-(-self._n // config.block_n), config.split_k)
@@ -137,7 +137,7 @@ class Linear:
             gemv = self._kernels.gemv
             constants |= {"UNROLL": config.stages}
 
-            def few(y: Tensor, x: Tensor, quantised: tuple[Tensor, Tensor] | None) -> None:
+            def few(y: Tensor, x: Tensor, quantized: tuple[Tensor, Tensor] | None) -> None:
                 partial = torch.empty(cells, dtype=kind, device=y.device) if cells else y
                 gemv[grid](y, x, weight, bias, partial, counters, n, stride, **constants)
 
@@ -146,9 +146,9 @@ class Linear:
         skinny = self._kernels.skinny
         constants |= {"SCALED": scale is not None, "BLOCK_M": rows, "num_stages": config.stages}
 
-        def some(y: Tensor, x: Tensor, quantised: tuple[Tensor, Tensor] | None) -> None:
+        def some(y: Tensor, x: Tensor, quantized: tuple[Tensor, Tensor] | None) -> None:
             partial = torch.empty(cells, dtype=kind, device=y.device) if cells else y
-            values, x_scale = (x, x) if quantised is None else quantised
+            values, x_scale = (x, x) if quantized is None else quantized
             skinny[grid](
                 y, values, weight, bias, weight if scale is None else scale, x_scale, partial,
                 counters, x.size(0), n, values.stride(0), weight.stride(0), **constants,
@@ -156,12 +156,12 @@ class Linear:
 
         return some
 
-    def _many(self, y: Tensor, x: Tensor, quantised: tuple[Tensor, Tensor] | None) -> None:
+    def _many(self, y: Tensor, x: Tensor, quantized: tuple[Tensor, Tensor] | None) -> None:
         """Compute any number of rows."""
-        if quantised is None:
+        if quantized is None:
             y.copy_(torch.nn.functional.linear(x, self._weight, self._bias))
             return
-        values, x_scale = quantised
+        values, x_scale = quantized
         arch = arch_of(self._facts)
         big = arch.shared_bytes > 150 * KIB
         block = (128, 128, 128) if big else (64, 64, 128)
@@ -173,21 +173,21 @@ class Linear:
             BLOCK_K=block[2], GROUP_M=8, num_warps=8 if big else 4, num_stages=3 if big else 2,
         )  # fmt: skip
 
-    def __call__(self, x: Tensor | Quantised) -> Tensor:
+    def __call__(self, x: Tensor | Quantized) -> Tensor:
         if not isinstance(x, Tensor):
             return self.apply(x[0], x)
         return self.apply(x, None if self._quantize is None else self._quantize(x))
 
-    def apply(self, x: Tensor, quantised: tuple[Tensor, Tensor] | None) -> Tensor:
-        """Multiply; `quantised` holds x's 8-bit values and scales where the weight has 8 bits."""
+    def apply(self, x: Tensor, quantized: tuple[Tensor, Tensor] | None) -> Tensor:
+        """Multiply; `quantized` holds x's 8-bit values and scales where the weight has 8 bits."""
         rows = x.size(0)
-        if quantised is None and rows > BUCKETS[-1] and self._y_dtype == self._dtype:
+        if quantized is None and rows > BUCKETS[-1] and self._y_dtype == self._dtype:
             return torch.nn.functional.linear(x, self._weight, self._bias)
         y = torch.empty((rows, self._n), dtype=self._y_dtype, device=x.device)
         if rows > BUCKETS[-1]:
-            self._many(y, x, quantised)
+            self._many(y, x, quantized)
         elif rows:
-            self._launches[(rows - 1).bit_length()](y, x, quantised)
+            self._launches[(rows - 1).bit_length()](y, x, quantized)
         return y
 
     def nbytes(self) -> int:

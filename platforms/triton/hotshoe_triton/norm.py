@@ -1,4 +1,4 @@
-"""Candidates of slots `rms_norm` and `add_rms_norm`, and both with a quantised result."""
+"""Candidates of slots `rms_norm` and `add_rms_norm`, and both with a quantized result."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from torch import Tensor
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import AddNormOp, AddNormSpec, NormOp, NormSpec, Verdict
 from hotshoe_triton.device import chaining, judge
-from hotshoe_triton.quantize import Format, format_of, quantises, row_launch
+from hotshoe_triton.quantize import Format, format_of, quantizes, row_launch
 
 MAX_SIZE = 65536
 
 
 def supports(spec: NormSpec | AddNormSpec, facts: DeviceFacts) -> Verdict:
-    """Judge size, type and quantisation."""
+    """Judge size, type and quantization."""
     return judge(
         facts,
         spec.dtype,
         {
             f"rows are wider than {MAX_SIZE}": spec.hidden_size > MAX_SIZE,
-            f"results are not quantised as {spec.quant}": not quantises(spec.quant, facts),
+            f"results are not quantized as {spec.quant}": not quantizes(spec.quant, facts),
         },
     )
 
@@ -77,7 +77,7 @@ class AddNorm:
 
 
 class NormQuant:
-    """RMS norm whose result is quantised by row; bitwise the norm followed by `QuantizeRows`."""
+    """RMS norm whose result is quantized by row; bitwise the norm followed by `QuantizeRows`."""
 
     def __init__(self, spec: NormSpec, format: Format, facts: DeviceFacts) -> None:
         from hotshoe_triton.kernels.norm import rms_norm
@@ -94,7 +94,7 @@ class NormQuant:
 
 
 class AddNormQuant:
-    """Residual addition (in place) and RMS norm whose result is quantised by row."""
+    """Residual addition (in place) and RMS norm whose result is quantized by row."""
 
     def __init__(self, spec: AddNormSpec, format: Format, facts: DeviceFacts) -> None:
         from hotshoe_triton.kernels.norm import rms_norm

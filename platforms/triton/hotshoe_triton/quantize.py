@@ -1,4 +1,4 @@
-"""8-bit formats: their limits, quantisation of activations by row, and of weights while loading."""
+"""8-bit formats: their limits, quantization of activations by row, and of weights while loading."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def format_of(name: str, facts: DeviceFacts) -> Format | None:
     return FP8.get(arch_of(facts).fp8) if name == "fp8_e4m3" else None
 
 
-def quantises(quant: QuantSpec | None, facts: DeviceFacts) -> bool:
+def quantizes(quant: QuantSpec | None, facts: DeviceFacts) -> bool:
     """Tell whether kernels can hand over their results so; None stands for plain results."""
     if quant is None:
         return True
@@ -52,7 +52,7 @@ def quantises(quant: QuantSpec | None, facts: DeviceFacts) -> bool:
 
 
 def quantize_weight(weight: Tensor, format: Format) -> tuple[Tensor, Tensor]:
-    """Quantise each row of a [out_features, in_features] weight, to the nearest, ties to even.
+    """Quantize each row of a [out_features, in_features] weight, to the nearest, ties to even.
 
     Returns:
         values [out_features, in_features] of the format's type, scales [out_features] float32.
@@ -75,7 +75,7 @@ def row_launch(size: int) -> dict[str, int]:
 
 
 class QuantizeRows:
-    """Quantises activations [num_tokens, size], each row with its own scale."""
+    """Quantizes activations [num_tokens, size], each row with its own scale."""
 
     def __init__(self, size: int, format: Format, facts: DeviceFacts) -> None:
         from hotshoe_triton.kernels.quantize import quantize_rows

@@ -1,7 +1,7 @@
 """`hotshoe tune PLATFORM`: measures configurations of the streaming matrix products on this GPU.
 
 For every shape that a model's layers ask for and every bucket of rows, a seeded sample of the
-search space is timed, then the neighbours of the best. Weights rotate, so that none is read from
+search space is timed, then the neighbors of the best. Weights rotate, so that none is read from
 the cache. The result is a JSON file by device; entries that it has already are kept, so that an
 interrupted run goes on where it ended.
 """

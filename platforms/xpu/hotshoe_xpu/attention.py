@@ -147,7 +147,7 @@ class Attention:
 
 
 def stretches(counts: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Split a step into neighbouring requests of one query each, and single others."""
+    """Split a step into neighboring requests of one query each, and single others."""
     first = 0
     for i, count in enumerate(counts):
         alone = count != 1

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import LinearSpec, Quantised, Verdict, renewed
+from hotshoe.slots import LinearSpec, Quantized, Verdict, renewed
 from hotshoe_triton.device import judged
 
 SCORE = 60
@@ -53,7 +53,7 @@ class Linear:
             return {}
         return {"weight": self._weight} | ({} if self._bias is None else {"bias": self._bias})
 
-    def __call__(self, x: Tensor | Quantised) -> Tensor:
+    def __call__(self, x: Tensor | Quantized) -> Tensor:
         assert isinstance(x, Tensor)
         return torch.nn.functional.linear(x, self._weight, self._bias).to(self._out_dtype)
 

@@ -1,6 +1,6 @@
 """Intel's parts by PCI device id, with what a driver says of them once it is asked.
 
-The kernel's files under /sys tell an id and little more, and asking the driver initialises the
+The kernel's files under /sys tell an id and little more, and asking the driver initializes the
 device, so the rest is recorded here. Source: Intel's lists of PCI ids; PyTorch's device properties
 on such machines, or where a size is a whole number of GiB, the data sheet.
 """

@@ -1,4 +1,4 @@
-"""Which Intel GPUs this process may use, from the kernel's files alone. Nothing is initialised.
+"""Which Intel GPUs this process may use, from the kernel's files alone. Nothing is initialized.
 
 PyTorch lists them as Level Zero does: every tile of a card is a device, unless the environment
 says that cards are.

@@ -30,14 +30,14 @@ class Serve:
         import uvloop
 
         from hotshoe_bench import options, report
-        from hotshoe_bench.summary import failures, parse_objectives, summarise
+        from hotshoe_bench.summary import failures, parse_objectives, summarize
 
         options.check(args)
         objectives = parse_objectives(args.goodput)
         args.seed = options.choose_seed(args)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             records = runner.run(measure(args))
-        numbers, failed = summarise(records, objectives), failures(records)
+        numbers, failed = summarize(records, objectives), failures(records)
         print(report.render(numbers, failed))
         if args.output_json is not None:
             server = {"base_url": args.base_url, "model": args.model, "endpoint": args.endpoint}

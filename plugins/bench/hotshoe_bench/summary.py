@@ -45,7 +45,7 @@ def parse_objectives(words: Sequence[str]) -> dict[str, float]:
     return objectives
 
 
-def summarise(records: Sequence[Record], objectives: Mapping[str, float]) -> dict[str, float]:
+def summarize(records: Sequence[Record], objectives: Mapping[str, float]) -> dict[str, float]:
     """Return every number by name; names without a value, such as TPOT of one token, are left out.
 
     Throughput counts complete answers only, over the time from the first request sent to the last

@@ -36,7 +36,7 @@ def declaration_defects(
             found += [Defect(f"{slot}/{candidate.name}: {d}") for d in _fields(candidate)]
             found += _foreign(suites[slot], candidate, facts)
     if not found and _touched(facts):
-        found.append(Defect("the device was initialised by probing, facts or supports()"))
+        found.append(Defect("the device was initialized by probing, facts or supports()"))
     return found
 
 

@@ -86,7 +86,7 @@ class Place:
             wait()
 
     def initialized(self) -> bool | None:
-        """Tell whether the device has been initialised in this process; None: it cannot say."""
+        """Tell whether the device has been initialized in this process; None: it cannot say."""
         try:
             module = torch.get_device_module(self.device)
         except RuntimeError:  # PyTorch has not heard of such a device yet

@@ -34,8 +34,8 @@ def page(plugins: PluginManager, head: str) -> str:
         "fields that it names. `hotshoe explain MODEL` says the same of a model;",
         "`hotshoe conformance` proves it, and its `--matrix` says what a machine can prove.",
         "",
-        "Quantised operands are weights quantised while they load, with activations quantised by",
-        "token: int8 and OCP fp8. No plugin reads quantised checkpoints yet, so no row has them.",
+        "Quantized operands are weights quantized while they load, with activations quantized by",
+        "token: int8 and OCP fp8. No plugin reads quantized checkpoints yet, so no row has them.",
     ]
     for name, target in sorted(plugins.mapping(HOOK).items()):
         platform: Platform = resolve_lazy(target)()

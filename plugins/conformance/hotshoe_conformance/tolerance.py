@@ -67,7 +67,7 @@ class Close:
         value: The reference's, float32 or float64.
         dtype: Name of the type that the output must have.
         magnitude: Sum of the magnitudes that were added up, broadcastable; None: |value|.
-        slack: Further absolute error, where the definition itself has ties (quantised operands).
+        slack: Further absolute error, where the definition itself has ties (quantized operands).
         through: Type that the result may have been rounded to on the way; None: `dtype`.
         nan: Where, broadcastable, NaN has to come out because NaN went in; None: nowhere.
     """

@@ -24,7 +24,7 @@ from huggingface_hub.utils import tqdm
 from hotshoe.errors import CheckpointError
 from hotshoe.models.source import FoundModel, WantedModel
 
-#: "organisation/model"; a path begins with "/", "." or "~".
+#: "organization/model"; a path begins with "/", "." or "~".
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 DESCRIPTION = ["*.json", "*.jinja", "*.txt", "*.model"]
 WEIGHTS = ["*.safetensors"]

@@ -26,7 +26,7 @@ from hotshoe.layers import (
     Section,
 )
 from hotshoe.models.base import EMBED, GENERATE
-from hotshoe.slots import Quantised, QuantSpec
+from hotshoe.slots import Quantized, QuantSpec
 from hotshoe_models.mixers import MIXERS, parts_of
 from hotshoe_models.spec import DecoderSpec
 
@@ -144,7 +144,7 @@ class _Layer:
             quant = self._mlp.input_quant
             self._mlp_norm = _add_norm(spec, ctx, name, quant, spec.residual_scale)
         self._post_mlp_norm = norm(names.post_mlp_norm)
-        #: What the norm before this layer may quantise to.
+        #: What the norm before this layer may quantize to.
         self.input_quant = self._mixer.input_quant
 
     def join(self, spec: DecoderSpec, ctx: BuildContext, i: int, behind: _Layer | None) -> None:
@@ -162,8 +162,8 @@ class _Layer:
             self._next_norm = _add_norm(spec, ctx, spec.names.final_norm, None, self._scale)
 
     def __call__(
-        self, hidden: Tensor | Quantised, residual: Tensor, batch: ForwardBatch, keep: Tensor | None
-    ) -> tuple[Tensor | Quantised, Tensor]:
+        self, hidden: Tensor | Quantized, residual: Tensor, batch: ForwardBatch, keep: Tensor | None
+    ) -> tuple[Tensor | Quantized, Tensor]:
         """Map (normed, residual), each [num_tokens, hidden_size], to the next layer's.
 
         Behind the mixer, only the tokens at `keep` go on (None: all): [s, hidden_size].

@@ -21,7 +21,7 @@ from hotshoe.layers import (
     Section,
 )
 from hotshoe.layers.split import Split
-from hotshoe.slots import MlaAttentionSpec, Quantised
+from hotshoe.slots import MlaAttentionSpec, Quantized
 from hotshoe_models.spec import DecoderSpec, LatentSpec
 
 WHAT = "attention heads"
@@ -61,7 +61,7 @@ class LatentMixer:
         self.input_quant = both[0] if both[0] == both[1] else None
 
     def __call__(
-        self, hidden: Tensor | Quantised, batch: ForwardBatch, keep: Tensor | None
+        self, hidden: Tensor | Quantized, batch: ForwardBatch, keep: Tensor | None
     ) -> Tensor:
         """See `Mixer`."""
         out = self._attention(self._q(hidden), self._rows(hidden), batch)
@@ -96,7 +96,7 @@ class _Queries:
             self._norm = RMSNorm(ctx, name, latent.q_dim, latent.norm_eps, quant=quant)
         self.input_quant = self._first.input_quant
 
-    def __call__(self, hidden: Tensor | Quantised) -> Tensor:
+    def __call__(self, hidden: Tensor | Quantized) -> Tensor:
         """Return [num_tokens, num_heads * (nope_dim + rope_dim)], this rank's heads."""
         first = self._first(hidden)
         return first if self._norm is None else self._second(self._norm(first))

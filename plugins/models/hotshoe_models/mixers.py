@@ -25,7 +25,7 @@ from hotshoe.layers import (
     Section,
     StateSpace,
 )
-from hotshoe.slots import Quantised, QuantSpec
+from hotshoe.slots import Quantized, QuantSpec
 from hotshoe_models.latent import LatentMixer
 from hotshoe_models.spec import DecoderSpec
 
@@ -36,13 +36,13 @@ class Mixer(Protocol):
     """One layer's mixer.
 
     Attributes:
-        input_quant: How the norm before it may quantise what it hands over; None for not at all.
+        input_quant: How the norm before it may quantize what it hands over; None for not at all.
     """
 
     input_quant: QuantSpec | None
 
     def __call__(
-        self, hidden: Tensor | Quantised, batch: ForwardBatch, keep: Tensor | None
+        self, hidden: Tensor | Quantized, batch: ForwardBatch, keep: Tensor | None
     ) -> Tensor:
         """Map normed [num_tokens, hidden_size] to the output of the tokens at `keep` (None: all),
         [s, hidden_size]. The cache is written for every token."""
@@ -85,7 +85,7 @@ class AttentionMixer:
         self.input_quant = self._qkv.input_quant
 
     def __call__(
-        self, hidden: Tensor | Quantised, batch: ForwardBatch, keep: Tensor | None
+        self, hidden: Tensor | Quantized, batch: ForwardBatch, keep: Tensor | None
     ) -> Tensor:
         """See `Mixer`."""
         qkv = self._qkv(hidden)
@@ -165,7 +165,7 @@ class StateMixer:
         self.input_quant = self._in.input_quant
 
     def __call__(
-        self, hidden: Tensor | Quantised, batch: ForwardBatch, keep: Tensor | None
+        self, hidden: Tensor | Quantized, batch: ForwardBatch, keep: Tensor | None
     ) -> Tensor:
         """See `Mixer`."""
         projected = self._in(hidden)
@@ -197,7 +197,7 @@ class BothMixer:
         self.input_quant = self._state.input_quant if same and plain else None
 
     def __call__(
-        self, hidden: Tensor | Quantised, batch: ForwardBatch, keep: Tensor | None
+        self, hidden: Tensor | Quantized, batch: ForwardBatch, keep: Tensor | None
     ) -> Tensor:
         """See `Mixer`."""
         factors, taken = self._factors, hidden

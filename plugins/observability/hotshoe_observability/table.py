@@ -13,7 +13,7 @@ from typing import Literal
 from hotshoe.config import MAX_SPECULATIVE_TOKENS
 from hotshoe.engine.client import EngineStats
 from hotshoe.types import FinishReason
-from hotshoe_server.errors import CATALOGUE
+from hotshoe_server.errors import CATALOG
 
 Kind = Literal["counter", "gauge", "histogram"]
 
@@ -49,7 +49,7 @@ ENDPOINTS = (
 REASONS = tuple(reason.value for reason in FinishReason)
 PLACES = tuple(map(str, range(MAX_SPECULATIVE_TOKENS)))
 REFUSALS = ("engine_dead", "queue_full", "shutting_down", OTHER)
-ERRORS = (*sorted(CATALOGUE), "client_gone", OTHER)
+ERRORS = (*sorted(CATALOG), "client_gone", OTHER)
 
 
 @dataclass(frozen=True, slots=True)

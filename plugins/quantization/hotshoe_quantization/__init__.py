@@ -1,1 +1,1 @@
-"""Quantisation methods, as data for slot `linear`; see `hotshoe_quantization.plugin`."""
+"""Quantization methods, as data for slot `linear`; see `hotshoe_quantization.plugin`."""

@@ -1,4 +1,4 @@
-"""Every error that the server answers, in one catalogue, and the only place that words them.
+"""Every error that the server answers, in one catalog, and the only place that words them.
 
 An error body is OpenAI's: `{"error": {"message", "type", "param", "code"}}`. The engine's own
 failures get a fixed text: their messages may hold paths and addresses, and go to the log alone.
@@ -33,7 +33,7 @@ class ErrorKind:
     message: str = ""
 
 
-CATALOGUE: dict[str, ErrorKind] = {
+CATALOG: dict[str, ErrorKind] = {
     "invalid_json": ErrorKind(400, _INVALID, "the body is not valid JSON"),
     "invalid_value": ErrorKind(400, _INVALID),
     "missing_required_parameter": ErrorKind(400, _INVALID),
@@ -78,8 +78,8 @@ class ApiError(Exception):
     """An error for the client.
 
     Args:
-        code: A key of CATALOGUE.
-        message: Default: the catalogue's.
+        code: A key of CATALOG.
+        message: Default: the catalog's.
         param: The field at fault.
         retry_after_s: Becomes a Retry-After header.
     """
@@ -91,7 +91,7 @@ class ApiError(Exception):
         param: str | None = None,
         retry_after_s: float | None = None,
     ) -> None:
-        kind = CATALOGUE[code]
+        kind = CATALOG[code]
         super().__init__(clean(message or kind.message))
         self.code = code
         self.param = None if param is None else clean(param)
@@ -113,7 +113,7 @@ class ApiError(Exception):
         """Return the body's `error` object."""
         return {
             "message": str(self),
-            "type": CATALOGUE[self.code].type,
+            "type": CATALOG[self.code].type,
             "param": self.param,
             "code": self.code,
         }

@@ -56,7 +56,7 @@ class RequestRecord:
         num_generated_tokens: So far, over all sequences.
         timing: The engine's times; the object grows while the request runs.
         finish_reasons: One of "stop", "length", "abort", "error" for each ended sequence.
-        error: A key of `hotshoe_server.errors.CATALOGUE` when the request failed or was cut off;
+        error: A key of `hotshoe_server.errors.CATALOG` when the request failed or was cut off;
             "client_gone" when nobody waited for the end.
         end_s: When it ended; 0 while it runs.
     """
@@ -85,7 +85,7 @@ class RequestObserver(Protocol):
 
         Args:
             endpoint: The route's path.
-            error: A key of `hotshoe_server.errors.CATALOGUE`.
+            error: A key of `hotshoe_server.errors.CATALOG`.
         """
         ...
 

@@ -1,7 +1,7 @@
 """The one way from a request to token ids, for every endpoint.
 
 Templates are the model's own, rendered in a sandbox; none comes from a client. Rendering and
-tokenising run in threads, so that a long prompt does not hold up the streams of others.
+tokenizing run in threads, so that a long prompt does not hold up the streams of others.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Rendered:
 
 
 class Renderer:
-    """Renders and tokenises prompts.
+    """Renders and tokenizes prompts.
 
     Args:
         tokenizer: None when the engine works on token ids only; then text is refused.
@@ -116,7 +116,7 @@ class Renderer:
     async def prompt(
         self, prompt: str | Sequence[int], add_special_tokens: bool = True, content: bool = False
     ) -> Rendered:
-        """Tokenise text; token ids pass.
+        """Tokenize text; token ids pass.
 
         Args:
             prompt: Text or token ids.

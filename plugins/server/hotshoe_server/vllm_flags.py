@@ -205,7 +205,7 @@ def rewrite(words: Sequence[str], say: Callable[[str], None]) -> list[str]:
         say: Told of every flag that has no effect here, in a line.
 
     Raises:
-        ConfigError: A flag cannot be honoured, or lacks its value.
+        ConfigError: A flag cannot be honored, or lacks its value.
     """
     found: list[str] = []
     rest = iter(words)

@@ -1,4 +1,4 @@
-"""Which JSON Schema keywords each backend honours: tables, and the walk that applies them.
+"""Which JSON Schema keywords each backend honors: tables, and the walk that applies them.
 
 A keyword of the standard that a backend would ignore is refused by name, because text that only
 seems to follow a schema is worse than none. Names that the standard does not know are annotations
@@ -14,7 +14,7 @@ from typing import Any
 from hotshoe_structured_output.schema import Schema, reachable
 
 Object = Mapping[str, Any]
-#: Returns why a keyword cannot be honoured in this schema; None if it can.
+#: Returns why a keyword cannot be honored in this schema; None if it can.
 Condition = Callable[[Object], str | None]
 Table = Mapping[str, Condition]
 
@@ -58,11 +58,11 @@ _CONTROL = re.compile("[\x00-\x07\x0b\x0e-\x1f]")
 
 
 def unsupported(root: Schema, table: Table, max_schemas: int) -> str | None:
-    """Return the first thing in a schema that a backend cannot honour.
+    """Return the first thing in a schema that a backend cannot honor.
 
     Args:
         root: The schema.
-        table: What the backend honours.
+        table: What the backend honors.
         max_schemas: How many subschemas it takes.
 
     Raises:
@@ -235,12 +235,12 @@ LLGUIDANCE: Table = {
 }
 
 
-# What xgrammar honours is narrower: it often reads one keyword of a schema and skips others, and
+# What xgrammar honors is narrower: it often reads one keyword of a schema and skips others, and
 # strings of limited length or with a pattern may hold raw control characters, which JSON forbids.
 
 
 def _alone(keyword: str, *companions: str) -> Condition:
-    """The keyword is honoured beside these companions and annotations only."""
+    """The keyword is honored beside these companions and annotations only."""
 
     def check(schema: Object) -> str | None:
         others = ASSERTIONS.intersection(schema) - {keyword, *companions}
@@ -275,7 +275,7 @@ def _listed(keyword: str) -> Condition:
 
 
 def _typed(*types: str) -> Condition:
-    """A keyword is honoured where the type is given and is one of these."""
+    """A keyword is honored where the type is given and is one of these."""
 
     def check(schema: Object) -> str | None:
         if schema.get("type") in types:

@@ -96,7 +96,7 @@ def _tag_refusal(tag: StructuralTag | dict[str, Any]) -> str | None:
 
 
 class _Tokens:
-    """What the library asks of a tokenizer. It never has to tokenise."""
+    """What the library asks of a tokenizer. It never has to tokenize."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         names = {i: text.encode() for text, i in vocabulary.special.items()}

@@ -1,6 +1,6 @@
 """Backend xgrammar: masks prepared when compiling, so that steps are fast. On request only.
 
-Its JSON Schema support skips keywords silently, so `keywords` lets through what it honours. Its
+Its JSON Schema support skips keywords silently, so `keywords` lets through what it honors. Its
 matching has no limits: grammars of the client's own and expressions that repeat groups, which may
 keep it busy for hours over one token, are refused, and every step of a text is made `apart`.
 Source: https://github.com/mlc-ai/xgrammar

@@ -118,7 +118,7 @@ def test_what_ranks_found_is_joined(open_ranks) -> None:
     worker.close()
 
 
-def test_it_is_said_that_each_rank_quantises_its_own_part(open_ranks) -> None:
+def test_it_is_said_that_each_rank_quantizes_its_own_part(open_ranks) -> None:
     worker = open_ranks(load=False, quantization="int8")
     assert "int8 of each rank's part alone" in worker.load().report["quantization"]
     worker.close()

@@ -63,7 +63,7 @@ def specs(ctx):
     return [spec for slot, spec in ctx.selector.decisions if slot == "linear"]
 
 
-def test_the_method_says_what_is_quantised_and_the_model_what_is_not(ctx):
+def test_the_method_says_what_is_quantized_and_the_model_what_is_not(ctx):
     ctx.format = Method()
     Linear(ctx, Matrix(ctx, [("a", 8), ("b", 8)], 5))
     Linear(ctx, Matrix(ctx, [("plain", 8)], 5))

@@ -111,7 +111,7 @@ def test_ranks_add_up_what_a_whole_block_gives() -> None:
     torch.testing.assert_close(summed(x), plain(x) + 100)
 
 
-def test_what_the_layer_before_may_quantise() -> None:
+def test_what_the_layer_before_may_quantize() -> None:
     quant = QuantSpec("int8", "token", dynamic=True)
 
     method = OnlineFormat(Storage(QuantSpec("int8", "channel", online=True), quant))

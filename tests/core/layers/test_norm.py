@@ -36,11 +36,11 @@ INT8 = QuantSpec("int8", "token", dynamic=True)
 ONLINE = OnlineFormat(Storage(QuantSpec("int8", "channel", online=True), INT8))
 
 
-def candidate(slot, quantises):
-    """Offer the reference as a candidate that quantises its result, or only does not."""
+def candidate(slot, quantizes):
+    """Offer the reference as a candidate that quantizes its result, or only does not."""
 
     def supports(spec, facts):
-        return accept(9) if (spec.quant is not None) == quantises else refuse("the other kind")
+        return accept(9) if (spec.quant is not None) == quantizes else refuse("the other kind")
 
     return Candidate(slot, "test", supports, resolve_lazy(SLOTS[slot].reference))
 
@@ -81,7 +81,7 @@ def test_the_weight_is_a_copy_in_the_models_type(ctx):
     assert torch.equal(layer.weight, kept)
 
 
-def test_a_result_is_quantised_where_a_candidate_does_both(ctx):
+def test_a_result_is_quantized_where_a_candidate_does_both(ctx):
     ctx.format = ONLINE
     linear = Linear(ctx, Matrix(ctx, [("l", 8)], 8))
     assert linear.input_quant == INT8
@@ -113,7 +113,7 @@ def _stored(weight):
     return values.double() * scale.double()[:, None]
 
 
-def test_no_result_is_quantised_by_a_reference(ctx):
+def test_no_result_is_quantized_by_a_reference(ctx):
     ctx.selector = Selector(SLOTS, [candidate("rms_norm", False)], ctx.selector.facts)
     layer = RMSNorm(ctx, "n", 8, 1e-6, quant=INT8)
     ctx.weights.feed("n.weight", torch.randn(8))
@@ -121,7 +121,7 @@ def test_no_result_is_quantised_by_a_reference(ctx):
     assert ("rms_norm", NormSpec(8, 1e-6, "float32")) in ctx.selector.decisions
 
 
-def test_unquantised_layers_take_plain_inputs(ctx):
+def test_unquantized_layers_take_plain_inputs(ctx):
     assert Linear(ctx, Matrix(ctx, [("l", 8)], 8)).input_quant is None
 
 

@@ -29,7 +29,7 @@ def test_ranks_hold_everything_once_and_equally_much(size: int, shapes: list) ->
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 3))
-def test_shared_units_go_to_neighbours(units: int, holders: int, width: int) -> None:
+def test_shared_units_go_to_neighbors(units: int, holders: int, width: int) -> None:
     size = units * holders
     for rank in range(size):
         split = split_sections("x", [Section(units, width, shared=True)], rank, size)

@@ -16,7 +16,7 @@ from hotshoe.models.pointers import pointer_hint
         (b"{}", False),
     ],
 )
-def test_pointers_are_recognised(tmp_path: Path, content: bytes, hint: bool) -> None:
+def test_pointers_are_recognized(tmp_path: Path, content: bytes, hint: bool) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
     assert ("git lfs pull" in pointer_hint(path)) == hint

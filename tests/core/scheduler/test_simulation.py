@@ -101,7 +101,7 @@ class SimulatedWorker:
                 row.drafted = False
         assert not accepted, "a row accepts drafts that it had not"
         for new in plan.new_rows:
-            self._initialise(new)
+            self._initialize(new)
         self._check_told(plan)
         drafts = dict(zip(plan.draft_rows, plan.drafts, strict=True))
         for index, proposed in drafts.items():
@@ -160,7 +160,7 @@ class SimulatedWorker:
             told = row.num_computed_tokens + last <= row.num_told_tokens
             assert told or not self.config.in_turns, "a stage does not know a token"
 
-    def _initialise(self, new: NewRow) -> None:
+    def _initialize(self, new: NewRow) -> None:
         assert 0 <= new.num_computed_tokens < len(new.token_ids)
         self.rows[new.row] = Row(
             tenant=new.seed,

@@ -40,7 +40,7 @@ def _byte_fallback_vocabulary():
 
 
 def byte_fallback():
-    """As in Llama 2: spaces become a mark by a normaliser, and text starts with one."""
+    """As in Llama 2: spaces become a mark by a normalizer, and text starts with one."""
     backend = Backend(
         models.BPE(_byte_fallback_vocabulary(), [], unk_token="<unk>", byte_fallback=True)
     )

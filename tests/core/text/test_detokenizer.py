@@ -1,4 +1,4 @@
-"""Incremental detokenisation equals the tokenizer's decoding of the whole, however it is cut."""
+"""Incremental detokenization equals the tokenizer's decoding of the whole, however it is cut."""
 
 import itertools
 import random

@@ -180,7 +180,7 @@ def test_the_token_that_stops_is_no_text(driver, byte_level_tokenizer, include, 
     assert (done.text, done.stop_reason) == (shown, fox[-1])
 
 
-def test_special_tokens_and_no_detokenisation(driver, byte_level_tokenizer):
+def test_special_tokens_and_no_detokenization(driver, byte_level_tokenizer):
     ids = byte_level_tokenizer.encode("<|im_start|>fox")
     driver.add(params(skip_special_tokens=False), "shown")
     driver.add(params(), "skipped")

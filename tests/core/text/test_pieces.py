@@ -63,7 +63,7 @@ def test_bytes_of_partial_characters_and_unknown_ids():
         decoders.Sequence([decoders.Fuse(), decoders.Strip(" ", 0, 1)]),
     ],
 )
-def test_decoders_that_look_at_neighbours_are_refused(decoder):
+def test_decoders_that_look_at_neighbors_are_refused(decoder):
     with pytest.raises(CheckpointError, match="token by token"):
         TokenPieces(make(decoder))
 

@@ -63,11 +63,11 @@ def test_int8_checkpoints_keep_their_values(facts: DeviceFacts, rng: torch.Gener
     assert linear.supports(stored, facts).accepted
     weight = [torch.randn(n, 64, generator=rng) for n in (17, 31)]
     values, scales = zip(*map(quantize_rows, weight), strict=True)
-    from_checkpoint, quantised = linear.Linear(stored, facts), linear.Linear(online, facts)
+    from_checkpoint, quantized = linear.Linear(stored, facts), linear.Linear(online, facts)
     from_checkpoint.load({"weight": values, "weight_scale": [s[:, None] for s in scales]})
-    quantised.load({"weight": weight})
+    quantized.load({"weight": weight})
     x = torch.randn(9, 64, generator=rng)
-    torch.testing.assert_close(from_checkpoint(x), quantised(x), rtol=0.1, atol=0.15)
+    torch.testing.assert_close(from_checkpoint(x), quantized(x), rtol=0.1, atol=0.15)
     dense = torch.cat(values).double() * torch.cat(scales).double()[:, None]
     torch.testing.assert_close(
         from_checkpoint(x).double(), x.double() @ dense.T, rtol=0.1, atol=0.5

@@ -32,5 +32,5 @@ def test_tokens_match_the_reference(facts: DeviceFacts, rng: torch.Generator) ->
     expected = build(spec, facts)(logits, *arguments)
     assert torch.equal(logits, before) or bool(logits[3].isnan().all())
     assert actual[3:5].tolist() == [-1, -1]
-    # The sums differ in rounding, so a draw near an edge may fall on the neighbour.
+    # The sums differ in rounding, so a draw near an edge may fall on the neighbor.
     assert (actual != expected).sum() <= 2

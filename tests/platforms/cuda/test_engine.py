@@ -111,8 +111,8 @@ def test_a_batch_of_one_equals_a_batch_of_64(make: MakeLLM) -> None:
     for prompt, expected in zip(batch[::7], together[::7], strict=True):
         (alone,) = llm.generate([prompt], GREEDY)
         assert alone.outputs[0].token_ids == expected.outputs[0].token_ids
-        # Reported values are normalised by PyTorch, whose sums of a row depend on the number of
-        # rows: by a few units in the last place of a normaliser around 10, whatever the value. A
+        # Reported values are normalized by PyTorch, whose sums of a row depend on the number of
+        # rows: by a few units in the last place of a normalizer around 10, whatever the value. A
         # bit of bfloat16 anywhere in the model would show a thousand times larger.
         for a, b in zip(alone.outputs[0].logprobs, expected.outputs[0].logprobs, strict=True):
             assert a.token_ids == b.token_ids
@@ -153,7 +153,7 @@ def test_perplexity_is_that_of_the_cpu(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["fp8", "int8"])
-def test_quantised_perplexity_stays_near(method: str) -> None:
+def test_quantized_perplexity_stays_near(method: str) -> None:
     found = perplexity("cuda", quantization=method)
     assert found == pytest.approx(CPU_PERPLEXITY["bfloat16"], rel=0.03)
 

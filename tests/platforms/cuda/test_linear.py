@@ -35,7 +35,7 @@ SPEC = LinearSpec(4096, 6144, "bfloat16")
 STREAMED = LinearConfig("streamed", 64, 128, 1, 4, 4)
 
 
-def quantised(spec: LinearSpec, format: str) -> LinearSpec:
+def quantized(spec: LinearSpec, format: str) -> LinearSpec:
     weight, token = QuantSpec(format, "channel", online=True), QuantSpec(format, "token", True)
     return replace(spec, weight=weight, activation=replace(token, dynamic=True))
 
@@ -48,10 +48,10 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("compiled")
 def test_what_the_kernel_is_not_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert missing(SPEC, H200) == missing(quantised(SPEC, "fp8_e4m3"), H200) == ""
+    assert missing(SPEC, H200) == missing(quantized(SPEC, "fp8_e4m3"), H200) == ""
     assert missing(replace(SPEC, dtype="float16"), H200) == ""
     assert "float32" in missing(replace(SPEC, dtype="float32"), H200)
-    assert "int8" in missing(quantised(SPEC, "int8"), H200)
+    assert "int8" in missing(quantized(SPEC, "int8"), H200)
     for arch in sorted(set(ARCHS) - {"sm_90"}):
         assert missing(SPEC, replace(H200, arch=arch)) == f"{arch} lacks sm_90's wgmma"
     monkeypatch.setattr(triton, "__version__", "3.99.0")
@@ -81,7 +81,7 @@ def test_where_it_is_missing_a_table_that_names_it_gives_way(monkeypatch) -> Non
 
 
 @pytest.mark.usefixtures("compiled")
-@pytest.mark.parametrize("spec", [SPEC, quantised(SPEC, "fp8_e4m3")], ids=["bfloat16", "fp8"])
+@pytest.mark.parametrize("spec", [SPEC, quantized(SPEC, "fp8_e4m3")], ids=["bfloat16", "fp8"])
 @pytest.mark.parametrize("bucket", [1, 16, 64])
 def test_a_tuner_tries_rings_that_fit(spec: LinearSpec, bucket: int) -> None:
     tried = [c for c in Linear.configs(bucket, spec, H200) if c.kernel == "streamed"]
@@ -91,7 +91,7 @@ def test_a_tuner_tries_rings_that_fit(spec: LinearSpec, bucket: int) -> None:
         tile = (config.block_n + max(16, bucket)) * config.block_k * itemsize
         assert 2 <= config.stages <= 200 * 1024 // tile
         assert config.block_k * itemsize in (128, 256)
-    assert not any(c.kernel == "streamed" for c in Linear.configs(8, quantised(spec, "int8"), H200))
+    assert not any(c.kernel == "streamed" for c in Linear.configs(8, quantized(spec, "int8"), H200))
 
 
 class StandIn:
@@ -136,7 +136,7 @@ def test_launches(monkeypatch, config: LinearConfig, format: str, bias: bool) ->
     stand_in = StandIn()
     monkeypatch.setattr(streamed, "streamed", stand_in)
     spec = replace(SPEC, in_features=528, out_features=100, bias=bias)
-    spec = quantised(spec, format) if format else spec
+    spec = quantized(spec, format) if format else spec
     operation = Linear(spec, HERE)
     weight = torch.randn(100, 528, device=DEVICE).bfloat16()
     offset = torch.randn(100, device=DEVICE)
@@ -244,7 +244,7 @@ def test_streamed_products(make, hopper, rng, config: LinearConfig, kind: str) -
         config = replace(config, block_k=2 * config.block_k)
     for n, k, bias in ((1000, 1552, True), (512, 2048, False), (72, 48, True)):
         spec = LinearSpec(k, n, "bfloat16" if kind == "fp8_e4m3" else kind, bias)
-        operation, *expected = make(quantised(spec, kind) if kind == "fp8_e4m3" else spec, config)
+        operation, *expected = make(quantized(spec, kind) if kind == "fp8_e4m3" else spec, config)
         for rows in (1, 2, 7, 16, 17, 32, 61, 64):
             wide = torch.randn(rows, k + 16, device=hopper.device, generator=rng)
             wide = wide.to(getattr(torch, spec.dtype))

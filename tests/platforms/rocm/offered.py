@@ -60,7 +60,7 @@ SPECS: dict[str, list[Any]] = {
     "linear": [
         LinearSpec(4096, 6144, BF16),
         LinearSpec(4096, 8192, BF16, out_dtype="float32"),
-        *(LinearSpec(4096, 6144, BF16, **quantised) for quantised in EIGHT.values()),
+        *(LinearSpec(4096, 6144, BF16, **quantized) for quantized in EIGHT.values()),
     ],
 }
 

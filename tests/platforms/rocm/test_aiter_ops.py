@@ -71,10 +71,10 @@ def test_asking_imports_nothing(package, monkeypatch) -> None:
     [
         (NormSpec(64, 1e-5, "float32"), "element type float32"),
         (NormSpec(64, 1e-5, "bfloat16", weight_offset=1.0), "nothing to the weight"),
-        (NormSpec(64, 1e-5, "bfloat16", quant=QuantSpec("int8", "token")), "not quantised"),
+        (NormSpec(64, 1e-5, "bfloat16", quant=QuantSpec("int8", "token")), "not quantized"),
         (AddNormSpec(64, 1e-5, "bfloat16", residual_scale=0.5), "no scale"),
         (GatedActivationSpec(64, "gelu", "bfloat16"), "not silu"),
-        (GatedActivationSpec(64, "silu", "bfloat16", QuantSpec("int8", "token")), "not quantised"),
+        (GatedActivationSpec(64, "silu", "bfloat16", QuantSpec("int8", "token")), "not quantized"),
     ],
 )
 def test_refusals(package, spec, reason: str) -> None:

@@ -44,7 +44,7 @@ def check(spec: LinearSpec, arch: str, rows: int, tolerance: float) -> None:
     expected = torch.nn.functional.linear(
         x.double(), weight.double(), None if bias is None else bias.double()
     )
-    # Quantised here: the interpreter does not know every format of 8-bit floats.
+    # Quantized here: the interpreter does not know every format of 8-bit floats.
     kind = format_of("fp8_e4m3", device_facts(arch))
     found = op(x if spec.weight is None else quantize_weight(x, kind))
     assert found.dtype == getattr(torch, spec.out_dtype or spec.dtype)

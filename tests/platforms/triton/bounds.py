@@ -1,7 +1,7 @@
 """Holds interpreted kernels to their arguments: whatever they read or write must lie in one.
 
 What a sanitizer does on a device, at the grain of whole tensors' memory, for every test that
-interprets a kernel. The interpreter itself would read a neighbour's memory and go on.
+interprets a kernel. The interpreter itself would read a neighbor's memory and go on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Gated activations, plain and quantised, against core's reference."""
+"""Gated activations, plain and quantized, against core's reference."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def test_matches_the_reference(
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
 
 
-def test_quantised_is_the_activation_then_the_quantisation(
+def test_quantized_is_the_activation_then_the_quantization(
     facts: DeviceFacts, rng: torch.Generator
 ) -> None:
     spec = GatedActivationSpec(90, "silu", "bfloat16")
@@ -37,7 +37,7 @@ def test_quantised_is_the_activation_then_the_quantisation(
     assert torch.equal(scale, expected[1])
 
 
-def test_quantised_rows_longer_than_a_block(facts: DeviceFacts, rng: torch.Generator) -> None:
+def test_quantized_rows_longer_than_a_block(facts: DeviceFacts, rng: torch.Generator) -> None:
     size = activation.MAX_BLOCK + 100
     spec = GatedActivationSpec(size, "silu", "float32")
     x = torch.randn(1, 2 * size, generator=rng, device=facts.device)
@@ -71,6 +71,6 @@ def test_rows_far_apart_need_64_bits(facts: DeviceFacts, rng: torch.Generator) -
     x = torch.randn(3, 128, generator=rng, device=facts.device).to(torch.bfloat16)
     plain_op = activation.GatedActivation(spec, facts)
     assert torch.equal(plain_op(far_apart(x)), plain_op(x))
-    quantised = activation.GatedActivationQuant(spec, INT8, facts)
-    for actual, expected in zip(quantised(far_apart(x)), quantised(x), strict=True):
+    quantized = activation.GatedActivationQuant(spec, INT8, facts)
+    for actual, expected in zip(quantized(far_apart(x)), quantized(x), strict=True):
         assert torch.equal(actual, expected)

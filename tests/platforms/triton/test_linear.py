@@ -19,7 +19,7 @@ SKINNY = LinearConfig("skinny", 16, 32, 1, 4, 2)
 TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2, "float16": 5e-3}
 
 
-def quantised(format: str, online: bool = True) -> dict[str, object]:
+def quantized(format: str, online: bool = True) -> dict[str, object]:
     return {
         "weight": QuantSpec(format, "channel", online=online),
         "activation": QuantSpec(format, "token", dynamic=True),
@@ -99,15 +99,15 @@ def test_half_precision_in_and_float32_out(
 def test_int8_is_exact_but_for_its_scales(
     facts: DeviceFacts, count: int, split: int, rng: torch.Generator
 ) -> None:
-    spec = replace(SPEC, bias=True, **quantised("int8"))
+    spec = replace(SPEC, bias=True, **quantized("int8"))
     check(spec, replace(SKINNY, split_k=split), count, facts, rng)
 
 
 @pytest.mark.parametrize("count", [3, 70])
-def test_fp8_multiplies_what_was_quantised(
+def test_fp8_multiplies_what_was_quantized(
     facts: DeviceFacts, count: int, rng: torch.Generator
 ) -> None:
-    spec = replace(SPEC, **quantised("fp8_e4m3"))
+    spec = replace(SPEC, **quantized("fp8_e4m3"))
     if not linear.supports(spec, facts).accepted:
         pytest.skip(f"{facts.arch} has no fp8")
     operation = linear.Linear(spec, facts, table(spec, SKINNY))
@@ -136,8 +136,8 @@ def test_weights_and_rows_far_apart_need_64_bits(
         torch.testing.assert_close(operation(far_apart(x)), expected)
 
 
-def test_quantised_checkpoints_keep_their_scales(facts: DeviceFacts, rng: torch.Generator) -> None:
-    spec = replace(SPEC, **quantised("int8", online=False))
+def test_quantized_checkpoints_keep_their_scales(facts: DeviceFacts, rng: torch.Generator) -> None:
+    spec = replace(SPEC, **quantized("int8", online=False))
     values = torch.randint(-127, 128, (40, 96), dtype=torch.int8, generator=rng, device=rng.device)
     scale = torch.rand(40, 1, generator=rng, device=rng.device)
     operation = linear.Linear(spec, facts)
@@ -148,7 +148,7 @@ def test_quantised_checkpoints_keep_their_scales(facts: DeviceFacts, rng: torch.
     assert operation.nbytes() == 40 * 96 + 40 * 4
 
 
-@pytest.mark.parametrize("changes", [{}, quantised("int8")], ids=["plain", "int8"])
+@pytest.mark.parametrize("changes", [{}, quantized("int8")], ids=["plain", "int8"])
 def test_defaults_and_empty_batches(
     facts: DeviceFacts, changes: dict[str, object], rng: torch.Generator
 ) -> None:
@@ -169,8 +169,8 @@ def test_defaults_and_empty_batches(
         ({"dtype": "float64"}, "sm_90", "element type float64"),
         ({"in_features": 100}, "sm_90", "rows of 100"),
         ({"out_dtype": "int8"}, "sm_90", "results of type int8"),
-        (quantised("fp8_e4m3"), "sm_80", "sm_80 does not multiply fp8_e4m3"),
-        (quantised("mxfp4"), "sm_90", "neither plain nor 8 bits"),
+        (quantized("fp8_e4m3"), "sm_80", "sm_80 does not multiply fp8_e4m3"),
+        (quantized("mxfp4"), "sm_90", "neither plain nor 8 bits"),
         ({"weight": QuantSpec("int8", "channel")}, "sm_90", "neither plain nor 8 bits"),
         ({}, "sm_70", "architecture sm_70"),
     ],

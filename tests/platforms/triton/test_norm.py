@@ -1,4 +1,4 @@
-"""Norms, plain and quantised, against core's reference and against their parts."""
+"""Norms, plain and quantized, against core's reference and against their parts."""
 
 import pytest
 import torch
@@ -48,15 +48,15 @@ def test_norms_match_the_reference(
 
 
 @pytest.mark.parametrize("format", [INT8, FP8], ids=["int8", "fp8"])
-def test_quantised_norms_are_the_norm_then_the_quantisation(
+def test_quantized_norms_are_the_norm_then_the_quantization(
     facts: DeviceFacts, format: Format, rng: torch.Generator
 ) -> None:
     x, residual, weight = rows(4, 96, "bfloat16", rng)
     x[1] = 0
-    quantise = QuantizeRows(96, format, facts)
+    quantize = QuantizeRows(96, format, facts)
     spec = NormSpec(96, 1e-5, "bfloat16")
     values, scale = norm.NormQuant(spec, format, facts)(x, weight)
-    expected, expected_scale = quantise(norm.Norm(spec, facts)(x, weight))
+    expected, expected_scale = quantize(norm.Norm(spec, facts)(x, weight))
     assert torch.equal(values.view(torch.uint8), expected.view(torch.uint8))
     assert torch.equal(scale, expected_scale)
     assert scale[1] == 1
@@ -64,7 +64,7 @@ def test_quantised_norms_are_the_norm_then_the_quantisation(
     add_spec = AddNormSpec(96, 1e-5, "bfloat16")
     normed, total = norm.AddNorm(add_spec, facts)(x, residual.clone(), weight)
     (values, scale), new_residual = norm.AddNormQuant(add_spec, format, facts)(x, residual, weight)
-    expected, expected_scale = quantise(normed)
+    expected, expected_scale = quantize(normed)
     assert torch.equal(values.view(torch.uint8), expected.view(torch.uint8))
     assert torch.equal(scale, expected_scale)
     assert torch.equal(new_residual, total)

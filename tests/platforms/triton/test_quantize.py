@@ -1,4 +1,4 @@
-"""Quantisation of rows and of weights: against the definition, in both kinds of format."""
+"""Quantization of rows and of weights: against the definition, in both kinds of format."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def test_int8_rows_are_those_of_the_reference(facts: DeviceFacts, rng: torch.Gen
 
 
 @pytest.mark.parametrize("format", [INT8, FP8], ids=["int8", "fp8"])
-def test_rows_and_weights_are_quantised_alike(
+def test_rows_and_weights_are_quantized_alike(
     facts: DeviceFacts, format: Format, rng: torch.Generator
 ) -> None:
     x = torch.randn(5, 64, generator=rng, device=facts.device).to(torch.bfloat16)
@@ -42,7 +42,7 @@ def test_rows_and_weights_are_quantised_alike(
     assert (values.float().abs().amax(1) == format.limit).all()
 
 
-def test_ties_go_to_the_even_neighbour(facts: DeviceFacts) -> None:
+def test_ties_go_to_the_even_neighbor(facts: DeviceFacts) -> None:
     x = torch.tensor([[127.0, 0.5, 1.5, 2.5, -0.5, -1.5]], device=facts.device)
     values, scale = QuantizeRows(6, INT8, facts)(x)
     assert scale.tolist() == [1.0]
@@ -65,8 +65,8 @@ def test_formats_follow_the_architecture(facts: DeviceFacts) -> None:
 
 def test_rows_far_apart_need_64_bits(facts: DeviceFacts, rng: torch.Generator) -> None:
     x = torch.randn(3, 64, generator=rng, device=facts.device).to(torch.bfloat16)
-    quantise = QuantizeRows(64, INT8, facts)
-    for actual, expected in zip(quantise(far_apart(x)), quantise(x), strict=True):
+    quantize = QuantizeRows(64, INT8, facts)
+    for actual, expected in zip(quantize(far_apart(x)), quantize(x), strict=True):
         assert torch.equal(actual, expected)
 
 

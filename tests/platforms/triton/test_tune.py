@@ -42,7 +42,7 @@ def search(monkeypatch, seconds, bucket: int = 16) -> tuple[float, LinearConfig]
     return Search(Linear, SPEC, FACTS, bucket, Pool()).best(trials=10)
 
 
-def test_neighbours_of_the_best_are_tried(monkeypatch) -> None:
+def test_neighbors_of_the_best_are_tried(monkeypatch) -> None:
     goal = LinearConfig("skinny", 32, 128, 2, 2, 3)
     assert goal in list(configs(16, 6144, 4096, 2, FACTS))
 

@@ -25,7 +25,7 @@ def test_products(rows: int, bias: bool, out_dtype: str | None) -> None:
 
 
 def test_refusals() -> None:
-    quantised = LinearSpec(64, 40, "bfloat16", weight=QuantSpec("int8", "channel"))
-    assert "not plain" in supports(quantised, on_host()).reason
+    quantized = LinearSpec(64, 40, "bfloat16", weight=QuantSpec("int8", "channel"))
+    assert "not plain" in supports(quantized, on_host()).reason
     assert "float64" in supports(LinearSpec(64, 40, "float64"), on_host()).reason
     assert supports(LinearSpec(64, 40, "bfloat16", out_dtype="float32"), on_host()).score == 60

@@ -5,13 +5,13 @@ from pathlib import Path
 
 from hotshoe_bench.record import Record
 from hotshoe_bench.report import document, render
-from hotshoe_bench.summary import Failure, summarise
+from hotshoe_bench.summary import Failure, summarize
 
 RECORD = Record(5, 3, 0.0, 1.0, 0.1, ttft_ms=10.0, e2e_ms=30.0, tpot_ms=10.0, itl_ms=[9.0, 11.0])
 
 
 def test_tables() -> None:
-    text = render(summarise([RECORD], {"ttft": 50.0}), {"HTTP 429": Failure(2, "busy")})
+    text = render(summarize([RECORD], {"ttft": 50.0}), {"HTTP 429": Failure(2, "busy")})
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert "time to first token 10.000 10.000 10.000 10.000" in lines
     assert "inter-token latency 10.000 10.000 10.800 10.980" in lines
@@ -22,7 +22,7 @@ def test_tables() -> None:
 
 def test_tables_leave_out_what_is_not_there() -> None:
     alone = Record(5, 1, 0.0, 1.0, 0.1, ttft_ms=10.0, e2e_ms=10.0)
-    text = render(summarise([alone], {}), {})
+    text = render(summarize([alone], {}), {})
     assert "per output token" not in text
     assert "goodput" not in text
     assert "cause" not in text
@@ -30,7 +30,7 @@ def test_tables_leave_out_what_is_not_there() -> None:
 
 def test_document() -> None:
     args = Namespace(seed=4, conversations=Path("c.json"), api_key_file=Path("k"), model="m")
-    numbers = summarise([RECORD], {})
+    numbers = summarize([RECORD], {})
     written = document(args, {"model": "m"}, numbers, {"timeout": Failure(1, "x")}, [RECORD])
     assert written["workload"] == {"seed": 4, "conversations": "c.json"}
     assert written["summary"] == numbers

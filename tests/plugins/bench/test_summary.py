@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hotshoe.errors import ConfigError
 from hotshoe_bench.record import Record
-from hotshoe_bench.summary import failures, meets, parse_objectives, percentile, spread, summarise
+from hotshoe_bench.summary import failures, meets, parse_objectives, percentile, spread, summarize
 
 FLOATS = st.floats(0, 1e6)
 
@@ -33,7 +33,7 @@ def test_percentiles_are_numpys(values: list[float], percent: float) -> None:
 
 def test_throughput_counts_complete_answers_over_the_whole_time() -> None:
     records = [record(0.0, 1.0), record(1.0, 4.0), failed("HTTP 429", "busy")]
-    numbers = summarise(records, {})
+    numbers = summarize(records, {})
     assert numbers["duration_s"] == 4
     assert (numbers["num_completed"], numbers["num_failed"]) == (2, 1)
     assert numbers["requests_per_s"] == 0.5
@@ -44,14 +44,14 @@ def test_throughput_counts_complete_answers_over_the_whole_time() -> None:
 
 
 def test_all_failed() -> None:
-    numbers = summarise([failed("timeout", "")], {"ttft": 1.0})
+    numbers = summarize([failed("timeout", "")], {"ttft": 1.0})
     assert numbers["requests_per_s"] == numbers["goodput_share"] == 0
     assert "ttft_ms_mean" not in numbers
 
 
 def test_goodput_counts_failures_as_missed() -> None:
     records = [record(), record(ttft_ms=700.0), failed("timeout", "")]
-    numbers = summarise(records, {"ttft": 500.0})
+    numbers = summarize(records, {"ttft": 500.0})
     assert numbers["goodput_share"] == pytest.approx(1 / 3)
     assert numbers["goodput_requests_per_s"] == 1
 

@@ -23,7 +23,7 @@ def yes(spec: Any, facts: Any) -> Any:
     return accept(10)
 
 
-def unquantised(spec: Any, facts: Any) -> Any:
+def unquantized(spec: Any, facts: Any) -> Any:
     """Accept what has a plain result."""
     if getattr(spec, "quant", None) is not None:
         return refuse("only plain results")
@@ -41,7 +41,7 @@ def run() -> Callable[..., list[Outcome]]:
     """Judge a candidate on the quick cases of a slot and some random ones."""
 
     def run(slot: str, build: Any, seed: int = 1, **fields: Any) -> list[Outcome]:
-        candidate = Candidate(slot, "mine", fields.pop("supports", unquantised), build, **fields)
+        candidate = Candidate(slot, "mine", fields.pop("supports", unquantized), build, **fields)
         suite, outcomes = SUITES[slot], []
         num_fixed = len(suite.grid(()))
         for case in cases(suite, (), seed, NUM_RANDOM):

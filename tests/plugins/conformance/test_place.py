@@ -51,7 +51,7 @@ def test_memory_that_is_taken_is_poisoned_for_a_while() -> None:
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-def test_devices_that_pytorch_has_not_heard_of_are_not_initialised() -> None:
+def test_devices_that_pytorch_has_not_heard_of_are_not_initialized() -> None:
     assert Place("nowhere").initialized() is False
     Place("cpu").synchronize()
 

@@ -729,8 +729,8 @@ def save_tiny(variant: Variant, path: Path, seed: int) -> Checkpoint:
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.dim() == 1:
-                centre = 0.0 if "bias" in name or "Gemma" in variant.family else 1.0
-                weight.normal_(centre, 0.3)
+                center = 0.0 if "bias" in name or "Gemma" in variant.family else 1.0
+                weight.normal_(center, 0.3)
             else:
                 weight.normal_(0.0, 1.5 * weight.shape[-1] ** -0.5)
         for name, buffer in model.named_buffers():

@@ -1,4 +1,4 @@
-"""The decoder built from a hand-made specification: names, ties, quantisation, sharing, logits."""
+"""The decoder built from a hand-made specification: names, ties, quantization, sharing, logits."""
 
 from dataclasses import replace
 
@@ -134,7 +134,7 @@ EVERYTHING = OnlineFormat(
 
 
 @pytest.mark.parametrize("kept", [{"lm_head"}, {"lm_head", "down"}, set()])
-def test_the_specification_says_what_stays_unquantised(ctx, kept):
+def test_the_specification_says_what_stays_unquantized(ctx, kept):
     ctx.format = EVERYTHING
     DenseDecoder(replace(SPEC, unquantized=frozenset(kept)), ctx)
     linear = [spec for slot, spec in ctx.selector.decisions if slot == "linear"]

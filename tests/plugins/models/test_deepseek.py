@@ -43,7 +43,7 @@ def test_temperature_of_the_scores(build_family, family, rope, temperature):
     assert spec.scale == pytest.approx(24**-0.5 * temperature**2)
 
 
-def test_pairs_are_neighbours_unless_the_file_says_otherwise(build_family):
+def test_pairs_are_neighbors_unless_the_file_says_otherwise(build_family):
     assert attention(build_family("DeepseekV2", **DENSE)).interleaved
     assert attention(build_family("DeepseekV3", **DENSE)).interleaved
     assert not attention(build_family("DeepseekV3", **DENSE, rope_interleave=False)).interleaved

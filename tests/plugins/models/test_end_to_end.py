@@ -225,7 +225,7 @@ def test_dynamic_beyond_the_trained_length(variants, checkpoints, make_llm):
 
 
 def test_int8_stays_near(rounded_variant, checkpoints, make_llm):
-    """Every matrix but those that make logits is quantised, and the results show it, a little."""
+    """Every matrix but those that make logits is quantized, and the results show it, a little."""
     checkpoint = checkpoints.get(rounded_variant)
     llm = make_llm(checkpoint, rounded_variant.max_model_len, quantization="int8")
     linear = [decision.spec for decision in llm.decisions if decision.slot == "linear"]

@@ -40,7 +40,7 @@ def test_histograms(numbers: list[float]) -> None:
         assert sum(buckets[: i + 1]) == sum(number <= bound for number in numbers)
 
 
-def test_neighbours_are_left_alone() -> None:
+def test_neighbors_are_left_alone() -> None:
     counts = Counts()
     counts.observe(TTFT, 1e9)
     others = [(name, v) for name, v in Counts.PLACES if name != TTFT.name]

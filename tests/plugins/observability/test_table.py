@@ -5,7 +5,7 @@ import re
 import pytest
 
 from hotshoe_observability.table import ERRORS, METRICS, OTHER, SECONDS, TOKENS, Metric
-from hotshoe_server.errors import CATALOGUE
+from hotshoe_server.errors import CATALOG
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda m: m.name)
@@ -36,7 +36,7 @@ def test_what_queries_call_it() -> None:
 
 
 def test_every_error_of_the_server_has_its_series() -> None:
-    assert set(CATALOGUE) < set(ERRORS)
+    assert set(CATALOG) < set(ERRORS)
     assert {"client_gone", OTHER} < set(ERRORS)
 
 

@@ -57,7 +57,7 @@ Check = Callable[[ParserFormat, dict[str, Any]], list[Event]]
 
 
 def merge(events: Iterable[Event]) -> list[Event]:
-    """Join neighbouring deltas of a kind: what remains does not depend on cuts."""
+    """Join neighboring deltas of a kind: what remains does not depend on cuts."""
     merged: list[Event] = []
     for event in events:
         last = merged[-1] if merged else None

@@ -18,7 +18,7 @@ def writer() -> Writer:
     return Writer()
 
 
-def test_neighbours_are_joined(writer: Writer) -> None:
+def test_neighbors_are_joined(writer: Writer) -> None:
     writer.content("a")
     writer.content(" b")
     writer.reasoning("c")

@@ -31,7 +31,7 @@ def test_the_form_of_any_layer(method, format, _):
 
 
 @pytest.mark.parametrize(("method", "_", "limit"), METHODS)
-def test_a_layer_quantised_while_loading(method, _, limit):
+def test_a_layer_quantized_while_loading(method, _, limit):
     selector = Selector(SLOTS, [], DeviceFacts("plain", "cpu", "", "", 1 << 30, 1))
     ctx = BuildContext(selector, "float32", "float32", 4, 16, format=method())
     layer = Linear(ctx, Matrix(ctx, [("a", 24), ("b", 8)], 64))

@@ -1,15 +1,15 @@
-"""The catalogue, and what it lets out."""
+"""The catalog, and what it lets out."""
 
 import json
 
 import pytest
 
 from hotshoe.errors import EngineDeadError, QueueFullError, RequestError
-from hotshoe_server.errors import CATALOGUE, MAX_MESSAGE_CHARS, ApiError, as_api_error, clean
+from hotshoe_server.errors import CATALOG, MAX_MESSAGE_CHARS, ApiError, as_api_error, clean
 
 
 def test_every_kind_has_openais_body() -> None:
-    for code, kind in CATALOGUE.items():
+    for code, kind in CATALOG.items():
         error = ApiError(code, None if kind.message else "some text")
         body = json.loads(error.body())["error"]
         assert set(body) == {"message", "type", "param", "code"}

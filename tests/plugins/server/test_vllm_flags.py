@@ -79,7 +79,7 @@ def test_words_of_no_effect_are_said(words: list[str]) -> None:
         (["--swap-space"], "--swap-space needs a value"),
     ],
 )
-def test_words_that_cannot_be_honoured_are_refused(words: list[str], message: str) -> None:
+def test_words_that_cannot_be_honored_are_refused(words: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message.replace("[", r"\[")):
         rewrite(words, print)
 

@@ -27,7 +27,7 @@ WORDS = ["name", "é", "to do", "a/b", 'q"q', "x_1", "日本", "id", "$ref", "~"
 
 
 def random_schema(rng: random.Random, depth: int = 0) -> dict[str, Any]:
-    """A schema of keywords that llguidance honours, nested up to three deep."""
+    """A schema of keywords that llguidance honors, nested up to three deep."""
     leaves = [_integer, _number, _string, _enum, _simple]
     nested = [_object, _object, _array, _tuple, _any_of, _referring]
     return rng.choice(leaves if depth == 3 else leaves + nested * 2)(rng, depth)

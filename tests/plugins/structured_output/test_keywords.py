@@ -271,7 +271,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 @pytest.mark.parametrize("deep", [False, True])
-def test_what_is_not_honoured_is_refused_by_name(bench, name: str, deep: bool) -> None:
+def test_what_is_not_honored_is_refused_by_name(bench, name: str, deep: bool) -> None:
     schema = REFUSED[name]
     if deep and "$ref" not in schema:
         schema = arr(items=obj(properties={"inner": schema}, additionalProperties=False))
@@ -334,7 +334,7 @@ def test_every_keyword_of_the_standard_is_known() -> None:
     assert all(f"format {name}" in CASES for name in FORMATS)
 
 
-def test_every_keyword_that_is_honoured_has_a_case(bench) -> None:
+def test_every_keyword_that_is_honored_has_a_case(bench) -> None:
     def names(schema: Any) -> set[str]:
         if isinstance(schema, list):
             return set().union(*map(names, schema))

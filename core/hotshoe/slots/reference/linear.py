@@ -27,7 +27,7 @@ FORMATS: dict[str, tuple[torch.dtype, float]] = {
 class Linear:
     """See `hotshoe.slots.LinearOp`."""
 
-    takes_quantised = True
+    takes_quantized = True
 
     def __init__(self, spec: LinearSpec, facts: DeviceFacts) -> None:
         self._spec = spec
@@ -244,7 +244,7 @@ def quantize_weight(weight: Tensor, quant: QuantSpec) -> tuple[Tensor, Tensor]:
 
 
 def quantize_rows(x: Tensor, format: str = "int8") -> tuple[Tensor, Tensor]:
-    """Quantise each row symmetrically, to the nearest value.
+    """Quantize each row symmetrically, to the nearest value.
 
     Returns:
         values [rows, columns] of the format's type and scale [rows] float32, with x close to

@@ -109,7 +109,7 @@ def projected(spec: MlaAttentionSpec, q: Tensor, rows: Tensor, up: Tensor) -> Te
 
 
 def _weights(spec: MlaAttentionSpec, scores: Tensor) -> Tensor:
-    """Scale, mask and normalise scores [num_heads, query_len, seq_len]."""
+    """Scale, mask and normalize scores [num_heads, query_len, seq_len]."""
     _, query_len, seq_len = scores.shape
     query_pos = torch.arange(seq_len - query_len, seq_len, device=scores.device)[:, None]
     key_pos = torch.arange(seq_len, device=scores.device)[None, :]

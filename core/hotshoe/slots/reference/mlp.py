@@ -13,7 +13,7 @@ from hotshoe.slots.specs import GatedActivationSpec, GatedMlpSpec
 class GatedMlp:
     """See `hotshoe.slots.GatedMlpOp`."""
 
-    takes_quantised = True
+    takes_quantized = True
 
     def __init__(self, spec: GatedMlpSpec, facts: DeviceFacts) -> None:
         self._gate_up, self._down = Linear(spec.gate_up, facts), Linear(spec.down, facts)

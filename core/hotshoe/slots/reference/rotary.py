@@ -48,7 +48,7 @@ def rotate(x: Tensor, table: Tensor, interleaved: bool) -> Tensor:
     Args:
         x: [num_tokens, heads, head_dim].
         table: [num_tokens, rotary_dim] float32, cosines then sines.
-        interleaved: Pairs are neighbours rather than halves.
+        interleaved: Pairs are neighbors rather than halves.
     """
     rotary_dim = table.shape[-1]
     cos, sin = table.unsqueeze(1).chunk(2, dim=-1)

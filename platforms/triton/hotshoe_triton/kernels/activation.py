@@ -1,4 +1,4 @@
-"""Gated activations, plain and with the output quantised by row."""
+"""Gated activations, plain and with the output quantized by row."""
 
 import triton
 import triton.language as tl

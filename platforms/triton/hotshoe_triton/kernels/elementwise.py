@@ -1,4 +1,4 @@
-"""Device functions that several kernels share: activations, rounding, quantising of a row."""
+"""Device functions that several kernels share: activations, rounding, quantizing of a row."""
 
 import triton
 import triton.language as tl

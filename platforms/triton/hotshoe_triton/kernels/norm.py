@@ -1,4 +1,4 @@
-"""RMS norm of a row, optionally after a residual addition, optionally quantised; float32 inside."""
+"""RMS norm of a row, optionally after a residual addition, optionally quantized; float32 inside."""
 
 import triton
 import triton.language as tl

@@ -1,7 +1,7 @@
 """Paged causal attention for requests with several queries in a step.
 
 One program computes a tile of BLOCK_M rows: the query heads of one KV head, for as many
-neighbouring tokens as fit. Which request a tile belongs to is found on the device, so the host
+neighboring tokens as fit. Which request a tile belongs to is found on the device, so the host
 needs no lengths: request i owns the tiles from query_start[i] // BLOCK_Q + i on, which always
 suffices for its queries.
 """

@@ -1,4 +1,4 @@
-"""Quantisation of activations: each row to 8 bits with its own scale."""
+"""Quantization of activations: each row to 8 bits with its own scale."""
 
 import triton
 import triton.language as tl

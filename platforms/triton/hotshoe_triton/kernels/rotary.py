@@ -14,7 +14,7 @@ from hotshoe_triton.kernels.chain import wait
 @triton.jit
 def normed(x_HC, inverse_H, q_weight_ptr, k_weight_ptr, at_C, there_C, is_q_H, is_v_H,
            OFFSET: tl.constexpr, dtype: tl.constexpr):  # fmt: skip
-    """Return normalised channels of q and k heads, rounded as the model's type would be."""
+    """Return normalized channels of q and k heads, rounded as the model's type would be."""
     q_weight_C = tl.load(q_weight_ptr + at_C, mask=there_C, other=0.0).to(tl.float32)
     k_weight_C = tl.load(k_weight_ptr + at_C, mask=there_C, other=0.0).to(tl.float32)
     weight_HC = tl.where(is_q_H[:, None], q_weight_C[None, :], k_weight_C[None, :]) + OFFSET

@@ -74,9 +74,9 @@ def _grid(layouts: Sequence[KVLayout]) -> list[Setup]:
         setups += [Setup(replace(base, **v), Rows(5), True) for v in ({}, *VARIATIONS)]
         setups += [Setup(base, shape, shape.count < 100) for shape in SHAPES]
         for operands in OPERANDS:
-            quantised = replace(base, **operands)
-            setups += [Setup(quantised, s) for s in (Rows(1), Rows(33, parts=2))]
-            setups += [Setup(quantised, Rows(count, nan=True), True) for count in (3, 70)]
+            quantized = replace(base, **operands)
+            setups += [Setup(quantized, s) for s in (Rows(1), Rows(33, parts=2))]
+            setups += [Setup(quantized, Rows(count, nan=True), True) for count in (3, 70)]
         setups.append(Setup(base, Rows(3, nan=True), True))
     # The stride itself fits 32 bits, so that a product with it is not widened for its sake.
     far = Setup(LinearSpec(64, 32, "bfloat16"), Rows(3, gap=FAR // 2), bytes=2 * FAR + 1024)

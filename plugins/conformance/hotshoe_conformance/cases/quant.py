@@ -1,4 +1,4 @@
-"""Quantised operands in the cases of several slots: their specifications, and their errors.
+"""Quantized operands in the cases of several slots: their specifications, and their errors.
 
 Values are compared as numbers, values times scales, so that a candidate may choose its scales; the
 rounding to eight bits is allowed for, and no more.
@@ -16,7 +16,7 @@ from hotshoe.slots.reference.accepts import ROW_FORMATS
 from hotshoe.slots.reference.linear import FORMATS
 
 ACTIVATIONS = tuple(QuantSpec(name, "token", dynamic=True) for name in ROW_FORMATS)
-#: Weights quantised while they load, with their activations.
+#: Weights quantized while they load, with their activations.
 OPERANDS = tuple(
     {"weight": QuantSpec(a.format, "channel", online=True), "activation": a} for a in ACTIVATIONS
 )
@@ -25,7 +25,7 @@ HALF = 0.55
 
 
 def plain(y: Any, quant: QuantSpec | None) -> Tensor:
-    """Return an operation's result as numbers; a quantised one is values and scales by token."""
+    """Return an operation's result as numbers; a quantized one is values and scales by token."""
     if quant is None:
         assert isinstance(y, Tensor), f"returned {type(y).__name__}, not a tensor"
         return y
@@ -44,7 +44,7 @@ def spoil(x: Tensor) -> None:
 
 
 def rounding(values: Tensor, quant: QuantSpec) -> Tensor:
-    """Return how far quantising by row may move each value.
+    """Return how far quantizing by row may move each value.
 
     Integers have steps of one size; eight-bit floats have three bits after the leading one, and
     the step of their smallest normal number, 2^-6, below that.

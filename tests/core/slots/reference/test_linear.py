@@ -60,7 +60,7 @@ def test_int8_is_the_product_of_the_integers(bias):
     assert op.nbytes() == 24 * 33 + 4 * 24 + (4 * 24 if bias else 0)
 
 
-def test_int8_is_near_the_unquantised_product():
+def test_int8_is_near_the_unquantized_product():
     weight, x = torch.randn(64, 256), torch.randn(16, 256)
     out = load(LinearSpec(256, 64, "float32", **INT8), weight, None, [64])(x)
     exact = x @ weight.T
@@ -68,7 +68,7 @@ def test_int8_is_near_the_unquantised_product():
 
 
 @given(st.integers(1, 6), st.integers(1, 40), st.floats(-30, 30), st.randoms())
-def test_rows_are_quantised_to_the_nearest_step(rows, columns, exponent, rng):
+def test_rows_are_quantized_to_the_nearest_step(rows, columns, exponent, rng):
     generator = torch.Generator().manual_seed(rng.randrange(1 << 30))
     x = torch.randn(rows, columns, generator=generator) * 10.0**exponent
     values, scale = quantize_rows(x)
@@ -105,7 +105,7 @@ def test_fp8_is_the_product_of_what_is_stored():
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_row_of_zeros_is_quantised_to_zeros(format):
+def test_a_row_of_zeros_is_quantized_to_zeros(format):
     values, scale = quantize_rows(torch.zeros(2, 8), format)
     assert not values.float().any() and scale.isfinite().all() and (scale > 0).all()
 

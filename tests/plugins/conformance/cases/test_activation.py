@@ -6,7 +6,7 @@ from hotshoe.slots import accept
 from hotshoe.slots.reference.activation import build
 
 
-def test_the_reference_passes_also_quantised(defects) -> None:
+def test_the_reference_passes_also_quantized(defects) -> None:
     assert defects("gated_activation", build, supports=lambda spec, facts: accept(1)) == []
 
 

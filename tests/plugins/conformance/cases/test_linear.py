@@ -57,7 +57,7 @@ def test_rows_with_nan_that_become_numbers(defects) -> None:
     assert any("instead of nan" in defect for defect in found)
 
 
-def test_activations_that_are_quantised_too_coarsely(defects) -> None:
+def test_activations_that_are_quantized_too_coarsely(defects) -> None:
     def coarse(self, x):
         if self._spec.activation is not None:
             step = x.abs().amax(1, keepdim=True).clamp(min=1e-9) / 15

@@ -11,7 +11,7 @@ def anything(spec, facts):
     return accept(1)
 
 
-def test_the_references_pass_also_quantised(defects) -> None:
+def test_the_references_pass_also_quantized(defects) -> None:
     assert defects("rms_norm", build_norm, supports=anything) == []
     assert defects("add_rms_norm", build_add_norm, supports=anything) == []
 
@@ -53,15 +53,15 @@ def test_rows_with_nan_whose_scale_is_a_number(defects, wrapped, slot) -> None:
         if spec.quant is None:
             return y
         (values, scales), *total = y if slot == "add_rms_norm" else (y,)
-        quantised = (values, scales.nan_to_num(1.0))
-        return (quantised, *total) if total else quantised
+        quantized = (values, scales.nan_to_num(1.0))
+        return (quantized, *total) if total else quantized
 
     found = defects(slot, wrapped(slot, healthy), supports=anything)
     assert found
     assert [d for d in found if "instead of nan" not in d] == []
 
 
-def test_quantised_results_that_are_not(defects, blind, wrapped) -> None:
+def test_quantized_results_that_are_not(defects, blind, wrapped) -> None:
     found = defects("rms_norm", blind("rms_norm", quant=None), supports=anything)
     assert any("not values and scales" in defect for defect in found)
 

@@ -11,7 +11,7 @@ def test_there_and_back(http) -> None:
     assert http.post("/detokenize", tokens=answer["tokens"]).json() == {"prompt": "Hello there"}
 
 
-def test_a_conversation_is_tokenised_as_chat_does_it(http, engine) -> None:
+def test_a_conversation_is_tokenized_as_chat_does_it(http, engine) -> None:
     messages = [{"role": "user", "content": "Hi"}]
     tokens = http.post("/tokenize", messages=messages).json()["tokens"]
     http.post("/v1/chat/completions", messages=messages)
