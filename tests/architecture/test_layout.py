@@ -18,6 +18,7 @@ FOLDERS = {
     "plugins/parsers/hotshoe_parsers": "tests/plugins/parsers",
     "plugins/quantization/hotshoe_quantization": "tests/plugins/quantization",
     "plugins/server/hotshoe_server": "tests/plugins/server",
+    "plugins/executor-ray/hotshoe_ray": "tests/plugins/executor_ray",
     "plugins/speculation/hotshoe_speculation": "tests/plugins/speculation",
     "plugins/structured-output/hotshoe_structured_output": "tests/plugins/structured_output",
     "plugins/ui/hotshoe_ui": "tests/plugins/ui",

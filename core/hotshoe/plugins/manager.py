@@ -31,6 +31,7 @@ _PREFIX = "hotshoe_"
 _HOME = "hotshoe-"
 #: Which distribution offers the usual things through a hook, for those who have none.
 USUAL = {
+    "hotshoe_executors": "hotshoe-executor-ray",
     "hotshoe_models": "hotshoe-models",
     "hotshoe_proposers": "hotshoe-speculation",
     "hotshoe_quantizations": "hotshoe-quantization",

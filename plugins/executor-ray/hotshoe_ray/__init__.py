@@ -1,0 +1,1 @@
+"""Ranks of a Hotshoe engine on a Ray cluster."""

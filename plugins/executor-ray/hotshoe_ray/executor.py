@@ -1,0 +1,138 @@
+"""Executor "ray": a placement group has one bundle for each rank, and each bundle an agent.
+
+Ray places the agents, starts them, and says why one has gone. They connect to the engine as those
+of several hosts do, so plans and results do not pass through Ray. What ranks print goes to Ray's
+logs, which it shows where the engine runs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import secrets
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from hotshoe.engine.agent import join_engine
+from hotshoe.engine.agents import AgentGroup
+from hotshoe.engine.executors import ranked
+from hotshoe.engine.setup import EngineSetup
+from hotshoe.errors import ConfigError, EngineError
+from hotshoe.executor import Worker
+
+#: How long Ray may take to find room for all bundles.
+PLACE_S = 60.0
+
+
+class RayGroup(AgentGroup):
+    """See `hotshoe.executor.RankGroup`.
+
+    Args:
+        ray: The library, connected to a cluster.
+        size: Ranks.
+        host: Address of this host, at which nodes of the cluster reach it.
+        limit_s: How long all agents may take to come.
+    """
+
+    def __init__(self, ray: Any, size: int, host: str, limit_s: float) -> None:
+        secret = secrets.token_bytes(32)
+        self._cluster = Cluster(ray, size)
+        launch = partial(self._cluster.launch, host, secret, limit_s)
+        super().__init__([1] * size, secret, (host, 0), limit_s, launch)
+
+    def stop(self, leave_s: float = 0.0) -> None:
+        super().stop(leave_s)
+        self._cluster.close()
+
+
+class Cluster:
+    """The bundles and agents of one engine.
+
+    Args:
+        ray: The library.
+        size: Ranks.
+    """
+
+    def __init__(self, ray: Any, size: int) -> None:
+        self._ray, self._size = ray, size
+        self._group: Any = None
+        self._agents: list[Any] = []
+        self._runs: list[Any] = []
+
+    def launch(self, host: str, secret: bytes, limit_s: float, port: int) -> Callable[[int], str]:
+        """Have Ray start an agent for each rank; return what says why one has gone.
+
+        Raises:
+            EngineError: The cluster has no room.
+        """
+        ray = self._ray
+        placing = importlib.import_module("ray.util.placement_group")
+        strategies = importlib.import_module("ray.util.scheduling_strategies")
+        self._group = placing.placement_group([{"CPU": 1}] * self._size, strategy="PACK")
+        if not self._group.wait(PLACE_S):
+            self.close()
+            free = ray.available_resources().get("CPU", 0)
+            raise EngineError(
+                f"the Ray cluster found no room for {self._size} ranks within {PLACE_S:g} s; "
+                f"{free:g} of its CPUs are free"
+            )
+        remote = ray.remote(num_cpus=1, max_restarts=0)(RayAgent)
+        for node in range(self._size):
+            strategy = strategies.PlacementGroupSchedulingStrategy(
+                self._group, placement_group_bundle_index=node
+            )
+            agent = remote.options(scheduling_strategy=strategy).remote()
+            self._agents.append(agent)
+            self._runs.append(agent.run.remote(host, port, secret, node, limit_s))
+        return self.why
+
+    def why(self, node: int) -> str:
+        """Return why an agent has gone; "" if it runs, or nobody knows yet."""
+        if node >= len(self._runs):
+            return ""
+        done, _ = self._ray.wait([self._runs[node]], timeout=0)
+        try:
+            self._ray.get(done)
+        except Exception as error:  # Ray's own, or what the agent failed with
+            return str(error).strip().partition("\n")[0]
+        return "its agent has ended" if done else ""
+
+    def close(self) -> None:
+        """Give the bundles back, and end what is in them."""
+        if self._group is None:
+            return
+        for agent in self._agents:
+            self._ray.kill(agent)
+        importlib.import_module("ray.util.placement_group").remove_placement_group(self._group)
+        self._group, self._agents, self._runs = None, [], []
+
+
+class RayAgent:
+    """The agent of one rank, as an actor."""
+
+    def run(self, host: str, port: int, secret: bytes, node: int, limit_s: float) -> None:
+        """Serve the engine until it ends."""
+        join_engine(host, port, secret, node, limit_s)
+
+
+def create(setup: EngineSetup) -> Worker:
+    """Compute on the Ray cluster that this process is connected to, or that Ray finds.
+
+    Raises:
+        ConfigError: Ray is not installed, or finds no cluster.
+    """
+    try:
+        ray = importlib.import_module("ray")
+    except ImportError as error:
+        raise ConfigError(
+            f"distributed_executor_backend ray needs the package ray ({error}); "
+            "pip install 'hotshoe-executor-ray[ray]'"
+        ) from None
+    if not ray.is_initialized():
+        try:
+            ray.init(address="auto")
+        except ConnectionError as error:
+            raise ConfigError(f"no Ray cluster: {error}; start one: ray start --head") from None
+    host = ray.util.get_node_ip_address()
+    config = setup.config
+    return ranked(setup, RayGroup(ray, config.num_ranks, host, config.load_timeout_s))
