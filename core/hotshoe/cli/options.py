@@ -53,6 +53,7 @@ SAMPLING_HELP = {
     "skip_special_tokens": "leave special tokens out of the text",
     "logprobs": "report this many likely tokens per position, in JSON output",
     "bad_words": "string that is never completed",
+    "adapter": "adapter (LoRA) that changes the model, by its name",
 }
 #: What the commands use where SamplingParams has another default.
 SAMPLING_DEFAULTS: dict[str, Any] = {"max_tokens": 128}
