@@ -3,6 +3,7 @@
 import copy
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
-from hotshoe import LLM, SamplingParams, TokensPrompt
+from hotshoe import LLM, EngineConfig, SamplingParams, TokensPrompt
+from hotshoe.engine.explain import explain
 from hotshoe.errors import CheckpointError, RequestError
 
 #: Adapters and the matrices that each changes, with their rank.
@@ -126,6 +128,59 @@ def test_base_and_adapters_in_one_batch_write_their_own_tokens(llm: LLM, wanted)
     for _ in range(2):
         found = generate(llm, pairs)
         assert found == [wanted[name][index] for name, index in pairs]
+
+
+def test_steps_without_adapters_are_recorded_as_ever(root: Path) -> None:
+    options = {"platform": "cpu", "skip_tokenizer_init": True, "enable_lora": True}
+    told = explain(EngineConfig(str(root / "model"), **options))
+    [graph] = [decision for decision in told.decisions if decision.slot == "graph"]
+    assert graph.native
+    assert not any(operation.startswith("lora") for operation in graph.spec.operations)
+
+
+def test_log_probabilities_of_prompts_are_those_of_the_adapter(llm: LLM) -> None:
+    asked = [replace(params(name), prompt_logprobs=0) for name in ("all", None)]
+    found = llm.generate([TokensPrompt(PROMPTS[0])] * 2, asked)
+    adapted, plain = ([p.logprobs[0] for p in f.prompt_logprobs[1:]] for f in found)
+    assert max(abs(a - b) for a, b in zip(adapted, plain, strict=True)) > 0.1
+
+
+BROKEN = {
+    "the output matrix": ({"name": "lm_head"}, "lm_head, which is no linear layer"),
+    "another model": ({"width": 31}, "made for another model"),
+    "too high a rank": ({"rank": 9}, "above --max-lora-rank 8"),
+    "not a number": ({"value": float("nan")}, "hold NaN or infinity"),
+    "one factor": ({"halves": "A"}, "has one factor of"),
+    "a whole module": ({"tensor": "base_model.model.norm.weight"}, "is no factor of a linear"),
+    "nothing": ({"halves": ""}, "holds no adapter"),
+    "DoRA": ({"config": {"use_dora": True}}, "use_dora True is not served"),
+    "another rank": ({"config": {"r": 3}}, "r is 3, but the factors' rank is 4"),
+    "no scale": ({"config": {"lora_alpha": "x"}}, "lora_alpha must be a number"),
+    "another method": ({"config": {"peft_type": "IA3"}}, "'IA3' is not served"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_an_adapter_that_does_not_fit_changes_nothing(
+    llm: LLM, wanted, tmp_path: Path, case: str
+) -> None:
+    values, message = BROKEN[case]
+    name = values.get("name", "model.layers.1.self_attn.q_proj")
+    rank, width = values.get("rank", 4), values.get("width", 32)
+    factors = {"A": torch.randn(rank, width), "B": torch.randn(64, rank)}
+    factors["A"][0, 0] = values.get("value", 0.0)
+    tensors = {
+        f"base_model.model.{name}.lora_{half}.weight": factors[half]
+        for half in values.get("halves", "AB")
+    }
+    if "tensor" in values:
+        tensors[values["tensor"]] = torch.ones(32)
+    save_file(tensors, tmp_path / "adapter_model.safetensors")
+    config = {"r": rank, "lora_alpha": 8, **values.get("config", {})}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match=message):
+        llm.load_adapter("all", tmp_path)
+    assert generate(llm, [("all", 3)]) == [wanted["all"][3]]
 
 
 def test_chunks_and_few_tokens_a_step(root: Path, wanted) -> None:

@@ -182,7 +182,8 @@ class Linear:
         holder = ctx.holder("linear", spec, form_of(spec), self._op)
         #: How the layer before may quantize what it hands over; None for not at all.
         self.input_quant = input_quant_of(spec, self._op)
-        self._adapted = matrix.adapted(ctx)
+        # Logits are made of some tokens alone, and adapters of them are not served.
+        self._adapted = matrix.adapted(ctx) if out_dtype is None else None
         if self._adapted is not None:  # which are products of plain numbers
             self.input_quant = None
         self._sum = matrix.sum_of(ctx)

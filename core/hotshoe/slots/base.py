@@ -138,7 +138,8 @@ class Slot:
             computes every one.
         needs: Attributes that an operation has beside being called, as its signature says; one
             that lacks them counts as not built.
-        outside: The runner calls it beside a step, or for it; a recording never holds it.
+        outside: It is called beside steps, for them, or in steps that are never recorded; a
+            recording never holds it.
         reference_waits: Its reference waits for the device, so a step with it is not recorded.
         suite: Of a plugin's slot, the lazy path of its conformance suite, a
             `hotshoe_conformance.cases.base.Suite`.

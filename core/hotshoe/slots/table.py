@@ -178,6 +178,7 @@ SLOTS: dict[str, Slot] = {
             "low-rank adapters, added to a matrix product's result",
             reference_supports=_JUDGE,
             step_bytes=lambda s, n: s.rank * (s.in_features + s.out_features) * _size(s),
+            outside=True,  # steps with adapters are not recorded
         ),
         Slot(
             "sample",
