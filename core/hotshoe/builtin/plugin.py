@@ -12,6 +12,7 @@ _COMMANDS = {
     "bench startup": ("bench.startup:Startup", "measure process start to first token"),
     "bench throughput": ("bench.throughput:Throughput", "measure tokens per second, many prompts"),
     "chat": ("chat:Chat", "talk with a model"),
+    "doctor": ("doctor:Doctor", "look at this machine: versions, limits, what is broken"),
     "explain": ("explain:Explain", "say what would serve a model here, without loading it"),
     "generate": ("generate:Generate", "continue prompts"),
     "join": ("join:Join", "have ranks of an engine here that another host starts"),
