@@ -79,7 +79,7 @@ honored ends the start with exit code 2 and says what to use. Underscores, `-tp=
 (thousands), `32K` (of 1,024), `auto`, several words after a list's flag, and lists as JSON are read
 as well. A YAML file given by `--config` takes the names of [our own flags](cli.md).
 
-The environment variables of vLLM are not read. For `VLLM_API_KEY` give
+Hotshoe reads no environment variables of vLLM. For `VLLM_API_KEY` give
 `--api-key-env VLLM_API_KEY`. Fields of requests are in [HTTP API](http-api.md#fields).
 
 `vllm run-batch` is [`hotshoe run-batch MODEL`](../how-to/run-a-batch.md), with `-i` and `-o` as
