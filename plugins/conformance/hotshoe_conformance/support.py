@@ -35,7 +35,8 @@ def page(plugins: PluginManager, head: str) -> str:
         "`hotshoe conformance` proves it, and its `--matrix` says what a machine can prove.",
         "",
         "Quantized operands are weights quantized while they load, with activations quantized by",
-        "token: int8 and OCP fp8. No plugin reads quantized checkpoints yet, so no row has them.",
+        "token: int8 and OCP fp8. Forms of published checkpoints have no rows here; `explain` says",
+        "what serves them, and [Quantize](../how-to/quantize.md) which platforms have kernels.",
     ]
     for name, target in sorted(plugins.mapping(HOOK).items()):
         platform: Platform = resolve_lazy(target)()
