@@ -114,8 +114,8 @@ def test_it_and_a_cpu_serve_in_one_process(installed) -> None:
     """And each goes on with requests that the other began: blocks differ in size and layout."""
     script = Path(__file__).with_name("together.py")
     assert installed.ok("python", str(script)).split("\n")[:2] == [
-        "cpu 32 cpu-float",
-        "sim 16 plain",
+        "cpu 32 hdt htd",
+        "sim 16 thd",
     ]
 
 

@@ -31,8 +31,8 @@ def main() -> None:
             [answer] = here.generate(TokensPrompt(known), rest)
             assert halves[0] + answer.outputs[0].token_ids == whole[0]
             assert here.engine.core.stats().num_hit_tokens - before >= 32
-            names = {layer.layout.name for layer in blocks.descriptor.layers}
-            print(there.config.platform, blocks.descriptor.block_size, *names)
+            axes = {part.axes for layer in blocks.descriptor.layers for part in layer.parts}
+            print(there.config.platform, blocks.descriptor.block_tokens, *sorted(axes))
 
 
 if __name__ == "__main__":

@@ -104,7 +104,7 @@ def test_each_rank_has_a_gpu_of_its_own(install) -> None:
         platform.resolve(EngineConfig(platform_options={"device": 1}))
         platform.take_part(rank, 2)
         assert platform.facts().device == f"cuda:{1 + rank}"
-    with pytest.raises(ConfigError, match="needs GPUs 0 to 3, but 3 are visible; lower it to 3"):
+    with pytest.raises(ConfigError, match=r"need GPUs 0 to 3, but 3 are visible; lower .* to 3"):
         CudaPlatform().take_part(0, 4)
 
 

@@ -92,7 +92,7 @@ def test_ranks_take_one_gpu_each(machine: Machine) -> None:
     platform.resolve(EngineConfig(platform_options={"device": 1}))
     platform.take_part(1, 2)
     assert platform.facts().device == "cuda:2"
-    with pytest.raises(ConfigError, match="needs GPUs 2 to 3, but 3 are visible"):
+    with pytest.raises(ConfigError, match="need GPUs 2 to 3, but 3 are visible"):
         platform.take_part(0, 2)
 
 

@@ -37,14 +37,21 @@ ROUNDING = {"float32": 2**-20, "bfloat16": 2**-8, "float16": 2**-11}
 COUNTS = (1, 5, 300)
 
 
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """How many there are, each with an adapter of its own or none."""
+
+    count: int
+
+
 def _grid(layouts: Sequence[KVLayout]) -> list[Setup]:
-    specs = [Setup(spec, 5, True) for spec in vary(BASE, VARIATIONS)]
-    return specs + [Setup(in_dtype(BASE, d), n, n < 100) for d in DTYPES for n in COUNTS]
+    specs = [Setup(spec, Tokens(5), True) for spec in vary(BASE, VARIATIONS)]
+    return specs + [Setup(in_dtype(BASE, d), Tokens(n), n < 100) for d in DTYPES for n in COUNTS]
 
 
 def _draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:
     sizes = [rng.randrange(1, high) for high in (300, 300, 33, 9)]
-    return Setup(LoraSpec(*sizes, rng.choice(DTYPES)), rng.randrange(1, 50))
+    return Setup(LoraSpec(*sizes, rng.choice(DTYPES)), Tokens(rng.randrange(1, 50)))
 
 
 @dataclass(slots=True)
@@ -63,12 +70,12 @@ class LoraProblem:
         return sorted({place for place in self.places.tolist() if place >= 0})
 
     def call(self, op: Any, place: Place) -> Mapping[str, Tensor]:
-        y = place(self.y)
+        y = place(self.y, written=True)
         op(y, place(self.x), place(self.a), place(self.b), place(self.places), self.used)
         return {"y": y}
 
     def expected(self) -> Mapping[str, Expected]:
-        op, y = reference(SLOT, replace(self.spec, dtype="float32")), self.y.float()
+        op, y = reference(SLOT, replace(self.spec, dtype="float32")), self.y.float().clone()
         x, a, b = self.x.float(), self.a.float(), self.b.float()
         op(y, x, a, b, self.places, self.used)
         sizes = self.y.float().abs()
@@ -87,13 +94,13 @@ class LoraProblem:
         return Cost(moved, 2 * rows * width)
 
     def prepare(self, op: Any, place: Place) -> Callable[[], object]:
-        y, x, a, b = (place(t) for t in (self.y, self.x, self.a, self.b))
+        y, (x, a, b) = place(self.y, written=True), map(place, (self.x, self.a, self.b))
         places, used = place(self.places), self.used
         return lambda: op(y, x, a, b, places, used)
 
 
 def _problem(setup: Setup, source: torch.Generator) -> LoraProblem:
-    spec, count = setup.spec, setup.shape
+    spec, count = setup.spec, setup.shape.count
     sizes = (spec.in_features, spec.out_features)
     x, y = (normal((count, size), spec.dtype, source) for size in sizes)
     a, b = (normal((spec.max_adapters, spec.rank, size), spec.dtype, source) for size in sizes)
@@ -102,7 +109,7 @@ def _problem(setup: Setup, source: torch.Generator) -> LoraProblem:
 
 
 def _bench(layouts: Sequence[KVLayout]) -> list[Setup]:
-    return [Setup(LoraSpec(4096, 4096, 16, 8, DTYPES[1]), count) for count in (1, 64, 1024)]
+    return [Setup(LoraSpec(4096, 4096, 16, 8, DTYPES[1]), Tokens(count)) for count in (1, 64, 1024)]
 
 
 SUITE = Suite(SLOT, _grid, _draw, _problem, _bench)
