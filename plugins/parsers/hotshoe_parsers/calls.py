@@ -46,6 +46,33 @@ def calls_in_text(
         yield from attempt(reader, writer, read(marker))
 
 
+def bracketed_calls(
+    reader: Reader, writer: Writer, marks: tuple[str, str, str], one: Callable[[], Steps[None]]
+) -> Steps[None]:
+    """Read content to its end, and calls wherever a pair of marks holds some.
+
+    Args:
+        reader: Where the text comes from.
+        writer: Where the events go.
+        marks: Before all calls, before each of them, and behind the last.
+        one: Reads what follows the mark before a call.
+    """
+    begin, call, end = marks
+
+    def read(marker: str) -> Steps[None]:
+        yield from reader.space()
+        yield from reader.expect(call)
+        while True:
+            yield from one()
+            yield from reader.space()
+            if not (yield from reader.literal(call)):
+                break
+        yield from reader.close(end)
+        writer.trim()
+
+    yield from calls_in_text(reader, writer, (begin,), read)
+
+
 def leading_calls(
     reader: Reader, writer: Writer, first: str, read: Callable[[], Steps[None]]
 ) -> Steps[None]:

@@ -13,8 +13,10 @@ Source: chat templates of DeepSeek-R1 and DeepSeek-V3.1.
 
 from __future__ import annotations
 
+from functools import partial
+
 from hotshoe.text.parsing import CallGrammar, CallTag, ParseContext, ParserFormat, ResponseParser
-from hotshoe_parsers.calls import Kept, Tools, arguments, calls_in_text, end_call, known
+from hotshoe_parsers.calls import Kept, Tools, arguments, bracketed_calls, end_call, known
 from hotshoe_parsers.machine import Machine, Malformed, Reader, Steps
 from hotshoe_parsers.writer import Writer
 
@@ -26,18 +28,8 @@ _MARKERS = (_BEGIN, _CALL, _SEPARATOR, _CALL_END, _END)
 
 def _open(context: ParseContext) -> ResponseParser:
     def program(reader: Reader, writer: Writer) -> Steps[None]:
-        def read(marker: str) -> Steps[None]:
-            yield from reader.space()
-            yield from reader.expect(_CALL)
-            while True:
-                yield from _call(reader, writer, context.tools)
-                yield from reader.space()
-                if not (yield from reader.literal(_CALL)):
-                    break
-            yield from reader.close(_END)
-            writer.trim()
-
-        yield from calls_in_text(reader, writer, (_BEGIN,), read)
+        one = partial(_call, reader, writer, context.tools)
+        yield from bracketed_calls(reader, writer, (_BEGIN, _CALL, _END), one)
 
     return Machine(program)
 

@@ -10,10 +10,11 @@ Source: chat template and tool call guide of Kimi-K2-Instruct.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from hotshoe.text.parsing import CallGrammar, CallTag, ParseContext, ParserFormat, ResponseParser
-from hotshoe_parsers.calls import Kept, Tools, arguments, calls_in_text, end_call, known
+from hotshoe_parsers.calls import Kept, Tools, arguments, bracketed_calls, end_call, known
 from hotshoe_parsers.machine import Machine, Malformed, Reader, Steps
 from hotshoe_parsers.writer import Writer
 
@@ -28,18 +29,8 @@ _PREFIX = "functions."
 
 def _open(context: ParseContext) -> ResponseParser:
     def program(reader: Reader, writer: Writer) -> Steps[None]:
-        def read(marker: str) -> Steps[None]:
-            yield from reader.space()
-            yield from reader.expect(_CALL)
-            while True:
-                yield from _call(reader, writer, context.tools)
-                yield from reader.space()
-                if not (yield from reader.literal(_CALL)):
-                    break
-            yield from reader.close(_END)
-            writer.trim()
-
-        yield from calls_in_text(reader, writer, (_BEGIN,), read)
+        one = partial(_call, reader, writer, context.tools)
+        yield from bracketed_calls(reader, writer, (_BEGIN, _CALL, _END), one)
 
     return Machine(program)
 

@@ -11,19 +11,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotshoe.errors import CheckpointError
-from hotshoe.layers import FLOATS, Share, Storage, TensorSpec
+from hotshoe.layers import FLOATS, Share, TensorSpec
 from hotshoe.slots import QuantSpec
 from hotshoe_quantization.elements import Elements
 from hotshoe_quantization.fp4 import COMPRESSED
 from hotshoe_quantization.stored import (
     WORDS,
     Axis,
+    PackedInputs,
     Pieces,
     Scheme,
     Shape,
     StoredFormat,
-    check_group,
-    check_words,
     finite,
     ordered,
     whole_inputs,
@@ -42,7 +41,7 @@ CLASS = "Linear"
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class Packed(PackedInputs):
     """Integers of four or eight bits, packed along the inputs, zero points along the outputs.
 
     Attributes:
@@ -50,22 +49,11 @@ class Packed:
         order: Columns have groups of their own (`weight_g_idx`).
     """
 
-    weight: QuantSpec
     order: bool
-
-    @property
-    def _bits(self) -> int:
-        return int(self.weight.format.removeprefix("int"))
-
-    def storage(self, layer: str, shape: Shape) -> Storage:
-        """Return the integers' form."""
-        check_group(layer, shape[1], self.weight.group_size)
-        check_words(layer, shape[1], 32 // self._bits)
-        return Storage(self.weight)
 
     def tensors(self, layer: str, shape: Shape, share: Share) -> Mapping[str, TensorSpec]:
         """Return packed weight, scales and zero points, and the columns' groups."""
-        per_word = 32 // self._bits
+        per_word = 32 // self.bits
         group = self.weight.group_size
         specs = {
             "weight_packed": Axis(1, per_word).spec(layer, shape, share, WORDS),
@@ -83,7 +71,7 @@ class Packed:
         """Unpack. What is packed has half the range added, so that no integer is negative."""
         made = dict(tensors)
         scales = finite(layer, "weight_scale", tensors["weight_scale"])
-        bits, words = self._bits, made.pop("weight_packed")
+        bits, words = self.bits, made.pop("weight_packed")
         width = self.weight.group_size
         inputs = scales[0].shape[1] * width if width else words[0].shape[1] * 32 // bits
         made["weight"] = [signed(unpack(part, bits, inputs), bits) for part in words]

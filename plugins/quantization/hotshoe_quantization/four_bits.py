@@ -19,6 +19,7 @@ from hotshoe.slots import QuantSpec
 from hotshoe_quantization.stored import (
     WORDS,
     Axis,
+    PackedInputs,
     Pieces,
     Scheme,
     Shape,
@@ -72,7 +73,7 @@ class Awq:
 
 
 @dataclass(frozen=True, slots=True)
-class Gptq:
+class Gptq(PackedInputs):
     """`qweight` [inputs / n, outputs], `qzeros` [groups, outputs / n], `scales`, `g_idx`.
 
     Attributes:
@@ -80,22 +81,11 @@ class Gptq:
         offset: Added to stored zero points: 1 in the first version of the format.
     """
 
-    weight: QuantSpec
     offset: int
-
-    @property
-    def _bits(self) -> int:
-        return int(self.weight.format.removeprefix("int"))
-
-    def storage(self, layer: str, shape: Shape) -> Storage:
-        """Return the integers' form."""
-        check_group(layer, shape[1], self.weight.group_size)
-        check_words(layer, shape[1], 32 // self._bits)
-        return Storage(self.weight)
 
     def tensors(self, layer: str, shape: Shape, share: Share) -> Mapping[str, TensorSpec]:
         """Return the tensors; the columns' groups only where they are out of order."""
-        per_word, group = 32 // self._bits, self.weight.group_size
+        per_word, group = 32 // self.bits, self.weight.group_size
         specs = {
             "qweight": Axis(1, per_word, transposed=True).spec(layer, shape, share, WORDS),
             "qzeros": Axis(per_word, group, transposed=True).spec(layer, shape, share, WORDS),
@@ -108,7 +98,7 @@ class Gptq:
 
     def canonical(self, layer: str, tensors: Pieces) -> Pieces:
         """Unpack, and put outputs first."""
-        bits, per_word = self._bits, 32 // self._bits
+        bits, per_word = self.bits, 32 // self.bits
         made = {name: tensors[name] for name in tensors if name == "bias"}
         made["weight"] = [
             signed(unpack(words.T, bits, per_word * len(words)), bits)

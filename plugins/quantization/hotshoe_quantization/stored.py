@@ -13,6 +13,7 @@ from torch import Tensor
 
 from hotshoe.errors import CheckpointError
 from hotshoe.layers import Share, Storage, TensorSpec
+from hotshoe.slots import QuantSpec
 
 Shape: TypeAlias = tuple[int, int]
 Pieces: TypeAlias = Mapping[str, Sequence[Tensor]]
@@ -227,3 +228,25 @@ def whole_inputs(layer: str, shape: Shape, share: Share) -> None:
             f"{layer} is stored with act-order (g_idx), which cannot be divided among ranks; use "
             "tensor_parallel_size 1, or a checkpoint without act-order"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class PackedInputs:
+    """Integers that 32-bit words hold, packed along the inputs.
+
+    Attributes:
+        weight: Integers of four or eight bits, by "channel" or "group".
+    """
+
+    weight: QuantSpec
+
+    @property
+    def bits(self) -> int:
+        """Bits of each number."""
+        return int(self.weight.format.removeprefix("int"))
+
+    def storage(self, layer: str, shape: Shape) -> Storage:
+        """Return the integers' form."""
+        check_group(layer, shape[1], self.weight.group_size)
+        check_words(layer, shape[1], 32 // self.bits)
+        return Storage(self.weight)

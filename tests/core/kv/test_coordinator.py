@@ -1,27 +1,14 @@
 """The cache coordinator with one group: prefix hits, exact block counts, registration, eviction."""
 
-from dataclasses import dataclass, field
-
 import pytest
 
-from hotshoe.kv import KVCoordinator, TableChanges, Tables
+from hotshoe.kv import KVCoordinator, StoredTokens, TableChanges
 
 BLOCK_SIZE = 4
 
 
-@dataclass
-class Sequence:
-    """The least that the coordinator accepts."""
-
-    token_ids: list[int]
-    cache_salt: str | None = None
-    tenant: str | None = None
-    content: str | None = None
-    adapter_key: str | None = None
-    tables: Tables = field(default_factory=list)
-    num_released: list[int] = field(default_factory=list)
-    block_hashes: list[bytes] = field(default_factory=list)
-    num_registered_blocks: int = 0
+class Sequence(StoredTokens):
+    """Tokens, and the blocks of the only group."""
 
     @property
     def blocks(self) -> list[int]:
