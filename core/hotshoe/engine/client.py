@@ -293,6 +293,8 @@ class EngineClient(Protocol):
     async def load_adapter(self, name: str, path: str) -> None:
         """Load a low-rank adapter, in place of one of this name; requests may name it from then on.
 
+        An engine process that is started anew loads those of `lora_modules` alone.
+
         Args:
             name: `SamplingParams.adapter` of requests that want it.
             path: A directory of the engine's host, in the form of PEFT.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from hotshoe.errors import CheckpointError
+from hotshoe.errors import CheckpointError, MemoryLimitError
 from hotshoe.layers.formats import Share
 from hotshoe.slots import LoraOp, LoraSpec
 
@@ -138,6 +138,7 @@ class AdapterTable:
         self.layers: dict[str, tuple[AdaptedLinear, int]] = {}
         self.uses: dict[int, _Use] = {}
         self._stored: dict[str, dict[str, Factors]] = {}
+        self._taken_bytes = 0
         self._places: OrderedDict[str, int] = OrderedDict()
 
     def adapt(
@@ -147,9 +148,20 @@ class AdapterTable:
         in_features: int,
         sizes: tuple[int, int],
     ) -> AdaptedLinear:
-        """Make what adapts a product whose sizes on this rank are (inputs, outputs)."""
+        """Make what adapts a product whose sizes on this rank are (inputs, outputs).
+
+        Raises:
+            MemoryLimitError: With those before, it takes more than the device has.
+        """
         rank = self.limits.max_rank * len(shares)
         spec = LoraSpec(*sizes, rank, self.limits.max_adapters, ctx.dtype)
+        facts, numbers = ctx.selector.facts, rank * self.limits.max_adapters * sum(sizes)
+        self._taken_bytes += numbers * ctx.torch_dtype.itemsize
+        if self._taken_bytes > facts.memory_bytes:
+            raise MemoryLimitError(
+                f"the places of adapters take more than the {facts.memory_bytes / 2**30:.1f} GiB "
+                f"of {facts.name}; lower --max-loras or --max-lora-rank"
+            )
         layer = AdaptedLinear(ctx, self, shares, in_features, spec)
         ctx.weight_bytes.append(lambda: layer.nbytes)
         return layer

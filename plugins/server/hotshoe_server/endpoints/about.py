@@ -76,7 +76,7 @@ async def models(call: Call) -> ModelList:
     cards = [_card(call, name) for name in call.server.models]
     if call.server.client.config.enable_lora:
         adapters = await call.server.client.adapters()
-        cards += [_adapter_card(call, name, path) for name, path in sorted(adapters.items())]
+        cards += [_adapter_card(call, name) for name in sorted(adapters)]
     return ModelList(cards)
 
 
@@ -92,12 +92,13 @@ async def model(call: Call) -> ModelCard:
     adapters = await call.server.client.adapters()
     if name not in adapters:
         raise ApiError("model_not_found", f"there is no model or adapter {name!r} here", "model")
-    return _adapter_card(call, name, adapters[name])
+    return _adapter_card(call, name)
 
 
-def _adapter_card(call: Call, name: str, path: str) -> ModelCard:
+def _adapter_card(call: Call, name: str) -> ModelCard:
+    """Describe an adapter, without its place on the server's host."""
     card = _card(call, name)
-    card.root, card.parent = path, call.server.models[0]
+    card.parent = card.root
     return card
 
 

@@ -48,7 +48,9 @@ def test_adapters_are_models(run_server, adapter: Path, tmp_path: Path) -> None:
         assert post("/v1/load_lora_adapter", **{**own, **wrong}).status_code == 400
     cards = server.get("/v1/models").json()["data"]
     assert [(c["id"], c["parent"]) for c in cards] == [("demo", None), ("mine", "demo")]
-    assert server.get("/v1/models/mine").json()["root"] == str(adapter)
+    described = server.get("/v1/models/mine")
+    assert described.json()["root"] == "demo"
+    assert str(adapter) not in described.text  # clients hear nothing of the server's files
     answer = complete("mine").json()
     assert answer["model"] == "mine"
     assert answer["choices"][0]["text"] != base
