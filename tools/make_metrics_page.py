@@ -17,7 +17,8 @@ where the `Accept` header asks for it. `--no-metrics` leaves it out. Every serie
 further labels take the listed values only, so no request can make a new series.
 
 With `--metrics-names vllm` the same numbers are given under vLLM's names too, with its labels
-`model_name` and `engine` and its buckets, for those that have a counterpart there.
+`model_name` and `engine` and its buckets, for those that have a counterpart there,
+and beside them `vllm:cache_config_info` and the `process_*` of the process that answers.
 
 A counter's name in queries ends in `_total`; a histogram has `_bucket`, `_sum` and `_count`."""
 SECTIONS = (
@@ -40,7 +41,7 @@ def page() -> str:
     lines += ["", "## Values of labels", ""]
     labeled = [metric for metric in table.METRICS if metric.label]
     for metric in labeled:
-        lines += [f"`{metric.label}` of `{metric.sample}`: {code(metric.values)}.", ""]
+        lines += [f"{code(metric.label.split())} of `{metric.sample}`: {code(metric.values)}.", ""]
     return "\n".join(lines)
 
 
@@ -48,7 +49,7 @@ def rows(metrics: Iterable[Metric]) -> list[str]:
     """Return a table of metrics."""
     found = ["| metric | kind | label | meaning | vLLM's name |", "|---|---|---|---|---|"]
     for metric in metrics:
-        label = f"`{metric.label}`" if metric.label else ""
+        label = code(metric.label.split())
         vllm = f"`{metric.vllm}{'_total' * (metric.kind == 'counter')}`" if metric.vllm else ""
         cells = (f"`{metric.sample}`", metric.kind, label, metric.help, vllm)
         found.append(f"| {' | '.join(cells)} |")

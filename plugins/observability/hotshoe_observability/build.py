@@ -19,7 +19,7 @@ from hotshoe_observability.profiling import ProfileVerbs
 from hotshoe_observability.recorder import Recorder
 from hotshoe_observability.tracing import Tracer, otlp_exporter
 from hotshoe_server.call import Call
-from hotshoe_server.extensions import Endpoint, Parts, RequestObserver
+from hotshoe_server.extensions import Answered, Endpoint, Parts, RequestObserver
 from hotshoe_server.state import ServerState
 
 #: An engine that takes longer to count is reported as down.
@@ -34,10 +34,12 @@ def build(server: ServerState, options: ObservabilityOptions) -> Parts:
     """
     observers: list[RequestObserver] = []
     endpoints = ProfileVerbs(options.profile_dir).endpoints()
+    answered: list[Answered] = []
     resources: list[AbstractContextManager[None]] = []
     if options.metrics:
         metrics = Metrics(server, options)
         observers.append(metrics.recorder)
+        answered.append(metrics.recorder.answered)
         summary, kinds = "Metrics for Prometheus", ("text/plain", "application/openmetrics-text")
         endpoints.append(Endpoint("GET", "/metrics", metrics.answer, summary, other_types=kinds))
     if options.otlp_endpoint is not None:
@@ -46,7 +48,12 @@ def build(server: ServerState, options: ObservabilityOptions) -> Parts:
         resources.append(tracer.running())
     if server.config.log_format == "json":
         observers.append(RequestLog())
-    return Parts(endpoints=endpoints, observers=observers, lifespan=_lifespan(resources))
+    return Parts(
+        endpoints=endpoints,
+        observers=observers,
+        answered=answered,
+        lifespan=_lifespan(resources),
+    )
 
 
 class Metrics:

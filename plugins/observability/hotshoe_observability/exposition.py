@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import PROCESS_COLLECTOR, CollectorRegistry
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -54,6 +54,8 @@ class Names:
 
 
 HOTSHOE = Names()
+#: Under vLLM's names alone.
+CACHE_INFO = "vllm:cache_config_info"
 VLLM = Names(model_label="model_name", fixed={"engine": "0"}, vllm=True)
 
 
@@ -112,15 +114,17 @@ def families(snapshot: Snapshot, names: Names) -> Iterator[Family]:
             shown = by_value if metric.sparse else metric.values
             values = {value: float(by_value.get(value, 0)) for value in shown}
             yield _plain(metric, snapshot.model, values, names)
+    if names.vllm:
+        yield _cache_info(snapshot, names)
+        yield from PROCESS_COLLECTOR.collect()
 
 
 def _labels(metric: Metric, names: Names) -> list[str]:
-    own = [names.label(metric)] if metric.label else []
-    return [names.model_label, *(names.fixed or {}), *own]
+    return [names.model_label, *(names.fixed or {}), *names.label(metric).split()]
 
 
 def _label_values(metric: Metric, model: str, value: str, names: Names) -> list[str]:
-    return [model, *(names.fixed or {}).values(), *([value] if metric.label else [])]
+    return [model, *(names.fixed or {}).values(), *(value.split() if metric.label else [])]
 
 
 def _plain(metric: Metric, model: str, values: Mapping[str, float], names: Names) -> Family:
@@ -149,6 +153,22 @@ def _counted(metric: Metric, snapshot: Snapshot, names: Names) -> Family:
         if bound in shown or bound == float("inf"):
             buckets.append(("+Inf" if bound == float("inf") else str(bound), sofar))
     family.add_metric(_label_values(metric, snapshot.model, "", names), buckets, total)
+    return family
+
+
+def _cache_info(snapshot: Snapshot, names: Names) -> Family:
+    """Make the family in which vLLM describes its cache, of the fields that mean something here."""
+    config, info = snapshot.info.config, snapshot.info
+    labels = {
+        names.model_label: snapshot.model,
+        **(names.fixed or {}),
+        "block_size": str(info.block_size),
+        "cache_dtype": config.kv_cache_dtype,
+        "enable_prefix_caching": str(config.enable_prefix_caching),
+        "num_gpu_blocks": str(info.num_blocks),
+    }
+    family = GaugeMetricFamily(CACHE_INFO, "Always 1; labels describe the cache.", labels=labels)
+    family.add_metric(list(labels.values()), 1)
     return family
 
 

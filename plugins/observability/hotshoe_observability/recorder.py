@@ -19,6 +19,14 @@ class Recorder:
     def refuse(self, endpoint: str, error: str) -> None:
         self._counts.add(table.REFUSED, error)
 
+    def answered(self, method: str, path: str, status: int) -> None:
+        """See `hotshoe_server.extensions.Parts`."""
+        if path in table.UNCOUNTED:
+            return
+        route = f"{path} {method}"
+        named = route if route in table.ROUTES else f"{table.OTHER} {method}"
+        self._counts.add(table.ANSWERED, f"{named} {status // 100}xx")
+
     def begin(self, record: RequestRecord) -> None:
         self._counts.add(table.REQUESTS, record.endpoint)
 
@@ -61,6 +69,7 @@ def measures(record: RequestRecord) -> dict[table.Metric, float]:
         found[table.QUEUE] = max(0.0, timing.scheduled_s - timing.arrival_s)
     if timing.scheduled_s and timing.first_token_s:
         found[table.PREFILL] = timing.first_token_s - timing.scheduled_s
+        found[table.INFERENCE] = timing.last_token_s - timing.scheduled_s
         found[table.DECODE] = timing.last_token_s - timing.first_token_s
     if generated > 1 and record.params.n == 1 and timing.first_token_s:
         found[table.TPOT] = (timing.last_token_s - timing.first_token_s) / (generated - 1)

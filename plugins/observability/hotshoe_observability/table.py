@@ -46,6 +46,17 @@ ENDPOINTS = (
     *("/v1/embeddings", "/inference/v1/generate"),
     OTHER,
 )
+#: Routes whose answers are counted by name, as path and method; others are counted together.
+ROUTES = (
+    *(f"{path} POST" for path in ENDPOINTS if path != OTHER),
+    *("/v1/messages/count_tokens POST", "/tokenize POST", "/detokenize POST", "/v1/models GET"),
+    *(f"{OTHER} {method}" for method in ("GET", "POST", "DELETE")),
+)
+STATUSES = ("2xx", "3xx", "4xx", "5xx")
+#: Routes that probes and monitors ask again and again: their answers are not counted.
+UNCOUNTED = frozenset(
+    ("/metrics", "/live", "/ready", "/health", "/ping", "/load", "/version", "/server_info")
+)
 REASONS = tuple(reason.value for reason in FinishReason)
 PLACES = tuple(map(str, range(MAX_SPECULATIVE_TOKENS)))
 REFUSALS = ("engine_dead", "queue_full", "shutting_down", OTHER)
@@ -62,12 +73,12 @@ class Metric:
         help: One line.
         read: Of a metric that the engine counts: its value, or values by label. None where the
             front end counts.
-        label: Name of the one further label, "" for none.
-        values: All values of this label.
+        label: Names of further labels, with a space between them; "" for none.
+        values: All values of these labels, written alike.
         sparse: Values that the engine has not met yet have no series.
         buckets: Of a histogram: upper bounds, without infinity.
         vllm: Its name at vLLM, "" where that has no counterpart.
-        vllm_label: How vLLM calls the label.
+        vllm_label: How vLLM calls the labels.
         vllm_buckets: Upper bounds under vLLM's name.
     """
 
@@ -264,6 +275,15 @@ REFUSED = Metric(
     label="error",
     values=REFUSALS,
 )
+ANSWERED = Metric(
+    "hotshoe_http_requests",
+    "counter",
+    "HTTP requests answered, by route, method and status; without those of probes and monitors.",
+    label="handler method status",
+    values=tuple(f"{route} {status}" for route in ROUTES for status in STATUSES),
+    vllm="http_requests",
+    vllm_label="handler method status",
+)
 TTFT = _histogram(
     "hotshoe_time_to_first_token_seconds",
     "From the HTTP request being read to its first token.",
@@ -313,6 +333,13 @@ DECODE = _histogram(
     "vllm:request_decode_time_seconds",
     VLLM_SPANS,
 )
+INFERENCE = _histogram(
+    "hotshoe_inference_seconds",
+    "From a request's start to its last token.",
+    SECONDS,
+    "vllm:request_inference_time_seconds",
+    VLLM_SPANS,
+)
 PROMPT_LENGTH = _histogram(
     "hotshoe_request_prompt_tokens",
     "Prompt tokens of a request.",
@@ -342,8 +369,8 @@ NUM_SEQUENCES = _histogram(
     VLLM_COUNTS,
 )
 FRONT_END = (
-    *(REQUESTS, FAILED, REFUSED, TTFT, ITL, TPOT, E2E, QUEUE, PREFILL, DECODE),
-    *(PROMPT_LENGTH, GENERATED_LENGTH, MAX_TOKENS, NUM_SEQUENCES),
+    *(REQUESTS, FAILED, REFUSED, ANSWERED, TTFT, ITL, TPOT, E2E, QUEUE, PREFILL, DECODE),
+    *(INFERENCE, PROMPT_LENGTH, GENERATED_LENGTH, MAX_TOKENS, NUM_SEQUENCES),
 )
 
 #: Written by the exposition itself.

@@ -48,6 +48,7 @@ def create_app(server: ServerState, extensions: Mapping[str, Parts] | None = Non
             endpoints += parts.endpoints
             files += parts.files
             server.observers.extend(parts.observers)
+            server.answered.extend(parts.answered)
     endpoints.append(openapi_endpoint(endpoints))  # which describes itself, too
     routes += _routes(server, endpoints[-1:], ())
     app: ASGIApp = Starlette(routes=routes, exception_handlers={HTTPException: _unrouted})

@@ -49,4 +49,6 @@ class Doorman:
             return None
         for observer in self._server.observers:
             observer.refuse(path, refusal.code)
+        for hear in self._server.answered:
+            hear("POST", path, refusal.status)
         return refusal

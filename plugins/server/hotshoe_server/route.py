@@ -131,8 +131,9 @@ class EndpointApp:
     def _failed(self, error: Exception) -> Response:
         return answer_error(error, self.endpoint.error_body)
 
-    @staticmethod
-    async def _send(call: Call, response: Response, send: Send) -> None:
+    async def _send(self, call: Call, response: Response, send: Send) -> None:
+        for hear in self._server.answered:
+            hear(self.endpoint.method, self.endpoint.path, response.status_code)
         response.raw_headers.append((b"x-request-id", call.id.encode()))
         await response(call.scope, call.receive, send)
 

@@ -14,7 +14,7 @@ from hotshoe.engine.client import EngineClient
 from hotshoe.text.parsing import ParserFormat
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.errors import ApiError
-from hotshoe_server.extensions import RequestObserver, RequestRecord
+from hotshoe_server.extensions import Answered, RequestObserver, RequestRecord
 from hotshoe_server.renderer import Renderer
 from hotshoe_server.store import Store
 
@@ -51,6 +51,7 @@ class ServerState:
         tool_format: How the model writes tool calls; None when nobody knows.
         reasoning_format: How it writes reasoning sections.
         observers: Hear of every engine request.
+        answered: Called with the method, the route's path and the status of every HTTP answer.
         in_flight: Running engine requests by id.
         num_open: HTTP requests under way, but for those that only read.
         draining: SIGTERM came: nothing new is taken.
@@ -71,6 +72,7 @@ class ServerState:
     tool_format: ParserFormat | None = None
     reasoning_format: ParserFormat | None = None
     observers: list[RequestObserver] = field(default_factory=list)
+    answered: list[Answered] = field(default_factory=list)
     in_flight: dict[str, RequestRecord] = field(default_factory=dict)
     num_open: int = 0
     draining: bool = False

@@ -40,6 +40,7 @@ def make_record() -> Callable[..., RequestRecord]:
 @pytest.fixture
 def snapshot() -> Snapshot:
     config = SimpleNamespace(platform="null", dtype="float32", quantization=None)
+    config.kv_cache_dtype, config.enable_prefix_caching = "bfloat16", True
     stats = EngineStats(
         num_running=3,
         num_waiting=2,

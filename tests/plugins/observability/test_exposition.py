@@ -1,5 +1,6 @@
 """The text that is exposed, read back by the library's own parsers."""
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -25,6 +26,7 @@ VLLM_NAMES = {
     "vllm:prefix_cache_queries_total",
     "vllm:prefix_cache_hits_total",
     "vllm:request_success_total",
+    "vllm:cache_config_info",
     *(
         f"vllm:{name}_{part}"
         for part in ("bucket", "sum", "count")
@@ -35,6 +37,7 @@ VLLM_NAMES = {
             "e2e_request_latency_seconds",
             "request_queue_time_seconds",
             "request_prefill_time_seconds",
+            "request_inference_time_seconds",
             "request_decode_time_seconds",
             "request_prompt_tokens",
             "request_generation_tokens",
@@ -94,8 +97,36 @@ def test_names_of_vllm(snapshot: Snapshot) -> None:
     assert found["vllm:num_requests_running", *labels] == 3
     success = ("vllm:request_success_total", labels[0], ("finished_reason", "stop"), labels[1])
     assert found[success] == 5
+    [cache] = [dict(rest) for (name, *rest) in found if name == "vllm:cache_config_info"]
+    assert cache.pop("num_gpu_blocks") == "10" and cache.pop("cache_dtype") == "bfloat16"
+    assert cache.pop("block_size") == "16" and cache.pop("enable_prefix_caching") == "True"
+    assert cache == dict(labels)
+    # The process's own families come from the library, and from nowhere but Linux.
+    assert ("process_resident_memory_bytes" in names) == (sys.platform == "linux")
     own = {name for name in names if name.startswith("hotshoe_")}
     assert own == {name for name, *_ in samples(expose(snapshot)[0])}
+
+
+def test_http_answers_are_counted_by_route_method_and_status(snapshot: Snapshot) -> None:
+    recorder = Recorder(snapshot.counts)
+    for status in (200, 200, 404, 503):
+        recorder.answered("POST", "/v1/completions", status)
+    recorder.answered("GET", "/somewhere/else", 200)
+    recorder.answered("GET", "/metrics", 200)
+    found = samples(expose(snapshot, (HOTSHOE, VLLM))[0])
+    counted = {
+        tuple(dict(key[1:])[label] for label in ("handler", "method", "status")): value
+        for key, value in found.items()
+        if key[0] == "http_requests_total" and value
+    }
+    assert counted == {
+        ("/v1/completions", "POST", "2xx"): 2,
+        ("/v1/completions", "POST", "4xx"): 1,
+        ("/v1/completions", "POST", "5xx"): 1,
+        ("other", "GET", "2xx"): 1,
+    }
+    labels = (("handler", "/v1/completions"), ("method", "POST"), ("model", "demo"))
+    assert found["hotshoe_http_requests_total", *labels, ("status", "2xx")] == 2
 
 
 def test_an_engine_that_does_not_answer(snapshot: Snapshot) -> None:

@@ -47,6 +47,7 @@ def test_measures(make_record) -> None:
         "hotshoe_request_max_tokens": 9,
         "hotshoe_queue_seconds": 0.5,
         "hotshoe_prefill_seconds": 2.0,
+        "hotshoe_inference_seconds": 6.0,
         "hotshoe_decode_seconds": 4.0,
         "hotshoe_time_per_output_token_seconds": 1.0,
     }

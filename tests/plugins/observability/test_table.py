@@ -20,7 +20,7 @@ def test_conventions(metric: Metric) -> None:
     assert bool(metric.label) == (metric.values != ("",))
     assert bool(metric.vllm_label) <= bool(metric.vllm)
     if metric.vllm:
-        assert metric.vllm.startswith("vllm:")
+        assert metric.vllm.startswith(("vllm:", "http_"))
         assert bool(metric.vllm_label) == bool(metric.label)
 
 

@@ -80,6 +80,23 @@ def test_observers_hear_of_every_request(open_http, engine) -> None:
     assert observer.heard[-1] == ("end", "generation_failed")
 
 
+def test_every_answer_is_heard_of_with_its_route(open_http, engine) -> None:
+    heard: list[tuple[str, str, int]] = []
+    http = open_http([Parts(answered=[lambda *answer: heard.append(answer)])])
+    http.post("/v1/completions", prompt="hi")
+    http.post("/v1/completions", prompt=5)
+    http.events("/v1/completions", prompt="hi")
+    http.get("/v1/models/nothing")
+    engine.error = QueueFullError("too many requests wait", 3.0)
+    assert http.state.turn_away(b"/v1/completions", [(b"host", b"127.0.0.1:8000")]) is not None
+    place = ("POST", "/v1/completions")
+    assert heard == [
+        *((*place, status) for status in (200, 400, 200)),
+        ("GET", "/v1/models/{model:path}", 404),
+        (*place, 429),
+    ]
+
+
 def test_observers_hear_of_who_is_turned_away(open_http, engine) -> None:
     observer = Observer()
     http = open_http([Parts(observers=[observer])])
