@@ -460,6 +460,7 @@ class EngineCore:
                 ),
                 config.structured_output_cache_bytes,
                 config.structured_output_timeout_s,
+                self.info.vocab_size,
             )
         return self._constraints
 

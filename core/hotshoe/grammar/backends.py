@@ -64,12 +64,14 @@ class GrammarBackends:
         Raises:
             RequestError: It is malformed, or no backend can serve it; the message says why of each.
         """
+        if spec.kind == "text":
+            return spec  # nothing to compile
         if not self._offered:
             raise _refusal(f"this engine has no backend for structured output{INSTALL}")
         if spec.max_blanks is None:
             spec = replace(spec, max_blanks=self._max_blanks)
         names = list(self._offered)
-        key = replace(spec, after=())
+        key = spec.bare
         if key in self._chosen:
             chosen = self._chosen[key]
             return replace(spec, backend=chosen.backend, fallbacks=chosen.fallbacks)
@@ -85,7 +87,8 @@ class GrammarBackends:
                 if len(self._chosen) >= MAX_REMEMBERED:
                     self._chosen.clear()
                 fallbacks = tuple(names[names.index(name) + 1 :])
-                chosen = self._chosen[key] = replace(spec, backend=name, fallbacks=fallbacks)
+                chosen = replace(spec, backend=name, fallbacks=fallbacks)
+                self._chosen[key] = chosen.bare
                 return chosen
             reasons.append(f"{name}: {reason}")
         if spec.kind == "json_schema" and not spec.strict:

@@ -78,7 +78,7 @@ class Compilations:
         left to compile it.
         """
         assert spec.backend is not None, "the backend was chosen before"
-        key = replace(spec, after=())
+        key = spec.bare
         with self._lock:
             future = self._grammars.get(key)
             if future is not None:

@@ -30,13 +30,14 @@ class _Constraint:
     """One request's grammar.
 
     Attributes:
+        grammar: None where there is nothing to compile: the text is free, but for a limit.
         deadline: `time.monotonic()` after which it no longer waits for `grammar`.
         matcher: None until the grammar begins.
         endings: Mask of the tokens that may end this request.
     """
 
     request: Request
-    grammar: Future[Ready]
+    grammar: Future[Ready] | None
     deadline: float
     compiler: GrammarCompiler | None = None
     matcher: Matcher | None = None
@@ -45,6 +46,19 @@ class _Constraint:
     @property
     def num_generated(self) -> int:
         return len(self.request.token_ids) - self.request.num_prompt_tokens
+
+    def due(self) -> int | None:
+        """Return the token that must come now, as the free text has taken all its tokens."""
+        spec = self.request.params.grammar
+        assert spec is not None
+        if spec.free_tokens is None or self.num_generated < spec.free_tokens:
+            return None
+        tokens = self.request.token_ids[self.request.num_prompt_tokens :]
+        if spec.opening and not any(tokens[: len(o)] == list(o) for o in spec.opening):
+            return None
+        end = list(spec.after[0])
+        there = (n for n in range(len(end) - 1, 0, -1) if tokens[-n:] == end[:n])
+        return end[next(there, 0)]
 
     def begins_at(self, length: int, drafts: Sequence[int] = ()) -> bool:
         """Tell whether the token before this place ends the free text before the grammar."""
@@ -68,6 +82,7 @@ class Constraints:
         vocabulary: Reads the vocabulary; called once, off the step path.
         cache_bytes: Memory for compiled grammars.
         timeout_s: How long a request waits for its grammar.
+        vocab_size: Width of the logits.
     """
 
     def __init__(
@@ -77,11 +92,13 @@ class Constraints:
         vocabulary: Callable[[], Vocabulary],
         cache_bytes: int,
         timeout_s: float,
+        vocab_size: int,
     ) -> None:
         self._scheduler = scheduler
         # Half of the time, so that what waits behind such a grammar still gets its turn.
         self._compilations = Compilations(backends, vocabulary, cache_bytes, timeout_s / 2)
         self._timeout_s = timeout_s
+        self._num_words = -(-vocab_size // 32)
         self._compiling: dict[str, _Constraint] = {}
         self._running: dict[str, _Constraint] = {}
         self._no_endings: Words | None = None
@@ -97,9 +114,14 @@ class Constraints:
         Raises:
             RequestError: The scheduler refuses it.
         """
-        assert request.params.grammar is not None
-        self._scheduler.add(request, ready=False)
-        grammar = self._compilations.submit(request.params.grammar)
+        spec = request.params.grammar
+        assert spec is not None
+        self._scheduler.add(request, ready=spec.kind == "text")
+        if spec.kind == "text":
+            constraint = self._running[request.request_id] = _Constraint(request, None, 0.0)
+            self._limit(constraint)
+            return
+        grammar = self._compilations.submit(spec)
         deadline = time.monotonic() + self._timeout_s
         self._compiling[request.request_id] = _Constraint(request, grammar, deadline)
 
@@ -110,14 +132,19 @@ class Constraints:
 
     def wait(self, timeout_s: float) -> None:
         """Wait until a grammar is compiled, but no longer than this."""
-        wait([c.grammar for c in self._compiling.values()], timeout_s, FIRST_COMPLETED)
+        futures = [c.grammar for c in self._compiling.values() if c.grammar is not None]
+        wait(futures, timeout_s, FIRST_COMPLETED)
 
     def collect(self) -> list[TokenOutput]:
         """Let requests be run whose grammar is compiled; return those that failed."""
         now = time.monotonic()
         if self._compiling:
             self._compilations.relieve()
-        arrived = [c for c in self._compiling.values() if c.grammar.done() or now > c.deadline]
+        arrived = [
+            c
+            for c in self._compiling.values()
+            if c.grammar is None or c.grammar.done() or now > c.deadline
+        ]
         outputs: dict[_Constraint, TokenOutput] = {}
         for constraint in arrived:
             request_id = constraint.request.request_id
@@ -158,6 +185,8 @@ class Constraints:
             elif constraint.matcher is not None:
                 endings.append(TokenOutput(output.request_id, []))
                 moved.append((constraint, endings[-1]))
+            elif output.request_id in self._running:
+                self._limit(constraint)
         self._fill(moved)
         return [*outputs, *(ending for ending in endings if ending.finish_reason)]
 
@@ -175,6 +204,11 @@ class Constraints:
             return drafts, []
         matcher, known = constraint.matcher, len(request.token_ids)
         if matcher is None:
+            spec = request.params.grammar
+            if request.mask is not None:
+                return [], []
+            if spec is not None and spec.free_tokens is not None:  # one more token follows them
+                drafts = drafts[: max(0, spec.free_tokens - constraint.num_generated - 1)]
             ends = (i for i in range(len(drafts)) if constraint.begins_at(known + i + 1, drafts))
             return drafts[: next(ends, len(drafts))], []
         kept: list[int] = []
@@ -211,6 +245,7 @@ class Constraints:
 
     def _begin(self, constraint: _Constraint, output: TokenOutput) -> None:
         """Take a compiled grammar, or end the request with the reason why there is none."""
+        assert constraint.grammar is not None
         if not constraint.grammar.done():
             self._end(
                 constraint,
@@ -229,6 +264,8 @@ class Constraints:
         spec = constraint.request.params.grammar
         if spec is not None and not spec.after:
             constraint.matcher = grammar.matcher()
+        else:
+            self._limit(constraint)
 
     def _follow(self, constraint: _Constraint, num_new: int) -> bool:
         """Take the newest tokens; False if the grammar forbids one."""
@@ -238,8 +275,18 @@ class Constraints:
                 if not constraint.matcher.accept(tokens[place]):
                     return False
             elif constraint.begins_at(place + 1):
+                constraint.request.mask = None
+                if constraint.grammar is None:  # all that was asked for has come
+                    del self._running[constraint.request.request_id]
+                    break
                 constraint.matcher = constraint.grammar.result()[1].matcher()
         return True
+
+    def _limit(self, constraint: _Constraint) -> None:
+        """Allow one token alone where the free text has to end."""
+        due = constraint.due()
+        mask = None if due is None else _mask([due], self._num_words).tobytes()
+        constraint.request.mask = mask
 
     def _fill(self, moved: Sequence[tuple[_Constraint, TokenOutput]]) -> None:
         """Write the masks of requests whose grammar has begun."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hotshoe.errors import RequestError
 
-KINDS = ("json_schema", "json_object", "regex", "choice", "ebnf", "structural_tag")
+#: Kinds whose value is empty.
+PLAIN_KINDS = ("json_object", "text")
+KINDS = (*PLAIN_KINDS, "json_schema", "regex", "choice", "ebnf", "structural_tag")
 MAX_GRAMMAR_BYTES = 1024 * 1024
 MAX_BLANKS = 40
 MAX_AFTER = 16
@@ -28,10 +30,14 @@ class GrammarSpec:
     Attributes:
         kind: One of KINDS.
         value: The schema, regular expression, grammar or tag description, as text; a JSON array of
-            strings for "choice", empty for "json_object".
+            strings for "choice", empty for "json_object", and for "text", which is free behind
+            `after`, too.
         after: Token-id sequences. When given, text is free until one of them has been generated,
             such as the end of a reasoning section, and the grammar begins behind it. The prompt is
             never searched, so that what an earlier turn said cannot begin it.
+        free_tokens: Most tokens of the free text; then the first of `after` is made to come.
+        opening: Token-id sequences. When given, `free_tokens` holds only for a text that begins
+            with one of them.
         backend: Name of the backend that must serve it; None leaves it to the engine.
         max_blanks: Most blanks, tabs and newlines where JSON allows any, 0 to MAX_BLANKS; None
             leaves it to the engine.
@@ -49,6 +55,8 @@ class GrammarSpec:
     max_blanks: int | None = None
     strict: bool = True
     fallbacks: tuple[str, ...] = ()
+    free_tokens: int | None = None
+    opening: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -59,10 +67,20 @@ class GrammarSpec:
             raise _refusal(f"backend must be a name, not {self.backend!r}")
         if self.max_blanks is not None and not _is_count(self.max_blanks, MAX_BLANKS):
             raise _refusal(f"max_blanks must be 0 to {MAX_BLANKS}, not {self.max_blanks!r}")
-        if (self.kind == "json_object") != (not self.value):
+        if (self.kind in PLAIN_KINDS) != (not self.value):
             raise _refusal(f"{self.kind} takes {'no' if self.value else 'a non-empty'} value")
         self._check_size()
-        object.__setattr__(self, "after", _sequences(self.after))
+        for name in ("after", "opening"):
+            object.__setattr__(self, name, _sequences(name, getattr(self, name)))
+        if self.free_tokens is not None and not _is_count(self.free_tokens, MAX_TOKEN_ID):
+            raise _refusal(f"free_tokens is a number of tokens, not {self.free_tokens!r}")
+        if (self.free_tokens is not None or self.kind == "text") and not self.after:
+            raise _refusal("free_tokens and kind text need after, which ends the free text")
+
+    @property
+    def bare(self) -> GrammarSpec:
+        """The same without its free text: what is compiled."""
+        return replace(self, after=(), free_tokens=None, opening=())
 
     def _check_size(self) -> None:
         try:
@@ -88,6 +106,17 @@ class GrammarSpec:
     def regex(cls, pattern: str, after: Iterable[Sequence[int]] = ()) -> GrammarSpec:
         """Match a regular expression with the whole text."""
         return cls("regex", pattern, tuple(map(tuple, after)))
+
+    @classmethod
+    def text(
+        cls,
+        after: Iterable[Sequence[int]],
+        free_tokens: int,
+        opening: Iterable[Sequence[int]] = (),
+    ) -> GrammarSpec:
+        """Be free, but reach one of `after` within so many tokens, as reasoning shall end."""
+        ends, begins = tuple(map(tuple, after)), tuple(map(tuple, opening))
+        return cls("text", "", ends, free_tokens=free_tokens, opening=begins)
 
     @classmethod
     def choice(cls, choices: Iterable[str], after: Iterable[Sequence[int]] = ()) -> GrammarSpec:
@@ -120,16 +149,16 @@ def _json_text(value: Any) -> str:
         raise _refusal(f"the value cannot be written as JSON: {error}") from error
 
 
-def _sequences(after: object) -> tuple[tuple[int, ...], ...]:
-    if not isinstance(after, (tuple, list)) or len(after) > MAX_AFTER:
-        raise _refusal(f"after takes at most {MAX_AFTER} token sequences")
-    for sequence in after:
+def _sequences(name: str, value: object) -> tuple[tuple[int, ...], ...]:
+    if not isinstance(value, (tuple, list)) or len(value) > MAX_AFTER:
+        raise _refusal(f"{name} takes at most {MAX_AFTER} token sequences")
+    for sequence in value:
         if not isinstance(sequence, (tuple, list)) or not 0 < len(sequence) <= MAX_AFTER_TOKENS:
-            raise _refusal(f"after takes sequences of 1 to {MAX_AFTER_TOKENS} token ids")
+            raise _refusal(f"{name} takes sequences of 1 to {MAX_AFTER_TOKENS} token ids")
         for token_id in sequence:
             if not _is_count(token_id, MAX_TOKEN_ID):
-                raise _refusal(f"after takes token ids, not {token_id!r}")
-    return tuple(map(tuple, after))
+                raise _refusal(f"{name} takes token ids, not {token_id!r}")
+    return tuple(map(tuple, value))
 
 
 def _is_count(value: object, limit: int) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -30,7 +32,7 @@ class Rig:
         )
         backends = GrammarBackends({"toy": lambda: toy})
         self.constraints = Constraints(
-            self.scheduler, backends, lambda: vocabulary, 10**6, timeout_s
+            self.scheduler, backends, lambda: vocabulary, 10**6, timeout_s, VOCAB_SIZE
         )
         self.backends = backends
 
@@ -40,6 +42,13 @@ class Rig:
         grammar = self.backends.choose(GrammarSpec.regex(value, after))
         all_params = SamplingParams(grammar=grammar, **{"max_tokens": 20, **params})
         request = Request(request_id, list(prompt), all_params, eos_token_ids=frozenset(eos))
+        self.constraints.add(request)
+        return request
+
+    def limit(self, request_id: str, after, free_tokens: int, opening=(), **params) -> Request:
+        spec = self.backends.choose(GrammarSpec.text(after, free_tokens, opening))
+        all_params = SamplingParams(grammar=spec, **{"max_tokens": 20, **params})
+        request = Request(request_id, [1, 2], all_params, eos_token_ids=frozenset({EOS}))
         self.constraints.add(request)
         return request
 
@@ -332,3 +341,86 @@ def test_who_cannot_try_drafts_has_none(rig) -> None:
     rig.step(8)
     rig.constraints._running["a"].matcher = Simple()
     assert rig.constraints.extend(request, [9]) == ([], [])
+
+
+def test_free_text_is_ended_when_it_has_had_its_tokens(rig, toy) -> None:
+    request = rig.limit("a", after=[(40, 41)], free_tokens=3)
+    assert not rig.constraints.compiling and not toy.compiled
+    for token in (5, 40, 6):
+        assert request.mask is None
+        rig.step(token)
+    for token in (40, 41):
+        assert ids_in(request.mask) == {token}
+        rig.step(token)
+    assert request.mask is None
+    rig.step(70)
+    assert request.mask is None
+    [output] = rig.step(EOS)
+    assert output.finish_reason is FinishReason.STOP
+    assert not rig.constraints._running
+
+
+def test_an_end_that_has_begun_is_gone_on_with(rig) -> None:
+    request = rig.limit("a", after=[(40, 41), (42,)], free_tokens=2)
+    rig.step(5)
+    rig.step(40)
+    assert ids_in(request.mask) == {41}
+
+
+def test_no_tokens_at_all_for_free_text(rig) -> None:
+    request = rig.limit("a", after=[(40,)], free_tokens=0)
+    plan = rig.plan()
+    assert [ids_in(mask) for mask in plan.masks] == [{40}]
+    rig.finish(plan, 40)
+    assert request.mask is None
+
+
+def test_text_that_ended_of_its_own_is_not_ended_again(rig) -> None:
+    request = rig.limit("a", after=[(40, 41), (42,)], free_tokens=3)
+    for token in (5, 42, 6, 7, 8):
+        rig.step(token)
+        assert request.mask is None
+
+
+def test_a_limit_holds_for_text_that_begins_as_told(rig) -> None:
+    opened = rig.limit("a", after=[(40,)], free_tokens=3, opening=[(30, 31), (32,)])
+    plain = rig.limit("b", after=[(40,)], free_tokens=3, opening=[(30, 31), (32,)])
+    for tokens in ((30, 30), (31, 9), (5, 5)):
+        rig.step(*tokens)
+    assert ids_in(opened.mask) == {40}
+    assert plain.mask is None
+
+
+def test_a_grammar_begins_behind_text_that_was_ended(rig) -> None:
+    grammar = replace(GrammarSpec.regex("8 9", [(40,)]), free_tokens=2)
+    params = SamplingParams(grammar=rig.backends.choose(grammar), max_tokens=20)
+    request = Request("a", [1, 2], params, eos_token_ids=frozenset({EOS}))
+    rig.constraints.add(request)
+    rig.ready()
+    rig.step(5)
+    assert request.mask is None
+    rig.step(6)
+    assert ids_in(request.mask) == {40}
+    rig.step(40)
+    assert ids_in(request.mask) == {8}
+
+
+def test_drafts_stay_within_the_free_text(rig) -> None:
+    request = rig.limit("a", after=[(40,)], free_tokens=5)
+    rig.step(5)
+    assert rig.constraints.extend(request, [6, 7, 8, 9]) == ([6, 7, 8], [])
+    assert rig.constraints.extend(request, [6, 40, 8]) == ([6], [])
+    for token in (6, 7, 8, 9):
+        rig.step(token)
+    assert rig.constraints.extend(request, [40, 8]) == ([], [])
+
+
+def test_equal_grammars_with_other_limits_are_chosen_and_compiled_once(rig, toy) -> None:
+    for limit in (2, 3):
+        grammar = replace(GrammarSpec.regex("8 9", [(40,)]), free_tokens=limit)
+        chosen = rig.backends.choose(grammar)
+        assert (chosen.free_tokens, chosen.after) == (limit, ((40,),))
+        params = SamplingParams(grammar=chosen)
+        rig.constraints.add(Request(str(limit), [1], params))
+    rig.ready()
+    assert toy.compiled == ["8 9"]

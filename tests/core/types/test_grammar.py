@@ -12,7 +12,7 @@ from hotshoe.types.grammar import MAX_AFTER, MAX_AFTER_TOKENS, MAX_GRAMMAR_BYTES
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        (("yaml", "x"), "kind must be one of json_schema, json_object"),
+        (("yaml", "x"), "kind must be one of json_object, text"),
         (("regex", 3), "value must be text, not int"),
         (("regex", ""), "regex takes a non-empty value"),
         (("json_object", "x"), "json_object takes no value"),
@@ -33,6 +33,26 @@ def test_a_grammar_is_bounded(arguments, match: str) -> None:
     with pytest.raises(RequestError, match=match) as caught:
         GrammarSpec(*arguments)
     assert caught.value.field == "grammar"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (((), 3), "need after"),
+        (([[1]], -1), "free_tokens is a number of tokens"),
+        (([[1]], True), "free_tokens is a number of tokens"),
+        (([[1]], 3, [[]]), "opening takes sequences of 1 to 64"),
+    ],
+)
+def test_a_limit_of_free_text_is_bounded(arguments, match: str) -> None:
+    with pytest.raises(RequestError, match=match) as caught:
+        GrammarSpec.text(*arguments)
+    assert caught.value.field == "grammar"
+
+
+def test_what_is_compiled_has_no_free_text() -> None:
+    spec = GrammarSpec("regex", "x", [[1]], free_tokens=3, opening=[[2]])
+    assert spec.bare == GrammarSpec.regex("x")
 
 
 def test_grammars_from_values() -> None:

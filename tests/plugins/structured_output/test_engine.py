@@ -60,6 +60,19 @@ def test_a_schema_gives_form(llm: LLM) -> None:
         assert output.stop_reason is None
 
 
+def test_free_text_ends_within_its_tokens(llm: LLM) -> None:
+    end = llm.tokenizer.encode(" the end.", add_special_tokens=False)
+    assert len(end) > 1
+    for limit in (0, 7):
+        found = run(llm, hot(GrammarSpec.text([end], limit), max_tokens=40))
+        free = run(llm, hot(max_tokens=40))
+        assert found.token_ids[: limit + len(end)] == free.token_ids[:limit] + end
+        assert len(found.token_ids) > limit + len(end)
+    after = replace(GRAMMARS[3], after=(tuple(end),), free_tokens=5)
+    found = run(llm, hot(after, max_tokens=40))
+    assert found.text.partition(" the end.")[2] in ("red", "green", "blue")
+
+
 def test_a_mixed_batch_leaves_free_rows_as_they_are(llm: LLM) -> None:
     alone = [run(llm, hot(seed=i, max_tokens=20)).token_ids for i in range(8)]
     params = [

@@ -27,6 +27,7 @@ from hotshoe_server.schemas.answers import (
 )
 from hotshoe_server.schemas.chat import ChatRequest
 from hotshoe_server.sse import open_stream
+from hotshoe_server.thinking import limit_thinking
 from hotshoe_server.tools import plan_tools
 
 
@@ -47,10 +48,11 @@ async def chat(call: Call, body: ChatRequest) -> Response | ChatAnswer:
         text_form(body.response_format, body.structured_outputs),
         body.add_special_tokens,
     )
+    dialogue = limit_thinking(server, dialogue, body.thinking_token_budget)
     dialogue = replace(dialogue, rendered=truncated(call, dialogue.rendered))
     check_count(server, dialogue.params.n)
-    prompt_lengths = [len(dialogue.rendered.token_ids)]
-    check_answer(server, dialogue.params, prompt_lengths, stream=bool(body.stream))
+    lengths = [len(dialogue.rendered.token_ids)]
+    check_answer(server, dialogue.params, lengths, stream=bool(body.stream))
     request_id = f"chatcmpl-{call.id}"
     updates = generate(
         call,
@@ -83,10 +85,8 @@ async def chat(call: Call, body: ChatRequest) -> Response | ChatAnswer:
             tokenizer = server.client.tokenizer
             answer.prompt_logprobs = prompt_logprobs(tokenizer, output.prompt_logprobs)
 
-    if body.logprobs or output.prompt_logprobs is not None:  # long work keeps nobody waiting
-        await server.renderer.run(write)
-    else:
-        write()
+    long = body.logprobs or output.prompt_logprobs is not None
+    await server.renderer.run(write) if long else write()  # nobody waits for long work
     if body.return_token_ids:
         answer.prompt_token_ids = dialogue.rendered.token_ids
     return answer

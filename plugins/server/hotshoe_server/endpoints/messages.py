@@ -19,6 +19,7 @@ from hotshoe_server.message_builder import MessageBuilder, Told, message_usage, 
 from hotshoe_server.schemas.message_answers import Message, TokenCount
 from hotshoe_server.schemas.messages import CountRequest, MessagesRequest
 from hotshoe_server.sse import event, open_stream
+from hotshoe_server.thinking import bounds_thinking, limit_thinking
 from hotshoe_server.tools import plan_tools
 
 #: HTTP status -> Anthropic's type of error.
@@ -50,6 +51,8 @@ async def create(call: Call, body: MessagesRequest) -> Response | Message:
     dialogue = await open_dialogue(
         server, body.chat_messages(), body.variables(), tools, make_params, body.wanted()
     )
+    if bounds_thinking(server):
+        dialogue = limit_thinking(server, dialogue, body.thinking_budget)
     lengths = [len(dialogue.rendered.token_ids)]
     check_answer(server, dialogue.params, lengths, stream=body.stream)
     exchange = Exchange(dialogue, f"msg_{call.id}", model)

@@ -31,6 +31,7 @@ from hotshoe_server.schemas.response_answers import (
 from hotshoe_server.schemas.responses import ResponsesRequest
 from hotshoe_server.sse import event, open_stream
 from hotshoe_server.store import StoredResponse
+from hotshoe_server.thinking import limit_thinking
 from hotshoe_server.tools import plan_tools
 
 
@@ -53,6 +54,7 @@ async def respond(call: Call, body: ResponsesRequest) -> Response | ResponseAnsw
         make_params,
         text_form(form, body.structured_outputs),
     )
+    dialogue = limit_thinking(server, dialogue, body.thinking_token_budget)
     answer = ResponseAnswer(
         f"resp_{secrets.token_hex(12)}",
         int(time.time()),

@@ -19,7 +19,11 @@ DEFAULT_MAX_TOKENS = 16
 class CompletionRequest(Generation):
     """See OpenAI's API reference, "Completions (legacy)"."""
 
-    REFUSED: ClassVar[Mapping[str, tuple[Any, ...]]] = {"suffix": ("",), "best_of": (1,)}
+    REFUSED: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "suffix": ("",),
+        "best_of": (1,),
+        "thinking_token_budget": (),
+    }
     DEFAULT_MAX_TOKENS: ClassVar[int | None] = DEFAULT_MAX_TOKENS
 
     prompt: str | list[Any] | None = Field(None, max_length=2**24)

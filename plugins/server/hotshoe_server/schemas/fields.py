@@ -41,7 +41,6 @@ FOREIGN: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "guided_whitespace_pattern": ((), "leave it out"),
     "logits_processors": (([],), "leave it out"),
     "logprob_token_ids": (([],), "leave it out"),
-    "thinking_token_budget": ((), "use max_tokens"),
     "repetition_detection": ((), "leave it out"),
     "vllm_xargs": (({},), "leave it out"),
     "kv_transfer_params": (({},), "leave it out"),
@@ -96,6 +95,7 @@ class Generation(Schema):
     allowed_token_ids: ShortList[int] | None = None
     prompt_logprobs: int | None = None
     structured_outputs: StructuredOutputs | None = None
+    thinking_token_budget: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     priority: int = Field(0, ge=-(2**31), le=2**31 - 1)
     return_token_ids: bool = False
     return_tokens_as_token_ids: bool = False
@@ -119,7 +119,6 @@ class Generation(Schema):
     guided_whitespace_pattern: Any = None
     logits_processors: Any = None
     logprob_token_ids: Any = None
-    thinking_token_budget: Any = None
     repetition_detection: Any = None
     vllm_xargs: Any = None
     kv_transfer_params: Any = None

@@ -131,10 +131,10 @@ class ToolChoice(Schema):
 
 
 class Thinking(Schema):
-    """Whether to think; how much is the model's affair."""
+    """Whether to think, and how many tokens at most."""
 
     type: Literal["enabled", "disabled", "adaptive"]
-    budget_tokens: int | None = None
+    budget_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     display: ShortText | None = None
 
 
@@ -202,6 +202,11 @@ class CountRequest(Schema):
     def parallel(self) -> bool:
         """Whether several tools may be called at once."""
         return not (self.tool_choice and self.tool_choice.disable_parallel_tool_use)
+
+    @property
+    def thinking_budget(self) -> int | None:
+        """Most tokens of reasoning; None sets no limit."""
+        return None if self.thinking is None else self.thinking.budget_tokens
 
     def wanted(self) -> JsonSchema | None:
         """Return the form that the text must have."""

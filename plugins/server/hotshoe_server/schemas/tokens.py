@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec import Struct
 from pydantic import Field
@@ -59,6 +59,8 @@ class DetokenizeAnswer(Struct):
 
 class GenerateRequest(Generation):
     """Tokens in, tokens out: no text is made unless stop strings or `detokenize` want it."""
+
+    REFUSED: ClassVar[Mapping[str, tuple[Any, ...]]] = {"thinking_token_budget": ()}
 
     token_ids: list[int] = Field(max_length=MAX_TOKENS, fail_fast=True)
     logprobs: int | None = None
