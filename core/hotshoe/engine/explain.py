@@ -23,6 +23,7 @@ from hotshoe.engine.fates import WeightFate, fates
 from hotshoe.engine.setup import EngineSetup, prepare
 from hotshoe.errors import ConfigError, SelectionError
 from hotshoe.executor import Worker
+from hotshoe.foreign import ForeignError, foreign
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import Available, Change, DeviceFacts, MemoryBudget, Platform, Target
 from hotshoe.plugins import PluginManager
@@ -220,11 +221,10 @@ def declared_targets(config: EngineConfig, plugins: PluginManager) -> Sequence[T
 
 def _targets_of(reference: str) -> Sequence[Target]:
     try:
-        platform: Platform = resolve_lazy(reference)()
-        return targets_of(platform)
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # whatever it is, `hotshoe platforms` says it
+        with foreign():
+            platform: Platform = resolve_lazy(reference)()
+            return targets_of(platform)
+    except ForeignError:  # `hotshoe platforms` says the cause
         return ()
 
 
@@ -290,11 +290,13 @@ class _PaperSelector(Selector):
         candidate = self._by_slot[slot][decision.chosen]
         self.uses[slot, spec] += decision.chosen != COMPOSED
         try:
-            return resolve_lazy(candidate.build)(spec, self.facts)
-        except Exception as error:  # a foreign library may fail in any way; the cause is kept
+            with foreign():
+                return resolve_lazy(candidate.build)(spec, self.facts)
+        except ForeignError as failed:
             if decision.chosen == REFERENCE:
+                error = failed.__cause__
                 raise SelectionError(f"slot {slot}: {error}") from error
-            cause = f"{type(error).__name__}: {str(error).partition(';')[0]}"
+            cause = str(failed).partition(";")[0]
             self.unbuilt.setdefault(cause, {})[f"{slot}/{decision.chosen}"] = None
             return _StandIn(candidate.declared_layout(spec, self._judged) or PLAIN_LAYOUT)
 

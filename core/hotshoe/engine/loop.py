@@ -39,7 +39,7 @@ from hotshoe.engine.messages import (
     check_side,
 )
 from hotshoe.errors import ConfigError, EngineDeadError, EngineError, UserError
-from hotshoe.plugins.manager import cause_of
+from hotshoe.foreign import cause_of
 from hotshoe.types import FinishReason, TokenOutput
 
 LOG = logging.getLogger(__name__)

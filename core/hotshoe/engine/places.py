@@ -11,11 +11,12 @@ from pathlib import Path
 
 from hotshoe.config import EngineConfig
 from hotshoe.errors import CheckpointError, ConfigError, HotshoeError, PluginError
+from hotshoe.foreign import cause_of, foreign
 from hotshoe.lazy import resolve_lazy
 from hotshoe.models.model_file import ModelFile, ModelFileFormat
 from hotshoe.models.source import FoundModel, WantedModel
 from hotshoe.plugins import PluginManager
-from hotshoe.plugins.manager import blaming_plugin, cause_of
+from hotshoe.plugins.manager import blaming_plugin
 from hotshoe.text.tokenizer import Tokenizer
 
 FILES = "hotshoe_model_files"
@@ -143,18 +144,22 @@ def _find(wanted: WantedModel, plugins: PluginManager) -> FoundModel:
 def _place(wanted: WantedModel, named: Mapping[str, str], plugins: PluginManager) -> FoundModel:
     if wanted.name not in named and not _exists(wanted.name):
         for source, reference in sorted(plugins.mapping("hotshoe_model_sources").items()):
-            try:
-                found: FoundModel | None = resolve_lazy(reference)(wanted)
-            except (HotshoeError, KeyboardInterrupt):
-                raise
-            except BaseException as error:
-                raise PluginError(f"model source {source}: {cause_of(error)}") from error
+            found = _ask(source, reference, wanted)
             if found is not None:
                 return found
     try:
         return FoundModel(Path(named.get(wanted.name, wanted.name)).expanduser())
     except RuntimeError as error:
         raise ConfigError(f"model {wanted.name!r}: {error}") from None
+
+
+def _ask(source: str, reference: str, wanted: WantedModel) -> FoundModel | None:
+    def blame(error: BaseException) -> PluginError:
+        return PluginError(f"model source {source}: {cause_of(error)}")
+
+    with foreign(blame, (HotshoeError,)):
+        found: FoundModel | None = resolve_lazy(reference)(wanted)
+    return found
 
 
 def _exists(name: str) -> bool:

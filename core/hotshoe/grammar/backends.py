@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from hotshoe.errors import ConfigError, RequestError
+from hotshoe.foreign import ForeignError, foreign
 from hotshoe.grammar.backend import GrammarBackend
 from hotshoe.lazy import resolve_lazy
-from hotshoe.plugins.manager import cause_of
 from hotshoe.suggest import did_you_mean
 from hotshoe.types import GrammarSpec
 
@@ -98,13 +98,12 @@ class GrammarBackends:
     def objection(self, name: str, spec: GrammarSpec | None = None) -> str | None:
         """Return why a backend cannot work here, or cannot serve a specification."""
         try:
-            backend = self[name]
-            missing = backend.missing()
-            return missing if missing is not None or spec is None else backend.refusal(spec)
-        except (KeyboardInterrupt, RequestError):  # the latter is the client's, whoever serves it
-            raise
-        except BaseException as error:  # foreign code may raise anything; it costs one request
-            return f"it is defective: {cause_of(error)}"
+            with foreign(passing=(RequestError,)):  # which is the client's, whoever serves it
+                backend = self[name]
+                missing = backend.missing()
+                return missing if missing is not None or spec is None else backend.refusal(spec)
+        except ForeignError as failed:  # it costs one request
+            return f"it is defective: {failed}"
 
 
 def _refusal(message: str) -> RequestError:

@@ -12,8 +12,7 @@ import importlib.metadata
 import inspect
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ import pluggy
 from hotshoe import __version__
 from hotshoe.deprecation import deprecated
 from hotshoe.errors import HotshoeError, PluginError
+from hotshoe.foreign import ForeignError, cause_of, foreign
 from hotshoe.plugins import hookspecs
 from hotshoe.suggest import did_you_mean
 
@@ -124,17 +124,16 @@ class PluginManager:
             return PluginRecord(*record, error=_contested(point, rivals))
         hooks: tuple[str, ...] = ()
         try:
-            plugin = point.load()
-            hooks = _hooks_of(plugin)
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                hook_api = _check_plugin(point.name, plugin, hooks)
-                self._check_marks(plugin, hooks)
-                self._pm.register(plugin, name=point.name)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # a foreign module may raise anything at all
-            return PluginRecord(*record, hooks, error=cause_of(error))
+            with foreign():
+                plugin = point.load()
+                hooks = _hooks_of(plugin)
+                with warnings.catch_warnings(record=True) as caught:
+                    warnings.simplefilter("always")
+                    hook_api = _check_plugin(point.name, plugin, hooks)
+                    self._check_marks(plugin, hooks)
+                    self._pm.register(plugin, name=point.name)
+        except ForeignError as failed:
+            return PluginRecord(*record, hooks, error=str(failed))
         for warning in caught:
             warnings.warn_explicit(
                 warning.message, warning.category, warning.filename, warning.lineno
@@ -246,16 +245,15 @@ class PluginManager:
         for implementation in sorted(implementations, key=lambda i: i.plugin_name):
             name = implementation.plugin_name
             try:
-                call = {argument: arguments[argument] for argument in implementation.argnames}
-                value = implementation.function(**call)
-                if not isinstance(value, kind):
-                    raise TypeError(f"it returned {type(value).__name__}")
-                if isinstance(value, Mapping):
-                    _check_entries(hook, value)
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:  # a foreign hook may raise anything at all
-                self._give_up(name, f"it failed in {hook}: {cause_of(error)}")
+                with foreign():
+                    call = {argument: arguments[argument] for argument in implementation.argnames}
+                    value = implementation.function(**call)
+                    if not isinstance(value, kind):
+                        raise TypeError(f"it returned {type(value).__name__}")
+                    if isinstance(value, Mapping):
+                        _check_entries(hook, value)
+            except ForeignError as failed:
+                self._give_up(name, f"it failed in {hook}: {failed}")
             else:
                 results.append((name, value))
         return results
@@ -268,10 +266,9 @@ class PluginManager:
         ]
 
 
-@contextmanager
 def blaming_plugin(
     plugins: PluginManager, hook: str, name: str, passing: type[BaseException] = HotshoeError
-) -> Iterator[None]:
+) -> foreign:
     """Name the plugin whose code fails, whatever it raises, but Hotshoe's own exceptions.
 
     Args:
@@ -283,17 +280,16 @@ def blaming_plugin(
     Raises:
         PluginError: The plugin's code failed.
     """
-    try:
-        yield
-    except (HotshoeError, KeyboardInterrupt, passing):
-        raise
-    except BaseException as error:  # foreign code may raise anything at all
+
+    def blame(error: BaseException) -> PluginError:
         owner = plugins.owner(hook, name)
-        raise PluginError(
+        return PluginError(
             f"plugin {owner.name} ({owner.distribution} {owner.version}) is defective: "
             f"{name}: {cause_of(error)}; mend it, or do without it: "
             f"--disable-plugins {owner.name}"
-        ) from error
+        )
+
+    return foreign(blame, (HotshoeError, passing))
 
 
 def _check_entries(hook: str, values: Mapping[Any, Any]) -> None:
@@ -302,11 +298,6 @@ def _check_entries(hook: str, values: Mapping[Any, Any]) -> None:
     for name, value in values.items():
         if not isinstance(name, str) or not fits(value):
             raise TypeError(f"it returned {value!r} under the name {name!r}")
-
-
-def cause_of(error: BaseException) -> str:
-    """Return what an exception is and says, on one line, as tables and messages want it."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def installed_entry_points() -> list[EntryPoint]:

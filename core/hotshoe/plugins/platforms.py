@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from hotshoe.errors import PlatformError, PluginError, UserError
+from hotshoe.foreign import ForeignError, cause_of, foreign
 from hotshoe.lazy import resolve_lazy
 from hotshoe.patience import patience
 from hotshoe.platform import (
@@ -25,7 +26,7 @@ from hotshoe.platform import (
     PlatformStatus,
     Target,
 )
-from hotshoe.plugins.manager import PluginManager, cause_of
+from hotshoe.plugins.manager import PluginManager
 
 if TYPE_CHECKING:
     from hotshoe.slots import Candidate
@@ -130,16 +131,15 @@ def blaming(platform: str) -> Iterator[None]:
     Raises:
         PlatformError: It failed in a way that is not a user's mistake.
     """
-    try:
-        with patience(f"platform {platform}"):
-            yield
-    except (UserError, KeyboardInterrupt):
-        raise
-    except BaseException as error:
-        raise PlatformError(
+
+    def blame(error: BaseException) -> PlatformError:
+        return PlatformError(
             f"platform {platform} is defective: {cause_of(error)}; "
             "choose another with --platform NAME, or mend it"
-        ) from error
+        )
+
+    with foreign(blame, (UserError,)), patience(f"platform {platform}"):
+        yield
 
 
 def candidates_of(platform: Platform, plugins: PluginManager) -> list[Candidate]:
@@ -177,7 +177,7 @@ def _named(plugins: PluginManager, name: str) -> Platform:
 def _probe(plugins: PluginManager, name: str) -> tuple[Platform | None, Detection]:
     """Import and probe one platform; whatever goes wrong is that platform's defect."""
     try:
-        with patience(f"platform {name}"):
+        with foreign(), patience(f"platform {name}"):
             platform: Platform = resolve_lazy(plugins.mapping(HOOK)[name])()
             detection = platform.probe()
         if not isinstance(detection, Detection):
@@ -185,10 +185,8 @@ def _probe(plugins: PluginManager, name: str) -> tuple[Platform | None, Detectio
         if platform.name != name:
             return None, Broken(f"it calls itself {platform.name!r}; its plugin names it {name!r}")
         return platform, detection
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # foreign code may raise anything; the cause is kept
-        return None, Broken(cause_of(error))
+    except ForeignError as failed:
+        return None, Broken(str(failed))
 
 
 def _status(plugins: PluginManager, name: str) -> PlatformStatus:
@@ -197,9 +195,8 @@ def _status(plugins: PluginManager, name: str) -> PlatformStatus:
     facts = None
     if platform is not None and isinstance(detection, Available):
         try:
-            facts = facts_of(platform)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # as for probing
-            detection = Broken(f"facts() failed: {cause_of(error)}")
+            with foreign():
+                facts = facts_of(platform)
+        except ForeignError as failed:
+            detection = Broken(f"facts() failed: {failed}")
     return PlatformStatus(name, owner, detection, facts)

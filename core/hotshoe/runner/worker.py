@@ -23,6 +23,7 @@ from hotshoe.errors import (
     RequestError,
 )
 from hotshoe.executor import KVBlocks, KVDescriptor, WorkerInfo
+from hotshoe.foreign import cause_of, foreign
 from hotshoe.kv.kinds import check_caches
 from hotshoe.layers import (
     Attention,
@@ -36,7 +37,6 @@ from hotshoe.loader.sources import Weights, source_of
 from hotshoe.models import ModelConfig
 from hotshoe.models.base import GENERATE, Model, ModelBuilder
 from hotshoe.platform import MemoryBudget, Platform
-from hotshoe.plugins.manager import cause_of
 from hotshoe.plugins.platforms import blaming, checked
 from hotshoe.runner.adapters import adapter_table, load_adapter, required
 from hotshoe.runner.granted import enough_memory, stay_in_files
@@ -109,6 +109,7 @@ class TorchWorker:
         self._model: Model | None = None
         self._ops: Operations | None = None
         self._runner: Runner | None = None
+        self._guard = foreign(self._blame, (HotshoeError,))
         self._group = partial(group_of, selector, rendezvous)
         self._mesh = config.mesh_at(0 if rendezvous is None else rendezvous.rank)
         self._peers = Peers()
@@ -363,9 +364,9 @@ class TorchWorker:
 
     def execute(self, plan: StepPlan) -> RunningStep:
         assert self._runner is not None, "allocate_cache comes before the first step"
-        with self._naming():
+        with self._guard:
             step = self._runner.execute(plan)
-        step.arrived = self._naming()(step.arrived)
+        step.arrived = self._guard(step.arrived)
         return step
 
     @torch.inference_mode()
@@ -391,7 +392,7 @@ class TorchWorker:
     @torch.inference_mode()
     def update_weights(self, weights: Weights, check_only: bool = False) -> None:
         assert self._context is not None
-        with self._naming():
+        with self._guard:
             update_weights(self._context.weights, source_of(weights), check_only)
 
     def load_adapter(self, name: str, path: str) -> None:
@@ -457,23 +458,13 @@ class TorchWorker:
     @contextmanager
     def _phase(self, name: str) -> Iterator[None]:
         begin = time.perf_counter()
-        with self._naming(), enough_memory(name):
+        with self._guard, enough_memory(name):
             yield
         self._phases[name] = time.perf_counter() - begin
 
-    @contextmanager
-    def _naming(self) -> Iterator[None]:
-        """Say whose operation failed, and let nobody but the user end the process.
-
-        Raises:
-            EngineError: A candidate's operation failed, or something would end the process.
-        """
-        try:
-            yield
-        except (HotshoeError, KeyboardInterrupt):
-            raise
-        except BaseException as error:
-            fault = self._selector.fault(error)
-            if fault is None and isinstance(error, Exception):
-                raise
-            raise fault or EngineError(f"a library raised {cause_of(error)}") from error
+    def _blame(self, error: BaseException) -> BaseException:
+        """Say whose operation failed, and let nobody but the user end the process."""
+        fault = self._selector.fault(error)
+        if fault is None and isinstance(error, Exception):
+            return error
+        return fault or EngineError(f"a library raised {cause_of(error)}")

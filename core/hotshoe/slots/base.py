@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hotshoe.errors import EngineError, SelectionError, UserError
+from hotshoe.foreign import ForeignError, cause_of, foreign
 from hotshoe.lazy import resolve_lazy
 from hotshoe.patience import patience
 from hotshoe.platform import DeviceFacts
-from hotshoe.plugins.manager import cause_of
 from hotshoe.slots.faults import Owners
 from hotshoe.slots.sizes import linear_bytes
 from hotshoe.slots.specs import KVLayout, LinearSpec, younger_fields
@@ -328,13 +328,13 @@ class Selector:
             decision = self.decide(slot, spec)
             name = decision.chosen
             try:
-                operation = self._build(slot, name, spec)
-            except (UserError, KeyboardInterrupt):
-                raise
-            except BaseException as error:  # a foreign kernel may raise anything; the cause is kept
-                cause = f"it accepted, but could not be built: {cause_of(error)}"
+                with foreign(passing=(UserError,)):
+                    operation = self._build(slot, name, spec)
+            except ForeignError as failed:
+                cause = f"it accepted, but could not be built: {failed}"
                 if name in (REFERENCE, self._forced.get(slot)):
-                    raise SelectionError(f"slot {slot}, candidate {name}: {cause}") from error
+                    message = f"slot {slot}, candidate {name}: {cause}"
+                    raise SelectionError(message) from failed.__cause__
                 self._defects[slot, spec, name] = Verdict(None, cause, defect=True)
                 del self.decisions[slot, spec]
             else:
@@ -387,11 +387,10 @@ class Selector:
         if self._batch_invariant and not candidate.batch_invariant:
             return refuse("its results may depend on the batch, and --batch-invariant is set")
         try:
-            verdict = candidate.ask(spec, self._judged)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # as above
-            return Verdict(None, f"supports() raised {cause_of(error)}", defect=True)
+            with foreign():
+                verdict = candidate.ask(spec, self._judged)
+        except ForeignError as failed:
+            return Verdict(None, f"supports() raised {failed}", defect=True)
         if not isinstance(verdict, Verdict):
             cause = f"supports() returned {type(verdict).__name__}, not a Verdict"
             return Verdict(None, cause, defect=True)

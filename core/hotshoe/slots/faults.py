@@ -6,7 +6,8 @@ nothing for it. Of an operation it keeps a mark alone: an operation may hold wei
 
 from __future__ import annotations
 
-import dis
+import linecache
+import re
 import traceback
 from functools import partial
 from types import FrameType, FunctionType
@@ -39,10 +40,10 @@ class Owners:
 
 
 def _called(frame: FrameType, line: int) -> list[object]:
-    """Return marks of the attributes that a method's line calls."""
+    """Return marks of the attributes that a method's line names."""
     held = getattr(_first_argument(frame), "__dict__", {})
-    instructions = dis.get_instructions(frame.f_code)
-    named = {i.argval for i in instructions if i.positions and i.positions.lineno == line}
+    text = linecache.getline(frame.f_code.co_filename, line, frame.f_globals)
+    named = set(re.findall(r"\w+", text))
     return [_mark(value) for name, value in held.items() if name in named and callable(value)]
 
 

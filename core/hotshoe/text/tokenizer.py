@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.errors import CheckpointError, RequestError
+from hotshoe.foreign import ForeignError, foreign
 from hotshoe.models.config import eos_token_ids, read_json
 from hotshoe.models.files import MIB, open_regular, read_file, read_text
 from hotshoe.models.pointers import pointer_hint
@@ -225,18 +226,17 @@ def _encoding(
         RequestError: The text is not Unicode, or the library gives up on it.
     """
     try:
-        [found] = backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        with foreign(passing=(TypeError,)):
+            [found] = backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
     except TypeError as error:
         raise RequestError(
             "the text is not valid Unicode: it holds an unpaired surrogate", "prompt"
         ) from error
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # the library's panics are no Exception
+    except ForeignError as failed:
         raise RequestError(
             f"the tokenizer cannot take this text of {len(text)} characters; change it",
             "prompt",
-        ) from error
+        ) from failed.__cause__
     return found
 
 
@@ -251,15 +251,11 @@ def _read_backend(path: Path, data: bytes) -> tokenizers.Tokenizer:
     """Make the tokenizer of a tokenizer.json's content; `path` is for messages."""
     import tokenizers
 
-    try:
+    with foreign(lambda e: CheckpointError(f"{path} is unusable: {e}{pointer_hint(path)}")):
         check_file(data)  # first: the library lets normalizers work while it reads the file
         backend = tokenizers.Tokenizer.from_buffer(data)
         backend.encode(TRIAL)
         return backend
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # the library raises bare Exception, and panics beside it
-        raise CheckpointError(f"{path} is unusable: {error}{pointer_hint(path)}") from error
 
 
 def _convert_backend(directory: Path) -> tokenizers.Tokenizer:

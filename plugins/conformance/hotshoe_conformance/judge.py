@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hotshoe.foreign import ForeignError, foreign
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import Candidate, Verdict
@@ -66,13 +67,12 @@ def ask(candidate: Candidate, spec: Any, facts: DeviceFacts) -> tuple[Verdict | 
     begin = time.perf_counter()
     with _Watch() as watch:
         try:
-            verdict = candidate.ask(spec, facts)
-            middle = time.perf_counter()
-            again = candidate.ask(spec, facts)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # foreign code may raise anything; the cause is kept
-            return None, f"supports() raised {cause(error)}"
+            with foreign():
+                verdict = candidate.ask(spec, facts)
+                middle = time.perf_counter()
+                again = candidate.ask(spec, facts)
+        except ForeignError as failed:
+            return None, f"supports() raised {cause(failed)}"
     if not isinstance(verdict, Verdict):
         return None, f"supports() returned {type(verdict).__name__}, not a Verdict"
     seconds = min(middle - begin, time.perf_counter() - middle)
@@ -119,42 +119,39 @@ def judge(
     if outcome is not None:
         return outcome
     try:
-        op = resolve_lazy(candidate.build)(spec, facts)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        return Outcome(defect=f"supports() says yes, but building raises {cause(error)}")
+        with foreign():
+            op = resolve_lazy(candidate.build)(spec, facts)
+    except ForeignError as failed:
+        return Outcome(defect=f"supports() says yes, but building raises {cause(failed)}")
     try:
-        place = Place(facts.device)
-        outcome, first = call_twice(op, problem(), expected(), place, poison)
-        defect = outcome.defect or _memory_defect(problem(), op)
-        defect = defect or _state_defect(problem(), op, place)
-        defect = defect or _layout_defect(candidate, op, spec, facts)
-        if not defect and candidate.batch_invariant:
-            defect = _invariance_defect(problem(), op, first, place)
-        return replace(outcome, defect=defect)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        return Outcome(defect=f"supports() says yes, but the call raises {cause(error)}")
+        with foreign():
+            place = Place(facts.device)
+            outcome, first = call_twice(op, problem(), expected(), place, poison)
+            defect = outcome.defect or _memory_defect(problem(), op)
+            defect = defect or _state_defect(problem(), op, place)
+            defect = defect or _layout_defect(candidate, op, spec, facts)
+            if not defect and candidate.batch_invariant:
+                defect = _invariance_defect(problem(), op, first, place)
+            return replace(outcome, defect=defect)
+    except ForeignError as failed:
+        return Outcome(defect=f"supports() says yes, but the call raises {cause(failed)}")
 
 
 @torch.inference_mode()
 def hoard(candidate: Candidate, spec: Any, facts: DeviceFacts, problem: Problem) -> str:
     """Call an operation that is right some times more; say so if it holds on to every call."""
     try:
-        op, place = resolve_lazy(candidate.build)(spec, facts), Place(facts.device)
-        _call(op, problem, place, 1)  # what it keeps of this one, the others may share
-        before = _living_tensors()
-        _call(op, problem, place, HOARD_CALLS)
-        kept = _living_tensors() - before
-        if kept >= HOARD_CALLS:  # some may wait for the collector
-            gc.collect()
+        with foreign():
+            op, place = resolve_lazy(candidate.build)(spec, facts), Place(facts.device)
+            _call(op, problem, place, 1)  # what it keeps of this one, the others may share
+            before = _living_tensors()
+            _call(op, problem, place, HOARD_CALLS)
             kept = _living_tensors() - before
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        return f"a later call raises {cause(error)}"
+            if kept >= HOARD_CALLS:  # some may wait for the collector
+                gc.collect()
+                kept = _living_tensors() - before
+    except ForeignError as failed:
+        return f"a later call raises {cause(failed)}"
     return f"{HOARD_CALLS} calls left {kept} tensors behind" if kept >= HOARD_CALLS else ""
 
 
@@ -247,9 +244,10 @@ def _layout_defect(candidate: Candidate, op: Any, spec: Any, facts: DeviceFacts)
     if candidate.layout is None:
         return ""
     try:
-        declared = candidate.declared_layout(spec, facts)
-    except Exception as error:
-        return f"layout() raises {cause(error)}"
+        with foreign():
+            declared = candidate.declared_layout(spec, facts)
+    except ForeignError as failed:
+        return f"layout() raises {cause(failed)}"
     return "" if declared == op.layout else f"declares layout {declared}, but reads {op.layout}"
 
 
@@ -265,6 +263,7 @@ def _invariance_defect(problem: Any, op: Any, whole: Mapping[str, Tensor], place
     return ""
 
 
-def cause(error: BaseException) -> str:
-    """Return what an exception says, on one line."""
+def cause(failed: ForeignError) -> str:
+    """Return the first line of what foreign code raised: kernels append long traces to it."""
+    error = failed.__cause__
     return f"{type(error).__name__}: {error}".splitlines()[0]

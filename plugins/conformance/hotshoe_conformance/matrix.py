@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hotshoe.cli.table import table
+from hotshoe.foreign import ForeignError, foreign
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import Absent, Available, Broken, Platform, PlatformStatus, Proof, Target
 from hotshoe.plugins import PluginManager
-from hotshoe.plugins.manager import cause_of
 from hotshoe.plugins.platforms import HOOK, list_platforms, targets_of
 
 RUN, NOTHING = "run", "not at all"
@@ -44,12 +44,11 @@ def matrix(plugins: PluginManager) -> list[Line]:
     found = []
     for status in list_platforms(plugins):
         try:
-            platform: Platform = resolve_lazy(plugins.mapping(HOOK)[status.name])()
-            targets_of(platform)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # foreign code may raise anything; the cause is printed
-            found.append(Line(status.name, "", NOTHING, cause_of(error)))
+            with foreign():
+                platform: Platform = resolve_lazy(plugins.mapping(HOOK)[status.name])()
+                targets_of(platform)
+        except ForeignError as failed:
+            found.append(Line(status.name, "", NOTHING, str(failed)))
             continue
         found += _platform_lines(platform, status)
     return found

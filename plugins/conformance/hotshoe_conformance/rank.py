@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from hotshoe.errors import EngineError
+from hotshoe.foreign import ForeignError, foreign
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import DeviceFacts
 from hotshoe.plugins import PluginManager
@@ -77,24 +78,26 @@ class Member:
     def answer(self, case: Case, poison: bool = True) -> Answer:
         """Do this rank's part of a case."""
         try:
-            if case.setup.shape.verb in ENDINGS:
-                return Answer(case.index, self._end(case.setup.shape.verb))
-            if self._op is None:
-                self._op = self._meet("group", TIMEOUT_S)
-            problem: Any = case.problem(SUITE)
-            problem = replace(problem, rank=self.rank)
-            place = Place(self.facts.device)
-            outcome, found = call_twice(self._op, problem, problem.expected(), place, poison)
-            bits = ""
-            if problem.same_everywhere:
-                raw = found["y"].contiguous().view(-1).view(torch.uint8).numpy().tobytes()
-                bits = hashlib.sha256(raw).hexdigest()
-            return Answer(case.index, outcome.defect, outcome.error, bits)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # foreign code may raise anything; the cause is kept
+            with foreign():
+                return self._take(case, poison)
+        except ForeignError as failed:
             self.close()
-            return Answer(case.index, f"rank {self.rank} raises {cause(error)}", over=True)
+            return Answer(case.index, f"rank {self.rank} raises {cause(failed)}", over=True)
+
+    def _take(self, case: Case, poison: bool) -> Answer:
+        if case.setup.shape.verb in ENDINGS:
+            return Answer(case.index, self._end(case.setup.shape.verb))
+        if self._op is None:
+            self._op = self._meet("group", TIMEOUT_S)
+        problem: Any = case.problem(SUITE)
+        problem = replace(problem, rank=self.rank)
+        place = Place(self.facts.device)
+        outcome, found = call_twice(self._op, problem, problem.expected(), place, poison)
+        bits = ""
+        if problem.same_everywhere:
+            raw = found["y"].contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+            bits = hashlib.sha256(raw).hexdigest()
+        return Answer(case.index, outcome.defect, outcome.error, bits)
 
     def close(self) -> None:
         """Leave the group."""
@@ -135,14 +138,13 @@ class Member:
         """Call what cannot succeed; return what is wrong about its end."""
         begin = time.monotonic()
         try:
-            call()
+            with foreign(passing=(EngineError,)):
+                call()
         except EngineError:
             pass
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
+        except ForeignError as failed:
             if not self.patient:
-                return f"rank {self.rank} gets {cause(error)}; promised is an EngineError"
+                return f"rank {self.rank} gets {cause(failed)}; promised is an EngineError"
         else:
             return f"rank {self.rank} gets a result, though another rank has gone"
         seconds = time.monotonic() - begin

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hotshoe import LLM, SamplingParams
+from hotshoe.foreign import ForeignError, foreign
 from hotshoe.plugins import PluginManager
-from hotshoe.plugins.manager import cause_of
 from hotshoe.types import RequestOutput, TokenLogprobs, TokensPrompt
 from hotshoe_conformance.checkpoint import MODELS, write_model
 from hotshoe_conformance.host import PLATFORM, host_plugins
@@ -96,14 +96,12 @@ def _run(
         settings["kv_cache_memory_bytes"] = SMALL_CACHE_BLOCKS * judge.engine.core.info.block_bytes
         settings["block_size"] = judge.config.block_size
     try:
-        with LLM(plugins=plugins, **settings) as llm:
+        with foreign(), LLM(plugins=plugins, **settings) as llm:
             outputs = _write(llm, prompts)
             own = llm.engine.setup.platform.create_worker(llm.config) is not None
             again = _write(llm, prompts) if own else outputs
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # whatever stops a model here is the finding
-        return [Defect(cause_of(error), shape=shape)]
+    except ForeignError as failed:  # whatever stops a model here is the finding
+        return [Defect(str(failed), shape=shape)]
     found = []
     for ids, output in zip(prompts, outputs, strict=True):
         sequence = output.outputs[0]

@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hotshoe.errors import HotshoeError, PluginError
+from hotshoe.foreign import cause_of, foreign
 from hotshoe.patience import patience
-from hotshoe.plugins.manager import cause_of
 from hotshoe.types import RequestTiming, SamplingParams
 
 if TYPE_CHECKING:
@@ -200,15 +200,16 @@ def blamed(name: str) -> Iterator[None]:
     Raises:
         PluginError: It raised what nobody raises on purpose, or wanted to end the process.
     """
-    try:
-        with patience(f"server extension {name}"):
-            yield
-    except (HotshoeError, KeyboardInterrupt, asyncio.CancelledError):
-        raise
-    except BaseException as error:  # foreign code may raise anything at all
-        raise PluginError(
-            f"server extension {name} is broken: {cause_of(error)}; mend or uninstall it"
-        ) from error
+
+    def blame(error: BaseException) -> PluginError:
+        cause = cause_of(error)
+        return PluginError(f"server extension {name} is broken: {cause}; mend or uninstall it")
+
+    with (
+        foreign(blame, (HotshoeError, asyncio.CancelledError)),
+        patience(f"server extension {name}"),
+    ):
+        yield
 
 
 @asynccontextmanager

@@ -133,7 +133,7 @@ def name_fault(owner: str | None, error: BaseException) -> None:
     fault = EngineError(f"{owner} failed") if owner else None
     selector = SimpleNamespace(fault=lambda error: fault)
     worker = TorchWorker(EngineConfig(), None, Plain(), selector, None, None)
-    with worker._naming():
+    with worker._guard:
         fail(error)
 
 
