@@ -83,6 +83,9 @@ class EngineConfig:
     platform: str = option("auto", "platform to run on, or auto")
     platform_options: dict[str, Any] = option({}, "options of the chosen platform")
     kernel: dict[str, str] = option({}, "forced candidates by slot, as SLOT=NAME")
+    check_candidates: bool = option(
+        False, "check shape, type and NaN of every result of every operation; record no graphs"
+    )
     require_native: bool = option(False, "refuse to run any slot on its plain reference")
     batch_invariant: bool = option(
         False, "compute every row by operations whose result no other row of the batch changes"

@@ -250,7 +250,7 @@ def test_a_candidate_that_fails_in_a_call_is_named(
     done = crowd.run("hotshoe", *words)
     assert done.returncode == 1
     who = f"candidate {candidate} of slot {slot} (hotshoe-x-{platform} 1.0) raised {raised}"
-    assert f"the engine has stopped: {who}" in done.stderr
+    assert f"error: {who}" in done.stderr, "at start"
     assert f"--kernel {slot}=reference does without it" in done.stderr
     assert "Traceback" not in done.stderr
     done = crowd.run("hotshoe", *words, "--kernel", f"{slot}=reference")

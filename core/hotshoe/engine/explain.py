@@ -154,8 +154,9 @@ def _decide_rest(selector: _PaperSelector, setup: EngineSetup, vocab_size: int) 
     for slot, spec in questions:
         selector.decide(slot, spec)
         selector.uses[slot, spec] += 1
-    if setup.config.enforce_eager:
-        return "none recorded (enforce_eager)"
+    for name in ("enforce_eager", "check_candidates"):
+        if getattr(setup.config, name):
+            return f"none recorded ({name})"
     if any(d.native for d in selector.decisions.values() if d.slot == "graph"):
         return f"{said or 'recorded'}; memory that they keep is not counted"
     return said or "none recorded"

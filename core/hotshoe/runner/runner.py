@@ -182,7 +182,7 @@ class Runner:
 
     @torch.inference_mode()
     def warm_up(self, lengths: Sequence[int]) -> None:
-        """Run prompts of these lengths as the largest of steps, sampling nothing, and wait."""
+        """Run prompts of these lengths as the largest of steps, keeping nothing, and wait."""
         inputs = self._padding_inputs(np.array(lengths, np.int32))
         staged, _ = self._stage(inputs)
         hidden = None
@@ -191,7 +191,8 @@ class Runner:
             hidden = self._peers.inbox.new_zeros(inputs.num_tokens, width)
         hidden = self._forward(inputs, staged, every=True, hidden=hidden)
         if self._is_last and GENERATE in self._model.tasks:
-            self._logits(hidden[-max(self._limits.max_samples, JUDGED_TOKENS) :])
+            logits = self._logits(hidden[-max(self._limits.max_samples, JUDGED_TOKENS) :])
+            self._sampler.warm_up(logits[:1])
         self._transfer.download([])()
 
     @torch.inference_mode()

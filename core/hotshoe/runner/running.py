@@ -11,6 +11,8 @@ from hotshoe.runner.pooling import PooledRows
 from hotshoe.sampling import LogprobTensors, SampledBatch
 from hotshoe.types import StepResult
 
+RUN_AGAIN = "run again with --check-candidates, which names the first operation that made such"
+
 
 @dataclass(slots=True)
 class RunningStep:
@@ -23,6 +25,7 @@ class RunningStep:
             `pooled`, became on the host.
         pooled: Rows whose vectors the step completes.
         drafts: Those that the step verifies, by row.
+        remark: Said of rows that failed, as nothing of theirs is finite.
     """
 
     step_id: int
@@ -31,6 +34,7 @@ class RunningStep:
     arrived: Callable[[], Sequence[Tensor]]
     pooled: PooledRows | None = None
     drafts: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    remark: str = RUN_AGAIN
 
     def result(self) -> StepResult:
         """Wait for the step."""
@@ -48,4 +52,5 @@ class RunningStep:
             del tensors[:taken]
         if self.pooled is not None:
             self.pooled.book(result, tensors[0])
+        result.failed = {row: f"{why}; {self.remark}" for row, why in result.failed.items()}
         return result

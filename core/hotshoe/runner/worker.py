@@ -39,6 +39,7 @@ from hotshoe.models.base import GENERATE, Model, ModelBuilder
 from hotshoe.platform import MemoryBudget, Platform
 from hotshoe.plugins.platforms import blaming, checked
 from hotshoe.runner.adapters import adapter_table, load_adapter, required
+from hotshoe.runner.checks import ResultChecks
 from hotshoe.runner.granted import enough_memory, stay_in_files
 from hotshoe.runner.graphs import BATCH_SIZES, TOKEN_SIZES, graph_sizes
 from hotshoe.runner.kv import converted, read_blocks, write_blocks
@@ -118,6 +119,7 @@ class TorchWorker:
         self._profiler: Profiler | None = None
         self._fetch_weights: Callable[[], None] | None = None
         self._graph: GraphSpec | None = None
+        self._checks = ResultChecks(selector, config.check_candidates)
 
     def load(self) -> WorkerInfo:
         with self._phase("activate platform"), blaming(self._platform.name):
@@ -303,6 +305,8 @@ class TorchWorker:
         self._ops = self._ops or self._operations(self._model.vocab_size)
         with enough_memory("allocate the KV cache"):
             runner = self._make_runner(num_blocks)
+        with self._phase("check candidates"), self._checks.over(runner):
+            runner.warm_up([2])  # a prompt of two tokens, which every configuration admits
         with self._phase("record graphs"):
             runner.record_graphs()
         if self._platform.asynchronous:
@@ -366,6 +370,7 @@ class TorchWorker:
         assert self._runner is not None, "allocate_cache comes before the first step"
         with self._guard:
             step = self._runner.execute(plan)
+            step.remark = self._checks.remark() or step.remark
         step.arrived = self._guard(step.arrived)
         return step
 

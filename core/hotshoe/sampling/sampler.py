@@ -159,6 +159,14 @@ class Sampler:
             logprobs = compute_logprobs(raw, tokens[plan.logprobs_at], max(plan.logprobs_widths))
         return SampledBatch(tokens, logprobs, plan)
 
+    def warm_up(self, logits: Tensor) -> None:
+        """Choose tokens of logits [n, vocab_size] by the operation alone, and forget them."""
+        device, n = logits.device, len(logits)
+        zeros = torch.zeros(n, dtype=torch.float32, device=device)
+        top_k = torch.zeros(n, dtype=torch.int32, device=device)
+        uniform = torch.zeros(n, dtype=torch.float64, device=device)
+        self._sample_op(logits.float(), zeros, top_k, zeros + 1, zeros, uniform)
+
     def _uniforms(self, plan: BatchPlan, num_tokens: Ints) -> Tensor:
         if plan.greedy:
             return plan.zeros

@@ -37,6 +37,7 @@ from hotshoe.slots.operations import (
     whole_step,
 )
 from hotshoe.slots.rendezvous import Rendezvous
+from hotshoe.slots.results import Result
 from hotshoe.slots.specs import (
     PLAIN_LAYOUT,
     AddNormSpec,
@@ -100,6 +101,7 @@ __all__ = [
     "QuantSpec",
     "Quantized",
     "Rendezvous",
+    "Result",
     "RotaryAndCacheOp",
     "RotaryAndCacheSpec",
     "RouterSpec",

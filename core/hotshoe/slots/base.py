@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +19,8 @@ from hotshoe.foreign import ForeignError, cause_of, foreign
 from hotshoe.lazy import resolve_lazy
 from hotshoe.patience import patience
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots.faults import Owners
+from hotshoe.slots.faults import Built, Owner, Owners
+from hotshoe.slots.results import Result
 from hotshoe.slots.sizes import linear_bytes
 from hotshoe.slots.specs import KVLayout, LinearSpec, younger_fields
 from hotshoe.suggest import did_you_mean
@@ -130,6 +131,8 @@ class Slot:
         contract: The hook version with which its specification, its call signature or what its
             operations are promised last changed; a candidate that was built for an older one is
             not asked.
+        results: The tensors that a call returns, in order, of the specification and the rows of its
+            first argument; None, calls are not checked.
         step_bytes: Bytes that a decode step of one sequence moves through the operation, of the
             specification and the sequence's length.
         matrices: The matrices that the operation holds, of the specification.
@@ -151,6 +154,7 @@ class Slot:
     doc: str
     composed_of: tuple[str, ...] = ()
     contract: int = 1
+    results: Callable[[Any, int], Sequence[Result]] | None = None
     step_bytes: Callable[[Any, int], int] = lambda spec, length: 0
     matrices: Callable[[Any], tuple[LinearSpec, ...]] = lambda spec: ()
     table_bytes: Callable[[Any], int] = lambda spec: 0
@@ -340,7 +344,7 @@ class Selector:
             else:
                 self.uses[slot, spec] += operation is not None
                 if operation is not None:
-                    self._owners.note(operation, (slot, name))
+                    self._owners.note(operation, (slot, name), spec)
                 return operation
 
     def _build(self, slot: str, name: str, spec: Any) -> Any:
@@ -365,19 +369,36 @@ class Selector:
         owners = self._owners.of(error)
         if not owners:
             return None
-        who = " or ".join(
-            f"candidate {name} of slot {slot} ({self._by_slot[slot][name].package})"
-            for slot, name in owners
-        )
         frame, line = list(traceback.walk_tb(error.__traceback__))[-1]
+        place = f"{frame.f_code.co_filename}:{line}"
+        return self.blamed(owners, f"raised {cause_of(error)} at {place}")
+
+    def blamed(self, owners: Sequence[Owner], did: str) -> EngineError:
+        """Return an error that names candidates, their packages, and how to do without them.
+
+        Args:
+            owners: One, or several whose code is the same.
+            did: What one of them did wrong, as the rest of a sentence.
+        """
         slot, name = owners[0]
         plain = COMPOSED if self.slots[slot].composed_of else REFERENCE
         without = "" if name == REFERENCE else f"; --kernel {slot}={plain} does without it"
         return EngineError(
-            f"{who} raised {cause_of(error)} at {frame.f_code.co_filename}:{line}; "
+            f"{self.named(owners)} {did}; "
             f"`hotshoe conformance --platform {self.facts.platform}` tests it and what comes "
             f"before it{without}"
         )
+
+    def named(self, owners: Iterable[Owner]) -> str:
+        """Return candidates with their slots and packages, in words."""
+        return " or ".join(
+            f"candidate {name} of slot {slot} ({self._by_slot[slot][name].package})"
+            for slot, name in owners
+        )
+
+    def built(self, operation: object) -> Sequence[Built]:
+        """Return who built an object, and for what; nothing for one that is no operation."""
+        return self._owners.built(operation)
 
     def _ask(self, name: str, candidate: Candidate, spec: Any) -> Verdict:
         """Return a candidate's verdict; one that cannot give any refuses."""

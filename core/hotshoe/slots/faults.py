@@ -15,6 +15,8 @@ from typing import Any
 
 #: A slot's name and a candidate's.
 Owner = tuple[str, str]
+#: An owner and the specification that it built an operation for.
+Built = tuple[Owner, Any]
 
 
 class Owners:
@@ -22,10 +24,16 @@ class Owners:
 
     def __init__(self) -> None:
         self._owners: dict[object, dict[Owner, None]] = {}
+        self._built: dict[tuple[int, type], dict[Built, None]] = {}
 
-    def note(self, operation: object, owner: Owner) -> None:
-        """Remember who built an operation."""
+    def note(self, operation: object, owner: Owner, spec: Any = None) -> None:
+        """Remember who built an operation, and for what."""
         self._owners.setdefault(_mark(operation), {})[owner] = None
+        self._built.setdefault((id(operation), type(operation)), {})[owner, spec] = None
+
+    def built(self, operation: object) -> list[Built]:
+        """Return who built an object, and for what; nothing for one that is no operation."""
+        return list(self._built.get((id(operation), type(operation)), ()))
 
     def of(self, error: BaseException) -> list[Owner]:
         """Return who raised it: one candidate, or several whose code is the same; or nobody."""

@@ -19,7 +19,7 @@ def recordable(
         config: As the engine runs it.
         asynchronous: The device works beside its host, which a recording relieves.
     """
-    if config.enforce_eager:
+    if config.enforce_eager or config.check_candidates:
         return None, ""
     decisions, slots = selector.decisions.values(), selector.slots
     waiting = {d.slot for d in decisions if slots[d.slot].reference_waits and not d.native}

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from hotshoe.errors import PluginError
 from hotshoe.lazy import resolve_lazy
 from hotshoe.plugins.manager import blaming_plugin
+from hotshoe.slots import results
 from hotshoe.slots.base import Slot
+from hotshoe.slots.results import Result
 from hotshoe.slots.sizes import TYPE_BITS, linear_bytes
 from hotshoe.slots.specs import (
     AddNormSpec,
@@ -70,6 +72,7 @@ SLOTS: dict[str, Slot] = {
             f"{_REFERENCE}.attention:Attention",
             "paged causal attention of mixed prefill and decode batches",
             reference_supports=_JUDGE,
+            results=results.of_attention,
             step_bytes=_attended,
             needs=("layout",),
             reference_waits=True,
@@ -81,6 +84,7 @@ SLOTS: dict[str, Slot] = {
             f"{_REFERENCE}.rotary:RotaryAndCache",
             "q/k norm, rotary embedding, write of k and v into the cache",
             reference_supports=_JUDGE,
+            results=results.of_queries,
             step_bytes=lambda s, n: 2 * (s.num_heads + 2 * s.num_kv_heads) * s.head_dim * _size(s),
         ),
         Slot(
@@ -89,6 +93,7 @@ SLOTS: dict[str, Slot] = {
             f"{_REFERENCE}.mla_attention:MlaAttention",
             "multi-head latent attention over a paged cache, and the write of its rows",
             reference_supports=_JUDGE,
+            results=results.of_latent_attention,
             step_bytes=_latent_bytes,
             matrices=lambda s: (s.up,),
             needs=("load", "state", "nbytes", "prepare", "write"),
@@ -101,6 +106,7 @@ SLOTS: dict[str, Slot] = {
             f"{_REFERENCE}.state_space:StateSpace",
             "causal convolution, Mamba-2 scan, gate and norm over cached states",
             reference_supports=_JUDGE,
+            results=lambda s, n: (Result((n, s.inner_size), s.dtype),),
             step_bytes=lambda s, n: 2 * _state_bytes(s),
             needs=("prepare",),
             reference_waits=True,
@@ -112,6 +118,7 @@ SLOTS: dict[str, Slot] = {
             f"{_REFERENCE}.linear:Linear",
             "matrix product with a weight prepared once, plain or quantized",
             reference_supports=_JUDGE,
+            results=results.of_linear,
             step_bytes=lambda s, n: linear_bytes(s),
             matrices=lambda s: (s,),
             needs=("load", "nbytes"),
@@ -122,6 +129,7 @@ SLOTS: dict[str, Slot] = {
             f"{_REFERENCE}.norm:build_norm",
             "RMS norm",
             reference_supports=_JUDGE,
+            results=results.of_norm,
             step_bytes=lambda s, n: 3 * s.hidden_size * _size(s),
         ),
         Slot(
@@ -130,6 +138,7 @@ SLOTS: dict[str, Slot] = {
             f"{_REFERENCE}.norm:build_add_norm",
             "residual addition and RMS norm",
             reference_supports=_JUDGE,
+            results=results.of_add_norm,
             step_bytes=lambda s, n: 5 * s.hidden_size * _size(s),
         ),
         Slot(
@@ -138,6 +147,7 @@ SLOTS: dict[str, Slot] = {
             f"{_REFERENCE}.activation:build",
             "activation of one half times the other half",
             reference_supports=_JUDGE,
+            results=results.of_activation,
             step_bytes=lambda s, n: 3 * s.size * _size(s),
         ),
         Slot(
@@ -146,6 +156,7 @@ SLOTS: dict[str, Slot] = {
             f"{_REFERENCE}.mlp:GatedMlp",
             "a whole MLP block: two matrix products and the activation between them",
             reference_supports=_JUDGE,
+            results=results.of_block,
             composed_of=("linear", "gated_activation"),
             step_bytes=lambda s, n: linear_bytes(s.gate_up) + linear_bytes(s.down),
             matrices=lambda s: (s.gate_up, s.down),
@@ -157,6 +168,7 @@ SLOTS: dict[str, Slot] = {
             f"{_REFERENCE}.moe:Moe",
             "a mixture of experts: choice, matrix products of the chosen, weighted sum",
             reference_supports=_JUDGE,
+            results=results.of_block,
             step_bytes=lambda s, n: s.top_k * (linear_bytes(s.gate_up) + linear_bytes(s.down)),
             matrices=lambda s: (s.gate_up, s.down) * s.num_experts,
             needs=("load_gate_up", "load_down", "nbytes"),
@@ -168,6 +180,7 @@ SLOTS: dict[str, Slot] = {
             f"{_REFERENCE}.embedding:build",
             "embedding gather",
             reference_supports=_JUDGE,
+            results=lambda s, n: (Result((n, s.size), s.dtype),),
             step_bytes=lambda s, n: 2 * s.size * _size(s),
             table_bytes=lambda s: s.num_embeddings * s.size * _size(s),
         ),
@@ -177,6 +190,7 @@ SLOTS: dict[str, Slot] = {
             f"{_REFERENCE}.lora:build",
             "low-rank adapters, added to a matrix product's result",
             reference_supports=_JUDGE,
+            results=lambda s, n: (),
             step_bytes=lambda s, n: s.rank * (s.in_features + s.out_features) * _size(s),
             outside=True,  # steps with adapters are not recorded
         ),
@@ -185,6 +199,7 @@ SLOTS: dict[str, Slot] = {
             SampleSpec,
             f"{_REFERENCE}.sampling:build",
             "choice of the next token",
+            results=lambda s, n: (Result((n,), "int64"),),
             step_bytes=lambda s, n: 4 * s.vocab_size,
             outside=True,
         ),

@@ -55,6 +55,7 @@ SAMPLES = {
         ["--kernel", "attention=native", "--kernel", '{"linear": "reference"}'],
         {"attention": "native", "linear": "reference"},
     ),
+    "check_candidates": (["--check-candidates"], True),
     "require_native": (["--require-native"], True),
     "batch_invariant": (["--batch-invariant"], True),
     "disable_plugins": (["--disable-plugins", "a", "--disable-plugins", "b"], ["a", "b"]),
