@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from hotshoe.engine.async_engine import AsyncEngine
     from hotshoe.engine.llm import LLM
     from hotshoe.types import (
+        BeamSearchParams,
         EmbedsPrompt,
         GrammarSpec,
         PoolingParams,
@@ -24,6 +25,7 @@ __version__ = "0.1.0"
 
 _LAZY = {
     "AsyncEngine": "hotshoe.engine.async_engine",
+    "BeamSearchParams": "hotshoe.types",
     "EmbedsPrompt": "hotshoe.types",
     "EngineConfig": "hotshoe.config",
     "GrammarSpec": "hotshoe.types",
@@ -38,6 +40,7 @@ _LAZY = {
 __all__ = [
     "LLM",
     "AsyncEngine",
+    "BeamSearchParams",
     "EmbedsPrompt",
     "EngineConfig",
     "GrammarSpec",

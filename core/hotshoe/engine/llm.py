@@ -18,6 +18,7 @@ from hotshoe.plugins import PluginManager
 from hotshoe.slots import Decision
 from hotshoe.text.output_processor import RequestUpdate
 from hotshoe.types import (
+    BeamSearchParams,
     EmbedsPrompt,
     PoolingParams,
     Prompt,
@@ -152,6 +153,34 @@ class LLM:
         if failed:
             raise EngineError(f"an embedding could not be made: {failed[0]}")
         return outputs
+
+    def beam_search(
+        self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams
+    ) -> list[RequestOutput]:
+        """Find the likeliest continuations of prompts; the order is that of the prompts.
+
+        The `beam_width` outputs of each prompt come best first, with `cumulative_logprob`.
+
+        Raises:
+            RequestError: A prompt or parameter is bad; then none of the prompts is run.
+        """
+        from hotshoe.engine.beams import BeamSearch, run_searches  # for those who search
+
+        if not isinstance(params, BeamSearchParams):
+            raise RequestError(f"params must be BeamSearchParams, not {params!r}", "params")
+        one, engine = SamplingParams(max_tokens=1), self.engine
+        prepared = [engine.inputs.prepare("", p, one) for p in _batch(prompts)]
+        if any(p.add.embeds is not None for p in prepared):
+            raise RequestError("a beam search takes text or token ids", "prompt")
+        searches = [
+            BeamSearch(TokensPrompt(p.prompt_token_ids, p.add.cache_salt), params, engine.info)
+            for p in prepared
+        ]
+        run_searches(searches, self.generate)
+        return [
+            search.update(self._next_id(), p.prompt, engine.tokenizer).output()
+            for search, p in zip(searches, prepared, strict=True)
+        ]
 
     def enqueue(
         self,

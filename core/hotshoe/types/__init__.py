@@ -4,6 +4,7 @@ Standard library only, so that the scheduler, a front end or a test can import t
 milliseconds. No behavior beyond validation lives here.
 """
 
+from hotshoe.types.beams import BeamSearchParams
 from hotshoe.types.cache import CacheGroup, CacheLayout, CachePart, CachePool, CacheSpec
 from hotshoe.types.grammar import GrammarSpec
 from hotshoe.types.outputs import FinishReason, TokenLogprobs, TokenOutput
@@ -14,6 +15,7 @@ from hotshoe.types.sampling_params import SamplingParams
 from hotshoe.types.steps import FinishedStep, NewRow, StepHandle, StepPlan, StepResult
 
 __all__ = [
+    "BeamSearchParams",
     "CacheGroup",
     "CacheLayout",
     "CachePart",

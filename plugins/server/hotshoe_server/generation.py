@@ -12,9 +12,10 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
+from hotshoe.engine.beams import search_beams
 from hotshoe.errors import RequestError
 from hotshoe.text.output_processor import RequestUpdate, SequenceUpdate
-from hotshoe.types import FinishReason, PoolingParams, SamplingParams
+from hotshoe.types import FinishReason, PoolingParams, SamplingParams, TokensPrompt
 from hotshoe_server.call import Call
 from hotshoe_server.errors import ApiError, as_api_error
 from hotshoe_server.extensions import RequestRecord
@@ -69,6 +70,7 @@ async def generate(
     request_id = _unused(request_id, server)
     if (adapter := server.adapter(model)) is not None:
         params = _adapted(params, adapter)
+    updates = _updates(call, rendered, params, request_id, priority)
     sampled = SamplingParams(max_tokens=1) if isinstance(params, PoolingParams) else params
     record = RequestRecord(
         request_id, call.path, model, call.headers, stream, sampled, call.arrival_s
@@ -77,14 +79,6 @@ async def generate(
     server.in_flight[request_id] = record
     for observer in server.observers:
         observer.begin(record)
-    updates = server.client.generate(
-        replace(rendered.prompt, cache_salt=getattr(call.body_read, "cache_salt", None)),
-        params,
-        request_id,
-        priority,
-        tenant=call.tenant,
-        timeout_s=server.config.request_timeout_s,
-    )
     try:
         async with aclosing(updates):  # type: ignore[type-var]
             async for update in updates:
@@ -104,6 +98,29 @@ async def generate(
         record.end_s = time.monotonic()
         for observer in server.observers:
             observer.end(record)
+
+
+def _updates(
+    call: Call,
+    rendered: Rendered,
+    params: SamplingParams | PoolingParams,
+    request_id: str,
+    priority: int,
+) -> AsyncIterator[RequestUpdate]:
+    """Begin to generate, or to search where the request asks for that."""
+    server = call.server
+    prompt = replace(rendered.prompt, cache_salt=getattr(call.body_read, "cache_salt", None))
+    ends = {"tenant": call.tenant, "timeout_s": server.config.request_timeout_s}
+    search = getattr(call.body_read, "beam_search", None)
+    if search is None or isinstance(params, PoolingParams):
+        return server.client.generate(prompt, params, request_id, priority, **ends)
+    if not isinstance(prompt, TokensPrompt):
+        raise ApiError("invalid_value", "a beam search takes text or token ids", "prompt_embeds")
+    if params.grammar is not None:
+        message = "a beam search cannot keep calls of tools to a form; leave tool_choice out"
+        raise ApiError("unsupported_parameter", message, "tool_choice")
+    search = replace(search, max_tokens=params.max_tokens, adapter=params.adapter)
+    return search_beams(server.client, prompt, search, request_id, priority, **ends)
 
 
 async def last_update(updates: AsyncIterator[RequestUpdate]) -> RequestUpdate:

@@ -97,7 +97,7 @@ def whole_choice(
 ) -> ChatChoice:
     """Return one sequence as a message."""
     logprobs = None
-    if sequence.logprobs is not None:
+    if body.logprobs and sequence.logprobs is not None:
         tokenizer = call.server.renderer.tokenizer
         logprobs = chat_logprobs(
             tokenizer, sequence.token_ids, sequence.logprobs, body.return_tokens_as_token_ids

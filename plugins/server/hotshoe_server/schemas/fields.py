@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import AfterValidator, Field
 
 from hotshoe.errors import RequestError
-from hotshoe.types import SamplingParams
+from hotshoe.types import BeamSearchParams, SamplingParams
 from hotshoe_server.errors import ApiError
 from hotshoe_server.schemas.base import Few, Schema, ShortList, ShortText, Texts
 from hotshoe_server.schemas.grammar import StructuredOutputs
@@ -30,8 +30,6 @@ class StreamOptions(Schema):
 
 #: vLLM's fields that mean nothing here -> the values that ask for nothing, and what to do instead.
 FOREIGN: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "use_beam_search": ((False,), "leave it out, or take n"),
-    "length_penalty": ((1.0,), "leave it out"),
     "guided_json": ((), "use structured_outputs.json"),
     "guided_regex": ((), "use structured_outputs.regex"),
     "guided_choice": ((), "use structured_outputs.choice"),
@@ -96,6 +94,8 @@ class Generation(Schema):
     prompt_logprobs: int | None = None
     structured_outputs: StructuredOutputs | None = None
     thinking_token_budget: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    use_beam_search: bool | None = None
+    length_penalty: float | None = None
     priority: int = Field(0, ge=-(2**31), le=2**31 - 1)
     return_token_ids: bool = False
     return_tokens_as_token_ids: bool = False
@@ -108,8 +108,6 @@ class Generation(Schema):
     spaces_between_special_tokens: bool | None = None
 
     # vLLM's, refused: see FOREIGN.
-    use_beam_search: Any = None
-    length_penalty: Any = None
     guided_json: Any = None
     guided_regex: Any = None
     guided_choice: Any = None
@@ -151,6 +149,25 @@ class Generation(Schema):
         except RequestError as error:
             raise self.renamed(error) from None
 
+    def _check_search(self) -> None:
+        """Refuse what a beam search cannot give.
+
+        Raises:
+            ApiError: It streams, or samples; the field is named.
+        """
+        for name in _NOT_SEARCHED:
+            if getattr(self, name, None):
+                message = f"{name} has no meaning in a beam search; leave it out"
+                raise ApiError("unsupported_parameter", message, name)
+
+    @property
+    def beam_search(self) -> BeamSearchParams | None:
+        """How to search; None where tokens are sampled."""
+        if not self.use_beam_search:
+            return None
+        penalty = 1.0 if self.length_penalty is None else self.length_penalty
+        return BeamSearchParams(self.n or 1, None, bool(self.ignore_eos), length_penalty=penalty)
+
     @property
     def max_tokens_field(self) -> str | None:
         """Which field says how many tokens are wanted at most, if one does."""
@@ -158,7 +175,11 @@ class Generation(Schema):
 
     def renamed(self, error: RequestError) -> RequestError:
         """Return an error of the engine's with the name that the field has in this request."""
-        names = {**self.RENAMED, "max_tokens": self.max_tokens_field or "max_tokens"}
+        names = {
+            **self.RENAMED,
+            "beam_width": "n",
+            "max_tokens": self.max_tokens_field or "max_tokens",
+        }
         if getattr(self, "top_logprobs", None) is not None:
             names["logprobs"] = "top_logprobs"
         old = error.field or ""
@@ -174,6 +195,10 @@ class Generation(Schema):
                 raise ApiError(
                     "unsupported_parameter", f"{name} is not supported here; {remedy}", name
                 )
+        if self.use_beam_search:
+            self._check_search()
+        elif self.length_penalty not in (None, 1.0):
+            raise RequestError("length_penalty needs use_beam_search=true", "length_penalty")
         if self.stream_options is not None and not self.stream:
             raise RequestError("stream_options needs stream=true", "stream_options")
 
@@ -183,6 +208,14 @@ _SAMPLING = (
     *("presence_penalty", "frequency_penalty", "top_k", "min_p", "repetition_penalty"),
     *("min_tokens", "stop_token_ids", "include_stop_str_in_output", "ignore_eos"),
     *("skip_special_tokens", "bad_words", "allowed_token_ids", "prompt_logprobs"),
+)
+
+
+#: What a beam search has no use for; its texts are the likeliest of the model itself.
+_NOT_SEARCHED = (
+    *("stream", "stop", "seed", "presence_penalty", "frequency_penalty", "logit_bias", "top_k"),
+    *("min_p", "min_tokens", "stop_token_ids", "bad_words", "allowed_token_ids", "logprobs"),
+    *("prompt_logprobs", "structured_outputs", "response_format", "thinking_token_budget"),
 )
 
 

@@ -196,6 +196,7 @@ class ResponsesRequest(Generation):
 
     REFUSED: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "n": (1,),
+        "use_beam_search": (False,),
         "max_tokens": (),
         "prompt_logprobs": (),
         "return_token_ids": (False,),

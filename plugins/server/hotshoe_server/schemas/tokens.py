@@ -60,7 +60,10 @@ class DetokenizeAnswer(Struct):
 class GenerateRequest(Generation):
     """Tokens in, tokens out: no text is made unless stop strings or `detokenize` want it."""
 
-    REFUSED: ClassVar[Mapping[str, tuple[Any, ...]]] = {"thinking_token_budget": ()}
+    REFUSED: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "thinking_token_budget": (),
+        "use_beam_search": (False,),
+    }
 
     token_ids: list[int] = Field(max_length=MAX_TOKENS, fail_fast=True)
     logprobs: int | None = None
