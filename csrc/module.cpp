@@ -39,6 +39,7 @@ namespace hotshoe {
 void bind_attention(nb::module_&);
 void bind_communicator(nb::module_&);
 void bind_linear(nb::module_&);
+void bind_lora(nb::module_&);
 void bind_memory(nb::module_&);
 void bind_moe(nb::module_&);
 void bind_record(nb::module_&);
@@ -61,6 +62,7 @@ NB_MODULE(HOTSHOE_MODULE, m) {
   hotshoe::bind_attention(m);
   hotshoe::bind_communicator(m);
   hotshoe::bind_linear(m);
+  hotshoe::bind_lora(m);
   hotshoe::bind_memory(m);
   hotshoe::bind_moe(m);
   hotshoe::bind_record(m);

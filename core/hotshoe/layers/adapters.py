@@ -154,7 +154,8 @@ class AdapterTable:
             MemoryLimitError: With those before, it takes more than the device has.
         """
         rank = self.limits.max_rank * len(shares)
-        spec = LoraSpec(*sizes, rank, self.limits.max_adapters, ctx.dtype)
+        parts = tuple(share.num_rows for _, _, share in shares)
+        spec = LoraSpec(*sizes, rank, self.limits.max_adapters, ctx.dtype, parts)
         facts, numbers = ctx.selector.facts, rank * self.limits.max_adapters * sum(sizes)
         self._taken_bytes += numbers * ctx.torch_dtype.itemsize
         if self._taken_bytes > facts.memory_bytes:

@@ -423,6 +423,8 @@ class LoraSpec:
         rank: Of each adapter; smaller ones are filled up with zeros.
         max_adapters: Adapters that are held at once.
         dtype: Of x, y and the adapters.
+        parts: Outputs of each of several stacked matrices, which share the ranks equally: of b, the
+            rows of a matrix are zero outside of its outputs. Empty for one matrix.
     """
 
     in_features: int
@@ -430,6 +432,7 @@ class LoraSpec:
     rank: int
     max_adapters: int
     dtype: str
+    parts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ RECORDED = frozenset(
         "linear=groups",
         "linear=native",
         "linear=widened",
+        "lora=native",
         "moe=native",
         "rms_norm=native",
         "rotary_and_cache=native",

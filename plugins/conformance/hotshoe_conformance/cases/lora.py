@@ -32,6 +32,8 @@ VARIATIONS = (
     {"rank": 1},
     {"rank": 64},
     {"max_adapters": 1},
+    {"parts": (50, 46)},
+    {"rank": 6, "parts": (64, 3, 29)},
 )
 ROUNDING = {"float32": 2**-20, "bfloat16": 2**-8, "float16": 2**-11}
 COUNTS = (1, 5, 300)
@@ -50,8 +52,11 @@ def _grid(layouts: Sequence[KVLayout]) -> list[Setup]:
 
 
 def _draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:
-    sizes = [rng.randrange(1, high) for high in (300, 300, 33, 9)]
-    return Setup(LoraSpec(*sizes, rng.choice(DTYPES)), Tokens(rng.randrange(1, 50)))
+    parts = tuple(rng.randrange(1, 100) for _ in range(rng.randrange(1, 4)))
+    rank, adapters = rng.randrange(1, 17) * len(parts), rng.randrange(1, 9)
+    dtype = rng.choice(DTYPES)
+    spec = LoraSpec(rng.randrange(1, 300), sum(parts), rank, adapters, dtype, parts)
+    return Setup(spec, Tokens(rng.randrange(1, 50)))
 
 
 @dataclass(slots=True)
@@ -104,6 +109,9 @@ def _problem(setup: Setup, source: torch.Generator) -> LoraProblem:
     sizes = (spec.in_features, spec.out_features)
     x, y = (normal((count, size), spec.dtype, source) for size in sizes)
     a, b = (normal((spec.max_adapters, spec.rank, size), spec.dtype, source) for size in sizes)
+    if spec.parts:
+        share = spec.rank // len(spec.parts)
+        b *= torch.block_diag(*(torch.ones(share, size) for size in spec.parts)).to(b.dtype)
     places = torch.randint(-1, spec.max_adapters, (count,), generator=source).int()
     return LoraProblem(spec, x, y, a, b, places)
 
