@@ -18,9 +18,9 @@ from hotshoe.layers.formats import (
 from hotshoe.layers.latent import LatentAttention
 from hotshoe.layers.linear import Linear, Matrix
 from hotshoe.layers.logits import Logits
-from hotshoe.layers.mlp import GatedMLP
+from hotshoe.layers.mlp import PLAIN_ACTIVATIONS, GatedMLP, PlainMLP
 from hotshoe.layers.moe import Mixture, MoE, MoeNames, Stacked
-from hotshoe.layers.norm import AddRMSNorm, DividedRMSNorm, RMSNorm
+from hotshoe.layers.norm import AddRMSNorm, DividedRMSNorm, LayerNorm, RMSNorm
 from hotshoe.layers.rotary import Rotary, Rotation
 from hotshoe.layers.split import Section, Split
 from hotshoe.layers.state_space import StateSpace
@@ -28,6 +28,7 @@ from hotshoe.layers.weights import Holder, Place, WeightTable
 
 __all__ = [
     "FLOATS",
+    "PLAIN_ACTIVATIONS",
     "AdapterLimits",
     "AdapterTable",
     "AddRMSNorm",
@@ -41,6 +42,7 @@ __all__ = [
     "GatedMLP",
     "Holder",
     "LatentAttention",
+    "LayerNorm",
     "Linear",
     "Logits",
     "Matrix",
@@ -49,6 +51,7 @@ __all__ = [
     "MoeNames",
     "OnlineFormat",
     "Place",
+    "PlainMLP",
     "RMSNorm",
     "Rotary",
     "Rotation",

@@ -35,7 +35,7 @@ class Share:
     """One rank's part of a matrix [rows, columns].
 
     Attributes:
-        rows: Ranges of outputs, ascending.
+        rows: Ranges of outputs, in the order in which the rank computes them.
         columns: The range of inputs.
         padding: Rows of zeros after them.
     """

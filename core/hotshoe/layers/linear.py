@@ -17,7 +17,7 @@ from hotshoe.layers.adapters import AdaptedLinear
 from hotshoe.layers.context import BuildContext
 from hotshoe.layers.formats import PLAIN, Share, Storage, TensorSpec, WeightFormat, bias_spec
 from hotshoe.layers.split import Split
-from hotshoe.layers.weights import Holder, Place
+from hotshoe.layers.weights import Holder, Place, Sink
 from hotshoe.slots import LinearOp, LinearSpec, Quantized, QuantSpec
 
 Load = Callable[[Mapping[str, Sequence[Tensor]]], None]
@@ -34,6 +34,7 @@ class Matrix:
         quantize: False keeps them out of quantization, as model data demands.
         outputs: This rank's part of the stacked rows; None for all.
         inputs: This rank's part of x; the ranks' results are then added. None for all.
+        transposed: A checkpoint of plain numbers has W as [in_features, out_features].
 
     Attributes:
         spec: What computes with this rank's part.
@@ -49,9 +50,11 @@ class Matrix:
         quantize: bool = True,
         outputs: Split | None = None,
         inputs: Split | None = None,
+        transposed: bool = False,
     ) -> None:
         self._format, stored = _stored(ctx.format if quantize else PLAIN, parts, in_features)
         self._parts, self._in_features, self._bias = parts, in_features, bias
+        self._transposed = transposed
         self._outputs = outputs or Split(((0, sum(size for _, size in parts)),))
         self._adds = inputs is not None and ctx.communicator is not None
         inputs = inputs or Split(((0, in_features),))
@@ -108,8 +111,11 @@ class Matrix:
                 full = f"{name}.{kind}"
                 needs = tuple(other for other in names if other != full)
                 place = Place(holder, prefix + kind, rows, needs)
-                sink = partial(self._take, load, kind, i, spec)
-                ctx.weights.expect(full, spec.shape, sink, spec.dtypes, place)
+                sink: Sink = partial(self._take, load, kind, i, spec)
+                shape = spec.shape
+                if self._transposed and kind == "weight":
+                    sink, shape = _turned(sink), shape[::-1]
+                ctx.weights.expect(full, shape, sink, spec.dtypes, place)
 
     def adapted(self, ctx: BuildContext) -> AdaptedLinear | None:
         """Return what adapters add to this rank's part of the product; None without adapters."""
@@ -165,6 +171,11 @@ def _stored(
 
 def _unpacks(format: WeightFormat) -> bool:
     return bool(getattr(format, "unpacks", False))
+
+
+def _turned(sink: Sink) -> Sink:
+    """Return what takes the transposed tensor."""
+    return lambda tensor: sink(tensor.t())
 
 
 class Linear:

@@ -15,13 +15,14 @@ from hotshoe.layers.split import split_padded
 
 
 class Logits:
-    """logits = hidden W^T in float32.
+    """logits = hidden W^T + b in float32.
 
     Args:
         ctx: The build context.
         name: Checkpoint prefix; with tied weights that of the embedding.
         vocab_size, hidden_size: Shape of the matrix.
         quantize: False keeps it out of quantization.
+        bias: There is a b.
     """
 
     def __init__(
@@ -32,10 +33,12 @@ class Logits:
         hidden_size: int,
         *,
         quantize: bool = False,
+        bias: bool = False,
     ) -> None:
         self._vocab_size = vocab_size
         outputs = split_padded(vocab_size, ctx.rank, ctx.size)
-        matrix = Matrix(ctx, [(name, vocab_size)], hidden_size, quantize=quantize, outputs=outputs)
+        parts = [(name, vocab_size)]
+        matrix = Matrix(ctx, parts, hidden_size, bias=bias, quantize=quantize, outputs=outputs)
         self._linear = Linear(ctx, matrix, out_dtype="float32")
         self._communicator, self._size = ctx.communicator, ctx.size
 

@@ -1,15 +1,25 @@
-"""Gated MLP: one operation of slot `gated_mlp` where someone serves the whole block, else three."""
+"""MLPs. A gated one is one operation of slot `gated_mlp` where someone serves the whole block, else
+three; a plain one is two matrix products with an activation between them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+import torch
 from torch import Tensor
 
 from hotshoe.layers.activation import GatedActivation
 from hotshoe.layers.context import BuildContext
 from hotshoe.layers.linear import Linear, Matrix, form_of, input_quant_of
 from hotshoe.slots import GatedMlpOp, GatedMlpSpec, Quantized
+from hotshoe.slots.reference.activation import ACTIVATIONS
+
+#: Activations of a plain MLP: those of gates, and two more.
+PLAIN_ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    **ACTIVATIONS,
+    "relu": torch.relu,
+    "relu2": lambda x: torch.relu(x).square(),
+}
 
 
 class GatedMLP:
@@ -65,3 +75,27 @@ class GatedMLP:
         """Map [num_tokens, hidden_size] to the same shape."""
         y = self._run(x)
         return y if self._sum is None else self._sum(y, y)
+
+
+class PlainMLP:
+    """down(act(up(x))).
+
+    The activation is one call of PyTorch, which every device has: there is nothing to fuse it with.
+
+    Args:
+        ctx: The build context.
+        up, down: The weights.
+        activation: A name in `PLAIN_ACTIVATIONS`.
+
+    Attributes:
+        input_quant: See `GatedMLP`.
+    """
+
+    def __init__(self, ctx: BuildContext, up: Matrix, down: Matrix, activation: str) -> None:
+        self._up, self._down = Linear(ctx, up), Linear(ctx, down)
+        self._activation = PLAIN_ACTIVATIONS[activation]
+        self.input_quant = self._up.input_quant
+
+    def __call__(self, x: Tensor | Quantized) -> Tensor:
+        """Map [num_tokens, hidden_size] to the same shape."""
+        return self._down(self._activation(self._up(x)))

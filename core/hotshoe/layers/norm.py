@@ -1,6 +1,8 @@
-"""RMS norm layers behind slots `rms_norm` and `add_rms_norm`."""
+"""Norm layers behind slots `rms_norm`, `add_rms_norm` and `layer_norm`."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -8,7 +10,17 @@ from torch import Tensor
 from hotshoe.layers.context import BuildContext
 from hotshoe.layers.split import Split
 from hotshoe.layers.weights import Place
-from hotshoe.slots import AddNormOp, AddNormSpec, NormOp, NormSpec, Quantized, QuantSpec, renewed
+from hotshoe.slots import (
+    AddNormOp,
+    AddNormSpec,
+    LayerNormOp,
+    LayerNormSpec,
+    NormOp,
+    NormSpec,
+    Quantized,
+    QuantSpec,
+    renewed,
+)
 
 
 class _NormWeight:
@@ -71,6 +83,33 @@ class AddRMSNorm(_NormWeight):
     def __call__(self, x: Tensor, residual: Tensor) -> tuple[Tensor | Quantized, Tensor]:
         """Return (normed, new residual), both [num_tokens, size]."""
         return self._op(x, residual, self.weight)
+
+
+class LayerNorm:
+    """(x - mean) / sqrt(variance + eps) * weight + bias, over the last dimension."""
+
+    def __init__(
+        self, ctx: BuildContext, name: str, size: int, eps: float, *, bias: bool = True
+    ) -> None:
+        spec = LayerNormSpec(size, eps, ctx.dtype, bias)
+        self._op: LayerNormOp = ctx.selector.choose("layer_norm", spec)
+        self._place = (ctx.device, ctx.torch_dtype)
+        self._held: dict[str, Tensor] = {}
+        holder = ctx.holder("layer_norm", spec, ctx.dtype, self)
+        for part in ("weight", "bias") if bias else ("weight",):
+            ctx.expect_alone(holder, f"{name}.{part}", size, partial(self._take, part), part)
+
+    def _take(self, part: str, tensor: Tensor) -> None:
+        fresh = tensor.to(*self._place, copy=True)
+        self._held[part] = renewed(self._held.get(part), fresh)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return weight and bias, each [size]."""
+        return dict(self._held)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Normalize [num_tokens, size] into a new tensor."""
+        return self._op(x, self._held["weight"], self._held.get("bias"))
 
 
 class DividedRMSNorm:

@@ -31,7 +31,7 @@ class Split:
     """One rank's part of a dimension.
 
     Attributes:
-        ranges: Begin and end of what the rank holds, ascending.
+        ranges: Begin and end of what the rank holds, in the order in which it computes.
         padding: Rows of zeros after them, so that all ranks have equally many.
     """
 

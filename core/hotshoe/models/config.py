@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 #: The longest JSON file of a model directory that is read.
 MAX_JSON_BYTES = 16 * MIB
-DEFAULT_MAX_LEN = 2048
+#: Of a file that does not say; older ones say `n_positions`.
+MAX_LEN = 2048
 #: No size of a model that exists comes near; larger ones would take minutes to be found too large.
 MAX_SIZE = 2**24
 _MOST = {"num_hidden_layers": 1000}
@@ -77,7 +78,7 @@ class ModelConfig:
             names[0],
             values,
             _weight_type(values.get("dtype") or values.get("torch_dtype")),
-            _positive(values, "max_position_embeddings", DEFAULT_MAX_LEN),
+            _positive(values, "max_position_embeddings", _positive(values, "n_positions", MAX_LEN)),
             eos_token_ids(path, values),
             file,
         )

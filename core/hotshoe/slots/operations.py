@@ -266,6 +266,17 @@ class AddNormOp(Protocol):
         ...
 
 
+class LayerNormOp(Protocol):
+    """Layer norm."""
+
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Normalize x [num_tokens, hidden_size] into a new tensor; float32 inside.
+
+        The bias is None exactly where the specification has none.
+        """
+        ...
+
+
 class GatedActivationOp(Protocol):
     """Gated activation."""
 

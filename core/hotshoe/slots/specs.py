@@ -311,6 +311,19 @@ class AddNormSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerNormSpec:
+    """(x - mean) / sqrt(variance + eps) * weight, plus a bias where `bias` is true.
+
+    Mean and variance are those of the last dimension. Source: Ba et al. 2016, arXiv:1607.06450.
+    """
+
+    hidden_size: int
+    eps: float
+    dtype: str
+    bias: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class GatedActivationSpec:
     """act(gate) * up over [.., 2 * size] = gate | up; activation "silu", "gelu" or "gelu_tanh".
 

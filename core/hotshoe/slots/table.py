@@ -23,6 +23,7 @@ from hotshoe.slots.specs import (
     GatedActivationSpec,
     GatedMlpSpec,
     GraphSpec,
+    LayerNormSpec,
     LinearSpec,
     LoraSpec,
     MlaAttentionSpec,
@@ -140,6 +141,15 @@ SLOTS: dict[str, Slot] = {
             reference_supports=_JUDGE,
             results=results.of_add_norm,
             step_bytes=lambda s, n: 5 * s.hidden_size * _size(s),
+        ),
+        Slot(
+            "layer_norm",
+            LayerNormSpec,
+            f"{_REFERENCE}.norm:build_layer_norm",
+            "layer norm: mean and variance",
+            reference_supports=_JUDGE,
+            step_bytes=lambda s, n: 3 * s.hidden_size * _size(s),
+            contract=2,
         ),
         Slot(
             "gated_activation",

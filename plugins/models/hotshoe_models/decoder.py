@@ -7,12 +7,14 @@ additions are fused with the norm that follows them, across layers too.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
+from hotshoe.errors import ConfigError
 from hotshoe.layers import (
-    AddRMSNorm,
     BuildContext,
     Embedding,
     ForwardBatch,
@@ -20,18 +22,18 @@ from hotshoe.layers import (
     Logits,
     Matrix,
     MoE,
-    RMSNorm,
+    PlainMLP,
     Rotary,
     Rotation,
     Section,
 )
 from hotshoe.models.base import EMBED, GENERATE
-from hotshoe.slots import Quantized, QuantSpec
+from hotshoe.slots import Quantized
 from hotshoe_models.mixers import MIXERS, parts_of
+from hotshoe_models.norms import AddNorm, Norm, build_add_norm, build_norm
 from hotshoe_models.spec import DecoderSpec
 
-#: Checkpoints that were saved without their output matrix have names without this prefix.
-BARE_NAMES = (r"^(?=(embed_tokens|layers|norm)\.)", "model.")
+MLP: TypeAlias = GatedMLP | PlainMLP | MoE
 
 
 class DenseDecoder:
@@ -52,6 +54,7 @@ class DenseDecoder:
             self._embed = Embedding(
                 ctx, names.embedding, spec.vocab_size, spec.hidden_size, spec.embedding_scale
             )
+        self._positions = _positions(spec, ctx) if stage.is_first else None
         memory_bytes = ctx.selector.facts.memory_bytes
         rotaries = {
             rotation: Rotary.build(rotation, ctx.max_model_len, ctx.device, memory_bytes)
@@ -61,13 +64,8 @@ class DenseDecoder:
         self._layers = [_Layer(spec, ctx, i, rotaries) for i in own]
         for i, layer, behind in zip(own, self._layers, [*self._layers[1:], None], strict=True):
             layer.join(spec, ctx, i, behind)
-        self._first_norm = None
-        if names.input_norm is not None:
-            first = names.layer.format(own.start) + names.input_norm
-            quant = self._layers[0].input_quant
-            self._first_norm = RMSNorm(
-                ctx, first, spec.hidden_size, spec.norm_eps, spec.norm_offset, quant
-            )
+        first = _under(names.layer.format(own.start), names.input_norm)
+        self._first_norm = build_norm(spec, ctx, first, self._layers[0].input_quant)
         if spec.generates and stage.is_last:
             self._lm_head = Logits(
                 ctx,
@@ -75,6 +73,7 @@ class DenseDecoder:
                 spec.vocab_size,
                 spec.hidden_size,
                 quantize=spec.quantizes("lm_head", ctx.format),
+                bias=spec.lm_head_bias,
             )
         self._logits_divisor = spec.logits_divisor
         self._softcap = spec.logits_softcap
@@ -83,7 +82,7 @@ class DenseDecoder:
         behind = range(len(spec.layers), len(spec.layers) + spec.further_layers)
         further = [rf"^{re.escape(names.layer.format(i))}" for i in behind]
         ctx.weights.ignore(further, "layers that predict further tokens")
-        ctx.weights.rename(*BARE_NAMES)
+        ctx.weights.rename(*names.bare)
         if spec.tied or not spec.generates:  # some checkpoints store the tied matrix a second time
             ctx.weights.ignore([rf"^{re.escape(names.lm_head)}\.weight$"])
 
@@ -100,7 +99,7 @@ class DenseDecoder:
 
         Before the last stage they are the residual, from which the next stage goes on.
         """
-        residual = hidden
+        residual = hidden if self._positions is None else hidden + self._positions(batch)
         normed = residual if self._first_norm is None else self._first_norm(residual)
         *inner, last = self._layers
         for layer in inner:
@@ -123,29 +122,29 @@ class _Layer:
     """Mixer and MLP; ends with the norm that comes next, the next layer's or the final one.
 
     That of a stage's last layer belongs to the next stage, which gets the residual alone.
+
+    Attributes:
+        input_quant: What the norm before this layer may quantize to.
     """
 
     def __init__(
         self, spec: DecoderSpec, ctx: BuildContext, i: int, rotaries: dict[Rotation, Rotary]
     ) -> None:
-        names, size = spec.names, spec.hidden_size
-        prefix = names.layer.format(i)
-
-        def norm(name: str | None) -> RMSNorm | None:
-            eps, offset = spec.norm_eps, spec.norm_offset
-            return None if name is None else RMSNorm(ctx, prefix + name, size, eps, offset)
-
+        names, prefix = spec.names, spec.names.layer.format(i)
         self._mixer = MIXERS[spec.layers[i].mixer](spec, ctx, i, rotaries)
-        self._post_attention_norm = norm(names.post_attention_norm)
-        self._mlp: GatedMLP | MoE | None = None
-        if spec.layers[i].mlp:
-            self._mlp = _mlp(spec, ctx, i)
-            name = None if names.mlp_norm is None else prefix + names.mlp_norm
-            quant = self._mlp.input_quant
-            self._mlp_norm = _add_norm(spec, ctx, name, quant, spec.residual_scale)
-        self._post_mlp_norm = norm(names.post_mlp_norm)
-        #: What the norm before this layer may quantize to.
+        self._mlp: MLP | None = _mlp(spec, ctx, i) if spec.layers[i].mlp else None
+        name = _under(prefix, names.mlp_norm)
+        self._own_norm: Norm | None = None
+        self._mlp_norm: AddNorm | None = None
         self.input_quant = self._mixer.input_quant
+        self._parallel = spec.parallel
+        if spec.parallel:
+            self._own_norm, self.input_quant = build_norm(spec, ctx, name), None
+        elif self._mlp is not None:
+            quant = self._mlp.input_quant
+            self._mlp_norm = build_add_norm(spec, ctx, name, quant, spec.residual_scale)
+        self._post_attention_norm = build_norm(spec, ctx, _under(prefix, names.post_attention_norm))
+        self._post_mlp_norm = build_norm(spec, ctx, _under(prefix, names.post_mlp_norm))
 
     def join(self, spec: DecoderSpec, ctx: BuildContext, i: int, behind: _Layer | None) -> None:
         """Build the norm in front of the layer behind this one; of the last one, the final norm.
@@ -153,13 +152,12 @@ class _Layer:
         The last layer of a stage has none where another stage follows.
         """
         self._scale = spec.residual_scale * (1.0 if self._mlp is None else spec.mlp_scale)
-        self._next_norm = None
+        self._next_norm: AddNorm | None = None
         if behind is not None:
-            norm = spec.names.input_norm
-            name = None if norm is None else spec.names.layer.format(i + 1) + norm
-            self._next_norm = _add_norm(spec, ctx, name, behind.input_quant, self._scale)
+            name = _under(spec.names.layer.format(i + 1), spec.names.input_norm)
+            self._next_norm = build_add_norm(spec, ctx, name, behind.input_quant, self._scale)
         elif i + 1 == len(spec.layers):
-            self._next_norm = _add_norm(spec, ctx, spec.names.final_norm, None, self._scale)
+            self._next_norm = build_add_norm(spec, ctx, spec.names.final_norm, None, self._scale)
 
     def __call__(
         self, hidden: Tensor | Quantized, residual: Tensor, batch: ForwardBatch, keep: Tensor | None
@@ -173,7 +171,9 @@ class _Layer:
             residual = residual[keep]
         if self._post_attention_norm is not None:
             out = self._post_attention_norm(out)
-        if self._mlp is not None:
+        if self._parallel:
+            out = out + self._beside(hidden, residual, keep)
+        elif self._mlp is not None:
             hidden, residual = self._mlp_norm(out, residual)
             out = self._mlp(hidden)
         if self._post_mlp_norm is not None:
@@ -185,39 +185,45 @@ class _Layer:
             return passed, passed
         return self._next_norm(out, residual)
 
+    def _beside(self, hidden: Tensor, residual: Tensor, keep: Tensor | None) -> Tensor:
+        """Return what the MLP makes of the residual that attention started from."""
+        if self._own_norm is not None:
+            return self._mlp(self._own_norm(residual))
+        return self._mlp(hidden if keep is None else hidden[keep])
 
-class _Add:
-    """residual += scale * x, which the next block takes as it is."""
 
-    def __init__(self, scale: float) -> None:
-        self._scale = scale
-
-    def __call__(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the sum twice; it overwrites the residual."""
-        residual.add_(x if self._scale == 1.0 else x.mul_(self._scale))
-        return residual, residual
+def _under(prefix: str, name: str | None) -> str | None:
+    return None if name is None else prefix + name
 
 
 def _elsewhere(spec: DecoderSpec, ctx: BuildContext, own: range) -> list[str]:
     """Return patterns of the weights that other stages hold."""
     names, stage = spec.names, ctx.stage
     others = [names.layer.format(i) for i in range(len(spec.layers)) if i not in own]
-    others += [] if stage.is_first else [f"{names.embedding}."]
+    others += [] if stage.is_first else [f"{names.embedding}.", f"{names.positions}."]
     others += [] if stage.is_last else [f"{names.final_norm}.", f"{names.lm_head}."]
     return [f"^{re.escape(prefix)}" for prefix in others]
 
 
-def _add_norm(
-    spec: DecoderSpec, ctx: BuildContext, name: str | None, quant: QuantSpec | None, scale: float
-) -> AddRMSNorm | _Add:
-    """Build the residual addition and the norm behind it, if there is one."""
+def _positions(spec: DecoderSpec, ctx: BuildContext) -> Callable[[ForwardBatch], Tensor] | None:
+    """Build the gather of positions' vectors, where the model has them.
+
+    Raises:
+        ConfigError: Sequences may be longer than there are positions.
+    """
+    name, count, offset = spec.names.positions, spec.num_positions, spec.position_offset
     if name is None:
-        return _Add(scale)
-    eps, offset = spec.norm_eps, spec.norm_offset
-    return AddRMSNorm(ctx, name, spec.hidden_size, eps, offset, scale, quant)
+        return None
+    if ctx.max_model_len > count:
+        raise ConfigError(
+            f"max_model_len {ctx.max_model_len} exceeds the {count} positions that the model has "
+            "vectors for; lower --max-model-len"
+        )
+    table = Embedding(ctx, name, offset + count, spec.hidden_size)
+    return lambda batch: table(batch.positions + offset if offset else batch.positions)
 
 
-def _mlp(spec: DecoderSpec, ctx: BuildContext, i: int) -> GatedMLP | MoE:
+def _mlp(spec: DecoderSpec, ctx: BuildContext, i: int) -> MLP:
     """Build a layer's MLP, divided among the ranks: gate_up by outputs, down by inputs; or experts
     in its place."""
     names, size, width = spec.names, spec.hidden_size, spec.intermediate_size
@@ -225,24 +231,25 @@ def _mlp(spec: DecoderSpec, ctx: BuildContext, i: int) -> GatedMLP | MoE:
     if mixture is not None:
         return MoE(ctx, prefix, mixture, quantize=spec.quantizes("experts", ctx.format))
     what, channels = "channels between MLP matrices", Section(width)
-    return GatedMLP(
+    inner = 1 + spec.gated
+    up = Matrix(
         ctx,
-        Matrix(
-            ctx,
-            parts_of(prefix, names.gate_up, [width, width]),
-            size,
-            bias=spec.mlp_bias,
-            quantize=spec.quantizes("gate_up", ctx.format),
-            outputs=ctx.split(what, channels, channels),
-        ),
-        Matrix(
-            ctx,
-            [(prefix + names.down, size)],
-            width,
-            bias=spec.mlp_bias,
-            quantize=spec.quantizes("down", ctx.format),
-            inputs=ctx.split(what, channels),
-        ),
-        spec.activation,
-        spec.gate_scale,
+        parts_of(prefix, names.gate_up, [width] * inner),
+        size,
+        bias=spec.mlp_bias,
+        quantize=spec.quantizes("gate_up", ctx.format),
+        outputs=ctx.split(what, *[channels] * inner),
+        transposed=spec.transposed,
     )
+    down = Matrix(
+        ctx,
+        [(prefix + names.down, size)],
+        width,
+        bias=spec.mlp_bias,
+        quantize=spec.quantizes("down", ctx.format),
+        inputs=ctx.split(what, channels),
+        transposed=spec.transposed,
+    )
+    if not spec.gated:
+        return PlainMLP(ctx, up, down, spec.activation)
+    return GatedMLP(ctx, up, down, spec.activation, spec.gate_scale)

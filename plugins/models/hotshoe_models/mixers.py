@@ -23,6 +23,7 @@ from hotshoe.layers import (
     Rotary,
     Rotation,
     Section,
+    Split,
     StateSpace,
 )
 from hotshoe.slots import Quantized, QuantSpec
@@ -58,6 +59,7 @@ class AttentionMixer:
         rows = [n * spec.head_dim for n in (spec.num_heads, spec.num_kv_heads, spec.num_kv_heads)]
         heads = Section(spec.num_heads, spec.head_dim)
         kv_heads = Section(spec.num_kv_heads, spec.head_dim, shared=True)
+        outputs = ctx.split("attention heads", heads, kv_heads, kv_heads)
         self._qkv = Linear(
             ctx,
             Matrix(
@@ -66,7 +68,8 @@ class AttentionMixer:
                 size,
                 bias=spec.qkv_bias,
                 quantize=spec.quantizes("qkv", ctx.format),
-                outputs=ctx.split("attention heads", heads, kv_heads, kv_heads),
+                outputs=_ungrouped(outputs, spec) if names.grouped_qkv else outputs,
+                transposed=spec.transposed,
             ),
         )
         self._norms = _WideNorms(spec, ctx, prefix) if names.wide_qk_norm else None
@@ -80,6 +83,7 @@ class AttentionMixer:
                 bias=spec.o_bias,
                 quantize=spec.quantizes("o", ctx.format),
                 inputs=ctx.split("attention heads", heads),
+                transposed=spec.transposed,
             ),
         )
         self.input_quant = self._qkv.input_quant
@@ -93,6 +97,21 @@ class AttentionMixer:
             self._norms(qkv)
         out = self._attention(qkv, batch)
         return self._o(out if keep is None else out[keep])
+
+
+def _ungrouped(split: Split, spec: DecoderSpec) -> Split:
+    """Return where rows of q, k and v are that a checkpoint has kv head by kv head."""
+    queries, dim = spec.num_heads // spec.num_kv_heads, spec.head_dim
+
+    def place(head: int) -> int:
+        group, at = divmod(head, queries)
+        if head >= spec.num_heads:
+            part, group = divmod(head - spec.num_heads, spec.num_kv_heads)
+            at = queries + part
+        return group * (queries + 2) + at
+
+    heads = [h for begin, end in split.ranges for h in range(begin // dim, end // dim)]
+    return Split(tuple((place(h) * dim, (place(h) + 1) * dim) for h in heads))
 
 
 def _attention(spec: DecoderSpec, ctx: BuildContext, i: int, rotaries: Rotaries) -> Attention:

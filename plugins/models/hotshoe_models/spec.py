@@ -18,15 +18,20 @@ class WeightNames:
 
     Attributes:
         layer: Prefix of a layer, with {} for its index.
+        positions: A vector for each position, added to embeddings; None for none.
         qkv: One name per matrix, or one for the three stacked.
-        gate_up: Likewise.
+        grouped_qkv: The stacked rows are, for each kv head: its queries, its key, its value.
+        gate_up: One name per matrix, or one for both stacked; of a plain MLP its first matrix.
         qk_norm: Norms of each head's q and k before rotation; None for none.
         wide_qk_norm: They are norms of all heads' q and k together.
         sinks: Logits, one a head, that join the softmax's denominator; None for none.
         input_norm: The norm in front of attention; None for none, as in OLMo 2.
-        mlp_norm: The norm after attention's residual addition; None for none.
+        mlp_norm: The norm after attention's residual addition; None for none. In a parallel decoder
+            the MLP's own norm of the residual; None if it takes what attention takes.
         post_attention_norm, post_mlp_norm: Norms of a block's output before it joins the residual
             (Gemma 2 and 3); None for none.
+        bare: Checkpoints that were saved without their output matrix have names that lack a prefix:
+            a regular expression of where it belongs, and the prefix.
         unused: Regular expressions of tensors that some checkpoints hold and nobody needs.
     """
 
@@ -35,6 +40,8 @@ class WeightNames:
     lm_head: str = "lm_head"
     layer: str = "model.layers.{}."
     qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    positions: str | None = None
+    grouped_qkv: bool = False
     qk_norm: tuple[str, str] | None = None
     wide_qk_norm: bool = False
     sinks: str | None = None
@@ -45,6 +52,7 @@ class WeightNames:
     mlp_norm: str | None = "post_attention_layernorm"
     post_attention_norm: str | None = None
     post_mlp_norm: str | None = None
+    bare: tuple[str, str] = (r"^(?=(embed_tokens|layers|norm)\.)", "model.")
     unused: tuple[str, ...] = (r"\.rotary_emb\.inv_freq$",)
 
 
@@ -115,10 +123,17 @@ class LatentSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderSpec:
-    """A decoder of attention, and of gated MLPs or mixtures of experts.
+    """A decoder of attention, and of MLPs or mixtures of experts.
 
     Attributes:
-        activation: "silu", "gelu" or "gelu_tanh".
+        activation: "silu", "gelu" or "gelu_tanh"; of plain MLPs "relu" or "relu2" as well.
+        gated: MLPs have gates; plain ones are down(act(up(x))).
+        norm: "rms", or "layer" for mean and variance, with a bias where `norm_bias` is true.
+        parallel: Attention and MLP start from the same residual, and both join it at once.
+        num_positions: Positions with a vector of their own; the table has `position_offset` more
+            in front of them.
+        transposed: The checkpoint has each matrix as [inputs, outputs].
+        lm_head_bias: The output matrix has a bias.
         norm_offset: The norms' effective weight is offset + weight (Gemma uses 1).
         attention_scale: Factor on q·k.
         attention_softcap, logits_softcap: cap * tanh(x / cap) on scores or logits; None for none.
@@ -146,6 +161,14 @@ class DecoderSpec:
     num_kv_heads: int = 0
     head_dim: int = 0
     activation: str = "silu"
+    gated: bool = True
+    norm: str = "rms"
+    norm_bias: bool = True
+    parallel: bool = False
+    num_positions: int = 0
+    position_offset: int = 0
+    transposed: bool = False
+    lm_head_bias: bool = False
     attention_scale: float = 1.0
     generates: bool = True
     norm_offset: float = 0.0

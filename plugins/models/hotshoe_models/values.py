@@ -26,6 +26,8 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
+#: Those of MLPs without gates.
+PLAIN_ACTIVATIONS = {**ACTIVATIONS, "gelu_fast": "gelu_tanh", "relu": "relu", "relu2": "relu2"}
 
 
 def with_defaults(config: ModelConfig, defaults: Mapping[str, Any]) -> ModelConfig:
@@ -83,12 +85,12 @@ def count(config: ModelConfig, name: str) -> int:
     return value
 
 
-def activation(config: ModelConfig, name: str) -> str:
-    """Return the activation's name in slot specifications."""
+def activation(config: ModelConfig, name: str, known: Mapping[str, str] = ACTIVATIONS) -> str:
+    """Return the activation's name in specifications."""
     value = config.require(name)
-    if not isinstance(value, str) or value not in ACTIVATIONS:
-        raise refuse(config, name, f"knows only {', '.join(ACTIVATIONS)}")
-    return ACTIVATIONS[value]
+    if not isinstance(value, str) or value not in known:
+        raise refuse(config, name, f"knows only {', '.join(known)}")
+    return known[value]
 
 
 def head_dim(config: ModelConfig) -> int:
@@ -156,22 +158,22 @@ def decoder_spec(
     num_kv_heads = config.size("num_key_value_heads", num_heads)
     if num_heads % num_kv_heads:
         raise refuse(config, "num_key_value_heads", f"has {num_heads} query heads to share them")
-    common: dict[str, Any] = {
-        "vocab_size": config.size("vocab_size"),
-        "hidden_size": config.size("hidden_size"),
-        "intermediate_size": config.size("intermediate_size"),
-        "num_heads": num_heads,
-        "num_kv_heads": num_kv_heads,
-        "head_dim": head_dim(config),
-        "layers": layers,
-        "norm_eps": number(config, "rms_norm_eps"),
-        "attention_scale": head_dim(config) ** -0.5,
-        "tied": flag(config, "tie_word_embeddings"),
-        "generates": not config.architecture.endswith("Model"),
+    common: dict[str, Callable[[], Any]] = {
+        "vocab_size": lambda: config.size("vocab_size"),
+        "hidden_size": lambda: config.size("hidden_size"),
+        "intermediate_size": lambda: config.size("intermediate_size"),
+        "num_heads": lambda: num_heads,
+        "num_kv_heads": lambda: num_kv_heads,
+        "head_dim": lambda: head_dim(config),
+        "layers": lambda: layers,
+        "norm_eps": lambda: number(config, "rms_norm_eps"),
+        "attention_scale": lambda: head_dim(config) ** -0.5,
+        "tied": lambda: flag(config, "tie_word_embeddings"),
+        "generates": lambda: not config.architecture.endswith("Model"),
+        "activation": lambda: activation(config, "hidden_act"),
     }
-    if "activation" not in differences:
-        common["activation"] = activation(config, "hidden_act")
-    return DecoderSpec(**{**common, **differences})
+    read = {name: value() for name, value in common.items() if name not in differences}
+    return DecoderSpec(**read, **differences)
 
 
 def unused_layers(config: ModelConfig, spec: DecoderSpec, key: str) -> DecoderSpec:

@@ -6,7 +6,7 @@ import weakref
 import pytest
 import torch
 
-from hotshoe.layers import BuildContext, Linear, Matrix, OnlineFormat, Section, Storage
+from hotshoe.layers import BuildContext, Linear, Matrix, OnlineFormat, Section, Split, Storage
 from hotshoe.slots import LinearSpec, QuantSpec
 
 PARTS = [("q", 6), ("k", 2), ("v", 3)]
@@ -41,6 +41,31 @@ def test_parts_are_stacked_whatever_the_order(ctx, bias):
     if bias:
         expected += torch.cat([tensors[f"{name}.bias"] for name, _ in PARTS])
     torch.testing.assert_close(layer(x), expected)
+
+
+def test_matrices_that_are_stored_transposed(ctx):
+    """Whole, and as the second rank of two that divide outputs or inputs."""
+    stacked, tensor, x = torch.randn(6, 11), torch.randn(6, 4), torch.randn(3, 6)
+    whole = Linear(ctx, Matrix(ctx, [("s", 11)], 6, bias=True, transposed=True))
+    ctx.weights.feed("s.weight", stacked)
+    ctx.weights.feed("s.bias", bias := torch.randn(11))
+    torch.testing.assert_close(whole(x), x @ stacked + bias)
+    rows, columns = Split(((2, 4),)), Split(((3, 6),))
+    outputs = Linear(ctx, Matrix(ctx, [("o", 4)], 6, outputs=rows, transposed=True))
+    inputs = Linear(ctx, Matrix(ctx, [("i", 4)], 6, inputs=columns, transposed=True))
+    for name in "oi":
+        ctx.weights.feed(f"{name}.weight", tensor)
+    torch.testing.assert_close(outputs(x), (x @ tensor)[:, 2:])
+    torch.testing.assert_close(inputs(x[:, 3:]), x[:, 3:] @ tensor[3:])
+
+
+def test_rows_come_in_the_order_of_the_split(ctx):
+    split = Split(((4, 6), (0, 1), (2, 3)))
+    layer = Linear(ctx, Matrix(ctx, [("w", 6)], 5, bias=True, outputs=split))
+    weight, bias, x = torch.randn(6, 5), torch.randn(6), torch.randn(3, 5)
+    ctx.weights.feed("w.weight", weight)
+    ctx.weights.feed("w.bias", bias)
+    torch.testing.assert_close(layer(x), (x @ weight.T + bias)[:, [4, 5, 0, 2]])
 
 
 def test_checkpoint_tensors_are_let_go(ctx):

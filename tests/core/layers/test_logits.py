@@ -47,3 +47,19 @@ def test_every_rank_computes_an_equal_part(ctx, vocab_size: int, size: int, rows
     assert {part.shape for part in parts} == {(rows, -(-vocab_size // size))}
     torch.testing.assert_close(logits, hidden @ weight.T)  # by the last rank all are there
     assert logits.is_contiguous()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_a_bias_is_divided_as_the_matrix_is(ctx, size: int) -> None:
+    weight, bias, hidden = torch.randn(7, 5), torch.randn(7), torch.randn(3, 5)
+    parts: list[torch.Tensor] = []
+    for rank in range(size):
+        group = Gathering(parts, size) if size > 1 else None
+        own = BuildContext(
+            ctx.selector, "float32", "float32", 4, 32, rank=rank, size=size, communicator=group
+        )
+        head = Logits(own, "head", 7, 5, bias=True)
+        own.weights.feed("head.weight", weight)
+        own.weights.feed("head.bias", bias)
+        logits = head(hidden)
+    torch.testing.assert_close(logits, hidden @ weight.T + bias)

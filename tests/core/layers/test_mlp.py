@@ -5,7 +5,16 @@ import torch
 from tests.core.layers.conftest import FACTS
 
 from hotshoe.errors import SelectionError
-from hotshoe.layers import BuildContext, GatedMLP, Matrix, OnlineFormat, Section, Storage
+from hotshoe.layers import (
+    PLAIN_ACTIVATIONS,
+    BuildContext,
+    GatedMLP,
+    Matrix,
+    OnlineFormat,
+    PlainMLP,
+    Section,
+    Storage,
+)
 from hotshoe.slots import COMPOSED, SLOTS, Candidate, QuantSpec, Selector, accept, refuse
 from hotshoe.slots.reference.mlp import GatedMlp
 
@@ -118,3 +127,31 @@ def test_what_the_layer_before_may_quantize() -> None:
     for ctx in (context(), context(accept(1))):
         ctx.format = method
         assert build(ctx).input_quant == quant
+
+
+@pytest.mark.parametrize(
+    ("activation", "function"),
+    [
+        ("silu", torch.nn.functional.silu),
+        ("gelu", torch.nn.functional.gelu),
+        ("gelu_tanh", lambda x: torch.nn.functional.gelu(x, approximate="tanh")),
+        ("relu", lambda x: x.clamp(min=0)),
+        ("relu2", lambda x: x.clamp(min=0) ** 2),
+    ],
+)
+def test_without_gates(activation: str, function) -> None:
+    ctx = context()
+    up, down = (
+        Matrix(ctx, [("up", INNER)], HIDDEN, bias=True),
+        Matrix(ctx, [("down", HIDDEN)], INNER),
+    )
+    layer = PlainMLP(ctx, up, down, activation)
+    given = {"up.weight": (INNER, HIDDEN), "up.bias": (INNER,), "down.weight": (HIDDEN, INNER)}
+    given = {name: torch.randn(shape) for name, shape in given.items()}
+    for name, tensor in given.items():
+        ctx.weights.feed(name, tensor)
+    ctx.weights.check_complete()
+    x = torch.randn(3, HIDDEN)
+    inner = function(x @ given["up.weight"].T + given["up.bias"])
+    torch.testing.assert_close(layer(x), inner @ given["down.weight"].T)
+    assert activation in PLAIN_ACTIVATIONS

@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
 
 from hotshoe.layers import (
     AddRMSNorm,
     DividedRMSNorm,
     GatedActivation,
+    LayerNorm,
     Linear,
     Matrix,
     OnlineFormat,
@@ -21,6 +23,7 @@ from hotshoe.slots import (
     AddNormSpec,
     Candidate,
     GatedActivationSpec,
+    LayerNormSpec,
     NormSpec,
     QuantSpec,
     Selector,
@@ -66,6 +69,21 @@ def test_add_norm(ctx):
     expected = total * (total.square().mean(-1, keepdim=True) + 0.5).rsqrt() * weight
     torch.testing.assert_close(got, expected)
     assert ("add_rms_norm", AddNormSpec(8, 0.5, "float32", 0.0, 0.3)) in ctx.selector.decisions
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_layer_norm(ctx, biased):
+    layer = LayerNorm(ctx, "n", 8, 0.5, bias=biased)
+    given = {part: torch.randn(8) for part in (["weight", "bias"] if biased else ["weight"])}
+    for part, tensor in given.items():
+        ctx.weights.feed(f"n.{part}", tensor)
+    ctx.weights.check_complete()
+    x = torch.randn(3, 8)
+    expected = torch.nn.functional.layer_norm(x, (8,), given["weight"], given.get("bias"), 0.5)
+    torch.testing.assert_close(layer(x), expected)
+    assert ("layer_norm", LayerNormSpec(8, 0.5, "float32", biased)) in ctx.selector.decisions
+    assert all(torch.equal(layer.state()[part], tensor) for part, tensor in given.items())
+    assert layer.state().keys() == given.keys()
 
 
 def test_the_weight_is_a_copy_in_the_models_type(ctx):

@@ -29,6 +29,14 @@ def test_the_facts_that_the_engine_needs(write):
     assert (config.max_model_len, config.eos_token_ids) == (4096, (7, 9))
 
 
+def test_older_files_name_their_positions(write):
+    values = {key: value for key, value in BASE.items() if key != "max_position_embeddings"}
+    assert ModelConfig.load(write({**values, "n_positions": 77})).max_model_len == 77
+    assert ModelConfig.load(write({**BASE, "n_positions": 77})).max_model_len == 4096
+    with pytest.raises(CheckpointError, match=r"n_positions.*-1"):
+        ModelConfig.load(write({**values, "n_positions": -1}))
+
+
 def test_both_spellings_of_the_type(write):
     assert ModelConfig.load(write({**BASE, "dtype": "float16"})).dtype == "float16"
     assert ModelConfig.load(write({**BASE, "torch_dtype": "torch.float16"})).dtype == "float16"

@@ -666,9 +666,85 @@ VARIANTS += [
         {**MAMBA2, "use_bias": True, "use_conv_bias": False, "conv_kernel": 3, **TIED},
     ),
 ]
+#: Models with layer norms, most of whose MLPs have no gates.
+VARIANTS += [
+    Variant("starcoder2", "Starcoder2", {"sliding_window": 7}, end_to_end=True),
+    Variant(
+        "starcoder2-without-biases",
+        "Starcoder2",
+        {"use_bias": False, "norm_epsilon": 1e-3, "hidden_act": "relu", **UNTIED},
+    ),
+    Variant("stablelm", "StableLm", end_to_end=True),
+    Variant(
+        "stablelm-parallel",
+        "StableLm",
+        {"use_parallel_residual": True, "use_qkv_bias": True, "partial_rotary_factor": 0.5},
+        raw=True,
+    ),
+    Variant("cohere", "Cohere", {"logit_scale": 0.3, "attention_bias": True}),
+    Variant(
+        "cohere2",
+        "Cohere2",
+        {"sliding_window": 6, "sliding_window_pattern": 2, "logit_scale": 0.25},
+        raw=True,
+        end_to_end=True,
+    ),
+    Variant("gpt-neox", "GPTNeoX", end_to_end=True),
+    Variant(
+        "gpt-neox-sequential",
+        "GPTNeoX",
+        {
+            "use_parallel_residual": False,
+            "rotary_pct": 0.5,
+            "rotary_emb_base": 300,
+            "attention_bias": False,
+            **TIED,
+        },
+        raw=True,
+    ),
+    Variant("phi", "Phi", end_to_end=True),
+    Variant("gpt2", "GPT2", end_to_end=True),
+    Variant(
+        "gpt2-unscaled",
+        "GPT2",
+        {"scale_attn_weights": False, "n_inner": 80, "activation_function": "relu", **UNTIED},
+    ),
+    Variant("opt", "OPT", {"ffn_dim": 96}, end_to_end=True),
+    Variant("opt-without-biases", "OPT", {"ffn_dim": 96, "enable_bias": False, **UNTIED}),
+    Variant("falcon", "Falcon", {"ffn_hidden_size": 96}, end_to_end=True),
+    Variant(
+        "falcon-two-norms",
+        "Falcon",
+        {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True},
+        end_to_end=True,
+    ),
+    Variant(
+        "falcon-one-norm",
+        "Falcon",
+        {
+            "new_decoder_architecture": True,
+            "num_kv_heads": 4,
+            "num_ln_in_parallel_attn": 1,
+            **UNTIED,
+        },
+    ),
+    Variant(
+        "falcon-sequential",
+        "Falcon",
+        {"multi_query": False, "parallel_attn": False, "layer_norm_epsilon": 1e-3},
+        raw=True,
+    ),
+]
+#: Families whose class for texts has another name than theirs and ForCausalLM.
+ARCHITECTURE = {"GPT2": "GPT2LMHeadModel"}
 #: Phi-3 keeps the trained length outside the rope parameters, where it overrules them.
 OUTSIDE = {"Phi3": {"original_max_position_embeddings": 32}}
 CONFIG_CLASSES = {"Gemma3": "Gemma3TextConfig"}
+
+
+def architecture(family: str) -> str:
+    """Return the name of a family's class for texts."""
+    return ARCHITECTURE.get(family, f"{family}ForCausalLM")
 
 
 @dataclass(frozen=True)
@@ -725,7 +801,7 @@ def save_tiny(variant: Variant, path: Path, seed: int) -> Checkpoint:
     values = {**SIZES, **OUTSIDE.get(variant.family, {}), **variant.values}
     config = config_class(**copy.deepcopy(values), attn_implementation="eager")
     torch.manual_seed(seed)
-    model = getattr(transformers, f"{variant.family}ForCausalLM")(config).eval()
+    model = getattr(transformers, architecture(variant.family))(config).eval()
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.dim() == 1:
@@ -738,7 +814,7 @@ def save_tiny(variant: Variant, path: Path, seed: int) -> Checkpoint:
                 buffer.normal_(0.0, 0.2)
     model.save_pretrained(path)
     if variant.raw:
-        values["architectures"] = [f"{variant.family}ForCausalLM"]
+        values["architectures"] = [architecture(variant.family)]
         (path / "config.json").write_text(json.dumps(values))
     return Checkpoint(path, model)
 
@@ -876,10 +952,10 @@ def build_family() -> Callable[..., BuildContext]:
         **values: Any,
     ):
         given = {**BARE, **values} if sized else values
-        architecture = f"{family}ForCausalLM"
-        config = ModelConfig(Path("model"), architecture, given, dtype, 16, ())
+        name = architecture(family)
+        config = ModelConfig(Path("model"), name, given, dtype, 16, ())
         ctx = BuildContext(Selector(SLOTS, [], CPU), dtype, dtype, 4, max_model_len)
-        resolve_lazy(ARCHITECTURES[architecture])(config, ctx)
+        resolve_lazy(ARCHITECTURES[name])(config, ctx)
         return ctx
 
     return build

@@ -1,12 +1,13 @@
-"""References of slots `rms_norm` and `add_rms_norm`, float32 inside, rounded once."""
+"""References of slots `rms_norm`, `add_rms_norm` and `layer_norm`, float32 inside, rounded once."""
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots.operations import AddNormOp, NormOp
+from hotshoe.slots.operations import AddNormOp, LayerNormOp, NormOp
 from hotshoe.slots.reference.linear import quantized
-from hotshoe.slots.specs import AddNormSpec, NormSpec
+from hotshoe.slots.specs import AddNormSpec, LayerNormSpec, NormSpec
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, weight_offset: float) -> Tensor:
@@ -36,3 +37,13 @@ def build_add_norm(spec: AddNormSpec, facts: DeviceFacts) -> AddNormOp:
         return quantized(normed, spec.quant), total
 
     return add_norm
+
+
+def build_layer_norm(spec: LayerNormSpec, facts: DeviceFacts) -> LayerNormOp:
+    """Build the reference layer norm."""
+
+    def norm(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        added = None if bias is None else bias.float()
+        return F.layer_norm(x.float(), weight.shape, weight.float(), added, spec.eps).to(x.dtype)
+
+    return norm

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from hotshoe.slots import AddNormSpec, NormSpec
-from hotshoe.slots.reference.norm import build_add_norm, build_norm
+from hotshoe.slots import AddNormSpec, LayerNormSpec, NormSpec
+from hotshoe.slots.reference.norm import build_add_norm, build_layer_norm, build_norm
 
 SIZE = 48
 
@@ -48,3 +48,20 @@ def test_bfloat16_is_rounded_once():
 def test_a_row_of_zeros_stays_zero():
     got = build_norm(NormSpec(SIZE, 1e-6, "float32"), None)(torch.zeros(2, SIZE), torch.ones(SIZE))
     assert torch.equal(got, torch.zeros(2, SIZE))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("biased", [False, True])
+def test_layer_norm(biased, dtype):
+    """Float64, rounded once; values far from zero lose nothing to their mean."""
+    x, weight, bias = (torch.randn(9, SIZE) + 3).to(dtype), torch.randn(SIZE), torch.randn(SIZE)
+    weight, bias = weight.to(dtype), bias.to(dtype) if biased else None
+    before, name = x.clone(), str(dtype).removeprefix("torch.")
+    got = build_layer_norm(LayerNormSpec(SIZE, 0.3, name, biased), None)(x, weight, bias)
+    wide = x.double()
+    centered = wide - wide.mean(-1, keepdim=True)
+    exact = centered / (centered.square().mean(-1, keepdim=True) + 0.3).sqrt() * weight.double()
+    exact = exact if bias is None else exact + bias.double()
+    assert got.dtype == dtype and torch.equal(x, before)
+    half_ulp = exact.abs() * (2.0**-8 if dtype == torch.bfloat16 else 0.0)
+    assert ((got.double() - exact).abs() <= half_ulp * 1.001 + 2e-6).all()

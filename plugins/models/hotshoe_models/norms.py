@@ -1,0 +1,50 @@
+"""Norms as a `DecoderSpec` asks for them: RMS or layer norm, alone or behind an addition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from torch import Tensor
+
+from hotshoe.layers import AddRMSNorm, BuildContext, LayerNorm, RMSNorm
+from hotshoe.slots import Quantized, QuantSpec
+from hotshoe_models.spec import DecoderSpec
+
+#: Maps [num_tokens, hidden_size] to the same shape.
+Norm: TypeAlias = "Callable[[Tensor], Tensor | Quantized]"
+#: Maps (x, residual) to (what the next block takes, the new residual); may overwrite both.
+AddNorm: TypeAlias = "Callable[[Tensor, Tensor], tuple[Tensor | Quantized, Tensor]]"
+
+
+def build_norm(
+    spec: DecoderSpec, ctx: BuildContext, name: str | None, quant: QuantSpec | None = None
+) -> Norm | None:
+    """Build a norm; None where there is no name."""
+    if name is None:
+        return None
+    if spec.norm == "layer":
+        return LayerNorm(ctx, name, spec.hidden_size, spec.norm_eps, bias=spec.norm_bias)
+    return RMSNorm(ctx, name, spec.hidden_size, spec.norm_eps, spec.norm_offset, quant)
+
+
+def build_add_norm(
+    spec: DecoderSpec, ctx: BuildContext, name: str | None, quant: QuantSpec | None, scale: float
+) -> AddNorm:
+    """Build the residual addition and the norm behind it, if there is one."""
+    if name is None or spec.norm == "layer":
+        return _Add(scale, build_norm(spec, ctx, name))
+    eps, offset = spec.norm_eps, spec.norm_offset
+    return AddRMSNorm(ctx, name, spec.hidden_size, eps, offset, scale, quant)
+
+
+class _Add:
+    """residual += scale * x, of which the next block takes the norm, or the sum as it is."""
+
+    def __init__(self, scale: float, norm: Norm | None) -> None:
+        self._scale, self._norm = scale, norm
+
+    def __call__(self, x: Tensor, residual: Tensor) -> tuple[Tensor | Quantized, Tensor]:
+        """Return what the next block takes, and the sum, which overwrites the residual."""
+        residual.add_(x if self._scale == 1.0 else x.mul_(self._scale))
+        return (residual if self._norm is None else self._norm(residual)), residual
