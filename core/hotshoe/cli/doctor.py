@@ -22,7 +22,7 @@ from typing import Any
 
 from hotshoe.cli.session import MIB
 from hotshoe.cli.table import table
-from hotshoe.plugins import PluginManager
+from hotshoe.plugins.survey import survey
 
 OWN = "hotshoe"
 #: Name of a requirement, and what stands behind it.
@@ -149,7 +149,7 @@ def packages() -> Iterator[Finding]:
 
 def plugins() -> Iterator[Finding]:
     """Name plugins that cannot be used, or will not be much longer."""
-    for record in PluginManager().records:
+    for record in survey().plugin_manager().records:
         if record.error:
             remedy = f"mend it, or --disable-plugins {record.name}"
             yield Finding("plugin", record.name, "wrong", record.error, remedy)

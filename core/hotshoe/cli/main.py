@@ -18,7 +18,7 @@ from hotshoe.cli.parser import Parser
 from hotshoe.errors import ConfigError, HotshoeError, PluginError, UserError, lack_of
 from hotshoe.lazy import resolve_lazy
 from hotshoe.plugins import PluginManager
-from hotshoe.plugins.manager import blaming_plugin
+from hotshoe.plugins.manager import blaming_plugin, own_entry_points
 from hotshoe.suggest import did_you_mean
 
 HOOK = "hotshoe_commands"
@@ -26,6 +26,8 @@ HOOK = "hotshoe_commands"
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _DISABLE = "--disable-plugins"
 _HELP = ("-h", "--help")
+#: Commands of core that list plugins, and so are there though one ends the process at import.
+LISTING = ("doctor", "platforms", "plugins")
 #: Which distribution brings a command, for those who miss it.
 BROUGHT_BY = {
     "bench serve": "hotshoe-bench",
@@ -84,7 +86,10 @@ def _run(words: list[str]) -> int:
     if words[:1] == ["--version"]:
         print(f"hotshoe {__version__}")
         return 0
-    plugins = PluginManager(disabled=_disabled(words))
+    if words and words[0] in LISTING:
+        plugins = PluginManager(own_entry_points())
+    else:
+        plugins = PluginManager(disabled=_disabled(words))
     commands = plugins.mapping(HOOK)
     if not words or words[0] in _HELP:
         print(_overview("hotshoe", commands))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hotshoe.cli.session import MIB, show_device
 from hotshoe.cli.table import table
 from hotshoe.platform import Absent, Available, Broken
-from hotshoe.plugins import PluginManager
+from hotshoe.plugins.survey import survey
 
 if TYPE_CHECKING:
     from hotshoe.platform import Detection, PlatformStatus
@@ -25,8 +25,9 @@ class Platforms:
     def run(self, args: Namespace) -> int:
         from hotshoe.plugins.platforms import list_platforms, troubles
 
-        plugins = PluginManager()
-        found = [describe(status) for status in list_platforms(plugins)]
+        surveyed = survey(platforms=True)
+        plugins = surveyed.plugin_manager()
+        found = [describe(status) for status in list_platforms(plugins, surveyed.platforms)]
         if args.json:
             print(json.dumps(found))
         elif found:

@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from hotshoe.cli.table import table
-from hotshoe.plugins import PluginManager
+from hotshoe.plugins.survey import survey
 
 # What a hook's names are called here. `hotshoe_candidates` is missing: it needs a platform's name.
 OFFERS = {
@@ -36,7 +36,7 @@ class Plugins:
         parser.add_argument("--json", action="store_true", help="print JSON")
 
     def run(self, args: Namespace) -> int:
-        manager = PluginManager()
+        manager = survey().plugin_manager()
         # Asking may show that a plugin is broken, so it comes first.
         offers = {kind: sorted(manager.mapping(hook)) for kind, hook in OFFERS.items()}
         conflicts = [text for hook in OFFERS.values() for text in manager.conflicts(hook).values()]

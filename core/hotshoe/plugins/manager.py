@@ -29,6 +29,7 @@ from hotshoe.suggest import did_you_mean
 GROUP = "hotshoe"
 _PREFIX = "hotshoe_"
 _HOME = "hotshoe-"
+CORE = "hotshoe"
 #: Which distribution offers the usual things through a hook, for those who have none.
 USUAL = {
     "hotshoe_executors": "hotshoe-executor-ray",
@@ -79,7 +80,7 @@ class EntryPoint:
     @property
     def reserved(self) -> bool:
         """Whether the name belongs to its distribution, as names of Hotshoe's own packages do."""
-        own = {"hotshoe", f"{_HOME}{self.name}", f"{_HOME}platform-{self.name}"}
+        own = {CORE, f"{_HOME}{self.name}", f"{_HOME}platform-{self.name}"}
         return self.distribution in own
 
     def may_offer(self, hook: str) -> bool:
@@ -312,6 +313,11 @@ def installed_entry_points() -> list[EntryPoint]:
         )
         for point in importlib.metadata.entry_points(group=GROUP)
     ]
+
+
+def own_entry_points() -> list[EntryPoint]:
+    """List core's own plugin alone."""
+    return [point for point in installed_entry_points() if point.distribution == CORE]
 
 
 def _contested(point: EntryPoint, rivals: Sequence[EntryPoint]) -> str:

@@ -7,9 +7,10 @@ of another one without being asked.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 from hotshoe.errors import PlatformError, PluginError, UserError
@@ -34,11 +35,29 @@ if TYPE_CHECKING:
 HOOK = "hotshoe_platforms"
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
+NONE: Mapping[str, str] = MappingProxyType({})
 
 
-def list_platforms(plugins: PluginManager) -> list[PlatformStatus]:
-    """Probe every platform that a plugin names; one that cannot say its name has its plugin's."""
-    found = [_status(plugins, name) for name in sorted(plugins.mapping(HOOK))]
+def usable_platforms(plugins: PluginManager) -> list[str]:
+    """Return the names of the platforms that plugins offer, sorted."""
+    return sorted(plugins.mapping(HOOK))
+
+
+def list_platforms(
+    plugins: PluginManager, deadly: Mapping[str, str] = NONE
+) -> list[PlatformStatus]:
+    """Probe every platform that a plugin names; one that cannot say its name has its plugin's.
+
+    Args:
+        plugins: All of this process.
+        deadly: Platforms that must not be asked, and why; they are shown as broken.
+    """
+    found = [
+        PlatformStatus(name, plugins.owner(HOOK, name).distribution, Broken(deadly[name]))
+        if name in deadly
+        else status_of(plugins, name)
+        for name in usable_platforms(plugins)
+    ]
     return found + [
         PlatformStatus(record.name, record.distribution, Broken(f"its plugin: {record.error}"))
         for record in plugins.broken(HOOK)
@@ -189,7 +208,8 @@ def _probe(plugins: PluginManager, name: str) -> tuple[Platform | None, Detectio
         return None, Broken(str(failed))
 
 
-def _status(plugins: PluginManager, name: str) -> PlatformStatus:
+def status_of(plugins: PluginManager, name: str) -> PlatformStatus:
+    """Probe one platform."""
     platform, detection = _probe(plugins, name)
     owner = plugins.owner(HOOK, name).distribution
     facts = None

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from hotshoe.cli import doctor
-from hotshoe.plugins.manager import EntryPoint, PluginManager
+from hotshoe.plugins import manager
+from hotshoe.plugins.manager import EntryPoint
 
 
 def wrong(findings) -> list[doctor.Finding]:
@@ -39,7 +40,7 @@ def test_a_plugin_that_is_broken(monkeypatch) -> None:
         raise ImportError("no such library")
 
     points = [EntryPoint("bad", "bad", "1", load)]
-    monkeypatch.setattr(doctor, "PluginManager", lambda: PluginManager(points))
+    monkeypatch.setattr(manager, "installed_entry_points", lambda: points)
     [finding] = wrong(doctor.plugins())
     assert "no such library" in finding.text
     assert "--disable-plugins bad" in finding.remedy

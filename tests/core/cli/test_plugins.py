@@ -5,9 +5,9 @@ import json
 import pytest
 
 from hotshoe.cli import plugins as module
-from hotshoe.plugins import hookspecs
+from hotshoe.plugins import hookspecs, manager
 from hotshoe.plugins.hookspecs import HOOK_API, hookimpl
-from hotshoe.plugins.manager import EntryPoint, PluginManager
+from hotshoe.plugins.manager import EntryPoint
 
 
 class Good:
@@ -24,11 +24,12 @@ def broken() -> object:
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = manager.own_entry_points()
     points = [
         EntryPoint("good", "hotshoe-good", "1.0", Good),
         EntryPoint("bad", "hotshoe-bad", "2.0", broken),
     ]
-    monkeypatch.setattr(module, "PluginManager", lambda: PluginManager(points))
+    monkeypatch.setattr(manager, "installed_entry_points", lambda: [*own, *points])
 
 
 @pytest.mark.usefixtures("installed")
@@ -42,10 +43,11 @@ def test_table(hotshoe) -> None:
 @pytest.mark.usefixtures("installed")
 def test_json(hotshoe) -> None:
     document = json.loads(hotshoe("plugins", "--json").out)
-    assert [plugin["error"] for plugin in document["plugins"]] == [
-        "ImportError: no such library",
-        None,
-    ]
+    assert {plugin["plugin"]: plugin["error"] for plugin in document["plugins"]} == {
+        "bad": "ImportError: no such library",
+        "core": None,
+        "good": None,
+    }
     assert document["offers"]["models"] == ["tiny"]
 
 
