@@ -86,14 +86,25 @@ class AddRMSNorm(_NormWeight):
 
 
 class LayerNorm:
-    """(x - mean) / sqrt(variance + eps) * weight + bias, over the last dimension."""
+    """(x - mean) / sqrt(variance + eps) * weight + bias, over the last dimension.
+
+    The weight is the checkpoint's plus an offset, which is added once, while it is loaded.
+    """
 
     def __init__(
-        self, ctx: BuildContext, name: str, size: int, eps: float, *, bias: bool = True
+        self,
+        ctx: BuildContext,
+        name: str,
+        size: int,
+        eps: float,
+        *,
+        bias: bool = True,
+        weight_offset: float = 0.0,
     ) -> None:
         spec = LayerNormSpec(size, eps, ctx.dtype, bias)
         self._op: LayerNormOp = ctx.selector.choose("layer_norm", spec)
         self._place = (ctx.device, ctx.torch_dtype)
+        self._offset = weight_offset
         self._held: dict[str, Tensor] = {}
         holder = ctx.holder("layer_norm", spec, ctx.dtype, self)
         for part in ("weight", "bias") if bias else ("weight",):
@@ -101,6 +112,8 @@ class LayerNorm:
 
     def _take(self, part: str, tensor: Tensor) -> None:
         fresh = tensor.to(*self._place, copy=True)
+        if part == "weight":
+            fresh += self._offset
         self._held[part] = renewed(self._held.get(part), fresh)
 
     def state(self) -> dict[str, Tensor]:

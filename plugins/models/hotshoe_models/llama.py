@@ -3,6 +3,8 @@
 Defaults are those of transformers' LlamaConfig.
 """
 
+from typing import Any
+
 from hotshoe.layers import BuildContext
 from hotshoe.models import ModelConfig
 from hotshoe_models.decoder import DenseDecoder
@@ -35,7 +37,7 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
 
 
 def llama_spec(
-    config: ModelConfig, layers: tuple[LayerSpec, ...], **differences: float
+    config: ModelConfig, layers: tuple[LayerSpec, ...], **differences: Any
 ) -> DecoderSpec:
     """Describe a decoder whose biases are Llama's two options."""
     bias = flag(config, "attention_bias")

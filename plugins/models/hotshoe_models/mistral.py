@@ -1,4 +1,5 @@
-"""Mistral: Llama's shape with a sliding window on every layer, unless the file says null.
+"""Mistral and Ministral: Llama's shape with a sliding window, on every layer unless the file says
+null or lists the layers.
 
 Defaults are those of transformers' MistralConfig.
 """
@@ -34,7 +35,7 @@ DEFAULTS = {
 
 
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
-    """Build MistralForCausalLM."""
+    """Build MistralForCausalLM and MinistralForCausalLM."""
     config = with_defaults(config, DEFAULTS)
     window = optional_size(config, "sliding_window")
     types = layer_types(config, lambda i: FULL if window is None else SLIDING)

@@ -24,7 +24,8 @@ def build_norm(
     if name is None:
         return None
     if spec.norm == "layer":
-        return LayerNorm(ctx, name, spec.hidden_size, spec.norm_eps, bias=spec.norm_bias)
+        size, eps, offset = spec.hidden_size, spec.norm_eps, spec.norm_offset
+        return LayerNorm(ctx, name, size, eps, bias=spec.norm_bias, weight_offset=offset)
     return RMSNorm(ctx, name, spec.hidden_size, spec.norm_eps, spec.norm_offset, quant)
 
 

@@ -1,4 +1,4 @@
-"""Qwen 2, 2.5 (biases on q, k, v) and Qwen 3 (norms of q and k instead).
+"""Qwen 2, 2.5, MiMo (biases on q, k, v) and Qwen 3 (norms of q and k instead).
 
 A sliding window applies, where `use_sliding_window` says so, from layer `max_window_layers` on.
 Defaults are those of transformers' Qwen2Config and Qwen3Config.
@@ -45,6 +45,12 @@ def build_qwen2(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build Qwen2ForCausalLM."""
     config = with_defaults(config, QWEN2_DEFAULTS)
     return DenseDecoder(decoder_spec(config, _layers(config, ctx), qkv_bias=True), ctx)
+
+
+def build_mimo(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
+    """Build MiMoForCausalLM: Qwen 2, with layers behind that predict further tokens."""
+    ctx.weights.ignore([r"^model\.mtp_layers\."], "layers that predict further tokens")
+    return build_qwen2(config, ctx)
 
 
 def build_qwen3(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:

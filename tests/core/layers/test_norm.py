@@ -86,6 +86,16 @@ def test_layer_norm(ctx, biased):
     assert layer.state().keys() == given.keys()
 
 
+def test_an_offset_of_a_layer_norm_is_added_to_the_weight_alone(ctx):
+    layer = LayerNorm(ctx, "n", 8, 0.5, weight_offset=1.0)
+    weight, bias, x = torch.randn(3, 8).unbind()
+    for _ in "12":  # a second time as an update
+        ctx.weights.feed("n.weight", weight)
+        ctx.weights.feed("n.bias", bias)
+    expected = torch.nn.functional.layer_norm(x, (8,), 1 + weight, bias, 0.5)
+    torch.testing.assert_close(layer(x[None])[0], expected)
+
+
 def test_the_weight_is_a_copy_in_the_models_type(ctx):
     layer = RMSNorm(ctx, "n", 8, 1e-6)
     weight = torch.randn(8, dtype=torch.float64)

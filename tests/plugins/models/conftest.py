@@ -735,6 +735,34 @@ VARIANTS += [
         raw=True,
     ),
 ]
+VARIANTS += [
+    Variant("nemotron", "Nemotron", end_to_end=True),
+    Variant("nemotron-biases", "Nemotron", {"attention_bias": True, "mlp_bias": True, **TIED}),
+    Variant("arcee", "Arcee", {"head_dim": 24}, end_to_end=True),
+    Variant("arcee-biases", "Arcee", {"attention_bias": True, "mlp_bias": True, **TIED}),
+    Variant("seed-oss", "SeedOss", {"head_dim": 24, "attention_out_bias": True}),
+    Variant(
+        "exaone4",
+        "Exaone4",
+        {"sliding_window": 6, "sliding_window_pattern": 2},
+        raw=True,
+        end_to_end=True,
+    ),
+    Variant(
+        "exaone4-full", "Exaone4", {"sliding_window": None, "layer_types": 3 * ["full_attention"]}
+    ),
+    Variant(
+        "ministral",
+        "Ministral",
+        {
+            "head_dim": 16,
+            "sliding_window": 6,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
+]
+#: Families whose norms add 1 to their weights.
+OFFSET = ("Gemma", "Nemotron")
 #: Families whose class for texts has another name than theirs and ForCausalLM.
 ARCHITECTURE = {"GPT2": "GPT2LMHeadModel"}
 #: Phi-3 keeps the trained length outside the rope parameters, where it overrules them.
@@ -805,7 +833,7 @@ def save_tiny(variant: Variant, path: Path, seed: int) -> Checkpoint:
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.dim() == 1:
-                center = 0.0 if "bias" in name or "Gemma" in variant.family else 1.0
+                center = 0.0 if "bias" in name or variant.family.startswith(OFFSET) else 1.0
                 weight.normal_(center, 0.3)
             else:
                 weight.normal_(0.0, 1.5 * weight.shape[-1] ** -0.5)

@@ -82,3 +82,10 @@ BAD = [
 def test_bad_values_are_named(build_family, values, message):
     with pytest.raises(CheckpointError, match=message):
         build_family("Qwen2", **values)
+
+
+def test_mimo_is_qwen2_with_layers_that_are_not_read(build_family):
+    ctx = build_family("MiMo")
+    assert ctx.weights.expected.keys() == build_family("Qwen2").weights.expected.keys()
+    assert not ctx.weights.wants("model.mtp_layers.0.input_proj.weight")
+    assert "layers that predict further tokens" in ctx.weights.notice()["unused weights"]
