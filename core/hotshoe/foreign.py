@@ -6,9 +6,14 @@ A guard never holds up the user's own interruption.
 
 from __future__ import annotations
 
+import os
+import traceback
 from collections.abc import Callable
 from contextlib import ContextDecorator
+from pathlib import Path
 from types import TracebackType
+
+_CORE = f"{Path(__file__).parent}{os.sep}"
 
 
 class ForeignError(Exception):
@@ -21,6 +26,17 @@ class ForeignError(Exception):
 def cause_of(error: BaseException) -> str:
     """Return what an exception is and says, on one line, as tables and messages want it."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def place_of(error: BaseException) -> str:
+    """Return " at FILE:LINE" of the deepest code outside of core that an exception came through,
+    "" if there was none."""
+    places = [
+        f" at {frame.f_code.co_filename}:{line}"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if not frame.f_code.co_filename.startswith((_CORE, "<"))
+    ]
+    return places[-1] if places else ""
 
 
 def _failed(error: BaseException) -> BaseException:

@@ -62,8 +62,9 @@ def describe(llm: LLM) -> list[str]:
     ]
     if told:
         lines.insert(1, f"platform: {told}")
-    broken = (r for r in llm.engine.setup.plugins.records if r.error)
-    lines += [f"plugin {record.name} is broken: {record.error}" for record in broken]
+    records = llm.engine.setup.plugins.records
+    lines += [f"plugin {r.name} is broken: {r.error}" for r in records if r.error]
+    lines += [r.warning for r in records if r.warning]
     return lines + reference_lines(llm.decisions)
 
 

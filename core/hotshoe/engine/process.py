@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import logging
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -42,6 +44,8 @@ LOG = logging.getLogger(__name__)
 TERMINATE_S = 5.0
 EXIT_S = 2.0
 POLL_S = 0.2
+#: A stuck engine has so long to print its stacks; one that is suspended prints none.
+STACK_S = 2.0
 #: Between attempts to start another engine: so long after the first, twice after the second, ...
 PAUSE_S, MAX_PAUSE_S = 0.5, 10.0
 COMMAND = (sys.executable, "-P", "-X", "faulthandler", "-m", "hotshoe.engine.child")
@@ -200,6 +204,9 @@ class EngineProcess:
 
     def _kill(self, verdict: str) -> None:
         self._verdict = verdict
+        self._process.send_signal(signal.SIGABRT)  # at which it prints where its threads are
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(STACK_S)
         self._process.kill()
         self._process.wait()
 

@@ -22,7 +22,7 @@ import pluggy
 from hotshoe import __version__
 from hotshoe.deprecation import deprecated
 from hotshoe.errors import HotshoeError, PluginError
-from hotshoe.foreign import ForeignError, cause_of, foreign
+from hotshoe.foreign import ForeignError, cause_of, foreign, place_of
 from hotshoe.plugins import hookspecs
 from hotshoe.suggest import did_you_mean
 
@@ -286,7 +286,7 @@ def blaming_plugin(
         owner = plugins.owner(hook, name)
         return PluginError(
             f"plugin {owner.name} ({owner.distribution} {owner.version}) is defective: "
-            f"{name}: {cause_of(error)}; mend it, or do without it: "
+            f"{name}: {cause_of(error)}{place_of(error)}; mend it, or do without it: "
             f"--disable-plugins {owner.name}"
         )
 
@@ -302,17 +302,40 @@ def _check_entries(hook: str, values: Mapping[Any, Any]) -> None:
 
 
 def installed_entry_points() -> list[EntryPoint]:
-    """List the installed plugins without importing them."""
+    """List the installed plugins without importing them.
+
+    Of distributions of one name the first folder of the module search path counts, as for imports.
+    Two of one name in one folder, such as leftovers, are never imported: only the order of the file
+    system would choose between them.
+    """
+    found: dict[str, list[importlib.metadata.Distribution]] = {}
+    for dist in importlib.metadata.distributions():
+        if any(point.group == GROUP for point in dist.entry_points):
+            found.setdefault(dist.name, []).append(dist)
     return [
-        EntryPoint(
-            point.name,
-            point.dist.name if point.dist else "?",
-            point.dist.version if point.dist else "?",
-            point.load,
-            point.module,
-        )
-        for point in importlib.metadata.entry_points(group=GROUP)
+        EntryPoint(point.name, name, dists[0].version, _loader(point, dists), point.module)
+        for name, dists in found.items()
+        for point in dists[0].entry_points
+        if point.group == GROUP
     ]
+
+
+def _loader(
+    point: importlib.metadata.EntryPoint, dists: Sequence[importlib.metadata.Distribution]
+) -> Callable[[], Any]:
+    """Return what imports a plugin, or refuses one that is installed twice in one folder."""
+    folder = dists[0].locate_file("")
+    versions = {dist.version for dist in dists if dist.locate_file("") == folder}
+    if len(versions) == 1:
+        return point.load
+
+    def refuse() -> Any:
+        raise PluginError(
+            f"{folder} has {' and '.join(sorted(versions))} of {dists[0].name}, and nothing says "
+            f"which one is meant; uninstall it until it is gone, and install it again"
+        )
+
+    return refuse
 
 
 def own_entry_points() -> list[EntryPoint]:

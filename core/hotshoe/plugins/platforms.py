@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 from hotshoe.errors import PlatformError, PluginError, UserError
-from hotshoe.foreign import ForeignError, cause_of, foreign
+from hotshoe.foreign import ForeignError, cause_of, foreign, place_of
 from hotshoe.lazy import resolve_lazy
 from hotshoe.patience import patience
 from hotshoe.platform import (
@@ -153,7 +153,7 @@ def blaming(platform: str) -> Iterator[None]:
 
     def blame(error: BaseException) -> PlatformError:
         return PlatformError(
-            f"platform {platform} is defective: {cause_of(error)}; "
+            f"platform {platform} is defective: {cause_of(error)}{place_of(error)}; "
             "choose another with --platform NAME, or mend it"
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -11,6 +12,7 @@ from hotshoe.runner.pooling import PooledRows
 from hotshoe.sampling import LogprobTensors, SampledBatch
 from hotshoe.types import StepResult
 
+_log = logging.getLogger(__name__)
 RUN_AGAIN = "run again with --check-candidates, which names the first operation that made such"
 
 
@@ -53,4 +55,6 @@ class RunningStep:
         if self.pooled is not None:
             self.pooled.book(result, tensors[0])
         result.failed = {row: f"{why}; {self.remark}" for row, why in result.failed.items()}
+        for why in set(result.failed.values()):
+            _log.warning("step %d: %s", self.step_id, why)
         return result

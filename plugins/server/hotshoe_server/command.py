@@ -61,6 +61,9 @@ class Serve:
         plugins = PluginManager(disabled=engine.disable_plugins)
         extensions = with_options(find_extensions(plugins), options)
         warn(config)
+        for record in plugins.records:
+            if record.warning:
+                _log.warning("%s", record.warning)
         check_early(config, plugins)
         from hotshoe_server.admin_socket import admin_socket
         from hotshoe_server.sockets import open_port

@@ -24,7 +24,11 @@ class Loaded:
     startup = {"one": 1.0, "two": 0.25}
     decisions = DECISIONS
     plugins = SimpleNamespace(
-        records=[PluginRecord("a", "", ""), PluginRecord("b", "", "", error="no library")]
+        records=[
+            PluginRecord("a", "", ""),
+            PluginRecord("b", "", "", error="no library"),
+            PluginRecord("c", "", "", warning="plugin c for hook API 1 is deprecated"),
+        ]
     )
     engine = SimpleNamespace(
         core=SimpleNamespace(info=SimpleNamespace(report={"threads": 2})),
@@ -47,6 +51,7 @@ def test_describe() -> None:
         "platform: threads 2",
         "ready in 1.25 s: one 1.00, two 0.25",
         "plugin b is broken: no library",
+        "plugin c for hook API 1 is deprecated",
         *reference_lines(DECISIONS),
     ]
     assert phases({}) == ""

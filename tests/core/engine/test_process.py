@@ -260,7 +260,7 @@ def test_a_front_end_without_descriptors_finds_the_new_engine_later(
 
 
 @pytest.mark.parametrize("fault", ["stopped", "hanging"])
-def test_a_stuck_engine_is_killed_and_replaced(start: Start, fault: str) -> None:
+def test_a_stuck_engine_is_killed_and_replaced(start: Start, capfd, fault: str) -> None:
     faults = {"hang_step": 5, "hang_s": 60} if fault == "hanging" else {}
     # So long, and so often, that a slow machine may make others seem stuck as well.
     engine = start("process", faults, engine_stall_timeout_s=4.0, engine_restarts=5)
@@ -283,6 +283,8 @@ def test_a_stuck_engine_is_killed_and_replaced(start: Start, fault: str) -> None
                 await asyncio.sleep(0.05)
 
     asyncio.run(asyncio.wait_for(main(), 90))
+    stack = "Fatal Python error: Aborted" in capfd.readouterr().err
+    assert stack == (fault == "hanging"), "one that is stopped cannot print where it is"
 
 
 def test_a_suspended_machine_has_no_stuck_engine(tmp_path: Path) -> None:

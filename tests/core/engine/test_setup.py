@@ -1,5 +1,6 @@
 """The bootstrap: what it decides for the user, and what it refuses."""
 
+import re
 import warnings
 from pathlib import Path
 
@@ -177,6 +178,18 @@ def test_a_platform_that_answers_with_something_else_is_named(
     monkeypatch.setattr(Opinionated, method, lambda self, *arguments: result)
     with pytest.raises(PlatformError, match=f"platform opinionated is defective: {cause}"):
         prepare(EngineConfig(model="tiny"), installed).create_worker()
+
+
+def test_a_platform_that_raises_is_named_with_file_and_line(
+    installed: PluginManager, monkeypatch
+) -> None:
+    def resolve(self, config: EngineConfig) -> None:
+        raise KeyError("oh")
+
+    monkeypatch.setattr(Opinionated, "resolve", resolve)
+    place = rf"{re.escape(__file__)}:{resolve.__code__.co_firstlineno + 1};"
+    with pytest.raises(PlatformError, match=rf"defective: KeyError: 'oh' at {place}"):
+        prepare(EngineConfig(model="tiny"), installed)
 
 
 def test_a_worker_that_answers_as_hook_api_1_had_it_is_refused(model_dir: Path) -> None:

@@ -383,3 +383,30 @@ def test_a_plugin_that_ends_the_process_on_import_is_broken(error: BaseException
     ).records
     assert broken.error == f"{type(error).__name__}: 3"
     assert (well.error, well.hook_api) == (None, HOOK_API)
+
+
+def test_two_versions_in_one_folder_are_never_chosen_between(tmp_path: Path, monkeypatch) -> None:
+    """As a copy over an installation leaves them; the file system's order would decide."""
+    for version in ("1.0", "2.0"):
+        info = tmp_path / f"hotshoe_x_twice-{version}.dist-info"
+        info.mkdir()
+        named = f"Metadata-Version: 2.1\nName: hotshoe-x-twice\nVersion: {version}\n"
+        (info / "METADATA").write_text(named)
+        (info / "entry_points.txt").write_text("[hotshoe]\ntwice = twice\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    [point] = [point for point in installed_entry_points() if point.name == "twice"]
+    with pytest.raises(PluginError, match=r"has 1\.0 and 2\.0 of hotshoe-x-twice"):
+        point.load()
+
+
+def test_the_first_folder_counts_as_for_imports(tmp_path: Path, monkeypatch) -> None:
+    for folder, version in (("late", "1.0"), ("early", "2.0")):
+        info = tmp_path / folder / f"hotshoe_x_over-{version}.dist-info"
+        info.mkdir(parents=True)
+        named = f"Metadata-Version: 2.1\nName: hotshoe-x-over\nVersion: {version}\n"
+        (info / "METADATA").write_text(named)
+        (info / "entry_points.txt").write_text("[hotshoe]\nover = json\n")
+        monkeypatch.syspath_prepend(str(tmp_path / folder))
+    [point] = [point for point in installed_entry_points() if point.name == "over"]
+    assert point.version == "2.0"
+    assert point.load().__name__ == "json"
