@@ -23,7 +23,7 @@ from hotshoe.cli.main import HOOK
 from hotshoe.cli.options import ENGINE_GROUPS, add_engine_flags, add_sampling_flags
 from hotshoe.cli.parser import Parser
 from hotshoe.config import EngineConfig
-from hotshoe.engine.client import EngineClient
+from hotshoe.engine.client import EngineClient, EngineControl, EngineStatus, EngineWeights
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import (
     Absent,
@@ -307,7 +307,8 @@ def python_page() -> str:
     got = (RequestOutput, CompletionOutput, FinishReason, TokenLogprobs, RequestTiming)
     for item in (LLM, *asked, *got, RequestUpdate, SequenceUpdate):
         lines += _described(item)
-    lines += _described(AsyncEngine, members=(EngineClient, AsyncEngine.connect))
+    contracts = (EngineClient, EngineStatus, EngineControl, EngineWeights)
+    lines += _described(AsyncEngine, members=(*contracts, AsyncEngine.connect))
     lines += ["", "## Errors", "", "In `hotshoe.errors`.", "", "```text"]
     return "\n".join([*lines, inspect.getdoc(errors) or "", "```"]) + "\n"
 

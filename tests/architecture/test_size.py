@@ -7,6 +7,8 @@ from pathlib import Path
 FILE_MEDIAN, FILE_P90, FILE_MAX = 120, 300, 500
 FUNCTION_P90, FUNCTION_MAX = 25, 60
 PARAMETERS_MAX = 7
+#: Files of functions that take more: `Matrix` says how a checkpoint's matrix is laid out and cut.
+LONG_SIGNATURES = {"core/hotshoe/layers/linear.py": 8}
 METHODS_MAX = 10
 NULL_PLATFORM_LINES = 60
 CONFIG_FIELDS_MAX = 120
@@ -53,9 +55,8 @@ def test_parameters(sources) -> None:
         spec = function.args
         names = [a.arg for a in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)]
         counts[name] = len([n for n in names if n not in ("self", "cls")])
-    allowed = {name for name in counts if name.endswith(" __init__")}
-    over = {n: c for n, c in counts.items() if c > PARAMETERS_MAX and n not in allowed}
-    assert over == {}
+    over = {name: count for name, count in counts.items() if count > PARAMETERS_MAX}
+    assert {name.partition(":")[0]: count for name, count in over.items()} == LONG_SIGNATURES, over
 
 
 def is_kernel(function: ast.FunctionDef) -> bool:
@@ -68,7 +69,8 @@ def test_contracts_are_small(sources) -> None:
     for source in sources:
         for node in ast.walk(source.tree):
             if isinstance(node, ast.ClassDef) and is_contract(node):
-                methods = [n.name for n in node.body if isinstance(n, ast.FunctionDef)]
+                kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+                methods = [n.name for n in node.body if isinstance(n, kinds)]
                 assert len(methods) <= METHODS_MAX, (source.path, node.name, methods)
 
 

@@ -71,7 +71,7 @@ def chat(tracer: Tracer) -> None:
     from hotshoe.engine.async_engine import AsyncEngine
     from hotshoe.plugins import PluginManager
     from hotshoe_server.config import ServerConfig
-    from hotshoe_server.serving import Server
+    from hotshoe_server.serving import Server, Start
     from hotshoe_server.sockets import open_port
 
     listener = open_port("127.0.0.1", 0)
@@ -93,7 +93,9 @@ def chat(tracer: Tracer) -> None:
         return AsyncEngine(EngineConfig(**OPTIONS))
 
     config, plugins = ServerConfig(), PluginManager()
-    server = Server(config, plugins, {}, load, lambda line: None, on_serving=asker.start)
+    server = Server(
+        config, plugins, {}, load, lambda line: None, start=Start(on_serving=asker.start)
+    )
     server.run(listener, None)
     asker.join()
 

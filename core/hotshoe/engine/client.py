@@ -1,7 +1,8 @@
 """What a front end sees of an engine, be it in this process or in another one.
 
-`AsyncEngine` is the implementation; a server needs nothing beyond this page. All times are
-`time.monotonic()` seconds, which processes of one machine share. Standard library only.
+`AsyncEngine` is the implementation; a server needs nothing beyond this page. It is three
+contracts in one, for those that need less: `EngineStatus`, `EngineControl` and `EngineWeights`. All
+times are `time.monotonic()` seconds, which processes of one machine share. Standard library only.
 """
 
 from __future__ import annotations
@@ -151,8 +152,8 @@ class EngineStats:
         return self.num_used_blocks / max(self.num_blocks, 1)
 
 
-class EngineClient(Protocol):
-    """An engine as a front end uses it, from one event loop.
+class EngineStatus(Protocol):
+    """An engine as whoever watches it sees it.
 
     Attributes:
         config: The engine's resolved configuration.
@@ -179,46 +180,6 @@ class EngineClient(Protocol):
     @property
     def is_over(self) -> bool: ...
 
-    def generate(
-        self,
-        prompt: Prompt,
-        params: SamplingParams | PoolingParams | None = None,
-        request_id: str | None = None,
-        priority: int = 0,
-        tenant: str | None = None,
-        timeout_s: float | None = None,
-    ) -> AsyncIterator[RequestUpdate]:
-        """Stream what one request gains; the last update is `finished`.
-
-        Leaving the iterator, or cancelling the task, aborts the request. `update.timing` says when
-        it arrived, was scheduled, and got its tokens.
-
-        Args:
-            prompt: Text or token ids.
-            params: Default: `SamplingParams()` with `info.sampling_defaults`. With `PoolingParams`
-                the one update has the vector as `pooled`.
-            request_id: Unique among this client's unfinished requests; default: a fresh one.
-            priority: Lower is served first, with `scheduling_policy` "priority".
-            tenant: Only requests of equal tenant share cached prefixes. Comes from the credentials
-                of a caller, never from the request itself.
-            timeout_s: After so long, every unfinished sequence ends with finish reason ABORT and
-                error "deadline".
-
-        Raises:
-            RequestError: The request is malformed or could never be served.
-            QueueFullError: Too many requests wait; `retry_after_s` estimates when to come back.
-            EngineDeadError: The engine has stopped, or does not answer.
-        """
-        ...
-
-    async def abort(self, request_ids: str | Iterable[str]) -> None:
-        """End requests of this client with finish reason ABORT; unknown ids are ignored."""
-        ...
-
-    async def abort_everywhere(self, request_ids: str | Iterable[str] | None = None) -> None:
-        """End requests of all clients of the engine with finish reason ABORT; default: all."""
-        ...
-
     async def stats(self) -> EngineStats:
         """Return the present counts.
 
@@ -226,6 +187,28 @@ class EngineClient(Protocol):
             EngineDeadError: The engine has stopped, or does not answer.
         """
         ...
+
+    def check_queue(self) -> None:
+        """Refuse early, before a request is even read, if the engine would refuse it now.
+
+        Raises:
+            QueueFullError: Too many requests wait.
+            EngineDeadError: The engine has stopped, or does not answer.
+        """
+        ...
+
+    async def check_health(self) -> None:
+        """Return if the engine works; sleeping and paused ones do.
+
+        Raises:
+            EngineDeadError: It has stopped, or no step has come to an end for longer than
+                `config.engine_stall_timeout_s`.
+        """
+        ...
+
+
+class EngineControl(Protocol):
+    """An engine as its operator stops it, lets it go on, and looks inside."""
 
     async def pause(self, mode: PauseMode = "abort", clear_cache: bool = True) -> None:
         """Stop generating; return when it has. New requests are queued until `resume`.
@@ -270,6 +253,44 @@ class EngineClient(Protocol):
             RequestError: A tag is unknown, or the cache would come before the weights.
         """
         ...
+
+    async def abort_everywhere(self, request_ids: str | Iterable[str] | None = None) -> None:
+        """End requests of all clients of the engine with finish reason ABORT; default: all."""
+        ...
+
+    async def reset_prefix_cache(self, reset_running: bool = False) -> bool:
+        """Forget cached prefixes, as after a change of weights.
+
+        Args:
+            reset_running: Compute running requests anew, too.
+
+        Returns:
+            False if requests are running and `reset_running` is not set; nothing was done then.
+        """
+        ...
+
+    async def start_profile(self, folder: str) -> None:
+        """Record what the steps that follow compute, which slows them down.
+
+        Args:
+            folder: Made if it is missing; the engine writes a trace file there.
+
+        Raises:
+            RequestError: The worker cannot do it, a recording is under way, or there is no folder.
+        """
+        ...
+
+    async def stop_profile(self) -> str:
+        """Write the recording; return the name of its file.
+
+        Raises:
+            RequestError: There is none.
+        """
+        ...
+
+
+class EngineWeights(Protocol):
+    """An engine as whoever brings new weights and adapters uses it."""
 
     async def update_weights(self, weights: Weights) -> None:
         """Replace weights in place between two steps, all that are given or none.
@@ -317,52 +338,44 @@ class EngineClient(Protocol):
         """Return the directories of loaded adapters by name."""
         ...
 
-    async def reset_prefix_cache(self, reset_running: bool = False) -> bool:
-        """Forget cached prefixes, as after a change of weights.
+
+class EngineClient(EngineStatus, EngineControl, EngineWeights, Protocol):
+    """An engine as a front end uses it, from one event loop."""
+
+    def generate(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | PoolingParams | None = None,
+        request_id: str | None = None,
+        priority: int = 0,
+        tenant: str | None = None,
+        timeout_s: float | None = None,
+    ) -> AsyncIterator[RequestUpdate]:
+        """Stream what one request gains; the last update is `finished`.
+
+        Leaving the iterator, or cancelling the task, aborts the request. `update.timing` says when
+        it arrived, was scheduled, and got its tokens.
 
         Args:
-            reset_running: Compute running requests anew, too.
-
-        Returns:
-            False if requests are running and `reset_running` is not set; nothing was done then.
-        """
-        ...
-
-    async def start_profile(self, folder: str) -> None:
-        """Record what the steps that follow compute, which slows them down.
-
-        Args:
-            folder: Made if it is missing; the engine writes a trace file there.
+            prompt: Text or token ids.
+            params: Default: `SamplingParams()` with `info.sampling_defaults`. With `PoolingParams`
+                the one update has the vector as `pooled`.
+            request_id: Unique among this client's unfinished requests; default: a fresh one.
+            priority: Lower is served first, with `scheduling_policy` "priority".
+            tenant: Only requests of equal tenant share cached prefixes. Comes from the credentials
+                of a caller, never from the request itself.
+            timeout_s: After so long, every unfinished sequence ends with finish reason ABORT and
+                error "deadline".
 
         Raises:
-            RequestError: The worker cannot do it, a recording is under way, or there is no folder.
-        """
-        ...
-
-    async def stop_profile(self) -> str:
-        """Write the recording; return the name of its file.
-
-        Raises:
-            RequestError: There is none.
-        """
-        ...
-
-    def check_queue(self) -> None:
-        """Refuse early, before a request is even read, if the engine would refuse it now.
-
-        Raises:
-            QueueFullError: Too many requests wait.
+            RequestError: The request is malformed or could never be served.
+            QueueFullError: Too many requests wait; `retry_after_s` estimates when to come back.
             EngineDeadError: The engine has stopped, or does not answer.
         """
         ...
 
-    async def check_health(self) -> None:
-        """Return if the engine works; sleeping and paused ones do.
-
-        Raises:
-            EngineDeadError: It has stopped, or no step has come to an end for longer than
-                `config.engine_stall_timeout_s`.
-        """
+    async def abort(self, request_ids: str | Iterable[str]) -> None:
+        """End requests of this client with finish reason ABORT; unknown ids are ignored."""
         ...
 
     def close(self) -> None:

@@ -51,7 +51,7 @@ JUDGED_TOKENS = 128
 
 @dataclass(frozen=True, slots=True)
 class RunnerLimits:
-    """Sizes that the runner's persistent state is made for.
+    """What holds for all requests: sizes of the runner's persistent state, and ends of sequences.
 
     Attributes:
         max_samples: Most samples of a step: one of each row, and one after each draft.
@@ -59,6 +59,7 @@ class RunnerLimits:
         max_steps_in_flight: Steps started and not finished.
         graph_sizes: Padded batch sizes to record, ascending; empty for none.
         piece_sizes: Padded token counts of other steps to record in pieces, likewise.
+        eos_token_ids: Forbidden until a request's min_tokens.
     """
 
     max_num_seqs: int
@@ -70,6 +71,7 @@ class RunnerLimits:
     max_steps_in_flight: int = 1
     graph_sizes: tuple[int, ...] = ()
     piece_sizes: tuple[int, ...] = ()
+    eos_token_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +113,8 @@ class Runner:
         model: Built, loaded, with a KV cache.
         ops: Chosen operations.
         device: Where tensors go.
-        limits: Sizes.
+        limits: What holds for all requests.
         views: What the model's layers read of a step.
-        eos_token_ids: Forbidden until a request's min_tokens.
         peers: The ranks that run the same steps. The first of the last stage samples for those
             that share its layers; other stages neither sample nor report.
         adapters: Those that requests may name; None for none.
@@ -126,7 +127,6 @@ class Runner:
         device: str,
         limits: RunnerLimits,
         views: Sequence[ViewPlan],
-        eos_token_ids: tuple[int, ...],
         peers: Peers | None = None,
         adapters: AdapterTable | None = None,
     ) -> None:
@@ -154,7 +154,7 @@ class Runner:
         self._blocks = nulls.view(-1, 1, 1).repeat(1, *table)
         self._tables = self._blocks.unbind()
         self._sampler = Sampler(
-            model.vocab_size, ops.sample, eos_token_ids, self._tokens, limits.max_logprobs
+            model.vocab_size, ops.sample, limits.eos_token_ids, self._tokens, limits.max_logprobs
         )
         # How many of the most likely tokens to report of a row's prompt; -1 reports nothing.
         self._prompt_widths = np.full(limits.max_num_seqs, -1, np.int32)

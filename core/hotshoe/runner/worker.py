@@ -345,6 +345,7 @@ class TorchWorker:
             max_steps_in_flight=self._max_steps,
             graph_sizes=graph_sizes(config.max_num_seqs, sizes) if self._graph else (),
             piece_sizes=graph_sizes(tokens, TOKEN_SIZES) if pieces else (),
+            eos_token_ids=self._model_config.eos_token_ids,
         )
         recorded = max((*limits.graph_sizes, *limits.piece_sizes), default=0)
         width, dtype = self._model.hidden_size, self._context.torch_dtype
@@ -356,7 +357,6 @@ class TorchWorker:
             self._context.device,
             limits,
             assign_views(layers, layout),
-            self._model_config.eos_token_ids,
             self._peers,
             self._context.adapters,
         )

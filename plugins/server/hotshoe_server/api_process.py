@@ -22,7 +22,7 @@ from hotshoe.plugins import PluginManager
 from hotshoe_server.command import check_early, describe, find_extensions, with_options
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.logs import COMMAND, start_logs
-from hotshoe_server.serving import Server
+from hotshoe_server.serving import Server, Start
 from hotshoe_server.state import Shared
 from hotshoe_server.supervisor import BEAT_S, HOPELESS, READY, SERVING, Mission
 
@@ -97,8 +97,7 @@ def serve(channel: Channel, mission: Mission) -> int:
         load,
         tell,
         Shared(mission.process, mission.shared_file, socket.socket(fileno=mission.store)),
-        mission.answers_early,
-        channel.say_serving,
+        Start(mission.answers_early, channel.say_serving),
     )
     admin = None if mission.admin is None else socket.socket(fileno=mission.admin)
     return server.run(socket.socket(fileno=mission.listener), admin)

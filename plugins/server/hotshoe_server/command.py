@@ -23,7 +23,7 @@ from hotshoe_server.signals import end_at_sigterm, ignore_signals
 from hotshoe_server.vllm_flags import rewrite
 
 if TYPE_CHECKING:
-    from hotshoe.engine.client import EngineClient
+    from hotshoe.engine.client import EngineClient, EngineStatus
 
 _log = logging.getLogger(__name__)
 HOOK = "hotshoe_server_extensions"
@@ -158,7 +158,7 @@ def load(
     return client
 
 
-def describe(client: EngineClient) -> list[str]:
+def describe(client: EngineStatus) -> list[str]:
     """Return what start-up took, and what could not be served natively."""
     info = client.info
     lines = [

@@ -18,6 +18,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -52,6 +53,22 @@ POLL_S = 0.02
 RETRY_AFTER_LOADING_S = 2
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How a server begins.
+
+    Attributes:
+        answers_early: Whether connections are taken before the model is loaded.
+        on_serving: Called once requests are served.
+    """
+
+    answers_early: bool = True
+    on_serving: Callable[[], None] = lambda: None
+
+
+START = Start()
+
+
 class Server:
     """One process that answers HTTP.
 
@@ -62,8 +79,7 @@ class Server:
         load: Builds the engine; called in a thread.
         say: Prints a line for people.
         shared: As in `ServerState`.
-        answers_early: Whether connections are taken before the model is loaded.
-        on_serving: Called once requests are served.
+        start: How it begins.
     """
 
     def __init__(
@@ -74,8 +90,7 @@ class Server:
         load: Callable[[], EngineClient],
         say: Callable[[str], None],
         shared: Shared | None = None,
-        answers_early: bool = True,
-        on_serving: Callable[[], None] = lambda: None,
+        start: Start = START,
     ) -> None:
         self._config = config
         self._plugins = plugins
@@ -83,10 +98,10 @@ class Server:
         self._load = load
         self._say = say
         self._shared = shared
-        self._on_serving = on_serving
+        self._on_serving = start.on_serving
         self._front = Front()
         self._takes = asyncio.Event()
-        if answers_early:
+        if start.answers_early:
             self._takes.set()
         self._stop = asyncio.Event()
         self._forced = False

@@ -79,15 +79,14 @@ def make_runner(
         null_blocks=(99,),
         graph_sizes=sizes,
         piece_sizes=pieces,
+        eos_token_ids=(7,),
     )
     ops = Operations(
         build(SampleSpec(VOCAB), FACTS),
         Transfer(TransferSpec(2), FACTS),
         Graph(GraphSpec(ROWS), FACTS),
     )
-    return Runner(
-        model, ops, "cpu", limits, [ViewPlan(0, whole_step)], (7,), Peers(tp=communicator)
-    )
+    return Runner(model, ops, "cpu", limits, [ViewPlan(0, whole_step)], Peers(tp=communicator))
 
 
 @pytest.fixture

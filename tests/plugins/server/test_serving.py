@@ -28,7 +28,7 @@ from hotshoe_server.call import Call
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.extensions import Endpoint, Parts
 from hotshoe_server.protocol import BoundedProtocol
-from hotshoe_server.serving import Server, answer_while_loading, model_name
+from hotshoe_server.serving import Server, Start, answer_while_loading, model_name
 from hotshoe_server.sockets import open_port
 from hotshoe_server.sse import EventStream
 
@@ -588,7 +588,7 @@ def test_a_disk_that_is_full_of_logs() -> None:
 def test_a_certificate_is_read_when_it_has_been_checked(tmp_path) -> None:
     certificate, key, _ = self_signed(tmp_path, "ours")
     config = ServerConfig(ssl_certfile=certificate, ssl_keyfile=key)
-    server = Server(config, None, {}, lambda: None, print, answers_early=False)
+    server = Server(config, None, {}, lambda: None, print, start=Start(answers_early=False))
     trust = ssl.create_default_context(cafile=certificate)
     trust.check_hostname = False
 
