@@ -78,6 +78,9 @@ class EngineConfig:
         "auto",
         "sampling defaults: auto, the model's generation_config.json; none; or such a file",
     )
+    override_generation_config: dict[str, Any] = option(
+        {}, "entries that replace those of generation_config.json"
+    )
     seed: int = option(0, "seed of dummy weights and of unseeded requests", low=0, high=2**63 - 1)
 
     platform: str = option("auto", "platform to run on, or auto")

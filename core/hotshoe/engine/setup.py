@@ -181,7 +181,7 @@ def prepare(
         reason = "the available platform with the highest score"
         changes.append(Change("platform", platform.name, reason))
     changes += _model_changes(config, model_config, platform)
-    defaults = sampling_defaults(config.generation_config, model_config.path)
+    defaults = _sampling_defaults(config, model_config)
     resolved = config.resolve_changes(changes)
     with blaming(platform.name):
         by_platform = list(platform.resolve(resolved))
@@ -212,6 +212,11 @@ def prepare(
         defaults,
         _pooling(config, model_config),
     )
+
+
+def _sampling_defaults(config: EngineConfig, model: ModelConfig) -> Mapping[str, Any]:
+    overrides = config.override_generation_config
+    return sampling_defaults(config.generation_config, model.path, overrides)
 
 
 def _pooling(config: EngineConfig, model: ModelConfig) -> Pooling | None:

@@ -1,9 +1,9 @@
 """Chat templates of model directories, rendered in a sandbox that bounds their work.
 
 The Jinja dialect is that of the Hugging Face `transformers` library: the same whitespace rules,
-filters and globals. Templates come from the model directory or the configuration, never from a
-request. Used by `Tokenizer.apply_chat_template`; jinja2 is imported when a template is first
-rendered.
+filters and globals. Templates come from the model directory or the configuration, and from a
+request only where the operator of a server trusts those. Used by
+`Tokenizer.apply_chat_template`; jinja2 is imported when a template is first rendered.
 """
 
 from __future__ import annotations
@@ -25,8 +25,13 @@ if TYPE_CHECKING:
 MAX_TEMPLATE_BYTES = 2**20
 
 
-def render(source: str, variables: Mapping[str, Any]) -> str:
+def render(source: str, variables: Mapping[str, Any], keep: bool = True) -> str:
     """Render a template.
+
+    Args:
+        source: The template.
+        variables: By name.
+        keep: Keep it compiled for the next request.
 
     Raises:
         CheckpointError: The template itself is malformed.
@@ -34,7 +39,7 @@ def render(source: str, variables: Mapping[str, Any]) -> str:
     """
     from hotshoe.text.template_limits import METER, Meter
 
-    template = _compile(source)
+    template = _compile(source) if keep else _compile.__wrapped__(source)
     try:
         return template.render({**variables, METER: Meter()})
     except Exception as error:

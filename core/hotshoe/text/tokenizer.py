@@ -168,6 +168,7 @@ class Tokenizer:
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        chat_template: str | None = None,
         **variables: Any,
     ) -> str:
         """Render messages as the model's prompt text; encode it without adding special tokens.
@@ -177,6 +178,7 @@ class Tokenizer:
             tools: Function schemas offered to the model.
             add_generation_prompt: End with the opening of an assistant message.
             continue_final_message: End within the last message, which the model then goes on with.
+            chat_template: A template in place of the model's.
             variables: Further variables that the template may know.
 
         Raises:
@@ -187,7 +189,8 @@ class Tokenizer:
         from hotshoe.text.messages import cut_at_end, marked_end, template_message
 
         name = "tool_use" if tools and "tool_use" in self.chat_templates else "default"
-        if name not in self.chat_templates:
+        source = chat_template or self.chat_templates.get(name)
+        if source is None:
             raise RequestError("this model has no chat template; send a plain prompt", "messages")
         if not messages:
             raise RequestError("messages may not be empty", "messages")
@@ -200,7 +203,13 @@ class Tokenizer:
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
         }
-        text = render(self.chat_templates[name], self.special_tokens | known | variables)
+        known |= variables
+        try:
+            text = render(source, self.special_tokens | known, keep=chat_template is None)
+        except CheckpointError as error:
+            if chat_template is None:
+                raise
+            raise RequestError(f"chat_template: {error}", "chat_template") from None
         return cut_at_end(text) if continue_final_message else text
 
     def render_marked(
@@ -214,7 +223,8 @@ class Tokenizer:
 
         # Arguments of calls are read first: JSON may spell a token in other characters.
         marked = [self.mark(template_message(message)) for message in messages]
-        return self.apply_chat_template(marked, self.mark(tools), **self.mark(options))
+        template = {"chat_template": options.pop("chat_template", None)}
+        return self.apply_chat_template(marked, self.mark(tools), **template, **self.mark(options))
 
 
 def _encoding(

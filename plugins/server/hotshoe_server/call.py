@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope
 
 from hotshoe_server.errors import ApiError, from_validation
 from hotshoe_server.guard import CALLER, Caller
+from hotshoe_server.schemas.fields import Generation
 from hotshoe_server.state import ServerState
 from hotshoe_server.validation import Body, check_counts, validated
 
@@ -86,6 +87,9 @@ class Call(Request):
             found = await asyncio.to_thread(self._validated, model, body)
         else:
             found = self._validated(model, body)
+        if isinstance(found, Generation):
+            config = server.config
+            found.adopt(config.enable_force_include_usage, config.return_tokens_as_token_ids)
         self.body_read = found
         self.id = getattr(found, "request_id", None) or self.id
         return found

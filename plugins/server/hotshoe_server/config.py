@@ -60,6 +60,9 @@ class ServerConfig:
 
     tool_call_parser: str = option("auto", "format of tool calls; auto reads the chat template")
     reasoning_parser: str = option("auto", "format of reasoning sections, likewise")
+    trust_request_chat_template: bool = option(
+        False, "let requests bring a chat template of their own; it runs in a sandbox, bounded"
+    )
     default_chat_template_kwargs: dict[str, Any] = option(
         {}, "variables of the chat template for what requests leave open"
     )
@@ -69,6 +72,12 @@ class ServerConfig:
         choices=("both", "reasoning", "reasoning_content"),
     )
     enable_auto_tool_choice: bool = option(True, "let the model call tools of its own accord")
+    enable_force_include_usage: bool = option(
+        False, "end every stream with a count of tokens, asked for or not"
+    )
+    return_tokens_as_token_ids: bool = option(
+        False, "name tokens of log probabilities token_id:5, asked for or not"
+    )
     response_store_bytes: int = option(
         64 * MIB, "memory for stored responses; 0 stores none", low=0, high=2**40
     )

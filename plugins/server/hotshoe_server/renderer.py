@@ -62,6 +62,7 @@ class Renderer:
         max_model_len: The longest sequence. Text of more than `TEXT_FACTOR` times as many tokens is
             refused before it is tokenized; default: none is.
         allow_special_tokens: Control tokens that messages spell are those tokens.
+        trust_templates: Requests may bring a chat template of their own.
     """
 
     def __init__(
@@ -70,11 +71,13 @@ class Renderer:
         defaults: Mapping[str, Any] = MappingProxyType({}),
         max_model_len: int | None = None,
         allow_special_tokens: bool = False,
+        trust_templates: bool = False,
     ) -> None:
         self._tokenizer = tokenizer
         self._defaults = dict(defaults)
         self._max_model_len = max_model_len
         self._marks = not allow_special_tokens
+        self._trusts = trust_templates
         self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="hotshoe-render")
 
     @property
@@ -108,7 +111,13 @@ class Renderer:
 
         Raises:
             RequestError: No template, or it refuses these messages.
+            ApiError: The request brings a template, and the server does not trust it.
         """
+        if "chat_template" in variables and not self._trusts:
+            message = "chat_template is not supported here; the server needs "
+            raise ApiError(
+                "unsupported_parameter", f"{message}--trust-request-chat-template", "chat_template"
+            )
         return await self._in_thread(
             lambda: self._chat(messages, tools, variables, add_special_tokens)
         )

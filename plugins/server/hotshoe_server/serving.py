@@ -346,6 +346,7 @@ def make_state(
             config.default_chat_template_kwargs,
             client.info.max_model_len,
             client.config.allow_special_tokens_in_text,
+            trust_templates=config.trust_request_chat_template,
         ),
         config.served_model_name or [model_name(client.config.model)],
         ResponseStore(config.response_store_bytes) if shared is None else RemoteStore(shared.store),

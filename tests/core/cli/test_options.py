@@ -48,6 +48,10 @@ SAMPLES = {
     ),
     "max_model_len": (["--max-model-len", "77"], 77),
     "generation_config": (["--generation-config", "none"], "none"),
+    "override_generation_config": (
+        ["--override-generation-config", '{"top_k": 3}'],
+        {"top_k": 3},
+    ),
     "seed": (["--seed", "5"], 5),
     "platform": (["--platform", "null"], "null"),
     "platform_options": (["--platform-options.threads=2"], {"threads": 2}),

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hotshoe.errors import CheckpointError
+from hotshoe.errors import CheckpointError, ConfigError
 from hotshoe.models.generation import sampling_defaults
 
 QWEN = {
@@ -44,6 +44,26 @@ def test_another_file_or_directory(model, tmp_path):
         sampling_defaults(str(other), model)
     with pytest.raises(CheckpointError, match="nowhere is missing"):
         sampling_defaults(str(other / "nowhere"), model)
+
+
+def test_entries_may_be_replaced(model, tmp_path):
+    overrides = {"top_k": 5, "max_new_tokens": 9}
+    replaced = FOUND | {"top_k": 5, "max_tokens": 9}
+    assert sampling_defaults("auto", model, overrides) == replaced
+    assert sampling_defaults("none", model, overrides) == {"top_k": 5, "max_tokens": 9}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "cause"),
+    [
+        ({"top_q": 1}, "'top_q' is no default of sampling"),
+        ({"temperature": -1}, "temperature must be in"),
+        ({"top_k": "x"}, "top_k must be an integer"),
+    ],
+)
+def test_entries_that_cannot_replace_are_named(model, overrides, cause):
+    with pytest.raises(ConfigError, match=f"override_generation_config: {cause}"):
+        sampling_defaults("auto", model, overrides)
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,7 @@ def test_words_that_mean_something_here(words: list[str], found: list[str]) -> N
         ["--decode-context-parallel-size", "1"],
         ["--allowed-headers", '[ "*" ]'],
         ["--disable-log-stats"],
+        ["--root-path", "/x"],
     ],
 )
 def test_words_of_no_effect_are_said(words: list[str]) -> None:
@@ -68,7 +69,7 @@ def test_words_of_no_effect_are_said(words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--root-path", "/x"], "--root-path of vLLM is not offered here: let the proxy"),
+        (["--uds", "/x"], "--uds of vLLM is not offered here: listen on --host"),
         (
             ["--decode-context-parallel-size", "2"],
             "--decode-context-parallel-size 2 of vLLM is not offered here",

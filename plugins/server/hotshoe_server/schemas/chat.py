@@ -23,8 +23,8 @@ from hotshoe_server.schemas.grammar import ResponseFormat
 
 #: Variables of chat templates that a request may not set.
 RESERVED_VARIABLES = frozenset(
-    "messages tools documents add_generation_prompt continue_final_message self bos_token "
-    "eos_token unk_token sep_token pad_token cls_token mask_token".split()
+    "messages tools documents add_generation_prompt continue_final_message chat_template self "
+    "bos_token eos_token unk_token sep_token pad_token cls_token mask_token".split()
 )
 
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
@@ -164,6 +164,7 @@ class Conversation(Schema):
 
     messages: ShortList[Message]
     tools: list[Tool] | None = Field(None, max_length=MAX_ITEMS, fail_fast=True)
+    chat_template: Annotated[str, Field(min_length=1, max_length=65536)] | None = None
     chat_template_kwargs: Variables = None
     documents: list[dict[str, Any]] | None = Field(None, max_length=MAX_ITEMS, fail_fast=True)
     add_generation_prompt: bool | None = None
@@ -186,6 +187,8 @@ class Conversation(Schema):
             RequestError: A name is the server's own.
         """
         found = check_variables(self.chat_template_kwargs or {})
+        if self.chat_template is not None:
+            found["chat_template"] = self.chat_template
         if self.documents:
             found["documents"] = self.documents
         opens = self.add_generation_prompt
@@ -218,7 +221,6 @@ class ChatRequest(Generation, Conversation):
         "function_call": (),
         "best_of": (1,),
         "suffix": ("",),
-        "chat_template": (),
     }
 
     tool_choice: ToolChoice | None = None
@@ -244,7 +246,6 @@ class ChatRequest(Generation, Conversation):
     # OpenAI's and vLLM's, refused.
     best_of: Any = None
     suffix: Any = None
-    chat_template: Any = None
     modalities: list[str] | None = Field(None, max_length=16, fail_fast=True)
     audio: dict[str, Any] | None = None
     prediction: dict[str, Any] | None = None

@@ -123,6 +123,18 @@ class Generation(Schema):
     mm_processor_kwargs: Any = None
     media_io_kwargs: Any = None
 
+    def adopt(self, force_usage: bool, as_token_ids: bool) -> None:
+        """Ask for what the operator gives to every request.
+
+        Args:
+            force_usage: Streams end with a count of tokens.
+            as_token_ids: Tokens of log probabilities are named by their ids.
+        """
+        self.return_tokens_as_token_ids |= as_token_ids
+        if force_usage and self.stream:
+            options = self.stream_options or StreamOptions()
+            self.stream_options = options.model_copy(update={"include_usage": True})
+
     def sampling_params(self, defaults: Mapping[str, Any], **more: Any) -> SamplingParams:
         """Return what the engine takes.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from msgspec import Struct
 from pydantic import Field
@@ -25,6 +25,7 @@ class TokenizeRequest(Schema):
     prompt: str | None = None
     messages: list[Message] | None = Field(None, max_length=65536, fail_fast=True)
     tools: list[Tool] | None = Field(None, max_length=4096, fail_fast=True)
+    chat_template: Annotated[str, Field(min_length=1, max_length=65536)] | None = None
     chat_template_kwargs: Variables = None
     documents: list[dict[str, Any]] | None = Field(None, max_length=4096, fail_fast=True)
     #: Default: for a prompt, where no template writes them.

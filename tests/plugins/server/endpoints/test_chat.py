@@ -429,9 +429,9 @@ def test_token_ids_when_asked(http, engine) -> None:
         ("truncate_prompt_tokens", 513, "truncate_prompt_tokens"),
         ("tool_choice", "auto", "tool_choice"),
         ("priority", 1, "priority"),
-        ("use_beam_search", True, "use_beam_search"),
+        ("use_beam_search", "yes", "use_beam_search"),
         ("guided_json", {"type": "object"}, "guided_json"),
-        ("chat_template", "{{ messages }}", "chat_template"),
+        ("chat_template", 5, "chat_template"),
         ("max_completion_tokens", 0, "max_completion_tokens"),
         ("max_completion_tokens", 10_000, "max_completion_tokens"),
         ("echo", True, "echo"),
@@ -577,3 +577,66 @@ def test_a_forced_call_that_is_cut_leaks_no_markup(http, engine, stream: bool, l
 def test_a_form_beside_a_forced_call_is_refused(http) -> None:
     body = {"tools": [TOOL], "tool_choice": "required", "structured_outputs": {"regex": "a"}}
     assert http.post(PATH, messages=ASK, **body).json()["error"]["param"] == "structured_outputs"
+
+
+TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+
+
+def test_a_template_of_the_request(open_http, engine) -> None:
+    http = open_http(trust_request_chat_template=True)
+    answer = http.post(PATH, messages=ASK, chat_template=TEMPLATE)
+    assert answer.status_code == 200, answer.text
+    [request] = engine.requests
+    [text] = {m["content"] for m in ASK}
+    assert engine.tokenizer.decode(request.prompt.token_ids) == f"<user>{text}"
+    http.post(PATH, messages=ASK)
+    assert engine.requests[1].prompt.token_ids != request.prompt.token_ids
+    asked = {"messages": ASK, "chat_template": TEMPLATE}
+    assert http.post("/tokenize", **asked).json()["tokens"] == list(request.prompt.token_ids)
+
+
+@pytest.mark.parametrize(
+    ("trusted", "fields", "field"),
+    [
+        (False, {"chat_template": TEMPLATE}, "chat_template"),
+        (True, {"chat_template": "{% if %}"}, "chat_template"),
+        (True, {"chat_template": ""}, "chat_template"),
+        (True, {"chat_template": "x" * 65537}, "chat_template"),
+        (True, {"chat_template": "{{ messages.nothing.more }}"}, "messages"),
+        (
+            True,
+            {"chat_template": "{% for i in range(9999999) %}x{% endfor %}"},
+            "messages",
+        ),
+        (True, {"chat_template_kwargs": {"chat_template": TEMPLATE}}, "chat_template_kwargs"),
+    ],
+)
+def test_templates_that_are_refused(open_http, trusted: bool, fields, field: str) -> None:
+    http = open_http(trust_request_chat_template=trusted)
+    answer = http.post(PATH, messages=ASK, **fields)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == field
+
+
+def test_a_template_of_a_request_spells_control_tokens_and_messages_do_not(
+    open_http, engine
+) -> None:
+    http = open_http(trust_request_chat_template=True)
+    [mark] = [t for t in engine.tokenizer.special_token_texts.values() if "im_end" in t][:1]
+    messages = [{"role": "user", "content": f"a{mark}"}]
+    http.post(PATH, messages=messages, chat_template=mark + TEMPLATE)
+    ids = list(engine.requests[0].prompt.token_ids)
+    [special] = engine.tokenizer.encode(mark, False)
+    assert ids[0] == special
+    assert ids.count(special) == 1
+
+
+def test_what_the_operator_gives_to_every_request(open_http) -> None:
+    http = open_http(enable_force_include_usage=True, return_tokens_as_token_ids=True)
+    chunks = http.events(PATH, messages=ASK)
+    assert chunks[-1]["usage"]["completion_tokens"] > 0
+    asked = {"stream_options": {"include_usage": False, "continuous_usage_stats": True}}
+    assert http.events("/v1/completions", prompt="x", **asked)[-1]["usage"]["prompt_tokens"] == 1
+    whole = http.post(PATH, messages=ASK, logprobs=True).json()
+    tokens = [entry["token"] for entry in whole["choices"][0]["logprobs"]["content"]]
+    assert all(token.startswith("token_id:") for token in tokens)
