@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -18,22 +17,16 @@ from hotshoe.layers import (
     BuildContext,
     Embedding,
     ForwardBatch,
-    GatedMLP,
     Logits,
-    Matrix,
-    MoE,
-    PlainMLP,
     Rotary,
     Rotation,
-    Section,
 )
 from hotshoe.models.base import EMBED, GENERATE
 from hotshoe.slots import Quantized
-from hotshoe_models.mixers import MIXERS, parts_of
+from hotshoe_models.mixers import MIXERS
+from hotshoe_models.mlps import MLP, build_mlp
 from hotshoe_models.norms import AddNorm, Norm, build_add_norm, build_norm
 from hotshoe_models.spec import DecoderSpec
-
-MLP: TypeAlias = GatedMLP | PlainMLP | MoE
 
 
 class DenseDecoder:
@@ -132,7 +125,7 @@ class _Layer:
     ) -> None:
         names, prefix = spec.names, spec.names.layer.format(i)
         self._mixer = MIXERS[spec.layers[i].mixer](spec, ctx, i, rotaries)
-        self._mlp: MLP | None = _mlp(spec, ctx, i) if spec.layers[i].mlp else None
+        self._mlp: MLP | None = build_mlp(spec, ctx, i) if spec.layers[i].mlp else None
         name = _under(prefix, names.mlp_norm)
         self._own_norm: Norm | None = None
         self._mlp_norm: AddNorm | None = None
@@ -221,35 +214,3 @@ def _positions(spec: DecoderSpec, ctx: BuildContext) -> Callable[[ForwardBatch],
         )
     table = Embedding(ctx, name, offset + count, spec.hidden_size)
     return lambda batch: table(batch.positions + offset if offset else batch.positions)
-
-
-def _mlp(spec: DecoderSpec, ctx: BuildContext, i: int) -> MLP:
-    """Build a layer's MLP, divided among the ranks: gate_up by outputs, down by inputs; or experts
-    in its place."""
-    names, size, width = spec.names, spec.hidden_size, spec.intermediate_size
-    prefix, mixture = names.layer.format(i), spec.layers[i].mixture
-    if mixture is not None:
-        return MoE(ctx, prefix, mixture, quantize=spec.quantizes("experts", ctx.format))
-    what, channels = "channels between MLP matrices", Section(width)
-    inner = 1 + spec.gated
-    up = Matrix(
-        ctx,
-        parts_of(prefix, names.gate_up, [width] * inner),
-        size,
-        bias=spec.mlp_bias,
-        quantize=spec.quantizes("gate_up", ctx.format),
-        outputs=ctx.split(what, *[channels] * inner),
-        transposed=spec.transposed,
-    )
-    down = Matrix(
-        ctx,
-        [(prefix + names.down, size)],
-        width,
-        bias=spec.mlp_bias,
-        quantize=spec.quantizes("down", ctx.format),
-        inputs=ctx.split(what, channels),
-        transposed=spec.transposed,
-    )
-    if not spec.gated:
-        return PlainMLP(ctx, up, down, spec.activation)
-    return GatedMLP(ctx, up, down, spec.activation, spec.gate_scale)

@@ -28,6 +28,7 @@ from hotshoe.layers import (
 )
 from hotshoe.slots import Quantized, QuantSpec
 from hotshoe_models.latent import LatentMixer
+from hotshoe_models.mlps import build_mlp, parts_of
 from hotshoe_models.spec import DecoderSpec
 
 Rotaries: TypeAlias = Mapping[Rotation, Rotary]
@@ -155,13 +156,6 @@ class _WideNorms:
             part.copy_(norm(part))
 
 
-def parts_of(prefix: str, names: tuple[str, ...], sizes: list[int]) -> list[tuple[str, int]]:
-    """Pair names with row counts; a single name holds all rows stacked."""
-    if len(names) == 1:
-        return [(prefix + names[0], sum(sizes))]
-    return [(prefix + name, size) for name, size in zip(names, sizes, strict=True)]
-
-
 class StateMixer:
     """A Mamba-2 block over the states of sequences."""
 
@@ -227,10 +221,26 @@ class BothMixer:
         return out.add_(self._state(hidden, batch, keep), alpha=factors.state_out)
 
 
+class MlpMixer:
+    """An MLP in a mixer's place, of models whose layers have one block each."""
+
+    def __init__(self, spec: DecoderSpec, ctx: BuildContext, i: int, rotaries: Rotaries) -> None:
+        self._mlp = build_mlp(spec, ctx, i)
+        self.input_quant = None  # so that tokens can be chosen before the products
+
+    def __call__(
+        self, hidden: Tensor | Quantized, batch: ForwardBatch, keep: Tensor | None
+    ) -> Tensor:
+        """See `Mixer`."""
+        assert isinstance(hidden, Tensor)
+        return self._mlp(hidden if keep is None else hidden[keep])
+
+
 #: What `LayerSpec.mixer` may name.
 MIXERS: Mapping[str, Callable[[DecoderSpec, BuildContext, int, Rotaries], Mixer]] = {
     "attention": AttentionMixer,
     "state": StateMixer,
     "attention+state": BothMixer,
     "latent": LatentMixer,
+    "mlp": MlpMixer,
 }

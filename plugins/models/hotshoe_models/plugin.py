@@ -40,6 +40,7 @@ ARCHITECTURES = {
     "MistralForCausalLM": "hotshoe_models.mistral:build",
     "MixtralForCausalLM": "hotshoe_models.mixtral:build",
     "NemotronForCausalLM": "hotshoe_models.nemotron:build",
+    "NemotronHForCausalLM": "hotshoe_models.nemotron_h:build",
     "OPTForCausalLM": "hotshoe_models.opt:build",
     "Olmo2ForCausalLM": "hotshoe_models.olmo:build_olmo2",
     "Olmo3ForCausalLM": "hotshoe_models.olmo:build_olmo3",

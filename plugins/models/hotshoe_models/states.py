@@ -56,8 +56,9 @@ def state_block(
         raise refuse(config, keys["groups"], f"has {heads} heads to divide among the groups")
     if config.size(keys["conv"]) < 2:
         raise refuse(config, keys["conv"], "convolves over two tokens or more")
-    if activation(config, "hidden_act") != "silu":
-        raise refuse(config, "hidden_act", "knows only silu in its state-space blocks")
+    act = keys.get("activation", "hidden_act")
+    if activation(config, act) != "silu":
+        raise refuse(config, act, "knows only silu in its state-space blocks")
     space = StateSpaceSpec(
         heads,
         inner // heads,

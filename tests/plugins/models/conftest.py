@@ -761,8 +761,40 @@ VARIANTS += [
         },
     ),
 ]
+NEMOTRON_H = {
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 8,
+    "ssm_state_size": 12,
+    "n_groups": 2,
+    "chunk_size": 8,
+    "head_dim": 16,
+}
+VARIANTS += [
+    Variant(
+        "nemotron-h",
+        "NemotronH",
+        {
+            **NEMOTRON_H,
+            "layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention"],
+        },
+        end_to_end=True,
+    ),
+    Variant(
+        "nemotron-h-older",
+        "NemotronH",
+        {
+            **NEMOTRON_H,
+            "hybrid_override_pattern": "M*-",
+            "use_bias": True,
+            "mlp_bias": True,
+            "use_conv_bias": False,
+            "time_step_min": 0.4,
+        },
+        raw=True,
+    ),
+]
 #: Families whose norms add 1 to their weights.
-OFFSET = ("Gemma", "Nemotron")
+OFFSET = ("Gemma2", "Gemma3", "Nemotron")
 #: Families whose class for texts has another name than theirs and ForCausalLM.
 ARCHITECTURE = {"GPT2": "GPT2LMHeadModel"}
 #: Phi-3 keeps the trained length outside the rope parameters, where it overrules them.
@@ -833,7 +865,7 @@ def save_tiny(variant: Variant, path: Path, seed: int) -> Checkpoint:
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.dim() == 1:
-                center = 0.0 if "bias" in name or variant.family.startswith(OFFSET) else 1.0
+                center = 0.0 if "bias" in name or variant.family in OFFSET else 1.0
                 weight.normal_(center, 0.3)
             else:
                 weight.normal_(0.0, 1.5 * weight.shape[-1] ** -0.5)

@@ -1,0 +1,49 @@
+"""MLPs as a `DecoderSpec` asks for them: gated, plain, or experts in their place."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from hotshoe.layers import BuildContext, GatedMLP, Matrix, MoE, PlainMLP, Section
+from hotshoe_models.spec import DecoderSpec
+
+MLP: TypeAlias = GatedMLP | PlainMLP | MoE
+
+
+def parts_of(prefix: str, names: tuple[str, ...], sizes: list[int]) -> list[tuple[str, int]]:
+    """Pair names with row counts; a single name holds all rows stacked."""
+    if len(names) == 1:
+        return [(prefix + names[0], sum(sizes))]
+    return [(prefix + name, size) for name, size in zip(names, sizes, strict=True)]
+
+
+def build_mlp(spec: DecoderSpec, ctx: BuildContext, i: int) -> MLP:
+    """Build a layer's MLP, divided among the ranks: gate_up by outputs, down by inputs; or experts
+    in its place."""
+    names, size, width = spec.names, spec.hidden_size, spec.intermediate_size
+    prefix, mixture = names.layer.format(i), spec.layers[i].mixture
+    if mixture is not None:
+        return MoE(ctx, prefix, mixture, quantize=spec.quantizes("experts", ctx.format))
+    what, channels = "channels between MLP matrices", Section(width)
+    inner = 1 + spec.gated
+    up = Matrix(
+        ctx,
+        parts_of(prefix, names.gate_up, [width] * inner),
+        size,
+        bias=spec.mlp_bias,
+        quantize=spec.quantizes("gate_up", ctx.format),
+        outputs=ctx.split(what, *[channels] * inner),
+        transposed=spec.transposed,
+    )
+    down = Matrix(
+        ctx,
+        [(prefix + names.down, size)],
+        width,
+        bias=spec.mlp_bias,
+        quantize=spec.quantizes("down", ctx.format),
+        inputs=ctx.split(what, channels),
+        transposed=spec.transposed,
+    )
+    if not spec.gated:
+        return PlainMLP(ctx, up, down, spec.activation)
+    return GatedMLP(ctx, up, down, spec.activation, spec.gate_scale)

@@ -1,0 +1,128 @@
+"""Nemotron-H and Nemotron Nano 2: layers of one block each, a Mamba-2 block, attention that rotates
+nothing, or an MLP of squared ReLU.
+
+Defaults are those of transformers' NemotronHConfig.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+from hotshoe.layers import BuildContext
+from hotshoe.models import ModelConfig
+from hotshoe_models.decoder import DenseDecoder
+from hotshoe_models.spec import LayerSpec, StateBlock, WeightNames
+from hotshoe_models.states import state_block
+from hotshoe_models.values import (
+    PLAIN_ACTIVATIONS,
+    activation,
+    decoder_spec,
+    flag,
+    number,
+    refuse,
+    with_defaults,
+)
+
+DEFAULTS = {
+    "vocab_size": 131072,
+    "hidden_size": 4096,
+    "intermediate_size": 21504,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "layer_norm_epsilon": 1e-5,
+    "tie_word_embeddings": False,
+    "attention_bias": False,
+    "mlp_hidden_act": "relu2",
+    "mlp_bias": False,
+    "ssm_state_size": 128,
+    "mamba_num_heads": 128,
+    "mamba_head_dim": 64,
+    "mamba_hidden_act": "silu",
+    "n_groups": 8,
+    "conv_kernel": 4,
+    "time_step_min": 0.001,
+    "use_bias": False,
+    "use_conv_bias": True,
+}
+KEYS = {
+    "heads": "mamba_num_heads",
+    "head_dim": "mamba_head_dim",
+    "groups": "n_groups",
+    "state": "ssm_state_size",
+    "conv": "conv_kernel",
+    "activation": "mamba_hidden_act",
+}
+#: Mixers, by the letters of older files and the names of later ones.
+MIXERS = {
+    "M": "state",
+    "mamba": "state",
+    "linear_attention": "state",
+    "*": "attention",
+    "attention": "attention",
+    "full_attention": "attention",
+    "-": "mlp",
+    "mlp": "mlp",
+}
+LISTS = ("layers_block_type", "layer_types", "hybrid_override_pattern")
+NAMES = WeightNames(
+    embedding="backbone.embeddings",
+    final_norm="backbone.norm_f",
+    layer="backbone.layers.{}.",
+    input_norm="norm",
+    qkv=("mixer.q_proj", "mixer.k_proj", "mixer.v_proj"),
+    o="mixer.o_proj",
+    gate_up=("mixer.up_proj",),
+    down="mixer.down_proj",
+    bare=(r"^model\.", "backbone."),
+    unused=(r"^mtp\.",),
+)
+
+
+def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
+    """Build NemotronHForCausalLM."""
+    config = with_defaults(config, DEFAULTS)
+    bias = flag(config, "attention_bias")
+    spec = decoder_spec(
+        config,
+        tuple(LayerSpec(None, mixer=mixer, mlp=False) for mixer in _mixers(config)),
+        activation=activation(config, "mlp_hidden_act", PLAIN_ACTIVATIONS),
+        gated=False,
+        norm_eps=number(config, "layer_norm_epsilon"),
+        qkv_bias=bias,
+        o_bias=bias,
+        mlp_bias=flag(config, "mlp_bias"),
+        state=_state(config, ctx),
+        names=NAMES,
+    )
+    return DenseDecoder(spec, ctx)
+
+
+def _mixers(config: ModelConfig) -> list[str]:
+    """Return the mixer of each layer; the number of layers is that of the list."""
+    name = next((name for name in LISTS if config.get(name)), LISTS[0])
+    given = config.require(name)
+    if not isinstance(given, str | list):
+        raise refuse(config, name, "needs a list of layers")
+    for kind in given:
+        if not isinstance(kind, str) or kind not in MIXERS:
+            raise refuse(config, name, f"knows only {', '.join(MIXERS)}, without experts")
+    return [MIXERS[kind] for kind in given]
+
+
+def _state(config: ModelConfig, ctx: BuildContext) -> StateBlock:
+    """Describe the Mamba-2 blocks, whose steps of time have a least length and no greatest."""
+    bias = flag(config, "use_bias")
+    limits = {"time_step_limit": [number(config, "time_step_min"), inf]}
+    return state_block(
+        replace(config, values={**config.values, **limits}),
+        ctx,
+        KEYS,
+        inner=config.size("mamba_num_heads") * config.size("mamba_head_dim"),
+        eps=number(config, "layer_norm_epsilon"),
+        name="mixer",
+        in_bias=bias,
+        conv_bias=flag(config, "use_conv_bias"),
+        out_bias=bias,
+    )
