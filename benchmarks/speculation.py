@@ -1,52 +1,79 @@
-"""Time one stream of the demo model with drafts and without, by turns, on text that repeats itself.
+"""Time answers of the demo model with drafts and without, by turns, one stream and many.
 
-Run: python benchmarks/speculation.py [--num-turns N] [--num-speculative-tokens K]
+Run: python benchmarks/speculation.py [--num-streams N ...] [--speculative-config JSON]
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import time
+from typing import TypeAlias
 
 from hotshoe import LLM, SamplingParams
 
-REPETITIVE = "The list of files: alpha.txt, beta.txt, gamma.txt. " * 6
-PLAIN = "Once upon a time, in a town by the sea, there lived"
+STORY = "Once upon {} time, in a town by the sea, there lived"
+#: Streams and turns differ by a word and by seed, so that no answer is that of an earlier turn.
+#: Drawn tokens repeat nothing, so that drafts are seldom right.
+TEXTS = {
+    "repetitive": ("The list {} of files: alpha.txt, beta.txt, gamma.txt. " * 6, 0.0),
+    "story": (STORY, 0.0),
+    "drawn": (STORY, 1.5),
+}
 LENGTH = 256
 
 
-def seconds(llm: LLM, prompt: str) -> tuple[float, list[int]]:
-    """Return how long an answer takes, and its tokens."""
-    params = SamplingParams(temperature=0, max_tokens=LENGTH, ignore_eos=True)
-    begin = time.perf_counter()
-    [output] = llm.generate(prompt, params)
-    return time.perf_counter() - begin, output.outputs[0].token_ids
+Turn: TypeAlias = tuple[float, float, list[list[int]]]
+
+
+def seconds(llm: LLM, prompts: list[str], temperature: float, seed: int) -> Turn:
+    """Return how long the answers take, the processor's time for them, and their tokens."""
+    params = SamplingParams(temperature=temperature, seed=seed, max_tokens=LENGTH, ignore_eos=True)
+    begin, busy = time.perf_counter(), time.process_time()
+    outputs = llm.generate(prompts, params)
+    tokens = [output.outputs[0].token_ids for output in outputs]
+    return time.perf_counter() - begin, time.process_time() - busy, tokens
+
+
+def compare(without: LLM, with_: LLM, name: str, num_streams: int, num_turns: int) -> None:
+    """Time both by turns and print the medians."""
+    text, heat = TEXTS[name]
+    before = with_.stats()
+    turns = []
+    for turn in range(num_turns):
+        numbers = range(turn * num_streams, (turn + 1) * num_streams)
+        prompts = [text.replace("{}", str(number)) for number in numbers]
+        turns.append([seconds(llm, prompts, heat, turn) for llm in (without, with_)])
+    after = with_.stats()
+    slow, fast = (statistics.median(turn[i][0] for turn in turns) for i in (0, 1))
+    more, less = (statistics.median(turn[i][1] for turn in turns) for i in (0, 1))
+    tried = after.num_draft_tokens - before.num_draft_tokens
+    taken = after.num_accepted_tokens - before.num_accepted_tokens
+    same = all(plain[2] == drafted[2] for plain, drafted in turns)
+    total = LENGTH * num_streams
+    print(
+        f"{name}, {num_streams} streams: {total / slow:.0f} tokens/s without, "
+        f"{total / fast:.0f} with ({slow / fast:.2f} times; {more / less:.2f} by "
+        f"processor time), {taken} of {tried} drafts accepted, "
+        f"tokens {'equal' if same else 'differ by rounding'}",
+        flush=True,
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time drafts by turns with none.")
     parser.add_argument("--num-turns", type=int, default=7)
-    parser.add_argument("--num-speculative-tokens", type=int, default=4)
+    parser.add_argument("--num-streams", type=int, nargs="+", default=[1, 32])
+    parser.add_argument("--speculative-config", type=json.loads, default={"method": "auto"})
+    parser.add_argument("--dtype", default="auto")
     args = parser.parse_args()
-    drafts = {"method": "ngram", "num_speculative_tokens": args.num_speculative_tokens}
-    sizes = {"max_model_len": 1024, "max_num_seqs": 1}
-    with LLM("demo", **sizes) as without, LLM("demo", speculative_config=drafts, **sizes) as with_:
-        for name, prompt in (("repetitive", REPETITIVE), ("plain", PLAIN)):
-            before = with_.stats()
-            turns = [
-                (seconds(without, prompt), seconds(with_, prompt)) for _ in range(args.num_turns)
-            ]
-            after = with_.stats()
-            slow, fast = (statistics.median(t[i][0] for t in turns) for i in (0, 1))
-            tried = after.num_draft_tokens - before.num_draft_tokens
-            taken = after.num_accepted_tokens - before.num_accepted_tokens
-            same = all(plain[1] == drafted[1] for plain, drafted in turns)
-            print(
-                f"{name}: {LENGTH / slow:.0f} tokens/s without, {LENGTH / fast:.0f} with "
-                f"({slow / fast:.2f} times), {taken} of {tried} drafts accepted, "
-                f"tokens {'equal' if same else 'differ by rounding'}"
-            )
+    sizes = {"max_model_len": 1024, "max_num_seqs": max(args.num_streams), "dtype": args.dtype}
+    drafts = {"speculative_config": args.speculative_config}
+    with LLM("demo", **sizes) as without, LLM("demo", **sizes, **drafts) as with_:
+        for num_streams in args.num_streams:
+            for name in TEXTS:
+                compare(without, with_, name, num_streams, args.num_turns)
 
 
 if __name__ == "__main__":

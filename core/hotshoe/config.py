@@ -22,6 +22,8 @@ from hotshoe.types.pooling import POOLING_KINDS
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 #: Of a request and step: every draft takes a row of logits.
 MAX_SPECULATIVE_TOKENS = 64
+#: Most of them where measurements say how many.
+ADAPTIVE_SPECULATIVE_TOKENS = 8
 
 
 def option(
@@ -173,8 +175,9 @@ class EngineConfig:
 
     speculative_config: dict[str, Any] | None = option(
         None,
-        "drafts that a step verifies, as JSON with method, such as ngram, num_speculative_tokens, "
-        "and the method's own options; default: none",
+        "drafts that a step verifies: a method, such as auto, or JSON with method, "
+        "num_speculative_tokens (default: as many as pay) and the method's own options; "
+        "default: none",
     )
 
     structured_output_backend: str = option("auto", "what compiles grammars, such as llguidance")
@@ -230,7 +233,10 @@ class EngineConfig:
     @property
     def num_speculative_tokens(self) -> int:
         """Most drafts of a request and step; 0 without speculation."""
-        return int((self.speculative_config or {}).get("num_speculative_tokens", 0))
+        if not self.speculative_config:
+            return 0
+        number = self.speculative_config.get("num_speculative_tokens")
+        return ADAPTIVE_SPECULATIVE_TOKENS if number is None else int(number)
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> EngineConfig:
@@ -270,7 +276,7 @@ def _check_speculative(options: Mapping[str, Any] | None) -> None:
             f"speculative_config.method must name a method, such as ngram, not {method!r}"
         )
     fits = isinstance(number, int) and not isinstance(number, bool)
-    if not fits or not 1 <= (number or 0) <= MAX_SPECULATIVE_TOKENS:
+    if number is not None and not (fits and 1 <= number <= MAX_SPECULATIVE_TOKENS):
         raise ConfigError(
             "speculative_config.num_speculative_tokens must be a number from 1 to "
             f"{MAX_SPECULATIVE_TOKENS}, not {number!r}"

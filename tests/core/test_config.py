@@ -34,7 +34,10 @@ from hotshoe.platform import Change
         ({"model": 7}, "model must be str, not 7"),
         ({"speculative_config": "ngram"}, r"speculative_config must be dict\[str, Any\] or null"),
         ({"speculative_config": {"num_speculative_tokens": 4}}, "speculative_config.method must"),
-        ({"speculative_config": {"method": "ngram"}}, "num_speculative_tokens must be .* not None"),
+        (
+            {"speculative_config": {"method": "ngram", "num_speculative_tokens": 0}},
+            "num_speculative_tokens must be .* not 0",
+        ),
         (
             {"speculative_config": {"method": "ngram", "num_speculative_tokens": 65}},
             "num_speculative_tokens must be a number from 1 to 64, not 65",
@@ -62,6 +65,7 @@ def test_dashes_and_underscores_are_one_name() -> None:
 def test_speculation_tells_how_many_drafts_there_may_be() -> None:
     assert EngineConfig().num_speculative_tokens == 0
     assert EngineConfig(speculative_config={}).num_speculative_tokens == 0
+    assert EngineConfig(speculative_config={"method": "auto"}).num_speculative_tokens == 8
     options = {"method": "ngram", "num_speculative_tokens": 64}
     assert EngineConfig(speculative_config=options).num_speculative_tokens == 64
 

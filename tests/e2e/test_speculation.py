@@ -90,6 +90,17 @@ def test_answers_are_those_without_drafts(
             assert stats.num_preemptions > 0
 
 
+@pytest.mark.parametrize("number", [None, 5])
+def test_suffixes_of_finished_answers_change_no_answer(
+    open_llm: Callable[..., LLM], expected: list[CompletionOutput], number: int | None
+) -> None:
+    options = {"method": "suffix", "num_speculative_tokens": number}
+    with open_llm(speculative_config=options, async_scheduling=number is None) as llm:
+        check(answers(llm), expected)
+        check(answers(llm), expected)
+        assert number is None or llm.stats().num_accepted_tokens > 0
+
+
 def test_streams_bring_blocks_of_tokens_up_to_a_stop_string(open_llm: Callable[..., LLM]) -> None:
     with open_llm() as llm:
         prompt = TokensPrompt(PATTERN * 3)

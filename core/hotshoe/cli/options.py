@@ -58,6 +58,9 @@ SAMPLING_HELP = {
 #: What the commands use where SamplingParams has another default.
 SAMPLING_DEFAULTS: dict[str, Any] = {"max_tokens": 128}
 
+#: Of options with entries: the key of a value that is one word.
+LONE = {"speculative_config": "method"}
+
 METAVARS = {int: "N", float: "X", str: "TEXT"}
 
 _ABSENT = argparse.SUPPRESS
@@ -136,6 +139,8 @@ def given_options(args: argparse.Namespace, configs: Sequence[type[Any]]) -> dic
 
 def _as_flag(name: str, value: Any, configs: Sequence[type[Any]]) -> Any:
     """Read a value of a file as a flag's: a scalar for a list of one, `32k` for a number."""
+    if isinstance(value, str) and name in LONE:
+        return {LONE[name]: value}
     hint = next((h for c in configs if (h := typing.get_type_hints(c).get(name))), None)
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if isinstance(value, str) and int in kinds and str not in kinds:
@@ -177,6 +182,7 @@ def _add(
     elif origin is dict:
         parse = str if arguments[1] is str else json_or_text
         form = {"action": EntryAction, "parse": parse, "metavar": "KEY=VALUE"}
+        form["lone"] = LONE.get(name)
         text += "; may be repeated"
     elif origin in (list, tuple):
         form = {"action": ListAction, "parse": arguments[0], "metavar": METAVARS[arguments[0]]}

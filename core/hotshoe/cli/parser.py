@@ -115,11 +115,15 @@ class EntryAction(argparse.Action):
 
     Args:
         parse: Turns the text of a value into the value.
+        lone: The key of a word that names none; None: there is no such word.
     """
 
-    def __init__(self, *args: Any, parse: Callable[[str], Any], **options: Any) -> None:
+    def __init__(
+        self, *args: Any, parse: Callable[[str], Any], lone: str | None = None, **options: Any
+    ) -> None:
         super().__init__(*args, **options)
         self._parse = parse
+        self._lone = lone
 
     def __call__(
         self,
@@ -140,6 +144,8 @@ class EntryAction(argparse.Action):
         if text.startswith("{"):
             return dict(json.loads(text))
         path, equals, value = text.partition("=")
+        if not equals and path and self._lone is not None:
+            path, equals, value = self._lone, "=", path
         keys = path.split(".")
         if not equals or not all(keys):
             raise ValueError(f"{text!r} has no key and value")

@@ -287,7 +287,7 @@ class EngineCore:
             outputs += news if self._constraints is None else self._constraints.advance(news)
             if self._drafting is not None:
                 extend = None if self._constraints is None else self._constraints.extend
-                self._drafting.advance(outputs, self.info.vocab_size, extend)
+                self._drafting.advance(plan, outputs, self.info.vocab_size, extend)
         except KeyboardInterrupt as error:  # it has torn the step apart
             self._failure = error
             raise

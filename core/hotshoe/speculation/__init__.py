@@ -3,6 +3,6 @@
 Called by the engine core. Knows no method: these come through hook `hotshoe_proposers`.
 """
 
-from hotshoe.speculation.proposer import Follower, Proposer
+from hotshoe.speculation.proposer import Follower, LearningFollower, Proposer
 
-__all__ = ["Follower", "Proposer"]
+__all__ = ["Follower", "LearningFollower", "Proposer"]

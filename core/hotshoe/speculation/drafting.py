@@ -6,8 +6,10 @@ one goes on where it was. Driven by the engine core.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from hotshoe.config import EngineConfig
@@ -15,12 +17,22 @@ from hotshoe.lazy import resolve_lazy
 from hotshoe.plugins import PluginManager
 from hotshoe.plugins.manager import blaming_plugin
 from hotshoe.scheduler import Request
-from hotshoe.speculation.proposer import Follower, Proposer
-from hotshoe.types import TokenOutput
+from hotshoe.speculation.budget import Acceptance, Budget
+from hotshoe.speculation.proposer import Follower, LearningFollower, Proposer
+from hotshoe.types import StepPlan, TokenOutput
 
 HOOK = "hotshoe_proposers"
 #: Of a request and its drafts: those that may come, and the masks behind them, if there are any.
 Allowed: TypeAlias = Callable[[Request, list[int]], tuple[list[int], list[bytes]]]
+
+
+@dataclass(slots=True)
+class Followed:
+    """A request, what guesses its tokens, and how often that was right."""
+
+    request: Request
+    follower: Follower
+    acceptance: Acceptance
 
 
 class Drafting:
@@ -30,6 +42,9 @@ class Drafting:
         proposer: Of the chosen method.
         limit: Most drafts of a request and step.
         blaming: Names the proposer where its code fails.
+        budget: Says how many of them; None: always as many.
+        max_num_seqs: Most requests that run at once.
+        clock: Seconds.
     """
 
     def __init__(
@@ -37,28 +52,52 @@ class Drafting:
         proposer: Proposer,
         limit: int,
         blaming: Callable[[], AbstractContextManager[None]],
+        budget: Budget | None = None,
+        max_num_seqs: int = 1,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._proposer = proposer
         self._limit = limit
         self._blaming = blaming
-        self._followed: dict[str, tuple[Request, Follower]] = {}
+        self._budget = budget
+        self._max_num_seqs = max_num_seqs
+        self._clock = clock
+        self._ended_s: float | None = None
+        self._followed: dict[str, Followed] = {}
 
     def add(self, request: Request) -> None:
         """Follow a request from its first generated token on."""
         if request.pooling is None:
             with self._blaming():
-                self._followed[request.request_id] = (request, self._proposer.follow())
+                follower = self._proposer.follow()
+            acceptance = Acceptance() if self._budget is None else self._budget.follow()
+            self._followed[request.request_id] = Followed(request, follower, acceptance)
 
     def discard(self, request_id: str) -> None:
-        """Forget a request that has ended; unknown ids are ignored."""
-        self._followed.pop(request_id, None)
+        """Forget a request that has ended; unknown ids are ignored.
+
+        A proposer that learns gets its answer, unless the request shares its prefixes with few:
+        how fast another's answer comes would tell that this one was given.
+        """
+        followed = self._followed.pop(request_id, None)
+        if followed is None or not isinstance(followed.follower, LearningFollower):
+            return
+        request = followed.request
+        if request.cache_salt is None and request.tenant is None:
+            with self._blaming():
+                followed.follower.learn(request.token_ids, request.num_prompt_tokens)
 
     def advance(
-        self, outputs: Sequence[TokenOutput], vocab_size: int, allowed: Allowed | None = None
+        self,
+        plan: StepPlan,
+        outputs: Sequence[TokenOutput],
+        vocab_size: int,
+        allowed: Allowed | None = None,
     ) -> None:
         """Take in a step's tokens: propose how the requests that got some go on.
 
         Args:
+            plan: Of the step.
             outputs: Of the step; a request may have several, of which the last one says its end.
             vocab_size: Drafts lie below it.
             allowed: Keeps the drafts of a request that its grammar allows, with the masks behind
@@ -67,25 +106,53 @@ class Drafting:
         Raises:
             PluginError: The proposer failed, or returned what are no drafts.
         """
+        if self._budget is not None:
+            self._count(self._budget, plan, outputs)
         for output in outputs:
             if output.finish_reason is not None:
                 self.discard(output.request_id)
+        if not self._followed:
+            self._ended_s = None
         for output in outputs:
-            if output.request_id not in self._followed:
-                continue
-            request, follower = self._followed[output.request_id]
-            with self._blaming():
-                drafts = follower.propose(request.token_ids, self._limit)
-                if drafts:
-                    self._check(drafts, vocab_size)
-            if drafts and allowed is not None and request.params.grammar is not None:
-                request.propose(*allowed(request, drafts))
-            else:
-                request.propose(drafts)
+            if output.request_id in self._followed:
+                self._propose(self._followed[output.request_id], vocab_size, allowed)
 
-    def _check(self, drafts: list[int], vocab_size: int) -> None:
-        if len(drafts) > self._limit:
-            raise ValueError(f"it proposed {len(drafts)} tokens where {self._limit} were wanted")
+    def _propose(self, followed: Followed, vocab_size: int, allowed: Allowed | None) -> None:
+        request, limit, drafts = followed.request, self._limit, list[int]()
+        if self._budget is not None:
+            limit = self._budget.limit(followed.acceptance)
+        if limit:
+            with self._blaming():
+                drafts = followed.follower.propose(request.token_ids, limit)
+                if drafts:
+                    self._check(drafts, vocab_size, limit)
+        if drafts and allowed is not None and request.params.grammar is not None:
+            request.propose(*allowed(request, drafts))
+        else:
+            request.propose(drafts)
+
+    def _count(self, budget: Budget, plan: StepPlan, outputs: Sequence[TokenOutput]) -> None:
+        """Tell the budget how long a step took and what became of its drafts."""
+        began_s, self._ended_s = self._ended_s, self._clock()
+        num_drafts = dict(zip(plan.draft_rows, map(len, plan.drafts), strict=True))
+        total = sum(num_drafts.values())
+        accepted = 0
+        for output in outputs if num_drafts else ():
+            followed = self._followed.get(output.request_id)
+            if followed is None:
+                continue
+            row = followed.request.row
+            tried = 0 if row is None else num_drafts.get(row, 0)
+            if tried:
+                accepted += len(output.token_ids) - 1
+                budget.verified(followed.acceptance, tried, len(output.token_ids) - 1)
+        budget.at(min(len(self._followed), self._max_num_seqs))
+        if began_s is not None and plan.num_tokens == len(plan.rows) + total:
+            budget.stepped(self._ended_s - began_s, len(plan.rows), total, accepted)
+
+    def _check(self, drafts: list[int], vocab_size: int, limit: int) -> None:
+        if len(drafts) > limit:
+            raise ValueError(f"it proposed {len(drafts)} tokens where {limit} were wanted")
         if min(drafts) < 0 or max(drafts) >= vocab_size:
             raise ValueError(f"it proposed {drafts}, but token ids lie below {vocab_size}")
 
@@ -100,11 +167,13 @@ def open_drafting(config: EngineConfig, plugins: PluginManager) -> Drafting | No
     options = dict(config.speculative_config or {})
     if not options:
         return None
-    method, limit = options.pop("method"), options.pop("num_speculative_tokens")
+    method, limit = options.pop("method"), config.num_speculative_tokens
+    budget = Budget(limit) if options.pop("num_speculative_tokens", None) is None else None
     reference = plugins.pick("speculative_config.method", method, HOOK)
 
     def blaming() -> AbstractContextManager[None]:
         return blaming_plugin(plugins, HOOK, method)
 
     with blaming():
-        return Drafting(resolve_lazy(reference)(options), limit, blaming)
+        proposer = resolve_lazy(reference)(options)
+    return Drafting(proposer, limit, blaming, budget, config.max_num_seqs)

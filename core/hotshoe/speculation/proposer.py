@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 
 class Follower(Protocol):
@@ -19,6 +19,20 @@ class Follower(Protocol):
 
         Returns:
             At most `limit` token ids of the model; none where there is no guess.
+        """
+        ...
+
+
+@runtime_checkable
+class LearningFollower(Follower, Protocol):
+    """A follower whose proposer also learns from how sequences went on."""
+
+    def learn(self, token_ids: Sequence[int], num_prompt_tokens: int) -> None:
+        """Take in a sequence that has ended; nothing is asked afterwards.
+
+        Args:
+            token_ids: All of its tokens, prompt first, perhaps that alone.
+            num_prompt_tokens: Tokens of the prompt.
         """
         ...
 

@@ -13,17 +13,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from hotshoe.errors import ConfigError
-from hotshoe.suggest import did_you_mean
+from hotshoe_speculation.lookup import Known, TokenArray, check_names, occurrences, whole_number
 
 #: Longest n-gram that may be asked for; where so many tokens agree, more hardly tell more.
 MAX_LENGTH = 64
 DEFAULT_MAX = 4
 DEFAULT_MIN = 1
-FIRST_CAPACITY = 256
 
 
 class NgramProposer:
@@ -38,19 +34,14 @@ class NgramProposer:
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        known = ("prompt_lookup_max", "prompt_lookup_min")
-        for name in options:
-            if name not in known:
-                raise ConfigError(
-                    f"speculative_config: method ngram has no option {name!r}"
-                    f"{did_you_mean(name, known)} (options: {', '.join(known)})"
-                )
-        longest = _length(options, "prompt_lookup_max", DEFAULT_MAX)
+        check_names("ngram", options, ("prompt_lookup_max", "prompt_lookup_min"))
+        longest = whole_number(options, "prompt_lookup_max", DEFAULT_MAX, 1, MAX_LENGTH)
         default = min(DEFAULT_MIN, longest)
-        self._lengths = (_length(options, "prompt_lookup_min", default), longest)
-        if self._lengths[0] > longest:
+        shortest = whole_number(options, "prompt_lookup_min", default, 1, MAX_LENGTH)
+        self._lengths = (shortest, longest)
+        if shortest > longest:
             raise ConfigError(
-                f"speculative_config: prompt_lookup_min ({self._lengths[0]}) exceeds "
+                f"speculative_config: prompt_lookup_min ({shortest}) exceeds "
                 f"prompt_lookup_max ({longest})"
             )
 
@@ -60,7 +51,7 @@ class NgramProposer:
 
 
 class NgramFollower:
-    """Keeps a sequence's tokens as an array, four bytes each, so that a look-up is a few scans.
+    """Remembers a sequence's tokens.
 
     Args:
         shortest, longest: Tokens of an end that is looked up.
@@ -69,8 +60,7 @@ class NgramFollower:
     def __init__(self, shortest: int, longest: int) -> None:
         self._shortest = shortest
         self._longest = longest
-        self._tokens: npt.NDArray[np.int32] = np.empty(FIRST_CAPACITY, np.int32)
-        self._num_tokens = 0
+        self._known = Known()
 
     def propose(self, token_ids: Sequence[int], limit: int) -> list[int]:
         """Return the `limit` tokens that followed the same end before.
@@ -78,46 +68,18 @@ class NgramFollower:
         Where the sequence itself ends sooner, they go on with those just proposed, as a repetition
         does whose period is shorter than the limit.
         """
-        self._take(token_ids)
-        start = self._find()
+        tokens = self._known.take(token_ids)
+        start = self._find(tokens)
         if start is None:
             return []
-        found = self._tokens[start : min(start + limit, self._num_tokens)].tolist()
+        found = tokens[start : start + limit].tolist()
         period = len(found)
         return [found[i % period] for i in range(limit)]
 
-    def _take(self, token_ids: Sequence[int]) -> None:
-        """Append what is new."""
-        total = len(token_ids)
-        if total > len(self._tokens):
-            grown = np.empty(max(total, 2 * len(self._tokens)), np.int32)
-            grown[: self._num_tokens] = self._tokens[: self._num_tokens]
-            self._tokens = grown
-        self._tokens[self._num_tokens : total] = token_ids[self._num_tokens :]
-        self._num_tokens = total
-
-    def _find(self) -> int | None:
+    def _find(self, tokens: TokenArray) -> int | None:
         """Return the place behind the last earlier occurrence of the longest known end."""
-        total = self._num_tokens
-        tokens = self._tokens[:total]
-        # Places behind which the end may have occurred: the token before them is the last one.
-        places = np.flatnonzero(tokens[:-1] == tokens[-1]) + 1
         found: int | None = None
-        for length in range(1, min(self._longest, total - 1) + 1):
-            if length > 1:
-                places = places[places >= length]
-                places = places[tokens[places - length] == tokens[total - length]]
-            if not len(places):
-                break
+        for length, places in occurrences(tokens, tokens, self._longest):
             if length >= self._shortest:
                 found = int(places[-1])
         return found
-
-
-def _length(options: Mapping[str, Any], name: str, default: int) -> int:
-    value = options.get(name, default)
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_LENGTH:
-        raise ConfigError(
-            f"speculative_config: {name} must be a number from 1 to {MAX_LENGTH}, not {value!r}"
-        )
-    return value

@@ -6,7 +6,11 @@ from hotshoe.plugins import hookimpl
 
 HOTSHOE_HOOK_API = 2
 
-METHODS = {"ngram": "hotshoe_speculation.ngram:NgramProposer"}
+METHODS = {
+    "auto": "hotshoe_speculation.suffix:SuffixProposer",
+    "ngram": "hotshoe_speculation.ngram:NgramProposer",
+    "suffix": "hotshoe_speculation.suffix:SuffixProposer",
+}
 
 
 @hookimpl

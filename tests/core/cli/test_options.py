@@ -136,6 +136,18 @@ def test_no_flag_means_defaults() -> None:
     assert sampling_params(parse()) == SamplingParams(**SAMPLING_DEFAULTS)
 
 
+def test_a_method_of_speculation_may_stand_alone(tmp_path: Path) -> None:
+    wanted = {"method": "auto"}
+    assert engine_config(parse("--speculative-config", "auto")).speculative_config == wanted
+    file = tmp_path / "engine.yaml"
+    file.write_text("speculative_config: auto\n")
+    assert engine_config(parse("--config", str(file))).speculative_config == wanted
+    more = parse("--speculative-config", "auto", "--speculative-config.x", "2")
+    assert engine_config(more).speculative_config == {"method": "auto", "x": 2}
+    with pytest.raises(ConfigError, match="has no key and value"):
+        parse("--kernel", "attention")
+
+
 def test_groups_start_at_fields() -> None:
     names = [f.name for f in fields(EngineConfig)]
     starts = [names.index(first) for first in ENGINE_GROUPS.values()]

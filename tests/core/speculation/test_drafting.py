@@ -45,14 +45,21 @@ class Wrong(Counting):
         return self.answer  # type: ignore[return-value]
 
 
+class Right(Counting):
+    """Is always right."""
+
+    def propose(self, token_ids: Sequence[int], limit: int) -> list[int]:
+        return list(range(token_ids[-1] + 1, token_ids[-1] + 1 + limit))
+
+
 class Proposers:
-    """The plugin of both."""
+    """The plugin of them all."""
 
     HOTSHOE_HOOK_API = HOOK_API
 
     @hookimpl
     def hotshoe_proposers(self) -> dict[str, object]:
-        return {"counting": Counting, "wrong": Wrong}
+        return {"counting": Counting, "learning": Learning, "right": Right, "wrong": Wrong}
 
 
 @pytest.fixture
@@ -129,9 +136,78 @@ def test_a_proposer_that_misbehaves_is_named(
         run(engine)
 
 
+class Learning(Counting):
+    """Keeps what it is given of ended sequences."""
+
+    def __init__(self, options: Mapping[str, object]) -> None:
+        super().__init__(options)
+        self.learned: list[tuple[list[int], int]] = []
+
+    def learn(self, token_ids: Sequence[int], num_prompt_tokens: int) -> None:
+        self.learned.append((list(token_ids), num_prompt_tokens))
+
+
+class Clock:
+    """Goes on by the seconds that the engine's last step would take."""
+
+    def __init__(self, draft_s: float) -> None:
+        self.draft_s, self.now = draft_s, 0.0
+
+    def __call__(self) -> float:
+        num_drafts = self.engine.stats().num_draft_tokens
+        self.now += 1 + self.draft_s * (num_drafts - self.seen)
+        self.seen = num_drafts
+        return self.now
+
+    def watch(self, engine: EngineCore) -> None:
+        self.engine, self.seen = engine, 0
+        assert engine._drafting is not None
+        engine._drafting._clock = self
+
+
+@pytest.mark.parametrize(("draft_s", "low", "high"), [(0.0, 4.0, 9.0), (3.0, 1.0, 1.2)])
+@pytest.mark.parametrize("overlapping", [False, True])
+def test_without_a_number_as_many_are_made_as_pay(
+    model_dir: Path,
+    proposing: PluginManager,
+    draft_s: float,
+    low: float,
+    high: float,
+    overlapping: bool,
+) -> None:
+    options = {"speculative_config": {"method": "right"}, "async_scheduling": overlapping}
+    longer = {"hf_overrides": {"max_position_embeddings": 1024}}
+    engine = core(model_dir, proposing, **options, **longer)
+    Clock(draft_s).watch(engine)
+    engine.add(Add(["a"], [1], SamplingParams(max_tokens=900, ignore_eos=True)))
+    [tokens] = [[t for o in outputs for t in o.token_ids] for outputs in run(engine).values()]
+    assert tokens == list(range(2, 902))
+    stats = engine.stats()
+    assert low <= 900 / (stats.num_steps) <= high
+    assert stats.num_draft_tokens == stats.num_accepted_tokens
+
+
+def test_ended_sequences_are_learned_but_for_those_of_few(
+    model_dir: Path, proposing: PluginManager
+) -> None:
+    options = {"method": "learning", "num_speculative_tokens": 3}
+    engine = core(model_dir, proposing, speculative_config=options)
+    params = SamplingParams(max_tokens=4)
+    engine.add(Add(["a"], [1, 2], params))
+    engine.add(Add(["b"], [50], params, cache_salt="secret"))
+    engine.add(Add(["c"], [60], params, tenant="someone"))
+    engine.add(Add(["d"], [70], params))
+    engine.abort(["d"])
+    run(engine)
+    assert engine._drafting is not None
+    proposer = engine._drafting._proposer
+    assert isinstance(proposer, Learning)
+    assert sorted(proposer.learned) == [([1, 2, 3, 4, 5, 6], 2), ([70], 1)]
+
+
 def test_bad_settings_are_refused_at_start(model_dir: Path, proposing: PluginManager) -> None:
     cases = [
-        ({"method": "count"}, "did you mean counting.*choices: counting, wrong"),
+        ({"method": "count"}, "did you mean counting.*choices: counting, learning, right, wrong"),
         ({"method": "counting", "x": 1}, "counting takes no option, such as x"),
         ({"method": "wrong"}, "plugin proposers .*KeyError"),
     ]

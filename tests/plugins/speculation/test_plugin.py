@@ -13,7 +13,7 @@ def test_loads_as_a_plugin_and_every_method_starts_a_sequence():
     manager = PluginManager([EntryPoint("s", "hotshoe-speculation", "0", lambda: plugin)])
     assert manager.records[0].error is None
     offered = manager.mapping("hotshoe_proposers")
-    assert set(offered) == {"ngram"}
+    assert set(offered) == {"auto", "ngram", "suffix"}
     for target in offered.values():
         assert resolve_lazy(target)({}).follow().propose([5], 3) == []
 

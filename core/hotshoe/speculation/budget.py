@@ -1,0 +1,198 @@
+"""How many drafts each sequence gets, so that drafts never cost more than they bring.
+
+Nothing is known of the device beforehand. Steps are timed with drafts and without, apart for each
+number of running sequences. Where drafts do not pay, none are made, and ever more rarely tried.
+Where they pay, their measured price and a sequence's own acceptance say how many it gets.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass, field
+
+#: Steps that are timed before anything is decided, and of a first look at drafts.
+WINDOW = 8
+#: A first look ends after so many steps where drafts clearly do not pay.
+GLANCE = 3
+CLEARLY = 0.8
+#: Drafts of a step while they are tried: so many, or half as many as sequences run.
+TRIAL_DRAFTS = 4
+#: Steps with drafts until a few without are timed again: at most, and where both are about equal.
+STAY, SHORT_STAY = 256, 48
+ABOUT_EQUAL = 1.5
+#: Steps without drafts until they are tried again: at first, by what it grows, and at most.
+FIRST_WAIT, WAIT_GROWTH, LAST_WAIT = 64, 4, 1024
+#: Steps after a change that are not timed: they were planned before it.
+SETTLING = 2
+#: What drafts may seem to lose by noise.
+TOLERANCE = 0.02
+#: Price of a draft in tokens, before it is known, and its bounds.
+FIRST_PRICE, LEAST_PRICE, MOST_PRICE = 0.1, 0.02, 0.5
+#: A step that took longer than so many usual ones was disturbed.
+OUTLIER = 3.0
+
+
+@dataclass(slots=True)
+class Acceptance:
+    """How often drafts are right, of late.
+
+    Args:
+        keep: What is left of an older step's weight with each new one.
+    """
+
+    keep: float = 0.9
+    hits: float = 0.0
+    misses: float = 0.0
+
+    def add(self, num_drafts: int, num_accepted: int) -> None:
+        """Count one verification; behind the first wrong draft nothing was tried."""
+        self.hits = self.hits * self.keep + num_accepted
+        self.misses = self.misses * self.keep + (num_accepted < num_drafts)
+
+    def rate(self, prior: float) -> float:
+        """Return the probability that the next draft is right; `prior` counts as two drafts."""
+        return (self.hits + 2 * prior) / (self.hits + self.misses + 2)
+
+
+@dataclass(slots=True)
+class Timed:
+    """Steps of a window: how long they took, and what they yielded."""
+
+    seconds: list[float] = field(default_factory=list)
+    num_rows: int = 0
+    num_drafts: int = 0
+    num_accepted: int = 0
+
+    def add(self, seconds: float, num_rows: int, num_drafts: int, num_accepted: int) -> None:
+        """Count a step."""
+        self.seconds.append(seconds)
+        self.num_rows += num_rows
+        self.num_drafts += num_drafts
+        self.num_accepted += num_accepted
+
+    @property
+    def total_s(self) -> float:
+        """Seconds of all, those of disturbed steps cut."""
+        longest = OUTLIER * statistics.median(self.seconds)
+        return sum(min(seconds, longest) for seconds in self.seconds)
+
+
+class Load:
+    """What is known of steps at about one number of running sequences.
+
+    Attributes:
+        drafting: Whether drafts are made.
+        trying: Whether that is still to be judged.
+        price: Of a draft, in tokens that the same time yields without drafts.
+    """
+
+    def __init__(self) -> None:
+        self.drafting = self.trying = False
+        self.price = FIRST_PRICE
+        self._token_s = 0.0
+        self._wait = FIRST_WAIT
+        self._left = WINDOW
+        self._settling = SETTLING
+        self._window = Timed()
+
+    def add(self, seconds: float, num_rows: int, num_drafts: int, num_accepted: int) -> None:
+        """Take in a step that only decoded, and decide how to go on."""
+        if self._settling or (num_drafts and not self.drafting):
+            self._settling = max(self._settling - 1, 0)
+            return
+        self._left -= 1
+        self._window.add(seconds, num_rows, num_drafts, num_accepted)
+        steps = len(self._window.seconds)
+        if self.drafting and self.trying and steps == GLANCE:
+            self._judge(CLEARLY)
+        elif steps < WINDOW:
+            return
+        elif self.drafting:
+            self._judge(1 - TOLERANCE)
+        else:
+            self._token_s = self._window.total_s / self._window.num_rows
+            self._window = Timed()
+            if self._left <= 0:
+                self._change(drafting=True, steps=STAY)
+
+    def _judge(self, least: float) -> None:
+        """Compare a window of drafts, perhaps a part of it, with none."""
+        window = self._window
+        total_s = window.total_s
+        if window.num_drafts:
+            extra = total_s / self._token_s - window.num_rows
+            self.price = min(max(extra / window.num_drafts, LEAST_PRICE), MOST_PRICE)
+        gain = (window.num_rows + window.num_accepted) * self._token_s / total_s
+        if gain < least:
+            self._change(drafting=False, steps=self._wait)
+            self._wait = min(self._wait * WAIT_GROWTH, LAST_WAIT)
+        elif len(window.seconds) >= WINDOW:
+            self._window, self._wait, self.trying = Timed(), FIRST_WAIT, False
+            if gain < ABOUT_EQUAL:
+                self._left = min(self._left, SHORT_STAY)
+            if self._left <= 0:
+                self._change(drafting=False, steps=WINDOW)
+
+    def _change(self, drafting: bool, steps: int) -> None:
+        self.drafting = self.trying = drafting
+        self._left, self._settling, self._window = steps, SETTLING, Timed()
+
+
+class Budget:
+    """The drafts of all sequences.
+
+    Args:
+        limit: Most drafts of a sequence and step.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._loads: dict[int, Load] = {}
+        self._load = Load()
+        self._room: int | None = None
+        self._overall = Acceptance(keep=0.99, hits=2.0, misses=1.0)
+
+    def follow(self) -> Acceptance:
+        """Start a sequence."""
+        return Acceptance()
+
+    def verified(self, sequence: Acceptance, num_drafts: int, num_accepted: int) -> None:
+        """Take in what became of a sequence's drafts."""
+        for acceptance in (sequence, self._overall):
+            acceptance.add(num_drafts, num_accepted)
+
+    def at(self, num_running: int) -> None:
+        """Say how many sequences run now; for what follows, until the next call."""
+        load = self._load = self._loads.setdefault(_class_of(num_running), Load())
+        self._room = max(TRIAL_DRAFTS, num_running // 2) if load.trying else None
+
+    def stepped(self, seconds: float, num_rows: int, num_drafts: int, num_accepted: int) -> None:
+        """Take in a step that only decoded.
+
+        Args:
+            seconds: Since the end of the step before.
+            num_rows: Sequences of the step, each of which computed one token beside its drafts.
+            num_drafts, num_accepted: Drafts that were verified, and those that were right.
+        """
+        self._load.add(seconds, num_rows, num_drafts, num_accepted)
+
+    def limit(self, sequence: Acceptance) -> int:
+        """Return most drafts of a sequence; the last one is still likely to be worth its price."""
+        load = self._load
+        if not load.drafting:
+            return 0
+        rate = min(sequence.rate(self._overall.rate(0.5)), 0.999)
+        worthy = int(math.log(load.price) / math.log(rate))
+        if self._room is None:
+            return min(self._limit, worthy)
+        # Who seldom was right is asked again whenever drafts are tried.
+        granted = min(self._limit, max(worthy, 1), self._room)
+        self._room -= granted
+        return granted
+
+
+def _class_of(num_running: int) -> int:
+    """Return a number shared by loads that differ by a fifth at most."""
+    return num_running if num_running < 8 else 8 + round(4 * math.log2(num_running / 8))
