@@ -1,11 +1,12 @@
-"""Keep a server busy with a mixed load for a while, and see that its memory does not grow.
+"""Keep a server busy with a mixed load for a while, and see that it holds no more than before.
 
-    python tools/soak.py --minutes 30 [-- demo --platform cpu ...]
+    python tools/soak.py --hours 24 [-- demo --platform cpu ...]
 
 Starts `hotshoe serve` with the words after `--`. The load: short and long prompts, shared prefixes,
 several sequences, answers that nobody waits for, requests that are refused. What the server and its
-children hold in memory is sampled throughout; passes if that grows by less than `--max-slope` MiB
-a minute over the second half, and every request had the end that was meant for it.
+children hold in memory, and their open files, are sampled throughout. It passes if memory grows by
+less than `--max-slope` MiB a minute over the second half, files by less than `--max-files` from the
+middle to the end, and every request had the end that was meant for it. Latency is told by quarters.
 """
 
 import argparse
@@ -19,7 +20,8 @@ import sys
 import time
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import uvloop
@@ -126,6 +128,30 @@ def slope_mib_per_minute(samples: Sequence[tuple[float, int]]) -> float:
     return 60 * statistics.linear_regression(seconds, sizes).slope / MIB
 
 
+def open_files(pids: Iterable[int]) -> int:
+    """Return how many descriptors processes have open; of one that has ended, none."""
+    found = 0
+    for pid in pids:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found += sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+    return found
+
+
+def more_files(counts: Sequence[int]) -> int:
+    """Return how many more are open at the end than in the middle, by medians of a tenth each."""
+    width, middle = max(len(counts) // 10, 1), len(counts) // 2
+    before, after = counts[middle : middle + width], counts[-width:]
+    return round(statistics.median(after) - statistics.median(before))
+
+
+def quarters_ms(latencies: Sequence[tuple[float, float]], seconds: float) -> list[float | None]:
+    """Return the median of (when, how long), both in seconds, of each quarter of a run."""
+    parts: list[list[float]] = [[], [], [], []]
+    for moment, latency in latencies:
+        parts[min(int(4 * moment / seconds), 3)].append(latency)
+    return [round(1000 * statistics.median(part), 1) if part else None for part in parts]
+
+
 def growth(samples: Sequence[tuple[float, int]]) -> dict[str, float]:
     """Say how memory grew: at the beginning, in the middle, at the end, and how fast."""
     first, middle, last = (samples[i][1] / MIB for i in (0, len(samples) // 2, -1))
@@ -140,6 +166,8 @@ async def soak(args: Namespace, url: str, pid: int) -> dict[str, object]:
     """Run the load and watch the memory."""
     ends: Counter[str] = Counter()
     samples: list[tuple[float, dict[int, int]]] = []
+    counts: list[int] = []
+    latencies: list[tuple[float, float]] = []
     begin = time.monotonic()
     stop = begin + 60 * args.minutes
     rng = random.Random(args.seed)
@@ -147,11 +175,15 @@ async def soak(args: Namespace, url: str, pid: int) -> dict[str, object]:
     async def work() -> None:
         while time.monotonic() < stop:
             [send] = rng.choices(list(KINDS), list(KINDS.values()))
+            start = time.monotonic()
             ends[f"{send.__name__}: {await send(client, model, rng)}"] += 1
+            if send is shared:
+                latencies.append((start - begin, time.monotonic() - start))
 
     async def watch() -> None:
         while time.monotonic() < stop:
             samples.append((time.monotonic() - begin, held_bytes(pid)))
+            counts.append(open_files(samples[-1][1]))
             await asyncio.sleep(SAMPLE_S)
 
     async with Client(Target(url, ENDPOINT)) as client:
@@ -169,7 +201,11 @@ async def soak(args: Namespace, url: str, pid: int) -> dict[str, object]:
             process: growth([(second, sizes[process]) for second, sizes in samples])
             for process in sorted(lasting)
         },
-        "passed": total["slope_mib_per_minute"] < args.max_slope and not failed,
+        "more_files": more_files(counts),
+        "latency_of_quarters_ms": quarters_ms(latencies, 60 * args.minutes),
+        "passed": total["slope_mib_per_minute"] < args.max_slope
+        and more_files(counts) < args.max_files
+        and not failed,
     }
 
 
@@ -191,12 +227,17 @@ def parse(words: Sequence[str] | None = None) -> Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description="Look for leaks under a mixed load.")
     parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--hours", type=float, help="in place of --minutes")
     parser.add_argument("--concurrency", type=int, default=24)
     parser.add_argument("--max-slope", type=float, default=0.25, help="MiB a minute")
+    parser.add_argument("--max-files", type=int, default=20, help="open files more at the end")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log", type=Path, default=Path("soak.log"), help="of the server")
     parser.add_argument("serve", nargs="*", default=SERVE, help="words for `hotshoe serve`")
-    return parser.parse_args(words)
+    args = parser.parse_args(words)
+    if args.hours is not None:
+        args.minutes = 60 * args.hours
+    return args
 
 
 def main() -> int:

@@ -2,9 +2,11 @@
 
 import contextlib
 import json
+import math
 import struct
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -14,6 +16,8 @@ from tests.fuzz.mutations import changed_bytes, changed_json
 
 from hotshoe.errors import CheckpointError, RequestError
 from hotshoe.layers import Rotation
+from hotshoe.layers.adapters import Factors
+from hotshoe.loader.adapter import read_adapter
 from hotshoe.loader.files import checkpoint_files
 from hotshoe.loader.safetensors import SafetensorsFile
 from hotshoe.models import ModelConfig
@@ -308,6 +312,50 @@ def test_the_seed_is_a_model():
 def test_gguf(data):
     with directory(m__gguf=data) as folder:
         attempt(read_gguf, Path(folder) / "m.gguf")
+
+
+ADAPTER = {"peft_type": "LORA", "r": 2, "lora_alpha": 16, "use_rslora": True, "bias": "none"}
+FACTORS = {
+    "base_model.model.m.q.lora_A.weight": {
+        "dtype": "F32",
+        "shape": [2, 4],
+        "data_offsets": [0, 32],
+    },
+    "base_model.model.m.q.lora_B.weight": {
+        "dtype": "BF16",
+        "shape": [3, 2],
+        "data_offsets": [32, 44],
+    },
+}
+
+
+class Taken:
+    """Stands for a model's table of adapters."""
+
+    def load(self, name: str, factors: Mapping[str, Factors], scale: float) -> None:
+        assert math.isfinite(scale)
+        for pair in factors.values():
+            assert len(pair.a) == len(pair.a @ pair.a.T) > 0
+            assert pair.b.dim() == 2
+
+
+def read_taken(config: bytes, weights: bytes) -> None:
+    with directory(adapter_config__json=config, adapter_model__safetensors=weights) as folder:
+        read_adapter(Taken(), "mine", Path(folder))
+
+
+def factors_file(header: bytes) -> bytes:
+    return struct.pack("<Q", len(header)) + header + bytes(44)
+
+
+def test_the_seed_is_an_adapter():
+    read_taken(encoded(ADAPTER), factors_file(encoded(FACTORS)))
+
+
+@given(documents(ADAPTER), documents(FACTORS).map(factors_file))
+def test_adapter(config, weights):
+    attempt(read_taken, config, factors_file(encoded(FACTORS)))
+    attempt(read_taken, encoded(ADAPTER), weights)
 
 
 @st.composite

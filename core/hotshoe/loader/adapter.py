@@ -22,6 +22,7 @@ from hotshoe.models.files import read_text
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MAX_CONFIG_BYTES = 2**20
+MAX_ALPHA = 1e9
 _NAME = re.compile(r"^base_model\.model\.(.+)\.lora_(A|B)\.weight$")
 #: Entries that change what is computed, and the values that do not.
 _PLAIN: dict[str, tuple[object, ...]] = {
@@ -69,7 +70,10 @@ def read_adapter(table: AdapterTable, name: str, path: Path) -> None:
     ranks = {len(pair.a) for pair in factors.values()}
     if len(ranks) > 1:  # each would have a scale of its own
         raise CheckpointError(f"the adapter's matrices have different ranks: {sorted(ranks)}")
-    table.load(name, factors, _scale(config, ranks.pop()))
+    [rank] = ranks
+    if rank == 0:
+        raise CheckpointError("the adapter's matrices have rank 0, so they hold nothing")
+    table.load(name, factors, _scale(config, rank))
 
 
 def _config(path: Path) -> dict[str, Any]:
@@ -94,8 +98,11 @@ def _config(path: Path) -> dict[str, Any]:
 def _scale(config: dict[str, Any], rank: int) -> float:
     """Return what the product of both factors is multiplied by."""
     alpha = config.get("lora_alpha", 8)
-    if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not math.isfinite(alpha):
-        raise CheckpointError(f"{CONFIG}: lora_alpha must be a number, not {alpha!r}")
+    number = isinstance(alpha, (int, float)) and not isinstance(alpha, bool)
+    if not number or not -MAX_ALPHA <= alpha <= MAX_ALPHA:  # which NaN is not
+        raise CheckpointError(
+            f"{CONFIG}: lora_alpha must be a number of usual size, not {alpha!r:.40}"
+        )
     if config.get("r", rank) != rank:
         raise CheckpointError(f"{CONFIG}: r is {config['r']!r}, but the factors' rank is {rank}")
     stable = config.get("use_rslora", False)

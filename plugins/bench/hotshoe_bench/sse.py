@@ -62,6 +62,9 @@ class Stream:
     error: str | None = None
 
 
+#: What decoding raises at data that is no event, or no UTF-8.
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
 _decoder = msgspec.json.Decoder(_Event)
 
 
@@ -77,7 +80,7 @@ def read_stream(pieces: Iterable[tuple[float, bytes]]) -> Stream:
             continue
         try:
             event = _decoder.decode(data)
-        except msgspec.DecodeError as error:  # also a ValidationError
+        except UNREADABLE as error:
             stream.error = f"not a completion event: {error}"
             break
         if event.error is not None:

@@ -1,0 +1,121 @@
+"""Whatever a peer sends or a client writes, a parser takes it or refuses it in words, and soon."""
+
+import contextlib
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.fuzz.mutations import changed_bytes, changed_json
+
+from hotshoe.engine import messages
+from hotshoe.engine.messages import UNREADABLE
+from hotshoe.errors import RequestError
+from hotshoe.types import GrammarSpec
+from hotshoe_bench.sse import read_stream
+from hotshoe_structured_output.gbnf import is_lark, to_lark
+from hotshoe_structured_output.llguidance_backend import LLGuidance
+
+SOON_S = 10.0
+DECODERS = (
+    messages.decode_command,
+    messages.decode_news,
+    messages.decode_start,
+    messages.decode_from_engine,
+)
+FRAMES = [
+    messages.encode(messages.Heartbeat(3, 0.5)),
+    messages.encode(messages.Unwanted(["a", "b"])),
+    messages.encode(messages.Ready()),
+    messages.encode(messages.Dead(messages.WireError.wrap(RequestError("no", "prompt")))),
+]
+GBNF = r"""root ::= object # all of it
+object ::= "{" ws (pair ("," ws pair)*)? "}"
+pair ::= "\"" [^"\\\x00-\x1f]{1,8} "\"" ":" ws [0-9]+
+ws ::= [ \t\n]*"""
+PIECES = ["::=", "(", ")*", "{1,", "{99999}", '"', "[", "]", "\\u", "\\x4", "|", "root", "\n", "\0"]
+SCHEMA: dict[str, Any] = {
+    "oneOf": [
+        {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]},
+        {"type": "object", "properties": {"a": {"enum": [2, "x"]}}, "required": ["a"]},
+        {"$ref": "#/$defs/list"},
+    ],
+    "$defs": {"list": {"type": "array", "items": {"$ref": "#"}, "minItems": 1, "maxItems": 3}},
+}
+EVENT = {
+    "choices": [{"text": "a", "delta": {"content": "b"}, "finish_reason": None}],
+    "usage": {"prompt_tokens": 3, "completion_tokens": 2},
+}
+
+
+def soon(read: Callable[..., object], *arguments: object, refused: tuple[Any, ...] = ()) -> None:
+    """Call a parser, which may refuse by the given exceptions, but must be done soon."""
+    begin = time.thread_time()
+    with contextlib.suppress(*refused):
+        read(*arguments)
+    assert time.thread_time() - begin < SOON_S
+
+
+@pytest.mark.parametrize("frame", FRAMES)
+def test_the_seeds_are_messages(frame: bytes) -> None:
+    taken = 0
+    for decode in DECODERS:
+        with contextlib.suppress(*UNREADABLE):
+            taken += decode(frame) is not None
+    assert taken
+
+
+@given(st.sampled_from(FRAMES).flatmap(changed_bytes) | st.binary(max_size=64))
+def test_messages_between_processes(frame: bytes) -> None:
+    for decode in DECODERS:
+        soon(decode, frame, refused=UNREADABLE)
+
+
+@given(changed_json([["Submit", 1, {"a": [None, "b"]}], ["Welcome", 2], ["Start", {}, {}, "x"]]))
+def test_messages_of_other_forms(value: Any) -> None:
+    with contextlib.suppress(TypeError, OverflowError, UnicodeEncodeError):
+        frame = msgspec.msgpack.encode(value)
+        for decode in DECODERS:
+            soon(decode, frame, refused=UNREADABLE)
+
+
+@st.composite
+def grammars(draw: st.DrawFn) -> str:
+    """Cut pieces out of a grammar and put others in."""
+    text = GBNF
+    for _ in range(draw(st.integers(1, 4))):
+        begin = draw(st.integers(0, len(text)))
+        end = min(begin + draw(st.integers(0, 12)), len(text))
+        text = text[:begin] + draw(st.sampled_from(PIECES) | st.text(max_size=4)) + text[end:]
+    return text
+
+
+def test_the_seed_is_a_grammar() -> None:
+    assert to_lark(GBNF).startswith("start: ")
+    assert LLGuidance().refusal(GrammarSpec.json_schema(json.dumps(SCHEMA))) is None
+
+
+@given(grammars())
+def test_grammars(text: str) -> None:
+    soon(is_lark, text)
+    soon(to_lark, text, refused=(RequestError,))
+
+
+@given(changed_json(SCHEMA))
+def test_schemas(schema: Any) -> None:
+    with contextlib.suppress(RequestError):
+        soon(LLGuidance().refusal, GrammarSpec.json_schema(json.dumps(schema)))
+
+
+@given(
+    changed_bytes(b"data: " + json.dumps(EVENT).encode() + b"\n\ndata: [DONE]\n\n"),
+    st.integers(1, 9),
+)
+def test_streams_of_events(body: bytes, size: int) -> None:
+    pieces = [(float(i), body[i : i + size]) for i in range(0, len(body), size)]
+    soon(read_stream, pieces)
+    assert read_stream(pieces).done == read_stream([(0.0, body)]).done
