@@ -25,8 +25,9 @@ namespace {
 constexpr int64_t kChunk = 32;                     // tokens of a task
 constexpr int kTokens = 4, kRows = 4;              // of a tile, whose sums are in registers
 constexpr int64_t kColumns = 512;                  // of y that a task adds to
+constexpr int64_t kRanks = 8;                      // rows of b side by side: no cache keeps more
 constexpr int64_t kMinElementsPerThread = 8192;    // of factors; below, waking a thread costs more
-constexpr int64_t kAheadBytes = 512;               // factors are fetched so far ahead
+constexpr int kNear = 2;                           // how close what is fetched early comes
 
 // Rows [first_rank, end_rank) of b, which are zero outside of columns [begin, end).
 struct Part {
@@ -88,7 +89,7 @@ void shrink_tile(const T* const* x, const T* a, int64_t k, float* const* low) {
     for (int n = 0; n < N; ++n) tokens[n] = D::load(x[n] + i);
     for (int r = 0; r < R; ++r) {
       const T* row = a + r * k + i;
-      __builtin_prefetch((const char*)row + kAheadBytes);
+      __builtin_prefetch(row + R * k, 0, kNear);  // of the next task
       const auto factors = D::load(row);
       for (int n = 0; n < N; ++n) sums[r][n] = Dot<T>::multiply_add(tokens[n], factors, sums[r][n]);
     }
@@ -107,35 +108,52 @@ void shrink_tile(const T* const* x, const T* a, int64_t k, float* const* low) {
   }
 }
 
-// y[n] += sum over r of low[n][r] b[r], columns [begin, end), for N tokens.
+// y[n] += sum over r of low[n][r] b[r], columns [part.begin, part.end), for N tokens. Rows of b are
+// often a power of two apart, where few share a set of the cache. So a few at a time are read, and
+// `carried`, room for N rows of kColumns, keeps what they add up to.
 template <class T, int N>
-void expand_tile(const float* const* low, const T* b, const Part& part, int64_t out, int64_t begin,
-                 int64_t end, T* const* y) {
-  int64_t i = begin;
-  for (; i + 2 * VL <= end; i += 2 * VL) {
-    Vec sums[N][2];
-    for (auto& row : sums) row[0] = row[1] = vzero();
-    for (int64_t r = part.first_rank; r < part.end_rank; ++r) {
-      const T* row = b + r * out + i;
-      __builtin_prefetch((const char*)row + kAheadBytes);
-      const Vec first = vload(row), second = vload(row + VL);
+void expand_tile(const float* const* low, const T* b, const Part& part, int64_t out, T* const* y,
+                 float* carried) {
+  const int64_t whole = (part.end - part.begin) / (2 * VL) * (2 * VL);
+  for (int64_t first = part.first_rank; first < part.end_rank; first += kRanks) {
+    const int64_t end = std::min(first + kRanks, part.end_rank);
+    // What is read next: more rows, or these of the next columns.
+    const T* ahead = end < part.end_rank ? b + end * out : b + part.first_rank * out + kColumns;
+    for (int64_t i = 0; i < whole; i += 2 * VL) {
+      Vec sums[N][2];
       for (int n = 0; n < N; ++n) {
-        const Vec by = vset(low[n][r]);
-        sums[n][0] = vfma(by, first, sums[n][0]);
-        sums[n][1] = vfma(by, second, sums[n][1]);
+        const float* before = carried + n * kColumns + i;
+        sums[n][0] = first == part.first_rank ? vzero() : vload(before);
+        sums[n][1] = first == part.first_rank ? vzero() : vload(before + VL);
+      }
+      for (int64_t r = first; r < end; ++r) {
+        const T* row = b + r * out + part.begin + i;
+        __builtin_prefetch(ahead + (r - first) * out + part.begin + i, 0, kNear);
+        const Vec left = vload(row), right = vload(row + VL);
+        for (int n = 0; n < N; ++n) {
+          const Vec by = vset(low[n][r]);
+          sums[n][0] = vfma(by, left, sums[n][0]);
+          sums[n][1] = vfma(by, right, sums[n][1]);
+        }
+      }
+      for (int n = 0; n < N; ++n) {
+        if (end < part.end_rank) {
+          vstore_pair(carried + n * kColumns + i, sums[n][0], sums[n][1]);
+        } else {
+          T* to = y[n] + part.begin + i;
+          vstore_pair(to, vload(to) + sums[n][0], vload(to + VL) + sums[n][1]);
+        }
       }
     }
-    for (int n = 0; n < N; ++n) {
-      vstore_pair(y[n] + i, vload(y[n] + i) + sums[n][0], vload(y[n] + i + VL) + sums[n][1]);
-    }
   }
-  for_vectors(end - i, [&](int64_t j, auto lanes) {
+  const int64_t rest = part.begin + whole;
+  for_vectors(part.end - rest, [&](int64_t j, auto lanes) {
     for (int n = 0; n < N; ++n) {
       Vec sum = vzero();
       for (int64_t r = part.first_rank; r < part.end_rank; ++r) {
-        sum = vfma(vset(low[n][r]), load(b + r * out + i + j, lanes), sum);
+        sum = vfma(vset(low[n][r]), load(b + r * out + rest + j, lanes), sum);
       }
-      store(y[n] + i + j, load(y[n] + i + j, lanes) + sum, lanes);
+      store(y[n] + rest + j, load(y[n] + rest + j, lanes) + sum, lanes);
     }
   });
 }
@@ -205,6 +223,7 @@ class Run {
 
   void expand(const Chunk& chunk, const Part& piece) {
     const T* b = (const T*)step_.b + chunk.adapter * step_.rank * step_.out;
+    auto* carried = (float*)thread_scratch(kTokens * kColumns * sizeof(float));
     for (int64_t at = chunk.begin; at < chunk.end; at += kTokens) {
       with_count(chunk.end - at, [&](auto number) {
         constexpr int N = number;
@@ -214,7 +233,7 @@ class Run {
           y[n] = (T*)step_.y + groups_.order[at + n] * step_.y_stride;
           low[n] = low_.data() + (at + n) * step_.rank;
         }
-        expand_tile<T, N>(low, b, piece, step_.out, piece.begin, piece.end, y);
+        expand_tile<T, N>(low, b, piece, step_.out, y, carried);
       });
     }
   }
