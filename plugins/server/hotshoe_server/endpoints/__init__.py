@@ -8,6 +8,7 @@ from hotshoe_server.endpoints import (
     embeddings,
     invocations,
     messages,
+    response_input,
     responses,
     tokens,
 )
@@ -18,6 +19,7 @@ ENDPOINTS = [
     *invocations.ENDPOINTS,
     *embeddings.ENDPOINTS,
     *responses.ENDPOINTS,
+    *response_input.ENDPOINTS,
     *messages.ENDPOINTS,
     *tokens.ENDPOINTS,
     *about.ENDPOINTS,

@@ -41,10 +41,7 @@ async def respond(call: Call, body: ResponsesRequest) -> Response | ResponseAnsw
     model = server.model_name(body.model)
     make_params = partial(body.sampling_params, server.client.info.sampling_defaults)
     make_params()  # mistakes are found before the prompt is rendered
-    history = [*(await _earlier(call, body.previous_response_id)), *body.chat_messages()]
-    opening = (
-        [] if body.instructions is None else [{"role": "system", "content": body.instructions}]
-    )
+    opening, history = await conversation_of(call, body)
     form = None if body.text is None else body.text.format
     dialogue = await open_dialogue(
         server,
@@ -194,6 +191,19 @@ class Exchange:
         return b"".join(written)
 
 
+async def conversation_of(
+    call: Call, body: ResponsesRequest
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the instructions and the conversation that a request goes on with, in chat's form.
+
+    Raises:
+        ApiError: An earlier response is not stored, or is another tenant's.
+    """
+    history = [*(await _earlier(call, body.previous_response_id)), *body.chat_messages()]
+    given = body.instructions
+    return ([] if given is None else [{"role": "system", "content": given}]), history
+
+
 async def _earlier(call: Call, response_id: str | None) -> list[dict[str, Any]]:
     """Return the conversation up to a stored response.
 
@@ -202,12 +212,12 @@ async def _earlier(call: Call, response_id: str | None) -> list[dict[str, Any]]:
     """
     if response_id is None:
         return []
-    stored = await _stored(call, response_id, "previous_response_id")
-    messages: list[dict[str, Any]] = msgspec.json.decode(stored.messages)
+    found = await stored(call, response_id, "previous_response_id")
+    messages: list[dict[str, Any]] = msgspec.json.decode(found.messages)
     return messages
 
 
-async def _stored(call: Call, response_id: str, param: str | None = None) -> StoredResponse:
+async def stored(call: Call, response_id: str, param: str | None = None) -> StoredResponse:
     """Return a stored response.
 
     Args:
@@ -264,14 +274,14 @@ async def stored_response(call: Call) -> Response:
                 f"{name} is not supported here; a stored response comes as a whole",
                 name,
             )
-    entry = await _stored(call, call.path_params["response_id"])
+    entry = await stored(call, call.path_params["response_id"])
     return Response(entry.answer, media_type="application/json")
 
 
 async def delete_response(call: Call) -> DeletedResponse:
     """Forget a stored response."""
     response_id = call.path_params["response_id"]
-    await _stored(call, response_id)
+    await stored(call, response_id)
     await call.server.store.delete(response_id, call.tenant)
     return DeletedResponse(response_id)
 
