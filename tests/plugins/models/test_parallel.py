@@ -199,7 +199,8 @@ def row_elements(decision) -> int:
 @pytest.mark.slow  # starts two processes for each family
 def test_two_processes_write_the_tokens_of_transformers(end_to_end_variant, checkpoints) -> None:
     """Chunks, prefix hits and preemption: the cache holds one request and a little more."""
-    variant, count = end_to_end_variant, 12
+    variant = end_to_end_variant
+    count = 24 if variant.max_model_len >= 64 else 12
     checkpoint = checkpoints.get(variant)
     options = {
         "platform": "cpu",
@@ -234,8 +235,10 @@ def test_two_processes_write_the_tokens_of_transformers(end_to_end_variant, chec
         if states:  # none of which is kept for others, so room is for every row
             return
         assert stats.num_hit_tokens > 0
-        # Where texts are short, so few requests run at once that all of them have room.
-        assert stats.num_preemptions > 0 or variant.max_model_len < 64
+        # Where texts are short, so few requests run at once that all of them have room; and layers
+        # with windows stop growing before there is a shortage.
+        windows = [d.spec.window for d in plan.decisions if d.slot == "attention"]
+        assert stats.num_preemptions > 0 or variant.max_model_len < 64 or any(windows)
 
 
 def state_bytes(spec) -> int:
