@@ -65,7 +65,7 @@ class Part:
 
 #: Sanitized are the kernels that have tests of their own.
 ROWS = ("norm", "activation", "embedding", "quantize", "rotary", "sampling")
-PRODUCTS = ("attention", "linear", "invariant")
+PRODUCTS = ("attention", "linear", "invariant", "moe")
 #: Kernels for these GPUs alone.
 OWN = [f"{CUDA}/test_{name}.py" for name in ("attention", "linear")]
 RACING = ("attention", "linear", "sampling")

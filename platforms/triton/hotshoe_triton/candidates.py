@@ -21,7 +21,16 @@ INVARIANT = True
 
 def kernels() -> tuple[Candidate, ...]:
     """List the portable kernels, which serve every GPU that Triton compiles for."""
-    from hotshoe_triton import activation, attention, embedding, invariant, norm, rotary, sampling
+    from hotshoe_triton import (
+        activation,
+        attention,
+        embedding,
+        invariant,
+        moe,
+        norm,
+        rotary,
+        sampling,
+    )
 
     alone, layout = partial(attention.Attention, alone=True), attention.declared_layout
     return (
@@ -33,6 +42,8 @@ def kernels() -> tuple[Candidate, ...]:
         Candidate("gated_activation", "triton", activation.supports, activation.build, INVARIANT),
         Candidate("embedding", "triton", embedding.supports, embedding.Embedding, INVARIANT),
         Candidate("sample", "triton", sampling.supports, sampling.Sample, INVARIANT),
+        Candidate("moe", "triton", moe.supports, moe.Moe),
+        Candidate("moe", "one_tile", invariant.moe, invariant.Moe, INVARIANT),
         Candidate("linear", "one_tile", invariant.linear, invariant.Linear, INVARIANT),
     )
 

@@ -22,9 +22,11 @@ from hotshoe.slots import (
     EmbeddingSpec,
     GatedActivationSpec,
     LinearSpec,
+    MoeSpec,
     NormSpec,
     QuantSpec,
     RotaryAndCacheSpec,
+    RouterSpec,
     SampleSpec,
 )
 from hotshoe_triton import (
@@ -33,6 +35,7 @@ from hotshoe_triton import (
     embedding,
     invariant,
     linear,
+    moe,
     norm,
     rotary,
     sampling,
@@ -179,6 +182,26 @@ def gate(size: int, kind: str, quantized: bool = False) -> Callable[[DeviceFacts
     return call
 
 
+def mix(tokens: int, spec: MoeSpec) -> Callable[[DeviceFacts], bool]:
+    """Return a call of a mixture of experts."""
+
+    def call(facts: DeviceFacts) -> bool:
+        operation = moe.Moe(spec, facts)
+        for side, load in (
+            (spec.gate_up, operation.load_gate_up),
+            (spec.down, operation.load_down),
+        ):
+            tensors = {"weight": [tensor(facts, side.out_features, side.in_features)]}
+            load(0, tensors | ({"bias": [tensor(facts, side.out_features)]} if side.bias else {}))
+        logits = tensor(facts, tokens, spec.num_experts, dtype="float32")
+        correction = tensor(facts, spec.num_experts, dtype="float32")
+        x = tensor(facts, tokens, spec.gate_up.in_features, dtype=spec.dtype)
+        operation(x, logits, correction if spec.router.correction else None)
+        return True
+
+    return call
+
+
 def embed(facts: DeviceFacts) -> bool:
     """Call an embedding, with and without a scale."""
     ids, table = tensor(facts, 8, dtype="int32"), tensor(facts, 512, 4096)
@@ -217,6 +240,34 @@ ATTENTION = {
     "28/4x80": ODD,
     "32/8x128 float32": EXACT,
     "32/8x128 float16": replace(LLAMA, dtype="float16", kv_dtype="float16"),
+}
+QWEN = MoeSpec(
+    LinearSpec(2048, 1536, "bfloat16"),
+    LinearSpec(768, 2048, "bfloat16"),
+    128,
+    8,
+    "silu",
+    RouterSpec(renormalize=True),
+)
+OSS = MoeSpec(
+    LinearSpec(2880, 5760, "bfloat16", bias=True),
+    LinearSpec(2880, 2880, "bfloat16", bias=True),
+    32,
+    4,
+    "silu",
+    RouterSpec(renormalize=True),
+    limit=7.0,
+    alpha=1.702,
+    shift=1.0,
+)
+GROUPED = RouterSpec("sigmoid", True, 2.5, True, groups=8, groups_kept=4, group_score="top2")
+MOE = {
+    "128x8": QWEN,
+    "32x4 clamped": OSS,
+    "128x8 grouped": replace(QWEN, router=GROUPED),
+    "128x8 ungated": replace(
+        QWEN, gate_up=replace(QWEN.gate_up, out_features=768), activation="relu2", gated=False
+    ),
 }
 #: A mixed step compiles both kernels.
 QUICK = ("mixed", "32/8x128")
@@ -264,6 +315,11 @@ CASES: tuple[Case, ...] = (
         for stored in ("int8", "fp8_e4m3")
     ),
     Case("linear one row", multiply(1, 4096, 4096), True),
+    *(
+        Case(f"moe {name} {tokens}", mix(tokens, spec), name == "128x8")
+        for name, spec in MOE.items()
+        for tokens in (1, 32, 256, 8192)
+    ),
     Case("rotary", rotate(ROTATION), True),
     Case("rotary interleaved norm", rotate(replace(ROTATION, interleaved=True, qk_norm_eps=1e-6))),
     Case("rotary partial", rotate(replace(ROTATION, head_dim=80, rotary_dim=32))),

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AttentionSpec, LinearSpec, Quantized, Verdict, accept
+from hotshoe.slots import AttentionSpec, LinearSpec, MoeSpec, Quantized, Verdict, accept
 from hotshoe_triton import attention as paged
 from hotshoe_triton import linear as streaming
+from hotshoe_triton import moe as mixture
 from hotshoe_triton.tuning import BUCKETS, LinearConfig, itemsize_of
 
 SCORE = 20
@@ -29,6 +30,11 @@ def attention(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
 def linear(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
     """Judge as for any batch."""
     return _last(streaming.supports(spec, facts), f"tiles of {ROWS} rows")
+
+
+def moe(spec: MoeSpec, facts: DeviceFacts) -> Verdict:
+    """Judge as for any batch."""
+    return _last(mixture.supports(spec, facts), "tiles of one size for any number of tokens")
 
 
 def _last(verdict: Verdict, reason: str) -> Verdict:
@@ -50,3 +56,10 @@ class Linear(streaming.Linear):
             part = None if quantized is None else (quantized[0][rows], quantized[1][rows])
             self._launches[-1](y[rows], x[rows], part)
         return y
+
+
+class Moe(mixture.Moe):
+    """See `hotshoe.slots.MoeOp`. One plan serves every number of tokens."""
+
+    def __init__(self, spec: MoeSpec, facts: DeviceFacts) -> None:
+        super().__init__(spec, facts, mixture.one_tile(spec, facts))

@@ -25,6 +25,7 @@ from hotshoe.slots import (
     EmbeddingSpec,
     GatedActivationSpec,
     LinearSpec,
+    MoeSpec,
     NormSpec,
     QuantSpec,
     RotaryAndCacheSpec,
@@ -48,7 +49,7 @@ EIGHT = {
 }
 #: Matrix instructions of 8-bit floats; gfx950 has one for every format of at most 8 bits.
 FP8 = re.compile(r"v_(mfma|wmma)\w*(fp8_fp8|f8f6f4)")
-#: What Qwen3-8B's layers ask for, by slot.
+#: What Qwen3-8B's layers ask for, by slot, and one of Qwen3-30B-A3B's.
 SPECS: dict[str, list[Any]] = {
     "attention": [ATTENTION],
     "rotary_and_cache": [ROTARY],
@@ -62,6 +63,7 @@ SPECS: dict[str, list[Any]] = {
         LinearSpec(4096, 8192, BF16, out_dtype="float32"),
         *(LinearSpec(4096, 6144, BF16, **quantized) for quantized in EIGHT.values()),
     ],
+    "moe": [MoeSpec(LinearSpec(2048, 1536, BF16), LinearSpec(768, 2048, BF16), 128, 8, "silu")],
 }
 
 
@@ -103,6 +105,15 @@ def add_and_norm(op: Any, spec: AddNormSpec) -> None:
     op(x, x, tensor(spec.hidden_size))
 
 
+def mix(op: Any, spec: MoeSpec) -> None:
+    sizes = [(side.out_features, side.in_features) for side in (spec.gate_up, spec.down)]
+    op.load_gate_up(0, {"weight": [tensor(*sizes[0])]})
+    op.load_down(0, {"weight": [tensor(*sizes[1])]})
+    for tokens in (1, 32, 8192):
+        logits = tensor(tokens, spec.num_experts, dtype="float32")
+        op(tensor(tokens, sizes[0][1]), logits, None)
+
+
 CALLS: dict[str, Callable[[Any, Any], object]] = {
     "attention": attend,
     "rotary_and_cache": rotate,
@@ -112,6 +123,7 @@ CALLS: dict[str, Callable[[Any, Any], object]] = {
     "embedding": lambda op, spec: op(ints(8), tensor(512, spec.size)),
     "sample": sample,
     "linear": multiply,
+    "moe": mix,
 }
 
 

@@ -19,7 +19,7 @@ from hotshoe_rocm.targets import TARGETS
 #: minutes, and has cases of its own beside its kernels. Row by row it adds in an order of its own,
 #: so that `one_tile` cannot show here that it does not depend on the batch.
 QUICK = [(slot, None) for slot in ("rms_norm", "add_rms_norm", "gated_activation", "embedding")]
-LONGER = [("linear", "streaming"), ("rotary_and_cache", None), ("sample", None)]
+LONGER = [("linear", "streaming"), ("moe", "triton"), ("rotary_and_cache", None), ("sample", None)]
 #: Slots whose candidates need HIP itself.
 HIP = ("transfer", "graph", "communicator")
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from tests.platforms.triton.conftest import device_facts
 
-from hotshoe.slots import LinearSpec
+from hotshoe.slots import LinearSpec, MoeSpec
 from hotshoe_triton import invariant
 from hotshoe_triton.device import ARCHS
 
@@ -30,3 +30,18 @@ def test_rows_stand_alone(facts, out_dtype) -> None:
 def test_it_serves_every_architecture_as_the_last_choice(arch: str) -> None:
     assert invariant.linear(SPEC, device_facts(arch)).score == invariant.SCORE
     assert not invariant.linear(SPEC, device_facts("sm_70")).accepted
+
+
+def test_tokens_of_a_mixture_stand_alone(facts) -> None:
+    sides = LinearSpec(64, 96, "bfloat16"), LinearSpec(48, 64, "bfloat16")
+    spec = MoeSpec(*sides, 4, 2, "silu")
+    op = invariant.Moe(spec, facts)
+    for expert in range(4):
+        op.load_gate_up(expert, {"weight": [torch.randn(96, 64, device=facts.device) / 8]})
+        op.load_down(expert, {"weight": [torch.randn(64, 48, device=facts.device) / 8]})
+    x = torch.randn(70, 64, device=facts.device).bfloat16()
+    logits = torch.randn(70, 4, device=facts.device)
+    whole = op(x, logits, None)
+    for rows in (slice(0, 1), slice(40, 41), slice(3, 60)):
+        assert torch.equal(op(x[rows], logits[rows], None), whole[rows])
+    assert invariant.moe(spec, facts).score == invariant.SCORE

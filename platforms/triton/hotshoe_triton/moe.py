@@ -1,0 +1,314 @@
+"""Candidates of slot `moe`: pairs of tokens and experts, ordered by expert without the host.
+
+Few tokens, whose experts differ anyway, are computed pair by pair. Otherwise each expert's matrices
+are multiplied with blocks of its tokens. All launches follow from the number of tokens alone, so
+that steps are recorded; `Plan` says which they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import LinearSpec, MoeSpec, RouterSpec, Verdict
+from hotshoe.slots.reference import accepts
+from hotshoe.slots.reference import router as reference
+from hotshoe_triton.device import KIB, arch_of, chaining, judge, next_power_of_2
+
+#: Bounds of what one program holds of a token's logits, and of offsets into an expert's matrix.
+MAX_EXPERTS, MAX_ELEMENTS = 4096, 1 << 31
+#: Tokens are computed pair by pair while so large a share of their experts is expected to differ.
+DIFFERENT = 0.9
+#: A block has room for so many times the pairs that an expert expects, while few.
+ROOM = 1.5
+#: Columns of a program of `combine`, and pairs that one of `arrange` looks at.
+COMBINED, ARRANGED = 1024, 4096
+
+
+def supports(spec: MoeSpec, facts: DeviceFacts) -> Verdict:
+    """Judge operands and sizes; activation and router as core's reference does."""
+    known = accepts.supports(spec, facts)
+    if not known.accepted:
+        return known
+    refusals = {f"there are more than {MAX_EXPERTS} experts": spec.num_experts > MAX_EXPERTS}
+    for name, side in (("gate_up", spec.gate_up), ("down", spec.down)):
+        plain = side.weight is None and side.activation is None
+        types = {side.dtype, side.out_dtype or side.dtype}
+        refusals |= {
+            f"{name} has operands {side.weight} and {side.activation}; experts are multiplied in "
+            "their model's type alone": not plain,
+            f"{name} is of type {side.dtype} and its results of type {side.out_dtype}, not both "
+            f"of type {spec.dtype}": types != {spec.dtype},
+            f"{name} has {MAX_ELEMENTS} elements or more": side.in_features * side.out_features
+            >= MAX_ELEMENTS,
+        }
+    return judge(facts, spec.dtype, refusals)
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """How a kernel's program is cut; `pairs` is 0 for kernels that go pair by pair.
+
+    Attributes:
+        pairs, rows, columns: Pairs, rows of the matrix, and columns of it at a time.
+        warps, stages: Triton's num_warps and num_stages; pair by pair, loops unroll by stages.
+    """
+
+    pairs: int
+    rows: int
+    columns: int
+    warps: int
+    stages: int
+
+    def constants(self) -> dict[str, int]:
+        """Return the kernel's constants."""
+        found = {"BLOCK_N": self.rows, "BLOCK_K": self.columns, "num_warps": self.warps}
+        if not self.pairs:
+            return found | {"UNROLL": self.stages}
+        return found | {"BLOCK_M": self.pairs, "num_stages": self.stages}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a number of tokens is computed: tiles of both products, both of as many pairs."""
+
+    first: Tile
+    second: Tile
+
+
+def plan_for(tokens: int, spec: MoeSpec, facts: DeviceFacts) -> Plan:
+    """Choose by what it costs to read the experts that tokens are expected to choose."""
+    pairs = tokens * spec.top_k
+    missed = (1 - spec.top_k / spec.num_experts) ** tokens
+    read = spec.num_experts * (1 - missed)
+    if read >= DIFFERENT * pairs:
+        return Plan(_alone(spec.down.in_features, spec.gate_up.in_features, spec.gated),
+                    _alone(spec.down.out_features, spec.down.in_features, False))  # fmt: skip
+    return _blocks(pairs / read, spec, facts)
+
+
+def one_tile(spec: MoeSpec, facts: DeviceFacts) -> Plan:
+    """Return the plan for any number of tokens that computes each row in the same way."""
+    return _blocks(32.0, spec, facts)
+
+
+def _alone(rows: int, columns: int, halved: bool) -> Tile:
+    """Return the tile of a matrix that programs stream through registers."""
+    block_k = min(next_power_of_2(columns), 512)
+    while columns % block_k and block_k > 128:
+        block_k //= 2
+    block_n = min(next_power_of_2(rows), 2048 // block_k)
+    return Tile(0, block_n, block_k, 4, 2) if halved else Tile(0, block_n, block_k, 8, 4)
+
+
+def _blocks(expected: float, spec: MoeSpec, facts: DeviceFacts) -> Plan:
+    """Return tiles for experts that expect so many pairs each."""
+    arch = arch_of(facts)
+    cuda, itemsize = arch.backend == "cuda", 4 if spec.dtype == "float32" else 2
+    largest = 128 if cuda and itemsize == 2 else 64
+    pairs = min(largest, max(16, next_power_of_2(int(expected * ROOM))))
+    many = pairs == 128
+    bytes_k = 128 if arch.shared_bytes > 100 * KIB else 64
+
+    def tile(halves: int) -> Tile:
+        rows = 256 // halves if many else 64 if cuda else 32
+        columns = bytes_k // itemsize
+        stage_bytes = (halves * rows + pairs) * columns * itemsize
+        fit = (arch.shared_bytes - 8 * KIB) // stage_bytes
+        stages = max(2, min(2 + halves if many else 4, fit)) if cuda else 2
+        return Tile(pairs, rows, columns, 8 if many else 4, stages)
+
+    return Plan(tile(1 + spec.gated), tile(1))
+
+
+class _Matrices:
+    """One matrix of every expert, stacked.
+
+    Attributes:
+        weight: [num_experts, rows, columns]; empty before the first expert comes.
+        bias: [num_experts, rows], or empty.
+    """
+
+    def __init__(self, spec: LinearSpec, experts: int, facts: DeviceFacts) -> None:
+        self._spec, self._experts, self._device = spec, experts, facts.device
+        self.weight, self.bias = self._room(0), self._room(0)
+
+    def _room(self, *shape: int) -> Tensor:
+        dtype: torch.dtype = getattr(torch, self._spec.dtype)
+        return torch.empty(shape, dtype=dtype, device=self._device)
+
+    def load(self, expert: int, tensors: Mapping[str, Sequence[Tensor]]) -> None:
+        """Copy one expert's parts to their place."""
+        spec = self._spec
+        if not self.weight.numel():
+            self.weight = self._room(self._experts, spec.out_features, spec.in_features)
+            self.bias = self._room(self._experts if spec.bias else 0, spec.out_features)
+        for name, held in self.state().items():
+            row = 0
+            for part in tensors[name]:
+                held[expert, row : row + len(part)].copy_(part)
+                row += len(part)
+
+    def operands(self) -> tuple[Tensor, Tensor]:
+        """Return weight and bias as kernels take them: some tensor where there is no bias."""
+        return self.weight, self.bias if self.bias.numel() else self.weight
+
+    def state(self) -> dict[str, Tensor]:
+        held = {"weight": self.weight, "bias": self.bias}
+        return {name: tensor for name, tensor in held.items() if tensor.numel()}
+
+
+class Router:
+    """Chooses experts: by one kernel, or for "sparsemixer" as core's reference does."""
+
+    def __init__(self, spec: MoeSpec, facts: DeviceFacts) -> None:
+        from hotshoe_triton.kernels.moe import choose
+
+        self._kernel, self._top_k, self._spec = choose, spec.top_k, spec.router
+        self._constants = _choice(spec.num_experts, spec.top_k, spec.router) | chaining(facts)
+
+    def __call__(self, logits: Tensor, correction: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return weights [num_tokens, top_k] float32 and ids [num_tokens, top_k] int32."""
+        if self._spec.scoring == "sparsemixer":
+            weights, ids = reference.route(logits, correction, self._top_k, self._spec)
+            return weights.contiguous(), ids.to(torch.int32)
+        shape, device = (len(logits), self._top_k), logits.device
+        weights = torch.empty(shape, dtype=torch.float32, device=device)
+        ids = torch.empty(shape, dtype=torch.int32, device=device)
+        moved = logits if correction is None else correction
+        self._kernel[(len(logits),)](
+            ids, weights, logits, moved, logits.stride(0), **self._constants
+        )
+        return weights, ids
+
+
+def _choice(experts: int, top_k: int, router: RouterSpec) -> dict[str, Any]:
+    """Return the constants of the choice."""
+    return {
+        "EXPERTS": experts,
+        "TOP_K": top_k,
+        "SIGMOID": router.scoring == "sigmoid",
+        "CORRECTION": router.correction,
+        "RENORMALIZE": router.renormalize,
+        "SCALE": router.scale,
+        "GROUPS": router.groups,
+        "KEPT": router.groups_kept,
+        "TOP2": router.group_score == "top2",
+        "BLOCK_G": next_power_of_2(router.groups),
+        "BLOCK_S": next_power_of_2(experts // router.groups),
+        "BLOCK_C": next_power_of_2(top_k),
+        "num_warps": max(1, min(8, next_power_of_2(experts) // 256)),
+    }
+
+
+class Moe:
+    """See `hotshoe.slots.MoeOp`.
+
+    Args:
+        spec: The slot's specification.
+        facts: The device.
+        plan: For every number of tokens; None chooses for each.
+    """
+
+    def __init__(self, spec: MoeSpec, facts: DeviceFacts, plan: Plan | None = None) -> None:
+        from hotshoe_triton.kernels import moe
+
+        self._kernels, self._spec, self._facts, self.plan = moe, spec, facts, plan
+        self._gate_up = _Matrices(spec.gate_up, spec.num_experts, facts)
+        self._down = _Matrices(spec.down, spec.num_experts, facts)
+        self._route = Router(spec, facts)
+        self._chain = chaining(facts)
+        self._inner_size, self._size = spec.down.in_features, spec.down.out_features
+        self._inner = {
+            "GATED": spec.gated,
+            "ACTIVATION": spec.activation,
+            "LIMIT": spec.limit,
+            "ALPHA": spec.alpha,
+            "SHIFT": spec.shift,
+        }
+
+    def load_gate_up(self, expert: int, tensors: Mapping[str, Sequence[Tensor]]) -> None:
+        self._gate_up.load(expert, tensors)
+
+    def load_down(self, expert: int, tensors: Mapping[str, Sequence[Tensor]]) -> None:
+        self._down.load(expert, tensors)
+
+    def state(self) -> dict[str, Tensor]:
+        parts = {"gate_up": self._gate_up.state(), "down": self._down.state()}
+        return {f"{part}.{name}": t for part, held in parts.items() for name, t in held.items()}
+
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.state().values())
+
+    def __call__(self, x: Tensor, logits: Tensor, correction: Tensor | None) -> Tensor:
+        y = x.new_empty(len(x), self._size)
+        if not len(x):
+            return y
+        weights, ids = self._route(logits, correction)
+        plan = self.plan or plan_for(len(x), self._spec, self._facts)
+        inner = x.new_empty(ids.numel(), self._inner_size)
+        if plan.first.pairs:
+            self._by_expert(plan, y, x, inner, weights, ids)
+        else:
+            self._by_pair(plan, y, x, inner, weights, ids)
+        return y
+
+    def _by_pair(
+        self, plan: Plan, y: Tensor, x: Tensor, inner: Tensor, weights: Tensor, ids: Tensor
+    ) -> None:
+        """Compute each pair by itself, and write y."""
+        grids = [
+            (pairs, -(-rows // tile.rows))
+            for pairs, rows, tile in (
+                (ids.numel(), self._inner_size, plan.first),
+                (len(x), self._size, plan.second),
+            )
+        ]
+        self._kernels.first_alone[grids[0]](
+            inner, x, *self._gate_up.operands(), ids, x.stride(0),
+            **self._sizes(True), **self._inner, **plan.first.constants(), **self._chain,
+        )  # fmt: skip
+        self._kernels.second_alone[grids[1]](
+            y, inner, *self._down.operands(), ids, weights,
+            **self._sizes(False), **plan.second.constants(), **self._chain,
+        )  # fmt: skip
+
+    def _by_expert(
+        self, plan: Plan, y: Tensor, x: Tensor, inner: Tensor, weights: Tensor, ids: Tensor
+    ) -> None:
+        """Compute blocks of each expert's pairs, and write y."""
+        pairs, experts = ids.numel(), self._spec.num_experts
+        blocks = pairs // plan.first.pairs + experts
+        order = ids.new_empty(pairs)
+        cut = ids.new_empty(blocks, 3)
+        self._kernels.arrange[(experts,)](
+            order, cut, ids, pairs, BLOCK_M=plan.first.pairs,
+            BLOCK_P=min(ARRANGED, max(128, next_power_of_2(pairs))), num_warps=4, **self._chain,
+        )  # fmt: skip
+        results = x.new_empty(pairs, self._size)
+        for first, tile, source, made, held in (
+            (True, plan.first, x, inner, self._gate_up),
+            (False, plan.second, inner, results, self._down),
+        ):
+            grid = (blocks * -(-made.size(1) // tile.rows),)
+            inside = self._inner if first else self._inner | {"GATED": False}
+            self._kernels.grouped[grid](
+                made, source, *held.operands(), order, cut, source.stride(0),
+                FIRST=first, **self._sizes(first), **inside, **tile.constants(), **self._chain,
+            )  # fmt: skip
+        block = min(COMBINED, next_power_of_2(self._size))
+        self._kernels.combine[(len(x), -(-self._size // block))](
+            y, results, weights, N=self._size, TOP_K=self._spec.top_k, BLOCK_N=block,
+            num_warps=max(1, block // 256), **self._chain,
+        )  # fmt: skip
+
+    def _sizes(self, first: bool) -> dict[str, Any]:
+        """Return the constants that say what one of the two matrices is."""
+        side = self._spec.gate_up if first else self._spec.down
+        rows = self._inner_size if first else self._size
+        return {"N": rows, "K": side.in_features, "TOP_K": self._spec.top_k, "BIAS": side.bias}
