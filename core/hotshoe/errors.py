@@ -19,6 +19,7 @@ Foreign code may raise anything at all, and try to end the process: whoever call
 on catches `BaseException`, but lets `KeyboardInterrupt` pass, which is the user's.
 """
 
+import errno
 import sys
 
 
@@ -103,6 +104,14 @@ def lack_of(error: BaseException) -> UserError | None:
             "the system lets no further thread start: raise the user's limit on processes "
             "(ulimit -u) or the container's (pids)"
         )
+    cause: BaseException | None = error  # libraries stumble over what follows, and raise that
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE):
+            return ConfigError(
+                "the system opens no further file for this process: raise the limit on open files "
+                "(ulimit -n) to 1024 or more"
+            )
+        cause = cause.__cause__ or cause.__context__
     denied = isinstance(error, (PermissionError, FileNotFoundError))
     if denied and getattr(error, "filename", None) == sys.executable:
         return ConfigError(
