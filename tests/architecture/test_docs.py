@@ -21,7 +21,7 @@ LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 ENDPOINT = re.compile(r"""\(\s*"(?:GET|POST|DELETE)",\s*"(/[^"]*)\"""")
 OURS = ("hotshoe.", "hotshoe_conformance.", "hotshoe_server.")
 #: Flags of other programs.
-FOREIGN = {"--conformance-full", "--conformance-seed", "--device", "--hours"}
+FOREIGN = {"--conformance-full", "--conformance-seed", "--device"}
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "What is 2 + 3?"}]},
     "/v1/completions": {"prompt": "One day"},
     "/v1/responses": {"input": "What is 2 + 3?"},
+    "/v1/responses/input_tokens": {"input": "What is 2 + 3?"},
     "/v1/embeddings": {"input": "x"},
     "/v1/messages": {"messages": [{"role": "user", "content": "What is 2 + 3?"}], "max_tokens": 4},
     "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "What is 2 + 3?"}]},
@@ -41,7 +42,7 @@ VALUES = [
     json.dumps(["x"] * 5_000),
 ]
 ERROR = {"message", "type", "param", "code"}
-MAX_TOKENS = {"/v1/responses": "max_output_tokens"}
+MAX_TOKENS = dict.fromkeys(("/v1/responses", "/v1/responses/input_tokens"), "max_output_tokens")
 
 
 def fields_of(path: str) -> list[str]:
