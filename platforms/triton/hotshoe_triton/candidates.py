@@ -24,7 +24,9 @@ def kernels() -> tuple[Candidate, ...]:
     from hotshoe_triton import (
         activation,
         attention,
+        blocks,
         embedding,
+        groups,
         invariant,
         moe,
         norm,
@@ -44,6 +46,8 @@ def kernels() -> tuple[Candidate, ...]:
         Candidate("sample", "triton", sampling.supports, sampling.Sample, INVARIANT),
         Candidate("moe", "triton", moe.supports, moe.Moe),
         Candidate("moe", "one_tile", invariant.moe, invariant.Moe, INVARIANT),
+        Candidate("linear", "groups", groups.supports, groups.Linear),
+        Candidate("linear", "blocks", blocks.supports, blocks.Linear),
         Candidate("linear", "one_tile", invariant.linear, invariant.Linear, INVARIANT),
     )
 

@@ -32,7 +32,9 @@ from hotshoe.slots import (
 from hotshoe_triton import (
     activation,
     attention,
+    blocks,
     embedding,
+    groups,
     invariant,
     linear,
     moe,
@@ -111,6 +113,32 @@ def multiply(
         operation = build(spec, facts)
         operation.load({"weight": [tensor(facts, n, k, dtype=dtype)]})
         operation(tensor(facts, rows, k, dtype=dtype))
+        return True
+
+    return call
+
+
+def multiply_stored(
+    rows: int, n: int, k: int, weight: QuantSpec, activation: QuantSpec | None = None
+) -> Callable[[DeviceFacts], bool]:
+    """Return a call of a product with a weight as a checkpoint has it, scales by group or block."""
+    spec = LinearSpec(k, n, "bfloat16", weight=weight, activation=activation)
+    module = groups if activation is None else blocks
+    height, width = weight.block_shape or (1, weight.group_size or k)
+
+    def call(facts: DeviceFacts) -> bool:
+        if not module.supports(spec, facts).accepted:
+            return False
+        kind = "int8" if activation is None else "float8_e4m3fn"
+        scales = -(-n // height), k // width
+        tensors = {
+            "weight": [tensor(facts, n, k, dtype=kind)],
+            "weight_scale": [tensor(facts, *scales)],
+            "weight_zero_point": [tensor(facts, *scales, dtype=kind)],
+        }
+        operation = module.Linear(spec, facts)
+        operation.load(tensors)
+        operation(tensor(facts, rows, k))
         return True
 
     return call
@@ -273,6 +301,14 @@ MOE = {
 QUICK = ("mixed", "32/8x128")
 LINEAR = {"qkv": (6144, 4096), "o": (4096, 4096), "gate_up": (28672, 4096), "down": (4096, 14336)}
 
+#: Packed integers, by name: of GPTQ and compressed-tensors, AWQ, eight bits, a row.
+PACKED = {
+    "int4 groups": QuantSpec("int4", "group", 128),
+    "int4 groups zero points": QuantSpec("int4", "group", 128, symmetric=False),
+    "int8 groups": QuantSpec("int8", "group", 128),
+    "int4 rows": QuantSpec("int4", "channel"),
+}
+BLOCKS = blocks.WEIGHT, QuantSpec("fp8_e4m3", "group", blocks.WIDTH, dynamic=True)
 CASES: tuple[Case, ...] = (
     *(
         Case(f"attention {kind} {name}", attend(spec, queries, reqs), (kind, name) == QUICK)
@@ -313,6 +349,15 @@ CASES: tuple[Case, ...] = (
     *(
         Case(f"linear many {stored}", multiply(512, 4096, 4096, stored), True)
         for stored in ("int8", "fp8_e4m3")
+    ),
+    *(
+        Case(f"linear {name} {rows}", multiply_stored(rows, 4096, 4096, weight), rows == 1)
+        for name, weight in PACKED.items()
+        for rows in (1, 32, 64, groups.MANY + 1)
+    ),
+    *(
+        Case(f"linear fp8 blocks {rows}", multiply_stored(rows, 4096, 4096, *BLOCKS), rows == 1)
+        for rows in (1, 32, 64, 512)
     ),
     Case("linear one row", multiply(1, 4096, 4096), True),
     *(

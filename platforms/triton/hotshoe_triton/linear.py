@@ -1,7 +1,8 @@
 """Candidates of slot `linear`: bandwidth-bound products for few rows, the library for many.
 
 The weight stays as the checkpoint has it, row-major. 8-bit weights per channel with activations
-quantized per token run through the same kernels, and through a Triton product for many rows.
+quantized per token, or by one scale that the checkpoint has, run through the same kernels, and
+through a Triton product for many rows.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec, Quantized, QuantSpec, Verdict, renewed
-from hotshoe_triton.device import DTYPES, KIB, arch_of, chaining, judge
-from hotshoe_triton.quantize import QuantizeRows, format_of, quantize_weight
+from hotshoe.slots.reference.linear import common_scale
+from hotshoe_triton.device import DTYPES, KIB, OCP, arch_of, chaining, judge
+from hotshoe_triton.quantize import FP8, INT8, QuantizeRows, format_of, quantize_weight
 from hotshoe_triton.tuning import BUCKETS, LinearConfig, default
 
 #: What the 8-bit kernels compute; weights are quantized while they load, or by the checkpoint.
@@ -27,21 +29,28 @@ def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
     """Judge types and quantization."""
     plain = spec.weight is None and spec.activation is None
     stored = spec.weight.format if spec.weight else ""
+    fixed = spec.activation == QuantSpec(stored, "tensor")
     known = spec.weight in (
         QuantSpec(stored, "channel", online=True),
         QuantSpec(stored, "channel"),
-    ) and spec.activation == QuantSpec(stored, "token", dynamic=True)
+    ) and (fixed or spec.activation == QuantSpec(stored, "token", dynamic=True))
     refusals = {
         f"operands {spec.weight} and {spec.activation} are neither plain nor 8 bits by channel "
-        "and, dynamically, by token": not plain and not (known and stored in FORMATS),
+        "and, dynamically, by token or, as stored, by tensor": not plain
+        and not (known and stored in FORMATS),
         f"results of type {spec.out_dtype} are not written": (spec.out_dtype or spec.dtype)
         not in DTYPES,
         f"rows of {spec.in_features} are not a multiple of 16": bool(spec.in_features % 16),
     }
     verdict = judge(facts, spec.dtype, refusals)
-    if verdict.accepted and not plain and format_of(stored, facts) is None:
+    if not verdict.accepted or plain:
+        return verdict
+    kind = format_of(stored, facts)
+    if kind is None:
         return judge(facts, spec.dtype, {f"{facts.arch} does not multiply {stored}": True})
-    return verdict
+    # A stored scale is made for the format that it is stored with.
+    other = fixed and kind not in (INT8, FP8[OCP])
+    return judge(facts, spec.dtype, {f"{facts.arch} has no {OCP} that x has its scale for": other})
 
 
 class Linear:
@@ -68,6 +77,7 @@ class Linear:
         self._table = table or {}
         self._weight = torch.empty(0)
         self._scale: Tensor | None = None
+        self._x_scale: Tensor | None = None
         self._bias: Tensor | None = None
         self._launches: list[Launch] = []
 
@@ -84,6 +94,9 @@ class Linear:
             pairs = [self._eight_bits(*pair) for pair in zip(parts, scales, strict=True)]
             self._weight = renewed(self._weight, torch.cat([values for values, _ in pairs]))
             self._scale = renewed(self._scale, torch.cat([scale for _, scale in pairs]))
+            if "input_scale" in tensors:
+                scale = common_scale(tensors["input_scale"]).reshape(1).to(device)
+                self._x_scale = renewed(self._x_scale, scale)
         if self._spec.bias:
             bias = torch.cat(list(tensors["bias"])).to(device, self._dtype)
             self._bias = renewed(self._bias, bias)
@@ -95,7 +108,12 @@ class Linear:
     def state(self) -> dict[str, Tensor]:
         if not self._weight.numel():
             return {}
-        held = {"weight": self._weight, "weight_scale": self._scale, "bias": self._bias}
+        held = {
+            "weight": self._weight,
+            "weight_scale": self._scale,
+            "input_scale": self._x_scale,
+            "bias": self._bias,
+        }
         return {name: tensor for name, tensor in held.items() if tensor is not None}
 
     def _eight_bits(self, part: Tensor, scale: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -176,7 +194,7 @@ class Linear:
     def __call__(self, x: Tensor | Quantized) -> Tensor:
         if not isinstance(x, Tensor):
             return self.apply(x[0], x)
-        return self.apply(x, None if self._quantize is None else self._quantize(x))
+        return self.apply(x, None if self._quantize is None else self._quantize(x, self._x_scale))
 
     def apply(self, x: Tensor, quantized: tuple[Tensor, Tensor] | None) -> Tensor:
         """Multiply; `quantized` holds x's 8-bit values and scales where the weight has 8 bits."""
@@ -191,5 +209,4 @@ class Linear:
         return y
 
     def nbytes(self) -> int:
-        tensors = (self._weight, self._scale, self._bias)
-        return sum(t.nbytes for t in tensors if t is not None)
+        return sum(tensor.nbytes for tensor in self.state().values())

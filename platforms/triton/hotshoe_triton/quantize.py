@@ -75,7 +75,7 @@ def row_launch(size: int) -> dict[str, int]:
 
 
 class QuantizeRows:
-    """Quantizes activations [num_tokens, size], each row with its own scale."""
+    """Quantizes activations [num_tokens, size], each row with its own scale or a given one."""
 
     def __init__(self, size: int, format: Format, facts: DeviceFacts) -> None:
         from hotshoe_triton.kernels.quantize import quantize_rows
@@ -84,9 +84,17 @@ class QuantizeRows:
         sizes = {"SIZE": size, "LIMIT": format.limit}
         self._constants = sizes | row_launch(size) | chaining(facts)
 
-    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return values [num_tokens, size] and scales [num_tokens] float32."""
+    def __call__(self, x: Tensor, given: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return values [num_tokens, size] and scales [num_tokens] float32.
+
+        Args:
+            x: [num_tokens, size].
+            given: The scale of every row, [1] float32.
+        """
         out, scale = self._format.empty(x.shape, x.device)
         if len(x):
-            self._kernel[(len(x),)](out, scale, x, x.stride(0), **self._constants)
+            self._kernel[(len(x),)](
+                out, scale, x, scale if given is None else given, x.stride(0),
+                GIVEN=given is not None, **self._constants,
+            )  # fmt: skip
         return out, scale

@@ -65,7 +65,7 @@ def default(bucket: int, n: int, k: int, itemsize: int, facts: DeviceFacts) -> L
     if bucket == 1 and itemsize > 1:
         block_k = min(next_power_of_2(k), 128 * 16 // itemsize)
         block_n = 8 if n >= 64 * facts.compute_units else 4
-        split = _split(-(-n // block_n), k, block_k, 4, facts.compute_units)
+        split = split_of(-(-n // block_n), k, block_k, 4, facts.compute_units)
         return LinearConfig("gemv", block_n, block_k, split, 4, 2)
     block_n = 64 if arch.backend == "cuda" else 32
     block_k = (256 if arch.shared_bytes > 100 * KIB else 128) // itemsize
@@ -74,11 +74,11 @@ def default(bucket: int, n: int, k: int, itemsize: int, facts: DeviceFacts) -> L
     stages = max(2, min(5, arch.shared_bytes // 2 // stage_bytes))
     if arch.backend == "hip":
         stages = 2
-    split = _split(-(-n // block_n), k, block_k, 4, facts.compute_units)
+    split = split_of(-(-n // block_n), k, block_k, 4, facts.compute_units)
     return LinearConfig("skinny", block_n, block_k, split, 4, stages)
 
 
-def _split(tiles: int, k: int, block_k: int, min_steps: int, units: int) -> int:
+def split_of(tiles: int, k: int, block_k: int, min_steps: int, units: int) -> int:
     """Return the least split that gives every unit about the same number of programs."""
     best, best_share = 1, 0.0
     for split in (1, 2, 4, 8, 16):

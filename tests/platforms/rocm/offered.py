@@ -47,6 +47,10 @@ EIGHT = {
     }
     for kind in ("int8", "fp8_e4m3")
 }
+BLOCKS = (
+    QuantSpec("fp8_e4m3", "block", block_shape=(128, 128), online=True),
+    QuantSpec("fp8_e4m3", "group", 128, dynamic=True),
+)
 #: Matrix instructions of 8-bit floats; gfx950 has one for every format of at most 8 bits.
 FP8 = re.compile(r"v_(mfma|wmma)\w*(fp8_fp8|f8f6f4)")
 #: What Qwen3-8B's layers ask for, by slot, and one of Qwen3-30B-A3B's.
@@ -62,6 +66,8 @@ SPECS: dict[str, list[Any]] = {
         LinearSpec(4096, 6144, BF16),
         LinearSpec(4096, 8192, BF16, out_dtype="float32"),
         *(LinearSpec(4096, 6144, BF16, **quantized) for quantized in EIGHT.values()),
+        LinearSpec(4096, 6144, BF16, weight=QuantSpec("int4", "channel", online=True)),
+        LinearSpec(4096, 6144, BF16, weight=BLOCKS[0], activation=BLOCKS[1]),
     ],
     "moe": [MoeSpec(LinearSpec(2048, 1536, BF16), LinearSpec(768, 2048, BF16), 128, 8, "silu")],
 }

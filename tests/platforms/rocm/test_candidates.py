@@ -20,6 +20,10 @@ ROOT = Path(__file__).parents[3]
 #: Slots whose candidates call the runtime or a library, and launch no kernel of ours.
 WITHOUT_KERNELS = {"graph", "transfer", "communicator"}
 NO_FP8 = {"gfx90a", "gfx1100"}
+#: Those whose 8-bit floats are the ones that checkpoints hold.
+OCP = {"gfx950", "gfx1201"}
+#: Candidates of slot `linear` for one form each, and where `offered` has it.
+FORMS = {"groups": 4, "blocks": 5}
 
 
 def rows(arch: str) -> list[dict[str, object]]:
@@ -38,6 +42,7 @@ def rows(arch: str) -> list[dict[str, object]]:
 )
 def test_what_is_offered_compiles(arch: str) -> None:
     found, part = rows(arch), PARTS[arch]
+    forms = [row for row in found if row["name"] in FORMS or row["spec"] in FORMS.values()]
     candidates = {(row["slot"], row["name"]) for row in found}
     assert candidates == {(c.slot, c.name) for c in offered() if c.slot not in WITHOUT_KERNELS}
     compiled = [row for row in found if "refused" not in row]
@@ -45,16 +50,23 @@ def test_what_is_offered_compiles(arch: str) -> None:
     assert {row["warp"] for row in compiled} == {part.wave}
     assert all(row["kernels"] for row in compiled)
     assert max(row["shared"] for row in compiled) <= lds_bytes(part)
-    refused = {(row["name"], row["refused"]) for row in found if "refused" in row}
+    assert {(row["name"], row["spec"]) for row in forms if "refused" not in row} == {
+        (name, spec) for name, spec in FORMS.items() if name == "groups" or arch in OCP
+    }
+    refused = {
+        (row["name"], row["refused"]) for row in found if "refused" in row and row not in forms
+    }
     expected = {("aiter", "package aiter is not installed")}
     eight_bits = [row for row in found if row["slot"] == "linear" and row["spec"] == 3]
+    eight_bits = [row for row in eight_bits if row not in forms]
     if arch in NO_FP8:
         reason = f"{arch} does not multiply fp8_e4m3"
         expected |= {(name, reason) for name in ("streaming", "one_tile")}
     else:
         assert {row["fp8"] for row in eight_bits} == {True}, "multiplied as 8-bit floats"
     assert refused == expected
-    assert not any(row["fp8"] for row in compiled if row not in eight_bits)
+    as_floats = [row for row in compiled if row["fp8"] and row not in eight_bits]
+    assert {row["name"] for row in as_floats} == ({"blocks"} if arch in OCP else set())
 
 
 #: Slots that GPUs leave to core's references, for now.

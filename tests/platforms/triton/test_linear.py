@@ -9,6 +9,7 @@ from tests.platforms.triton.conftest import far_apart
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec, QuantSpec
 from hotshoe.slots.reference.linear import Linear as PlainLinear
+from hotshoe.slots.reference.linear import quantize_weight
 from hotshoe_triton import linear
 from hotshoe_triton.quantize import QuantizeRows, format_of
 from hotshoe_triton.tuning import BUCKETS, LIBRARY, LinearConfig
@@ -163,6 +164,38 @@ def test_defaults_and_empty_batches(
     assert operation(rows(spec, 0, rng)).shape == (0, 40)
 
 
+FIXED = {
+    name: {"weight": QuantSpec(name, "channel"), "activation": QuantSpec(name, "tensor")}
+    for name in ("int8", "fp8_e4m3")
+}
+
+
+@pytest.mark.parametrize("count", [1, 5, 70])
+@pytest.mark.parametrize("format", FIXED)
+def test_stored_scales_of_x(
+    facts: DeviceFacts, format: str, count: int, rng: torch.Generator
+) -> None:
+    spec = replace(SPEC, bias=True, **FIXED[format])
+    if not linear.supports(spec, facts).accepted:
+        pytest.skip(f"{facts.arch} has no fp8")
+    tensors = weights(spec, rng)
+    made = [quantize_weight(part, spec.weight) for part in tensors["weight"]]
+    tensors["weight"], tensors["weight_scale"] = map(list, zip(*made, strict=True))
+    limit = {"int8": 127, "fp8_e4m3": 448}[format]
+    tensors["input_scale"] = [torch.tensor(top / limit, device=rng.device) for top in (1.5, 2.5)]
+    actual = linear.Linear(spec, facts, table(spec, SKINNY))
+    expected = PlainLinear(spec, facts)
+    actual.load(tensors)
+    expected.load(tensors)
+    x = rows(spec, count, rng)  # some of it beyond the scale's range
+    torch.testing.assert_close(actual(x), expected(x), rtol=1e-4, atol=1e-3)
+    x[0, 7] = torch.nan
+    assert actual(x)[0].isnan().all()
+    assert actual(x)[1:].isfinite().all()
+    actual.load(tensors | {"input_scale": [torch.tensor(0.1, device=rng.device)] * 2})
+    assert actual.state()["input_scale"].tolist() == [pytest.approx(0.1)]
+
+
 @pytest.mark.parametrize(
     ("changes", "arch", "reason"),
     [
@@ -170,6 +203,7 @@ def test_defaults_and_empty_batches(
         ({"in_features": 100}, "sm_90", "rows of 100"),
         ({"out_dtype": "int8"}, "sm_90", "results of type int8"),
         (quantized("fp8_e4m3"), "sm_80", "sm_80 does not multiply fp8_e4m3"),
+        (FIXED["fp8_e4m3"], "gfx942", "gfx942 has no float8_e4m3fn that x has its scale for"),
         (quantized("mxfp4"), "sm_90", "neither plain nor 8 bits"),
         ({"weight": QuantSpec("int8", "channel")}, "sm_90", "neither plain nor 8 bits"),
         ({}, "sm_70", "architecture sm_70"),

@@ -24,6 +24,15 @@ def last_to_arrive(counter_ptr, SPLIT_K: tl.constexpr):
 
 
 @triton.jit
+def sum_of_planes(first_ptrs, plane, PLANES: tl.constexpr):
+    """Add what programs have stored, in their order; plane: elements from one to the next."""
+    total = tl.load(first_ptrs, cache_modifier=".cg")
+    for other in tl.static_range(1, PLANES):
+        total += tl.load(first_ptrs + other * plane, cache_modifier=".cg")
+    return total
+
+
+@triton.jit
 def store_rows(
     y_ptr, sum_NM, bias_ptr, w_scale_ptr, x_scale_ptr, first_n, num_rows, N,
     BIAS: tl.constexpr, SCALED: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr,
@@ -91,9 +100,7 @@ def skinny(
         tl.store(partial_ptr + part * plane + cell_NM, sum_NM)
         if not last_to_arrive(counter_ptr + tile, SPLIT_K):
             return
-        sum_NM = tl.zeros([BLOCK_N, BLOCK_M], kind)
-        for other in tl.static_range(SPLIT_K):
-            sum_NM += tl.load(partial_ptr + other * plane + cell_NM, cache_modifier=".cg")
+        sum_NM = sum_of_planes(partial_ptr + cell_NM, plane, SPLIT_K)
     store_rows(y_ptr, sum_NM, bias_ptr, w_scale_ptr, x_scale_ptr, tile * BLOCK_N, num_rows, N,
                BIAS, SCALED, BLOCK_N, BLOCK_M)  # fmt: skip
 

@@ -1,0 +1,205 @@
+"""Candidate `groups` of slot `linear`: weights of four or eight bits with scales by group or row.
+
+Whoever packed them, they come as integers with their scales, and are packed once more, for the
+kernels. x stays as it is. Few rows meet integers that become numbers in registers; for many, the
+weight becomes plain numbers in memory for as long as the library multiplies by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import LinearSpec, Quantized, QuantSpec, Verdict, renewed
+from hotshoe.slots.reference.linear import by_row, quantize_weight
+from hotshoe_triton.device import DTYPES, arch_of, chaining, judge
+from hotshoe_triton.tuning import LinearConfig, split_of
+
+BITS = {"int4": 4, "int8": 8}
+#: Columns that lie side by side in words; kernels take a group's scale once for so many at least.
+SPAN = 32
+#: 2^23 in float32, the power of two that integers are added to.
+POWER_BITS = 0x4B000000
+#: Rows of x in a tile; more rows than `MANY` are multiplied by the library.
+ROW_BLOCKS = (16, 32, 64)
+MANY = 64
+
+
+def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
+    """Judge types and the form of the weight."""
+    weight = spec.weight or QuantSpec("", "")
+    bits, size = BITS.get(weight.format, 0), weight.group_size or 0
+    chunk = SPAN * 32 // (bits or 32)
+    by_group = weight.granularity == "group"
+    whole = size % SPAN == 0 and (chunk % size == 0 or size % chunk == 0) if size else False
+    refusals = {
+        f"weights {spec.weight} are not int4 or int8 with scales by group or row": not bits
+        or weight.granularity not in ("group", "channel")
+        or bool(weight.packing)
+        or weight.dynamic,
+        "x is not quantized here": spec.activation is not None,
+        "zero points are not made of plain weights": weight.online and not weight.symmetric,
+        f"groups of {size} do not divide {spec.in_features} inputs, or are neither a multiple of "
+        f"{chunk} columns nor {SPAN}, {2 * SPAN} or another part of them": by_group
+        and not (whole and spec.in_features % size == 0),
+        f"results of type {spec.out_dtype} are not written": (spec.out_dtype or spec.dtype)
+        not in DTYPES,
+    }
+    return judge(facts, spec.dtype, refusals)
+
+
+class Linear:
+    """See `hotshoe.slots.LinearOp`."""
+
+    def __init__(self, spec: LinearSpec, facts: DeviceFacts) -> None:
+        from hotshoe_triton.kernels import groups
+
+        assert spec.weight is not None
+        self._kernels, self._spec, self._facts, self._quant = groups, spec, facts, spec.weight
+        self._n, self._k = spec.out_features, spec.in_features
+        self._bits = BITS[spec.weight.format]
+        self._chunk = SPAN * 32 // self._bits
+        self._chunks = -(-self._k // self._chunk)
+        self._dtype: torch.dtype = getattr(torch, spec.dtype)
+        self._y_dtype: torch.dtype = getattr(torch, spec.out_dtype or spec.dtype)
+        self._words = torch.empty(0, dtype=torch.int32)
+        self._scale = torch.empty(0)
+        self._zero: Tensor | None = None
+        self._order: Tensor | None = None
+        self._bias: Tensor | None = None
+        self._counters = torch.empty(0)
+        self._power = torch.full((1,), POWER_BITS, dtype=torch.int32, device=facts.device)
+        self._configs = {rows: default(rows, spec, self._chunk, facts) for rows in ROW_BLOCKS}
+
+    def load(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
+        device, quant = self._facts.device, self._quant
+        parts = [part.to(device) for part in tensors["weight"]]
+        if "weight_scale" in tensors:
+            scales = [part.to(device) for part in tensors["weight_scale"]]
+        else:
+            made = [quantize_weight(part, quant) for part in parts]
+            parts, scales = [values for values, _ in made], [scale for _, scale in made]
+        half = torch.full((), 1 << (self._bits - 1), dtype=torch.int32, device=device)
+        # Writers differ in whether values begin at 0; only their distance from zero counts.
+        shifts = [half if quant.symmetric else torch.where(p.amin() < 0, half, 0) for p in parts]
+        words = torch.cat([self._packed(p, s) for p, s in zip(parts, shifts, strict=True)], 1)
+        self._words = renewed(self._words, words)
+        self._scale = renewed(self._scale, self._by_group(parts, scales))
+        if not quant.symmetric:
+            zeros = [
+                zero.to(device) + shift
+                for zero, shift in zip(tensors["weight_zero_point"], shifts, strict=True)
+            ]
+            zero = self._by_group(parts, zeros)
+            kind = torch.float32 if zero.is_floating_point() else torch.int16
+            self._zero = renewed(self._zero, zero.to(kind))
+        if quant.permuted:
+            self._order = renewed(self._order, tensors["weight_order"][0].to(device).int())
+        if self._spec.bias:
+            bias = torch.cat(list(tensors["bias"])).to(device, self._dtype)
+            self._bias = renewed(self._bias, bias)
+        if not self._counters.numel():
+            cells = -(-MANY // ROW_BLOCKS[0]) * self._n
+            self._counters = torch.zeros(cells, dtype=torch.int32, device=device)
+
+    def _packed(self, values: Tensor, shift: Tensor) -> Tensor:
+        """Return words [chunks, rows, SPAN] of integers [rows, in_features]."""
+        missing = self._chunks * self._chunk - self._k
+        whole = torch.nn.functional.pad(values, (0, missing))
+        places = whole.view(len(values), self._chunks, -1, SPAN)
+        words = torch.zeros_like(places[:, :, 0], dtype=torch.int32)
+        for place in range(places.shape[2]):
+            words |= (places[:, :, place].int() + shift) << self._bits * place
+        return words.transpose(0, 1).contiguous()
+
+    def _by_group(self, parts: Sequence[Tensor], found: Sequence[Tensor]) -> Tensor:
+        """Return scales or zero points [groups, out_features]."""
+        pairs = zip(found, parts, strict=True)
+        return torch.cat(
+            [by_row(one, len(part), self._quant) for one, part in pairs]
+        ).T.contiguous()
+
+    def state(self) -> dict[str, Tensor]:
+        if not self._words.numel():
+            return {}
+        held = {
+            "packed": self._words,
+            "weight_scale": self._scale,
+            "weight_zero_point": self._zero,
+            "weight_order": self._order,
+            "bias": self._bias,
+        }
+        return {name: tensor for name, tensor in held.items() if tensor is not None}
+
+    def _form(self) -> dict[str, object]:
+        """Return the constants of both kernels."""
+        return {
+            "K": self._k,
+            "GROUP": self._quant.group_size or self._chunks * self._chunk,
+            "BITS": self._bits,
+            "HALF": float(1 << (self._bits - 1)),
+            "ZEROS": self._zero is not None,
+            "FRACTION": self._zero is not None and self._zero.is_floating_point(),
+            "SPAN": SPAN,
+        }
+
+    def __call__(self, x: Tensor | Quantized) -> Tensor:
+        assert isinstance(x, Tensor)
+        rows = len(x)
+        if self._order is not None:
+            x = x.index_select(1, self._order)
+        if rows > MANY:
+            y = torch.nn.functional.linear(x, self._plain(), self._bias)
+            return y.to(self._y_dtype)
+        y = torch.empty((rows, self._n), dtype=self._y_dtype, device=x.device)
+        if rows:
+            self._few(y, x)
+        return y
+
+    def _few(self, y: Tensor, x: Tensor) -> None:
+        rows = len(x)
+        block = next((size for size in ROW_BLOCKS if rows <= size), ROW_BLOCKS[-1])
+        config, words = self._configs[block], self._words
+        grid = (-(-self._n // config.block_n), config.split_k, -(-rows // block))
+        cells = grid[0] * grid[1] * grid[2] * config.block_n * block if config.split_k > 1 else 0
+        partial = torch.empty(cells, dtype=torch.float32, device=y.device) if cells else y
+        self._kernels.grouped[grid](
+            y, x, words, self._scale, self._scale if self._zero is None else self._zero,
+            words if self._bias is None else self._bias, self._power, partial, self._counters,
+            rows, self._n, x.stride(0), BIAS=self._bias is not None, BLOCK_M=block,
+            BLOCK_N=config.block_n, SPLIT_K=config.split_k, num_warps=config.warps,
+            num_stages=config.stages, **self._form(), **chaining(self._facts),
+        )  # fmt: skip
+
+    def _plain(self) -> Tensor:
+        """Return the weight [out_features, in_features] as numbers of x's type."""
+        out = torch.empty((self._n, self._k), dtype=self._dtype, device=self._facts.device)
+        block = 64
+        self._kernels.plain[(-(-self._n // block), self._chunks)](
+            out, self._words, self._scale, self._scale if self._zero is None else self._zero,
+            self._power, self._n, BLOCK_N=block, num_warps=4, **self._form(),
+        )  # fmt: skip
+        return out
+
+    def configure(self, block: int, config: LinearConfig) -> None:
+        """Use another configuration for so many rows in a tile; a tuner does."""
+        self._configs[block] = config
+
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.state().values())
+
+
+def default(rows: int, spec: LinearSpec, chunk: int, facts: DeviceFacts) -> LinearConfig:
+    """Choose without measuring, for so many rows of x in a tile and columns in a chunk."""
+    arch = arch_of(facts)
+    block_n = 64 if arch.backend == "cuda" else 32
+    tiles = -(-spec.out_features // block_n)
+    steps = 2 if rows <= ROW_BLOCKS[0] else 4  # partial sums grow with rows
+    split = split_of(tiles, spec.in_features, chunk, steps, facts.compute_units)
+    itemsize = 4 if spec.dtype == "float32" else 2
+    stage_bytes = block_n * SPAN * 4 + rows * chunk * itemsize
+    stages = min(3 if arch.backend == "cuda" else 2, arch.shared_bytes // stage_bytes)
+    return LinearConfig("grouped", block_n, chunk, split, 4, max(1, stages))
