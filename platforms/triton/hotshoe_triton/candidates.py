@@ -28,6 +28,7 @@ def kernels() -> tuple[Candidate, ...]:
         embedding,
         groups,
         invariant,
+        latent,
         moe,
         norm,
         rotary,
@@ -38,6 +39,7 @@ def kernels() -> tuple[Candidate, ...]:
     return (
         Candidate("attention", "triton", attention.supports, attention.Attention, layout=layout),
         Candidate("attention", "triton_alone", invariant.attention, alone, INVARIANT, layout),
+        Candidate("mla_attention", "triton", latent.supports, latent.MlaAttention),
         Candidate("rotary_and_cache", "triton", rotary.supports, rotary.RotaryAndCache, INVARIANT),
         Candidate("rms_norm", "triton", norm.supports, norm.build_norm, INVARIANT),
         Candidate("add_rms_norm", "triton", norm.supports, norm.build_add_norm, INVARIANT),

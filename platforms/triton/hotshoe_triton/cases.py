@@ -22,6 +22,8 @@ from hotshoe.slots import (
     EmbeddingSpec,
     GatedActivationSpec,
     LinearSpec,
+    MlaAttentionOp,
+    MlaAttentionSpec,
     MoeSpec,
     NormSpec,
     QuantSpec,
@@ -36,6 +38,7 @@ from hotshoe_triton import (
     embedding,
     groups,
     invariant,
+    latent,
     linear,
     moe,
     norm,
@@ -87,6 +90,41 @@ def attend(
         return True
 
     return call
+
+
+def attend_latents(
+    spec: MlaAttentionSpec, queries: int, reqs: int = 8
+) -> Callable[[DeviceFacts], bool]:
+    """Return calls of latent attention's write and its read, over `reqs` requests."""
+
+    def call(facts: DeviceFacts) -> bool:
+        if not latent.supports(spec, facts).accepted:
+            return False
+        call_latents(latent.MlaAttention(spec, facts), spec, queries, reqs, facts.device)
+        return True
+
+    return call
+
+
+def call_latents(
+    op: MlaAttentionOp, spec: MlaAttentionSpec, queries: int, reqs: int, device: str
+) -> None:
+    """Write and read with tensors of a device, `queries` tokens of each request."""
+    tokens, kind = reqs * queries, getattr(torch, spec.dtype)
+
+    def ints(*shape: int) -> Tensor:
+        return torch.empty(shape, dtype=torch.int32, device=device)
+
+    def floats(*shape: int) -> Tensor:
+        return torch.empty(shape, dtype=kind, device=device)
+
+    op.load(floats(spec.num_heads, spec.nope_dim + spec.v_dim, spec.latent_dim))
+    q = floats(tokens, spec.num_heads, spec.nope_dim + spec.rope_dim)
+    rows = floats(tokens, spec.latent_dim), floats(tokens, spec.rope_dim)
+    cache = floats(64, spec.block_size, spec.row_dim)
+    op.write(q, *rows, ints(tokens), floats(512, spec.rope_dim).float(), cache, ints(tokens))
+    lengths, table = (ints(reqs + 1), ints(reqs)), ints(reqs, 32)
+    op(q, cache, AttentionMetadata(reqs, *lengths, table, ints(tokens), queries, 512))
 
 
 def multiply(
@@ -297,6 +335,14 @@ MOE = {
         QWEN, gate_up=replace(QWEN.gate_up, out_features=768), activation="relu2", gated=False
     ),
 }
+DEEPSEEK = MlaAttentionSpec(128, 512, 128, 64, 128, "bfloat16", "bfloat16", 64, 0.072)
+LATENT = {
+    "128x512": DEEPSEEK,
+    "16x512": replace(DEEPSEEK, num_heads=16),
+    "20x256 pages of 16": replace(DEEPSEEK, num_heads=20, latent_dim=256, block_size=16),
+    "16x512 float32": replace(DEEPSEEK, num_heads=16, dtype="float32", kv_dtype="float32"),
+    "16x512 float16": replace(DEEPSEEK, num_heads=16, dtype="float16", kv_dtype="float16"),
+}
 #: A mixed step compiles both kernels.
 QUICK = ("mixed", "32/8x128")
 LINEAR = {"qkv": (6144, 4096), "o": (4096, 4096), "gate_up": (28672, 4096), "down": (4096, 14336)}
@@ -318,6 +364,15 @@ CASES: tuple[Case, ...] = (
     *(
         Case(f"attention decode {reqs} requests", attend(LLAMA, 1, reqs))
         for reqs in attention.REQUEST_BLOCKS[1:]
+    ),
+    *(
+        Case(
+            f"latent {kind} {name}",
+            attend_latents(spec, queries, reqs),
+            (kind, name) == ("mixed", "128x512"),
+        )
+        for name, spec in LATENT.items()
+        for kind, queries, reqs in (("decode", 1, 8), ("mixed", 2, 8))
     ),
     *(
         Case(

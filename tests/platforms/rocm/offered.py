@@ -25,6 +25,7 @@ from hotshoe.slots import (
     EmbeddingSpec,
     GatedActivationSpec,
     LinearSpec,
+    MlaAttentionSpec,
     MoeSpec,
     NormSpec,
     QuantSpec,
@@ -34,6 +35,7 @@ from hotshoe.slots import (
 from hotshoe_rocm.candidates import offered
 from hotshoe_rocm.targets import TARGETS
 from hotshoe_triton.attention import LAYOUT
+from hotshoe_triton.cases import DEEPSEEK, call_latents
 from hotshoe_triton.device import ARCHS
 from hotshoe_triton.matrix import Compiling
 
@@ -53,9 +55,10 @@ BLOCKS = (
 )
 #: Matrix instructions of 8-bit floats; gfx950 has one for every format of at most 8 bits.
 FP8 = re.compile(r"v_(mfma|wmma)\w*(fp8_fp8|f8f6f4)")
-#: What Qwen3-8B's layers ask for, by slot, and one of Qwen3-30B-A3B's.
+#: What layers of Qwen3-8B, Qwen3-30B-A3B and, for latents, DeepSeek-V3 ask for, by slot.
 SPECS: dict[str, list[Any]] = {
     "attention": [ATTENTION],
+    "mla_attention": [DEEPSEEK],
     "rotary_and_cache": [ROTARY],
     "rms_norm": [NormSpec(4096, 1e-6, BF16)],
     "add_rms_norm": [AddNormSpec(4096, 1e-6, BF16)],
@@ -86,6 +89,11 @@ def attend(op: Any, spec: AttentionSpec) -> None:
     for queries in (1, 64):
         metadata = AttentionMetadata(8, ints(9), ints(8), ints(8, 16), ints(8), queries, 512)
         op(tensor(8 * queries, spec.num_heads, spec.head_dim), cache, metadata, None)
+
+
+def run_latents(op: Any, spec: MlaAttentionSpec) -> None:
+    for queries in (1, 64):
+        call_latents(op, spec, queries, 8, "meta")
 
 
 def rotate(op: Any, spec: RotaryAndCacheSpec) -> None:
@@ -122,6 +130,7 @@ def mix(op: Any, spec: MoeSpec) -> None:
 
 CALLS: dict[str, Callable[[Any, Any], object]] = {
     "attention": attend,
+    "mla_attention": run_latents,
     "rotary_and_cache": rotate,
     "rms_norm": lambda op, spec: op(tensor(8, spec.hidden_size), tensor(spec.hidden_size)),
     "add_rms_norm": add_and_norm,

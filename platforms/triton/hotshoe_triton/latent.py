@@ -1,0 +1,219 @@
+"""Candidate of slot `mla_attention`: the absorbed form, for decoding and for prompts.
+
+U takes q to the size of a cached row, and V takes the average of rows to values, each as one
+product over all heads. Between them one launch serves requests with one query, another those with
+more.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import AttentionMetadata, MlaAttentionSpec, Verdict, renewed, whole_step
+from hotshoe_triton.attention import FLOAT32, MIN_ROWS, REQUEST_BLOCKS, Tiling, request_block
+from hotshoe_triton.device import arch_of, chaining, judge, next_power_of_2
+
+MAX_LATENT_DIM = 512
+#: Heads that one program of `latent_write` rotates.
+WRITE_HEADS = 16
+
+#: By family, for 16-bit elements: decode, prefill. No program takes more heads than decode's rows.
+TILINGS: dict[str, tuple[Tiling, Tiling]] = {
+    "ampere": (Tiling(16, 64, 8, 2, 1, 128), Tiling(64, 32, 8, 2)),
+    "hopper": (Tiling(64, 64, 8, 2, 1, 128), Tiling(64, 64, 8, 2)),
+    "blackwell": (Tiling(16, 64, 8, 2, 1, 128), Tiling(16, 64, 8, 2)),
+    "small": (Tiling(16, 32, 4, 1, 1, 128), Tiling(16, 32, 4, 1)),
+    "cdna": (Tiling(16, 32, 4, 1, 1, 128), Tiling(16, 32, 4, 1)),
+    "rdna": (Tiling(16, 16, 8, 1, 1, 128), Tiling(16, 16, 8, 1)),
+}
+
+
+def supports(spec: MlaAttentionSpec, facts: DeviceFacts) -> Verdict:
+    """Judge sizes and types."""
+    size = spec.block_size
+    return judge(
+        facts,
+        spec.dtype,
+        {
+            f"kv_dtype {spec.kv_dtype} differs from dtype {spec.dtype}": spec.kv_dtype
+            != spec.dtype,
+            f"latent_dim {spec.latent_dim} is above {MAX_LATENT_DIM}": (
+                spec.latent_dim > MAX_LATENT_DIM
+            ),
+            f"rope_dim {spec.rope_dim} is odd": bool(spec.rope_dim % 2),
+            f"block_size {size} is not a power of two": bool(size & (size - 1)),
+            f"scale {spec.scale} is not positive": not spec.scale > 0,
+        },
+    )
+
+
+def heads_of_program(num_heads: int, most: int) -> int:
+    """Return into how large equal groups heads are divided, as few as rows allow."""
+    groups = next(
+        n for n in range(1, num_heads + 1) if num_heads % n == 0 and num_heads <= n * most
+    )
+    return num_heads // groups
+
+
+class MlaAttention:
+    """See `hotshoe.slots.MlaAttentionOp`.
+
+    Args:
+        spec: The slot's specification.
+        facts: The device.
+        decode, prefill: Tilings to use instead of the shipped ones.
+    """
+
+    prepare = staticmethod(whole_step)
+
+    def __init__(
+        self,
+        spec: MlaAttentionSpec,
+        facts: DeviceFacts,
+        decode: Tiling | None = None,
+        prefill: Tiling | None = None,
+    ) -> None:
+        from hotshoe_triton.kernels import latent as kernels
+
+        shipped = TILINGS[arch_of(facts).family]
+        if spec.dtype == "float32":
+            shipped = (FLOAT32, FLOAT32)
+        decode, prefill = decode or shipped[0], prefill or shipped[1]
+        self._spec, self._device, self._up = spec, facts.device, torch.empty(0)
+        self._decode_kernel, self._prefill_kernel = kernels.latent_decode, kernels.latent_prefill
+        self._write_kernel = kernels.latent_write
+        group = heads_of_program(spec.num_heads, decode.rows)
+        block_g = next_power_of_2(group)
+        self._group, self._groups = group, spec.num_heads // group
+        self._programs = max(1, -(-facts.compute_units * decode.programs_per_unit // self._groups))
+        sizes = {
+            "NUM_HEADS": spec.num_heads,
+            "LATENT": spec.latent_dim,
+            "NOPE": spec.nope_dim,
+            "TURNED": spec.rope_dim,
+            "BLOCK_SIZE": spec.block_size,
+            "BLOCK_L": max(MIN_ROWS, next_power_of_2(spec.latent_dim)),
+        } | chaining(facts)
+        shared = sizes | {
+            "GROUP": group,
+            "SCALE": spec.scale,
+            "BLOCK_T": max(MIN_ROWS, next_power_of_2(spec.rope_dim)),
+        }
+        self._decode = shared | {
+            "MIN_TILES": max(1, decode.share // decode.keys),
+            "BLOCK_M": max(MIN_ROWS, block_g),
+            "BLOCK_N": decode.keys,
+            "BLOCK_G": block_g,
+            "BLOCK_P": max(1, min(16, 4096 // (block_g * sizes["BLOCK_L"]))),
+            "num_warps": decode.warps,
+            "num_stages": decode.stages,
+        }
+        rows = max(prefill.rows, block_g)
+        self._block_q = rows // group
+        self._prefill = shared | {
+            "BLOCK_M": rows,
+            "BLOCK_N": prefill.keys,
+            "BLOCK_R": 256,
+            "num_warps": prefill.warps,
+            "num_stages": prefill.stages,
+        }
+        self._write = sizes | {
+            "INTERLEAVED": spec.interleaved,
+            "BLOCK_H": WRITE_HEADS,
+            "BLOCK_P": next_power_of_2(spec.rope_dim // 2),
+            "num_warps": 2,
+        }
+        self._counters: list[Tensor] = []
+
+    def load(self, up: Tensor) -> None:
+        fresh = up.to(self._device, getattr(torch, self._spec.dtype), copy=True)
+        self._up = renewed(self._up, fresh)
+        self._to_keys = self._up[:, : self._spec.nope_dim]
+        self._to_values = self._up[:, self._spec.nope_dim :].transpose(1, 2)
+
+    def state(self) -> dict[str, Tensor]:
+        return {"weight": self._up.flatten(0, 1)} if self._up.numel() else {}
+
+    def nbytes(self) -> int:
+        return self._up.nbytes
+
+    def write(
+        self,
+        q: Tensor,
+        latent: Tensor,
+        key: Tensor,
+        positions: Tensor,
+        cos_sin: Tensor,
+        cache: Tensor,
+        slot_mapping: Tensor,
+    ) -> Tensor:
+        tokens = q.size(0)
+        if tokens:
+            self._write_kernel[(tokens, -(-self._spec.num_heads // WRITE_HEADS) + 1)](
+                q,
+                latent,
+                key,
+                positions,
+                cos_sin,
+                cache,
+                slot_mapping,
+                q.stride(0),
+                latent.stride(0),
+                key.stride(0),
+                cache.stride(0),
+                **self._write,
+            )
+        return q
+
+    def __call__(self, q: Tensor, cache: Tensor, prepared: AttentionMetadata) -> Tensor:
+        spec, tokens, reqs = self._spec, q.size(0), prepared.num_reqs
+        out = q.new_empty((tokens, spec.num_heads, spec.v_dim))
+        if reqs == 0:
+            return out.flatten(1)
+        wide = q.new_empty((tokens, spec.num_heads, spec.latent_dim))
+        plain = q[..., : spec.nope_dim].transpose(0, 1)
+        torch.bmm(plain, self._to_keys, out=wide.transpose(0, 1))
+        mixed = self._attend(q, wide, cache, prepared)
+        torch.bmm(mixed.transpose(0, 1), self._to_values, out=out.transpose(0, 1))
+        return out.flatten(1)
+
+    def _attend(self, q: Tensor, wide: Tensor, cache: Tensor, step: AttentionMetadata) -> Tensor:
+        """Return the average of latents of every token and head [tokens, num_heads, latent_dim]."""
+        mixed, tokens, reqs, table = (
+            torch.empty_like(wide),
+            q.size(0),
+            step.num_reqs,
+            step.block_table,
+        )
+        tensors = (mixed, wide, q, cache, table, step.query_start_loc, step.seq_lens)
+        strides = (q.stride(0), table.stride(0), cache.stride(0))
+        single = step.max_query_len == 1
+        if single or reqs > 1:
+            pieces = self._programs * 2 * self._spec.num_heads
+            scratch = torch.empty(
+                pieces * (self._spec.latent_dim + 2), dtype=torch.float32, device=q.device
+            )
+            self._decode_kernel[(self._groups, self._programs)](
+                *tensors,
+                scratch,
+                scratch[pieces * self._spec.latent_dim :],
+                self._counter(reqs, q.device),
+                reqs,
+                *strides,
+                UNIFORM=single and tokens == reqs,
+                BLOCK_R=request_block(reqs),
+                **self._decode,
+            )
+        if not single:
+            grid = (self._groups, tokens // self._block_q + reqs)
+            self._prefill_kernel[grid](*tensors, reqs, *strides, **self._prefill)
+        return mixed
+
+    def _counter(self, num_reqs: int, device: torch.device) -> Tensor:
+        """Return zeroed counters. Earlier, smaller ones stay alive: captured graphs use them."""
+        needed = max(num_reqs, REQUEST_BLOCKS[1]) * self._groups
+        if not self._counters or self._counters[-1].numel() < needed:
+            self._counters.append(torch.zeros(2 * needed, dtype=torch.int32, device=device))
+        return self._counters[-1]

@@ -1,0 +1,182 @@
+"""Latent attention against core's reference: shapes, mixed steps, shares of programs, far rows."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.platforms.triton.conftest import device_facts, far_apart
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import AttentionMetadata, MlaAttentionSpec
+from hotshoe.slots.reference import mla_attention as plain
+from hotshoe_triton import latent
+from hotshoe_triton.attention import Tiling
+
+SPEC = MlaAttentionSpec(4, 64, 32, 16, 32, "float32", "float32", 16, 48**-0.5)
+HALF = {"dtype": "bfloat16", "kv_dtype": "bfloat16"}
+SMALL = Tiling(16, 16, 4, 1, 2, 16)
+NAN = float("nan")
+#: Requests as (queries, length).
+STEPS = {
+    "decode": [(1, 37), (1, 1), (1, 90), (1, 16)],
+    "one": [(1, 70)],
+    "prefill": [(23, 23), (5, 40)],
+    "chunk": [(9, 33)],
+    "mixed": [(1, 50), (17, 20), (1, 3), (2, 2)],
+}
+VARIANTS = [
+    {},
+    HALF,
+    {"interleaved": True},
+    {"num_heads": 7},
+    {"num_heads": 20},
+    {"num_heads": 128, "latent_dim": 32},
+    {"latent_dim": 96, "rope_dim": 8, "v_dim": 48, "nope_dim": 24},
+    {"latent_dim": 512, "rope_dim": 64, **HALF},
+    {"block_size": 1},
+    {"block_size": 64},
+]
+
+
+class Case:
+    """A step over a cache whose unused rows hold NaN."""
+
+    def __init__(
+        self, spec: MlaAttentionSpec, steps: list[tuple[int, int]], rng: torch.Generator
+    ) -> None:
+        self.spec, size, device = spec, spec.block_size, rng.device
+        counts = [-(-length // size) for _, length in steps]
+        order = torch.randperm(sum(counts) + 3, generator=rng, device=device).int()
+        table = torch.zeros(len(steps), max(counts) + 3, dtype=torch.int32, device=device)
+        owned, new, positions = [], [], []
+        for row, (queries, length) in enumerate(steps):
+            table[row, : counts[row]] = order[sum(counts[:row]) :][: counts[row]]
+            where = torch.arange(length, device=device)
+            owned.append(table[row, where // size] * size + where % size)
+            new.append(owned[-1][length - queries :])
+            positions.append(where[length - queries :])
+        self.cache = self.randn(rng, len(order), size, spec.row_dim)
+        unused = torch.ones(len(order) * size, dtype=torch.bool, device=device)
+        unused[torch.cat(owned).long()] = False
+        self.cache.flatten(0, 1)[unused] = NAN
+        self.slots, self.positions = torch.cat(new).int(), torch.cat(positions).int()
+        queries = [n for n, _ in steps]
+        self.meta = AttentionMetadata(
+            len(steps),
+            torch.tensor([0, *queries]).cumsum(0).int().to(device),
+            torch.tensor([length for _, length in steps]).int().to(device),
+            table[:, : max(counts) + 1],
+            self.slots,
+            max(queries),
+            max(length for _, length in steps),
+        )
+        tokens, head = sum(queries), spec.nope_dim + spec.rope_dim
+        self.q = self.randn(rng, tokens, spec.num_heads, head)
+        self.latent = self.randn(rng, tokens, spec.latent_dim)
+        self.key = self.randn(rng, tokens, spec.rope_dim + 3)[:, 3:]
+        angles = 6 * torch.rand(100, spec.rope_dim // 2, generator=rng, device=device)
+        self.cos_sin = torch.cat((angles.cos(), angles.sin()), -1)
+        up = self.randn(rng, spec.num_heads, spec.nope_dim + spec.v_dim, spec.latent_dim)
+        self.up = up * spec.latent_dim**-0.5
+
+    def randn(self, rng: torch.Generator, *shape: int) -> torch.Tensor:
+        values = torch.randn(*shape, generator=rng, device=rng.device)
+        return values.to(getattr(torch, self.spec.dtype))
+
+    def run(self, op: object, cache: torch.Tensor) -> torch.Tensor:
+        op.load(self.up)
+        inputs = (self.q.clone(), self.latent, self.key, self.positions, self.cos_sin)
+        q = op.write(*inputs, cache, self.slots)
+        poison = torch.full((self.q.numel() * 40,), NAN, device=q.device)
+        del poison  # what the caching allocator is likely to hand out
+        return op(q, cache, op.prepare(Shape(self.meta), self.meta))
+
+
+class Shape:
+    """A step's shape, as `prepare` reads it."""
+
+    def __init__(self, meta: AttentionMetadata) -> None:
+        for name in AttentionMetadata.__slots__:
+            setattr(self, name, getattr(meta, name))
+
+
+def check(case: Case, facts: DeviceFacts, op: latent.MlaAttention) -> None:
+    tolerance = 1e-4 if case.spec.dtype == "float32" else 3e-2
+    options = {"rtol": tolerance, "atol": tolerance}
+    expected_cache = case.cache.clone()
+    expected = case.run(plain.MlaAttention(case.spec, facts), expected_cache)
+    actual = case.run(op, case.cache)
+    torch.testing.assert_close(case.cache, expected_cache, **options, equal_nan=True)
+    torch.testing.assert_close(actual, expected, **options)
+
+
+@pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
+def test_steps_match_the_reference(
+    facts: DeviceFacts, steps: list[tuple[int, int]], rng: torch.Generator
+) -> None:
+    op = latent.MlaAttention(SPEC, facts, SMALL, SMALL)
+    check(Case(SPEC, steps, rng), facts, op)
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+def test_variants_match_the_reference(
+    facts: DeviceFacts, changes: dict[str, object], rng: torch.Generator
+) -> None:
+    spec = replace(SPEC, **changes)
+    assert latent.supports(spec, facts).accepted
+    check(Case(spec, STEPS["mixed"], rng), facts, latent.MlaAttention(spec, facts))
+
+
+def test_programs_that_share_a_request_leave_the_counters_at_zero(
+    facts: DeviceFacts, rng: torch.Generator
+) -> None:
+    op = latent.MlaAttention(SPEC, facts, SMALL, SMALL)
+    for _ in range(2):
+        check(Case(SPEC, STEPS["one"], rng), facts, op)
+    assert not op._counters[0].any()
+
+
+def test_a_program_takes_equal_groups_of_heads() -> None:
+    divided = {128: 64, 64: 64, 16: 16, 80: 40, 67: 1, 7: 7}
+    assert {n: latent.heads_of_program(n, 64) for n in divided} == divided
+
+
+def test_blocks_far_apart_need_64_bits(facts: DeviceFacts, rng: torch.Generator) -> None:
+    spec = replace(SPEC, **HALF)
+    case = Case(spec, [(2, 40)], rng)
+    op, far = latent.MlaAttention(spec, facts), far_apart(case.cache)
+    expected = case.run(plain.MlaAttention(spec, facts), case.cache.clone())
+    torch.testing.assert_close(case.run(op, far), expected, rtol=3e-2, atol=3e-2)
+
+
+def test_no_tokens_are_no_launch(facts: DeviceFacts, rng: torch.Generator) -> None:
+    case = Case(SPEC, STEPS["one"], rng)
+    op = latent.MlaAttention(SPEC, facts)
+    op.load(case.up)
+    nothing = replace(case.meta, num_reqs=0)
+    assert op(case.q[:0], case.cache, nothing).shape == (0, SPEC.num_heads * SPEC.v_dim)
+
+
+def test_a_matrix_is_replaced_where_it_lies(facts: DeviceFacts, rng: torch.Generator) -> None:
+    case, op = Case(SPEC, STEPS["one"], rng), latent.MlaAttention(SPEC, facts)
+    assert op.state() == {}
+    op.load(torch.zeros_like(case.up))
+    held = op.state()["weight"]
+    op.load(case.up)
+    torch.testing.assert_close(held, case.up.flatten(0, 1))
+    assert op.nbytes() == case.up.nbytes
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"kv_dtype": "bfloat16"}, "differs from dtype"),
+        ({"latent_dim": 520}, "latent_dim 520 is above 512"),
+        ({"rope_dim": 15}, "rope_dim 15 is odd"),
+        ({"block_size": 48}, "block_size 48 is not a power of two"),
+        ({"scale": 0.0}, "scale 0.0 is not positive"),
+    ],
+)
+def test_refusals(changes: dict[str, object], reason: str) -> None:
+    verdict = latent.supports(replace(SPEC, **changes), device_facts("sm_90"))
+    assert not verdict.accepted and reason in verdict.reason
