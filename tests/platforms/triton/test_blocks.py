@@ -36,7 +36,10 @@ def stored(
 
     columns = spec.in_features // 128
     made = {
-        "weight": [(100 * randoms(n, spec.in_features)).to(torch.float8_e4m3fn) for n in sizes],
+        "weight": [
+            (100 * randoms(n, spec.in_features)).clamp(-448, 448).to(torch.float8_e4m3fn)
+            for n in sizes
+        ],
         "weight_scale": [randoms(-(-n // 128), columns).abs() + 0.1 for n in sizes],
     }
     return made | ({"bias": [1000 * randoms(n) for n in sizes]} if spec.bias else {})
