@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec, Quantized, QuantSpec, Verdict, renewed
-from hotshoe.slots.reference.linear import by_row, quantize_weight
+from hotshoe.slots.reference import linear as reference
 from hotshoe_triton.device import DTYPES, KIB, OCP, arch_of, chaining, judge
 from hotshoe_triton.quantize import FP8
 from hotshoe_triton.tuning import LinearConfig, split_of
@@ -71,11 +71,11 @@ class Linear:
         parts = [part.to(device) for part in tensors["weight"]]
         if "weight_scale" in tensors:
             scales = [
-                by_row(scale.to(device), len(part), self._quant)
+                reference.by_row(scale.to(device), len(part), self._quant)
                 for scale, part in zip(tensors["weight_scale"], parts, strict=True)
             ]
         else:
-            made = [quantize_weight(part, self._quant) for part in parts]
+            made = [reference.quantize_weight(part, self._quant) for part in parts]
             parts, scales = [values for values, _ in made], [scale for _, scale in made]
         # Blocks begin anew with each part; where they then meet, one scale serves many rows.
         self._height = 1 if any(len(part) % HEIGHT for part in parts[:-1]) else HEIGHT

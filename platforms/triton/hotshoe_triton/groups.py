@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec, Quantized, QuantSpec, Verdict, renewed
-from hotshoe.slots.reference.linear import by_row, quantize_weight
+from hotshoe.slots.reference import linear as reference
 from hotshoe_triton.device import DTYPES, arch_of, chaining, judge
 from hotshoe_triton.tuning import LinearConfig, split_of
 
@@ -80,7 +80,7 @@ class Linear:
         if "weight_scale" in tensors:
             scales = [part.to(device) for part in tensors["weight_scale"]]
         else:
-            made = [quantize_weight(part, quant) for part in parts]
+            made = [reference.quantize_weight(part, quant) for part in parts]
             parts, scales = [values for values, _ in made], [scale for _, scale in made]
         half = torch.full((), 1 << (self._bits - 1), dtype=torch.int32, device=device)
         # Writers differ in whether values begin at 0; only their distance from zero counts.
@@ -119,7 +119,7 @@ class Linear:
         """Return scales or zero points [groups, out_features]."""
         pairs = zip(found, parts, strict=True)
         return torch.cat(
-            [by_row(one, len(part), self._quant) for one, part in pairs]
+            [reference.by_row(one, len(part), self._quant) for one, part in pairs]
         ).T.contiguous()
 
     def state(self) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec, Quantized, QuantSpec, Verdict, renewed
-from hotshoe.slots.reference.linear import common_scale
+from hotshoe.slots.reference import linear as reference
 from hotshoe_triton.device import DTYPES, KIB, OCP, arch_of, chaining, judge
 from hotshoe_triton.quantize import FP8, INT8, QuantizeRows, format_of, quantize_weight
 from hotshoe_triton.tuning import BUCKETS, LinearConfig, default
@@ -95,7 +95,7 @@ class Linear:
             self._weight = renewed(self._weight, torch.cat([values for values, _ in pairs]))
             self._scale = renewed(self._scale, torch.cat([scale for _, scale in pairs]))
             if "input_scale" in tensors:
-                scale = common_scale(tensors["input_scale"]).reshape(1).to(device)
+                scale = reference.common_scale(tensors["input_scale"]).reshape(1).to(device)
                 self._x_scale = renewed(self._x_scale, scale)
         if self._spec.bias:
             bias = torch.cat(list(tensors["bias"])).to(device, self._dtype)
