@@ -181,8 +181,9 @@ def test_stored_scales_of_x(
     tensors = weights(spec, rng)
     made = [quantize_weight(part, spec.weight) for part in tensors["weight"]]
     tensors["weight"], tensors["weight_scale"] = map(list, zip(*made, strict=True))
-    limit = {"int8": 127, "fp8_e4m3": 448}[format]
-    tensors["input_scale"] = [torch.tensor(top / limit, device=rng.device) for top in (1.5, 2.5)]
+    # Powers of two, by which every device divides without rounding.
+    largest = {"int8": 2**-6, "fp8_e4m3": 2**-8}[format]
+    tensors["input_scale"] = [torch.tensor(s, device=rng.device) for s in (largest / 2, largest)]
     actual = linear.Linear(spec, facts, table(spec, SKINNY))
     expected = PlainLinear(spec, facts)
     actual.load(tensors)

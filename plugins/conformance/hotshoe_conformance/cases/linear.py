@@ -142,11 +142,11 @@ class LinearProblem:
         """Return the least and the most that the prepared weight may hold."""
         size = 1 if self.spec.weight else self.x.itemsize
         least = size * self.spec.in_features * self.spec.out_features
-        # Tiles are padded; a bias and scales come along.
+        # Tiles are padded, or numbers are as wide as x; a bias and scales come along.
         rows, columns = (
             -(-n // 256) * 256 for n in (self.spec.out_features, self.spec.in_features)
         )
-        return least, 2 * size * rows * columns + 64 * rows
+        return least, max(2 * size, self.x.itemsize) * rows * columns + 64 * rows
 
     def alone(self) -> tuple[LinearProblem, slice]:
         at = slice(len(self.x) // 2, len(self.x) // 2 + 1)

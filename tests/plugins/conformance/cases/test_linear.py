@@ -3,7 +3,9 @@
 import pytest
 import torch
 
+from hotshoe.slots import LinearSpec, QuantSpec
 from hotshoe.slots.reference.linear import Linear
+from hotshoe_conformance.cases.linear import LinearProblem
 
 
 def test_the_reference_passes(defects) -> None:
@@ -66,3 +68,11 @@ def test_activations_that_are_quantized_too_coarsely(defects) -> None:
 
     found = defects("linear", type("Mutant", (Linear,), {"__call__": coarse}))
     assert found
+
+
+def test_a_quantized_weight_is_held_in_no_wider_type_than_x() -> None:
+    quant = QuantSpec("fp8_e4m3", "channel")
+    spec = LinearSpec(198, 249, "float32", weight=quant, activation=QuantSpec("fp8_e4m3", "token"))
+    least, most = LinearProblem(spec, torch.empty(3, 198), [], [], 0).memory_bytes()
+    assert least == 198 * 249
+    assert 4 * 198 * 249 < most < 8 * 198 * 249
