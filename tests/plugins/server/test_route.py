@@ -212,7 +212,7 @@ def test_what_generates_and_nothing_else_asks_for_room(http, engine) -> None:
         *("/v1/completions", "/v1/chat/completions", "/v1/responses", "/inference/v1/generate"),
         "/v1/embeddings",
         *("/invocations", "/tokenize", "/detokenize"),
-        *("/v1/messages", "/v1/messages/count_tokens"),
+        *("/v1/messages", "/v1/messages/count_tokens", "/v1/responses/input_tokens"),
     }
     assert http.post("/tokenize", prompt="x").status_code == 429
     assert http.get("/v1/models").status_code == 200

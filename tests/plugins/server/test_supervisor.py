@@ -420,7 +420,7 @@ def test_when_not_all_can_be_started_none_stays(monkeypatch) -> None:
 
     def spawn(self, engine_socket, listener, admin, index: int, num_failed: int) -> Worker:
         if index == 1:
-            raise OSError(24, "Too many open files")
+            raise OSError(12, "Cannot allocate memory")
         ours, theirs = socket.socketpair()
         started.append(subprocess.Popen(["sleep", "3600"]))
         theirs.close()
