@@ -9,14 +9,10 @@ so itself, with SIGHUP and SIGCONT.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
 import socket
 import subprocess
-import threading
 from collections.abc import Sequence
-from typing import NoReturn
 
 _STDERR = 2
 #: What may be the cause where the system lets no process start.
@@ -59,21 +55,6 @@ def spawn(
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return process, ours
-
-
-def end_with_owner(channel: socket.socket) -> None:
-    """End this process, whatever else it does, once its owner closes the channel or has gone.
-
-    It is for processes to which nothing more is sent: what comes nevertheless is thrown away.
-    """
-
-    def watch() -> NoReturn:
-        with contextlib.suppress(OSError):  # the owner went before it had read all that was said
-            while channel.recv(4096):
-                pass
-        os._exit(1)
-
-    threading.Thread(target=watch, name="hotshoe-owner", daemon=True).start()
 
 
 def ending(code: int) -> str:

@@ -1,7 +1,7 @@
 """One rank of a group under test: its side of every case, and the process that it is.
 
-Started by `ranks` alone, which reads a line of JSON for each case from the channel to it, and with
-which it ends. A rank that fails leaves at once, so that the others notice instead of waiting.
+Started by `ranks` alone, which reads a line of JSON for each case from the descriptor it handed
+over. A rank that fails leaves at once, so that the others notice instead of waiting.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -20,7 +19,6 @@ from typing import Any
 
 import torch
 
-from hotshoe.engine.spawn import end_with_owner
 from hotshoe.errors import EngineError
 from hotshoe.foreign import ForeignError, foreign
 from hotshoe.lazy import resolve_lazy
@@ -171,9 +169,7 @@ class Job:
 
 def main() -> None:
     """Read the job from the command line and answer case after case."""
-    number, text = sys.argv[1:]
-    channel = socket.socket(fileno=int(number))
-    end_with_owner(channel)
+    descriptor, text = sys.argv[1:]
     job = Job(**json.loads(text))
     plugins = PluginManager()
     platform = choose_platform(plugins, job.platform)
@@ -186,7 +182,7 @@ def main() -> None:
     member = Member(candidate, spec, facts, job.rank, Path(job.directory), platform.asynchronous)
     known = {case.index: case for case in cases(SUITE, (), job.seed, max(job.cases) + 1)}
     with (
-        channel.makefile("w", encoding="utf-8", buffering=1) as answers,
+        os.fdopen(int(descriptor), "w", encoding="utf-8", buffering=1) as answers,
         torch.inference_mode(),
     ):
         for index in job.cases:

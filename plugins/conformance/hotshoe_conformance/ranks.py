@@ -7,8 +7,8 @@ cases get a new one. Nothing is waited for without end.
 from __future__ import annotations
 
 import json
+import os
 import queue
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, replace
 
-from hotshoe.engine.spawn import ending, spawn
+from hotshoe.engine.spawn import ending
 from hotshoe.errors import EngineError
 from hotshoe_conformance.cases.base import Case
 from hotshoe_conformance.cases.communicator import DIES, ENDINGS, LOSSES, TIMEOUT_S
@@ -26,6 +26,7 @@ from hotshoe_conformance.judge import Outcome
 from hotshoe_conformance.rank import LATE_S, Answer, Job
 
 COMMAND = (sys.executable, "-m", "hotshoe_conformance.rank")
+STDERR = 2
 #: Processes have so long to come up and meet, and from then on for each case.
 START_S, CASE_S = 120.0, 2 * TIMEOUT_S + 2 * LATE_S
 #: The first sign of a failure is often an effect; for so long the cause may still show.
@@ -52,12 +53,16 @@ class Group:
 
     def _start(self, rank: int) -> subprocess.Popen[bytes]:
         job = replace(self._job, rank=rank, directory=self._folder.name)
-        process, ours = spawn(COMMAND, [json.dumps(asdict(job))])
+        ours, theirs = os.pipe()
+        process = subprocess.Popen(
+            [*COMMAND, str(theirs), json.dumps(asdict(job))], stdout=STDERR, pass_fds=[theirs]
+        )
+        os.close(theirs)
         threading.Thread(target=self._listen, args=[rank, ours], daemon=True).start()
         return process
 
-    def _listen(self, rank: int, channel: socket.socket) -> None:
-        with channel, channel.makefile(encoding="utf-8") as lines, suppress(ConnectionError):
+    def _listen(self, rank: int, descriptor: int) -> None:
+        with os.fdopen(descriptor, encoding="utf-8") as lines:
             for line in lines:
                 self._news.put((rank, Answer(**json.loads(line))))
         self._news.put((rank, None))

@@ -10,12 +10,13 @@ import contextlib
 import os
 import socket
 import sys
+import threading
+from typing import NoReturn
 
 import msgspec
 
 from hotshoe.config import EngineConfig
 from hotshoe.engine.async_engine import AsyncEngine
-from hotshoe.engine.spawn import end_with_owner
 from hotshoe.errors import HotshoeError, UserError
 from hotshoe.plugins import PluginManager
 from hotshoe_server.command import check_early, describe, find_extensions, with_options
@@ -46,13 +47,18 @@ class Channel:
         """Wait until loading may begin."""
         if self._lines.readline() != READY:
             os._exit(1)
-        end_with_owner(self._socket)
+        threading.Thread(target=self._watch, daemon=True).start()
 
     def say_serving(self) -> None:
         """Say that requests are served, now and for as long as the loop runs that runs this."""
         with contextlib.suppress(OSError):  # it has gone, or is suspended and has enough to read
             self._socket.send(SERVING, socket.MSG_DONTWAIT)
         asyncio.get_running_loop().call_later(BEAT_S, self.say_serving)
+
+    def _watch(self) -> NoReturn:
+        with contextlib.suppress(OSError):  # it went before it had read all that was said
+            self._lines.read()
+        os._exit(1)
 
 
 def serve(channel: Channel, mission: Mission) -> int:

@@ -34,27 +34,6 @@ def test_it_talks_and_is_not_interrupted() -> None:
         assert process.wait(60) == 0
 
 
-ORPHAN = """
-import socket, sys, time
-from hotshoe.engine.spawn import end_with_owner
-channel = socket.socket(fileno=int(sys.argv[1]))
-end_with_owner(channel)
-channel.sendall(b"up")
-time.sleep(100)
-"""
-
-
-def test_it_ends_with_its_owner_and_not_by_a_message() -> None:
-    process, channel = spawn([sys.executable, "-c", ORPHAN])
-    with process, channel:
-        assert channel.recv(100) == b"up"
-        channel.sendall(b"anything")
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.2)
-        channel.close()
-        assert process.wait(60) == 1
-
-
 def test_the_owner_can_still_be_interrupted() -> None:
     process, channel = spawn([sys.executable, "-c", "pass"], stdin=subprocess.PIPE)
     with process, channel:

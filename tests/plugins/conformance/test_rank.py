@@ -1,18 +1,14 @@
 """A rank's answers, on ranks that are threads. What each case is, tests/…/cases has."""
 
-import json
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 
 import pytest
 
-from hotshoe.engine.spawn import spawn
 from hotshoe.slots import Candidate, CommunicatorSpec, accept
 from hotshoe.slots.reference.communicator import Communicator
 from hotshoe_conformance.cases.base import HOST, Case, cases
 from hotshoe_conformance.cases.communicator import SUITE
-from hotshoe_conformance.rank import Answer, Job, Member
+from hotshoe_conformance.rank import Answer, Member
 
 SPEC = CommunicatorSpec(2)
 FIRST = next(iter(cases(SUITE, (), 1, 0)))
@@ -54,25 +50,3 @@ def test_errors_of_a_device_are_its_own(tmp_path, patient: bool, defect: str) ->
     member = Member(candidate, SPEC, HOST, 0, tmp_path, patient)
     assert defect in member._lost(lambda: 1 / 0)
     assert "gets a result" in member._lost(lambda: 1)
-
-
-BUSY = """
-import os, sys, time
-from hotshoe_conformance import rank
-
-def choose(*arguments):
-    os.write(int(sys.argv[1]), b"busy")
-    time.sleep(100)
-
-rank.choose_platform = choose
-rank.main()
-"""
-
-
-def test_a_process_ends_with_the_kit_whatever_it_does() -> None:
-    job = json.dumps(asdict(Job("cpu", {}, "mine", seed=1, cases=(0,))))
-    process, channel = spawn([sys.executable, "-c", BUSY], [job])
-    with process, channel:
-        assert channel.recv(100) == b"busy"
-        channel.close()
-        assert process.wait(60) == 1
