@@ -467,9 +467,10 @@ def test_log_probabilities_and_penalties_of_drafts_are_those_of_single_steps(
 
 def test_nothing_that_can_be_sampled_behind_drafts_comes_again(model: TableModel) -> None:
     runner = make_runner(model)
-    right = chain(model, 3, 4)
+    chains = ((first, chain(model, first, 4)) for first in range(len(model.table)))
+    first, right = next((f, c) for f, c in chains if len({f, *c}) == len([f, *c]))
     model.table[right[2]] = math.nan
-    step(runner, 0, {0: 1}, new(0, [3]))
+    step(runner, 0, {0: 1}, new(0, [first]))
     result = runner.execute(drafted(1, {0: right[1:3]})).result()
     assert (result.tokens, result.failed) == ([right[1:3]], {})
     result = runner.execute(drafted(2, {0: []}, accepted_rows=[0], num_accepted=[1])).result()
