@@ -53,11 +53,13 @@ class _Constraint:
         assert spec is not None
         if spec.free_tokens is None or self.num_generated < spec.free_tokens:
             return None
-        tokens = self.request.token_ids[self.request.num_prompt_tokens :]
-        if spec.opening and not any(tokens[: len(o)] == list(o) for o in spec.opening):
+        tokens, start = self.request.token_ids, self.request.num_prompt_tokens
+        begins = (tokens[start : start + len(o)] == list(o) for o in spec.opening)
+        if spec.opening and not any(begins):
             return None
         end = list(spec.after[0])
-        there = (n for n in range(len(end) - 1, 0, -1) if tokens[-n:] == end[:n])
+        tail = tokens[max(start, len(tokens) - len(end) + 1) :]
+        there = (n for n in range(len(tail), 0, -1) if tail[-n:] == end[:n])
         return end[next(there, 0)]
 
     def begins_at(self, length: int, drafts: Sequence[int] = ()) -> bool:
