@@ -148,6 +148,7 @@ SLOTS: dict[str, Slot] = {
             f"{_REFERENCE}.norm:build_layer_norm",
             "layer norm: mean and variance",
             reference_supports=_JUDGE,
+            results=lambda s, n: (Result((n, s.hidden_size), s.dtype),),
             step_bytes=lambda s, n: 3 * s.hidden_size * _size(s),
             contract=2,
         ),
