@@ -12,13 +12,13 @@ from hotshoe.layers.activation import GatedActivation
 from hotshoe.layers.context import BuildContext
 from hotshoe.layers.linear import Linear, Matrix, form_of, input_quant_of
 from hotshoe.slots import GatedMlpOp, GatedMlpSpec, Quantized
-from hotshoe.slots.reference.activation import ACTIVATIONS
+from hotshoe.slots.reference.activation import ACTIVATIONS, squared_relu
 
 #: Activations of a plain MLP: those of gates, and two more.
 PLAIN_ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     **ACTIVATIONS,
     "relu": torch.relu,
-    "relu2": lambda x: torch.relu(x).square(),
+    "relu2": squared_relu,
 }
 
 

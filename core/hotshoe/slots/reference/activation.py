@@ -18,6 +18,11 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+def squared_relu(x: Tensor) -> Tensor:
+    """Return max(x, 0)^2, which no gate has: experts and MLPs without gates have it."""
+    return F.relu(x).square()
+
+
 def build(spec: GatedActivationSpec, facts: DeviceFacts) -> GatedActivationOp:
     """Build act(gate) * up, float32 inside, rounded once."""
     activation = ACTIVATIONS[spec.activation]

@@ -7,22 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots.reference.activation import ACTIVATIONS
+from hotshoe.slots.reference.activation import ACTIVATIONS, squared_relu
 from hotshoe.slots.reference.linear import Linear
 from hotshoe.slots.reference.router import route
 from hotshoe.slots.specs import MoeSpec
 
-
-def _squared_relu(x: Tensor) -> Tensor:
-    return F.relu(x).square()
-
-
 EXPERT_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     **ACTIVATIONS,
-    "relu2": _squared_relu,
+    "relu2": squared_relu,
 }
 
 
