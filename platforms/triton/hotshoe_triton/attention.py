@@ -109,6 +109,38 @@ def request_block(reqs: int) -> int:
     return next((size for size in REQUEST_BLOCKS if size >= reqs), next_power_of_2(reqs))
 
 
+def decoding(tiling: Tiling, group: int, width: int) -> dict[str, int]:
+    """Return a decode kernel's constants, for so many heads of a program and channels of a head."""
+    block_g = next_power_of_2(group)
+    return {
+        "MIN_TILES": max(1, tiling.share // tiling.keys),
+        "BLOCK_M": max(MIN_ROWS, block_g),
+        "BLOCK_N": tiling.keys,
+        "BLOCK_G": block_g,
+        "BLOCK_P": max(1, min(16, 4096 // (block_g * next_power_of_2(width)))),
+        "num_warps": tiling.warps,
+        "num_stages": tiling.stages,
+    }
+
+
+def prefilling(tiling: Tiling, group: int) -> dict[str, int]:
+    """Return a prefill kernel's constants, for so many heads of a program."""
+    return {
+        "BLOCK_M": max(tiling.rows, next_power_of_2(group)),
+        "BLOCK_N": tiling.keys,
+        "BLOCK_R": 256,
+        "num_warps": tiling.warps,
+        "num_stages": tiling.stages,
+    }
+
+
+def zeroed(counters: list[Tensor], needed: int, device: torch.device) -> Tensor:
+    """Return so many zeros. Earlier, smaller ones stay alive: captured graphs use them."""
+    if not counters or counters[-1].numel() < needed:
+        counters.append(torch.zeros(2 * needed, dtype=torch.int32, device=device))
+    return counters[-1]
+
+
 class Attention:
     """See `hotshoe.slots.AttentionOp`.
 
@@ -158,26 +190,9 @@ class Attention:
         self._programs = max(
             1, -(-facts.compute_units * decode.programs_per_unit // spec.num_kv_heads)
         )
-        block_g = next_power_of_2(group)
-        self._decode = shared | {
-            "ALONE": alone,
-            "MIN_TILES": max(1, decode.share // decode.keys),
-            "BLOCK_M": max(MIN_ROWS, block_g),
-            "BLOCK_N": decode.keys,
-            "BLOCK_G": block_g,
-            "BLOCK_P": max(1, min(16, 4096 // (block_g * next_power_of_2(spec.head_dim)))),
-            "num_warps": decode.warps,
-            "num_stages": decode.stages,
-        }
-        rows = max(prefill.rows, block_g)
-        self._block_q = rows // group
-        self._prefill = shared | {
-            "BLOCK_M": rows,
-            "BLOCK_N": prefill.keys,
-            "BLOCK_R": 256,
-            "num_warps": prefill.warps,
-            "num_stages": prefill.stages,
-        }
+        self._decode = shared | {"ALONE": alone} | decoding(decode, group, spec.head_dim)
+        self._prefill = shared | prefilling(prefill, group)
+        self._block_q = self._prefill["BLOCK_M"] // group
         self._cache: Tensor | None = None
         self._counters: list[Tensor] = []
 
@@ -185,13 +200,6 @@ class Attention:
         self._cache = cache
         self._k, self._v = cache[0], cache[1]
         self._block_stride = cache.stride(1)
-
-    def _counter(self, num_reqs: int, device: torch.device) -> Tensor:
-        """Return zeroed counters. Earlier, smaller ones stay alive: captured graphs use them."""
-        needed = max(num_reqs, REQUEST_BLOCKS[1]) * self._kv_heads
-        if not self._counters or self._counters[-1].numel() < needed:
-            self._counters.append(torch.zeros(2 * needed, dtype=torch.int32, device=device))
-        return self._counters[-1]
 
     def __call__(
         self, q: Tensor, cache: Tensor, prepared: AttentionMetadata, sinks: Tensor | None
@@ -228,7 +236,7 @@ class Attention:
             *tensors,
             scratch,
             stats,
-            self._counter(reqs, device),
+            zeroed(self._counters, max(reqs, REQUEST_BLOCKS[1]) * self._kv_heads, device),
             *sizes,
             UNIFORM=uniform,
             BLOCK_R=block_r,

@@ -12,7 +12,16 @@ from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import AttentionMetadata, MlaAttentionSpec, Verdict, renewed, whole_step
-from hotshoe_triton.attention import FLOAT32, MIN_ROWS, REQUEST_BLOCKS, Tiling, request_block
+from hotshoe_triton.attention import (
+    FLOAT32,
+    MIN_ROWS,
+    REQUEST_BLOCKS,
+    Tiling,
+    decoding,
+    prefilling,
+    request_block,
+    zeroed,
+)
 from hotshoe_triton.device import arch_of, chaining, judge, next_power_of_2
 
 MAX_LATENT_DIM = 512
@@ -85,7 +94,6 @@ class MlaAttention:
         self._decode_kernel, self._prefill_kernel = kernels.latent_decode, kernels.latent_prefill
         self._write_kernel = kernels.latent_write
         group = heads_of_program(spec.num_heads, decode.rows)
-        block_g = next_power_of_2(group)
         self._group, self._groups = group, spec.num_heads // group
         self._programs = max(1, -(-facts.compute_units * decode.programs_per_unit // self._groups))
         sizes = {
@@ -101,24 +109,9 @@ class MlaAttention:
             "SCALE": spec.scale,
             "BLOCK_T": max(MIN_ROWS, next_power_of_2(spec.rope_dim)),
         }
-        self._decode = shared | {
-            "MIN_TILES": max(1, decode.share // decode.keys),
-            "BLOCK_M": max(MIN_ROWS, block_g),
-            "BLOCK_N": decode.keys,
-            "BLOCK_G": block_g,
-            "BLOCK_P": max(1, min(16, 4096 // (block_g * sizes["BLOCK_L"]))),
-            "num_warps": decode.warps,
-            "num_stages": decode.stages,
-        }
-        rows = max(prefill.rows, block_g)
-        self._block_q = rows // group
-        self._prefill = shared | {
-            "BLOCK_M": rows,
-            "BLOCK_N": prefill.keys,
-            "BLOCK_R": 256,
-            "num_warps": prefill.warps,
-            "num_stages": prefill.stages,
-        }
+        self._decode = shared | decoding(decode, group, sizes["BLOCK_L"])
+        self._prefill = shared | prefilling(prefill, group)
+        self._block_q = self._prefill["BLOCK_M"] // group
         self._write = sizes | {
             "INTERLEAVED": spec.interleaved,
             "BLOCK_H": WRITE_HEADS,
@@ -199,7 +192,7 @@ class MlaAttention:
                 *tensors,
                 scratch,
                 scratch[pieces * self._spec.latent_dim :],
-                self._counter(reqs, q.device),
+                zeroed(self._counters, max(reqs, REQUEST_BLOCKS[1]) * self._groups, q.device),
                 reqs,
                 *strides,
                 UNIFORM=single and tokens == reqs,
@@ -210,10 +203,3 @@ class MlaAttention:
             grid = (self._groups, tokens // self._block_q + reqs)
             self._prefill_kernel[grid](*tensors, reqs, *strides, **self._prefill)
         return mixed
-
-    def _counter(self, num_reqs: int, device: torch.device) -> Tensor:
-        """Return zeroed counters. Earlier, smaller ones stay alive: captured graphs use them."""
-        needed = max(num_reqs, REQUEST_BLOCKS[1]) * self._groups
-        if not self._counters or self._counters[-1].numel() < needed:
-            self._counters.append(torch.zeros(2 * needed, dtype=torch.int32, device=device))
-        return self._counters[-1]
