@@ -7,6 +7,7 @@ A guard never holds up the user's own interruption.
 from __future__ import annotations
 
 import os
+import signal
 import traceback
 from collections.abc import Callable
 from contextlib import ContextDecorator
@@ -37,6 +38,16 @@ def place_of(error: BaseException) -> str:
         if not frame.f_code.co_filename.startswith((_CORE, "<"))
     ]
     return places[-1] if places else ""
+
+
+def ending(code: int) -> str:
+    """Say how a process ended, by the return code that `Popen` gives it."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:  # most signals for real time have no name
+        return f"killed by signal {-code}"
 
 
 def _failed(error: BaseException) -> BaseException:

@@ -2,12 +2,13 @@
 
 import contextlib
 import gc
+import signal
 import weakref
 
 import pytest
 
 from hotshoe.errors import PluginError, UserError
-from hotshoe.foreign import ForeignError, cause_of, foreign
+from hotshoe.foreign import ForeignError, cause_of, ending, foreign
 
 
 class Panic(BaseException):
@@ -75,3 +76,16 @@ def test_one_guard_serves_functions_and_many_blocks() -> None:
     assert double(2) == 4
     with pytest.raises(PluginError, match="mine: TypeError"):
         double(object())  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (0, "exit code 0"),
+        (1, "exit code 1"),
+        (-9, "killed by SIGKILL"),
+        (-signal.SIGRTMIN - 5, f"killed by signal {signal.SIGRTMIN + 5}"),
+    ],
+)
+def test_every_ending_has_words(code: int, said: str) -> None:
+    assert ending(code) == said

@@ -35,8 +35,9 @@ from hotshoe.engine.messages import (
 )
 from hotshoe.engine.places import find_model, is_here
 from hotshoe.engine.socket_link import SocketLink
-from hotshoe.engine.spawn import LIMITS, ending, spawn
+from hotshoe.engine.spawn import LIMITS, spawn
 from hotshoe.errors import EngineError, HotshoeError, lack_of
+from hotshoe.foreign import ending
 from hotshoe.plugins import PluginManager
 from hotshoe.text.tokenizer import Tokenizer
 

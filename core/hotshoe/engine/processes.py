@@ -20,10 +20,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotshoe.engine.connection import Connection
-from hotshoe.engine.spawn import LIMITS, ending, spawn
+from hotshoe.engine.spawn import LIMITS, spawn
 from hotshoe.errors import EngineError, lack_of
 from hotshoe.executor import Seat
 from hotshoe.executor.group import FirstMessage
+from hotshoe.foreign import ending
 
 COMMAND = (sys.executable, "-P", "-X", "faulthandler", "-m", "hotshoe.engine.rank")
 #: How long all ranks together may take to end.

@@ -55,13 +55,3 @@ def spawn(
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return process, ours
-
-
-def ending(code: int) -> str:
-    """Say how a process ended, by the return code that `Popen` gives it."""
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:  # most signals for real time have no name
-        return f"killed by signal {-code}"

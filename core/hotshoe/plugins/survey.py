@@ -8,7 +8,6 @@ Where it ends, the last one is to blame; then another goes without that one.
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hotshoe.errors import PluginError
+from hotshoe.foreign import ending
 from hotshoe.plugins import manager
 from hotshoe.plugins.manager import EntryPoint, PluginManager
 from hotshoe.plugins.platforms import status_of, usable_platforms
@@ -94,12 +94,8 @@ def _last(said: str) -> str:
 
 
 def _ended(code: int) -> str:
-    if code >= 0:
-        return f"it ends the process, with exit code {code}"
-    try:
-        return f"it ends the process, by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"it ends the process, by signal {-code}"
+    how = f"with {ending(code)}" if code >= 0 else ending(code).removeprefix("killed ")
+    return f"it ends the process, {how}"
 
 
 def _raising(cause: str) -> Any:

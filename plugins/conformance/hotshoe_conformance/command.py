@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hotshoe.cli.parser import EntryAction, entry_text, json_or_text
-from hotshoe.engine.spawn import ending
+from hotshoe.foreign import ending
 
 #: A case of any device takes far less, even where something is compiled for it.
 HUNG_S = 900.0

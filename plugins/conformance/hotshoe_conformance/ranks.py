@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, replace
 
-from hotshoe.engine.spawn import ending
 from hotshoe.errors import EngineError
+from hotshoe.foreign import ending
 from hotshoe_conformance.cases.base import Case
 from hotshoe_conformance.cases.communicator import DIES, ENDINGS, LOSSES, TIMEOUT_S
 from hotshoe_conformance.judge import Outcome

@@ -26,8 +26,9 @@ import msgspec
 
 from hotshoe.config import EngineConfig
 from hotshoe.engine.process import EngineProcess
-from hotshoe.engine.spawn import LIMITS, ending, spawn
+from hotshoe.engine.spawn import LIMITS, spawn
 from hotshoe.errors import EngineError, lack_of
+from hotshoe.foreign import ending
 from hotshoe_server.admin_socket import AdminSocket
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.signals import signals_call

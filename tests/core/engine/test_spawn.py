@@ -4,9 +4,7 @@ import signal
 import subprocess
 import sys
 
-import pytest
-
-from hotshoe.engine.spawn import ending, spawn
+from hotshoe.engine.spawn import spawn
 
 ECHO = """
 import os, signal, socket, sys
@@ -40,16 +38,3 @@ def test_the_owner_can_still_be_interrupted() -> None:
         assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
         assert process.stdin is not None
         assert process.wait(60) == 0
-
-
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [
-        (0, "exit code 0"),
-        (1, "exit code 1"),
-        (-9, "killed by SIGKILL"),
-        (-signal.SIGRTMIN - 5, f"killed by signal {signal.SIGRTMIN + 5}"),
-    ],
-)
-def test_every_ending_has_words(code: int, said: str) -> None:
-    assert ending(code) == said
