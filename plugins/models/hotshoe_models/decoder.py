@@ -193,7 +193,8 @@ def _elsewhere(spec: DecoderSpec, ctx: BuildContext, own: range) -> list[str]:
     """Return patterns of the weights that other stages hold."""
     names, stage = spec.names, ctx.stage
     others = [names.layer.format(i) for i in range(len(spec.layers)) if i not in own]
-    others += [] if stage.is_first else [f"{names.embedding}.", f"{names.positions}."]
+    if not stage.is_first:
+        others += [f"{name}." for name in (names.embedding, names.positions) if name is not None]
     others += [] if stage.is_last else [f"{names.final_norm}.", f"{names.lm_head}."]
     return [f"^{re.escape(prefix)}" for prefix in others]
 
