@@ -9,11 +9,13 @@ import os
 import signal
 import sys
 import threading
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = tuple(f"{ROOT / folder}{os.sep}" for folder in ("core", "plugins", "platforms", "csrc"))
+#: Where the packages of this repository are.
+HOMES = ("core/*", "plugins/*/*", "platforms/*/*", "csrc/python/*")
 OPTIONS = {"model": "demo", "platform": "cpu", "max_model_len": 256, "max_num_seqs": 4}
 BODY = {
     "model": "demo",
@@ -41,9 +43,25 @@ class Tracer:
         sys.setprofile(self)
 
     def own(self) -> list[str]:
-        """Return the files of this repository."""
-        found = sorted(file for file in self.files if file.startswith(FOLDERS))
-        return [str(Path(file).relative_to(ROOT)) for file in found]
+        """Return the files of this repository, wherever their packages are installed."""
+        return sorted(
+            str((home / Path(file).relative_to(folder)).relative_to(ROOT))
+            for folder, home in _installed()
+            for file in self.files
+            if file.startswith(f"{folder}{os.sep}")
+        )
+
+
+def _installed() -> list[tuple[str, Path]]:
+    """Return where each package of this repository is imported from, and where it is kept."""
+    homes = [h.parent for pattern in HOMES for h in ROOT.glob(f"{pattern}/__init__.py")]
+    found = ((find_spec(home.name), home) for home in homes)
+    return [
+        (folder, home)
+        for spec, home in found
+        if spec is not None
+        for folder in spec.submodule_search_locations or ()
+    ]
 
 
 def decode(tracer: Tracer) -> None:
