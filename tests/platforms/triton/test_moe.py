@@ -19,7 +19,8 @@ NORMED = RouterSpec(renormalize=True)
 SIGMOID = RouterSpec("sigmoid", True, 2.5, correction=True)
 ALONE = Plan(Tile(0, 32, 32, 4, 2), Tile(0, 32, 32, 4, 2))
 BLOCKS = Plan(Tile(16, 32, 32, 4, 2), Tile(16, 64, 32, 4, 2))
-TOLERANCE = {"float32": 1e-4, "bfloat16": 4e-2, "float16": 6e-3}
+#: Of a row's largest number: pairs' results are rounded to the type before they are added up.
+TOLERANCE = {"float32": 1e-4, "bfloat16": 2.5e-2, "float16": 4e-3}
 
 
 def spec_of(
@@ -99,8 +100,8 @@ def test_matches_the_reference(
         given = tokens(count, spec, rng)
         got, want = op(*given), plain(*given)
         assert (got.dtype, got.shape) == (want.dtype, want.shape)
-        limit = TOLERANCE[spec.dtype]
-        torch.testing.assert_close(got, want, rtol=limit, atol=limit)
+        largest = want.float().abs().amax(1, keepdim=True)
+        assert ((got.float() - want.float()).abs() <= TOLERANCE[spec.dtype] * largest).all()
 
 
 @pytest.mark.parametrize("name", ROUTERS)
