@@ -9,6 +9,8 @@ from __future__ import annotations
 import linecache
 import re
 import traceback
+import weakref
+from contextlib import suppress
 from functools import partial
 from types import FrameType, FunctionType
 from typing import Any
@@ -24,16 +26,21 @@ class Owners:
 
     def __init__(self) -> None:
         self._owners: dict[object, dict[Owner, None]] = {}
-        self._built: dict[tuple[int, type], dict[Built, None]] = {}
+        # Another object may get the id of one that is gone: the reference tells them apart.
+        self._built: dict[int, tuple[weakref.ref[object], dict[Built, None]]] = {}
 
     def note(self, operation: object, owner: Owner, spec: Any = None) -> None:
         """Remember who built an operation, and for what."""
         self._owners.setdefault(_mark(operation), {})[owner] = None
-        self._built.setdefault((id(operation), type(operation)), {})[owner, spec] = None
+        built = dict.fromkeys([*self.built(operation), (owner, spec)])
+        with suppress(TypeError):  # not all compiled objects can be referred to
+            self._built[id(operation)] = (weakref.ref(operation), built)
 
     def built(self, operation: object) -> list[Built]:
-        """Return who built an object, and for what; nothing for one that is no operation."""
-        return list(self._built.get((id(operation), type(operation)), ()))
+        """Return who built an object, and for what; nothing for one that is no operation, or that
+        no weak reference can be made to."""
+        reference, built = self._built.get(id(operation), (None, {}))
+        return list(built) if reference is not None and reference() is operation else []
 
     def of(self, error: BaseException) -> list[Owner]:
         """Return who raised it: one candidate, or several whose code is the same; or nobody."""

@@ -115,3 +115,19 @@ def test_nobody_is_blamed_for_what_others_do() -> None:
     assert owners.of(raised_by(lambda: Layer(through_a_helper)(1))) == []
     assert owners.of(raised_by(lambda: Layer(at_once, lambda x: 1 / 0)(1))) == []
     assert owners.of(ValueError("never raised")) == []
+
+
+def test_who_gets_the_place_of_an_operation_that_is_gone_is_none() -> None:
+    """Else it would be asked for results that it never promised, and no engine would start."""
+    owners = Owners()
+    for _ in range(100):
+        operation = closure()
+        owners.note(operation, ("slot", "candidate"), "spec")
+        assert owners.built(operation) == [(("slot", "candidate"), "spec")]
+        place = id(operation)
+        del operation
+        other = closure()
+        if id(other) == place:
+            break
+    assert id(other) == place, "memory is used again"
+    assert owners.built(other) == []
