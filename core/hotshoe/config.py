@@ -16,6 +16,7 @@ from typing import Any
 from hotshoe.errors import ConfigError
 from hotshoe.platform import Change
 from hotshoe.suggest import did_you_mean
+from hotshoe.types.cache import QUANTIZED
 from hotshoe.types.mesh import Mesh
 from hotshoe.types.pooling import POOLING_KINDS
 
@@ -125,7 +126,9 @@ class EngineConfig:
     )
 
     block_size: int | None = option(None, "tokens per KV-cache block", low=1, high=1024)
-    kv_cache_dtype: str = option("auto", "type of the KV cache", choices=DTYPES)
+    kv_cache_dtype: str = option(
+        "auto", "type of the KV cache; auto: the model's", choices=(*DTYPES, *QUANTIZED)
+    )
     kv_cache_memory_bytes: int | None = option(
         None, "memory for the KV cache; default: decided by the platform", low=0
     )

@@ -86,6 +86,22 @@ def test_quantized_answers_do_not_depend_on_the_batch(open_llm, expected) -> Non
         assert answers(llm) == alone
 
 
+@pytest.mark.parametrize("kind", ["fp8", "fp8_e5m2", "int8"])
+def test_answers_over_a_small_cache_do_not_depend_on_the_batch(open_llm, expected, kind) -> None:
+    """With the prefix cache, in pieces, preempted, and after sleep."""
+    with open_llm(kv_cache_dtype=kind, enable_prefix_caching=False) as llm:
+        alone = answers_alone(llm)
+    assert alone != expected, "nothing was quantized"
+    # A number takes a byte here, and every 16 of them another four for their scale.
+    with open_llm(kv_cache_dtype=kind, **SHORT | {"kv_cache_memory_bytes": 25600}) as llm:
+        assert llm.engine.core.stats().num_blocks == (12 if kind == "fp8_e5m2" else 10)
+        assert answers(llm) == alone
+        assert llm.engine.core.stats().num_preemptions > 0
+        llm.sleep()
+        llm.wake_up()
+        assert answers(llm) == alone
+
+
 def test_shortage_preempts(open_llm) -> None:
     with open_llm(**SHORT) as llm:
         answers(llm)

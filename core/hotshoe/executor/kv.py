@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from hotshoe.errors import KVTransferError
 from hotshoe.slots.specs import KVLayout
-from hotshoe.types.cache import CacheSpec
+from hotshoe.types.cache import QUANTIZED, CacheSpec
 
 #: Of the form of descriptors; it grows when what they say, or what blocks hold, changes.
 VERSION = 1
@@ -74,8 +74,8 @@ class Heads:
 
 
 def heads_of(spec: CacheSpec) -> Heads:
-    """Read keys and values off the parts of a layer's cache, which are "k" and "v"."""
-    k, v = spec.parts
+    """Read keys and values off the parts of a layer's cache, of which "k" and "v" come first."""
+    k, v = spec.parts[:2]
     sizes = [dict(zip(part.axes, part.shape, strict=True)) for part in (k, v)]
     packs = [own[letter.lower()] for own in sizes for letter in "TD" if letter in own]
     layout = KVLayout("", k.axes, v.axes, packs[0] if packs else 1, k.gap)
@@ -150,13 +150,18 @@ def _check_layer(where: str, source: CacheSpec, target: CacheSpec) -> str:
         remedy = "use the same max_model_len"
         raise _refusal(f"{where}.window", source.window, target.window, remedy)
     there, here = source.parts[0].dtype, target.parts[0].dtype
-    if there == here:
-        return ""
-    cost = CONVERSIONS.get((there, here))
-    if cost is None:
-        remedy = f"use kv_cache_dtype {there} on both sides"
-        raise _refusal(f"{where}.dtype", there, here, remedy)
-    return cost
+    if there != here:
+        cost = CONVERSIONS.get((there, here))
+        if cost is None:
+            option = next((name for name, kind in QUANTIZED.items() if kind == there), there)
+            remedy = f"use kv_cache_dtype {option} on both sides"
+            raise _refusal(f"{where}.dtype", there, here, remedy)
+        return cost
+    scales = [[part.name for part in spec.parts[2:]] for spec in (source, target)]
+    if scales[0] != scales[1]:
+        remedy = "load the same checkpoint with the same settings"
+        raise _refusal(f"{where}.scales", scales[0], scales[1], remedy)
+    return ""
 
 
 def check_windows(blocks: KVBlocks, target: KVDescriptor) -> None:

@@ -14,6 +14,7 @@ from hotshoe.layers.formats import (
     TensorSpec,
     WeightFormat,
     checked_format,
+    stored_kv_scales,
 )
 from hotshoe.layers.latent import LatentAttention
 from hotshoe.layers.linear import Linear, Matrix
@@ -68,4 +69,5 @@ __all__ = [
     "allocate_caches",
     "assign_views",
     "checked_format",
+    "stored_kv_scales",
 ]

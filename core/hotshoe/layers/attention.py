@@ -9,23 +9,25 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from hotshoe.layers.cache import Prepare, give_back
+from hotshoe.errors import CheckpointError
+from hotshoe.layers.cache import Prepare, give_back, stored_as
 from hotshoe.layers.context import BuildContext, ForwardBatch
 from hotshoe.layers.rotary import Rotary
-from hotshoe.layers.weights import Place
+from hotshoe.layers.weights import Holder, Place
 from hotshoe.slots import (
     AttentionOp,
     AttentionSpec,
     CacheView,
     RotaryAndCacheOp,
     RotaryAndCacheSpec,
+    ScaledOp,
     renewed,
 )
-from hotshoe.slots.reference.dtypes import torch_dtype
 from hotshoe.types.cache import CachePart, CacheSpec
 
 
@@ -38,6 +40,8 @@ class Attention:
         rotary: The rotation, shared by layers of equal rotation; None for none.
         qk_norm: Checkpoint names of the q and k norms, epsilon and weight offset; None for none.
         sinks: Checkpoint name of the per-head sink logits; None for none.
+        kv_scales: Checkpoint names of the scales of keys and of values, for a cache of 8-bit
+            floats; None for none.
     """
 
     def __init__(
@@ -47,8 +51,10 @@ class Attention:
         rotary: Rotary | None,
         qk_norm: tuple[str, str, float, float] | None = None,
         sinks: str | None = None,
+        kv_scales: tuple[str, str] | None = None,
     ) -> None:
-        self.spec = replace(spec, sinks=sinks is not None)
+        scales = ctx.kv_scales(kv_scales)
+        self.spec = replace(spec, sinks=sinks is not None, kv_scales=scales)
         self._attend: AttentionOp = ctx.selector.choose("attention", self.spec)
         self.layout = self._attend.layout
         self._write: RotaryAndCacheOp = ctx.selector.choose(
@@ -65,6 +71,7 @@ class Attention:
                 interleaved=rotary.interleaved if rotary else False,
                 qk_norm_eps=qk_norm[2] if qk_norm else None,
                 qk_norm_offset=qk_norm[3] if qk_norm else 0.0,
+                kv_scales=scales,
             ),
         )
         self._cos_sin = rotary.table if rotary else None
@@ -72,6 +79,7 @@ class Attention:
         self._rank = ctx.rank
         self._qk_norm: tuple[Tensor, Tensor] | None = None
         self._sinks: Tensor | None = None
+        self._kv_scales: Tensor | None = None
         self.cache: Tensor
         self.cache_spec = self._cache_spec(ctx.max_model_len)
         self.planner: tuple[Hashable, Prepare] = (self.spec, self._attend.prepare)
@@ -82,6 +90,9 @@ class Attention:
             for part, name in zip(("q_norm", "k_norm"), qk_norm[:2], strict=True):
                 sink = partial(self._take_norm, part)
                 ctx.expect_alone(holder, f"{name}.weight", spec.head_dim, sink, part)
+        if scales == "tensor":
+            assert kv_scales is not None
+            self._expect_scales(ctx, holder, kv_scales)
         if sinks is not None:
             place = Place(holder, "sinks", (0, spec.num_heads), ())
             shape = (spec.num_heads * ctx.size,)
@@ -100,9 +111,30 @@ class Attention:
         own = tensor[first : first + self.spec.num_heads]
         self._sinks = renewed(self._sinks, own.to(self._place[0], torch.float32, copy=True))
 
+    def _expect_scales(self, ctx: BuildContext, holder: Holder, names: tuple[str, str]) -> None:
+        """Ask for the scales of keys and of values, which reader and writer keep."""
+        self._kv_scales = torch.ones(2, device=ctx.device)
+        for operation in (self._attend, self._write):
+            cast(ScaledOp, operation).kv_scales = self._kv_scales
+        for at, name in enumerate(names):
+            sink = partial(self._take_scale, name, at)
+            place = Place(holder, "kv_scales", (at, at + 1), ())
+            ctx.weights.expect(name, (), sink, place=place)
+
+    def _take_scale(self, name: str, at: int, scale: Tensor) -> None:
+        if not (scale.isfinite() & (scale > 0)).item():
+            raise CheckpointError(
+                f"{name} is {scale.item()}, but a scale above 0 is needed; fetch or export the "
+                "checkpoint again, or use another --kv-cache-dtype"
+            )
+        assert self._kv_scales is not None
+        self._kv_scales[at] = scale.to(self._kv_scales)
+
     def state(self) -> dict[str, Tensor]:
-        """Return the norms' weights [head_dim], and the sinks [num_heads] of this rank."""
-        return self._norms | ({} if self._sinks is None else {"sinks": self._sinks})
+        """Return the norms' weights [head_dim], the sinks [num_heads] of this rank, and the scales
+        [2] of keys and values."""
+        rest = {"sinks": self._sinks, "kv_scales": self._kv_scales}
+        return self._norms | {name: part for name, part in rest.items() if part is not None}
 
     def _cache_spec(self, max_model_len: int) -> CacheSpec:
         """Say what is kept; a window that holds the longest sequence drops nothing."""
@@ -112,6 +144,9 @@ class Attention:
             CachePart(name, axes, layout.block_shape(axes, *sizes), spec.kv_dtype, layout.gap)
             for name, axes in (("k", layout.k_axes), ("v", layout.v_axes))
         )
+        if spec.kv_scales == "token":
+            shape = (spec.num_kv_heads, spec.block_size)
+            parts += tuple(CachePart(f"{name}_scale", "ht", shape, "float32") for name in "kv")
         if spec.window is None or spec.window >= max_model_len:
             return CacheSpec("full", spec.block_size, parts)
         return CacheSpec("window", spec.block_size, parts, spec.window)
@@ -121,13 +156,13 @@ class Attention:
         return self.cache_spec.block_bytes
 
     def allocate_cache(self, num_blocks: int) -> None:
-        """Take memory for the cache: [2, num_blocks, block_numel], with the layout's gaps.
+        """Take memory for the cache: [2, num_blocks, block_numel], with the layout's gaps; bytes
+        if it is quantized.
 
         Left as it comes: attention reads no slot before it is written, so memory that no request
         has used yet need not become resident.
         """
-        spec, dtype = self.spec, torch_dtype(self.spec.kv_dtype)
-        numel = spec.block_size * spec.num_kv_heads * spec.head_dim
+        numel, dtype = stored_as(self.cache_spec)
         shape = (2, num_blocks, numel + self.layout.gap)
         self.cache = torch.empty(shape, dtype=dtype, device=self._place[0])[..., :numel]
         self.cache[:, -1] = 0  # the null block: what nobody reads must not spoil sums by NaN

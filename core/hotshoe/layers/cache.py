@@ -6,14 +6,17 @@ of one group that ask the same operation share a view, so that it is prepared on
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
+import torch
 from torch import Tensor
 
 from hotshoe.slots import CacheView, StepShape
-from hotshoe.types.cache import CacheLayout, CacheSpec
+from hotshoe.slots.reference.dtypes import torch_dtype
+from hotshoe.types.cache import QUANTIZED, CacheLayout, CacheSpec
 
 Prepare: TypeAlias = Callable[[StepShape, CacheView], Any]
 
@@ -82,6 +85,15 @@ def allocate_caches(
                 layer.allocate_cache(num_blocks[group.pool] + 1)
             else:
                 layer.share_cache(owner)
+
+
+def stored_as(spec: CacheSpec) -> tuple[int, torch.dtype]:
+    """Return how a cache of keys and values is held: the elements of a block's keys, or of its
+    values, and their type. 8-bit numbers are held as bytes, as their scales lie behind them."""
+    keys, dtype = spec.parts[0], spec.parts[0].dtype
+    if dtype not in QUANTIZED.values():
+        return math.prod(keys.shape), torch_dtype(dtype)
+    return sum(replace(part, gap=0).nbytes for part in spec.parts[::2]), torch.uint8
 
 
 def give_back(cache: Tensor) -> None:

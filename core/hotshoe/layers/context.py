@@ -106,6 +106,16 @@ class BuildContext:
     def torch_dtype(self) -> torch.dtype:
         return torch_dtype(self.dtype)
 
+    def kv_scales(self, names: tuple[str, str] | None) -> str:
+        """Return how an attention layer's keys and values are scaled, as in `AttentionSpec`.
+
+        Args:
+            names: Of their scales, if the checkpoint has them.
+        """
+        if self.kv_dtype not in ("int8", "float8_e4m3fn"):
+            return "none"  # nor for e5m2, whose range is that of float16
+        return "tensor" if names is not None and self.kv_dtype == "float8_e4m3fn" else "token"
+
     def attention_spec(
         self, num_heads: int, num_kv_heads: int, head_dim: int, scale: float
     ) -> AttentionSpec:

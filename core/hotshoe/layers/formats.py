@@ -92,6 +92,9 @@ class WeightFormat(Protocol):
     A format whose tensors can be had as plain numbers as well says so by an attribute
     `unpacks = True`: they are, where none but the reference takes the form, or matrices that are
     multiplied together have different ones, or ranks cannot cut them.
+
+    A format whose checkpoint has scales of keys and values says so by an attribute `kv_scales`:
+    their names behind the name of an attention block.
     """
 
     online: bool
@@ -156,6 +159,16 @@ class OnlineFormat:
 
 #: Of layers that nobody quantizes.
 PLAIN: WeightFormat = OnlineFormat()
+
+
+def stored_kv_scales(format: WeightFormat, block: str) -> tuple[str, str] | None:
+    """Return the checkpoint names of an attention block's scales of keys and values, if it has any.
+
+    Args:
+        block: As the checkpoint calls it, such as `model.layers.3.self_attn`.
+    """
+    names = getattr(format, "kv_scales", None)
+    return None if names is None else (f"{block}.{names[0]}", f"{block}.{names[1]}")
 
 
 def bias_spec(size: int, share: Share) -> TensorSpec:

@@ -111,12 +111,13 @@ class Dummy:
         return list(self._expected)
 
     def tensor(self, name: str) -> Tensor:
-        """Return values about 0; about 1 for norms, and other integers where none else fit."""
+        """Return values about 0; about 1 for norms and for single scales, and other integers where
+        none else fit."""
         expected = self._expected[name]
         count = int(torch.Size(expected.shape).numel())
         rolled = self._base.roll(zlib.crc32(name.encode()) % DUMMY_PERIOD)
         values = rolled.repeat(-(-count // DUMMY_PERIOD))[:count].view(expected.shape)
-        if len(expected.shape) == 1 and "norm" in name:
+        if not expected.shape or (len(expected.shape) == 1 and "norm" in name):
             return values + 1
         return values if values.dtype in expected.dtypes else _typed(values, expected.dtypes)
 

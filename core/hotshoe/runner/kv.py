@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from hotshoe.executor.kv import KVBlocks, first_kept, heads_of
+from hotshoe.layers.cache import stored_as
 from hotshoe.slots.reference.dtypes import torch_dtype
-from hotshoe.slots.reference.kv import PagedKV
+from hotshoe.slots.reference.kv import PagedKV, parts_of
 from hotshoe.types.cache import CacheSpec
 
 
@@ -41,23 +42,26 @@ def converted(blocks: KVBlocks, layer: int, target: CacheSpec, wanted: range) ->
     skipped = first_kept(source, len(blocks.token_ids))
     if _form(source) == _form(target):
         return content[:, wanted.start - skipped : wanted.stop - skipped]
-    size, theirs = target.block_tokens, heads_of(target)
+    size = target.block_tokens
     tokens = range(wanted.start * size, wanted.stop * size)
     first, last = tokens.start // source.block_tokens, -(-tokens.stop // source.block_tokens)
-    read = _paged(content, source).gather(
-        torch.arange(first - skipped, last - skipped), (last - first) * source.block_tokens
-    )
     ahead = tokens.start - first * source.block_tokens
-    k, v = (part[ahead : ahead + len(tokens)] for part in read)
-    numel = size * theirs.num_kv_heads * theirs.head_dim
-    made = torch.empty((2, len(wanted), numel), dtype=torch_dtype(target.parts[0].dtype))
-    _paged(made, target).write(k, v, torch.arange(len(tokens)))
+    numel, dtype = stored_as(target)
+    made = torch.empty((2, len(wanted), numel), dtype=dtype)
+    for read, write in zip(_paged(content, source), _paged(made, target), strict=True):
+        both = read.gather(
+            torch.arange(first - skipped, last - skipped), (last - first) * source.block_tokens
+        )
+        k, v = (part[ahead : ahead + len(tokens)] for part in both)
+        write.write(k, v, torch.arange(len(tokens)))
     return made
 
 
-def _paged(cache: Tensor, spec: CacheSpec) -> PagedKV:
-    heads = heads_of(spec)
-    return PagedKV(cache, heads.layout, spec.block_tokens, heads.num_kv_heads, heads.head_dim)
+def _paged(cache: Tensor, spec: CacheSpec) -> list[PagedKV]:
+    """View a layer's elements and, where there are any, their scales."""
+    heads, dtype = heads_of(spec), torch_dtype(spec.parts[0].dtype)
+    sizes = (spec.block_tokens, heads.num_kv_heads, heads.head_dim)
+    return parts_of(cache, dtype, heads.layout, sizes, len(spec.parts) > 2)
 
 
 def _form(spec: CacheSpec) -> tuple[object, ...]:

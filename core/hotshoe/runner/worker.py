@@ -58,7 +58,7 @@ from hotshoe.slots.graph import recordable
 from hotshoe.slots.reference.graph import Graph
 from hotshoe.slots.reference.transfer import Transfer
 from hotshoe.types import CacheLayout, StepPlan
-from hotshoe.types.cache import CacheSpec, lay_out
+from hotshoe.types.cache import QUANTIZED, CacheSpec, lay_out
 
 if TYPE_CHECKING:
     from hotshoe.runner.profiler import Profiler
@@ -201,7 +201,7 @@ class TorchWorker:
         ctx = BuildContext(
             selector=self._selector,
             dtype=config.dtype,
-            kv_dtype=config.kv_cache_dtype,
+            kv_dtype=QUANTIZED.get(config.kv_cache_dtype, config.kv_cache_dtype),
             **state_options(config),
             block_size=config.block_size,
             max_model_len=config.max_model_len,

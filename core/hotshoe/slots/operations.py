@@ -93,7 +93,12 @@ def whole_step(shape: StepShape, view: CacheView) -> AttentionMetadata:
 
 
 class AttentionOp(Protocol):
-    """Paged attention. `layout` is what its kernels read; the cache writer must produce it."""
+    """Paged attention. `layout` is what its kernels read; the cache writer must produce it.
+
+    A cache of an 8-bit type is bytes: [2, num_blocks, block_bytes] uint8. A block's numbers lie in
+    the layout. With kv_scales "token", scales [num_kv_heads, block_size] float32 follow them; what
+    was stored is a number times its scale. With "tensor", reader and writer are `ScaledOp`s.
+    """
 
     layout: KVLayout
 
@@ -121,6 +126,17 @@ class AttentionOp(Protocol):
             [num_tokens, num_heads * head_dim], model dtype, contiguous.
         """
         ...
+
+
+class ScaledOp(Protocol):
+    """A reader or writer of a cache with kv_scales "tensor".
+
+    Attributes:
+        kv_scales: [2] float32 on the device, of keys and of values. The layer sets it when the
+            operation is built; what it holds may change between steps.
+    """
+
+    kv_scales: Tensor | None
 
 
 class RotaryAndCacheOp(Protocol):

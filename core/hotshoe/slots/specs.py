@@ -96,6 +96,8 @@ class AttentionSpec:
         softcap: Scores become softcap * tanh(score / softcap); None leaves them.
             Source: Gemma 2, arXiv:2408.00118.
         sinks: A learned logit per head joins the softmax's denominator.
+        kv_scales: How keys and values of 8-bit types are scaled: "none"; "tensor", by two numbers
+            of the checkpoint; "token", each token's head by its own, computed as it is written.
     """
 
     num_heads: int
@@ -108,6 +110,7 @@ class AttentionSpec:
     window: int | None = None
     softcap: float | None = None
     sinks: bool = False
+    kv_scales: str = since(2, "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,7 @@ class RotaryAndCacheSpec:
         interleaved: Pairs are (2i, 2i+1) rather than (i, i + rotary_dim/2).
         qk_norm_eps: RMS norm over head_dim with this epsilon before rotation; None for no norm.
         qk_norm_offset: The norm's effective weight is offset + weight (Gemma uses 1).
+        kv_scales: As in `AttentionSpec`.
     """
 
     num_heads: int
@@ -132,6 +136,7 @@ class RotaryAndCacheSpec:
     interleaved: bool = False
     qk_norm_eps: float | None = None
     qk_norm_offset: float = 0.0
+    kv_scales: str = since(2, "none")
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,8 @@ def _size(spec: Any) -> int:
 def _attended(spec: AttentionSpec, length: int) -> int:
     """Return the bytes of the keys and values that one query sees."""
     seen = min(length, spec.window or length)
-    return 2 * seen * spec.num_kv_heads * spec.head_dim * TYPE_BITS.get(spec.kv_dtype, 8) // 8
+    row = spec.head_dim * TYPE_BITS.get(spec.kv_dtype, 8) // 8 + 4 * (spec.kv_scales == "token")
+    return 2 * seen * spec.num_kv_heads * row
 
 
 def _latent_bytes(spec: MlaAttentionSpec, length: int) -> int:

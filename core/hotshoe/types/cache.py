@@ -21,7 +21,11 @@ CacheKind: TypeAlias = Literal["full", "window", "latent", "state", "cross", "in
 #: where blocks end; those at the ends of all blocks.
 Checkpoints: TypeAlias = Literal["none", "align", "all"]
 #: Bytes of an element, by its type's name.
-ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "int8": 1, "uint8": 1}
+ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2} | dict.fromkeys(
+    ("float8_e4m3fn", "float8_e5m2", "int8", "uint8"), 1
+)
+#: 8-bit types of keys and values, by the names that users give them.
+QUANTIZED = {"fp8": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2", "int8": "int8"}
 #: Empty places are fine up to this share of the least memory, as fewer groups cost less time.
 WASTE = 0.1
 

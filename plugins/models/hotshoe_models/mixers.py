@@ -25,6 +25,7 @@ from hotshoe.layers import (
     Section,
     Split,
     StateSpace,
+    stored_kv_scales,
 )
 from hotshoe.slots import Quantized, QuantSpec
 from hotshoe_models.latent import LatentMixer
@@ -131,6 +132,7 @@ def _attention(spec: DecoderSpec, ctx: BuildContext, i: int, rotaries: Rotaries)
             else None
         ),
         sinks=None if names.sinks is None else prefix + names.sinks,
+        kv_scales=stored_kv_scales(ctx.format, (prefix + names.o).rpartition(".")[0]),
     )
 
 

@@ -119,7 +119,16 @@ def read(config: Mapping[str, Any]) -> StoredFormat:
             )
         return next(iter(named or of_class), None)
 
-    return StoredFormat(scheme, UNUSED)
+    return StoredFormat(scheme, UNUSED, kv_scales=_kv_scales(values))
+
+
+def _kv_scales(values: Values) -> bool:
+    """Tell whether the checkpoint has a scale for all keys, and one for all values, of a layer."""
+    kv = values.get("kv_cache_scheme")
+    if not isinstance(kv, Mapping):
+        return False
+    known = {"num_bits": 8, "type": "float", "strategy": "tensor"}
+    return not kv.get("dynamic") and {name: kv.get(name) for name in known} == known
 
 
 def _scheme(group: Values, whole: Values) -> tuple[tuple[str, ...], Scheme | None]:

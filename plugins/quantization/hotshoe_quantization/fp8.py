@@ -75,4 +75,8 @@ def read_modelopt(config: Mapping[str, Any]) -> StoredFormat:
     scheme = ALGORITHMS[values.one_of(ALGORITHMS, "quant_algo")]
     kept = values.names("exclude_modules", "ignore")
     unused = (r"\.input_scale$",) if scheme is NVFP4 else ()
-    return StoredFormat(lambda layer: None if matches_pattern(kept, layer) else scheme, unused)
+    return StoredFormat(
+        lambda layer: None if matches_pattern(kept, layer) else scheme,
+        unused,
+        kv_scales=str(values.get("kv_cache_quant_algo")).lower() == "fp8",
+    )

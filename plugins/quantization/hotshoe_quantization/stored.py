@@ -18,7 +18,10 @@ from hotshoe.slots import QuantSpec
 Shape: TypeAlias = tuple[int, int]
 Pieces: TypeAlias = Mapping[str, Sequence[Tensor]]
 WORDS = frozenset({torch.int32})
-#: Scales of the KV cache and of results, which nothing here needs.
+#: Scales of keys and values; some write those beside the projections.
+KV_NAMES = ("k_scale", "v_scale")
+KV_RENAMES = ((r"\.(k|v)_proj\.(k|v)_scale$", r".\2_scale"),)
+#: Scales of the KV cache and of results, which are not needed where the cache does not use them.
 OTHER_SCALES = (r"\.(k|v|kv|q|prob|output)_scale$", r"\.(k|v)_proj\.(k|v)_scale$")
 
 
@@ -45,6 +48,7 @@ class StoredFormat:
         scheme: Says how a layer's matrix is stored; None for plain numbers.
         unused: Names of tensors that nothing here needs, as regular expressions.
         renames: As `WeightFormat.renames`.
+        kv_scales: The checkpoint has scales of keys and values, one for each attention block.
     """
 
     online = False
@@ -54,10 +58,12 @@ class StoredFormat:
         scheme: Callable[[str], Scheme | None],
         unused: Sequence[str] = (),
         renames: Sequence[tuple[str, str]] = (),
+        kv_scales: bool = False,
     ) -> None:
         self._scheme = scheme
         self.unused = (*OTHER_SCALES, *unused)
-        self.renames = renames
+        self.renames = (*renames, *(KV_RENAMES if kv_scales else ()))
+        self.kv_scales = KV_NAMES if kv_scales else None
 
     def storage(self, layer: str, shape: Shape) -> Storage | None:
         """Ask the layer's scheme. An embedding is none, even where logits are made by it."""

@@ -73,7 +73,7 @@ SAMPLES = {
     "master_port": (["--master-port", "5000"], 5000),
     "cluster_secret_file": (["--cluster-secret-file", "key"], "key"),
     "block_size": (["--block-size", "32"], 32),
-    "kv_cache_dtype": (["--kv-cache-dtype", "float32"], "float32"),
+    "kv_cache_dtype": (["--kv-cache-dtype", "fp8_e5m2"], "fp8_e5m2"),
     "kv_cache_memory_bytes": (["--kv-cache-memory-bytes", "1000"], 1000),
     "enable_prefix_caching": (["--no-enable-prefix-caching"], False),
     "state_cache_mode": (["--state-cache-mode", "all"], "all"),

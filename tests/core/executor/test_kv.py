@@ -121,3 +121,16 @@ def test_windows_of_larger_blocks_begin_before_those_of_smaller_ones() -> None:
 def test_first_kept() -> None:
     assert first_kept(layer(), 100) == 0
     assert [first_kept(layer(window=17), n) for n in (16, 31, 32, 100)] == [0, 0, 1, 5]
+
+
+def test_quantized_blocks_go_where_numbers_and_scales_are_alike() -> None:
+    scales = tuple(CachePart(f"{name}_scale", "ht", (2, 16), "float32") for name in "kv")
+    plain = layer(dtype="float8_e4m3fn")
+    scaled = replace(plain, parts=plain.parts + scales)
+    ours, theirs = KVDescriptor("abc", (scaled,)), KVDescriptor("abc", (plain,))
+    assert heads_of(scaled) == heads_of(plain)
+    assert check_transfer(ours, ours) == ""
+    with pytest.raises(KVTransferError, match=r"layers\[0\]\.scales is .*_scale.* same check"):
+        check_transfer(ours, theirs)
+    with pytest.raises(KVTransferError, match=r"layers\[0\]\.dtype .* use kv_cache_dtype fp8 on"):
+        check_transfer(ours, replace(HERE, layers=HERE.layers[:1]))

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from hotshoe.errors import CheckpointError
 from hotshoe.layers import Attention, BuildContext, ForwardBatch, Rotary
 from hotshoe.layers.rotary import Rotation
 from hotshoe.slots import (
@@ -34,12 +35,13 @@ def with_pairs(ctx):
     return replace(ctx, selector=Selector(SLOTS, [offered], ctx.selector.facts))
 
 
-def make(ctx, **options):
+def make(ctx, poison=float("nan"), **options):
     spec = ctx.attention_spec(HEADS, KV_HEADS, DIM, 0.3)
     rotation = Rotation((1.0, 0.5, 0.2))
     layer = Attention(ctx, spec, Rotary.build(rotation, 32, "cpu", 2**30), **options)
     layer.allocate_cache(6)
-    layer.cache.fill_(float("nan"))
+    if poison is not None:
+        layer.cache.fill_(poison)
     return layer
 
 
@@ -113,6 +115,40 @@ def test_cache_memory(ctx, kv_dtype, size):
     apart = make(with_pairs(ctx))
     assert apart.block_bytes() == 2 * (4 * KV_HEADS * DIM + LAYOUT.gap) * size
     assert apart.cache.stride(0) * size == 6 * apart.block_bytes() // 2
+
+
+@pytest.mark.parametrize(
+    ("kv_dtype", "scales", "limit"),
+    [("int8", "token", 0.03), ("float8_e4m3fn", "token", 0.1), ("float8_e5m2", "none", 0.2)],
+)
+def test_8_bits_are_near_and_take_their_bytes(ctx, kv_dtype, scales, limit):
+    small, plain = make(replace(ctx, kv_dtype=kv_dtype), None), make(ctx)
+    assert small.spec.kv_scales == scales
+    assert small.block_bytes() == 2 * 4 * KV_HEADS * (DIM + 4 * (scales == "token"))
+    assert small.cache.nbytes == 6 * small.block_bytes()
+    qkv = torch.randn(4, (HEADS + 2 * KV_HEADS) * DIM)
+    expected = run(plain, qkv)
+    error = (run(small, qkv) - expected).abs().max() / expected.abs().max()
+    assert 1e-4 < error < limit
+
+
+def test_scales_of_the_checkpoint(ctx):
+    names = ("self_attn.k_scale", "self_attn.v_scale")
+    ctx = replace(ctx, kv_dtype="float8_e4m3fn")
+    layer, plain = make(ctx, None, kv_scales=names), make(ctx, None)
+    assert layer.spec.kv_scales == "tensor" and plain.spec.kv_scales == "token"
+    assert not make(replace(ctx, kv_dtype="float8_e5m2"), None, kv_scales=names).spec.kv_scales[4:]
+    qkv = torch.randn(4, (HEADS + 2 * KV_HEADS) * DIM)
+    qkv[:, -KV_HEADS * DIM :] *= 1000  # beyond what the type holds without a scale
+    assert run(layer, qkv).abs().max() < 448.01
+    ctx.weights.feed(names[0], torch.tensor(0.01))
+    ctx.weights.feed(names[1], torch.tensor([10.0]))
+    assert layer.state()["kv_scales"].tolist() == [pytest.approx(0.01), 10.0]
+    expected = run(plain, qkv)
+    assert (run(layer, qkv) - expected).abs().max() < 0.1 * expected.abs().max()
+    for bad in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(CheckpointError, match=r"k_scale is .* above 0 is needed; fetch"):
+            ctx.weights.feed(names[0], torch.tensor(bad))
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,18 @@
 
 from dataclasses import dataclass
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hotshoe.executor import KVBlocks, KVDescriptor
 from hotshoe.executor.kv import first_kept
+from hotshoe.layers.cache import stored_as
 from hotshoe.runner.kv import converted, read_blocks, write_blocks
 from hotshoe.slots import PLAIN_LAYOUT, KVLayout
 from hotshoe.slots.reference.dtypes import torch_dtype
-from hotshoe.slots.reference.kv import PagedKV
+from hotshoe.slots.reference.kv import PagedKV, QuantizedKV
 from hotshoe.types import CachePart, CacheSpec
 
 LAYOUTS = [
@@ -32,6 +34,7 @@ class Form:
     block_size: int
     layout: KVLayout
     window: int | None = None
+    scaled: bool = False
 
     @property
     def spec(self) -> CacheSpec:
@@ -42,6 +45,9 @@ class Form:
             )
             for name, axes in (("k", self.layout.k_axes), ("v", self.layout.v_axes))
         )
+        if self.scaled:
+            shape = (HEADS, self.block_size)
+            parts += tuple(CachePart(f"{name}_scale", "ht", shape, "float32") for name in "kv")
         return CacheSpec("full", self.block_size, parts, self.window)
 
 
@@ -110,3 +116,38 @@ def test_windows_come_without_their_beginning() -> None:
     found = paged(made, paired).gather(torch.tensor([0]), 8)
     for part, kept in zip(found, content, strict=True):
         assert torch.equal(part, kept.view(8, HEADS, HEAD_DIM))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scaled"), [("int8", True), ("float8_e4m3fn", True), ("float8_e5m2", False)]
+)
+def test_quantized_blocks_keep_numbers_and_scales(dtype: str, scaled: bool) -> None:
+    """From blocks of 4 to blocks of 8 in another layout, bit for bit."""
+    source = Form(dtype, 4, PLAIN_LAYOUT, scaled=scaled)
+    target = Form(dtype, 8, LAYOUTS[-1], scaled=scaled)
+
+    def seen(cache: torch.Tensor, form: Form) -> QuantizedKV:
+        scales = "token" if scaled else "none"
+        return QuantizedKV(
+            cache, dtype, form.layout, (form.block_size, HEADS, HEAD_DIM), scales, None
+        )
+
+    caches = []
+    for form, count in ((source, 6), (target, 3)):
+        numel, kind = stored_as(form.spec)
+        assert kind == torch.uint8 and 2 * numel == form.spec.block_bytes
+        caches.append(torch.full((2, count, numel), 0xFF, dtype=kind))
+    there, here = caches
+    k, v = torch.randn(2, 16, HEADS, HEAD_DIM)
+    ids = torch.tensor([4, 1, 0, 3])
+    slots = (ids[:, None] * 4 + torch.arange(4)).flatten()
+    seen(there, source).write(k, v, slots)
+    blocks = KVBlocks(
+        KVDescriptor("m", (source.spec,)), [0] * 16, [read_blocks(there, ids.tolist())]
+    )
+    write_blocks(here, [2, 0], converted(blocks, 0, target.spec, range(2)))
+    expected = seen(there, source).gather(ids, 16)
+    found = seen(here, target).gather(torch.tensor([2, 0]), 16)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert torch.equal(ours, theirs)
+    assert (here[:, 1] == 0xFF).all()

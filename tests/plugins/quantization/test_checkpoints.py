@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tests.plugins.quantization.writers import Written, awq, eight_bits, fp4, gptq, packed, write
 
 from hotshoe import LLM, SamplingParams, TokensPrompt
+from hotshoe.errors import CheckpointError
 from hotshoe.types import TokenLogprobs
 from hotshoe_conformance.checkpoint import write_model
 from hotshoe_conformance.host import host_plugins
@@ -215,3 +217,28 @@ def test_weights_alone(name: str, source: Path, tmp_path: Path, open_llm: Open) 
 def test_weights_and_activations(name: str, source: Path, tmp_path: Path, open_llm: Open) -> None:
     stored, plain = write(source, tmp_path, NEAR[name])
     assert 1e-4 < difference(open_llm(stored), open_llm(plain)) < NEAR_LIMIT
+
+
+@pytest.mark.parametrize("names", ["self_attn.{}_scale", "self_attn.{0}_proj.{0}_scale"])
+def test_scales_of_keys_and_values(
+    names: str, source: Path, tmp_path: Path, open_llm: Open
+) -> None:
+    """They are read for an fp8 cache, and matter; another cache does without them."""
+    kv = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False}
+    config = compressed("float-quantized", weights(8, "float", "channel", None), kv_cache_scheme=kv)
+    stored, plain = write(source, tmp_path, Written(config, {"": eight_bits(FP8, "channel")}))
+    path = stored / "model.safetensors"
+    tensors = load_file(path)
+    layers = {name.partition("self_attn")[0] for name in tensors if "self_attn" in name}
+    for layer in layers:
+        for part, scale in (("k", 0.01), ("v", 0.005)):
+            tensors[layer + names.format(part)] = torch.tensor([scale])
+    save_file(tensors, path)
+    whole = open_llm(plain)
+    assert 1e-4 < difference(open_llm(stored, kv_cache_dtype="fp8"), whole) < NEAR_LIMIT
+    assert difference(open_llm(stored), whole) < EXACT_LIMIT
+    for layer in layers:
+        tensors[layer + names.format("v")] = torch.tensor([-1.0])
+    save_file(tensors, path)
+    with pytest.raises(CheckpointError, match=r"self_attn\.v_scale is -1\.0"):
+        open_llm(stored, kv_cache_dtype="fp8")

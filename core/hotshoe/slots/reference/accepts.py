@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import Any
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots.base import Verdict, accept, refuse
 from hotshoe.slots.specs import (
+    AttentionSpec,
     GatedMlpSpec,
     LinearSpec,
+    MlaAttentionSpec,
     MoeSpec,
     QuantSpec,
+    RotaryAndCacheSpec,
     RouterSpec,
     StateSpaceSpec,
 )
+from hotshoe.types.cache import QUANTIZED
 
-#: Element types of activations and of the KV cache.
+#: Element types of activations, and of a KV cache that is not quantized.
 TYPES = ("float32", "bfloat16", "float16")
-_TYPE_FIELDS = ("dtype", "kv_dtype", "out_dtype", "conv_dtype", "state_dtype")
+_TYPE_FIELDS = ("dtype", "out_dtype", "conv_dtype", "state_dtype")
+KV_SCALES = ("none", "tensor", "token")
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
 #: What experts know besides.
 EXPERT_ACTIVATIONS = (*ACTIVATIONS, "relu2")
@@ -53,10 +58,8 @@ def _reasons(spec: Any) -> Iterator[str]:
             if not _by_token(value):
                 yield "quantizes results symmetrically with a scale per token alone"
             yield from _activation(value)
-    if isinstance(spec, LinearSpec):
-        yield from _matrix(spec)
-    if isinstance(spec, StateSpaceSpec):
-        yield from _states(spec)
+    if type(spec) in _OWN_REASONS:
+        yield from _OWN_REASONS[type(spec)](spec)
     if isinstance(spec, GatedMlpSpec | MoeSpec):
         for part in (spec.gate_up, spec.down):
             yield from _reasons(part)
@@ -65,6 +68,31 @@ def _reasons(spec: Any) -> Iterator[str]:
         yield from _router(spec.router, spec.num_experts, spec.top_k)
     if isinstance(spec, GatedMlpSpec) and spec.gate_up.out_features != 2 * spec.down.in_features:
         yield "needs twice as many outputs of gate_up as inputs of down"
+
+
+def _keys_and_values(spec: AttentionSpec | RotaryAndCacheSpec) -> Iterator[str]:
+    eight_bits = spec.kv_dtype in QUANTIZED.values()
+    if spec.kv_dtype not in TYPES and not eight_bits:
+        known = (*TYPES, *QUANTIZED.values())
+        yield f"keeps keys and values in {', '.join(known)}, not in kv_dtype {spec.kv_dtype}"
+    if spec.kv_scales not in KV_SCALES:
+        yield f"knows the kv_scales {', '.join(KV_SCALES)}, not {spec.kv_scales}"
+    if spec.kv_scales != "none" and not eight_bits:
+        yield f"scales keys and values of 8 bits alone, not of kv_dtype {spec.kv_dtype}"
+    if spec.kv_dtype == "int8" and spec.kv_scales == "none":
+        yield "needs kv_scales for the kv_dtype int8"
+    numbers = spec.block_size * spec.num_kv_heads * spec.head_dim
+    if spec.kv_scales == "token" and numbers % 4:
+        yield (
+            f"has scales behind a number of keys that 4 divides, not behind {numbers}; "
+            "use a block_size that 4 divides"
+        )
+
+
+def _latents(spec: MlaAttentionSpec) -> Iterator[str]:
+    if spec.kv_dtype not in TYPES:
+        known = ", ".join(TYPES)
+        yield f"keeps latents in {known}, not in {spec.kv_dtype}; use --kv-cache-dtype auto"
 
 
 def _experts(spec: MoeSpec) -> Iterator[str]:
@@ -153,3 +181,12 @@ def _scales(weight: QuantSpec, in_features: int) -> Iterator[str]:
 
 def _name(quant: QuantSpec) -> str:
     return f"{quant.format} packed as {quant.packing}" if quant.packing else quant.format
+
+
+_OWN_REASONS: dict[type, Callable[[Any], Iterator[str]]] = {
+    AttentionSpec: _keys_and_values,
+    RotaryAndCacheSpec: _keys_and_values,
+    MlaAttentionSpec: _latents,
+    LinearSpec: _matrix,
+    StateSpaceSpec: _states,
+}

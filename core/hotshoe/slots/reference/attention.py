@@ -8,7 +8,7 @@ from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots.operations import AttentionMetadata, whole_step
-from hotshoe.slots.reference.kv import PagedKV
+from hotshoe.slots.reference.kv import kv_of
 from hotshoe.slots.specs import PLAIN_LAYOUT, AttentionSpec
 
 
@@ -16,6 +16,7 @@ class Attention:
     """Paged causal attention with windows, soft caps and sinks."""
 
     layout = PLAIN_LAYOUT
+    kv_scales: Tensor | None = None
     prepare = staticmethod(whole_step)
 
     def __init__(self, spec: AttentionSpec, facts: DeviceFacts) -> None:
@@ -25,7 +26,7 @@ class Attention:
         self, q: Tensor, cache: Tensor, prepared: AttentionMetadata, sinks: Tensor | None
     ) -> Tensor:
         spec = self._spec
-        paged = PagedKV(cache, self.layout, spec.block_size, spec.num_kv_heads, spec.head_dim)
+        paged = kv_of(cache, spec, self.layout, self.kv_scales)
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
         starts = prepared.query_start_loc.tolist()
         lengths = prepared.seq_lens.tolist()

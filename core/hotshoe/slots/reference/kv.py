@@ -3,9 +3,18 @@
 Not fast: a platform's own kernels read their layout directly.
 """
 
+from __future__ import annotations
+
+import torch
 from torch import Tensor
 
-from hotshoe.slots.specs import KVLayout
+from hotshoe.slots.reference.dtypes import torch_dtype
+from hotshoe.slots.specs import AttentionSpec, KVLayout, RotaryAndCacheSpec
+
+#: Where scales lie: a number for each token of each head.
+SCALES_LAYOUT = KVLayout("scales", "htd", "htd")
+#: The largest magnitude of each 8-bit type.
+LIMITS = {"int8": 127.0, "float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
 
 
 class PagedKV:
@@ -56,3 +65,97 @@ class PagedKV:
             for part in (self._k, self._v)
         )
         return k, v
+
+
+class QuantizedKV:
+    """A layer's cache of an 8-bit type. It stores float32 values and returns them.
+
+    Args:
+        cache: Bytes, as `hotshoe.slots.AttentionOp` says.
+        dtype: Of the numbers.
+        layout: Of the numbers.
+        sizes: Tokens per block, kv heads, and channels of a head.
+        scales: "none", "tensor" or "token".
+        given: [2] float32, the scales of keys and of values with "tensor".
+    """
+
+    def __init__(
+        self,
+        cache: Tensor,
+        dtype: str,
+        layout: KVLayout,
+        sizes: tuple[int, int, int],
+        scales: str,
+        given: Tensor | None,
+    ) -> None:
+        self._dtype = dtype
+        self._parts = parts_of(cache, torch_dtype(dtype), layout, sizes, scales == "token")
+        self._given = torch.ones(2, device=cache.device)
+        if scales == "tensor":
+            assert given is not None, "the layer sets kv_scales before the first call"
+            self._given = given
+
+    def write(self, k: Tensor, v: Tensor, slot_mapping: Tensor) -> None:
+        """Store k and v [num_tokens, num_kv_heads, head_dim] at their slots.
+
+        A token's head that holds NaN has NaN for its scale.
+        """
+        values = k.float(), v.float()
+        scales = [given.view(1, 1, 1) for given in self._given]
+        if len(self._parts) > 1:
+            scales = [self._scale(x) for x in values]
+            self._parts[1].write(scales[0], scales[1], slot_mapping)
+        k, v = (self._rounded(x / scale) for x, scale in zip(values, scales, strict=True))
+        self._parts[0].write(k, v, slot_mapping)
+
+    def gather(self, blocks: Tensor, num_tokens: int) -> tuple[Tensor, Tensor]:
+        """Return K and V [num_tokens, num_kv_heads, head_dim] float32 of a request's blocks."""
+        k, v = self._parts[0].gather(blocks, num_tokens)
+        k_scale, v_scale = self._given
+        if len(self._parts) > 1:
+            k_scale, v_scale = self._parts[1].gather(blocks, num_tokens)
+        return k.float() * k_scale, v.float() * v_scale
+
+    def _scale(self, x: Tensor) -> Tensor:
+        """Return what maps each head's largest magnitude to the type's; 1 for zeros."""
+        largest = x.abs().amax(-1, keepdim=True)
+        limit = torch.full_like(largest, LIMITS[self._dtype])
+        return torch.where(largest == 0, 1.0, largest / limit)
+
+    def _rounded(self, x: Tensor) -> Tensor:
+        """Return x in the type, to the nearest, ties to even; values too large at the limit."""
+        limit = LIMITS[self._dtype]
+        x = x.clamp(-limit, limit)
+        return (x.nan_to_num().round() if self._dtype == "int8" else x).to(torch_dtype(self._dtype))
+
+
+def parts_of(
+    cache: Tensor, dtype: torch.dtype, layout: KVLayout, sizes: tuple[int, int, int], scaled: bool
+) -> list[PagedKV]:
+    """Return views of a cache as it is stored: its elements and, if it has them, its scales.
+
+    Args:
+        cache: [2, num_blocks, block_numel], or bytes of an 8-bit type.
+        dtype: Of the elements.
+        sizes: Tokens per block, kv heads, and channels of a head.
+    """
+    block_size, heads, head_dim = sizes
+    numel = block_size * heads * head_dim
+    found = [PagedKV(cache[..., :numel].view(dtype), layout, *sizes)]
+    if scaled:
+        scales = cache[..., numel : numel + 4 * block_size * heads].view(torch.float32)
+        found.append(PagedKV(scales, SCALES_LAYOUT, block_size, heads, 1))
+    return found
+
+
+def kv_of(
+    cache: Tensor,
+    spec: AttentionSpec | RotaryAndCacheSpec,
+    layout: KVLayout,
+    given: Tensor | None = None,
+) -> PagedKV | QuantizedKV:
+    """Return a layer's cache as a specification has it."""
+    sizes = (spec.block_size, spec.num_kv_heads, spec.head_dim)
+    if spec.kv_dtype not in LIMITS:
+        return PagedKV(cache, layout, *sizes)
+    return QuantizedKV(cache, spec.kv_dtype, layout, sizes, spec.kv_scales, given)

@@ -4,13 +4,15 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots.reference.kv import PagedKV
+from hotshoe.slots.reference.kv import kv_of
 from hotshoe.slots.reference.norm import rms_norm
 from hotshoe.slots.specs import RotaryAndCacheSpec
 
 
 class RotaryAndCache:
     """See `hotshoe.slots.RotaryAndCacheOp`."""
+
+    kv_scales: Tensor | None = None
 
     def __init__(self, spec: RotaryAndCacheSpec, facts: DeviceFacts) -> None:
         self._spec = spec
@@ -35,8 +37,7 @@ class RotaryAndCache:
             table = cos_sin[positions.long()]
             q = rotate(q, table, spec.interleaved)
             k = rotate(k, table, spec.interleaved)
-        paged = PagedKV(cache, spec.layout, spec.block_size, spec.num_kv_heads, spec.head_dim)
-        paged.write(k, v, slot_mapping)
+        kv_of(cache, spec, spec.layout, self.kv_scales).write(k, v, slot_mapping)
         return q
 
 

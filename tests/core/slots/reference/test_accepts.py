@@ -9,12 +9,16 @@ from hotshoe.errors import SelectionError
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import (
+    PLAIN_LAYOUT,
     SLOTS,
+    AttentionSpec,
     GatedMlpSpec,
     LinearSpec,
+    MlaAttentionSpec,
     MoeSpec,
     NormSpec,
     QuantSpec,
+    RotaryAndCacheSpec,
     RouterSpec,
     Selector,
 )
@@ -25,6 +29,11 @@ FACTS = DeviceFacts("null", "cpu", "nothing", "none", 1 << 30, 1)
 W8 = QuantSpec("int8", "channel", online=True)
 A8 = QuantSpec("int8", "token", dynamic=True)
 FLOATS = QuantSpec("fp8_e4m3", "channel", symmetric=False)
+ATTENTION = AttentionSpec(4, 2, 8, "float32", "int8", 4, 1.0, kv_scales="token")
+WRITER = RotaryAndCacheSpec(
+    4, 2, 8, 8, "float32", "float8_e4m3fn", 4, PLAIN_LAYOUT, kv_scales="tensor"
+)
+LATENT = MlaAttentionSpec(2, 8, 8, 4, 8, "float32", "int8", 4, 1.0)
 LINEAR = LinearSpec(32, 24, "float32", weight=W8, activation=A8)
 MOE = MoeSpec(LinearSpec(8, 24, "float32"), LinearSpec(12, 8, "float32"), 6, 2, "silu")
 
@@ -42,6 +51,15 @@ def reason(spec) -> str:
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
+        (replace(ATTENTION, kv_dtype="uint8"), "not in kv_dtype uint8"),
+        (replace(ATTENTION, kv_scales="none"), "needs kv_scales for the kv_dtype int8"),
+        (replace(WRITER, kv_scales="block"), "knows the kv_scales none, tensor, token, not block"),
+        (replace(WRITER, kv_dtype="bfloat16"), "8 bits alone, not of kv_dtype bfloat16"),
+        (
+            replace(ATTENTION, block_size=1, num_kv_heads=1, head_dim=10),
+            "not behind 10; use a block_size that 4 divides",
+        ),
+        (LATENT, "keeps latents in float32, bfloat16, float16, not in int8; use --kv-cache-dtype"),
         (replace(LINEAR, dtype="float64"), "not in dtype float64"),
         (replace(LINEAR, out_dtype="int8"), "not in out_dtype int8"),
         (replace(LINEAR, weight=None), "by quantized weights alone"),

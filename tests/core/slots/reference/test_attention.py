@@ -7,7 +7,7 @@ import torch
 
 from hotshoe.slots import AttentionMetadata, AttentionSpec
 from hotshoe.slots.reference.attention import Attention
-from hotshoe.slots.reference.kv import PagedKV
+from hotshoe.slots.reference.kv import PagedKV, kv_of
 
 OPTIONS = [
     {},
@@ -98,3 +98,31 @@ def test_result_has_the_models_type():
     cache, metadata, _ = make_step(spec, [3], [6])
     q = torch.randn(3, 2, 8, dtype=torch.bfloat16)
     assert Attention(spec, None)(q, cache, metadata, None).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("scales", ["tensor", "token"])
+def test_8_bit_caches_against_float64(dtype, scales):
+    """Attention over what was stored, so that rounding to 8 bits is not part of the tolerance."""
+    spec = AttentionSpec(6, 3, 8, "float32", dtype, 4, 0.37, window=9, kv_scales=scales)
+    queries, lengths = [1, 5, 13], [18, 5, 21]
+    _, metadata, sequences = make_step(spec, queries, lengths)
+    blocks, given = int(metadata.block_table.max()) + 1, torch.tensor([0.04, 0.05])
+    cache = torch.full((2, blocks, 4 * 3 * (8 + 4 * (scales == "token"))), 0xFF, dtype=torch.uint8)
+    operation = Attention(spec, None)
+    operation.kv_scales = given
+    paged, q = kv_of(cache, spec, Attention.layout, given), torch.randn(sum(queries), 6, 8)
+    tables = [metadata.block_table[i, : -(-n // 4)] for i, n in enumerate(lengths)]
+    for table, (k, v) in zip(tables, sequences, strict=True):
+        slots = (table[:, None] * 4 + torch.arange(4)).flatten()[: len(k)]
+        paged.write(k, v, slots)
+    out = operation(q, cache, metadata, None).view(-1, 6, 8)
+    starts = metadata.query_start_loc.tolist()
+    for row, (count, length) in enumerate(zip(queries, lengths, strict=True)):
+        k, v = paged.gather(tables[row], length)
+        assert 0 < (k - sequences[row][0]).abs().max() < 1
+        for i in range(count):
+            expected = oracle(spec, q[starts[row] + i], k, v, length - count + i, None)
+            torch.testing.assert_close(
+                out[starts[row] + i].double(), expected, rtol=1e-5, atol=1e-5
+            )
