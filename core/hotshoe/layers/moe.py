@@ -6,6 +6,7 @@ so that all choose alike, and the ranks add up once.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -29,6 +30,8 @@ class Stacked:
         gate_up, down: Their names; those of biases [num_experts, rows] likewise, "" for none.
         transposed: They are [num_experts, columns, rows].
         interleaved: Rows of gate and up take turns.
+        packed: Of quantized matrices, the tensors NAME_KIND that are read, by kind; as the
+            weight's format says, with an axis of experts before, never transposed.
     """
 
     gate_up: str
@@ -37,6 +40,18 @@ class Stacked:
     down_bias: str = ""
     transposed: bool = False
     interleaved: bool = False
+    packed: tuple[str, ...] = ()
+
+    def sides(self, kinds: Iterable[str]) -> dict[str, dict[str, str]]:
+        """Return the tensors' names by side and kind."""
+        return {
+            "gate_up": {kind: _stack_name(self.gate_up, self.gate_up_bias, kind) for kind in kinds},
+            "down": {kind: _stack_name(self.down, self.down_bias, kind) for kind in kinds},
+        }
+
+
+def _stack_name(name: str, bias: str, kind: str) -> str:
+    return {"weight": name, "bias": bias}.get(kind, f"{name}_{kind}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,18 +268,23 @@ class _Stack:
     Attributes:
         inner: What experts ask for.
         parts: Names in it, expert by expert.
-        stacked: How the tensor is laid out.
+        transposed, interleaved: As `Stacked` says, of this tensor.
     """
 
     inner: WeightTable
     parts: list[list[str]]
-    stacked: Stacked
+    transposed: bool
+    interleaved: bool
 
     @property
     def shape(self) -> tuple[int, ...]:
         shapes = [self.inner.expected[name].shape for name in self.parts[0]]
         one = (sum(shape[0] for shape in shapes), *shapes[0][1:])
-        return (len(self.parts), *(reversed(one) if self.stacked.transposed else one))
+        return (len(self.parts), *(reversed(one) if self.transposed else one))
+
+    @property
+    def dtypes(self) -> frozenset[torch.dtype]:
+        return self.inner.expected[self.parts[0][0]].dtypes
 
     @property
     def num_rows(self) -> int:
@@ -274,9 +294,9 @@ class _Stack:
 
     def __call__(self, tensor: Tensor) -> None:
         for names, part in zip(self.parts, tensor, strict=True):
-            rows = part.T if self.stacked.transposed and part.dim() == 2 else part
+            rows = part.T if self.transposed else part
             count = len(names)
-            if self.stacked.interleaved:
+            if self.interleaved:
                 pieces = [rows[i::count] for i in range(count)]
             else:
                 pieces = list(rows.tensor_split(count))
@@ -294,27 +314,22 @@ def _expect_stacked(
     """
     stacked = mixture.names.stacked
     assert stacked is not None
-    kinds = {name.rpartition(".")[2] for name in inner.expected}
-    if unread := kinds - {"weight", "bias"}:
+    kinds = dict.fromkeys(name.rpartition(".")[2] for name in inner.expected)
+    if unread := kinds.keys() - {"weight", "bias", *stacked.packed}:
         raise CheckpointError(
-            f"{prefix}{stacked.gate_up} holds all experts, and is read as plain numbers alone, "
-            f"not with {min(unread)}; use the unquantized checkpoint"
+            f"{prefix}{stacked.gate_up} holds all experts, and is not read with {min(unread)}; "
+            "use the unquantized checkpoint"
         )
     experts = [_names_of(i, prefix, mixture) for i in range(mixture.num_experts)]
-    sides = (
-        ("gate_up", [first for first, _ in experts], (stacked.gate_up, stacked.gate_up_bias)),
-        ("down", [[second] for _, second in experts], (stacked.down, stacked.down_bias)),
-    )
-    for side, parts, names in sides:
-        held = [
-            (
-                prefix + name,
-                _Stack(inner, [[f"{p}.{kind}" for p in part] for part in parts], stacked),
+    parts = {"gate_up": [first for first, _ in experts], "down": [[last] for _, last in experts]}
+    for side, names in stacked.sides(kinds).items():
+        for kind, name in names.items():
+            stack = _Stack(
+                inner,
+                [[f"{part}.{kind}" for part in one] for one in parts[side]],
+                stacked.transposed and kind == "weight",
+                stacked.interleaved and side == "gate_up",
             )
-            for kind, name in zip(("weight", "bias"), names, strict=True)
-            if kind in kinds
-        ]
-        for kind, (name, stack) in zip(("weight", "bias"), held, strict=False):
-            needs = tuple(other for other, _ in held if other != name)
+            needs = tuple(prefix + other for other in names.values() if other != name)
             place = Place(holder, f"experts.*.{side}.{kind}", (0, stack.num_rows), needs)
-            ctx.weights.expect(name, stack.shape, stack, place=place)
+            ctx.weights.expect(prefix + name, stack.shape, stack, stack.dtypes, place)

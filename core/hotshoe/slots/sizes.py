@@ -10,7 +10,7 @@ import math
 from hotshoe.slots.specs import LinearSpec
 
 TYPE_BITS = {"float32": 32, "bfloat16": 16, "float16": 16}
-FORMAT_BITS = {"int8": 8, "fp8": 8, "int4": 4, "mxfp4": 4, "nvfp4": 4}
+FORMAT_BITS = {"int8": 8, "fp8": 8, "int4": 4, "fp4": 4}
 SCALE_BITS = 32
 
 

@@ -1,7 +1,7 @@
 """gpt-oss: sinks in attention, windows in every second layer, experts with clamped gates.
 
-Published checkpoints keep experts in MXFP4, which is refused by name; those that were converted to
-plain numbers are served. Defaults are those of transformers' GptOssConfig.
+Published checkpoints keep experts in MXFP4; those that were converted to plain numbers are served
+as well. Defaults are those of transformers' GptOssConfig.
 """
 
 from dataclasses import replace
@@ -64,6 +64,7 @@ EXPERTS = MoeNames(
         down_bias="mlp.experts.down_proj_bias",
         transposed=True,
         interleaved=True,
+        packed=("blocks", "scales"),
     ),
 )
 

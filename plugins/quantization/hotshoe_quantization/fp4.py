@@ -67,12 +67,12 @@ class Fp4:
             pairs = zip(tensors["weight_scale"], factors, strict=True)
             scales = [scale.float() * (factor / 2) for scale, factor in pairs]
         else:
-            scales = [_power(scale) / 2 for scale in tensors["weight_scale"]]
+            scales = [power(scale) / 2 for scale in tensors["weight_scale"]]
         made["weight_scale"] = finite(layer, "weight_scale", scales)
         return made
 
 
-def _power(exponents: Tensor) -> Tensor:
+def power(exponents: Tensor) -> Tensor:
     """Return 2 to the power of stored exponents; NaN for what is none."""
     powers = torch.exp2(exponents.float() - BIAS)
     return powers.where(exponents != NO_NUMBER, torch.nan)

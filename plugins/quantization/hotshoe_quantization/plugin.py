@@ -22,7 +22,7 @@ FORMATS = {
     "gptq": "hotshoe_quantization.four_bits:read_gptq",
     "modelopt": "hotshoe_quantization.fp8:read_modelopt",
     "bitsandbytes": "hotshoe_quantization.refused:bitsandbytes",
-    "mxfp4": "hotshoe_quantization.refused:mxfp4",
+    "mxfp4": "hotshoe_quantization.mxfp4:read",
     "quark": "hotshoe_quantization.refused:quark",
     "torchao": "hotshoe_quantization.refused:torchao",
 }

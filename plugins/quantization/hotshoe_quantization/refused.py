@@ -22,4 +22,3 @@ _ONLINE = "use the unquantized checkpoint, with --quantization fp8 or int8 if wa
 bitsandbytes = partial(refuse, "bitsandbytes", _ONLINE)
 torchao = partial(refuse, "torchao", "export it as compressed-tensors, or " + _ONLINE)
 quark = partial(refuse, "Quark", _ONLINE)
-mxfp4 = partial(refuse, "MXFP4", "use one that was brought to bfloat16")

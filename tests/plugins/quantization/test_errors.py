@@ -87,7 +87,7 @@ def test_what_is_not_read_is_named(read, config: dict, words: str) -> None:
         read(config)
 
 
-@pytest.mark.parametrize("name", ["bitsandbytes", "torchao", "quark", "mxfp4"])
+@pytest.mark.parametrize("name", ["bitsandbytes", "torchao", "quark"])
 def test_known_formats_say_what_to_do(name: str) -> None:
     assert FORMATS[name] == f"hotshoe_quantization.refused:{name}"
     with pytest.raises(CheckpointError, match=r"are not read; (use|export)"):

@@ -31,7 +31,7 @@ EXPERT_ACTIVATIONS = (*ACTIVATIONS, "relu2")
 SCORINGS = ("softmax", "sigmoid", "sparsemixer")
 GROUP_SCORES = ("max", "top2")
 #: Formats that weights are held in, an element of storage each.
-WEIGHT_FORMATS = ("int8", "int4", "fp8_e4m3")
+WEIGHT_FORMATS = ("int8", "int4", "fp8_e4m3", "fp4_e2m1")
 #: Formats that activations are quantized to.
 ROW_FORMATS = ("int8", "fp8_e4m3")
 CHECKPOINTS = ("none", "align", "all")
@@ -175,7 +175,9 @@ def _scales(weight: QuantSpec, in_features: int) -> Iterator[str]:
         yield f"needs a group_size that divides {in_features} inputs, not {size}"
     if weight.granularity == "block" and not weight.block_shape:
         yield "needs a block_shape with granularity block"
-    if not weight.symmetric and (weight.format.startswith("fp8") or weight.online):
+    if weight.format == "fp4_e2m1" and weight.online:
+        yield "has fp4_e2m1 from a checkpoint alone"
+    if not weight.symmetric and (weight.format.startswith("fp") or weight.online):
         yield "has zero points of integers from a checkpoint alone"
 
 

@@ -21,6 +21,7 @@ FORMATS: dict[str, tuple[torch.dtype, float]] = {
     "int8": (torch.int8, 127.0),
     "int4": (torch.int8, 7.0),
     "fp8_e4m3": (torch.float8_e4m3fn, 448.0),
+    "fp4_e2m1": (torch.int8, 12.0),  # twice the number, which is an integer
 }
 
 

@@ -68,6 +68,10 @@ def reason(spec) -> str:
         (replace(LINEAR, activation=replace(A8, granularity="tensor")), "with a scale per token"),
         (replace(LINEAR, activation=replace(A8, symmetric=False)), "symmetrically"),
         (replace(LINEAR, weight=replace(W8, format="mxfp4"), activation=None), "not as mxfp4"),
+        (
+            replace(LINEAR, weight=replace(W8, format="fp4_e2m1"), activation=None),
+            "has fp4_e2m1 from a checkpoint alone",
+        ),
         (replace(LINEAR, weight=replace(W8, packing="awq")), "int8 packed as awq"),
         (replace(LINEAR, weight=replace(W8, granularity="token")), "not token"),
         (replace(LINEAR, weight=replace(W8, dynamic=True)), "none from a step"),

@@ -1,0 +1,70 @@
+"""Checkpoints whose experts are 4-bit floats with exponents for scales, as gpt-oss has them.
+
+A tensor holds one matrix of all experts, so a layer's own prefix ends with the expert's number;
+`hotshoe.layers.MoE` cuts it. Sources: the model cards of gpt-oss, arXiv:2508.10925, and OCP
+Microscaling Formats 1.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hotshoe.layers import Share, Storage, TensorSpec
+from hotshoe.slots import QuantSpec
+from hotshoe_quantization.fp4 import BYTES, power
+from hotshoe_quantization.stored import (
+    Axis,
+    Pieces,
+    Scheme,
+    Shape,
+    StoredFormat,
+    check_group,
+    finite,
+)
+from hotshoe_quantization.unpack import from_fp4, unpack
+from hotshoe_quantization.values import Values, matches_pattern
+
+#: Numbers that share an exponent.
+GROUP = 32
+EXPERTS = ".experts."
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """`blocks` [outputs, groups, 16] and `scales` [outputs, groups], bytes both."""
+
+    def storage(self, layer: str, shape: Shape) -> Storage:
+        """Return 4-bit floats by group."""
+        check_group(layer, shape[1], GROUP)
+        return Storage(QuantSpec("fp4_e2m1", "group", GROUP))
+
+    def tensors(self, layer: str, shape: Shape, share: Share) -> Mapping[str, TensorSpec]:
+        """Return values and exponents."""
+        scales = Axis(1, GROUP).spec(layer, shape, share, BYTES)
+        blocks = TensorSpec((*scales.shape, GROUP // 2), scales.pieces, BYTES, scales.padding)
+        return {"blocks": blocks, "scales": scales}
+
+    def canonical(self, layer: str, tensors: Pieces) -> Pieces:
+        """Unpack; values are doubled, scales halved."""
+        made = {name: tensors[name] for name in tensors if name == "bias"}
+        packed = [part.flatten(1) for part in tensors["blocks"]]
+        made["weight"] = [from_fp4(unpack(part, 4, 2 * part.shape[1])) for part in packed]
+        scales = [power(part) / 2 for part in tensors["scales"]]
+        return made | {"weight_scale": finite(layer, "scales", scales)}
+
+
+def read(config: Mapping[str, Any]) -> StoredFormat:
+    """Read a `quantization_config` of method mxfp4: experts alone are quantized.
+
+    Raises:
+        CheckpointError: It is malformed.
+    """
+    kept = Values(config).names("modules_to_not_convert")
+    scheme = Blocks()
+
+    def choose(layer: str) -> Scheme | None:
+        return scheme if EXPERTS in layer and not matches_pattern(kept, layer) else None
+
+    return StoredFormat(choose)

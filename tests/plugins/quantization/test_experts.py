@@ -1,0 +1,207 @@
+"""Quantized experts through the whole engine, stacked and by name, against plain ones."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from tests.plugins.quantization.test_checkpoints import (
+    FP8,
+    PROMPTS,
+    TOKENF,
+    chosen,
+    compressed,
+    difference,
+    gptq_config,
+    weights,
+)
+from tests.plugins.quantization.writers import Written, awq, eight_bits, fp4, gptq, packed, write
+
+from hotshoe import LLM
+from hotshoe.errors import CheckpointError
+
+OPTIONS = {"platform": "cpu", "skip_tokenizer_init": True, "max_num_seqs": 2, "max_model_len": 64}
+SIZES = {
+    "vocab_size": 320,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "num_experts_per_tok": 2,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "eos_token_id": None,
+}
+Open = Callable[..., LLM]
+
+
+def save(path: Path, family: str, **values: object) -> Path:
+    """Write a plain model of random numbers as transformers does."""
+    config = getattr(transformers, f"{family}Config")(**SIZES, **values)
+    torch.manual_seed(5)
+    model = getattr(transformers, f"{family}ForCausalLM")(config).float()
+    with torch.no_grad():
+        for name, tensor in model.named_parameters():
+            if not name.endswith("norm.weight"):
+                tensor.normal_(0, 1.5 * SIZES["hidden_size"] ** -0.5)
+    model.save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("qwen") / "plain"
+    return save(path, "Qwen3Moe", num_experts=6, moe_intermediate_size=32, norm_topk_prob=True)
+
+
+@pytest.fixture(scope="module")
+def gpt_oss(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Write a model with experts in MXFP4, and the plain one that it stands for."""
+    root = tmp_path_factory.mktemp("gpt_oss")
+    plain = save(root / "plain", "GptOss", num_local_experts=4, sliding_window=8)
+    tensors, stored = load_file(plain / "model.safetensors"), {}
+    quantize = fp4(32, "mxfp4")
+    for name, tensor in list(tensors.items()):
+        if not name.endswith(("gate_up_proj", "down_proj")):
+            stored[name] = tensor
+            continue
+        made = [quantize(expert.T.contiguous()) for expert in tensor]
+        blocks = torch.stack([parts["weight_packed"] for parts, _ in made])
+        stored[f"{name}_blocks"] = blocks.unflatten(2, (-1, 16)).contiguous()
+        stored[f"{name}_scales"] = torch.stack([parts["weight_scale"] for parts, _ in made])
+        tensors[name] = torch.stack([dense.T for _, dense in made]).contiguous()
+    save_file(tensors, plain / "model.safetensors", {"format": "pt"})
+    (root / "stored").mkdir()
+    save_file(stored, root / "stored/model.safetensors", {"format": "pt"})
+    config = json.loads((plain / "config.json").read_text())
+    kept = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens"]
+    method = {"quant_method": "mxfp4", "modules_to_not_convert": [*kept, "lm_head"]}
+    config |= {"quantization_config": method}
+    (root / "stored/config.json").write_text(json.dumps(config))
+    return root / "stored", plain
+
+
+@pytest.fixture
+def open_llm() -> Iterator[Open]:
+    opened: list[LLM] = []
+
+    def start(path: Path, **options: object) -> LLM:
+        opened.append(LLM(str(path), **OPTIONS | options))
+        return opened[-1]
+
+    yield start
+    for llm in opened:
+        llm.close()
+
+
+def test_mxfp4_as_gpt_oss_has_it(gpt_oss: tuple[Path, Path], open_llm: Open) -> None:
+    stored, plain = gpt_oss
+    ours = open_llm(stored, dtype="float32")
+    assert difference(ours, open_llm(plain, dtype="float32")) < 1e-4
+    theirs = transformers.GptOssForCausalLM.from_pretrained(
+        stored, quantization_config=transformers.Mxfp4Config(dequantize=True), dtype="float32"
+    )
+    exact = load_file(plain / "model.safetensors")["model.layers.1.mlp.experts.gate_up_proj"]
+    assert torch.equal(theirs.model.layers[1].mlp.experts.gate_up_proj, exact)
+    for prompt, (_, found) in zip(PROMPTS, chosen(ours), strict=True):
+        with torch.no_grad():
+            logits = theirs(torch.tensor([prompt.token_ids])).logits[0, -1]
+        wanted = logits.log_softmax(0)[list(found[0].token_ids)]
+        torch.testing.assert_close(torch.tensor(found[0].logprobs), wanted, rtol=0, atol=1e-3)
+
+
+BROKEN = {
+    "dtype": ("_blocks", lambda t: t.to(torch.int8), "is of type int8, but uint8 is expected"),
+    "shape": ("_blocks", lambda t: t[..., :8].contiguous(), "has shape .* but config.json means"),
+    "scales": ("_scales", lambda t: torch.full_like(t, 255), "scales.* holds NaN"),
+    "missing": ("_scales", None, "lacks model.layers.0.mlp.experts.down_proj_scales"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_mxfp4(
+    name: str, gpt_oss: tuple[Path, Path], open_llm: Open, tmp_path: Path
+) -> None:
+    end, spoil, words = BROKEN[name]
+    tensors = load_file(gpt_oss[0] / "model.safetensors")
+    key = f"model.layers.0.mlp.experts.down_proj{end}"
+    tensor = tensors.pop(key)
+    if spoil is not None:
+        tensors[key] = spoil(tensor)
+    save_file(tensors, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text((gpt_oss[0] / "config.json").read_text())
+    with pytest.raises(CheckpointError, match=words):
+        open_llm(tmp_path)
+
+
+KEEP = ("lm_head", "mlp.gate")
+#: Only weights are quantized: the same numbers as in the plain model.
+EXACT = {
+    "awq": Written(
+        {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"},
+        {"": awq(32)},
+        KEEP,
+    ),
+    "gptq": Written(gptq_config(4, 32, True), {"": gptq(4, 32, True)}, KEEP),
+    "gptq-act-order": Written(
+        gptq_config(4, 16, True, True), {"": gptq(4, 16, True, act_order=True)}, KEEP
+    ),
+    "w4a16": Written(
+        compressed(
+            "pack-quantized", weights(4, "int", "group", 32), ignore=["lm_head", "re:.*mlp.gate$"]
+        ),
+        {"": packed(4, 32, True)},
+        KEEP,
+    ),
+    "nvfp4": Written(
+        {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "*.mlp.gate"]},
+        {"": fp4(16, "modelopt")},
+        KEEP,
+    ),
+    "experts-alone": Written(
+        compressed(
+            "pack-quantized",
+            weights(8, "int", "channel", None),
+            ignore=["lm_head", "re:.*mlp.gate$", "re:.*self_attn.*"],
+        ),
+        {"experts": packed(8, -1, True)},
+    ),
+}
+#: x is quantized too.
+NEAR = {
+    "fp8-block": Written(
+        {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [32, 32]}
+        | {"activation_scheme": "dynamic", "modules_to_not_convert": ["lm_head"]},
+        {"": eight_bits(FP8, "block", scale_name="weight_scale_inv")},
+        KEEP,
+    ),
+    "w8a8-fp8": Written(
+        compressed(
+            "float-quantized",
+            weights(8, "float", "channel", None),
+            TOKENF,
+            ignore=["lm_head", "re:.*mlp.gate$"],
+        ),
+        {"": eight_bits(FP8, "channel")},
+        KEEP,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_experts_by_name(name: str, qwen: Path, tmp_path: Path, open_llm: Open) -> None:
+    stored, plain = write(qwen, tmp_path, EXACT[name])
+    options = {"dtype": "float32"}
+    assert difference(open_llm(stored, **options), open_llm(plain, **options)) < 1e-4
+
+
+@pytest.mark.parametrize("name", NEAR)
+def test_experts_and_activations(name: str, qwen: Path, tmp_path: Path, open_llm: Open) -> None:
+    stored, plain = write(qwen, tmp_path, NEAR[name])
+    options = {"dtype": "float32"}
+    assert 1e-4 < difference(open_llm(stored, **options), open_llm(plain, **options)) < 1.5
