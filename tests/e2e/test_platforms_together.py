@@ -142,7 +142,7 @@ def test_the_cache_is_really_used(open_on) -> None:
         whole = tokens(there)
         blocks = there.engine.core.kv_exchange().give(PROMPT.token_ids)
         here.engine.core.kv_exchange().take(
-            replace(blocks, layers=[-layer for layer in blocks.layers])
+            replace(blocks, layers=[[-part for part in layer] for layer in blocks.layers])
         )
         assert tokens(here) != whole
 

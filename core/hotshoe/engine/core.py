@@ -409,13 +409,6 @@ class EngineCore:
         """
         if self._in_flight:
             raise RequestError("KV blocks are moved between steps; pause the engine first")
-        caches = self.info.caches
-        if caches is not None and any(group.spec.kind == "state" for group in caches.groups):
-            raise KVTransferError(
-                "KV blocks cannot be moved: this model keeps states of sequences beside them, "
-                "which no transfer takes along; let the other engine compute the prompt",
-                "caches",
-            )
         if isinstance(self._worker, KVWorker):
             return KVExchange(self._scheduler.cache, self._worker)
         raise KVTransferError(

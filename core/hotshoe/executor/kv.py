@@ -12,20 +12,28 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from hotshoe.errors import KVTransferError
+from hotshoe.kv.kinds import KINDS
 from hotshoe.slots.specs import KVLayout
-from hotshoe.types.cache import QUANTIZED, CacheSpec
+from hotshoe.types.cache import QUANTIZED, CachePart, CacheSpec
 
 #: Of the form of descriptors; it grows when what they say, or what blocks hold, changes.
 VERSION = 1
-#: Kinds of caches whose blocks can be moved: keys and values, part by part.
-MOVABLE = ("full", "window")
+#: Kinds of caches whose blocks can be moved, and those of them that blocks of it can become.
+MOVABLE = {
+    "full": ("full", "window"),
+    "window": ("full", "window"),
+    "latent": ("latent",),
+    "state": ("state",),
+}
 #: Pairs of types that blocks may be converted between, and what that costs; "" is exact.
 CONVERSIONS = {
     ("bfloat16", "float32"): "",
     ("float16", "float32"): "",
-    ("float32", "bfloat16"): "keys and values are rounded to 8 significant bits",
-    ("float16", "bfloat16"): "keys and values are rounded to 8 significant bits",
+    ("float32", "bfloat16"): "cached numbers are rounded to 8 significant bits",
+    ("float16", "bfloat16"): "cached numbers are rounded to 8 significant bits",
 }
+#: Which option says the type of a part; of others, kv_cache_dtype.
+TYPE_OPTIONS = {"conv": "conv_state_dtype", "state": "state_dtype"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +63,14 @@ class KVBlocks:
     Attributes:
         descriptor: Of the cache that they come from; they are laid out as it says.
         token_ids: What they were computed from, whole blocks.
-        layers: For each layer a tensor [2, num_blocks, block_numel], keys first. A layer with a
-            window has the last of the sequence's blocks, from `first_kept` on.
+        layers: For each layer the tensors [num_blocks, block_numel] of its cache: keys and values,
+            each with its scales behind it; latents; or the parts of a state. A layer that does not
+            keep every token has the last of the sequence's blocks, from `first_kept` on.
     """
 
     descriptor: KVDescriptor
     token_ids: list[int]
-    layers: Sequence[Any]
+    layers: Sequence[Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +93,7 @@ def heads_of(spec: CacheSpec) -> Heads:
 
 def first_kept(spec: CacheSpec, num_tokens: int) -> int:
     """Return the first block that a layer keeps of so many tokens."""
-    if spec.window is None:
-        return 0
-    return max(num_tokens - spec.window + 1, 0) // spec.block_tokens
+    return KINDS[spec.kind](spec, 1).first_read(num_tokens)
 
 
 def check_movable(descriptor: KVDescriptor) -> None:
@@ -98,9 +105,15 @@ def check_movable(descriptor: KVDescriptor) -> None:
     for number, spec in enumerate(descriptor.layers):
         if spec.kind not in MOVABLE:
             raise KVTransferError(
-                f"KV blocks cannot be moved: layers[{number}] has a cache of kind {spec.kind}, and "
-                "only keys and values are passed on; compute the prompt here",
+                f"KV blocks cannot be moved: layers[{number}] has a cache of kind {spec.kind}; "
+                f"those of {', '.join(MOVABLE)} are passed on; compute the prompt here",
                 f"layers[{number}].kind",
+            )
+        if spec.kind == "state" and spec.checkpoints == "none":
+            raise KVTransferError(
+                f"KV blocks cannot be moved: layers[{number}] keeps the latest state alone, and no "
+                "other request goes on from it; use state_cache_mode align or all",
+                "state_cache_mode",
             )
         if spec.block_tokens != descriptor.block_tokens:
             raise KVTransferError(
@@ -139,6 +152,22 @@ def check_transfer(source: KVDescriptor, target: KVDescriptor) -> str:
 
 def _check_layer(where: str, source: CacheSpec, target: CacheSpec) -> str:
     """Judge one layer; see `check_transfer`."""
+    if target.kind not in MOVABLE[source.kind]:
+        raise _refusal(f"{where}.kind", source.kind, target.kind, "load the same model")
+    if source.kind in ("full", "window"):
+        _check_heads(where, source, target)
+    else:
+        _check_entries(where, source, target)
+    costs = [_check_type(where, *pair) for pair in zip(source.parts, target.parts, strict=False)]
+    scales = [[part.name for part in spec.parts[2:]] for spec in (source, target)]
+    if scales[0] != scales[1]:
+        remedy = "load the same checkpoint with the same settings"
+        raise _refusal(f"{where}.scales", scales[0], scales[1], remedy)
+    return next((cost for cost in costs if cost), "")
+
+
+def _check_heads(where: str, source: CacheSpec, target: CacheSpec) -> None:
+    """Refuse other keys and values, and those that a window has dropped."""
     ours, theirs = heads_of(source), heads_of(target)
     if ours.num_kv_heads != theirs.num_kv_heads:
         field, remedy = f"{where}.num_kv_heads", "use the same tensor_parallel_size"
@@ -149,19 +178,34 @@ def _check_layer(where: str, source: CacheSpec, target: CacheSpec) -> str:
     if source.window is not None and source.window != target.window:
         remedy = "use the same max_model_len"
         raise _refusal(f"{where}.window", source.window, target.window, remedy)
-    there, here = source.parts[0].dtype, target.parts[0].dtype
-    if there != here:
-        cost = CONVERSIONS.get((there, here))
-        if cost is None:
-            option = next((name for name, kind in QUANTIZED.items() if kind == there), there)
-            remedy = f"use kv_cache_dtype {option} on both sides"
-            raise _refusal(f"{where}.dtype", there, here, remedy)
-        return cost
-    scales = [[part.name for part in spec.parts[2:]] for spec in (source, target)]
-    if scales[0] != scales[1]:
-        remedy = "load the same checkpoint with the same settings"
-        raise _refusal(f"{where}.scales", scales[0], scales[1], remedy)
-    return ""
+
+
+def _check_entries(where: str, source: CacheSpec, target: CacheSpec) -> None:
+    """Refuse latents or states of another size, and states behind other tokens."""
+    if source.kind == "state" and source.block_tokens != target.block_tokens:
+        field, remedy = f"{where}.block_tokens", "use the same block_size"
+        raise _refusal(field, source.block_tokens, target.block_tokens, remedy)
+    ours, theirs = ([_entry(part) for part in spec.parts] for spec in (source, target))
+    if ours != theirs:
+        remedy = "load the same model with the same tensor_parallel_size"
+        raise _refusal(f"{where}.parts", ours, theirs, remedy)
+
+
+def _entry(part: CachePart) -> tuple[str, str, tuple[int, ...]]:
+    """Return what a part of a latent or a state is, whatever the tokens of a block."""
+    return part.name, part.axes, part.shape[1:] if part.name == "latent" else part.shape
+
+
+def _check_type(where: str, source: CachePart, target: CachePart) -> str:
+    """Return what converting a part's elements costs."""
+    there, here = source.dtype, target.dtype
+    cost = "" if there == here else CONVERSIONS.get((there, here))
+    if cost is None:
+        option = TYPE_OPTIONS.get(source.name, "kv_cache_dtype")
+        value = next((name for name, kind in QUANTIZED.items() if kind == there), there)
+        remedy = f"use {option} {value} on both sides"
+        raise _refusal(f"{where}.dtype", there, here, remedy)
+    return cost
 
 
 def check_windows(blocks: KVBlocks, target: KVDescriptor) -> None:
@@ -193,7 +237,7 @@ class KVWorker(Protocol):
         """Describe the cache. Only after `allocate_cache`."""
         ...
 
-    def read_kv(self, block_ids: Sequence[Sequence[int]]) -> Sequence[Any]:
+    def read_kv(self, block_ids: Sequence[Sequence[int]]) -> Sequence[Sequence[Any]]:
         """Return the content of each group's blocks, as in `KVBlocks.layers`."""
         ...
 

@@ -158,7 +158,9 @@ class KVCoordinator:
         return self._find(sequence, len(sequence.token_ids) - 1)
 
     def find_stored(self, sequence: CachedSequence) -> PrefixHit:
-        """Return the blocks that hold the start of a sequence, all of it if need be."""
+        """Return the blocks that hold the start of a sequence, all of it if need be. Between steps,
+        so that what the last one has filled is found."""
+        self.begin_step()
         return self._find(sequence, len(sequence.token_ids))
 
     def no_prefix(self) -> PrefixHit:

@@ -28,11 +28,14 @@ class CacheLayer(Protocol):
         cache_spec: What it keeps.
         planner: What prepares a view for it, behind a key that is equal for equal operations.
         view: Number of its view in `ForwardBatch.views`.
+        cache: Its memory, once allocated: of one part the tensor [num_blocks, ...], of several what
+            yields one for each.
     """
 
     cache_spec: CacheSpec
     planner: tuple[Hashable, Prepare]
     view: int
+    cache: Any
 
     def allocate_cache(self, num_blocks: int) -> None:
         """Take memory for so many blocks."""

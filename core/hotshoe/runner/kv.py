@@ -1,33 +1,42 @@
-"""KV blocks between a layer's cache and the host, and from one layout, size and type to another."""
+"""Blocks between a layer's cache and the host, and from one layout, size and type to another."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 from torch import Tensor
 
 from hotshoe.executor.kv import KVBlocks, first_kept, heads_of
-from hotshoe.layers.cache import stored_as
+from hotshoe.layers.cache import CacheLayer, stored_as
 from hotshoe.slots.reference.dtypes import torch_dtype
 from hotshoe.slots.reference.kv import PagedKV, parts_of
 from hotshoe.types.cache import CacheSpec
 
 
-def read_blocks(cache: Tensor, block_ids: Sequence[int]) -> Tensor:
-    """Copy blocks of one layer's cache to the host: [2, len(block_ids), block_numel]."""
-    ids = torch.tensor(block_ids, dtype=torch.int64, device=cache.device)
-    return cache.index_select(1, ids).cpu()
+def cache_parts(layer: CacheLayer) -> list[Tensor]:
+    """View each tensor of a layer's cache as [num_blocks, block_numel]."""
+    several = len(layer.cache_spec.parts) > 1
+    parts = layer.cache if several else (layer.cache,)
+    return [part.view(len(part), -1) for part in parts]
 
 
-def write_blocks(cache: Tensor, block_ids: Sequence[int], content: Tensor) -> None:
+def read_blocks(parts: Sequence[Tensor], block_ids: Sequence[int]) -> list[Tensor]:
+    """Copy blocks of one layer's cache to the host: of each part [len(block_ids), block_numel]."""
+    ids = torch.tensor(block_ids, dtype=torch.int64)
+    return [part.index_select(0, ids.to(part.device)).cpu() for part in parts]
+
+
+def write_blocks(
+    parts: Sequence[Tensor], block_ids: Sequence[int], content: Sequence[Tensor]
+) -> None:
     """Fill blocks of one layer's cache with what `read_blocks` returns of an equal one."""
-    ids = torch.tensor(block_ids, dtype=torch.int64, device=cache.device)
-    cache.index_copy_(1, ids, content.to(cache.device))
+    ids = torch.tensor(block_ids, dtype=torch.int64)
+    for part, fresh in zip(parts, content, strict=True):
+        part.index_copy_(0, ids.to(part.device), fresh.to(part.device))
 
 
-def converted(blocks: KVBlocks, layer: int, target: CacheSpec, wanted: range) -> Tensor:
+def converted(blocks: KVBlocks, layer: int, target: CacheSpec, wanted: range) -> list[Tensor]:
     """Lay out one layer of blocks as another cache has it.
 
     Args:
@@ -36,25 +45,42 @@ def converted(blocks: KVBlocks, layer: int, target: CacheSpec, wanted: range) ->
         wanted: Which blocks of the sequence, counted in blocks of the target.
 
     Returns:
-        [2, len(wanted), block_numel of the target].
+        As in `KVBlocks.layers`, laid out as the target's.
     """
-    source, content = blocks.descriptor.layers[layer], cast(Tensor, blocks.layers[layer])
+    source, content = blocks.descriptor.layers[layer], blocks.layers[layer]
     skipped = first_kept(source, len(blocks.token_ids))
     if _form(source) == _form(target):
-        return content[:, wanted.start - skipped : wanted.stop - skipped]
+        return [part[wanted.start - skipped : wanted.stop - skipped] for part in content]
+    if source.kind not in ("full", "window"):
+        return _rows(source, content, target, wanted, skipped)
     size = target.block_tokens
     tokens = range(wanted.start * size, wanted.stop * size)
     first, last = tokens.start // source.block_tokens, -(-tokens.stop // source.block_tokens)
     ahead = tokens.start - first * source.block_tokens
     numel, dtype = stored_as(target)
     made = torch.empty((2, len(wanted), numel), dtype=dtype)
-    for read, write in zip(_paged(content, source), _paged(made, target), strict=True):
+    for read, write in zip(
+        _paged(torch.stack(list(content)), source), _paged(made, target), strict=True
+    ):
         both = read.gather(
             torch.arange(first - skipped, last - skipped), (last - first) * source.block_tokens
         )
         k, v = (part[ahead : ahead + len(tokens)] for part in both)
         write.write(k, v, torch.arange(len(tokens)))
-    return made
+    return list(made)
+
+
+def _rows(
+    source: CacheSpec, content: Sequence[Tensor], target: CacheSpec, wanted: range, skipped: int
+) -> list[Tensor]:
+    """Lay out latents, a row for each token, or states, a row for each block; see `converted`."""
+    rows = (1, 1) if source.kind == "state" else (source.block_tokens, target.block_tokens)
+    first, last = (block * rows[1] - skipped * rows[0] for block in (wanted.start, wanted.stop))
+    own = [part.reshape(len(part) * rows[0], -1)[first:last] for part in content]
+    return [
+        part.reshape(len(wanted), -1).to(torch_dtype(form.dtype))
+        for part, form in zip(own, target.parts, strict=True)
+    ]
 
 
 def _paged(cache: Tensor, spec: CacheSpec) -> list[PagedKV]:

@@ -26,7 +26,6 @@ from hotshoe.executor import KVBlocks, KVDescriptor, WorkerInfo
 from hotshoe.foreign import cause_of, foreign
 from hotshoe.kv.kinds import check_caches
 from hotshoe.layers import (
-    Attention,
     BuildContext,
     WeightFormat,
     allocate_caches,
@@ -42,7 +41,7 @@ from hotshoe.runner.adapters import adapter_table, load_adapter, required
 from hotshoe.runner.checks import ResultChecks
 from hotshoe.runner.granted import enough_memory, stay_in_files
 from hotshoe.runner.graphs import BATCH_SIZES, TOKEN_SIZES, graph_sizes
-from hotshoe.runner.kv import converted, read_blocks, write_blocks
+from hotshoe.runner.kv import cache_parts, converted, read_blocks, write_blocks
 from hotshoe.runner.peers import Peers, check_divided, group_of
 from hotshoe.runner.runner import Operations, Runner, RunnerLimits
 from hotshoe.runner.running import RunningStep
@@ -414,27 +413,27 @@ class TorchWorker:
         return KVDescriptor(digest, tuple(layer.cache_spec for layer in self._context.cache_layers))
 
     @torch.inference_mode()
-    def read_kv(self, block_ids: Sequence[Sequence[int]]) -> list[torch.Tensor]:
-        return [read_blocks(layer.cache, block_ids[group]) for group, layer in self._attention()]
+    def read_kv(self, block_ids: Sequence[Sequence[int]]) -> list[list[torch.Tensor]]:
+        return [read_blocks(parts, block_ids[group]) for group, parts in self._caches()]
 
     @torch.inference_mode()
     def write_kv(
         self, block_ids: Sequence[Sequence[int]], first: Sequence[int], blocks: KVBlocks
     ) -> None:
         own = self.describe_kv()
-        for number, (group, layer) in enumerate(self._attention()):
+        for number, (group, parts) in enumerate(self._caches()):
             wanted = range(first[group], first[group] + len(block_ids[group]))
             content = converted(blocks, number, own.layers[number], wanted)
-            write_blocks(layer.cache, block_ids[group], content)
+            write_blocks(parts, block_ids[group], content)
 
-    def _attention(self) -> list[tuple[int, Attention]]:
-        """Return the layers with keys and values, in order, each behind the number of its group."""
+    def _caches(self) -> list[tuple[int, list[torch.Tensor]]]:
+        """Return the number of the group, and the parts, of each layer's cache, in order."""
         assert self._context is not None
         layers = self._context.cache_layers
         found: dict[int, int] = {}
         for number, group in enumerate(self.layout(self._context).groups):
             found |= dict.fromkeys(group.layers, number)
-        return [(found[i], layer) for i, layer in enumerate(layers) if isinstance(layer, Attention)]
+        return [(found[i], cache_parts(layer)) for i, layer in enumerate(layers)]
 
     def start_profile(self, folder: str) -> None:
         from hotshoe.runner.profiler import Profiler  # made at the first use

@@ -119,11 +119,39 @@ def test_windows_that_do_not_meet_are_refused_before_anything_is_stored() -> Non
 
 def test_kinds_that_cannot_be_moved_are_refused() -> None:
     here = exchange()
-    here.worker.form = replace(here.worker.form, layers=(CacheSpec("state", 2, ()),))
+    here.worker.form = replace(here.worker.form, layers=(CacheSpec("cross", 2, ()),))
     for move in (lambda: here.give(TOKENS), lambda: here.take(offer(4))):
-        with pytest.raises(KVTransferError, match="of kind state"):
+        with pytest.raises(KVTransferError, match="of kind cross"):
             move()
     assert here.cache.find_stored(StoredTokens(TOKENS)).num_tokens == 0
+
+
+@pytest.mark.parametrize("beside", [(), (layer(2),)])
+def test_the_last_state_is_passed_on(beside: tuple[CacheSpec, ...]) -> None:
+    """At once, not only after a step, and only behind the tokens that it has seen."""
+    state = CacheSpec("state", 2, (CachePart("state", "h", (4,), "float32"),), checkpoints="align")
+
+    def engine() -> KVExchange:
+        worker = Worker(2)
+        worker.form = KVDescriptor("m", (*beside, state))
+        groups = [CacheGroup(spec, (), i) for i, spec in enumerate(worker.form.layers)]
+        return KVExchange(KVCoordinator([20] * len(groups), 2, True, groups=groups), worker)
+
+    there, here = engine(), engine()
+    there.take(KVBlocks(there.worker.form, TOKENS, []))
+    tables = there.cache.find_stored(StoredTokens(TOKENS)).tables
+    assert [there.cache.block_ids(tables)[-1][i] for i in range(4)] == [20] * 4
+    given = there.give(TOKENS)
+    assert given.token_ids == TOKENS and len(given.layers[-1]) == 1
+    assert here.take(given) == ""
+    assert here.cache.find_stored(StoredTokens([*TOKENS, 5])).num_tokens == 10
+    assert here.cache.find_stored(StoredTokens([*TOKENS[:7], 5])).num_tokens == 0
+    here.cache.check()
+    here.worker.failing = True
+    other = [t + 50 for t in TOKENS]
+    with pytest.raises(RuntimeError, match="a bad copy"):
+        here.take(KVBlocks(here.worker.form, other, []))
+    assert here.cache.find_stored(StoredTokens(other)).num_tokens == 0
 
 
 def test_larger_blocks_take_whole_ones_only() -> None:

@@ -92,8 +92,7 @@ def test_what_a_window_has_dropped_is_not_there() -> None:
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        (CacheSpec("state", 16, ()), r"layers\[1\] has a cache of kind state"),
-        (CacheSpec("latent", 16, ()), r"layers\[1\] has a cache of kind latent"),
+        (CacheSpec("cross", 16, ()), r"layers\[1\] has a cache of kind cross"),
         (layer(block=8), r"layers\[1\] has blocks of 8 tokens and layers\[0\] of 16"),
     ],
 )
@@ -106,6 +105,53 @@ def test_caches_that_cannot_be_moved(spec: CacheSpec, words: str) -> None:
     ):
         with pytest.raises(KVTransferError, match=f"{words}.*compute the prompt here"):
             check(odd)
+
+
+def test_only_the_latest_state_cannot_be_moved() -> None:
+    with pytest.raises(KVTransferError, match="use state_cache_mode align or all") as caught:
+        check_movable(KVDescriptor("abc", (CacheSpec("state", 16, ()),)))
+    assert caught.value.field == "state_cache_mode"
+
+
+def state(dtype: str = "float32", heads: int = 2, block: int = 16) -> CacheSpec:
+    parts = (
+        CachePart("conv", "td", (3, 8), "bfloat16"),
+        CachePart("state", "hdn", (heads, 4, 4), dtype),
+    )
+    return CacheSpec("state", block, parts, checkpoints="align")
+
+
+def latent(row: int = 40, dtype: str = "bfloat16", block: int = 16) -> CacheSpec:
+    return CacheSpec("latent", block, (CachePart("latent", "td", (block, row), dtype),))
+
+
+def test_latents_and_states_convert_as_keys_and_values_do() -> None:
+    ours, theirs = (KVDescriptor("abc", (spec,)) for spec in (latent(), latent(block=32)))
+    assert check_transfer(ours, theirs) == ""
+    ours, theirs = (KVDescriptor("abc", (state(dtype),)) for dtype in ("float32", "bfloat16"))
+    assert "rounded" in check_transfer(ours, theirs)
+    assert check_transfer(theirs, ours) == ""
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "field", "remedy"),
+    [
+        (latent(), layer(), "kind", "load the same model"),
+        (layer(), state(), "kind", "load the same model"),
+        (latent(), latent(row=36), "parts", "load the same model"),
+        (latent(), latent(dtype="float8_e4m3fn"), "dtype", "kv_cache_dtype bfloat16"),
+        (state(), state(heads=1), "parts", "the same tensor_parallel_size"),
+        (state(), state(block=32), "block_tokens", "use the same block_size"),
+        (state(), state(dtype="float16"), "dtype", "use state_dtype float32"),
+    ],
+)
+def test_latents_and_states_that_differ(
+    ours: CacheSpec, theirs: CacheSpec, field: str, remedy: str
+) -> None:
+    there, here = KVDescriptor("abc", (ours,)), KVDescriptor("abc", (theirs,))
+    with pytest.raises(KVTransferError, match=remedy) as caught:
+        check_transfer(there, here)
+    assert caught.value.field == f"layers[0].{field}"
 
 
 def test_windows_of_larger_blocks_begin_before_those_of_smaller_ones() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hotshoe.executor import KVBlocks, KVDescriptor
 from hotshoe.executor.kv import first_kept
 from hotshoe.layers.cache import stored_as
-from hotshoe.runner.kv import converted, read_blocks, write_blocks
+from hotshoe.runner.kv import cache_parts, converted, read_blocks, write_blocks
 from hotshoe.slots import PLAIN_LAYOUT, KVLayout
 from hotshoe.slots.reference.dtypes import torch_dtype
 from hotshoe.slots.reference.kv import PagedKV, QuantizedKV
@@ -97,11 +97,12 @@ def test_tokens_survive(source: Form, target: Form, num_blocks: int, first: int,
 
 def test_equal_caches_pass_bytes_on() -> None:
     form = Form("bfloat16", 4, LAYOUTS[-1])
-    content = torch.randn(2, 5, 4 * HEADS * HEAD_DIM).bfloat16()
+    content = list(torch.randn(2, 5, 4 * HEADS * HEAD_DIM).bfloat16())
     renamed = Form("bfloat16", 4, KVLayout("same bytes", "hDtd", "hTdt", 2, gap=3)).spec
     blocks = KVBlocks(KVDescriptor("m", (form.spec,)), [0] * 20, [content])
     found = converted(blocks, 0, renamed, range(1, 4))
-    assert found.data_ptr() == content[:, 1:].data_ptr() and torch.equal(found, content[:, 1:4])
+    for part, ours in zip(found, content, strict=True):
+        assert part.data_ptr() == ours[1:].data_ptr() and torch.equal(part, ours[1:4])
 
 
 def test_windows_come_without_their_beginning() -> None:
@@ -110,9 +111,9 @@ def test_windows_come_without_their_beginning() -> None:
     assert first_kept(plain.spec, 40) == 8
     content = torch.randn(2, 2, 4 * HEADS * HEAD_DIM)
     blocks = KVBlocks(KVDescriptor("m", (plain.spec,)), [0] * 40, [content])
-    assert torch.equal(converted(blocks, 0, plain.spec, range(9, 10)), content[:, 1:])
+    assert torch.equal(torch.stack(converted(blocks, 0, plain.spec, range(9, 10))), content[:, 1:])
     paired = Form("float32", 8, LAYOUTS[-1], window=9)
-    made = converted(blocks, 0, paired.spec, range(4, 5))
+    made = torch.stack(converted(blocks, 0, paired.spec, range(4, 5)))
     found = paged(made, paired).gather(torch.tensor([0]), 8)
     for part, kept in zip(found, content, strict=True):
         assert torch.equal(part, kept.view(8, HEADS, HEAD_DIM))
@@ -151,3 +152,48 @@ def test_quantized_blocks_keep_numbers_and_scales(dtype: str, scaled: bool) -> N
     for ours, theirs in zip(found, expected, strict=True):
         assert torch.equal(ours, theirs)
     assert (here[:, 1] == 0xFF).all()
+
+
+def test_latents_keep_their_tokens_in_blocks_of_another_size() -> None:
+    """Blocks of 4 tokens into the second block of 8, and into another type."""
+    rows = torch.randn(16, 5)
+    form, wider = (
+        CacheSpec("latent", size, (CachePart("latent", "td", (size, 5), dtype),))
+        for size, dtype in ((4, "float32"), (8, "bfloat16"))
+    )
+    blocks = KVBlocks(KVDescriptor("m", (form,)), [0] * 16, [[rows.view(4, 20)]])
+    [found] = converted(blocks, 0, wider, range(1, 2))
+    assert torch.equal(found, rows[8:].bfloat16().view(1, 40))
+
+
+def test_a_state_comes_from_the_last_block() -> None:
+    """Of 12 tokens in blocks of 4 there is one state, and a part of it changes its type."""
+
+    def form(dtype: str) -> CacheSpec:
+        parts = (
+            CachePart("conv", "td", (3, 2), "float32"),
+            CachePart("state", "hdn", (2, 2, 2), dtype),
+        )
+        return CacheSpec("state", 4, parts, checkpoints="align")
+
+    conv, state = torch.randn(1, 6), torch.randn(1, 8)
+    blocks = KVBlocks(KVDescriptor("m", (form("float32"),)), [0] * 12, [[conv, state]])
+    assert first_kept(form("float32"), 12) == 2
+    found = converted(blocks, 0, form("bfloat16"), range(2, 3))
+    assert torch.equal(found[0], conv) and torch.equal(found[1], state.bfloat16())
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_blocks_are_written_where_the_layer_keeps_them(several: bool) -> None:
+    class Layer:
+        part = CachePart("latent", "td", (2, 3), "float32")
+        cache_spec = CacheSpec("latent", 2, (part,) * (1 + several))
+        cache = tuple(torch.zeros(4, 2, 3) for _ in "ab") if several else torch.zeros(4, 2, 3)
+
+    parts = cache_parts(Layer())
+    assert [part.shape for part in parts] == [(4, 6)] * (1 + several)
+    fresh = [torch.randn(2, 6) for _ in parts]
+    write_blocks(parts, [3, 1], fresh)
+    kept = Layer.cache if several else [Layer.cache]
+    for memory, content in zip(kept, fresh, strict=True):
+        assert torch.equal(memory[[3, 1]].flatten(1), content) and not memory[[0, 2]].any()

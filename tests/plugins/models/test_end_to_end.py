@@ -72,8 +72,7 @@ def make_llm(request, plugins):
             platform=request.param,
             max_model_len=max_model_len,
             skip_tokenizer_init=True,
-            block_size=BLOCK_SIZES[request.param],
-            **{"dtype": "float32", **options},
+            **{"dtype": "float32", "block_size": BLOCK_SIZES[request.param], **options},
         )
         setup = prepare(config, plugins)
         worker = setup.torch_worker()
@@ -193,6 +192,31 @@ def test_windows_are_passed_on(variants, checkpoints, make_llm):
     assert here.engine.core.kv_exchange().take(there.engine.core.kv_exchange().give(prompt)) == ""
     (hit,) = assert_greedy(here, checkpoint, [prompt + draw(3)], 12)
     assert hit.num_cached_tokens == whole_blocks(here, 40)
+
+
+@pytest.mark.parametrize("name", ["deepseek-v2", "deepseek-v3"])
+def test_latents_are_passed_on(variants, name, checkpoints, make_llm):
+    """Half of a request here, half there, whose blocks are twice as large."""
+    checkpoint = checkpoints.get(variants[name])
+    there, here = (make_llm(checkpoint, 64, block_size=size) for size in (16, 32))
+    assert_handed_over(there, here, checkpoint, 32)
+
+
+@pytest.mark.parametrize("name", ["falcon-h1", "mamba2", "bamba"])
+@pytest.mark.parametrize("mode", ["align", "all"])
+def test_states_are_passed_on(variants, name, mode, checkpoints, make_llm):
+    checkpoint = checkpoints.get(variants[name])
+    there, here = (make_llm(checkpoint, 64, state_cache_mode=mode) for _ in "12")
+    assert_handed_over(there, here, checkpoint, 40 - 40 % here.engine.setup.config.block_size)
+
+
+def assert_handed_over(there, here, checkpoint, taken):
+    """One engine computes a prompt of 40 tokens, the other all that follows."""
+    prompt = draw(40)
+    assert_greedy(there, checkpoint, [prompt], 1)
+    assert here.engine.core.kv_exchange().take(there.engine.core.kv_exchange().give(prompt)) == ""
+    (hit,) = assert_greedy(here, checkpoint, [prompt + draw(3)], 12)
+    assert hit.num_cached_tokens == taken > 0
 
 
 def whole_blocks(llm, count):

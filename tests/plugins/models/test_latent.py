@@ -9,7 +9,7 @@ import torch
 
 from hotshoe import LLM, EngineConfig, SamplingParams, TokensPrompt
 from hotshoe.engine.explain import explain
-from hotshoe.errors import CheckpointError, KVTransferError
+from hotshoe.errors import CheckpointError
 from hotshoe_models.latent import LatentMixer
 
 #: Of the tiny checkpoints: layers, latents and rotated channels of a token.
@@ -49,13 +49,6 @@ def test_the_allocation_is_what_explain_says(made):
         tokens = layers[0].cache.shape[0] * 8
         assert sum(layer.cache.nbytes for layer in layers) == tokens * LAYERS * ROW * 4
         assert all(isinstance(layer._mixer, LatentMixer) for layer in worker._model._layers)
-
-
-def test_rows_are_not_passed_on_between_engines(made):
-    with LLM(config=config_of(made)) as llm:
-        exchange = llm.engine.core.kv_exchange()
-        with pytest.raises(KVTransferError, match="has a cache of kind latent"):
-            exchange.give([1, 2, 3])
 
 
 def test_a_missing_tensor_is_named(made, tmp_path):

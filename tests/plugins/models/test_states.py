@@ -53,10 +53,12 @@ def test_more_sequences_than_states_are_refused_with_the_number_that_fits(option
         LLM(config=replace(config, max_num_seqs=fitting + 1))
 
 
-def test_blocks_are_not_moved_without_their_states(options):
-    refused = pytest.raises(KVTransferError, match="keeps states")
-    with LLM(config=EngineConfig(**options)) as llm, refused:
-        llm.engine.core.kv_exchange()
+def test_the_latest_state_alone_is_not_passed_on(options):
+    with LLM(config=EngineConfig(**options, state_cache_mode="none")) as llm:
+        refused = pytest.raises(KVTransferError, match="use state_cache_mode align or all")
+        with refused as caught:
+            llm.engine.core.kv_exchange().give([1, 2, 3])
+        assert caught.value.field == "state_cache_mode"
 
 
 def test_explain_names_states_and_what_is_reused(options):
