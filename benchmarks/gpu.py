@@ -1,14 +1,17 @@
-"""Times one GPU on Llama-3.1-8B dimensions with dummy weights, and prints a table.
+"""Times one GPU on a model's dimensions with dummy weights, and prints a table.
 
-    python benchmarks/gpu.py [--cases a,b,d,i,c,e] [--repeats 3] [--json FILE] [FIELD=VALUE ...]
+    python benchmarks/gpu.py [--model NAME] [--cases a,b,d,i,c,e] [--repeats 3] [--json FILE]
+                             [FIELD=VALUE ...]
 
+NAME is a folder of `benchmarks/models`, by default Llama-3.1-8B.
 a: one stream, 128 in and 256 out; b: prefill of 8,192 tokens; d: decode steps of 32, 128 and 256
 sequences around a context of 1,024; i: the share of that time in which the device waits for the
 host between steps, at 32 and 128; c: throughput of 512 x (1,024/128) and 256 x (128/512); e: from
 process start to the first token, with kernels compiled before. Medians; random token ids, fixed
 seed, prefix caching off, up to 256 sequences. FIELD=VALUE are fields of `EngineConfig`. Limits are
-the device's measured read bandwidth and matrix rate, taken in the same run. FILE is written anew
-after every case.
+the device's measured copy rate and matrix rate, taken in the same run; s: the share of them that
+cases a, b and d reach. Models of experts draw tokens at temperature 1, so that sequences choose
+different ones. FILE is written anew after every case.
 """
 
 from __future__ import annotations
@@ -29,11 +32,10 @@ from typing import Any
 
 import yaml
 
-MODEL = Path(__file__).parent / "models" / "llama-3.1-8b"
-VOCAB, LAYERS, HIDDEN, INTERMEDIATE, KV = 128_256, 32, 4096, 14_336, 1024
-#: Bytes of keys and values per token, and parameters that a step reads.
-KV_BYTES = 2 * LAYERS * KV * 2
-LAYER_PARAMETERS = HIDDEN * (2 * HIDDEN + 2 * KV + 3 * INTERMEDIATE)
+sys.path.insert(0, str(Path(__file__).parent))
+from limits import Model, read_model
+
+MODELS = Path(__file__).parent / "models"
 DEFAULTS = {"load_format": "dummy", "dtype": "bfloat16", "max_model_len": 10_240}
 
 
@@ -41,18 +43,22 @@ class Bench:
     """An engine and what was measured of it.
 
     Args:
+        folder: Of the model.
         options: Fields of `EngineConfig`.
         repeats: Runs of each case; the median counts.
         results: Takes what is measured, by name.
     """
 
-    def __init__(self, options: dict[str, Any], repeats: int, results: dict[str, Any]) -> None:
+    def __init__(
+        self, folder: Path, options: dict[str, Any], repeats: int, results: dict[str, Any]
+    ) -> None:
         from hotshoe import LLM
 
         self.results = results
         self._repeats = repeats
         fixed = {"enable_prefix_caching": False, "skip_tokenizer_init": True, "max_num_seqs": 256}
-        self.llm = LLM(str(MODEL), **{**DEFAULTS, **fixed, **options})
+        self.llm = LLM(str(folder), **{**DEFAULTS, **fixed, **options})
+        self.model = read_model(folder)
         self._random = random.Random(1234)
 
     def prompts(self, count: int, length: int) -> list[Any]:
@@ -60,12 +66,24 @@ class Bench:
         from hotshoe import TokensPrompt
 
         draw = self._random.randrange
-        return [TokensPrompt([draw(10, VOCAB - 2000) for _ in range(length)]) for _ in range(count)]
+        return [
+            TokensPrompt([draw(10, self.model.vocab - 2000) for _ in range(length)])
+            for _ in range(count)
+        ]
+
+    def sampling(self, num_tokens: int) -> Any:
+        """Return parameters for exactly so many tokens."""
+        from hotshoe import SamplingParams
+
+        temperature = 1.0 if self.model.experts else 0.0
+        return SamplingParams(
+            temperature=temperature, max_tokens=num_tokens, ignore_eos=True, detokenize=False
+        )
 
     def generate(self, prompts: list[Any], num_tokens: int) -> float:
         """Return the seconds that a batch takes."""
         begin = time.perf_counter()
-        outputs = self.llm.generate(prompts, greedy(num_tokens))
+        outputs = self.llm.generate(prompts, self.sampling(num_tokens))
         seconds = time.perf_counter() - begin
         assert all(len(o.outputs[0].token_ids) == num_tokens for o in outputs)
         return seconds
@@ -135,7 +153,7 @@ class Bench:
         """Return the median time between steps in which every sequence gains a token."""
         engine = self.llm.engine
         for i, prompt in enumerate(prompts):
-            engine.add(f"steady-{i}", prompt, greedy(num_tokens))
+            engine.add(f"steady-{i}", prompt, self.sampling(num_tokens))
         stamps = []
         while engine.has_work():
             if len(engine.step()) == len(prompts):
@@ -195,14 +213,7 @@ def idle_share(spans: Sequence[tuple[float, float]]) -> float:
     return sum(gaps) / (spans[-1][1] - spans[0][0])
 
 
-def greedy(num_tokens: int) -> Any:
-    """Return parameters for exactly so many greedy tokens."""
-    from hotshoe import SamplingParams
-
-    return SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True, detokenize=False)
-
-
-def limits(weight_bytes: int) -> dict[str, float]:
+def limits(model: Model, weight_bytes: int, batches: Sequence[int]) -> dict[str, float]:
     """Measure what the device can do at most, and what that makes of each case."""
     import torch
 
@@ -212,9 +223,25 @@ def limits(weight_bytes: int) -> dict[str, float]:
     read = 2 * big.nbytes / timed(lambda: other.copy_(big))
     flops = 2 * 8192**3 / timed(lambda: square @ square)
     found = {"copy_TB_s": read / 1e12, "matmul_TFLOP_s": flops / 1e12}
-    for batch, context in ((1, 256), (32, 1024), (128, 1024), (256, 1024)):
-        nbytes = LAYERS * LAYER_PARAMETERS * weight_bytes + VOCAB * HIDDEN * 2
-        found[f"step_{batch}_ms"] = 1e3 * (nbytes + batch * context * KV_BYTES) / read
+    for batch, context in ((1, 256), *((batch, 1024) for batch in batches)):
+        nbytes = model.step_bytes(batch, context, weight_bytes)
+        found[f"step_{batch}_ms"] = 1e3 * nbytes / read
+    # Products of one byte run at twice the rate; attention does not, which is left out here.
+    found["prefill_8192_ms"] = 1e3 * model.prompt_flops(8192) / (flops * 2 / weight_bytes)
+    return found
+
+
+def shares(results: dict[str, Any]) -> dict[str, Any]:
+    """Return which part of the device's limit each case reached, in percent."""
+    found = {}
+    for name, limit in results["limits"].items():
+        kind, _, size = name.removesuffix("_ms").partition("_")
+        case = {"step": f"d decode {size} x 1024", "prefill": f"b prefill {size}"}.get(kind, "")
+        case = "a one stream 128/256" if name == "step_1_ms" else case
+        if case in results:
+            percent = 100 * limit / results[case]["median"]
+            found[f"s {case[2:]}"] = {"median": percent, "unit": "%"}
+            print(f"{'s ' + case[2:]:34} {percent:12.1f} % of the device's limit")
     return found
 
 
@@ -243,19 +270,19 @@ def timed(run: Callable[[], object]) -> float:
     return statistics.median(seconds)
 
 
-def startup(settings: list[str], repeats: int) -> dict[str, Any]:
+def startup(arguments: list[str], repeats: int) -> dict[str, Any]:
     """Return the median age of the first token of new processes, and the phases of each."""
-    runs = [new_process(settings) for _ in range(repeats)]
+    runs = [new_process(arguments) for _ in range(repeats)]
     totals = [run.pop("total_s") for run in runs]
     median = statistics.median(totals)
     print(f"{'e start to first token':34} {median:12.3f} s")
     return {"median": median, "unit": "s", "all": totals, "runs": runs}
 
 
-def new_process(settings: list[str]) -> dict[str, Any]:
+def new_process(arguments: list[str]) -> dict[str, Any]:
     """Return the phases of a new process, and its first token's age."""
     begin = time.time()
-    command = [sys.executable, __file__, "--first-token", *settings]
+    command = [sys.executable, __file__, "--first-token", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr[-3000:])
@@ -265,9 +292,9 @@ def new_process(settings: list[str]) -> dict[str, Any]:
     return line
 
 
-def first_token(options: dict[str, Any]) -> None:
+def first_token(folder: Path, options: dict[str, Any]) -> None:
     begin = time.time()
-    bench = Bench(options, 1, {})
+    bench = Bench(folder, options, 1, {})
     bench.generate(bench.prompts(1, 16), 1)
     phases = {name: round(seconds, 2) for name, seconds in bench.llm.startup.items()}
     phases["python and imports before"] = round(begin - PROCESS_START, 2)
@@ -277,6 +304,7 @@ def first_token(options: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("settings", nargs="*", metavar="FIELD=VALUE")
+    parser.add_argument("--model", default="llama-3.1-8b")
     parser.add_argument("--cases", default="a,b,d,i,c,e")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--batches", type=int, nargs="*", default=[32, 128, 256])
@@ -284,12 +312,13 @@ def main() -> None:
     parser.add_argument("--first-token", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     options = {k: yaml.safe_load(v) for k, v in (s.split("=", 1) for s in args.settings)}
+    folder = MODELS / args.model
     if args.first_token:
-        first_token(options)
+        first_token(folder, options)
         return
     cases = args.cases.split(",")
-    results: dict[str, Any] = {"options": options}
-    bench = Bench(options, args.repeats, results)
+    results: dict[str, Any] = {"model": args.model, "options": options}
+    bench = Bench(folder, options, args.repeats, results)
     print({name: round(s, 2) for name, s in bench.llm.startup.items()})
     for count, length, out in ((1, 128, 2), (1, 8192, 2), (256, 32, 16), (40, 1024, 8)):
         bench.generate(bench.prompts(count, length), out)  # every kernel has run once
@@ -305,12 +334,16 @@ def main() -> None:
             runs[case]()
             write(args.json, results)
     bench.llm.close()
-    results["limits"] = limits(1 if options.get("quantization") else 2)
+    weight_bytes = 1 if options.get("quantization") else 2
+    results["limits"] = limits(bench.model, weight_bytes, args.batches)
     print({name: round(value, 3) for name, value in results["limits"].items()})
+    results |= shares(results)
     write(args.json, results)
     if "e" in cases:  # every kernel has been compiled; the other process needs the memory
         give_back()
-        results["e start to first token"] = startup(args.settings, args.repeats)
+        results["e start to first token"] = startup(
+            ["--model", args.model, *args.settings], args.repeats
+        )
         write(args.json, results)
 
 

@@ -215,7 +215,17 @@ def test_what_was_measured_before_a_stop_is_shown(prover: h200.Prover, tmp_path:
 
 def test_cases_of_the_benchmark_are_those_of_the_tables() -> None:
     for table, cases, _, _ in h200.BENCHES.values():
-        assert {name[0] for name in table} == set(cases.split(","))
+        assert {name[0] for name in table} in (set(cases.split(",")), {"s"})
+
+
+@pytest.mark.parametrize("name", h200.SHAPES)
+def test_every_shape_is_a_model_of_the_benchmark(name: str) -> None:
+    assert (Path(__file__).parents[2] / "benchmarks/models" / name / "config.json").is_file()
+
+
+def test_a_group_stands_for_its_parts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert set(h200.GROUPS["shapes"]) == {f"shape-{name}" for name in h200.SHAPES}
+    assert h200.main(["--only", "shapes", "--dry-run"]) == 0
 
 
 def test_the_first_cause_of_a_chain_is_told() -> None:

@@ -103,3 +103,38 @@ def test_a_start_counts_by_its_median(gpu_bench, monkeypatch: pytest.MonkeyPatch
     )
     found = gpu_bench.startup(["platform=cuda"], 3)
     assert (found["median"], found["all"]) == (9.5, [9.0, 14.0, 9.5])
+
+
+MODELS = Path(__file__).parents[3] / "benchmarks/models"
+
+
+def test_the_limits_of_a_model_of_experts(gpu_bench) -> None:
+    """Figures of Qwen3-30B-A3B: 3.3 billion elements for one token, 30.5 for all of them."""
+    model = gpu_bench.read_model(MODELS / "qwen3-30b-a3b")
+    embedding = model.vocab * model.hidden
+    one = model.layers * model.layer_parameters(model.read_experts(1)) + 2 * embedding
+    whole = model.layers * model.layer_parameters(model.experts) + 2 * embedding
+    assert one == pytest.approx(3.35e9, rel=0.01)
+    assert whole == pytest.approx(30.5e9, rel=0.01)
+    assert model.read_experts(1) == pytest.approx(8)
+    assert 100 < model.read_experts(32) < model.read_experts(256) <= 128
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [("llama-3.1-8b", 7.5), ("qwen2.5-7b", 7.07), ("gemma-2-9b", 9.24), ("phi-3-mini", 3.7)],
+)
+def test_the_limits_of_dense_models(gpu_bench, name: str, billions: float) -> None:
+    model = gpu_bench.read_model(MODELS / name)
+    read = model.step_bytes(1, 0, 2) / 2
+    assert read / 1e9 == pytest.approx(billions, rel=0.02)
+
+
+def test_shares_are_limits_over_medians(gpu_bench) -> None:
+    results = {
+        "limits": {"copy_TB_s": 4.0, "step_1_ms": 1.0, "step_32_ms": 3.0, "prefill_8192_ms": 50.0},
+        "a one stream 128/256": {"median": 2.0},
+        "b prefill 8192": {"median": 100.0},
+    }
+    found = {name: share["median"] for name, share in gpu_bench.shares(results).items()}
+    assert found == {"s one stream 128/256": 50.0, "s prefill 8192": 50.0}
