@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hotshoe.config import EngineConfig
-    from hotshoe.engine.async_engine import AsyncEngine
-    from hotshoe.engine.llm import LLM
+    from hotshoe.engine.api.async_engine import AsyncEngine
+    from hotshoe.engine.api.llm import LLM
     from hotshoe.types import (
         BeamSearchParams,
         EmbedsPrompt,
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _LAZY = {
-    "AsyncEngine": "hotshoe.engine.async_engine",
+    "AsyncEngine": "hotshoe.engine.api.async_engine",
     "BeamSearchParams": "hotshoe.types",
     "EmbedsPrompt": "hotshoe.types",
     "EngineConfig": "hotshoe.config",
     "GrammarSpec": "hotshoe.types",
-    "LLM": "hotshoe.engine.llm",
+    "LLM": "hotshoe.engine.api.llm",
     "PoolingParams": "hotshoe.types",
     "RequestOutput": "hotshoe.types",
     "SamplingParams": "hotshoe.types",

@@ -7,7 +7,7 @@ import pytest
 
 # Modules whose public functions and classes are seams between rooms.
 SEAMS = (
-    "core/hotshoe/engine/llm.py",
+    "core/hotshoe/engine/api/llm.py",
     "core/hotshoe/executor/worker.py",
     "core/hotshoe/kv/",
     "core/hotshoe/models/base.py",

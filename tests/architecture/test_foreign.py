@@ -5,9 +5,9 @@ import ast
 #: Where everything is caught and not raised again, and why.
 ENDS = {
     "core/hotshoe/cli/main.py": "the command ends: an exit code instead of a traceback",
-    "core/hotshoe/engine/child.py": "the engine process ends: its owner is told",
-    "core/hotshoe/engine/core.py": "the engine ends: every request is told",
-    "core/hotshoe/engine/loop.py": "the engine's thread ends: every front end is told",
+    "core/hotshoe/engine/transport/child.py": "the engine process ends: its owner is told",
+    "core/hotshoe/engine/core/engine_core.py": "the engine ends: every request is told",
+    "core/hotshoe/engine/transport/loop.py": "the engine's thread ends: every front end is told",
     "core/hotshoe/grammar/compilation.py": "a thread compiles: whoever waits is told",
     "plugins/server/hotshoe_server/batch.py": "a group of tasks: its first error goes on",
     "plugins/server/hotshoe_server/extensions.py": "the server ends anyway: it is logged",

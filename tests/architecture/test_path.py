@@ -18,6 +18,8 @@ TRACING = Path(__file__).parent / "tracing.py"
 ALWAYS = {"core/hotshoe/scheduler/scheduler.py", "core/hotshoe/runner/runner.py"}
 PROMPTS = "core/hotshoe/layers/attention.py"
 
+LLM = "core/hotshoe/engine/api/llm.py"
+
 
 def path_of(name: str) -> list[str]:
     command = [sys.executable, "-P", str(TRACING), name]
@@ -31,7 +33,13 @@ def path_of(name: str) -> list[str]:
     ("name", "max_files", "max_lines", "seen", "unseen"),
     [
         ("decode", 25, 5_300, "platforms/cpu/hotshoe_cpu/graph.py", PROMPTS),
-        ("chat", 89, 16_000, "plugins/server/hotshoe_server/sse.py", "core/hotshoe/engine/llm.py"),
+        (
+            "chat",
+            89,
+            16_000,
+            "plugins/server/hotshoe_server/sse.py",
+            "core/hotshoe/engine/api/llm.py",
+        ),
     ],
 )
 def test_the_path_does_not_grow(

@@ -67,7 +67,7 @@ def _installed() -> list[tuple[str, Path]]:
 def decode(tracer: Tracer) -> None:
     """Run one recorded step that decodes, offline."""
     from hotshoe.config import EngineConfig
-    from hotshoe.engine.engine import Engine
+    from hotshoe.engine.api.engine import Engine
     from hotshoe.types import SamplingParams, TextPrompt
 
     engine = Engine(EngineConfig(**OPTIONS))
@@ -86,7 +86,7 @@ def chat(tracer: Tracer) -> None:
     import httpx
 
     from hotshoe.config import EngineConfig
-    from hotshoe.engine.async_engine import AsyncEngine
+    from hotshoe.engine.api.async_engine import AsyncEngine
     from hotshoe.plugins import PluginManager
     from hotshoe_server.config import ServerConfig
     from hotshoe_server.serving import Server, Start

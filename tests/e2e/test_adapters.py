@@ -12,7 +12,7 @@ import transformers
 from safetensors.torch import save_file
 
 from hotshoe import LLM, EngineConfig, SamplingParams, TokensPrompt
-from hotshoe.engine.explain import explain
+from hotshoe.engine.explain.explanation import explain
 from hotshoe.errors import CheckpointError, RequestError
 
 #: Adapters and the matrices that each changes, with their rank.

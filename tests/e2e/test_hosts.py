@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.test_tensor_parallel import BUSY, answers, running
 
 from hotshoe import LLM, SamplingParams, TokensPrompt
-from hotshoe.engine.agent import free_port
+from hotshoe.engine.ranks.agent import free_port
 from hotshoe.errors import EngineDeadError
 
 pytestmark = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two processors")
@@ -22,7 +22,7 @@ END_S = 5.0
 #: As `hotshoe join` where ranks share nothing with those of the other host.
 APART = """
 import sys
-from hotshoe.engine import agent
+from hotshoe.engine.ranks import agent
 from hotshoe.cli.__main__ import run
 agent.host_identity = lambda: "another"
 sys.argv[0] = "hotshoe"

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fuzz.mutations import changed_bytes, changed_json
 
-from hotshoe.engine import messages
-from hotshoe.engine.messages import UNREADABLE
+from hotshoe.engine.wire import messages
+from hotshoe.engine.wire.messages import UNREADABLE
 from hotshoe.errors import RequestError
 from hotshoe.types import GrammarSpec
 from hotshoe_bench.sse import read_stream

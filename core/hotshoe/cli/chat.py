@@ -26,7 +26,7 @@ from hotshoe.cli.stopwatch import Stopwatch
 from hotshoe.errors import ConfigError, RequestError
 
 if TYPE_CHECKING:
-    from hotshoe.engine.llm import LLM
+    from hotshoe.engine.api.llm import LLM
     from hotshoe.types import RequestOutput, SamplingParams
 
 RESET = "/reset"

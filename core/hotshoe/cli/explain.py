@@ -24,9 +24,9 @@ from hotshoe.slots.show import show_spec, show_verdict
 from hotshoe.suggest import did_you_mean
 
 if TYPE_CHECKING:
-    from hotshoe.engine.estimate import GroupUse
-    from hotshoe.engine.explain import Explanation
-    from hotshoe.engine.fates import WeightFate
+    from hotshoe.engine.explain.estimate import GroupUse
+    from hotshoe.engine.explain.explanation import Explanation
+    from hotshoe.engine.explain.fates import WeightFate
     from hotshoe.slots import Decision
 
 CACHES_HEADER = ("keeps", "layers", "numbers", "pool", "block", "longest request", "empty places")
@@ -51,7 +51,7 @@ class Explain:
 
     def run(self, args: Namespace) -> int:
         config = engine_config(args)
-        from hotshoe.engine.explain import declared_targets, explain
+        from hotshoe.engine.explain.explanation import declared_targets, explain
 
         plugins = PluginManager(disabled=config.disable_plugins)
         recorded = None
@@ -59,7 +59,7 @@ class Explain:
             recorded = read_facts(args.device_facts, lambda: declared_targets(config, plugins))
         explanation = explain(config, plugins, recorded)
         if not args.weights:
-            from hotshoe.engine.fates import summary
+            from hotshoe.engine.explain.fates import summary
 
             explanation = replace(explanation, weights=tuple(summary(explanation.weights)))
         print(json.dumps(as_json(explanation)) if args.json else as_text(explanation))

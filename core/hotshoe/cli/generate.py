@@ -22,7 +22,7 @@ from hotshoe.cli.stopwatch import Stopwatch
 from hotshoe.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hotshoe.engine.llm import LLM
+    from hotshoe.engine.api.llm import LLM
     from hotshoe.text.output_processor import RequestUpdate
     from hotshoe.types import RequestOutput, SamplingParams
 

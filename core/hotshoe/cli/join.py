@@ -5,8 +5,8 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from hotshoe.config import EngineConfig
-from hotshoe.engine.agent import join_engine
-from hotshoe.engine.handshake import read_secret
+from hotshoe.engine.ranks.agent import join_engine
+from hotshoe.engine.wire.handshake import read_secret
 
 DEFAULTS = EngineConfig()
 

@@ -16,7 +16,7 @@ from hotshoe.cli.options import engine_config
 from hotshoe.slots.show import show_spec
 
 if TYPE_CHECKING:
-    from hotshoe.engine.llm import LLM
+    from hotshoe.engine.api.llm import LLM
     from hotshoe.platform import DeviceFacts
     from hotshoe.slots import Decision
     from hotshoe.types import RequestOutput
@@ -32,7 +32,7 @@ def open_llm(args: Namespace, quiet: bool = False, **overrides: Any) -> Iterator
         UserError: The engine cannot be built as asked.
     """
     config = engine_config(args, **overrides)
-    from hotshoe.engine.llm import LLM
+    from hotshoe.engine.api.llm import LLM
 
     with LLM(config=config) as llm:
         if not quiet:

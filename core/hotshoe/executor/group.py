@@ -1,7 +1,7 @@
 """Where the ranks of an engine run: what starts them, carries messages to them, and ends them.
 
 Messages are bytes, and their sender knows nothing of the way. Core's own ranks are processes of
-this host (`hotshoe.engine.processes`) or of several (`hotshoe.engine.agents`).
+this host (`hotshoe.engine.ranks.processes`) or of several (`hotshoe.engine.ranks.agents`).
 """
 
 from __future__ import annotations

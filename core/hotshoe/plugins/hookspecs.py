@@ -105,7 +105,7 @@ def hotshoe_grammars() -> Mapping[str, str]:  # type: ignore[empty-body]
 def hotshoe_executors() -> Mapping[str, str]:  # type: ignore[empty-body]
     """Name what runs the ranks of an engine: `{"ray": "module:function"}`.
 
-    See `hotshoe.engine.executors.Executor`. Only a chosen one is imported.
+    See `hotshoe.engine.start.executors.Executor`. Only a chosen one is imported.
     """
 
 

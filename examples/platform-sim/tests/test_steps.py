@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hotshoe import EngineConfig, SamplingParams
-from hotshoe.engine.core import EngineCore
-from hotshoe.engine.messages import Add
-from hotshoe.engine.setup import prepare
+from hotshoe.engine.core.engine_core import EngineCore
+from hotshoe.engine.start.setup import prepare
+from hotshoe.engine.wire.messages import Add
 from hotshoe.layers import AddRMSNorm, Attention
 from hotshoe.platform import DeviceFacts
 from hotshoe.plugins import HOOK_API, PluginManager, hookimpl

@@ -71,7 +71,7 @@ class Tune:
         add("--again", action="store_true", help="tune what is tuned already too")
 
     def run(self, args: Namespace) -> int:
-        from hotshoe.engine.explain import explain
+        from hotshoe.engine.explain.explanation import explain
 
         config = engine_config(args)
         if config.platform not in ("auto", self._platform):

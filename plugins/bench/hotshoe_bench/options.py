@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from hotshoe.cli.bench.workload import check_output
 from hotshoe.config import EngineConfig
-from hotshoe.engine.places import find_model, read_tokenizer
+from hotshoe.engine.start.places import find_model, read_tokenizer
 from hotshoe.errors import ConfigError, UserError
 from hotshoe.plugins import PluginManager
 from hotshoe.text.tokenizer import Tokenizer

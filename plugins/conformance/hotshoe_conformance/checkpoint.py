@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.config import EngineConfig
-from hotshoe.engine.setup import prepare
+from hotshoe.engine.start.setup import prepare
 from hotshoe.plugins import PluginManager
 from hotshoe_conformance.host import PLATFORM
 

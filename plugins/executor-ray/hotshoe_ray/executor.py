@@ -13,10 +13,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from hotshoe.engine.agent import join_engine
-from hotshoe.engine.agents import AgentGroup
-from hotshoe.engine.executors import ranked
-from hotshoe.engine.setup import EngineSetup
+from hotshoe.engine.ranks.agent import join_engine
+from hotshoe.engine.ranks.agents import AgentGroup
+from hotshoe.engine.ranks.executor import ranked
+from hotshoe.engine.start.setup import EngineSetup
 from hotshoe.errors import ConfigError, EngineError
 from hotshoe.executor import Worker
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hotshoe.engine.spawn import spawn
+from hotshoe.engine.wire.spawn import spawn
 from hotshoe.errors import ConfigError
 from hotshoe_server.sockets import open_unix, remove_dead
 

@@ -16,7 +16,7 @@ from typing import NoReturn
 import msgspec
 
 from hotshoe.config import EngineConfig
-from hotshoe.engine.async_engine import AsyncEngine
+from hotshoe.engine.api.async_engine import AsyncEngine
 from hotshoe.errors import HotshoeError, UserError
 from hotshoe.plugins import PluginManager
 from hotshoe_server.command import check_early, describe, find_extensions, with_options

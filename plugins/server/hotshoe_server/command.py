@@ -150,7 +150,7 @@ def load(
     config: EngineConfig, transport: Literal["thread", "process"], say: Callable[[str], None]
 ) -> EngineClient:
     """Build the engine and say what it is."""
-    from hotshoe.engine.async_engine import AsyncEngine
+    from hotshoe.engine.api.async_engine import AsyncEngine
 
     client = AsyncEngine(config, transport=transport)
     for line in describe(client):

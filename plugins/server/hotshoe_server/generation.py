@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
-from hotshoe.engine.beams import search_beams
+from hotshoe.engine.api.beams import search_beams
 from hotshoe.errors import RequestError
 from hotshoe.text.output_processor import RequestUpdate, SequenceUpdate
 from hotshoe.types import FinishReason, PoolingParams, SamplingParams, TokensPrompt

@@ -25,8 +25,8 @@ from typing import Any
 import msgspec
 
 from hotshoe.config import EngineConfig
-from hotshoe.engine.process import EngineProcess
-from hotshoe.engine.spawn import LIMITS, spawn
+from hotshoe.engine.transport.process import EngineProcess
+from hotshoe.engine.wire.spawn import LIMITS, spawn
 from hotshoe.errors import EngineError, lack_of
 from hotshoe.foreign import ending
 from hotshoe_server.admin_socket import AdminSocket

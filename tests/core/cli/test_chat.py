@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hotshoe.cli.chat import RESET
-from hotshoe.engine.inputs import InputProcessor
+from hotshoe.engine.api.inputs import InputProcessor
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 
 from hotshoe.cli.explain import as_json, as_text, read_facts
 from hotshoe.config import EngineConfig
-from hotshoe.engine.estimate import GroupUse, Need
-from hotshoe.engine.explain import Explanation
+from hotshoe.engine.explain.estimate import GroupUse, Need
+from hotshoe.engine.explain.explanation import Explanation
 from hotshoe.errors import ConfigError
 from hotshoe.platform import Change, DeviceFacts, Target
 from hotshoe.slots import REFERENCE, Decision, NormSpec, SampleSpec, accept, refuse

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from hotshoe import AsyncEngine, EngineConfig
-from hotshoe.engine.boot import boot
-from hotshoe.engine.loop import EngineLoop
-from hotshoe.engine.socket_port import SocketPort
+from hotshoe.engine.core.boot import boot
+from hotshoe.engine.transport.loop import EngineLoop
+from hotshoe.engine.transport.socket_port import SocketPort
 
 PATH_LIMIT = 100
 METADATA = "Metadata-Version: 2.1\nName: hotshoe-faulty\nVersion: 0\n"

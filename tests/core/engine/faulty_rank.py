@@ -1,6 +1,6 @@
 """A rank without a model: counts like the null platform, and fails when the prompt says so.
 
-Run as a rank's process by test_ranks.py.
+Run as a rank's process by ranks/test_parallel.py.
 """
 
 import os
@@ -11,8 +11,8 @@ import threading
 import time
 
 from hotshoe.builtin.null import NullWorker
-from hotshoe.engine import rank as product
-from hotshoe.engine.rank import main
+from hotshoe.engine.ranks import rank as product
+from hotshoe.engine.ranks.rank import main
 from hotshoe.errors import CheckpointError, EngineError, RequestError
 from hotshoe.slots import AttentionSpec, Decision, Verdict
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hotshoe.engine.agent import free_port
+from hotshoe.engine.ranks.agent import free_port
 from hotshoe.platform import DeviceFacts
 from hotshoe.runner.peers import Peers
 from hotshoe.slots import CommunicatorSpec, Rendezvous

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from hotshoe.config import EngineConfig
-from hotshoe.engine.core import EngineCore
-from hotshoe.engine.messages import Add
-from hotshoe.engine.setup import prepare
+from hotshoe.engine.core.engine_core import EngineCore
+from hotshoe.engine.start.setup import prepare
+from hotshoe.engine.wire.messages import Add
 from hotshoe.errors import ConfigError, EngineDeadError, PluginError
 from hotshoe.plugins import HOOK_API, PluginManager, hookimpl
 from hotshoe.plugins.manager import EntryPoint

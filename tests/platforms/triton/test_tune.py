@@ -10,7 +10,7 @@ from tests.platforms.triton.conftest import device_facts
 
 from hotshoe.cli.parser import Parser
 from hotshoe.config import EngineConfig
-from hotshoe.engine import explain as explaining
+from hotshoe.engine.explain import explanation as explaining
 from hotshoe.errors import ConfigError, PlatformError
 from hotshoe.slots import LinearSpec, QuantSpec
 from hotshoe_triton import library, tune

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from hotshoe import LLM, EngineConfig, SamplingParams, TokensPrompt
-from hotshoe.engine.cache_plan import request_blocks, state_blocks
-from hotshoe.engine.setup import prepare
+from hotshoe.engine.start.cache_plan import request_blocks, state_blocks
+from hotshoe.engine.start.setup import prepare
 from hotshoe.errors import ConfigError
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import Available, DeviceFacts, Platform

@@ -8,7 +8,7 @@ import safetensors.torch
 import torch
 
 from hotshoe import LLM, EngineConfig, SamplingParams, TokensPrompt
-from hotshoe.engine.explain import explain
+from hotshoe.engine.explain.explanation import explain
 from hotshoe.errors import CheckpointError
 from hotshoe_models.latent import LatentMixer
 

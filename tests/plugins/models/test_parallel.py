@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hotshoe import LLM, EngineConfig, SamplingParams, TokensPrompt
-from hotshoe.engine.explain import explain
+from hotshoe.engine.explain.explanation import explain
 from hotshoe.errors import ConfigError
 from hotshoe.layers import BuildContext
 from hotshoe.platform import DeviceFacts

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from hotshoe import LLM, EngineConfig, SamplingParams, TokensPrompt
-from hotshoe.engine.explain import explain
+from hotshoe.engine.explain.explanation import explain
 from hotshoe.errors import ConfigError, KVTransferError, MemoryLimitError, SelectionError
 from hotshoe.layers import BuildContext, StateSpace
 from hotshoe.platform import DeviceFacts

@@ -1,7 +1,7 @@
 """Each process of a server, killed, stopped or ended, while it serves and while it drains.
 
 Afterwards nothing is left of it, its log says what happened, and what documentation promises holds.
-Start-up has its cases in tests/core/engine/test_process.py, ranks in tests/e2e.
+Start-up has its cases in tests/core/engine/transport/test_process.py, ranks in tests/e2e.
 """
 
 import contextlib

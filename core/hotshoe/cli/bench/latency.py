@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from hotshoe.cli.bench.workload import add_workload_flags, fixed_length, random_prompts, run
 
 if TYPE_CHECKING:
-    from hotshoe.engine.llm import LLM
+    from hotshoe.engine.api.llm import LLM
 
 
 class Latency:

@@ -26,7 +26,7 @@ from hotshoe.errors import ConfigError
 from hotshoe.types import SamplingParams, TokensPrompt
 
 if TYPE_CHECKING:
-    from hotshoe.engine.llm import LLM
+    from hotshoe.engine.api.llm import LLM
 
 BAR_WIDTH = 30
 

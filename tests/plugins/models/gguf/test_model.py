@@ -11,7 +11,7 @@ from tests.plugins.models.gguf.conftest import of_matrices, tiny_model, write
 from hotshoe import LLM, SamplingParams
 from hotshoe.cli.main import main
 from hotshoe.config import EngineConfig
-from hotshoe.engine.places import find_model, open_model
+from hotshoe.engine.start.places import find_model, open_model
 from hotshoe.errors import CheckpointError, UserError
 from hotshoe.plugins import PluginManager
 from hotshoe_models.gguf.model import FORMAT

@@ -1,0 +1,1 @@
+"""Where prompts come in and text goes out: `LLM`, `AsyncEngine`, checks of prompts, beam search."""

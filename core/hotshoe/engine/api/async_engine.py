@@ -1,0 +1,498 @@
+"""The front half of an engine, behind asyncio: tokenizes, detokenizes, streams.
+
+The other half steps in a thread or in a process of its own. Tokenizing happens in a thread pool,
+so that neither steps nor the event loop wait for it. Implements `EngineClient`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from hotshoe.config import EngineConfig
+from hotshoe.engine.api.inputs import InputProcessor
+from hotshoe.engine.client import EngineInfo, EngineStats, PauseMode, SleepMode
+from hotshoe.engine.transport.link import Link, runs_here
+from hotshoe.engine.transport.mailbox import Mailbox
+from hotshoe.engine.wire.messages import (
+    Abort,
+    Add,
+    Batch,
+    Call,
+    Dead,
+    Heartbeat,
+    News,
+    Refused,
+    Reply,
+    State,
+    Unwanted,
+)
+from hotshoe.errors import EngineDeadError, EngineError, QueueFullError, RequestError
+from hotshoe.plugins import PluginManager
+from hotshoe.text.output_processor import OutputProcessor, RequestUpdate
+from hotshoe.text.tokenizer import Tokenizer
+from hotshoe.types import FinishReason, PoolingParams, Prompt, SamplingParams, TokenOutput
+
+if TYPE_CHECKING:
+    from hotshoe.loader.sources import Weights
+
+NUM_TOKENISERS = 2
+DEADLINE = "deadline"
+
+
+@dataclass(slots=True)
+class _Stream:
+    """One request, as long as somebody reads what it gains.
+
+    Attributes:
+        first_id: Of the sequence that a refusal would name; set once the request was sent.
+        number: Of the addition.
+        early_end: Set when it was to end before it was sent; holds the error, if any.
+    """
+
+    news: Mailbox = field(default_factory=Mailbox)
+    first_id: str | None = None
+    number: int = 0
+    early_end: list[str | None] = field(default_factory=list)
+
+
+class AsyncEngine:
+    """An engine for asyncio; see `EngineClient`. Use it from one event loop at a time.
+
+    Args:
+        config: The configuration; the model loads before this returns.
+        plugins: Default: those installed. Excludes transport "process".
+        transport: Where steps run: in a thread of this process, or in a process of their own.
+
+    Raises:
+        UserError: The engine cannot be built as asked.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        plugins: PluginManager | None = None,
+        transport: Literal["thread", "process"] = "thread",
+    ) -> None:
+        self._reset()
+        if transport == "thread":
+            from hotshoe.engine.transport.thread import ThreadLink
+
+            self._attach(ThreadLink(config, plugins, self))
+        else:
+            from hotshoe.engine.transport.process import start_process
+
+            assert transport == "process" and plugins is None
+            self._attach(start_process(config, self))
+
+    @classmethod
+    def connect(cls, path: str | Path) -> AsyncEngine:
+        """Return a further front end of an engine process, which listens at a socket.
+
+        Raises:
+            EngineError: No engine listens there.
+            ConfigError: The engine is another version.
+        """
+        from hotshoe.engine.transport.socket_link import SocketLink
+
+        engine = cls.__new__(cls)
+        engine._reset()
+        engine._attach(SocketLink(Path(path), engine))
+        return engine
+
+    def _reset(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._streams: dict[str, _Stream] = {}
+        self._sent: dict[str, str] = {}  # first sequence to request
+        self._uncounted: dict[int, int] = {}  # additions that the room may not count: sequences
+        self._num_uncounted = 0
+        self._calls: dict[int, asyncio.Future[Any]] = {}
+        self._numbers = itertools.count(1)
+        self._state = State()
+        self._num_coming = 0  # sequences that are being tokenized
+        self._last_sign_s = math.inf
+        self._lost: EngineDeadError | None = None
+        self._stalled: EngineDeadError | None = None
+        self._closed = False
+        self._pool = ThreadPoolExecutor(NUM_TOKENISERS, thread_name_prefix="hotshoe-tokenize")
+
+    def _attach(self, link: Link) -> None:
+        self._link = link
+        self._info = link.info
+        info = self._info
+        self._inputs = InputProcessor(
+            self.config,
+            info.vocab_size,
+            link.tokenizer,
+            info.has_logits,
+            tasks=info.tasks,
+            pooling=info.pooling,
+            hidden_size=info.hidden_size,
+        )
+        self._outputs = OutputProcessor(link.tokenizer)
+        link.start()
+
+    @property
+    def config(self) -> EngineConfig:
+        return self._info.config
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._info
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        return self._link.tokenizer
+
+    @property
+    def is_paused(self) -> bool:
+        return self._state.is_paused
+
+    @property
+    def is_sleeping(self) -> bool:
+        return self._state.is_sleeping
+
+    @property
+    def num_restarts(self) -> int:
+        return self._info.num_restarts
+
+    @property
+    def is_over(self) -> bool:
+        return self._link.is_over
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | PoolingParams | None = None,
+        request_id: str | None = None,
+        priority: int = 0,
+        tenant: str | None = None,
+        timeout_s: float | None = None,
+    ) -> AsyncIterator[RequestUpdate]:
+        """See `EngineClient.generate`.
+
+        Raises:
+            RequestError: The request is malformed or could never be served.
+        """
+        arrival_s = time.monotonic()
+        loop = self._bind()
+        self.check_queue()
+        if request_id is None:
+            request_id = f"async-{next(self._numbers)}"
+        if request_id in self._streams:
+            raise RequestError(f"request id {request_id!r} is in use", "request_id")
+        params = params or SamplingParams(**self._info.sampling_defaults)
+        timer = self._set_deadline(request_id, timeout_s)
+        stream = self._streams[request_id] = _Stream()
+        finished = False
+        count = 1 if isinstance(params, PoolingParams) else params.n
+        self._num_coming += count
+        try:
+            new = await loop.run_in_executor(
+                self._pool,
+                self._inputs.prepare,
+                request_id,
+                prompt,
+                params,
+                priority,
+                tenant,
+            )
+            self._check_alive()
+            self._outputs.add(
+                request_id, new.prompt, new.prompt_token_ids, new.params, new.add.ids, arrival_s
+            )
+            if stream.early_end:
+                self._end(request_id, stream.early_end[0])
+            else:
+                self._num_coming -= count
+                self._send_new(request_id, stream, new.add)
+            while not finished:
+                update = await stream.news.get()
+                finished = update.finished
+                yield update
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if stream.first_id is None:
+                self._num_coming -= count
+            self._forget(request_id, stream)
+
+    async def abort(self, request_ids: str | Iterable[str]) -> None:
+        """See `EngineClient.abort`."""
+        self._bind()
+        for request_id in _listed(request_ids):
+            self._end(request_id, None)
+
+    async def abort_everywhere(self, request_ids: str | Iterable[str] | None = None) -> None:
+        """See `EngineClient.abort_everywhere`."""
+        ids = None if request_ids is None else _listed(request_ids)
+        await self._call("abort_everywhere", request_ids=ids)
+
+    async def stats(self) -> EngineStats:
+        """See `EngineClient.stats`."""
+        return msgspec.convert(await self._call("stats"), EngineStats)
+
+    async def pause(self, mode: PauseMode = "abort", clear_cache: bool = True) -> None:
+        """See `EngineClient.pause`."""
+        await self._call("pause", mode=mode, clear_cache=clear_cache)
+
+    async def resume(self) -> None:
+        """See `EngineClient.resume`."""
+        await self._call("resume")
+
+    async def sleep(self, level: int = 1, mode: SleepMode = "keep") -> None:
+        """See `EngineClient.sleep`."""
+        await self._call("sleep", level=level, mode=mode)
+
+    async def update_weights(self, weights: Weights) -> None:
+        """See `EngineClient.update_weights`."""
+        from hotshoe.loader.shared import shared_weights  # needs torch
+
+        loop, sharing = self._bind(), shared_weights(weights)
+        path = await loop.run_in_executor(self._pool, sharing.__enter__)
+        try:
+            await self._call("update_weights", path=path)
+        finally:
+            sharing.__exit__(None, None, None)
+
+    async def load_adapter(self, name: str, path: str) -> None:
+        """See `EngineClient.load_adapter`."""
+        await self._call("load_adapter", name=name, path=path)
+
+    async def unload_adapter(self, name: str) -> None:
+        """See `EngineClient.unload_adapter`."""
+        await self._call("unload_adapter", name=name)
+
+    async def adapters(self) -> dict[str, str]:
+        """See `EngineClient.adapters`."""
+        return dict(await self._call("adapters"))
+
+    async def wake_up(self, tags: Iterable[str] | None = None) -> None:
+        """See `EngineClient.wake_up`."""
+        await self._call("wake_up", tags=None if tags is None else list(tags))
+
+    async def reset_prefix_cache(self, reset_running: bool = False) -> bool:
+        """See `EngineClient.reset_prefix_cache`."""
+        return bool(await self._call("reset_prefix_cache", reset_running=reset_running))
+
+    async def start_profile(self, folder: str) -> None:
+        """See `EngineClient.start_profile`."""
+        await self._call("start_profile", folder=folder)
+
+    async def stop_profile(self) -> str:
+        """See `EngineClient.stop_profile`."""
+        return str(await self._call("stop_profile"))
+
+    async def check_health(self) -> None:
+        """See `EngineClient.check_health`.
+
+        Raises:
+            EngineDeadError: It has stopped, is stuck, or gives no sign of life.
+        """
+        self._check_alive()
+        silent_s, limit_s = time.monotonic() - self._last_sign_s, self.config.engine_stall_timeout_s
+        if silent_s > limit_s:
+            raise EngineDeadError(f"the engine has given no sign of life for {silent_s:.0f} s")
+
+    def check_queue(self) -> None:
+        """See `EngineClient.check_queue`.
+
+        Raises:
+            QueueFullError: Too many requests wait.
+        """
+        self._check_alive()
+        state = self._state  # another one may be told meanwhile
+        while self._uncounted and (first := next(iter(self._uncounted))) <= state.last_add:
+            self._count(first)
+        if state.room <= self._num_coming + self._num_uncounted:
+            raise QueueFullError("too many requests are waiting already", state.retry_after_s)
+
+    def close(self) -> None:
+        """See `EngineClient.close`."""
+        if not self._closed:
+            self._closed = True
+            self._link.close()
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self.on_lost(EngineDeadError("the engine was closed"))
+
+    # What the link calls, from its thread or in the loop.
+
+    def on_news(self, news: News) -> None:
+        """See `Listener.on_news`."""
+        self._last_sign_s = time.monotonic()
+        if isinstance(news, Heartbeat):
+            self._judge(news)
+        elif isinstance(news, State):
+            self._state = news
+        elif isinstance(news, Dead):
+            error = news.error.unwrap()
+            assert isinstance(error, EngineDeadError)
+            self.on_lost(error)
+        else:
+            self._post(self._take, news)
+
+    def on_lost(self, error: EngineDeadError) -> None:
+        """See `Listener.on_lost`."""
+        if self._lost is None:
+            self._lost = error
+        self._post(self._fail, self._lost)
+
+    def on_found(self, info: EngineInfo) -> None:
+        """See `Listener.on_found`."""
+        self._info = info
+        self._state = State()
+        self._lost = self._stalled = None
+
+    def _judge(self, beat: Heartbeat) -> None:
+        """Fail everybody when a step has not ended for too long; recover when it has."""
+        limit_s = self.config.engine_stall_timeout_s
+        if beat.busy_s <= limit_s:
+            self._stalled = None
+        elif self._stalled is None:
+            self._stalled = EngineDeadError(
+                f"the engine is stuck: a step has not come to an end within {limit_s:g} s "
+                "(--engine-stall-timeout-s)"
+            )
+            self._post(self._fail, self._stalled)
+
+    def _post(self, function: Callable[[Any], None], argument: object) -> None:
+        """Run in the event loop; one that is closed has nobody who listens."""
+        if self._loop is None:
+            return
+        if runs_here(self._loop):
+            function(argument)
+        else:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(function, argument)
+
+    # What runs in the event loop.
+
+    def _send_new(self, request_id: str, stream: _Stream, add: Add) -> None:
+        stream.first_id = add.ids[0]
+        self._sent[stream.first_id] = request_id
+        stream.number = add.number = next(self._numbers)
+        self._uncounted[stream.number] = len(add.ids)
+        self._num_uncounted += len(add.ids)
+        self._link.send(add)
+
+    def _count(self, number: int) -> None:
+        """Forget an addition that the room counts now, or that has ended."""
+        self._num_uncounted -= self._uncounted.pop(number, 0)
+
+    def _bind(self) -> asyncio.AbstractEventLoop:
+        """Return the running loop, to which this engine belongs from now on.
+
+        Raises:
+            EngineError: Another loop is still using it.
+        """
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            if self._loop is not None and not self._loop.is_closed() and self._streams:
+                raise EngineError("an AsyncEngine can serve one event loop at a time")
+            self._loop = loop
+            self._calls.clear()
+            self._link.attend(loop)
+        return loop
+
+    def _check_alive(self) -> None:
+        for error in (self._lost, self._stalled):
+            if error is not None:
+                raise EngineDeadError(str(error))  # anew, as raising adds to its traceback
+
+    async def _call(self, verb: str, **arguments: Any) -> Any:
+        future = self._bind().create_future()
+        self._check_alive()
+        number = next(self._numbers)
+        self._calls[number] = future
+        try:
+            self._link.send(Call(number, verb, arguments))
+            return await future
+        finally:
+            self._calls.pop(number, None)
+
+    def _take(self, news: News) -> None:
+        if isinstance(news, Batch):
+            self._deliver(news.outputs, news.time_s)
+        elif isinstance(news, Refused):
+            stream = self._streams.get(self._sent.get(news.id, ""))
+            if stream is not None:
+                stream.news.fail(news.error.unwrap())
+        elif isinstance(news, Unwanted):
+            for request_id in list(self._streams) if news.ids is None else news.ids:
+                self._end(request_id, None)
+        elif isinstance(news, Reply):
+            future = self._calls.get(news.number)
+            if future is not None and not future.done():
+                if news.error is None:
+                    future.set_result(news.result)
+                else:
+                    future.set_exception(news.error.unwrap())
+
+    def _deliver(self, outputs: list[TokenOutput], time_s: float) -> None:
+        updates, stopped = self._outputs.process(outputs, time_s)
+        for update in updates:
+            self._streams[update.request_id].news.put(update)
+        if stopped:
+            self._link.send(Abort(stopped))
+
+    def _set_deadline(self, request_id: str, timeout_s: float | None) -> asyncio.TimerHandle | None:
+        if timeout_s is None:
+            return None
+        if isinstance(timeout_s, bool) or not isinstance(timeout_s, (int, float)):
+            raise RequestError(f"timeout_s must be a number, not {timeout_s!r}", "timeout_s")
+        if not 0 < timeout_s < math.inf:  # NaN is refused too
+            raise RequestError(f"timeout_s must be above 0, not {timeout_s}", "timeout_s")
+        assert self._loop is not None
+        return self._loop.call_later(timeout_s, self._end, request_id, DEADLINE)
+
+    def _end(self, request_id: str, error: str | None) -> None:
+        """End a request's unfinished sequences with finish reason ABORT."""
+        stream = self._streams.get(request_id)
+        if stream is None:
+            return
+        ids = self._outputs.unfinished(request_id)
+        if ids is None:  # still being tokenized
+            stream.early_end.append(error)
+            return
+        reason = FinishReason.ABORT
+        outputs = [TokenOutput(i, [], finish_reason=reason, error=error) for i in ids]
+        self._deliver(outputs, time.monotonic())
+        if stream.first_id is not None:
+            self._send_if_alive(Abort(ids))
+
+    def _forget(self, request_id: str, stream: _Stream) -> None:
+        """Drop a request that has ended or that nobody listens to any more."""
+        if self._streams.get(request_id) is stream:
+            del self._streams[request_id]
+            ids = self._outputs.abort(request_id)
+            if stream.first_id is not None:
+                del self._sent[stream.first_id]
+                self._count(stream.number)
+                if ids:
+                    self._send_if_alive(Abort(ids))
+
+    def _send_if_alive(self, command: Abort) -> None:
+        if self._lost is None:
+            self._link.send(command)
+
+    def _fail(self, error: EngineDeadError) -> None:
+        for stream in self._streams.values():
+            stream.news.fail(EngineDeadError(str(error)))
+        for future in self._calls.values():
+            if not future.done():
+                future.set_exception(EngineDeadError(str(error)))
+
+
+def _listed(request_ids: str | Iterable[str]) -> list[str]:
+    """Return ids as a list; one alone is not taken for its letters."""
+    return [request_ids] if isinstance(request_ids, str) else list(request_ids)

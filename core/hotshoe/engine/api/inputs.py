@@ -1,0 +1,303 @@
+"""From a caller's prompt and parameters to what the engine core runs; all bounds are checked here.
+
+What passes is safe for every later room: token ids lie within the vocabulary, counts below caps,
+texts are Unicode. May be called from several threads, as tokenizing takes long.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hotshoe.config import EngineConfig
+from hotshoe.engine.wire.messages import Add
+from hotshoe.errors import RequestError
+from hotshoe.text.bad_words import bad_word_token_ids
+from hotshoe.text.tokenizer import Tokenizer
+from hotshoe.types import (
+    EmbedsPrompt,
+    Pooling,
+    PoolingParams,
+    Prompt,
+    SamplingParams,
+    TextPrompt,
+    TokensPrompt,
+)
+
+#: Parameters that look at the prompt's token ids, with the values that do not.
+_ABOUT_PROMPT = {"prompt_logprobs": None, "repetition_penalty": 1.0}
+
+MAX_PRIORITY = 2**31 - 1
+MAX_LABEL_CHARS = 1024
+#: Parameters that mean nothing where no logits are.
+_ABOUT_LOGITS = (
+    *("logprobs", "prompt_logprobs", "logit_bias", "bad_words", "bad_words_token_ids"),
+    *("allowed_token_ids", "grammar"),
+)
+
+
+#: What a request for a vector asks of sampling.
+_NOTHING = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRequest:
+    """A request as the front end keeps it, and `add` for the engine core.
+
+    `params` are those of the caller; `add.params` leave out what the core does not need. A request
+    for a vector has those of a single token, which is never sampled.
+    """
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    add: Add
+
+
+class InputProcessor:
+    """Tokenizes, validates and fans out.
+
+    Args:
+        config: Resolved configuration.
+        vocab_size: Token ids must lie below it.
+        tokenizer: None when the engine works on token ids only.
+        has_logits: As in `WorkerInfo`.
+        tasks, pooling, hidden_size: As in `EngineInfo`.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        vocab_size: int,
+        tokenizer: Tokenizer | None,
+        has_logits: bool = True,
+        *,
+        tasks: Sequence[str] = ("generate",),
+        pooling: Pooling | None = None,
+        hidden_size: int = 0,
+    ) -> None:
+        self._config = config
+        self._vocab_size = vocab_size
+        self._tokenizer = tokenizer
+        self._has_logits = has_logits
+        self._tasks, self._pooling, self._hidden_size = tuple(tasks), pooling, hidden_size
+        self._numbers = itertools.count(1)
+
+    def prepare(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams | PoolingParams,
+        priority: int = 0,
+        tenant: str | None = None,
+    ) -> PreparedRequest:
+        """Check one request. Its sequences get ids that this processor never gives again.
+
+        Raises:
+            RequestError: `field` names what is wrong.
+        """
+        pooling = None
+        if isinstance(params, PoolingParams):
+            pooling, params = self._pooled(params), _NOTHING
+        elif "generate" not in self._tasks:
+            raise RequestError("this model makes embeddings only; it generates no text", "params")
+        embeds = None
+        if isinstance(prompt, EmbedsPrompt):
+            embeds, prompt = self._embeds(prompt, params)
+        text, token_ids, salt = self._tokenize(prompt, room=pooling is None)
+        _check_label("cache_salt", salt)
+        _check_label("tenant", tenant)
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            raise RequestError(f"priority must be an integer, not {priority!r}", "priority")
+        if abs(priority) > MAX_PRIORITY:
+            raise RequestError(
+                f"priority must be between -{MAX_PRIORITY} and {MAX_PRIORITY}, not {priority}",
+                "priority",
+            )
+        params = self._checked(params)
+        number = next(self._numbers)
+        add = Add(
+            [f"{number}.{index}" for index in range(params.n)],
+            token_ids,
+            _for_core(params),
+            priority,
+            salt,
+            tenant,
+            pooling=pooling,
+            embeds=embeds,
+        )
+        return PreparedRequest(request_id, text, token_ids, params, add)
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **options: Any,
+    ) -> TokensPrompt:
+        """Turn a conversation into a prompt with the model's chat template.
+
+        Args:
+            messages: In OpenAI's form.
+            tools: Function schemas offered to the model.
+            options: Further arguments of `Tokenizer.apply_chat_template`, variables included.
+
+        Raises:
+            RequestError: No tokenizer, no template, or the template refuses the messages.
+        """
+        tokenizer = self._require_tokenizer()
+        marked = not self._config.allow_special_tokens_in_text
+        render = tokenizer.render_marked if marked else tokenizer.apply_chat_template
+        text = render(messages, tools, **options)
+        return TokensPrompt(self._encode(text, add_special_tokens=False, marked=marked))
+
+    def _pooled(self, params: PoolingParams) -> Pooling:
+        if "embed" not in self._tasks or self._pooling is None:
+            raise RequestError(
+                "this model makes no embeddings: its checkpoint does not say how (modules.json), "
+                "and the engine was not told (--pooling last or mean)",
+                "model",
+            )
+        return params.over(self._pooling, self._hidden_size)
+
+    def _embeds(self, prompt: EmbedsPrompt, params: SamplingParams) -> tuple[bytes, TokensPrompt]:
+        """Return the rows as little-endian float32, and token ids that stand for them."""
+        if not self._hidden_size:
+            raise RequestError("this engine takes no embeddings", "prompt")
+        from hotshoe.models.embeds import embeds_bytes  # numpy, for those who need it
+
+        rows, count = embeds_bytes(prompt.embeds, self._hidden_size)
+        self._bounded([0] * count, room=False)
+        for name, harmless in _ABOUT_PROMPT.items():
+            if getattr(params, name, harmless) != harmless:
+                raise RequestError(
+                    f"{name} looks at the prompt's token ids, which embeddings have none of", name
+                )
+        return rows, TokensPrompt([0] * count, prompt.cache_salt)
+
+    def _require_tokenizer(self) -> Tokenizer:
+        if self._tokenizer is None:
+            raise RequestError(
+                "this engine has no tokenizer (skip_tokenizer_init); give token ids", "prompt"
+            )
+        return self._tokenizer
+
+    def _tokenize(self, prompt: Prompt, room: bool) -> tuple[str | None, list[int], str | None]:
+        """Return text, token ids and cache salt; `room` leaves one token to be generated."""
+        if isinstance(prompt, str):
+            prompt = TextPrompt(prompt)
+        if isinstance(prompt, TextPrompt):
+            # A text to embed is content; one to go on with is the model's own language.
+            marked = not room and not self._config.allow_special_tokens_in_text
+            text = self._require_tokenizer().mark(prompt.text) if marked else prompt.text
+            ids = self._encode(text, add_special_tokens=True, marked=marked)
+            return prompt.text, self._bounded(ids, room), prompt.cache_salt
+        if isinstance(prompt, TokensPrompt):
+            return None, self._bounded(_integers(prompt.token_ids), room), prompt.cache_salt
+        raise RequestError(
+            "a prompt is text, TextPrompt, TokensPrompt or EmbedsPrompt, "
+            f"not {type(prompt).__name__}",
+            "prompt",
+        )
+
+    def _encode(self, text: str, add_special_tokens: bool, marked: bool) -> list[int]:
+        tokenizer, limit = self._require_tokenizer(), self._config.max_model_len
+        assert limit is not None
+        if tokenizer.exceeds(text, limit):
+            raise RequestError(
+                f"the prompt has {len(text)} characters, clearly more than max_model_len, {limit}, "
+                "tokens; shorten it",
+                "prompt",
+            )
+        return tokenizer.encode(text, add_special_tokens, marked)
+
+    def _bounded(self, ids: list[int], room: bool) -> list[int]:
+        if not ids:
+            raise RequestError("the prompt is empty; give at least one token", "prompt")
+        for token_id in (min(ids), max(ids)):
+            if not 0 <= token_id < self._vocab_size:
+                raise RequestError(
+                    f"token id {token_id} is outside the vocabulary (0 to {self._vocab_size - 1})",
+                    "prompt",
+                )
+        assert self._config.max_model_len is not None
+        if len(ids) > self._config.max_model_len - room:
+            rest = " and at least one must be generated" if room else ""
+            raise RequestError(
+                f"the prompt has {len(ids)} tokens, but max_model_len is "
+                f"{self._config.max_model_len}{rest}; shorten it",
+                "prompt",
+            )
+        return ids
+
+    def _checked(self, params: SamplingParams) -> SamplingParams:
+        if not isinstance(params, SamplingParams):
+            raise RequestError(f"params must be SamplingParams, not {params!r}", "params")
+        for name in ("logprobs", "prompt_logprobs"):
+            wanted = getattr(params, name)
+            if wanted is not None and wanted > self._config.max_logprobs:
+                raise RequestError(
+                    f"{name} is {wanted}, but this engine allows {self._config.max_logprobs} "
+                    "(--max-logprobs)",
+                    name,
+                )
+        words = (token_id for word in params.bad_words_token_ids for token_id in word)
+        for name, ids in (
+            ("logit_bias", params.logit_bias),
+            ("allowed_token_ids", params.allowed_token_ids),
+            ("stop_token_ids", params.stop_token_ids),
+            ("bad_words_token_ids", list(words)),
+        ):
+            if ids and max(ids) >= self._vocab_size:
+                raise RequestError(
+                    f"{name} names token id {max(ids)}, outside the vocabulary "
+                    f"(0 to {self._vocab_size - 1})",
+                    name,
+                )
+        for name in () if self._has_logits else _ABOUT_LOGITS:
+            if getattr(params, name) not in (None, (), {}):
+                raise RequestError(
+                    f"{name} cannot be served: tokens are not sampled from logits here", name
+                )
+        if params.bad_words:
+            found = bad_word_token_ids(self._require_tokenizer(), params.bad_words)
+            words_ids = (*params.bad_words_token_ids, *found)
+            params = replace(params, bad_words_token_ids=words_ids)
+        if (params.stop or params.detokenize) and self._tokenizer is None:
+            if params.stop:
+                self._require_tokenizer()
+            params = replace(params, detokenize=False)
+        return params
+
+
+def _for_core(params: SamplingParams) -> SamplingParams:
+    """Leave out the strings, which the front end has dealt with or will."""
+    if params.stop or params.bad_words:
+        return replace(params, stop=(), bad_words=())
+    return params
+
+
+def _check_label(name: str, value: str | None) -> None:
+    """Refuse what cannot be hashed or sent."""
+    if value is None:
+        return
+    if not isinstance(value, str) or len(value) > MAX_LABEL_CHARS:
+        raise RequestError(f"{name} must be a string of at most {MAX_LABEL_CHARS} characters", name)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise RequestError(f"{name} holds an unpaired surrogate, so it is not text", name) from None
+
+
+def _integers(ids: Sequence[int]) -> list[int]:
+    """Return the ids as a list of what is an integer and nothing else."""
+    if not isinstance(ids, Iterable):
+        raise RequestError(f"token ids come as a list, not as {ids!r}", "prompt")
+    ids = list(ids)
+    if set(map(type, ids)) - {int}:
+        wrong = next(i for i in ids if type(i) is not int)
+        kind = type(wrong).__name__
+        raise RequestError(f"token ids are integers, not {wrong!r} of type {kind}", "prompt")
+    return ids

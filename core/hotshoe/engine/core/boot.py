@@ -1,0 +1,125 @@
+"""Brings an engine core up, the same way in every process: setup, tokenizer, core, description.
+
+`Engine`, the engine thread and the engine process start here. Front ends that only connect take
+the description (`EngineInfo`) and load the tokenizer that it names.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hotshoe.config import EngineConfig
+from hotshoe.engine.client import DecisionInfo, EngineInfo
+from hotshoe.engine.core.engine_core import EngineCore
+from hotshoe.engine.start.places import find_model, read_tokenizer
+from hotshoe.engine.start.setup import EngineSetup, prepare
+from hotshoe.plugins import PluginManager
+from hotshoe.slots import Decision
+from hotshoe.slots.show import show_spec, show_verdict
+from hotshoe.text.chat_template import read_template
+from hotshoe.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Booted:
+    """A core that can step, and what a front end needs beside it."""
+
+    core: EngineCore
+    tokenizer: Tokenizer | None
+    info: EngineInfo
+
+
+def boot(config: EngineConfig, plugins: PluginManager | None = None) -> Booted:
+    """Bring an engine core up.
+
+    Raises:
+        UserError: It cannot work; the message says why.
+    """
+    begin = time.perf_counter()
+    setup = prepare(config, plugins)
+    prepared = time.perf_counter()
+    tokenizer = load_tokenizer(setup.config, setup.model_config.path, setup.plugins)
+    setup = _with_eos(setup, tokenizer)
+    tokenized = time.perf_counter()
+    startup = {"resolve configuration": prepared - begin, "load tokenizer": tokenized - prepared}
+    if setup.config.revision is not None and setup.config.load_format != "dummy":
+        find_model(setup.config, setup.plugins, weights=True)
+        startup["fetch weights"] = time.perf_counter() - tokenized
+    core = EngineCore(setup)
+    startup |= core.startup
+    return Booted(core, tokenizer, _describe(core, startup))
+
+
+def load_tokenizer(
+    config: EngineConfig, model_path: Path, plugins: PluginManager | None = None
+) -> Tokenizer | None:
+    """Load the tokenizer that a configuration names, else the model's; None if it wants none.
+
+    Args:
+        config: Of the engine.
+        model_path: The model directory or file.
+        plugins: Default: those installed.
+
+    Raises:
+        CheckpointError: There is none, or it is malformed.
+        ConfigError: The chat template of the configuration cannot be read, or is malformed.
+    """
+    if config.skip_tokenizer_init:
+        return None
+    if plugins is None:
+        plugins = PluginManager(disabled=config.disable_plugins)
+    path = Path(config.tokenizer) if config.tokenizer else model_path
+    found = read_tokenizer(path, plugins)
+    if config.chat_template is not None:
+        found.chat_templates = {"default": read_template(config.chat_template)}
+    return found
+
+
+def _with_eos(setup: EngineSetup, tokenizer: Tokenizer | None) -> EngineSetup:
+    """Join the end-of-sequence ids of the tokenizer to those of the model."""
+    ids = (*setup.model_config.eos_token_ids, *(tokenizer.eos_token_ids if tokenizer else ()))
+    joined = tuple(dict.fromkeys(ids))
+    return replace(setup, model_config=replace(setup.model_config, eos_token_ids=joined))
+
+
+def _describe(core: EngineCore, startup: Mapping[str, float]) -> EngineInfo:
+    setup, found = core.setup, core.info
+    pooling = setup.pooling if "embed" in found.tasks else None
+    return EngineInfo(
+        config=setup.config,
+        model_path=str(setup.model_config.path),
+        vocab_size=found.vocab_size,
+        num_blocks=core.num_blocks,
+        eos_token_ids=setup.model_config.eos_token_ids,
+        facts=setup.selector.facts,
+        changes=setup.changes,
+        decisions=tuple(map(_describe_decision, found.decisions)),
+        startup=startup,
+        memory=core.memory,
+        report={name: _plain(value) for name, value in found.report.items()},
+        broken_plugins={r.name: r.error for r in setup.plugins.records if r.error},
+        sampling_defaults=setup.sampling_defaults,
+        has_logits=found.has_logits,
+        tasks=tuple(t for t in found.tasks if t != "embed" or pooling is not None),
+        hidden_size=found.hidden_size,
+        pooling=pooling,
+    )
+
+
+def _describe_decision(decision: Decision) -> DecisionInfo:
+    return DecisionInfo(
+        decision.slot,
+        show_spec(decision.spec),
+        decision.chosen,
+        decision.native,
+        decision.reason,
+        {name: show_verdict(verdict) for name, verdict in decision.others},
+    )
+
+
+def _plain(value: object) -> Any:
+    return value if isinstance(value, (int, float, str)) else str(value)

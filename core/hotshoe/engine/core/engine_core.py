@@ -1,0 +1,493 @@
+"""The engine core: scheduler and worker, stepped. Knows no text and no HTTP.
+
+Not thread-safe: one thread adds, aborts and steps. A worker that fails ends the engine; a request
+that fails ends alone. `EngineLoop` drives it for front ends, `Engine` for `LLM`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from hotshoe.engine.client import EngineStats, PauseMode
+from hotshoe.engine.core.adapters import Adapters
+from hotshoe.engine.core.kv_exchange import KVExchange
+from hotshoe.engine.core.rest import (
+    SLEEP_LEVELS,
+    check_sleep,
+    fall_asleep,
+    replace_weights,
+    tags_to_wake,
+    wake,
+)
+from hotshoe.engine.core.seeds import Seeds
+from hotshoe.engine.start.cache_plan import cache_bytes, plan_cache
+from hotshoe.engine.start.places import read_tokenizer
+from hotshoe.engine.start.setup import EngineSetup
+from hotshoe.engine.wire.messages import Add
+from hotshoe.errors import (
+    EngineDeadError,
+    EngineError,
+    HotshoeError,
+    KVTransferError,
+    MemoryLimitError,
+    QueueFullError,
+    RequestError,
+    UserError,
+)
+from hotshoe.executor import KVWorker, ProfiledWorker, Worker, WorkerInfo
+from hotshoe.grammar.backends import GrammarBackends
+from hotshoe.grammar.vocabulary import vocabulary_of
+from hotshoe.scheduler import Request, Scheduler, SchedulerConfig
+from hotshoe.speculation.drafting import open_drafting
+from hotshoe.types import StepHandle, StepPlan, TokenOutput
+
+if TYPE_CHECKING:
+    from hotshoe.grammar.constraints import Constraints
+    from hotshoe.loader.sources import Weights
+
+PAUSE_MODES = ("abort", "wait", "keep")
+#: How long a step waits for grammars to be compiled when it has nothing else to do.
+GRAMMAR_WAIT_S = 0.005
+
+
+class EngineCore:
+    """Loads a model and runs requests.
+
+    Args:
+        setup: From `hotshoe.engine.start.setup.prepare`.
+
+    Raises:
+        UserError: The model cannot be loaded or its cache does not fit.
+    """
+
+    def __init__(self, setup: EngineSetup) -> None:
+        self.setup = setup
+        config = setup.config
+        grammars = setup.plugins.mapping("hotshoe_grammars")
+        backend, blanks = config.structured_output_backend, config.structured_output_max_blanks
+        self._backends = GrammarBackends(grammars, backend, blanks)
+        self._constraints: Constraints | None = None
+        self._drafting = open_drafting(config, setup.plugins)
+        self.adapters = Adapters(config.lora_modules)
+        self._worker: Worker | None = setup.create_worker()
+        try:
+            self._pools = self._bring_up(self._worker)
+        except BaseException:
+            self._worker.close()
+            raise
+        self._depth = config.num_steps_in_flight
+        assert config.max_model_len is not None and config.block_size is not None
+        assert config.max_num_batched_tokens is not None
+        self._scheduler = Scheduler(
+            SchedulerConfig(
+                max_num_seqs=config.max_num_seqs,
+                max_num_batched_tokens=config.max_num_batched_tokens,
+                max_model_len=config.max_model_len,
+                num_blocks=self._pools,
+                block_size=config.block_size,
+                policy="priority" if config.scheduling_policy == "priority" else "fcfs",
+                enable_prefix_caching=config.enable_prefix_caching,
+                max_in_flight_steps=self._depth,
+                in_turns=config.pipeline_parallel_size > 1,
+                max_adapters=config.max_loras,
+                groups=self.info.caches.groups if self.info.caches is not None else (),
+            )
+        )
+        self._eos = frozenset(setup.model_config.eos_token_ids)
+        self._seeds = Seeds(config.seed)
+        self._in_flight: deque[tuple[StepPlan, StepHandle]] = deque()
+        self._failure: BaseException | None = None
+        self._pause: PauseMode | None = None
+        self._asleep: set[str] = set()
+        self._is_quiet = False
+        self._num_steps = 0
+        self._last_step_s = 0.0
+        self._last_step_tokens = 0
+
+    def _bring_up(self, worker: Worker) -> tuple[int, ...]:
+        """Load the model and take the cache; return the number of blocks of each pool."""
+        self.info: WorkerInfo = worker.load()
+        self.adapters.open(worker)
+        begin, loaded = time.perf_counter(), sum(self.info.phases.values())
+        num_blocks = plan_cache(self.setup.config, self.info)
+        self._check_cache(cache_bytes(self.info, num_blocks))
+        worker.allocate_cache(num_blocks)
+        phases = self.info.phases  # to which a worker may just have added
+        inside = sum(phases.values()) - loaded
+        rest = time.perf_counter() - begin - inside
+        self.startup: dict[str, float] = {**phases, "allocate cache": rest}
+        return num_blocks
+
+    def _check_cache(self, size_bytes: int) -> None:
+        facts, free = self.setup.selector.facts, self.info.free_bytes
+        limit, kind = (facts.memory_bytes, "in all") if free is None else (free, "free")
+        if size_bytes > limit:
+            raise MemoryLimitError(
+                f"the KV cache would take {size_bytes / 2**20:.0f} MiB, but "
+                f"{facts.name} has {limit / 2**20:.0f} MiB {kind}; lower --kv-cache-memory-bytes"
+            )
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the KV cache, over all pools."""
+        return sum(self._pools)
+
+    @property
+    def memory(self) -> Mapping[str, int]:
+        """Bytes by purpose."""
+        return {
+            "weights": self.info.weight_bytes,
+            "kv_cache": cache_bytes(self.info, self._pools),
+        }
+
+    @property
+    def is_paused(self) -> bool:
+        return self._pause is not None
+
+    @property
+    def is_sleeping(self) -> bool:
+        return bool(self._asleep)
+
+    @property
+    def _frozen(self) -> bool:
+        return self._pause == "keep" or self._is_quiet or bool(self._asleep)
+
+    def add(self, new: Add) -> None:
+        """Queue a request, all its sequences or none.
+
+        Raises:
+            RequestError: It could never be served.
+            QueueFullError: Too much waits already.
+            EngineDeadError: The engine has failed.
+        """
+        self._check_alive()
+        if self._scheduler.num_waiting and len(new.ids) > self.room(len(new.token_ids)):
+            raise QueueFullError(
+                f"{self._scheduler.num_waiting} requests with "
+                f"{self._scheduler.num_waiting_tokens} tokens are waiting already; "
+                f"try again in {self.retry_after_s:.0f} s",
+                self.retry_after_s,
+            )
+        labels = (new.priority, new.cache_salt, new.tenant, new.pooling, new.embeds, self._eos)
+        params = new.params
+        adapter = self.adapters.key_of(params.adapter)
+        add: Callable[[Request], None] = self._scheduler.add
+        if params.grammar is not None:
+            params = replace(params, grammar=self._backends.choose(params.grammar))
+            add = self._open_constraints().add
+        seeds = self._seeds.draw(params.seed, len(new.ids))
+        for request_id, seed in zip(new.ids, seeds, strict=True):
+            request = Request(request_id, new.token_ids, params, seed, *labels)
+            request.adapter_key = adapter
+            add(request)  # all are alike, so if one is refused, it is the first
+            if self._drafting is not None:
+                self._drafting.add(request)
+            if params.prompt_logprobs is not None:  # once is enough; the others share its prefix
+                params = replace(params, prompt_logprobs=None)
+
+    def room(self, num_tokens: int = 1) -> float:
+        """Return how many sequences of so many tokens the queue has room for, perhaps infinity.
+
+        Sequences that a free row awaits do not count. When nothing waits, `add` takes a request
+        that needs more room than there is, so that nobody is refused for ever.
+        """
+        config, scheduler, rooms = self.setup.config, self._scheduler, [math.inf]
+        if config.max_num_queued_reqs is not None:
+            stopped = self._frozen or self.is_paused
+            free = 0 if stopped else config.max_num_seqs - scheduler.num_running
+            rooms.append(config.max_num_queued_reqs + free - scheduler.num_waiting)
+        if config.max_queued_tokens is not None:
+            rooms.append(
+                (config.max_queued_tokens - scheduler.num_waiting_tokens) // max(num_tokens, 1)
+            )
+        return max(0, min(rooms))
+
+    @property
+    def retry_after_s(self) -> float:
+        """When to ask again while there is no room: as long as the last one had to wait."""
+        return min(max(self._scheduler.last_wait_s, 1.0), 60.0)
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """Drop requests; unknown ids are ignored. No output follows for them."""
+        for request_id in request_ids:
+            self._scheduler.abort(request_id)
+            for kept in (self._constraints, self._drafting):
+                if kept is not None:
+                    kept.discard(request_id)
+
+    def has_work(self) -> bool:
+        """Tell whether `step` has something to do."""
+        if self._in_flight or self._frozen:
+            return bool(self._in_flight)
+        return self._scheduler.has_work() or self._compiling
+
+    @property
+    def _compiling(self) -> bool:
+        return self._constraints is not None and self._constraints.compiling
+
+    def stats(self) -> EngineStats:
+        """Return the present counts."""
+        counts = self._scheduler.stats()
+        cache = counts.cache
+        return EngineStats(
+            num_running=counts.num_running,
+            num_waiting=counts.num_waiting,
+            num_waiting_tokens=counts.num_waiting_tokens,
+            num_blocks=cache.num_blocks,
+            num_used_blocks=cache.num_used_blocks,
+            num_queried_tokens=cache.num_queried_tokens,
+            num_hit_tokens=cache.num_hit_tokens,
+            num_preemptions=counts.num_preemptions,
+            num_prompt_tokens=counts.num_prompt_tokens,
+            num_generated_tokens=counts.num_generated_tokens,
+            num_steps=self._num_steps,
+            last_step_s=self._last_step_s,
+            last_step_tokens=self._last_step_tokens,
+            num_finished=counts.num_finished,
+            num_drafts=counts.drafts.num_drafts,
+            num_draft_tokens=counts.drafts.num_draft_tokens,
+            num_accepted_at=counts.drafts.num_accepted_at,
+            is_paused=self.is_paused,
+            is_sleeping=self.is_sleeping,
+        )
+
+    def step(self) -> list[TokenOutput]:
+        """Start as many steps as may be in flight, finish the oldest, return its news.
+
+        Raises:
+            EngineDeadError: The worker failed; the cause is chained.
+        """
+        self._check_alive()
+        begin = time.perf_counter()
+        outputs: list[TokenOutput] = []
+        try:
+            if self._constraints is not None and not self._frozen:
+                outputs = self._constraints.collect()
+            while len(self._in_flight) < self._depth and not self._frozen:
+                plan = self._scheduler.schedule()
+                if plan is None:
+                    break
+                assert self._worker is not None
+                self._in_flight.append((plan, self._worker.execute(plan)))
+            if not self._in_flight:
+                if self._constraints is not None and self._compiling:
+                    self._constraints.wait(GRAMMAR_WAIT_S)
+                else:
+                    assert not self.has_work(), "work remains, but nothing can be scheduled"
+                return outputs
+            plan, handle = self._in_flight.popleft()
+            news = self._scheduler.update(plan, handle.result())
+            outputs += news if self._constraints is None else self._constraints.advance(news)
+            if self._drafting is not None:
+                extend = None if self._constraints is None else self._constraints.extend
+                self._drafting.advance(plan, outputs, self.info.vocab_size, extend)
+        except KeyboardInterrupt as error:  # it has torn the step apart
+            self._failure = error
+            raise
+        except BaseException as error:
+            self._fail(error)
+        self._num_steps += 1
+        self._last_step_s = time.perf_counter() - begin
+        self._last_step_tokens = plan.num_tokens
+        return outputs
+
+    def pause(self, mode: PauseMode) -> list[TokenOutput]:
+        """Queue new requests without running them, until `resume`.
+
+        Args:
+            mode: "keep" freezes the unfinished requests. With "wait" they go on, and with "abort"
+                the caller aborts them; the engine is quiet once `has_work` says so.
+
+        Returns:
+            What steps that were under way brought.
+
+        Raises:
+            RequestError: The mode is unknown.
+        """
+        if mode not in PAUSE_MODES:
+            raise RequestError(
+                f"mode must be one of {', '.join(PAUSE_MODES)}, not {mode!r}", "mode"
+            )
+        self._pause = mode
+        self._scheduler.hold()
+        return self.quiesce() if self._frozen else []
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._pause = None
+        self._scheduler.release()
+
+    def check_sleep(self, level: int, mode: str) -> None:
+        """Refuse a sleep that cannot be, before requests are ended for it.
+
+        Raises:
+            RequestError: Level or mode are unknown, or the level is not offered.
+        """
+        check_sleep(level, mode, self._worker)
+
+    def sleep(self, level: int) -> list[TokenOutput]:
+        """Freeze the unfinished requests and give memory back, as `EngineClient.sleep` says.
+
+        Returns:
+            What steps that were under way brought.
+
+        Raises:
+            RequestError: The level is unknown, or not offered; nothing has changed.
+        """
+        check_sleep(level, "keep", self._worker)
+        outputs = self.quiesce()
+        wide_awake = "weights" not in self._asleep
+        if self._worker is not None and (level == 2 or (level == 1 and wide_awake)):
+            self._worker = fall_asleep(self._worker, level)
+            self._scheduler.reset_prefix_cache()
+        self._asleep |= set(SLEEP_LEVELS[level])
+        return outputs
+
+    def wake_up(self, tags: Iterable[str] | None = None) -> None:
+        """Take back what `sleep` gave away; go on when nothing is missing.
+
+        Raises:
+            RequestError: A tag is unknown, or the cache would come before the weights.
+            EngineDeadError: The weights could not be loaded again; the cause is chained.
+        """
+        missing = tags_to_wake(tags, self._asleep)
+        create, load = self.setup.create_worker, self.adapters.open
+        with self._or_dead():
+            self._worker = wake(self._worker, missing, create, self._pools, load)
+        self._asleep -= missing
+
+    def update_weights(self, weights: Weights) -> None:
+        """Replace weights between steps, as `EngineClient.update_weights` says.
+
+        Raises:
+            RequestError: A step is under way, the weights sleep, or cannot be replaced.
+            CheckpointError: They do not fit; nothing has changed.
+            EngineDeadError: Only part of them could be written; the cause is chained.
+        """
+        if self._in_flight:
+            raise RequestError("weights are replaced between steps; call quiesce first")
+        with self._or_dead((UserError,)):
+            replace_weights(self._worker, self._asleep, weights)
+        self._scheduler.reset_prefix_cache()
+
+    def load_adapter(self, name: str, path: str) -> None:
+        self.adapters.load(self._worker, name, path, self._scheduler.uses_adapter)
+
+    def unload_adapter(self, name: str) -> None:
+        self.adapters.unload(self._worker, name, self._scheduler.uses_adapter)
+
+    @contextmanager
+    def _or_dead(self, harmless: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
+        """End the engine where something fails that has no way back."""
+        try:
+            yield
+        except BaseException as error:
+            if isinstance(error, (KeyboardInterrupt, *harmless)):
+                raise
+            self._fail(error)
+
+    def reset_prefix_cache(self, reset_running: bool = False) -> bool:
+        """Forget cached prefixes; False if requests run and may not be computed anew."""
+        if self._scheduler.num_running and not reset_running:
+            return False
+        self._scheduler.reset_prefix_cache()
+        return True
+
+    def kv_exchange(self) -> KVExchange:
+        """Return what passes KV blocks on to other engines, for use before the next step.
+
+        Raises:
+            KVTransferError: What computes steps here has no blocks that could be moved.
+            RequestError: A step is under way; pause the engine first.
+        """
+        if self._in_flight:
+            raise RequestError("KV blocks are moved between steps; pause the engine first")
+        if isinstance(self._worker, KVWorker):
+            return KVExchange(self._scheduler.cache, self._worker)
+        raise KVTransferError(
+            "KV blocks cannot be moved: what computes steps here has none, has divided them among "
+            "processes, or sleeps; use a platform with memory, and one rank",
+            "worker",
+        )
+
+    def start_profile(self, folder: str) -> None:
+        """Record the steps that follow, as `EngineClient.start_profile` says.
+
+        Raises:
+            RequestError: It cannot be done.
+        """
+        self._profiled().start_profile(folder)
+
+    def stop_profile(self) -> str:
+        """Write the recording and return its file's name.
+
+        Raises:
+            RequestError: There is none.
+        """
+        return self._profiled().stop_profile()
+
+    def _profiled(self) -> ProfiledWorker:
+        if isinstance(self._worker, ProfiledWorker):
+            return self._worker
+        raise RequestError("what computes steps here cannot record them, or sleeps")
+
+    def _open_constraints(self) -> Constraints:
+        """Get ready for requests with a grammar, when the first one comes."""
+        if self._constraints is None:
+            from hotshoe.grammar.constraints import Constraints  # needs numpy
+
+            config, model = self.setup.config, self.setup.model_config
+            path = Path(config.tokenizer) if config.tokenizer else model.path
+            self._constraints = Constraints(
+                self._scheduler,
+                self._backends,
+                lambda: vocabulary_of(
+                    read_tokenizer(path, self.setup.plugins), self.info.vocab_size, self._eos
+                ),
+                config.structured_output_cache_bytes,
+                config.structured_output_timeout_s,
+                self.info.vocab_size,
+            )
+        return self._constraints
+
+    def quiesce(self) -> list[TokenOutput]:
+        """Finish the steps in flight, start none, and return what they brought."""
+        outputs: list[TokenOutput] = []
+        self._is_quiet = True
+        try:
+            while self._in_flight:
+                outputs += self.step()
+        finally:
+            self._is_quiet = False
+        return outputs
+
+    def _fail(self, error: BaseException) -> NoReturn:
+        """End the engine."""
+        self._failure = error
+        self._check_alive()
+        raise AssertionError
+
+    def _check_alive(self) -> None:
+        if self._failure is not None:
+            if isinstance(self._failure, HotshoeError):
+                cause = str(self._failure)
+            else:
+                cause = f"{type(self._failure).__name__}: {self._failure}"
+            raise EngineDeadError(f"the engine has stopped: {cause}") from self._failure
+
+    def close(self) -> None:
+        """Release the device; later calls raise EngineDeadError."""
+        if self._failure is None:
+            self._failure = EngineError("it was closed")
+        self._in_flight.clear()
+        if self._constraints is not None:
+            self._constraints.close()
+        if self._worker is not None:
+            self._worker.close()

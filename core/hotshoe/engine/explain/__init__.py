@@ -1,0 +1,1 @@
+"""What an engine would be made of, without a weight: `hotshoe explain`."""

@@ -1,0 +1,317 @@
+"""What an engine would be made of: decisions, their reasons and the memory, without a weight.
+
+Layers are built on PyTorch's "meta" device, so that no device is touched; with recorded facts the
+answer is for a device that is not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hotshoe.config import EngineConfig
+from hotshoe.engine.explain.estimate import (
+    GroupUse,
+    Need,
+    activation_bytes,
+    cache_need,
+    group_uses,
+    step_shares,
+)
+from hotshoe.engine.explain.fates import WeightFate, fates
+from hotshoe.engine.start.setup import EngineSetup, prepare
+from hotshoe.errors import ConfigError, SelectionError
+from hotshoe.executor import Worker
+from hotshoe.foreign import ForeignError, foreign
+from hotshoe.lazy import resolve_lazy
+from hotshoe.platform import Available, Change, DeviceFacts, MemoryBudget, Platform, Target
+from hotshoe.plugins import PluginManager
+from hotshoe.plugins.platforms import (
+    HOOK,
+    blaming,
+    candidates_of,
+    choose_platform,
+    targets_of,
+)
+from hotshoe.slots import (
+    COMPOSED,
+    PLAIN_LAYOUT,
+    REFERENCE,
+    Candidate,
+    Decision,
+    KVLayout,
+    SampleSpec,
+    Selector,
+    TransferSpec,
+    all_slots,
+)
+from hotshoe.slots.graph import recordable
+from hotshoe.slots.sizes import TYPE_BITS
+from hotshoe.types import CacheLayout
+
+#: Of a device's whole memory, where what is free now says nothing about the device asked about.
+USABLE_SHARE = 0.9
+STEPS_IN_FLIGHT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Everything that start-up would decide.
+
+    Attributes:
+        memory: What it would take.
+        caches: The cache groups, and what a request of full length takes of each.
+        uses: How many layers ask each decision's question.
+        shares: Each decision's share of the bytes of a decode step, at half of max_model_len.
+        unbuilt: Why candidates that were chosen cannot be built on this machine, and which.
+        unasked: Slots that were not asked, and why.
+        weights: What becomes of each tensor of the checkpoint.
+        weights_note: Why the checkpoint's files were not looked at.
+    """
+
+    config: EngineConfig
+    facts: DeviceFacts
+    changes: tuple[Change, ...]
+    decisions: tuple[Decision, ...]
+    memory: tuple[Need, ...] = ()
+    uses: tuple[int, ...] = ()
+    shares: tuple[float, ...] = ()
+    unbuilt: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    unasked: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    weights: tuple[WeightFate, ...] = ()
+    weights_note: str = ""
+    caches: tuple[GroupUse, ...] = ()
+
+
+def explain(
+    config: EngineConfig,
+    plugins: PluginManager | None = None,
+    recorded: DeviceFacts | None = None,
+) -> Explanation:
+    """Build the model's layers, which choose their operations, and read off what they chose.
+
+    Args:
+        config: As for an engine.
+        plugins: Default: those installed.
+        recorded: Another device than the one that is here.
+
+    Raises:
+        UserError: The engine could not be built as asked.
+    """
+    if plugins is None:
+        plugins = PluginManager(disabled=config.disable_plugins)
+    platform = None
+    if recorded is not None:
+        platform = _Recorded(named_platform(config, plugins, recorded), recorded)
+        config = replace(config, platform=platform.name)
+    setup = prepare(config, plugins, platform=platform)
+    facts = setup.selector.facts
+    if setup.platform.create_worker(setup.config) is not None:
+        return Explanation(setup.config, facts, setup.changes, ())
+    selector = _PaperSelector(setup, may_lack=recorded is not None)
+    worker = replace(setup, selector=selector).torch_worker()
+    ctx, model = worker.build()
+    graphs = _decide_rest(selector, setup, model.vocab_size)
+    norms = sum(
+        expected.shape[0] * TYPE_BITS[ctx.dtype] // 8
+        for name, expected in ctx.weights.expected.items()
+        if len(expected.shape) == 1 and not name.endswith(".bias")
+    )
+    caches = worker.layout(ctx)
+    place = setup.model_config.file or setup.model_config.path
+    found, note = fates(ctx.weights, place, setup.config.load_format)
+    keys = list(selector.decisions)
+    assert setup.config.max_model_len is not None
+    shares = step_shares(selector, max(setup.config.max_model_len // 2, 1))
+    return Explanation(
+        setup.config,
+        facts,
+        setup.changes,
+        tuple(selector.decisions.values()),
+        (
+            *_memory(setup, selector, norms, caches, recorded is not None),
+            Need("graphs", 0, graphs),
+        ),
+        tuple(selector.uses[key] for key in keys),
+        tuple(shares.get(key, 0.0) for key in keys),
+        {cause: tuple(names) for cause, names in selector.unbuilt.items()},
+        selector.unasked(),
+        tuple(found),
+        note,
+        group_uses(setup.config, caches),
+    )
+
+
+def _decide_rest(selector: _PaperSelector, setup: EngineSetup, vocab_size: int) -> str:
+    """Decide what the runner asks for, beside the layers; return what is recorded, in words."""
+    questions: list[tuple[str, Any]] = [("sample", SampleSpec(vocab_size))]
+    if setup.platform.asynchronous:
+        questions.append(("transfer", TransferSpec(STEPS_IN_FLIGHT)))
+    graph, said = recordable(selector, setup.config, setup.platform.asynchronous)
+    if graph is not None:
+        questions.append(("graph", graph))
+    for slot, spec in questions:
+        selector.decide(slot, spec)
+        selector.uses[slot, spec] += 1
+    for name in ("enforce_eager", "check_candidates"):
+        if getattr(setup.config, name):
+            return f"none recorded ({name})"
+    if any(d.native for d in selector.decisions.values() if d.slot == "graph"):
+        return f"{said or 'recorded'}; memory that they keep is not counted"
+    return said or "none recorded"
+
+
+def _memory(
+    setup: EngineSetup, selector: Selector, norms: int, caches: CacheLayout, is_recorded: bool
+) -> tuple[Need, ...]:
+    config, uses = setup.config, selector.uses
+    stages = config.pipeline_parallel_size
+    note = f"of the first of {stages} stages" if stages > 1 else ""
+    weights = Need("weights", selector.matrix_bytes() + selector.table_bytes() + norms, note)
+    activations = Need(
+        "activations", activation_bytes(config, selector), f"{config.max_num_batched_tokens} tokens"
+    )
+    taken = weights.bytes + activations.bytes
+    if is_recorded or setup.platform.measures_memory:
+        whole = int(setup.selector.facts.memory_bytes * USABLE_SHARE)
+        note = f"{USABLE_SHARE:.0%} of the device's memory, less weights and activations"
+        budget = MemoryBudget(max(whole - taken, 0), note)
+    else:
+        budget = setup.platform.memory_budget(config).after(weights.bytes)
+    vocab = max((spec.vocab_size for slot, spec in uses if slot == "sample"), default=1)
+    return (
+        weights,
+        cache_need(config, caches, vocab, budget),
+        activations,
+    )
+
+
+def named_platform(
+    config: EngineConfig, plugins: PluginManager, facts: DeviceFacts | None = None
+) -> Platform:
+    """Return the platform that a configuration names, or facts belong to, without probing it.
+
+    Raises:
+        PluginError: There is none of that name.
+        ConfigError: The facts are another platform's.
+    """
+    name = config.platform
+    if name == "auto":
+        name = facts.platform if facts is not None else choose_platform(plugins, "auto").name
+    if facts is not None and facts.platform != name:
+        raise ConfigError(f"the facts are of platform {facts.platform}, not of {name}")
+    platform: Platform = resolve_lazy(plugins.pick("platform", name, HOOK))()
+    return platform
+
+
+def declared_targets(config: EngineConfig, plugins: PluginManager) -> Sequence[Target]:
+    """Return the devices that the named platform was written for; of "auto", those of all.
+
+    One that cannot be imported declares none; `hotshoe platforms` says why.
+    """
+    if config.platform != "auto":
+        platform = named_platform(config, plugins)
+        with blaming(platform.name):
+            return targets_of(platform)
+    found: list[Target] = []
+    for _, reference in sorted(plugins.mapping(HOOK).items()):
+        found += _targets_of(reference)
+    return found
+
+
+def _targets_of(reference: str) -> Sequence[Target]:
+    try:
+        with foreign():
+            platform: Platform = resolve_lazy(reference)()
+            return targets_of(platform)
+    except ForeignError:  # `hotshoe platforms` says the cause
+        return ()
+
+
+class _Recorded(Platform):
+    """A platform on a device that is not here: everything is its own but the facts."""
+
+    def __init__(self, inner: Platform, facts: DeviceFacts) -> None:
+        self.name = inner.name
+        self.asynchronous = inner.asynchronous
+        self._inner, self._facts = inner, facts
+
+    def probe(self) -> Available:
+        return Available(0)
+
+    def facts(self) -> DeviceFacts:
+        return self._facts
+
+    def candidates(self) -> Sequence[Candidate]:
+        return self._inner.candidates()
+
+    def resolve(self, config: EngineConfig) -> Sequence[Change]:
+        return self._inner.resolve(config)
+
+    def dtype_for(self, checkpoint_dtype: str) -> tuple[str, str]:
+        return self._inner.dtype_for(checkpoint_dtype)
+
+    def take_part(self, rank: int, size: int) -> None:
+        """Let there be as many of the device as are asked for, where there may be several."""
+        if type(self._inner).take_part is Platform.take_part:
+            super().take_part(rank, size)
+
+    def create_worker(self, config: EngineConfig) -> Worker | None:
+        return self._inner.create_worker(config)
+
+
+class _PaperSelector(Selector):
+    """Chooses by the facts of the device, and builds on "meta", where nothing is allocated.
+
+    Args:
+        setup: Whose candidates and facts are used.
+        may_lack: A chosen candidate that cannot be built here is replaced by a stand-in, for its
+            library belongs to another machine.
+    """
+
+    def __init__(self, setup: EngineSetup, may_lack: bool) -> None:
+        config, facts = setup.config, setup.selector.facts
+        super().__init__(
+            all_slots(setup.plugins),
+            candidates_of(setup.platform, setup.plugins),
+            facts,
+            forced=config.kernel,
+            require_native=config.require_native,
+            batch_invariant=config.batch_invariant,
+        )
+        self.facts = replace(facts, device="meta")
+        self._may_lack = may_lack
+        self.unbuilt: dict[str, dict[str, None]] = {}
+
+    def choose(self, slot: str, spec: Any) -> Any:
+        if not self._may_lack:
+            return super().choose(slot, spec)
+        decision = self.decide(slot, spec)
+        candidate = self._by_slot[slot][decision.chosen]
+        self.uses[slot, spec] += decision.chosen != COMPOSED
+        try:
+            with foreign():
+                return resolve_lazy(candidate.build)(spec, self.facts)
+        except ForeignError as failed:
+            if decision.chosen == REFERENCE:
+                error = failed.__cause__
+                raise SelectionError(f"slot {slot}: {error}") from error
+            cause = str(failed).partition(";")[0]
+            self.unbuilt.setdefault(cause, {})[f"{slot}/{decision.chosen}"] = None
+            return _StandIn(candidate.declared_layout(spec, self._judged) or PLAIN_LAYOUT)
+
+
+@dataclass(frozen=True, slots=True)
+class _StandIn:
+    """In the place of an operation whose library is not here."""
+
+    layout: KVLayout
+
+    def nbytes(self) -> int:
+        return 0
+
+    def run(self, *arguments: object) -> None:
+        raise AssertionError("nothing runs on paper")
+
+    load = load_gate_up = load_down = all_reduce = prepare = run

@@ -1,0 +1,1 @@
+"""Several processes, on one host or on several, that are one worker."""

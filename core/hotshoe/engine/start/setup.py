@@ -1,0 +1,312 @@
+"""The one bootstrap: from a configuration to everything an engine is made of, before any memory
+is taken. Every incompatibility between configuration, platform and model is found here, by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from hotshoe.config import DTYPES, EngineConfig
+from hotshoe.engine.start.executors import check_executor, make_worker, ranks_here
+from hotshoe.engine.start.places import find_model, find_tokenizer, open_model
+from hotshoe.errors import ConfigError, PluginError
+from hotshoe.executor import Worker
+from hotshoe.lazy import resolve_lazy
+from hotshoe.models import ModelConfig
+from hotshoe.models.generation import sampling_defaults
+from hotshoe.models.pooling import read_pooling
+from hotshoe.models.quantization import stored_quantization
+from hotshoe.models.source import FoundModel
+from hotshoe.platform import Change, Platform
+from hotshoe.plugins import HOOK_API, PluginManager
+from hotshoe.plugins.manager import blaming_plugin
+from hotshoe.plugins.platforms import blaming, candidates_of, choose_platform, facts_of
+from hotshoe.slots import Rendezvous, Selector, all_slots
+from hotshoe.types import Pooling
+from hotshoe.types.pooling import PoolingKind
+
+if TYPE_CHECKING:
+    from hotshoe.layers import BuildContext, WeightFormat
+    from hotshoe.models.base import Model, ModelBuilder
+
+PLATFORMS = "hotshoe_platforms"
+#: The hook version since which a worker takes drafts and returns lists of tokens.
+WORKER_API = 2
+DEFAULT_BLOCK_SIZE = 16
+DEFAULT_TOKEN_BUDGET = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSetup:
+    """A configuration made concrete.
+
+    Attributes:
+        config: Resolved: what was None or "auto" has a value.
+        changes: What was decided for the user, and why.
+        selector: Over the platform's and the plugins' candidates; it keeps the decisions.
+        sampling_defaults: Fields of `SamplingParams` for what requests leave open.
+        pooling: How embeddings are made; None where nobody says.
+    """
+
+    config: EngineConfig
+    changes: tuple[Change, ...]
+    plugins: PluginManager
+    platform: Platform
+    model_config: ModelConfig
+    selector: Selector
+    sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
+    pooling: Pooling | None = None
+
+    def create_worker(self) -> Worker:
+        """Make the worker, by the executor that the configuration names.
+
+        Raises:
+            ConfigError: The executor cannot run what is configured.
+            PluginError: No plugin knows the executor, the architecture or the quantization method;
+                or the platform's own worker answers steps as hook API 1 had it.
+        """
+        return make_worker(self)
+
+    def own_worker(self) -> Worker | None:
+        """Make the platform's own worker, if it has one.
+
+        Raises:
+            PluginError: It answers steps as hook API 1 had it.
+        """
+        with blaming(self.platform.name):
+            own = self.platform.create_worker(self.config)
+            if not isinstance(own, Worker | None):
+                raise TypeError(f"create_worker() returned {type(own).__name__}, not a Worker")
+        if own is not None and self.platform.name in self.plugins.mapping(PLATFORMS):
+            owner = self.plugins.owner(PLATFORMS, self.platform.name)
+            if (owner.hook_api or HOOK_API) < WORKER_API:
+                raise PluginError(
+                    f"plugin {owner.name} ({owner.distribution} {owner.version}) brings a worker "
+                    f"built for hook API {owner.hook_api}; since {WORKER_API}, a step yields lists "
+                    "of tokens (StepResult.tokens): use a newer version of it"
+                )
+        return own
+
+    def torch_worker(self, rendezvous: Rendezvous | None = None) -> Any:
+        """Make core's own worker, one of several where there is a rendezvous."""
+        from hotshoe.runner.worker import TorchWorker
+
+        builder, stored = self._builder(), self._format()
+        return TorchWorker(
+            self.config,
+            self.model_config,
+            self.platform,
+            self.selector,
+            builder,
+            stored,
+            rendezvous,
+        )
+
+    def _format(self) -> WeightFormat:
+        """Return how matrices are stored: as the checkpoint says, or the user wants them.
+
+        Raises:
+            ConfigError: Both say something, and not the same.
+        """
+        from hotshoe.layers.formats import PLAIN
+
+        config, asked = stored_quantization(self.model_config), self.config.quantization
+        if config is not None:
+            name = str(config["quant_method"])
+            if asked not in (None, name):
+                raise ConfigError(
+                    f"quantization {asked}: {self.config.model} is quantized already, as {name}; "
+                    "leave the option out, or use the unquantized checkpoint"
+                )
+            return self._made_format("hotshoe_weight_formats", "weight format", name, config)
+        if asked is not None:
+            return self._made_format("hotshoe_quantizations", "quantization", asked)
+        file = self.model_config.file
+        random = self.config.load_format == "dummy"  # random bytes are no blocks
+        return PLAIN if file is None or random else file.format()
+
+    def _made_format(self, hook: str, kind: str, name: str, *arguments: object) -> WeightFormat:
+        """Let the plugin make a format."""
+        from hotshoe.layers.formats import checked_format
+
+        method = self.plugins.pick(kind, name, hook)
+        with blaming_plugin(self.plugins, hook, name):
+            return checked_format(resolve_lazy(method)(*arguments), name)
+
+    def _builder(self) -> ModelBuilder:
+        """Return what builds the architecture, and names its plugin where that fails."""
+        from hotshoe.runner.granted import enough_memory
+
+        hook, name = "hotshoe_models", self.model_config.architecture
+        reference = self.plugins.pick("architecture", name, hook)
+
+        def build(config: ModelConfig, ctx: BuildContext) -> Model:
+            with blaming_plugin(self.plugins, hook, name), enough_memory("build model"):
+                model: Model = resolve_lazy(reference)(config, ctx)
+                if not hasattr(model, "vocab_size"):
+                    raise TypeError(f"it built {type(model).__name__}, which is no Model")
+            return model
+
+        return build
+
+
+def prepare(
+    config: EngineConfig,
+    plugins: PluginManager | None = None,
+    platform: Platform | None = None,
+    part: tuple[int, int] | None = None,
+) -> EngineSetup:
+    """Resolve a configuration against what is installed, as the given rank sees it.
+
+    Args:
+        config: As given.
+        plugins: Default: those installed.
+        platform: One that is already chosen.
+        part: Place among the ranks of this host, and their number; default: the first of those
+            that core's own executors would have here, to find out whether that can be.
+
+    Raises:
+        UserError: Anything that cannot work, named.
+    """
+    if plugins is None:
+        plugins = PluginManager(disabled=config.disable_plugins)
+    platform = platform or choose_platform(plugins, config.platform)
+    found, tokenizer = find_model(config, plugins), find_tokenizer(config, plugins)
+    file = open_model(found.path, plugins)
+    model_config = ModelConfig.load(found.path, config.hf_overrides, file)
+    changes = _found_changes(config, found, tokenizer)
+    if config.platform == "auto":
+        reason = "the available platform with the highest score"
+        changes.append(Change("platform", platform.name, reason))
+    changes += _model_changes(config, model_config, platform)
+    defaults = _sampling_defaults(config, model_config)
+    resolved = config.resolve_changes(changes)
+    with blaming(platform.name):
+        by_platform = list(platform.resolve(resolved))
+        resolved = resolved.resolve_changes(by_platform)
+    _check_pipeline(resolved)
+    check_executor(plugins, resolved.distributed_executor_backend)
+    if resolved.num_ranks > 1:
+        platform.take_part(*(part or (0, ranks_here(resolved))))
+    by_core = _remaining_changes(resolved, platform)
+    resolved = resolved.resolve_changes(by_core)
+    with blaming(platform.name):
+        candidates, facts = candidates_of(platform, plugins), facts_of(platform)
+    selector = Selector(
+        all_slots(plugins),
+        candidates,
+        facts,
+        forced=resolved.kernel,
+        require_native=resolved.require_native,
+        batch_invariant=resolved.batch_invariant,
+    )
+    return EngineSetup(
+        resolved,
+        (*changes, *by_platform, *by_core),
+        plugins,
+        platform,
+        model_config,
+        selector,
+        defaults,
+        _pooling(config, model_config),
+    )
+
+
+def _sampling_defaults(config: EngineConfig, model: ModelConfig) -> Mapping[str, Any]:
+    overrides = config.override_generation_config
+    return sampling_defaults(config.generation_config, model.path, overrides)
+
+
+def _pooling(config: EngineConfig, model: ModelConfig) -> Pooling | None:
+    """Return how embeddings are made: as the user says, else as the checkpoint does."""
+    if config.pooling is not None:
+        return Pooling(cast(PoolingKind, config.pooling))
+    return read_pooling(model.path)
+
+
+def _found_changes(
+    config: EngineConfig, model: FoundModel, tokenizer: FoundModel | None
+) -> list[Change]:
+    """Hold on to what was fetched, so that every process works with the same."""
+    changes: list[Change] = []
+    if model.revision not in (None, config.revision):
+        changes.append(Change("revision", model.revision, "what is fetched, by its exact name"))
+    if tokenizer is not None and tokenizer.revision is not None:
+        reason = f"{config.tokenizer} as fetched, revision {tokenizer.revision}"
+        changes.append(Change("tokenizer", str(tokenizer.path), reason))
+    elif tokenizer is not None and str(tokenizer.path) != config.tokenizer:
+        changes.append(Change("tokenizer", str(tokenizer.path), f"{config.tokenizer} means it"))
+    return changes
+
+
+def _check_pipeline(config: EngineConfig) -> None:
+    """Refuse options of a pipeline where there is none, or another number of stages."""
+    stages, sizes = config.pipeline_parallel_size, config.pipeline_layers
+    if stages == 1 and (sizes or config.pipeline_steps is not None):
+        name = "pipeline_layers" if sizes else "pipeline_steps"
+        raise ConfigError(f"{name} needs pipeline_parallel_size above 1; raise it, or leave it out")
+    if sizes and (len(sizes) != stages or min(sizes) < 1):
+        raise ConfigError(
+            f"pipeline_layers must be {stages} numbers of at least 1, one for each of the stages "
+            f"of pipeline_parallel_size, not {', '.join(map(str, sizes))}"
+        )
+
+
+def _model_changes(config: EngineConfig, model: ModelConfig, platform: Platform) -> list[Change]:
+    changes: list[Change] = []
+    if config.max_model_len is None:
+        changes.append(Change("max_model_len", model.max_model_len, "the model's positions"))
+    elif config.max_model_len > model.longest_len:
+        raise ConfigError(
+            f"max_model_len {config.max_model_len} exceeds the model's {model.longest_len} "
+            "positions; lower it, or change the model's rope scaling with --hf-overrides"
+        )
+    if config.dtype == "auto":
+        with blaming(platform.name):
+            dtype, reason = platform.dtype_for(model.dtype)
+        if dtype == model.dtype and dtype not in DTYPES:
+            raise ConfigError(
+                f"the checkpoint's type is {dtype}, in which nothing is computed; "
+                "choose another with --dtype, such as float32"
+            )
+        changes.append(Change("dtype", dtype, reason))
+    return changes
+
+
+def _remaining_changes(config: EngineConfig, platform: Platform) -> list[Change]:
+    """Decide what neither user, model nor platform has decided."""
+    changes: list[Change] = []
+    if config.kv_cache_dtype == "auto":
+        changes.append(Change("kv_cache_dtype", config.dtype, "the model's type"))
+    if config.block_size is None:
+        changes.append(Change("block_size", DEFAULT_BLOCK_SIZE, "the default"))
+    executor = config.distributed_executor_backend
+    if executor is None:
+        executor, reason = ("mp", "several ranks") if config.num_ranks > 1 else ("uni", "one rank")
+        changes.append(Change("distributed_executor_backend", executor, reason))
+    if config.async_scheduling is None:
+        kind = "asynchronous" if platform.asynchronous else "synchronous"
+        overlap, reason = platform.asynchronous, f"the platform is {kind}"
+        if executor != "uni":
+            overlap, reason = True, "ranks compute in processes of their own"
+        changes.append(Change("async_scheduling", overlap, reason))
+    stages = config.pipeline_parallel_size
+    if stages > 1 and config.pipeline_steps is None:
+        serial = config.async_scheduling is False
+        reason = "async_scheduling is off" if serial else "one for each stage"
+        changes.append(Change("pipeline_steps", 1 if serial else stages, reason))
+    budget = config.max_num_batched_tokens
+    if budget is None:
+        budget = DEFAULT_TOKEN_BUDGET
+        changes.append(Change("max_num_batched_tokens", budget, "the default"))
+    if budget < config.max_num_seqs:
+        changes.append(
+            Change(
+                "max_num_seqs",
+                budget,
+                "no more rows than the token budget can advance",
+            )
+        )
+    return changes

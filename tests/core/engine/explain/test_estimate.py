@@ -1,0 +1,91 @@
+"""Sizes from specifications: against numbers worked out by hand."""
+
+import pytest
+
+from hotshoe.config import EngineConfig
+from hotshoe.engine.explain.estimate import activation_bytes, cache_need, group_uses, step_shares
+from hotshoe.platform import DeviceFacts, MemoryBudget
+from hotshoe.slots import (
+    SLOTS,
+    AttentionSpec,
+    GraphSpec,
+    LinearSpec,
+    NormSpec,
+    SampleSpec,
+    Selector,
+)
+from hotshoe.types.cache import CachePart, CacheSpec, lay_out
+
+
+def using(uses) -> Selector:
+    selector = Selector(SLOTS, (), DeviceFacts("null", "cpu", "nothing", "none", 1, 1))
+    selector.uses.update(uses)
+    return selector
+
+
+def test_shares_of_a_step() -> None:
+    linear, norm = LinearSpec(64, 64, "float32"), NormSpec(64, 1e-6, "float32")
+    attention = AttentionSpec(4, 2, 64, "float32", "float32", 16, 0.125, window=8)
+    uses = {("linear", linear): 3, ("rms_norm", norm): 1, ("attention", attention): 1}
+    moved = {"linear": 3 * 64 * 64 * 4, "rms_norm": 3 * 64 * 4, "attention": 2 * 8 * 2 * 64 * 4}
+    shares = step_shares(using(uses), 1000)
+    assert sum(shares.values()) == pytest.approx(1)
+    for (slot, _), share in shares.items():
+        assert share == pytest.approx(moved[slot] / sum(moved.values()))
+    graph = ("graph", GraphSpec(8))
+    assert step_shares(using({graph: 1}), 8) == {graph: 0}
+
+
+def test_activations_grow_with_tokens_and_rows() -> None:
+    uses = {
+        ("linear", LinearSpec(64, 192, "bfloat16")): 1,
+        ("rms_norm", NormSpec(64, 1e-6, "bfloat16")): 1,
+        ("sample", SampleSpec(1000)): 1,
+    }
+    config = EngineConfig(dtype="bfloat16", max_num_batched_tokens=10, max_num_seqs=3)
+    assert activation_bytes(config, using(uses)) == 10 * (256 + 128) * 2 + 2 * 3 * 1000 * 4
+
+
+def test_the_cache_is_planned_as_at_start_up() -> None:
+    config = EngineConfig(max_model_len=64, block_size=16, max_num_seqs=2)
+    caches = lay_out([CacheSpec("full", 16, (CachePart("kv", "n", (100,), "int8", 0),))], 64, 64)
+    need = cache_need(config, caches, 1000, MemoryBudget(550, "half"))
+    assert (need.bytes, need.note) == (
+        500,
+        "5 blocks of 100 bytes, for 1.2 requests of 64 tokens; half",
+    )
+    need = cache_need(config, caches, 1000, MemoryBudget(10**6))
+    assert need.bytes == 800
+    assert cache_need(config, caches, 1000, MemoryBudget(399)).note.startswith("does not fit: ")
+
+
+def test_groups_and_pools_are_told_apart() -> None:
+    config = EngineConfig(
+        max_model_len=640, block_size=16, max_num_batched_tokens=32, max_num_seqs=3
+    )
+    parts = [(CachePart("k", "n", (size,), "int8"),) for size in (10, 30)]
+    full, window = CacheSpec("full", 16, parts[0]), CacheSpec("window", 16, parts[0], 33)
+    caches = lay_out([full, window, window, window, CacheSpec("full", 16, parts[1])], 640, 32)
+    uses = group_uses(config, caches)
+    told = [(g.kind, g.window, g.layers, g.pool, g.request_blocks, g.empty_places) for g in uses]
+    assert told == [
+        ("full", None, (0,), 0, 40, 0),
+        ("window", 33, (1,), 0, 5, 0),
+        ("window", 33, (2,), 0, 5, 0),
+        ("window", 33, (3,), 0, 5, 0),
+        ("full", None, (4,), 1, 40, 0),
+    ]
+    assert [g.request_bytes for g in uses] == [400, 50, 50, 50, 1200]
+    need = cache_need(config, caches, 1000, MemoryBudget(3470))
+    assert need.note == (
+        "107 blocks of 10 bytes and 80 blocks of 30 bytes, for 2.0 requests of 640 tokens"
+    )
+    assert need.bytes == 3470
+
+
+def test_empty_places_are_counted() -> None:
+    config = EngineConfig(max_model_len=64, block_size=16, max_num_batched_tokens=16)
+    part = (CachePart("k", "n", (10,), "int8"),)
+    specs = [CacheSpec("full", 16, part)] * 10 + [CacheSpec("window", 16, part, 32)] * 9
+    uses = group_uses(config, lay_out(specs, 64, 16))
+    assert [(g.empty_places, g.places, g.wasted_bytes) for g in uses] == [(0, 10, 0), (1, 10, 40)]
