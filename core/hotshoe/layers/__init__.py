@@ -16,6 +16,7 @@ from hotshoe.layers.formats import (
     checked_format,
     stored_kv_scales,
 )
+from hotshoe.layers.gated_delta import DeltaNames, GatedDelta, delta_rows
 from hotshoe.layers.latent import LatentAttention
 from hotshoe.layers.linear import Linear, Matrix
 from hotshoe.layers.logits import Logits
@@ -36,10 +37,12 @@ __all__ = [
     "Attention",
     "BuildContext",
     "CacheLayer",
+    "DeltaNames",
     "DividedRMSNorm",
     "Embedding",
     "ForwardBatch",
     "GatedActivation",
+    "GatedDelta",
     "GatedMLP",
     "Holder",
     "LatentAttention",
@@ -69,5 +72,6 @@ __all__ = [
     "allocate_caches",
     "assign_views",
     "checked_format",
+    "delta_rows",
     "stored_kv_scales",
 ]

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-import torch
 from torch import Tensor
 
-from hotshoe.layers.cache import Prepare, give_back
 from hotshoe.layers.context import BuildContext, ForwardBatch
 from hotshoe.layers.split import Section, Split
-from hotshoe.layers.weights import Place
-from hotshoe.slots import CacheView, StateSpaceOp, StateSpaceSpec, StateSpaceWeights, renewed
-from hotshoe.slots.reference.dtypes import torch_dtype
-from hotshoe.types.cache import CachePart, CacheSpec
+from hotshoe.layers.states import SmallWeight, StateLayer, decay_rates
+from hotshoe.slots import StateSpaceSpec, StateSpaceWeights
 
-#: Checkpoint names behind a layer's prefix, by the part of its state. `a` is -exp(A_log).
-NAMES = {
-    "conv": "conv1d.weight",
-    "conv_bias": "conv1d.bias",
-    "a": "A_log",
-    "d": "D",
-    "dt_bias": "dt_bias",
-    "norm": "norm.weight",
-}
+SLOT = "state_space"
 
 
-class StateSpace:
+class StateSpace(StateLayer[StateSpaceSpec]):
     """One layer's convolution, scan, gate and norm over the states of its sequences.
 
     Args:
@@ -50,105 +38,39 @@ class StateSpace:
         self, ctx: BuildContext, spec: StateSpaceSpec, prefix: str, conv_bias: bool
     ) -> None:
         parts = _Parts.of(ctx, spec)
-        self.spec, self.inputs, self.outputs = (
-            parts.own(spec, ctx.size),
-            parts.inputs,
-            parts.outputs,
-        )
-        self._columns = parts.columns
-        self._op: StateSpaceOp = ctx.selector.choose("state_space", self.spec)
-        self._held: dict[str, Tensor] = {}
-        self._weights: StateSpaceWeights | None = None
-        self._device, self._dtype = ctx.device, ctx.torch_dtype
-        self._expect(ctx, spec, prefix, conv_bias, parts)
-        part = self.spec
-        states = (part.num_heads, part.head_dim, part.state_size)
-        self.cache: tuple[Tensor, Tensor]
-        self.cache_spec = CacheSpec(
-            "state",
-            part.block_size,
-            (
-                CachePart("conv", "td", (part.conv_width - 1, part.conv_size), part.conv_dtype),
-                CachePart("state", "hdn", states, part.state_dtype),
-            ),
-            checkpoints=ctx.checkpoints,
-        )
-        self.planner: tuple[Hashable, Prepare] = (self.spec, self._op.prepare)
-        self.view = 0
-        ctx.cache_layers.append(self)
-        ctx.weight_bytes.append(lambda: sum(t.nbytes for t in self._held.values()))
-
-    def _expect(
-        self, ctx: BuildContext, spec: StateSpaceSpec, prefix: str, conv_bias: bool, parts: _Parts
-    ) -> None:
-        """Ask for the weights, of which this rank keeps its part."""
-        holder = ctx.holder("state_space", self.spec, ctx.dtype, self)
-        shapes = {
-            "conv": ((spec.conv_size, 1, spec.conv_width), parts.conv),
-            "conv_bias": ((spec.conv_size,), parts.conv),
-            "a": ((spec.num_heads,), parts.heads),
-            "d": ((spec.num_heads,), parts.heads),
-            "dt_bias": ((spec.num_heads,), parts.heads),
-            "norm": ((spec.inner_size,), parts.inner),
-        }
-        left_out = {name for name, there in (("conv_bias", conv_bias),) if not there}
-        left_out |= {"norm"} if spec.norm == "none" else set()
-        self._wanted = set(NAMES) - left_out
-        for part, name in NAMES.items():
-            if part in self._wanted:
-                shape, split = shapes[part]
-                place = Place(holder, part, (0, split.size), ())
-                sink = partial(self._take, part, split)
-                ctx.weights.expect(prefix + name, shape, sink, place=place)
-
-    def _take(self, part: str, split: Split, tensor: Tensor) -> None:
-        """Keep this rank's rows of a weight in the type in which it is used."""
-        own = torch.cat([tensor[rows] for rows in split.within(0, len(tensor))])
-        if part == "a":
-            own = -torch.exp(own.float())
-        dtype = torch.float32 if part in ("a", "d", "dt_bias") else self._dtype
-        fresh = own.flatten(1) if own.dim() > 1 else own
-        self._held[part] = renewed(self._held.get(part), fresh.to(self._device, dtype, copy=True))
-        if set(self._held) == self._wanted:
-            held: dict[str, Tensor | None] = {name: self._held.get(name) for name in NAMES}
-            self._weights = StateSpaceWeights(**held)  # type: ignore[arg-type]
-
-    def state(self) -> dict[str, Tensor]:
-        """Return the weights of this rank, as `StateSpaceWeights` names them."""
-        return self._held
-
-    def allocate_cache(self, num_blocks: int) -> None:
-        """Take memory for states, left as it comes: none is read before it is written."""
-        conv, state = (
-            torch.empty(
-                (num_blocks, *part.shape), dtype=torch_dtype(part.dtype), device=self._device
-            )
-            for part in self.cache_spec.parts
-        )
-        self.cache = (conv, state)
-
-    def share_cache(self, other: StateSpace) -> None:
-        """Use another layer's states, whose blocks have equal parts."""
-        self.cache = other.cache
-
-    def free_cache(self) -> None:
-        """Give the memory back, though an operation may remember the tensors."""
-        for part in self.cache:
-            give_back(part)
-        del self.cache
+        own = parts.own(spec, ctx.size)
+        self.inputs, self.outputs, self._columns = parts.inputs, parts.outputs, parts.columns
+        weights = partial(StateSpaceWeights, conv_bias=None, norm=None)
+        super().__init__(ctx, SLOT, own, (own.num_heads, own.head_dim, own.state_size), weights)
+        self.expect(ctx, SLOT, _weights(spec, prefix, conv_bias, parts))
 
     def __call__(self, projected: Tensor, batch: ForwardBatch) -> Tensor:
         """Map projected [num_tokens, inner_size + conv_size + num_heads], which may be overwritten,
         to [num_tokens, outputs.size]."""
-        if batch.between is not None:
-            out = batch.between(projected, self._run, self.spec.inner_size)
-        else:
-            out = self._run(projected, batch.views)
+        out = super().__call__(projected, batch)
         return out if self.outputs.size == self.spec.inner_size else out[:, self._columns]
 
-    def _run(self, projected: Tensor, views: Sequence[CacheView]) -> Tensor:
-        assert self._weights is not None
-        return self._op(projected, self.cache, views[self.view].prepared, self._weights)
+
+def _weights(
+    spec: StateSpaceSpec, prefix: str, conv_bias: bool, parts: _Parts
+) -> dict[str, SmallWeight]:
+    """Describe the weights by their part in `StateSpaceWeights`."""
+
+    def weight(name: str, shape: tuple[int, ...], split: Split, exact: bool = False) -> SmallWeight:
+        return SmallWeight(((prefix + name, shape, split),), exact)
+
+    heads, wide = (spec.num_heads,), (spec.conv_size,)
+    found = {
+        "conv": weight("conv1d.weight", (*wide, 1, spec.conv_width), parts.conv),
+        "a": replace(weight("A_log", heads, parts.heads, True), read=decay_rates),
+        "d": weight("D", heads, parts.heads, True),
+        "dt_bias": weight("dt_bias", heads, parts.heads, True),
+    }
+    if conv_bias:
+        found["conv_bias"] = weight("conv1d.bias", wide, parts.conv)
+    if spec.norm != "none":
+        found["norm"] = weight("norm.weight", (spec.inner_size,), parts.inner)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,13 @@ from hotshoe.slots.base import (
     accept,
     refuse,
 )
-from hotshoe.slots.mixers import MlaAttentionOp, StateSpaceOp, StateSpaceWeights
+from hotshoe.slots.mixers import (
+    GatedDeltaOp,
+    GatedDeltaWeights,
+    MlaAttentionOp,
+    StateSpaceOp,
+    StateSpaceWeights,
+)
 from hotshoe.slots.operations import (
     AddNormOp,
     AttentionMetadata,
@@ -60,9 +66,9 @@ from hotshoe.slots.specs import (
     RotaryAndCacheSpec,
     RouterSpec,
     SampleSpec,
-    StateSpaceSpec,
     TransferSpec,
 )
+from hotshoe.slots.state_specs import GatedDeltaSpec, StateSpaceSpec
 from hotshoe.slots.table import SLOTS, all_slots
 
 __all__ = [
@@ -85,6 +91,9 @@ __all__ = [
     "EmbeddingSpec",
     "GatedActivationOp",
     "GatedActivationSpec",
+    "GatedDeltaOp",
+    "GatedDeltaSpec",
+    "GatedDeltaWeights",
     "GatedMlpOp",
     "GatedMlpSpec",
     "GraphOp",

@@ -140,3 +140,50 @@ class StateSpaceOp(Protocol):
             [num_tokens, inner_size], model dtype, contiguous.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class GatedDeltaWeights:
+    """What a gated-delta block has beside its projections; on the device, all of this rank.
+
+    Attributes:
+        conv: [conv_size, conv_width], model dtype; the last column is for the token itself.
+        a: [num_heads] float32, negative: a state decays by exp(a * softplus(decay + dt_bias)).
+        dt_bias: [num_decays] float32.
+        norm: [value_dim], model dtype, the same for all heads.
+    """
+
+    conv: Tensor
+    a: Tensor
+    dt_bias: Tensor
+    norm: Tensor
+
+
+class GatedDeltaOp(Protocol):
+    """Linear attention with the gated delta rule, over the states that its cache keeps."""
+
+    def prepare(self, shape: StepShape, view: CacheView) -> Any:
+        """Plan a step; states are read and written as `StateSpaceOp.prepare` says."""
+        ...
+
+    def __call__(
+        self,
+        projected: Tensor,
+        cache: tuple[Tensor, Tensor],
+        prepared: Any,
+        weights: GatedDeltaWeights,
+    ) -> Tensor:
+        """Compute a step's tokens; float32 inside.
+
+        Args:
+            projected: [num_tokens, conv_size + inner_size + num_heads + num_decays], model dtype:
+                q, k and v, the gate z, beta before its sigmoid, decays. May be overwritten.
+            cache: conv [num_blocks, conv_width - 1, conv_size], the last inputs of the convolution,
+                the oldest first; states [num_blocks, num_heads, value_dim, key_dim].
+            prepared: What `prepare` returned for this step.
+            weights: The block's.
+
+        Returns:
+            [num_tokens, inner_size], model dtype, contiguous.
+        """
+        ...

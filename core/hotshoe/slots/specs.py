@@ -6,7 +6,6 @@ Element types are named as in PyTorch: "float32", "bfloat16", "float16", "int8".
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
@@ -137,64 +136,6 @@ class RotaryAndCacheSpec:
     qk_norm_eps: float | None = None
     qk_norm_offset: float = 0.0
     kv_scales: str = since(2, "none")
-
-
-@dataclass(frozen=True, slots=True)
-class StateSpaceSpec:
-    """A Mamba-2 block between its two projections: convolution, scan, gate and norm.
-
-    Source: Dao and Gu 2024, arXiv:2405.21060.
-
-    Attributes:
-        state_size: Entries of the state of each of num_heads * head_dim channels.
-        num_groups: Heads of a group have B and C in common.
-        conv_width: Tokens that the causal convolution sees, the token itself included.
-        conv_dtype, state_dtype: Types in which the cache keeps what a sequence carries on.
-        block_size: Tokens from one checkpoint to the next.
-        checkpoints: Which states the cache keeps: "none", a sequence's latest one in its first
-            block; "align", that behind a step's last token, in the block of that token; "all", in
-            every block that a step completes as well.
-        dt_limits: Least and largest step of time, after softplus.
-        norm: RMS norm of the result: "none", or "after" or "before" the gate.
-        norm_groups: Equal parts of the channels that are normed on their own.
-        activation: Of the convolution and the gate.
-    """
-
-    num_heads: int
-    head_dim: int
-    state_size: int
-    num_groups: int
-    conv_width: int
-    dtype: str
-    conv_dtype: str
-    state_dtype: str
-    block_size: int
-    checkpoints: str = "none"
-    dt_limits: tuple[float, float] = (0.0, math.inf)
-    norm: str = "none"
-    norm_eps: float = 0.0
-    norm_groups: int = 1
-    activation: str = "silu"
-
-    @property
-    def inner_size(self) -> int:
-        """Channels of x, of the gate z and of the result."""
-        return self.num_heads * self.head_dim
-
-    @property
-    def group_size(self) -> int:
-        """Channels of B, and of C."""
-        return self.num_groups * self.state_size
-
-    @property
-    def conv_size(self) -> int:
-        """Channels that the convolution runs over: x, B and C."""
-        return self.inner_size + 2 * self.group_size
-
-    @property
-    def sections(self) -> tuple[int, int, int]:
-        """Columns of the input: the gate z, then x, B and C, then dt."""
-        return self.inner_size, self.conv_size, self.num_heads
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,9 +31,9 @@ from hotshoe.slots.specs import (
     NormSpec,
     RotaryAndCacheSpec,
     SampleSpec,
-    StateSpaceSpec,
     TransferSpec,
 )
+from hotshoe.slots.state_specs import GatedDeltaSpec, StateSpaceSpec
 
 if TYPE_CHECKING:
     from hotshoe.plugins import PluginManager
@@ -59,10 +59,10 @@ def _latent_bytes(spec: MlaAttentionSpec, length: int) -> int:
     return length * spec.row_dim * TYPE_BITS.get(spec.kv_dtype, 8) // 8 + linear_bytes(spec.up)
 
 
-def _state_bytes(spec: StateSpaceSpec) -> int:
-    """Return the bytes of what one sequence carries on."""
+def _state_bytes(spec: StateSpaceSpec | GatedDeltaSpec, state_size: int) -> int:
+    """Return the bytes of what one sequence carries on: `state_size` entries a channel."""
     conv = (spec.conv_width - 1) * spec.conv_size * TYPE_BITS[spec.conv_dtype]
-    return (conv + spec.inner_size * spec.state_size * TYPE_BITS[spec.state_dtype]) // 8
+    return (conv + spec.inner_size * state_size * TYPE_BITS[spec.state_dtype]) // 8
 
 
 SLOTS: dict[str, Slot] = {
@@ -109,7 +109,19 @@ SLOTS: dict[str, Slot] = {
             "causal convolution, Mamba-2 scan, gate and norm over cached states",
             reference_supports=_JUDGE,
             results=lambda s, n: (Result((n, s.inner_size), s.dtype),),
-            step_bytes=lambda s, n: 2 * _state_bytes(s),
+            step_bytes=lambda s, n: 2 * _state_bytes(s, s.state_size),
+            needs=("prepare",),
+            reference_waits=True,
+            contract=2,
+        ),
+        Slot(
+            "gated_delta",
+            GatedDeltaSpec,
+            f"{_REFERENCE}.gated_delta:GatedDelta",
+            "causal convolution, gated delta rule, norm and gate over cached states",
+            reference_supports=_JUDGE,
+            results=lambda s, n: (Result((n, s.inner_size), s.dtype),),
+            step_bytes=lambda s, n: 2 * _state_bytes(s, s.key_dim),
             needs=("prepare",),
             reference_waits=True,
             contract=2,

@@ -28,6 +28,7 @@ from hotshoe.layers import (
     stored_kv_scales,
 )
 from hotshoe.slots import Quantized, QuantSpec
+from hotshoe_models.delta import DeltaMixer
 from hotshoe_models.latent import LatentMixer
 from hotshoe_models.mlps import build_mlp, parts_of
 from hotshoe_models.spec import DecoderSpec
@@ -62,6 +63,10 @@ class AttentionMixer:
         heads = Section(spec.num_heads, spec.head_dim)
         kv_heads = Section(spec.num_kv_heads, spec.head_dim, shared=True)
         outputs = ctx.split("attention heads", heads, kv_heads, kv_heads)
+        self._gates = 0
+        if spec.gated_attention:
+            outputs, self._gates = _with_gates(outputs, spec)
+            rows[0] *= 2
         self._qkv = Linear(
             ctx,
             Matrix(
@@ -81,7 +86,7 @@ class AttentionMixer:
             Matrix(
                 ctx,
                 [(prefix + names.o, size)],
-                rows[0],
+                spec.num_heads * spec.head_dim,
                 bias=spec.o_bias,
                 quantize=spec.quantizes("o", ctx.format),
                 inputs=ctx.split("attention heads", heads),
@@ -94,11 +99,27 @@ class AttentionMixer:
         self, hidden: Tensor | Quantized, batch: ForwardBatch, keep: Tensor | None
     ) -> Tensor:
         """See `Mixer`."""
-        qkv = self._qkv(hidden)
+        qkv, gates = self._qkv(hidden), None
+        if self._gates:
+            gates, qkv = qkv[:, : self._gates], qkv[:, self._gates :].contiguous()
         if self._norms is not None:
             self._norms(qkv)
         out = self._attention(qkv, batch)
+        if gates is not None:
+            out = out * torch.sigmoid(gates)
         return self._o(out if keep is None else out[keep])
+
+
+def _with_gates(split: Split, spec: DecoderSpec) -> tuple[Split, int]:
+    """Return where rows of gates, q, k and v are if each head's queries and gates lie together;
+    and how many gates there are."""
+    dim, moved = spec.head_dim, spec.num_heads * spec.head_dim
+    (begin, end), *others = split.ranges
+    heads = range(begin // dim, end // dim)
+    gates = [((2 * h + 1) * dim, (2 * h + 2) * dim) for h in heads]
+    queries = [(2 * h * dim, (2 * h + 1) * dim) for h in heads]
+    shifted = [(first + moved, last + moved) for first, last in others]
+    return Split((*gates, *queries, *shifted)), end - begin
 
 
 def _ungrouped(split: Split, spec: DecoderSpec) -> Split:
@@ -242,6 +263,7 @@ class MlpMixer:
 MIXERS: Mapping[str, Callable[[DecoderSpec, BuildContext, int, Rotaries], Mixer]] = {
     "attention": AttentionMixer,
     "state": StateMixer,
+    "delta": DeltaMixer,
     "attention+state": BothMixer,
     "latent": LatentMixer,
     "mlp": MlpMixer,

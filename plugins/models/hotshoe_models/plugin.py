@@ -51,6 +51,7 @@ ARCHITECTURES = {
     "Qwen2MoeForCausalLM": "hotshoe_models.qwen_moe:build_qwen2",
     "Qwen3ForCausalLM": "hotshoe_models.qwen:build_qwen3",
     "Qwen3MoeForCausalLM": "hotshoe_models.qwen_moe:build_qwen3",
+    "Qwen3NextForCausalLM": "hotshoe_models.qwen_next:build",
     "SeedOssForCausalLM": "hotshoe_models.seed_oss:build",
     "SmolLM3ForCausalLM": "hotshoe_models.smollm3:build",
     "StableLmForCausalLM": "hotshoe_models.stablelm:build",

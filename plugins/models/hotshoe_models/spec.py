@@ -6,10 +6,10 @@ here knows any family.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from hotshoe.layers import Mixture, Rotation, WeightFormat
-from hotshoe.slots import StateSpaceSpec
+from hotshoe.layers import DeltaNames, Mixture, Rotation, WeightFormat
+from hotshoe.slots import GatedDeltaSpec, StateSpaceSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +99,41 @@ class StateBlock:
     state_out: float = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """Matrices of a gated-delta block that are multiplied together.
+
+    Attributes:
+        matrices: Name within the block, and the parts of the input that its rows are, in order; see
+            `hotshoe.slots.GatedDeltaSpec.widths`.
+        grouped: The rows are, for each key head: its part of each.
+        before: A matrix without bias that makes `rank` channels of the hidden states first.
+    """
+
+    matrices: tuple[tuple[str, tuple[str, ...]], ...]
+    grouped: bool = False
+    before: str | None = None
+    rank: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaBlock:
+    """Linear attention with the gated delta rule and its projections, for mixer "delta".
+
+    Attributes:
+        delta: What lies between the projections.
+        projections: To its input, in its order.
+        name, out: Prefix within a layer, and the projection behind.
+        names: Of the small weights.
+    """
+
+    delta: GatedDeltaSpec
+    projections: tuple[Projection, ...]
+    name: str = "linear_attn"
+    out: str = "out_proj"
+    names: DeltaNames = field(default_factory=DeltaNames)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatentSpec:
     """Latent attention, for layers whose mixer is "latent"; see `hotshoe.slots.MlaAttentionSpec`.
@@ -141,7 +176,9 @@ class DecoderSpec:
         residual_scale: Factor on a block's output where it joins the residual.
         mlp_scale: Further factor on an MLP's output.
         gate_scale: Factor on what an MLP's activation takes.
-        state: Of mixers with states.
+        gated_attention: Rows of each head's queries are followed by those of a gate, whose sigmoid
+            scales what the head puts out.
+        state, delta: Of mixers with states.
         latent: Of mixers with latent attention.
         further_layers: How many the checkpoint has behind these, for drafts; they are not read.
         logits_divisor: Logits are divided by it.
@@ -181,7 +218,9 @@ class DecoderSpec:
     residual_scale: float = 1.0
     mlp_scale: float = 1.0
     gate_scale: float = 1.0
+    gated_attention: bool = False
     state: StateBlock | None = None
+    delta: DeltaBlock | None = None
     logits_divisor: float = 1.0
     latent: LatentSpec | None = None
     further_layers: int = 0

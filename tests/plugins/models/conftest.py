@@ -667,6 +667,47 @@ VARIANTS += [
         {**MAMBA2, "use_bias": True, "use_conv_bias": False, "conv_kernel": 3, **TIED},
     ),
 ]
+DELTA = {
+    "linear_num_key_heads": 4,
+    "linear_num_value_heads": 8,
+    "linear_key_head_dim": 12,
+    "linear_value_head_dim": 8,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+}
+#: Models of linear attention with the gated delta rule.
+VARIANTS += [
+    Variant(
+        "qwen3-next",
+        "Qwen3Next",
+        {
+            **EXPERTS,
+            **DELTA,
+            "head_dim": 16,
+            "num_experts": 6,
+            "shared_expert_intermediate_size": 56,
+            "partial_rotary_factor": 0.5,
+        },
+        end_to_end=True,
+    ),
+    Variant(
+        "qwen3-next-dense",
+        "Qwen3Next",
+        {
+            **without(DELTA, "layer_types"),
+            "num_hidden_layers": 4,
+            "linear_num_value_heads": 4,
+            "linear_conv_kernel_dim": 3,
+            "head_dim": 24,
+            "num_experts": 0,
+            "full_attention_interval": 2,
+            "partial_rotary_factor": 0.25,
+            "attention_bias": True,
+            **TIED,
+        },
+        raw=True,
+        end_to_end=True,
+    ),
+]
 #: Models with layer norms, most of whose MLPs have no gates.
 VARIANTS += [
     Variant("starcoder2", "Starcoder2", {"sliding_window": 7}, end_to_end=True),
@@ -795,7 +836,7 @@ VARIANTS += [
     ),
 ]
 #: Families whose norms add 1 to their weights.
-OFFSET = ("Gemma2", "Gemma3", "Nemotron")
+OFFSET = ("Gemma2", "Gemma3", "Nemotron", "Qwen3Next")
 #: Families whose class for texts has another name than theirs and ForCausalLM.
 ARCHITECTURE = {"GPT2": "GPT2LMHeadModel"}
 #: Phi-3 keeps the trained length outside the rope parameters, where it overrules them.

@@ -154,7 +154,7 @@ def test_windows_drop_what_no_query_sees(variants, name, checkpoints, make_llm):
 
 
 @pytest.mark.parametrize("mode", ["align", "all"])
-@pytest.mark.parametrize("name", ["falcon-h1", "bamba", "mamba2"])
+@pytest.mark.parametrize("name", ["falcon-h1", "bamba", "mamba2", "qwen3-next"])
 def test_states_are_found_again(variants, name, mode, checkpoints, make_llm):
     """Equal starts in one step, in later ones, and with room for few states."""
     checkpoint = checkpoints.get(variants[name])
@@ -168,7 +168,7 @@ def test_states_are_found_again(variants, name, mode, checkpoints, make_llm):
     assert all(hit.num_cached_tokens >= 16 for hit in hits)
 
 
-@pytest.mark.parametrize("name", ["falcon-h1", "mamba2"])
+@pytest.mark.parametrize("name", ["falcon-h1", "mamba2", "qwen3-next-dense"])
 def test_states_come_back_from_sleep(variants, name, checkpoints, make_llm):
     checkpoint = checkpoints.get(variants[name])
     llm = make_llm(checkpoint, 64, max_num_seqs=3, state_cache_mode="align")

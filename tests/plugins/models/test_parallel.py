@@ -14,7 +14,7 @@ from hotshoe.engine.explain.explanation import explain
 from hotshoe.errors import ConfigError
 from hotshoe.layers import BuildContext
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import SLOTS, CommunicatorSpec, Rendezvous, Selector
+from hotshoe.slots import SLOTS, CommunicatorSpec, Rendezvous, Selector, StateSpaceSpec
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.spec import DecoderSpec, LayerSpec
 
@@ -222,7 +222,7 @@ def test_two_processes_write_the_tokens_of_transformers(end_to_end_variant, chec
     states = [
         (decision.spec, count)
         for decision, count in zip(plan.decisions, plan.uses, strict=True)
-        if decision.slot == "state_space"
+        if decision.slot in ("state_space", "gated_delta")
     ]
     size += sum(count * options["max_num_seqs"] * state_bytes(spec) for spec, count in states)
     params = SamplingParams(temperature=0.0, max_tokens=count)
@@ -244,7 +244,8 @@ def test_two_processes_write_the_tokens_of_transformers(end_to_end_variant, chec
 
 def state_bytes(spec) -> int:
     """Return the bytes of one layer's state of one sequence, all in float32."""
-    return 4 * ((spec.conv_width - 1) * spec.conv_size + spec.inner_size * spec.state_size)
+    entries = spec.state_size if isinstance(spec, StateSpaceSpec) else spec.key_dim
+    return 4 * ((spec.conv_width - 1) * spec.conv_size + spec.inner_size * entries)
 
 
 def check_greedy(checkpoint, prompt: list[int], ours: list[int], count: int) -> None:

@@ -17,8 +17,8 @@ from hotshoe.slots.specs import (
     QuantSpec,
     RotaryAndCacheSpec,
     RouterSpec,
-    StateSpaceSpec,
 )
+from hotshoe.slots.state_specs import GatedDeltaSpec, StateSpaceSpec
 from hotshoe.types.cache import QUANTIZED
 
 #: Element types of activations, and of a KV cache that is not quantized.
@@ -37,6 +37,9 @@ ROW_FORMATS = ("int8", "fp8_e4m3")
 CHECKPOINTS = ("none", "align", "all")
 #: Where a state-space block norms its result.
 NORMS = ("none", "after", "before")
+#: What of a gated-delta block has a decay of its own, and the activation of its gate.
+DECAYS = ("head", "channel")
+GATES = ("silu", "sigmoid")
 GRANULARITIES = ("tensor", "channel", "group", "block")
 
 
@@ -122,15 +125,29 @@ def _router(router: RouterSpec, num_experts: int, top_k: int) -> Iterator[str]:
         yield "needs two experts in a group for the group score top2"
 
 
-def _states(spec: StateSpaceSpec) -> Iterator[str]:
+def _states(spec: StateSpaceSpec | GatedDeltaSpec) -> Iterator[str]:
     if spec.checkpoints not in CHECKPOINTS:
         yield f"knows the checkpoints {', '.join(CHECKPOINTS)}, not {spec.checkpoints}"
+    if spec.conv_width < 2:
+        yield f"needs a conv_width of at least 2, not {spec.conv_width}"
+
+
+def _state_space(spec: StateSpaceSpec) -> Iterator[str]:
+    yield from _states(spec)
     if spec.norm not in NORMS:
         yield f"knows the norms {', '.join(NORMS)}, not {spec.norm}"
     if spec.num_heads % spec.num_groups or spec.inner_size % spec.norm_groups:
         yield "needs groups of equal size"
-    if spec.conv_width < 2:
-        yield f"needs a conv_width of at least 2, not {spec.conv_width}"
+
+
+def _gated_delta(spec: GatedDeltaSpec) -> Iterator[str]:
+    yield from _states(spec)
+    if spec.decay not in DECAYS:
+        yield f"knows a decay for each {', '.join(DECAYS)}, not for each {spec.decay}"
+    if spec.gate not in GATES:
+        yield f"knows the gates {', '.join(GATES)}, not {spec.gate}"
+    if spec.num_heads % spec.num_key_heads:
+        yield "needs the same number of heads for each key head"
 
 
 def _activation(quant: QuantSpec) -> Iterator[str]:
@@ -190,5 +207,6 @@ _OWN_REASONS: dict[type, Callable[[Any], Iterator[str]]] = {
     RotaryAndCacheSpec: _keys_and_values,
     MlaAttentionSpec: _latents,
     LinearSpec: _matrix,
-    StateSpaceSpec: _states,
+    StateSpaceSpec: _state_space,
+    GatedDeltaSpec: _gated_delta,
 }

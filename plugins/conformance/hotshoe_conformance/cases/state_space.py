@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -99,18 +99,33 @@ def _draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:
     return Setup(in_dtype(spec, rng.choice(DTYPES)), States(tuple(requests[: rng.randrange(1, 6)])))
 
 
+class Recurrence(Protocol):
+    """One sequence in float64, token by token; `sizes` are the magnitudes behind `state`."""
+
+    inputs: Tensor
+    state: Tensor
+    sizes: Tensor
+
+    def carry_on(self, inputs: Tensor, state: Tensor) -> None:
+        """Start behind earlier tokens."""
+
+    def __call__(self, row: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a token's result and its magnitude."""
+
+
 @dataclass(slots=True)
 class StateProblem:
     """The projection's rows, what each sequence carries on, and its blocks by column."""
 
-    spec: StateSpaceSpec
+    spec: Any
     batch: States
     projected: Tensor
     conv: list[Tensor]
     ssm: list[Tensor]
     table: Tensor
     num_blocks: int
-    weights: StateSpaceWeights
+    weights: Any
+    recurrence: Callable[[Any, Any], Recurrence]
 
     def _column(self, length: int) -> int:
         """Return the column of the state behind so many tokens."""
@@ -130,7 +145,7 @@ class StateProblem:
         spec, count = self.spec, self.num_blocks
         shape = (count, spec.conv_width - 1, spec.conv_size)
         conv = torch.full(shape, nan, dtype=torch_dtype(spec.conv_dtype))
-        shape = (count, spec.num_heads, spec.head_dim, spec.state_size)
+        shape = (count, *self.ssm[0].shape)
         ssm = torch.full(shape, nan, dtype=torch_dtype(spec.state_dtype))
         for row, (count, length) in enumerate(self.batch.requests):
             if length > count:
@@ -149,7 +164,7 @@ class StateProblem:
         conv, ssm = (place(cache, written=True) for cache in self._caches())
         values = {f.name: getattr(self.weights, f.name) for f in fields(self.weights)}
         held = {name: None if t is None else place(t) for name, t in values.items()}
-        weights = StateSpaceWeights(**held)
+        weights = type(self.weights)(**held)
         projected = place(self.projected, written=True)
         shape = self._shape(place)
         view = CacheView(place(self.table), place(torch.zeros(len(projected), dtype=torch.int32)))
@@ -162,7 +177,7 @@ class StateProblem:
         sizes, written = ssm.clone(), torch.zeros(self.num_blocks, dtype=torch.bool)
         values, magnitudes, begin = [], [], 0
         for row, (count, length) in enumerate(self.batch.requests):
-            steps = _Recurrence(spec, self.weights)
+            steps = self.recurrence(spec, self.weights)
             if length > count:
                 steps.carry_on(self.conv[row], self.ssm[row])
             for i in range(count):
@@ -200,7 +215,7 @@ class StateProblem:
 
     def cost(self) -> Cost:
         states = sum(ssm.nbytes for ssm in self.ssm)
-        pairs = len(self.projected) * self.spec.inner_size * self.spec.state_size
+        pairs = len(self.projected) * self.spec.inner_size * self.ssm[0].shape[-1]
         return Cost(2 * states + 2 * self.projected.nbytes, 6 * pairs)
 
 
@@ -276,23 +291,20 @@ class Kept:
         return Close(self.value[rows], self.dtype, self.magnitude[rows]).check(got[rows])
 
 
-def _problem(setup: Setup, source: torch.Generator) -> StateProblem:
+def problem_of(
+    setup: Setup,
+    source: torch.Generator,
+    state: tuple[int, ...],
+    weights: Any,
+    recurrence: Callable[[Any, Any], Recurrence],
+) -> StateProblem:
+    """Draw what a step takes over states of a shape."""
     spec, batch = setup.spec, setup.shape
     columns = max(-(-length // spec.block_size) for _, length in batch.requests)
     tokens = sum(count for count, _ in batch.requests)
     # More blocks than tokens, so that nobody takes one for the other.
     num_blocks = max(columns * len(batch.requests), tokens) + 2
     blocks = torch.randperm(num_blocks, generator=source)[: columns * len(batch.requests)]
-    heads = (spec.num_heads,)
-    state = (spec.num_heads, spec.head_dim, spec.state_size)
-    weights = StateSpaceWeights(
-        normal((spec.conv_size, spec.conv_width), spec.dtype, source, spec.conv_width**-0.5),
-        normal((spec.conv_size,), spec.dtype, source),
-        -torch.exp(normal(heads, "float32", source)),
-        normal(heads, "float32", source),
-        normal(heads, "float32", source),
-        None if spec.norm == "none" else normal((spec.inner_size,), spec.dtype, source),
-    )
     inputs = (spec.conv_width - 1, spec.conv_size)
     return StateProblem(
         spec,
@@ -303,7 +315,23 @@ def _problem(setup: Setup, source: torch.Generator) -> StateProblem:
         blocks.view(len(batch.requests), columns).int(),
         num_blocks,
         weights,
+        recurrence,
     )
+
+
+def _problem(setup: Setup, source: torch.Generator) -> StateProblem:
+    spec = setup.spec
+    heads = (spec.num_heads,)
+    weights = StateSpaceWeights(
+        normal((spec.conv_size, spec.conv_width), spec.dtype, source, spec.conv_width**-0.5),
+        normal((spec.conv_size,), spec.dtype, source),
+        -torch.exp(normal(heads, "float32", source)),
+        normal(heads, "float32", source),
+        normal(heads, "float32", source),
+        None if spec.norm == "none" else normal((spec.inner_size,), spec.dtype, source),
+    )
+    state = (spec.num_heads, spec.head_dim, spec.state_size)
+    return problem_of(setup, source, state, weights, _Recurrence)
 
 
 FALCON = StateSpaceSpec(24, 64, 128, 1, 4, "float32", "float32", "float32", 32)

@@ -12,6 +12,7 @@ from hotshoe.slots import (
     PLAIN_LAYOUT,
     SLOTS,
     AttentionSpec,
+    GatedDeltaSpec,
     GatedMlpSpec,
     LinearSpec,
     MlaAttentionSpec,
@@ -232,3 +233,24 @@ def foreign(spec, path: str = ""):
         elif isinstance(value, (QuantSpec, LinearSpec, RouterSpec)):
             for changed, place in foreign(value, f"{path}{field.name}."):
                 yield replace(spec, **{field.name: changed}), place
+
+
+DELTA = GatedDeltaSpec(4, 2, 8, 8, 4, "float32", "float32", "float32", 16, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, ""),
+        ({"decay": "channel", "gate": "sigmoid", "checkpoints": "all"}, ""),
+        ({"decay": "token"}, "decay for each head, channel, not for each token"),
+        ({"gate": "gelu"}, "knows the gates silu, sigmoid, not gelu"),
+        ({"num_key_heads": 3}, "same number of heads"),
+        ({"conv_width": 1}, "conv_width of at least 2"),
+        ({"checkpoints": "some"}, "knows the checkpoints"),
+        ({"state_dtype": "float64"}, "state_dtype float64"),
+    ],
+)
+def test_gated_delta_blocks_are_judged(changes, message) -> None:
+    found = reason(replace(DELTA, **changes))
+    assert message in found and bool(message) == bool(found)

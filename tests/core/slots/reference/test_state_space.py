@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import CacheView, StateSpaceSpec, StateSpaceWeights, StepShape
-from hotshoe.slots.reference import state_space
+from hotshoe.slots.reference import states
 from hotshoe.slots.reference.state_space import StateSpace
 
 CPU = DeviceFacts("plain", "cpu", "", "", 1 << 30, 1)
@@ -27,7 +27,7 @@ WIDTH = 24
 
 @pytest.fixture(autouse=True)
 def _short_chunks(monkeypatch):
-    monkeypatch.setattr(state_space, "CHUNK", CHUNK)
+    monkeypatch.setattr(states, "CHUNK", CHUNK)
 
 
 def draw_weights(spec):

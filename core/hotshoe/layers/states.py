@@ -1,0 +1,144 @@
+"""What layers that keep states of sequences have in common: memory for these, and small weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from hotshoe.layers.cache import Prepare, give_back
+from hotshoe.layers.context import BuildContext, ForwardBatch
+from hotshoe.layers.split import Split
+from hotshoe.layers.weights import Place
+from hotshoe.slots import CacheView, GatedDeltaSpec, StateSpaceSpec, renewed
+from hotshoe.slots.reference.dtypes import torch_dtype
+from hotshoe.types.cache import CachePart, CacheSpec
+
+Spec = TypeVar("Spec", StateSpaceSpec, GatedDeltaSpec)
+
+
+@dataclass(frozen=True, slots=True)
+class SmallWeight:
+    """A weight that an operation of states takes beside its input.
+
+    Attributes:
+        tensors: Checkpoint name, shape and this rank's rows of each tensor, in order.
+        exact: It is kept in float32 instead of the model's type.
+        read: What makes this rank's rows of a tensor into the weight's.
+    """
+
+    tensors: tuple[tuple[str, tuple[int, ...], Split], ...]
+    exact: bool = False
+    read: Callable[[Tensor], Tensor] = torch.Tensor.contiguous
+
+
+def decay_rates(logs: Tensor) -> Tensor:
+    """Return -exp(A_log), float32."""
+    return -torch.exp(logs.float())
+
+
+class StateLayer(Generic[Spec]):
+    """One layer's operation over the states of its sequences.
+
+    Args:
+        ctx: The build context; the layer registers itself there for a cache.
+        slot: The operation's.
+        spec: This rank's.
+        state: Shape of one sequence's state.
+        weights: Makes the operation's weights of tensors by name.
+    """
+
+    def __init__(
+        self,
+        ctx: BuildContext,
+        slot: str,
+        spec: Spec,
+        state: tuple[int, int, int],
+        weights: Callable[..., Any],
+    ) -> None:
+        self.spec: Spec = spec
+        self._op = ctx.selector.choose(slot, spec)
+        self._make = weights
+        self._weights: Any = None
+        self._held: dict[str, Tensor] = {}
+        self._pending: dict[str, list[Tensor | None]] = {}
+        self._device, self._dtype = ctx.device, ctx.torch_dtype
+        self.cache: tuple[Tensor, Tensor]
+        conv = (spec.conv_width - 1, spec.conv_size)
+        parts = (
+            CachePart("conv", "td", conv, spec.conv_dtype),
+            CachePart("state", "hdn", state, spec.state_dtype),
+        )
+        self.cache_spec: CacheSpec = CacheSpec(
+            "state", spec.block_size, parts, checkpoints=ctx.checkpoints
+        )
+        self.planner: tuple[Hashable, Prepare] = (spec, self._op.prepare)
+        self.view = 0
+        ctx.cache_layers.append(self)
+        ctx.weight_bytes.append(lambda: sum(t.nbytes for t in self._held.values()))
+
+    def expect(self, ctx: BuildContext, slot: str, weights: Mapping[str, SmallWeight]) -> None:
+        """Ask for the weights, of which this rank keeps its part."""
+        holder = ctx.holder(slot, self.spec, ctx.dtype, self)
+        for part, weight in weights.items():
+            self._pending[part] = [None] * len(weight.tensors)
+            names, first = [name for name, _, _ in weight.tensors], 0
+            for i, (name, shape, split) in enumerate(weight.tensors):
+                rows = (first, first := first + split.size)
+                others = tuple(other for other in names if other != name)
+                sink = partial(self._take, part, i, weight)
+                ctx.weights.expect(name, shape, sink, place=Place(holder, part, rows, others))
+
+    def _take(self, part: str, i: int, weight: SmallWeight, tensor: Tensor) -> None:
+        """Keep this rank's rows of a tensor; of a weight's last one make the weight."""
+        rows = tensor.flatten(1) if tensor.dim() > 1 and len(tensor) > 1 else tensor.flatten()
+        pieces = self._pending[part]
+        pieces[i] = torch.cat([rows[own] for own in weight.tensors[i][2].within(0, len(rows))])
+        there = [piece for piece in pieces if piece is not None]
+        if len(there) < len(pieces):
+            return
+        dtype = torch.float32 if weight.exact else self._dtype
+        fresh = weight.read(torch.cat(there)).to(self._device, dtype, copy=True)
+        self._held[part] = renewed(self._held.get(part), fresh)
+        pieces[:] = [None] * len(pieces)
+        if set(self._held) == set(self._pending):
+            self._weights = self._make(**self._held)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the weights of this rank, by the names that the operation has for them."""
+        return self._held
+
+    def allocate_cache(self, num_blocks: int) -> None:
+        """Take memory for states, left as it comes: none is read before it is written."""
+        conv, state = self.cache_spec.parts
+        self.cache = (self._empty(conv, num_blocks), self._empty(state, num_blocks))
+
+    def _empty(self, part: CachePart, num_blocks: int) -> Tensor:
+        shape = (num_blocks, *part.shape)
+        return torch.empty(shape, dtype=torch_dtype(part.dtype), device=self._device)
+
+    def share_cache(self, other: StateLayer[Any]) -> None:
+        """Use another layer's states, whose blocks have equal parts."""
+        self.cache = other.cache
+
+    def free_cache(self) -> None:
+        """Give the memory back, though an operation may remember the tensors."""
+        for tensor in self.cache:
+            give_back(tensor)
+        del self.cache
+
+    def __call__(self, projected: Tensor, batch: ForwardBatch) -> Tensor:
+        """Map projected [num_tokens, all sections], which may be overwritten, to
+        [num_tokens, inner_size]."""
+        if batch.between is not None:
+            return batch.between(projected, self._run, self.spec.inner_size)
+        return self._run(projected, batch.views)
+
+    def _run(self, projected: Tensor, views: Sequence[CacheView]) -> Tensor:
+        assert self._weights is not None
+        out: Tensor = self._op(projected, self.cache, views[self.view].prepared, self._weights)
+        return out

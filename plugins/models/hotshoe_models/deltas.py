@@ -1,0 +1,70 @@
+"""Reads config.json's keys of gated-delta layers; every complaint names its key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hotshoe.layers import BuildContext
+from hotshoe.models import ModelConfig
+from hotshoe.slots import GatedDeltaSpec
+from hotshoe_models.spec import LayerSpec
+from hotshoe_models.values import FULL, activation, number, refuse
+
+LINEAR = "linear_attention"
+#: Keys, by what they say.
+KEYS = {
+    "heads": "linear_num_value_heads",
+    "key_heads": "linear_num_key_heads",
+    "value_dim": "linear_value_head_dim",
+    "key_dim": "linear_key_head_dim",
+    "conv": "linear_conv_kernel_dim",
+}
+
+
+def delta_spec(config: ModelConfig, ctx: BuildContext) -> GatedDeltaSpec:
+    """Describe a model's gated-delta blocks, without decays by channel.
+
+    Raises:
+        CheckpointError: A value is missing, malformed or does not fit the others.
+    """
+    heads, key_heads = config.size(KEYS["heads"]), config.size(KEYS["key_heads"])
+    if heads % key_heads:
+        raise refuse(config, KEYS["key_heads"], f"has {heads} heads of values to share them")
+    if config.size(KEYS["conv"]) < 2:
+        raise refuse(config, KEYS["conv"], "convolves over two tokens or more")
+    if activation(config, "hidden_act") != "silu":
+        raise refuse(config, "hidden_act", "knows only silu in its gated-delta blocks")
+    return GatedDeltaSpec(
+        heads,
+        key_heads,
+        config.size(KEYS["key_dim"]),
+        config.size(KEYS["value_dim"]),
+        config.size(KEYS["conv"]),
+        ctx.dtype,
+        ctx.conv_state_dtype or ctx.dtype,
+        ctx.state_dtype,
+        ctx.block_size,
+        number(config, "rms_norm_eps"),
+        ctx.checkpoints,
+    )
+
+
+def mixed_types(config: ModelConfig) -> list[str]:
+    """Return each layer's type: `layer_types`, or attention in every n-th layer."""
+    size = config.size("num_hidden_layers")
+    every = config.size("full_attention_interval", 4)
+    types = config.get("layer_types") or [LINEAR if (i + 1) % every else FULL for i in range(size)]
+    if not isinstance(types, list) or len(types) != size:
+        raise refuse(config, "layer_types", f"needs one entry for each of {size} layers")
+    if not all(kind in (LINEAR, FULL) for kind in types):
+        raise refuse(config, "layer_types", f"knows only {LINEAR} and {FULL}")
+    return types
+
+
+def with_deltas(layers: Sequence[LayerSpec], types: Sequence[str]) -> tuple[LayerSpec, ...]:
+    """Give gated-delta blocks to the layers of linear attention."""
+    return tuple(
+        replace(layer, mixer="delta", rotation=None) if kind == LINEAR else layer
+        for layer, kind in zip(layers, types, strict=True)
+    )
