@@ -101,6 +101,9 @@ class EngineConfig:
     tensor_parallel_size: int = option(
         1, "devices that share every layer of the model, one process each", low=1, high=1024
     )
+    enable_expert_parallel: bool = option(
+        False, "of models with experts: spread them, whole, over the tensor_parallel_size devices"
+    )
     pipeline_parallel_size: int = option(
         1, "stages that hold the layers of the model one after the other", low=1, high=1024
     )
@@ -224,7 +227,8 @@ class EngineConfig:
 
     def mesh_at(self, rank: int) -> Mesh:
         """Return the place of a rank among them."""
-        return Mesh.at(rank, self.pipeline_parallel_size, self.tensor_parallel_size)
+        sizes = (self.pipeline_parallel_size, self.tensor_parallel_size)
+        return Mesh.at(rank, *sizes, self.enable_expert_parallel)
 
     @property
     def num_steps_in_flight(self) -> int:

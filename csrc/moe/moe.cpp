@@ -45,9 +45,17 @@ struct Inner {
   float limit, alpha, shift;
 };
 
+// Where experts are, if some are elsewhere; `held` is the place of those.
+struct Placement {
+  int64_t held, turns;
+  const int32_t* table;  // [turns, experts], or null: each expert is at the place of its number
+  int32_t* counts;       // [experts], or null
+};
+
 struct Step {
   Matrices gate_up, down;
   Router router;
+  Placement placement;
   Inner inner;
   int64_t tokens;
   DType dtype;
@@ -57,18 +65,30 @@ struct Step {
   char* y;
 };
 
-// Tokens of each expert, in their order.
+// Tokens of each place, in their order; those of experts that are elsewhere come last.
 struct Sorted {
-  std::vector<int32_t> ids;       // [tokens, top_k]
+  std::vector<int32_t> ids;       // [tokens, top_k], places
   std::vector<float> weights;     // likewise
-  std::vector<int64_t> begin;     // [experts + 1]
-  std::vector<int32_t> rows;      // tokens, sorted by expert
+  std::vector<int64_t> begin;     // [held + 2]
+  std::vector<int32_t> rows;      // tokens, sorted by place
   std::vector<int32_t> place_of;  // of each of `ids`, its place in `rows`
 };
 
+// Replaces experts by their places, and counts them.
+void find_places(const Step& step, std::vector<int32_t>& ids) {
+  const Placement& at = step.placement;
+  const int64_t k = step.router.top_k, n = step.router.experts, pairs = step.tokens * k;
+  if (at.counts) {
+    for (int64_t i = 0; i < pairs; ++i) ++at.counts[ids[i]];
+  }
+  if (at.table == nullptr) return;
+  for (int64_t i = 0; i < pairs; ++i) ids[i] = at.table[i / k % at.turns * n + ids[i]];
+}
+
 Sorted sort_tokens(const Step& step) {
   const int64_t k = step.router.top_k, n = step.router.experts, pairs = step.tokens * k;
-  Sorted s{std::vector<int32_t>(pairs), std::vector<float>(pairs), std::vector<int64_t>(n + 1),
+  const int64_t ends = step.placement.held + 2;
+  Sorted s{std::vector<int32_t>(pairs), std::vector<float>(pairs), std::vector<int64_t>(ends),
            std::vector<int32_t>(pairs), std::vector<int32_t>(pairs)};
   parallel_for(
       step.tokens,
@@ -79,8 +99,9 @@ Sorted sort_tokens(const Step& step) {
         }
       },
       kMinTokensPerThread);
+  find_places(step, s.ids);
   for (int64_t i = 0; i < pairs; ++i) ++s.begin[s.ids[i] + 1];
-  for (int64_t e = 0; e < n; ++e) s.begin[e + 1] += s.begin[e];
+  for (int64_t e = 1; e < ends; ++e) s.begin[e] += s.begin[e - 1];
   std::vector<int64_t> next(s.begin.begin(), s.begin.end() - 1);
   for (int64_t i = 0; i < pairs; ++i) {
     const int64_t place = next[s.ids[i]]++;
@@ -193,14 +214,15 @@ void run(const Step& step) {
   const int64_t k = step.router.top_k, hidden = step.down.layout.n;
   const Sorted sorted = sort_tokens(step);
   int64_t most = 0;
-  for (int64_t e = 0; e < step.router.experts; ++e) {
+  const int64_t held = step.placement.held, last = sorted.begin[held];
+  for (int64_t e = 0; e < held; ++e) {
     most = std::max(most, sorted.begin[e + 1] - sorted.begin[e]);
   }
   const int64_t row = (step.gate_up.layout.k + step.down.layout.k) * int64_t(sizeof(T)) +
                       step.gate_up.layout.n * 4;
   const auto room = std::make_unique_for_overwrite<char[]>(size_t(most * row + 64));
-  const auto results = std::make_unique_for_overwrite<float[]>(size_t(step.tokens * k * hidden));
-  for (int64_t e = 0; e < step.router.experts; ++e) {
+  const auto results = std::make_unique_for_overwrite<float[]>(size_t(last * hidden));
+  for (int64_t e = 0; e < held; ++e) {
     const int64_t begin = sorted.begin[e], count = sorted.begin[e + 1] - begin;
     if (count == 0) continue;
     run_expert<T>(step, e, &sorted.rows[begin], count, room.get(), results.get() + begin * hidden);
@@ -213,8 +235,11 @@ void run(const Step& step) {
           for_vectors(hidden, [&](int64_t i, auto lanes) {
             Vec sum = vzero();
             for (int64_t j = t * k; j < (t + 1) * k; ++j) {
-              const float* from = results.get() + sorted.place_of[j] * hidden + i;
-              sum = vfma(vset(sorted.weights[j]), load(from, lanes), sum);
+              const int64_t place = sorted.place_of[j];
+              // What is elsewhere adds nothing, but the weights of an unknown choice, NaN, do.
+              const float* from = results.get() + place * hidden + i;
+              const Vec found = place < last ? load(from, lanes) : vzero();
+              sum = vfma(vset(sorted.weights[j]), found, sum);
             }
             store(to + i, sum, lanes);
           });
@@ -228,7 +253,8 @@ void moe(int weight_dtype, uintptr_t gate_up, int64_t gate_up_stride, uintptr_t 
          int64_t hidden, int64_t inner, int64_t experts, int64_t top_k, int scoring,
          bool renormalize, float scale, int64_t groups, int64_t groups_kept, int group_counts,
          uintptr_t correction, int kind, bool gated, float limit, float alpha, float shift,
-         int64_t tokens, int dtype, uintptr_t x, int64_t x_stride, uintptr_t logits, uintptr_t y) {
+         int64_t tokens, int dtype, uintptr_t x, int64_t x_stride, uintptr_t logits, uintptr_t y,
+         int64_t held, int64_t turns, uintptr_t table, uintptr_t counts) {
   if (tokens == 0) return;
   const auto weights = DType(weight_dtype);
   const Step step{
@@ -238,6 +264,7 @@ void moe(int weight_dtype, uintptr_t gate_up, int64_t gate_up_stride, uintptr_t 
        (const float*)down_bias},
       {experts, top_k, Scoring(scoring), renormalize, scale, groups, groups_kept, group_counts,
        (const float*)correction},
+      {held < 0 ? experts : held, turns, (const int32_t*)table, (int32_t*)counts},
       {kind, gated, limit, alpha, shift},
       tokens,
       DType(dtype),
@@ -259,7 +286,8 @@ void bind_moe(nb::module_& m) {
         "hidden"_a, "inner"_a, "experts"_a, "top_k"_a, "scoring"_a, "renormalize"_a, "scale"_a,
         "groups"_a, "groups_kept"_a, "group_counts"_a, "correction"_a, "kind"_a, "gated"_a,
         "limit"_a, "alpha"_a, "shift"_a, "tokens"_a, "dtype"_a, "x"_a, "x_stride"_a, "logits"_a,
-        "y"_a, nb::call_guard<nb::gil_scoped_release>(),
+        "y"_a, "held"_a = -1, "turns"_a = 1, "table"_a = 0, "counts"_a = 0,
+        nb::call_guard<nb::gil_scoped_release>(),
         "y[tokens, hidden] = sum over chosen experts of weight * (inner(x W1^T + b1) W2^T + b2).\n\n"
         "gate_up and down are the addresses of the first expert's packed weight, the strides the\n"
         "bytes to the next one's; biases are addresses of float32 [experts, n], or 0. gate_up has\n"
@@ -268,7 +296,10 @@ void bind_moe(nb::module_& m) {
         "where `gated`, and act(min(x, limit)) where not; kind 3 squares what is positive, and\n"
         "alpha is the slope in silu(x) = x / (1 + exp(-alpha x)).\n\n"
         "logits [tokens, experts] float32; scoring 0 softmax, 1 sigmoid; correction float32\n"
-        "[experts] or 0; a group counts as the sum of its group_counts largest scores. Ties go to\n"
+        "[experts] or 0. `held` experts, all with -1, have matrices here: token t finds expert e\n"
+        "at place table[t % turns, e], int32 [turns, experts], or elsewhere if that is `held`; with\n"
+        "table 0 at place e. counts int32 [experts] or 0: how many tokens chose each is added.\n\n"
+        "A group counts as the sum of its group_counts largest scores. Ties go to\n"
         "the first expert. A token whose logits hold NaN gets NaN. Each chosen expert's weights\n"
         "are read once for up to 4 of its tokens. Sums are float32 and in the order of the choice.\n\n"
         "Raises:\n    ValueError: dtypes that do not go together, or an unknown kind.");

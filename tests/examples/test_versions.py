@@ -152,7 +152,7 @@ from dataclasses import dataclass
 from hotshoe.plugins import HOOK_API, PluginManager
 from hotshoe.plugins.platforms import candidates_of, choose_platform
 from hotshoe.slots import SLOTS, Selector
-from hotshoe.slots.specs import since
+from hotshoe.slots.versions import since
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from torch import Tensor
 from hotshoe.errors import ConfigError
 from hotshoe.layers.adapters import AdapterTable
 from hotshoe.layers.cache import CacheLayer
+from hotshoe.layers.experts import Share
 from hotshoe.layers.formats import PLAIN, WeightFormat
 from hotshoe.layers.split import Section, Split, split_sections
 from hotshoe.layers.weights import Holder, Place, WeightTable
@@ -71,11 +72,12 @@ class BuildContext:
     `cache_layers` collects the layers that need a cache, in order, `weight_bytes` a way to ask each
     layer with a matrix or a table for its size as it is held. `format` says how matrices are stored
     in the checkpoint. `rank` and `size` are those of tensor parallelism; with a single rank there
-    is no communicator. `stage` is the place among the stages that divide the layers, and
-    `stage_layers` the layers of each, if the user says so; `own_layers` are those of this stage,
-    once the builder has called `take_layers`. `checkpoints` says which states of sequences are
-    kept, as in `CacheSpec`; the types are those that they are kept in. `adapters` is
-    None where the engine takes none.
+    is no communicator. `experts` is the place among the ranks that hold experts whole, and
+    `mixtures` collects what this rank holds of each layer's. `stage` is the place among the stages
+    that divide the layers, and `stage_layers` the layers of each, if the user says so;
+    `own_layers` are those of this stage, once the builder has called `take_layers`. `checkpoints`
+    says which states of sequences are kept, as in `CacheSpec`; the types are those that they are
+    kept in. `adapters` is None where the engine takes none.
     """
 
     selector: Selector
@@ -87,6 +89,7 @@ class BuildContext:
     rank: int = 0
     size: int = 1
     communicator: CommunicatorOp | None = None
+    experts: Axis = field(default_factory=Axis)
     stage: Axis = field(default_factory=Axis)
     stage_layers: tuple[int, ...] = ()
     own_layers: range | None = None
@@ -97,6 +100,7 @@ class BuildContext:
     weights: WeightTable = field(default_factory=WeightTable)
     cache_layers: list[CacheLayer] = field(default_factory=list)
     weight_bytes: list[Callable[[], int]] = field(default_factory=list)
+    mixtures: list[Share] = field(default_factory=list)
 
     @property
     def device(self) -> str:

@@ -1,7 +1,7 @@
 """Mixture of experts: a router, the operation of slot `moe`, and experts that all tokens share.
 
-With tensor parallelism each rank holds a part of every expert's channels; routers are on all ranks,
-so that all choose alike, and the ranks add up once.
+With tensor parallelism each rank holds a part of every expert's channels, with expert parallelism
+some experts whole; routers are on all ranks, so that all choose alike, and the ranks add up once.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from hotshoe.errors import CheckpointError
 from hotshoe.layers.context import BuildContext
+from hotshoe.layers.experts import Share, names_of, share_of
 from hotshoe.layers.linear import Linear, Matrix, form_of
 from hotshoe.layers.mlp import GatedMLP
 from hotshoe.layers.split import Section
@@ -108,8 +109,8 @@ class Mixture:
     correction_shape: tuple[int, ...] | None = None
     names: MoeNames = MoeNames()
 
-    def spec(self, gate_up: Matrix, down: Matrix) -> MoeSpec:
-        """Ask for experts of such matrices."""
+    def spec(self, gate_up: Matrix, down: Matrix, held: int | None = None) -> MoeSpec:
+        """Ask for experts of such matrices, so many of them here."""
         return MoeSpec(
             gate_up.spec,
             down.spec,
@@ -121,6 +122,7 @@ class Mixture:
             self.limit,
             self.alpha,
             self.shift,
+            held,
         )
 
 
@@ -135,7 +137,7 @@ class MoE:
 
     Raises:
         CheckpointError: Experts are stored in different forms.
-        ConfigError: Their channels cannot be divided among the ranks.
+        ConfigError: They, or their channels, cannot be divided among the ranks.
     """
 
     #: The layer before hands over plain numbers: a router takes no others.
@@ -146,8 +148,11 @@ class MoE:
     ) -> None:
         names = mixture.names
         self._router = _Router(ctx, prefix, mixture)
-        experts = _experts(ctx, prefix, mixture, quantize)
-        spec = mixture.spec(*experts[0])
+        share = share_of(mixture.num_experts, ctx.experts, ctx.device)
+        self._placement = share.placement
+        ctx.mixtures.append(share)
+        experts = _experts(ctx, prefix, mixture, quantize, share)
+        spec = mixture.spec(*experts[0], share.held)
         self._op: MoeOp = ctx.selector.choose("moe", spec)
         holder = ctx.holder("moe", spec, form_of(spec.gate_up), self._op)
         ctx.weight_bytes.append(self._op.nbytes)
@@ -159,13 +164,19 @@ class MoE:
             )
             down.deliver(inner, partial(self._op.load_down, i), holder, f"experts.{i}.down.")
         if stacked is not None:
-            _expect_stacked(ctx, prefix, mixture, inner.weights, holder)
+            _expect_stacked(ctx, prefix, mixture, inner.weights, holder, share)
+        elif others := share.others(mixture.num_experts):
+            templates = [prefix + name for name in (*names.gate_up, names.down)]
+            ctx.weights.elsewhere(names_of(templates, others))
         self._shared = _Shared(ctx, prefix, mixture, quantize) if mixture.shared_size else None
-        self._sum = experts[0][1].sum_of(ctx)
+        self._sum = ctx.communicator.all_reduce if ctx.communicator is not None else None
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map [num_tokens, hidden_size] to a new tensor of the same shape."""
-        y = self._op(x, *self._router(x))
+        if self._placement is None:
+            y = self._op(x, *self._router(x))
+        else:
+            y = self._op(x, *self._router(x), self._placement)
         if self._shared is not None:
             y.add_(self._shared(x))
         return y if self._sum is None else self._sum(y, y)
@@ -232,15 +243,17 @@ class _Shared:
 
 
 def _experts(
-    ctx: BuildContext, prefix: str, mixture: Mixture, quantize: bool
+    ctx: BuildContext, prefix: str, mixture: Mixture, quantize: bool, share: Share
 ) -> list[tuple[Matrix, Matrix]]:
-    """Return this rank's part of every expert's two matrices."""
+    """Return this rank's part of the two matrices of its experts, by place."""
     hidden, inner = mixture.hidden_size, mixture.intermediate_size
     sections = (Section(inner),) * (1 + mixture.gated)
     what = "channels between an expert's matrices"
-    rows, columns = ctx.split(what, *sections), ctx.split(what, sections[0])
+    rows = columns = None  # experts are whole
+    if share.placement is None:
+        rows, columns = ctx.split(what, *sections), ctx.split(what, sections[0])
     found = []
-    for i in range(mixture.num_experts):
+    for i in share.experts:
         first, second = _names_of(i, prefix, mixture)
         parts = [(name, len(sections) * inner // len(first)) for name in first]
         build = partial(Matrix, ctx, bias=mixture.bias, quantize=quantize)
@@ -267,20 +280,24 @@ class _Stack:
 
     Attributes:
         inner: What experts ask for.
-        parts: Names in it, expert by expert.
+        parts: Names in it, for each of this rank's experts.
         transposed, interleaved: As `Stacked` says, of this tensor.
+        experts: Which ones these are.
+        num_experts: In the tensor.
     """
 
     inner: WeightTable
     parts: list[list[str]]
     transposed: bool
     interleaved: bool
+    experts: tuple[int, ...]
+    num_experts: int
 
     @property
     def shape(self) -> tuple[int, ...]:
         shapes = [self.inner.expected[name].shape for name in self.parts[0]]
         one = (sum(shape[0] for shape in shapes), *shapes[0][1:])
-        return (len(self.parts), *(reversed(one) if self.transposed else one))
+        return (self.num_experts, *(reversed(one) if self.transposed else one))
 
     @property
     def dtypes(self) -> frozenset[torch.dtype]:
@@ -293,8 +310,8 @@ class _Stack:
         return max(place.rows[1] for place in places if place is not None)
 
     def __call__(self, tensor: Tensor) -> None:
-        for names, part in zip(self.parts, tensor, strict=True):
-            rows = part.T if self.transposed else part
+        for names, expert in zip(self.parts, self.experts, strict=True):
+            rows = tensor[expert].T if self.transposed else tensor[expert]
             count = len(names)
             if self.interleaved:
                 pieces = [rows[i::count] for i in range(count)]
@@ -305,7 +322,12 @@ class _Stack:
 
 
 def _expect_stacked(
-    ctx: BuildContext, prefix: str, mixture: Mixture, inner: WeightTable, holder: Holder
+    ctx: BuildContext,
+    prefix: str,
+    mixture: Mixture,
+    inner: WeightTable,
+    holder: Holder,
+    share: Share,
 ) -> None:
     """Ask for tensors that hold all experts; `inner` is what they consist of.
 
@@ -320,7 +342,7 @@ def _expect_stacked(
             f"{prefix}{stacked.gate_up} holds all experts, and is not read with {min(unread)}; "
             "use the unquantized checkpoint"
         )
-    experts = [_names_of(i, prefix, mixture) for i in range(mixture.num_experts)]
+    experts = [_names_of(i, prefix, mixture) for i in share.experts]
     parts = {"gate_up": [first for first, _ in experts], "down": [[last] for _, last in experts]}
     for side, names in stacked.sides(kinds).items():
         for kind, name in names.items():
@@ -329,6 +351,8 @@ def _expect_stacked(
                 [[f"{part}.{kind}" for part in one] for one in parts[side]],
                 stacked.transposed and kind == "weight",
                 stacked.interleaved and side == "gate_up",
+                share.experts,
+                mixture.num_experts,
             )
             needs = tuple(prefix + other for other in names.values() if other != name)
             place = Place(holder, f"experts.*.{side}.{kind}", (0, stack.num_rows), needs)

@@ -119,11 +119,11 @@ class WeightTable:
         return {"unused weights": " and ".join(told)} if told else {}
 
     def elsewhere(self, patterns: Iterable[str]) -> None:
-        """Name, likewise, those that another stage of the pipeline holds."""
+        """Name, likewise, those that other ranks hold."""
         self._elsewhere.extend(re.compile(pattern) for pattern in patterns)
 
     def is_elsewhere(self, name: str) -> bool:
-        """Tell whether another stage holds a tensor, and this one does not."""
+        """Tell whether other ranks hold a tensor, and this one does not."""
         found = any(pattern.search(name) for pattern in self._elsewhere)
         return found and name not in self.expected
 

@@ -37,11 +37,16 @@ def group_of(
 
 
 def check_divided(ctx: BuildContext, architecture: str) -> None:
-    """Refuse a model that was built whole where a stage was asked for.
+    """Refuse a model that was built whole where a stage was asked for, or has no experts to spread.
 
     Raises:
-        ConfigError: Its builder asked for no stage's layers.
+        ConfigError: Its builder asked for no stage's layers, or made no mixture.
     """
+    if ctx.experts.size > 1 and not ctx.mixtures and ctx.stage.size == 1:
+        raise ConfigError(
+            f"enable_expert_parallel: {architecture} has no experts here; leave the option out, "
+            "and all of the model is divided by tensor_parallel_size"
+        )
     if ctx.stage.size > 1 and ctx.own_layers is None:
         raise ConfigError(
             f"the architecture {architecture} is not divided into stages; "

@@ -208,6 +208,7 @@ class TorchWorker:
             rank=self._mesh.tp.rank,
             size=self._mesh.tp.size,
             communicator=self._group(self._mesh.tp_ranks),
+            experts=self._mesh.ep,
             stage=self._mesh.pp,
             stage_layers=tuple(config.pipeline_layers),
             adapters=adapter_table(config),

@@ -18,6 +18,7 @@ from hotshoe.slots.mixers import (
     StateSpaceOp,
     StateSpaceWeights,
 )
+from hotshoe.slots.mixture import MoeOp, Placement
 from hotshoe.slots.operations import (
     AddNormOp,
     AttentionMetadata,
@@ -32,7 +33,6 @@ from hotshoe.slots.operations import (
     LayerNormOp,
     LinearOp,
     LoraOp,
-    MoeOp,
     NormOp,
     PendingTransfer,
     Quantized,
@@ -112,6 +112,7 @@ __all__ = [
     "NormOp",
     "NormSpec",
     "PendingTransfer",
+    "Placement",
     "QuantSpec",
     "Quantized",
     "Rendezvous",

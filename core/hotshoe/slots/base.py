@@ -22,7 +22,8 @@ from hotshoe.platform import DeviceFacts
 from hotshoe.slots.faults import Built, Owner, Owners
 from hotshoe.slots.results import Result
 from hotshoe.slots.sizes import linear_bytes
-from hotshoe.slots.specs import KVLayout, LinearSpec, younger_fields
+from hotshoe.slots.specs import KVLayout, LinearSpec
+from hotshoe.slots.versions import younger_fields
 from hotshoe.suggest import did_you_mean
 
 REFERENCE = "reference"

@@ -226,44 +226,6 @@ class GatedMlpOp(Protocol):
         ...
 
 
-class MoeOp(Protocol):
-    """A mixture of experts with the weights of all of them.
-
-    Experts come one by one, in any order. An operation that keeps them stacked takes room for all
-    with the first one.
-    """
-
-    def load_gate_up(self, expert: int, tensors: Mapping[str, Sequence[Tensor]]) -> None:
-        """Take an expert's first weight as `LinearOp.load`; gate's rows come before up's."""
-        ...
-
-    def load_down(self, expert: int, tensors: Mapping[str, Sequence[Tensor]]) -> None:
-        """Take an expert's second weight as `LinearOp.load`."""
-        ...
-
-    def state(self) -> dict[str, Tensor]:
-        """Return what is held as `LinearOp.state` does, under "experts.N.gate_up." and
-        "experts.N.down." where expert N lies by itself."""
-        ...
-
-    def __call__(self, x: Tensor, logits: Tensor, correction: Tensor | None) -> Tensor:
-        """Choose experts and add up what they compute.
-
-        Args:
-            x: [num_tokens, gate_up.in_features], model dtype (row stride free).
-            logits: [num_tokens, num_experts] float32, the router's.
-            correction: [num_experts] float32 where the router has one, else None.
-
-        Returns:
-            [num_tokens, down.out_features], model dtype, rounded once from float32 sums.
-        """
-        ...
-
-    def nbytes(self) -> int:
-        """Return the bytes that the prepared weights of all experts hold."""
-        ...
-
-
 class NormOp(Protocol):
     """RMS norm."""
 

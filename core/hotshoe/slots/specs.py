@@ -6,33 +6,12 @@ Element types are named as in PyTorch: "float32", "bfloat16", "float16", "int8".
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
-_SINCE = "since"
+from hotshoe.slots.versions import since
+
 #: The letters that the axes of a `KVLayout` may have, sorted.
 _AXES = ("dht", "Ddht", "Tdht", "DTdht")
-
-
-def since(hook_api: int, default: Any) -> Any:
-    """Declare a field that came with a hook version; with its default, nobody need know it."""
-    return field(default=default, metadata={_SINCE: hook_api})
-
-
-def younger_fields(spec: Any, hook_api: int) -> list[tuple[str, int]]:
-    """Return what a specification asks for that came after a hook version.
-
-    Returns:
-        `name=value` of each younger field that has not its default, and the version of the field.
-    """
-    found: list[tuple[str, int]] = []
-    for declared in fields(spec):
-        value, version = getattr(spec, declared.name), declared.metadata.get(_SINCE, 0)
-        if version > hook_api and value != declared.default:
-            found.append((f"{declared.name}={value}", version))
-        elif is_dataclass(value):
-            found += younger_fields(value, hook_api)
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,6 +323,7 @@ class MoeSpec:
         activation: One of `GatedActivationSpec`, or "relu2", the square of what is positive.
         limit: None clamps nothing.
         alpha, shift: See above. Source of all three: gpt-oss, arXiv:2508.10925.
+        held: Experts whose matrices are here, and calls come with a `Placement`; None for all.
     """
 
     gate_up: LinearSpec
@@ -356,11 +336,17 @@ class MoeSpec:
     limit: float | None = None
     alpha: float = 1.0
     shift: float = 0.0
+    held: int | None = since(2, None)
 
     @property
     def dtype(self) -> str:
         """The element type of x and y."""
         return self.gate_up.dtype
+
+    @property
+    def places(self) -> int:
+        """Experts that have matrices here."""
+        return self.num_experts if self.held is None else self.held
 
 
 @dataclass(frozen=True, slots=True)

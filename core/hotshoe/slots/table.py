@@ -194,7 +194,7 @@ SLOTS: dict[str, Slot] = {
             reference_supports=_JUDGE,
             results=results.of_block,
             step_bytes=lambda s, n: s.top_k * (linear_bytes(s.gate_up) + linear_bytes(s.down)),
-            matrices=lambda s: (s.gate_up, s.down) * s.num_experts,
+            matrices=lambda s: (s.gate_up, s.down) * s.places,
             needs=("load_gate_up", "load_down", "nbytes"),
             reference_waits=True,
         ),

@@ -38,16 +38,19 @@ class Mesh:
     Attributes:
         pp: The stages of the pipeline.
         tp: The ranks that share this stage's layers.
+        ep: Those among which experts are spread, each whole; a line of one where they are not.
     """
 
     pp: Axis = field(default_factory=Axis)
     tp: Axis = field(default_factory=Axis)
+    ep: Axis = field(default_factory=Axis)
 
     @classmethod
-    def at(cls, rank: int, pp: int, tp: int) -> Mesh:
-        """Return the place of a rank of pp * tp."""
+    def at(cls, rank: int, pp: int, tp: int, spread_experts: bool = False) -> Mesh:
+        """Return the place of a rank of pp * tp; experts are spread among the tp ranks or not."""
         assert 0 <= rank < pp * tp
-        return cls(Axis(rank // tp, pp), Axis(rank % tp, tp))
+        part = Axis(rank % tp, tp)
+        return cls(Axis(rank // tp, pp), part, part if spread_experts else Axis())
 
     @property
     def tp_ranks(self) -> range:

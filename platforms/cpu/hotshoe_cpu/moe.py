@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import LinearSpec, MoeSpec, Verdict, refuse, renewed
+from hotshoe.slots import LinearSpec, MoeSpec, Placement, Verdict, refuse, renewed
 from hotshoe.slots.reference.dtypes import torch_dtype
 from hotshoe_cpu import linear
 from hotshoe_cpu.activation import ACTIVATION_CODES
@@ -94,8 +94,8 @@ class Moe:
         self._spec, self._dtype = spec, torch_dtype(spec.dtype)
         plain = spec.gated and (spec.limit, spec.alpha, spec.shift) == (None, 1.0, 0.0)
         fused = plain and spec.activation in ACTIVATION_CODES
-        self._gate_up = _Matrices(spec.gate_up, spec.num_experts, facts, fused)
-        self._down = _Matrices(spec.down, spec.num_experts, facts, False)
+        self._gate_up = _Matrices(spec.gate_up, spec.places, facts, fused)
+        self._down = _Matrices(spec.down, spec.places, facts, False)
         self._hidden = spec.down.out_features
         router = spec.router
         self._router = (
@@ -121,7 +121,13 @@ class Moe:
         parts = {"gate_up": self._gate_up.state(), "down": self._down.state()}
         return {f"{part}.{name}": t for part, held in parts.items() for name, t in held.items()}
 
-    def __call__(self, x: Tensor, logits: Tensor, correction: Tensor | None) -> Tensor:
+    def __call__(
+        self,
+        x: Tensor,
+        logits: Tensor,
+        correction: Tensor | None,
+        placement: Placement | None = None,
+    ) -> Tensor:
         tokens = x.size(0)
         y = torch.empty(tokens, self._hidden, dtype=self._dtype)
         first, second = self._gate_up, self._down
@@ -142,8 +148,15 @@ class Moe:
             x.stride(0),
             logits.data_ptr(),
             y.data_ptr(),
+            *(() if placement is None else (self._spec.places, *_addresses(placement))),
         )
         return y
 
     def nbytes(self) -> int:
         return self._gate_up.nbytes() + self._down.nbytes()
+
+
+def _addresses(placement: Placement) -> tuple[int, int, int]:
+    """Return the number of turns, and where the table and the counts lie, 0 for none."""
+    counts = 0 if placement.counts is None else placement.counts.data_ptr()
+    return len(placement.table), placement.table.data_ptr(), counts

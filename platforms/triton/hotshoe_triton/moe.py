@@ -35,7 +35,10 @@ def supports(spec: MoeSpec, facts: DeviceFacts) -> Verdict:
     known = accepts.supports(spec, facts)
     if not known.accepted:
         return known
-    refusals = {f"there are more than {MAX_EXPERTS} experts": spec.num_experts > MAX_EXPERTS}
+    refusals = {
+        f"there are more than {MAX_EXPERTS} experts": spec.num_experts > MAX_EXPERTS,
+        "a rank holds some experts only": spec.held is not None,
+    }
     for name, side in (("gate_up", spec.gate_up), ("down", spec.down)):
         plain = side.weight is None and side.activation is None
         types = {side.dtype, side.out_dtype or side.dtype}

@@ -150,7 +150,6 @@ FLAGS: tuple[Flag, ...] = (
     _refused("--log-config-file", _LOGS),
     _refused("--max-cpu-loras", "all adapters that are loaded stay in host memory"),
     _refused("--kv-transfer-config", "the cache is not shared with other servers"),
-    _refused("--enable-expert-parallel", "use --tensor-parallel-size", takes=False),
     _refused("--attention-backend", "use --kernel attention=NAME"),
     _refused("--attention-config", "use --kernel attention=NAME"),
     _refused("--num-gpu-blocks-override", "use --kv-cache-memory-bytes"),

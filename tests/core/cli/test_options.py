@@ -64,6 +64,7 @@ SAMPLES = {
     "batch_invariant": (["--batch-invariant"], True),
     "disable_plugins": (["--disable-plugins", "a", "--disable-plugins", "b"], ["a", "b"]),
     "tensor_parallel_size": (["--tensor-parallel-size", "2"], 2),
+    "enable_expert_parallel": (["--enable-expert-parallel"], True),
     "pipeline_parallel_size": (["--pipeline-parallel-size", "2"], 2),
     "pipeline_layers": (["--pipeline-layers", "10,12"], [10, 12]),
     "pipeline_steps": (["--pipeline-steps", "3"], 3),

@@ -21,7 +21,7 @@ from hotshoe.slots import (
     refuse,
 )
 from hotshoe.slots.base import resolve_lazy
-from hotshoe.slots.specs import since
+from hotshoe.slots.versions import since
 
 FACTS = DeviceFacts("test", "cpu", "a device", "arch", 1 << 30, 1)
 SPEC = NormSpec(64, 1e-6, "float32")

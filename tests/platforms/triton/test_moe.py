@@ -238,6 +238,7 @@ ONLINE = {"weight": QuantSpec("int8", "channel", online=True)}
         (replace(QWEN, router=RouterSpec("ranks")), "not ranks"),
         (replace(QWEN, router=RouterSpec(groups=3)), "groups of equal size"),
         (replace(QWEN, top_k=129), "chooses 1 to 128 experts"),
+        (replace(QWEN, held=64), "a rank holds some experts only"),
         (
             replace(
                 QWEN,

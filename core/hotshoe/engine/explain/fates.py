@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 UNUSED = "not used by this architecture"
 MISSING = "missing in the checkpoint"
-ELSEWHERE = "held by another stage of the pipeline"
+ELSEWHERE = "held by other ranks"
 UNKNOWN = "unknown to this architecture"
 NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 

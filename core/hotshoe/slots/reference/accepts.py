@@ -102,6 +102,8 @@ def _experts(spec: MoeSpec) -> Iterator[str]:
     if spec.gate_up.out_features != (1 + spec.gated) * spec.down.in_features:
         times = "twice as many outputs" if spec.gated else "as many outputs"
         yield f"needs {times} of gate_up as inputs of down"
+    if spec.held is not None and not spec.held >= 1:
+        yield f"holds at least one expert, not {spec.held}"
     if spec.alpha != 1.0 and spec.activation != "silu":
         yield f"has an alpha for silu alone, not for {spec.activation}"
 

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
+from hotshoe.slots.mixture import Placement
 from hotshoe.slots.reference.activation import ACTIVATIONS, squared_relu
 from hotshoe.slots.reference.linear import Linear
-from hotshoe.slots.reference.router import route
+from hotshoe.slots.reference.router import placed, route
 from hotshoe.slots.specs import MoeSpec
 
 EXPERT_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -25,7 +26,7 @@ class Moe:
 
     def __init__(self, spec: MoeSpec, facts: DeviceFacts) -> None:
         self._spec = spec
-        experts = range(spec.num_experts)
+        experts = range(spec.places)
         self._gate_up = [Linear(spec.gate_up, facts) for _ in experts]
         self._down = [Linear(spec.down, facts) for _ in experts]
 
@@ -44,16 +45,22 @@ class Moe:
             for name, tensor in matrix.state().items()
         }
 
-    def __call__(self, x: Tensor, logits: Tensor, correction: Tensor | None) -> Tensor:
+    def __call__(
+        self,
+        x: Tensor,
+        logits: Tensor,
+        correction: Tensor | None,
+        placement: Placement | None = None,
+    ) -> Tensor:
         weights, ids = route(logits, correction, self._spec.top_k, self._spec.router)
-        flat = ids.flatten()
+        flat = (ids if placement is None else placed(ids, placement)).flatten()
         order = flat.argsort(stable=True)
         rows = x[order // self._spec.top_k]
-        counts = flat.bincount(minlength=self._spec.num_experts).tolist()
+        counts = flat.bincount(minlength=self._spec.places).tolist()
         size = self._spec.down.out_features
-        results = torch.empty(len(flat), size, dtype=torch.float32, device=x.device)
+        results = torch.zeros(len(flat), size, dtype=torch.float32, device=x.device)
         begin = 0
-        for expert, count in enumerate(counts):
+        for expert, count in enumerate(counts[: self._spec.places]):
             if count:
                 part = slice(begin, begin := begin + count)
                 results[order[part]] = self._expert(expert, rows[part]).float()

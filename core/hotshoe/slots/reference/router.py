@@ -6,6 +6,7 @@ Nothing here waits for the device. Candidates whose kernels begin after the choi
 import torch
 from torch import Tensor
 
+from hotshoe.slots.mixture import Placement
 from hotshoe.slots.specs import RouterSpec
 
 #: Added to sums that weights are divided by, as DeepSeek-V3 does: all scores may be 0.
@@ -39,6 +40,23 @@ def route(
     if router.renormalize:
         weights = weights / (weights.sum(-1, keepdim=True) + TINY)
     return weights * router.scale, ids
+
+
+def placed(ids: Tensor, placement: Placement) -> Tensor:
+    """Return where chosen experts are, and count them.
+
+    Args:
+        ids: [num_tokens, top_k] int64, experts of the model.
+        placement: Where they are.
+
+    Returns:
+        [num_tokens, top_k] int32; see `Placement.table`.
+    """
+    if placement.counts is not None:
+        one = placement.counts.new_ones(1).expand(ids.numel())
+        placement.counts.index_add_(0, ids.flatten(), one)
+    turns = torch.arange(len(ids), device=ids.device) % len(placement.table)
+    return placement.table[turns[:, None], ids]
 
 
 def _of_best_groups(wanted: Tensor, router: RouterSpec) -> Tensor:

@@ -1,4 +1,4 @@
-"""Cases of slot `moe`: every router, empty experts, all tokens to the same ones."""
+"""Cases of slot `moe`: every router, empty experts, all tokens to the same ones, a share of all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hotshoe.slots import KVLayout, LinearSpec, MoeSpec, RouterSpec
+from hotshoe.slots import KVLayout, LinearSpec, MoeSpec, Placement, RouterSpec
 from hotshoe.slots.reference.moe import EXPERT_ACTIVATIONS, activated
 from hotshoe.slots.reference.router import route
 from hotshoe_conformance.cases.base import DTYPES, Cost, Setup, Suite, normal
@@ -25,6 +25,8 @@ SLOT = "moe"
 NEAR = 1e-4
 #: So many times as large are the logits of experts that every token chooses.
 FAVOR = 20.0
+#: Tokens take so many turns where a rank holds some experts alone, and this is what was counted.
+TURNS, COUNTED = 3, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,8 @@ VARIATIONS: tuple[dict[str, Any], ...] = (
     {"experts": 33, "top_k": 5},
     {"hidden": 37, "inner": 41},
     {"inner": 1},
+    *({"held": held, "bias": True} for held in (1, 3, 8)),
+    {"held": 5, "top_k": 4, "router": SIGMOID},
     *OPERANDS,
     {**OPERANDS[0], "bias": True},
 )
@@ -96,7 +100,9 @@ def _grid(layouts: Sequence[KVLayout]) -> list[Setup]:
         base = {"hidden": 64, "inner": 48, "dtype": dtype}
         setups += [Setup(moe(**{**base, **v}), Tokens(7), True) for v in VARIATIONS]
         setups += [Setup(moe(**base), shape, shape.count < 100) for shape in SHAPES]
-        setups += [Setup(moe(**base, **o), Tokens(3, nan=True), True) for o in ({}, *OPERANDS)]
+        setups += [Setup(moe(**base, held=4), Tokens(40, chosen=6))]
+        nans = ({}, {"held": 4}, *OPERANDS)
+        setups += [Setup(moe(**base, **o), Tokens(3, nan=True), True) for o in nans]
     return setups
 
 
@@ -104,6 +110,7 @@ def _draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:
     experts = rng.choice((8, 16, 24))
     options = {"bias": rng.random() < 0.3, "gated": rng.random() < 0.8}
     options |= rng.choice(OPERANDS) if rng.random() < 0.2 else {}
+    options |= {"held": rng.randrange(1, experts)} if rng.random() < 0.3 else {}
     options |= rng.choice((CLAMPED, {"router": rng.choice(ROUTERS)}))
     kind = "silu" if "alpha" in options else rng.choice(sorted(EXPERT_ACTIVATIONS))
     sizes = (rng.randrange(1, 200), rng.randrange(1, 200), rng.choice(DTYPES))
@@ -115,7 +122,8 @@ def _draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:
 class MoeProblem:
     """x, logits, correction, and weight and bias of each expert's gate | up and down.
 
-    `gate_up` and `down` hold all experts' [num_experts, rows, columns] and [num_experts, rows].
+    `gate_up` and `down` hold all places' [places, rows, columns] and [places, rows]; `table` is
+    that of a `Placement`.
     """
 
     spec: MoeSpec
@@ -125,6 +133,7 @@ class MoeProblem:
     gate_up: tuple[Tensor, Tensor]
     down: tuple[Tensor, Tensor]
     gap: int
+    table: Tensor | None = None
 
     def _load(self, op: Any) -> None:
         parts = 1 + self.spec.gated
@@ -133,7 +142,7 @@ class MoeProblem:
             (op.load_down, self.down, self.spec.down, 1),
         )
         for load, (weights, biases), spec, count in sides:
-            for expert in range(self.spec.num_experts):
+            for expert in range(self.spec.places):
                 tensors = {"weight": weights[expert].tensor_split(count)}
                 if spec.bias:
                     tensors["bias"] = biases[expert].tensor_split(count)
@@ -143,7 +152,18 @@ class MoeProblem:
         self._load(op)
         x, logits = place(padded(self.x, self.gap)), place(self.logits)
         correction = None if self.correction is None else place(self.correction)
-        return {"y": op(x, logits, correction), "x": x, "logits": logits}
+        inputs = {"x": x, "logits": logits}
+        if self.table is None:
+            return {"y": op(x, logits, correction), **inputs}
+        counts = place(torch.full((self.spec.num_experts,), COUNTED, dtype=torch.int32), True)
+        y = op(x, logits, correction, Placement(place(self.table), counts))
+        return {"y": y, **inputs, **({} if self.logits.isnan().any() else {"counts": counts})}
+
+    def _places(self, ids: Tensor) -> Tensor:
+        """Return where chosen experts are, of this shape."""
+        if self.table is None:
+            return ids
+        return self.table[torch.arange(len(ids))[:, None] % TURNS, ids]
 
     def expected(self) -> Mapping[str, Expected]:
         """Every expert's result is rounded once more than a block's that stands alone."""
@@ -151,19 +171,25 @@ class MoeProblem:
         weights, ids = route(self.logits, self.correction, spec.top_k, spec.router)
         size = spec.down.out_features
         y, magnitude, slack = (torch.zeros(len(x), size) for _ in range(3))
-        for expert in range(spec.num_experts):
-            tokens, place = (ids == expert).nonzero(as_tuple=True)
+        places = self._places(ids)
+        for expert in range(spec.places):
+            tokens, place = (places == expert).nonzero(as_tuple=True)
             share = weights[tokens, place][:, None]
             for total, found in zip(
                 (y, magnitude, slack), self._one(expert, x[tokens]), strict=True
             ):
                 total.index_add_(0, tokens, found * (share if total is y else share.abs()))
-        nan = (self.x.isnan().any(1) | self.logits.isnan().any(1))[:, None]
-        return {
+        read = (places < spec.places).any(1)
+        nan = (self.x.isnan().any(1) & read | self.logits.isnan().any(1))[:, None]
+        found: dict[str, Expected] = {
             "y": Close(y, spec.dtype, magnitude, slack, nan=nan),
             "x": Exact(self.x),
             "logits": Exact(self.logits),
         }
+        if self.table is not None and not self.logits.isnan().any():
+            chosen = ids.flatten().bincount(minlength=spec.num_experts).int()
+            found["counts"] = Exact(chosen + COUNTED)
+        return found
 
     def _one(self, expert: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return an expert's result, the magnitudes that it adds up, and its allowed error."""
@@ -193,20 +219,26 @@ class MoeProblem:
 
     def alone(self) -> tuple[MoeProblem, slice]:
         at = slice(len(self.x) // 2, len(self.x) // 2 + 1)
-        return replace(self, x=self.x[at], logits=self.logits[at], gap=0), at
+        table = None if self.table is None else self.table.roll(-at.start, 0)
+        return replace(self, x=self.x[at], logits=self.logits[at], gap=0, table=table), at
 
     def cost(self) -> Cost:
         _, ids = route(self.logits, self.correction, self.spec.top_k, self.spec.router)
         elements = self.gate_up[0][0].numel() + self.down[0][0].numel()
         size = 1 if self.spec.down.weight else self.x.itemsize
-        read = len(ids.unique()) * elements * size
-        return Cost(read + 2 * self.x.nbytes, 2 * ids.numel() * elements)
+        places = self._places(ids)
+        here = places[places < self.spec.places]
+        read = len(here.unique()) * elements * size
+        return Cost(read + 2 * self.x.nbytes, 2 * here.numel() * elements)
 
     def prepare(self, op: Any, place: Place) -> Callable[[], object]:
         self._load(op)
         x, logits = place(self.x), place(self.logits)
         correction = None if self.correction is None else place(self.correction)
-        return lambda: op(x, logits, correction)
+        if self.table is None:
+            return lambda: op(x, logits, correction)
+        placement = Placement(place(self.table))
+        return lambda: op(x, logits, correction, placement)
 
 
 def _problem(setup: Setup, source: torch.Generator) -> MoeProblem:
@@ -214,12 +246,12 @@ def _problem(setup: Setup, source: torch.Generator) -> MoeProblem:
     sides = [
         (
             normal(
-                (spec.num_experts, s.out_features, s.in_features),
+                (spec.places, s.out_features, s.in_features),
                 spec.dtype,
                 source,
                 s.in_features**-0.5,
             ),
-            normal((spec.num_experts, s.out_features), spec.dtype, source),
+            normal((spec.places, s.out_features), spec.dtype, source),
         )
         for s in (spec.gate_up, spec.down)
     ]
@@ -231,7 +263,18 @@ def _problem(setup: Setup, source: torch.Generator) -> MoeProblem:
     if tokens.nan:
         spoil(x)
         logits[0, -1] = float("nan")
-    return MoeProblem(spec, x, logits, correction, sides[0], sides[1], tokens.gap)
+    table = None if spec.held is None else _table(spec, source)
+    return MoeProblem(spec, x, logits, correction, sides[0], sides[1], tokens.gap, table)
+
+
+def _table(spec: MoeSpec, source: torch.Generator) -> Tensor:
+    """Draw which experts are here, each of them in all turns but one."""
+    table = torch.full((TURNS, spec.num_experts), spec.places, dtype=torch.int32)
+    here = torch.randperm(spec.num_experts, generator=source)[: spec.places]
+    for place, expert in enumerate(here.tolist()):
+        table[:, expert] = place
+        table[place % TURNS, expert] = spec.places
+    return table
 
 
 def _logits(
