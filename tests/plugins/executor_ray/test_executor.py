@@ -1,10 +1,9 @@
 """Stages on a Ray cluster of two nodes: the tokens of one process, until a node is killed."""
 
-import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,24 +13,7 @@ from hotshoe.config import EngineConfig
 from hotshoe.errors import ConfigError, EngineDeadError
 from hotshoe_ray.executor import create
 
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "vocab_size": 256,
-    "hidden_size": 64,
-    "intermediate_size": 160,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "tie_word_embeddings": False,
-    "torch_dtype": "float32",
-}
 END_S = 5.0
-
-
-def open_llm(path: Path, **options: object) -> LLM:
-    settings = {"load_format": "dummy", "platform": "cpu", "skip_tokenizer_init": True, "seed": 3}
-    return LLM(str(path), **settings, **options)
 
 
 @pytest.fixture
@@ -45,13 +27,12 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.slow  # starts a cluster of several processes
 @pytest.mark.filterwarnings("ignore")
-def test_a_cluster_of_two_nodes(tmp_path: Path, folder: Path) -> None:
+def test_a_cluster_of_two_nodes(open_llm: Callable[..., LLM], folder: Path) -> None:
     ray = pytest.importorskip("ray", reason="ray is not installed: hotshoe-executor-ray[ray]")
     from ray.cluster_utils import Cluster
 
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     prompt, params = TokensPrompt([1, 2, 3]), SamplingParams(temperature=0, max_tokens=12)
-    with open_llm(tmp_path) as llm:
+    with open_llm() as llm:
         [expected] = llm.generate(prompt, params)
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     other = cluster.add_node(num_cpus=1)
@@ -59,11 +40,11 @@ def test_a_cluster_of_two_nodes(tmp_path: Path, folder: Path) -> None:
     ray.init(address=cluster.address)
     options = {"pipeline_parallel_size": 2, "distributed_executor_backend": "ray"}
     try:
-        with open_llm(tmp_path, **options) as llm:
+        with open_llm(**options) as llm:
             [found] = llm.generate(prompt, params)
             assert found.outputs[0].token_ids == expected.outputs[0].token_ids
         assert list(folder.glob("hotshoe-ranks-*")) == []
-        llm = open_llm(tmp_path, **options)
+        llm = open_llm(**options)
         stream = llm.stream(prompt, SamplingParams(max_tokens=240, ignore_eos=True))
         next(stream)
         begin = time.monotonic()
