@@ -130,6 +130,14 @@ def test_base_and_adapters_in_one_batch_write_their_own_tokens(llm: LLM, wanted)
         assert found == [wanted[name][index] for name, index in pairs]
 
 
+def test_drafts_of_a_model_without_adapters_change_no_token(root: Path, wanted) -> None:
+    drafts = {"method": "draft_model", "model": str(root / "model"), "num_speculative_tokens": 3}
+    pairs = [(name, index) for index in range(len(PROMPTS)) for name in (*ADAPTERS, None)]
+    with open_engine(root, speculative_config=drafts) as llm:
+        assert generate(llm, pairs) == [wanted[name][index] for name, index in pairs]
+        assert llm.stats().num_accepted_tokens > 0
+
+
 def test_steps_without_adapters_are_recorded_as_ever(root: Path) -> None:
     options = {"platform": "cpu", "skip_tokenizer_init": True, "enable_lora": True}
     told = explain(EngineConfig(str(root / "model"), **options))

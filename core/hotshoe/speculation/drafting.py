@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -18,30 +18,59 @@ from hotshoe.plugins import PluginManager
 from hotshoe.plugins.manager import blaming_plugin
 from hotshoe.scheduler import Request
 from hotshoe.speculation.budget import Acceptance, Budget
-from hotshoe.speculation.proposer import Follower, LearningFollower, Proposer
+from hotshoe.speculation.proposer import Drafter, Follower, LearningFollower, Proposer, Wanted
 from hotshoe.types import StepPlan, TokenOutput
 
 HOOK = "hotshoe_proposers"
+#: The method whose drafter the engine makes, as it needs a worker.
+DRAFT_MODEL = "draft_model"
 #: Of a request and its drafts: those that may come, and the masks behind them, if there are any.
 Allowed: TypeAlias = Callable[[Request, list[int]], tuple[list[int], list[bytes]]]
 
 
 @dataclass(slots=True)
 class Followed:
-    """A request, what guesses its tokens, and how often that was right."""
+    """A request, and how often guesses of its tokens were right."""
 
     request: Request
-    follower: Follower
     acceptance: Acceptance
+
+
+class Followers:
+    """Asks a proposer of a plugin, sequence by sequence; see `Drafter`."""
+
+    def __init__(self, proposer: Proposer) -> None:
+        self._proposer = proposer
+        self._followers: dict[str, Follower] = {}
+
+    def add(self, request: Request) -> None:
+        self._followers[request.request_id] = self._proposer.follow()
+
+    def discard(self, request: Request) -> None:
+        """Forget a request that has ended.
+
+        A proposer that learns gets its answer, unless the request shares its prefixes with few:
+        how fast another's answer comes would tell that this one was given.
+        """
+        follower = self._followers.pop(request.request_id)
+        shared = request.cache_salt is None and request.tenant is None
+        if shared and isinstance(follower, LearningFollower):
+            follower.learn(request.token_ids, request.num_prompt_tokens)
+
+    def propose(self, wanted: Sequence[Wanted]) -> list[list[int]]:
+        return [
+            self._followers[w.request.request_id].propose(w.request.token_ids, w.limit)
+            for w in wanted
+        ]
 
 
 class Drafting:
     """The unfinished requests that may have drafts.
 
     Args:
-        proposer: Of the chosen method.
+        drafter: Of the chosen method.
         limit: Most drafts of a request and step.
-        blaming: Names the proposer where its code fails.
+        blaming: Names the drafter where its code fails.
         budget: Says how many of them; None: always as many.
         max_num_seqs: Most requests that run at once.
         clock: Seconds.
@@ -49,14 +78,14 @@ class Drafting:
 
     def __init__(
         self,
-        proposer: Proposer,
+        drafter: Drafter,
         limit: int,
         blaming: Callable[[], AbstractContextManager[None]],
         budget: Budget | None = None,
         max_num_seqs: int = 1,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._proposer = proposer
+        self._drafter = drafter
         self._limit = limit
         self._blaming = blaming
         self._budget = budget
@@ -69,23 +98,16 @@ class Drafting:
         """Follow a request from its first generated token on."""
         if request.pooling is None:
             with self._blaming():
-                follower = self._proposer.follow()
+                self._drafter.add(request)
             acceptance = Acceptance() if self._budget is None else self._budget.follow()
-            self._followed[request.request_id] = Followed(request, follower, acceptance)
+            self._followed[request.request_id] = Followed(request, acceptance)
 
     def discard(self, request_id: str) -> None:
-        """Forget a request that has ended; unknown ids are ignored.
-
-        A proposer that learns gets its answer, unless the request shares its prefixes with few:
-        how fast another's answer comes would tell that this one was given.
-        """
+        """Forget a request that has ended; unknown ids are ignored."""
         followed = self._followed.pop(request_id, None)
-        if followed is None or not isinstance(followed.follower, LearningFollower):
-            return
-        request = followed.request
-        if request.cache_salt is None and request.tenant is None:
+        if followed is not None:
             with self._blaming():
-                followed.follower.learn(request.token_ids, request.num_prompt_tokens)
+                self._drafter.discard(followed.request)
 
     def advance(
         self,
@@ -113,23 +135,31 @@ class Drafting:
                 self.discard(output.request_id)
         if not self._followed:
             self._ended_s = None
-        for output in outputs:
-            if output.request_id in self._followed:
-                self._propose(self._followed[output.request_id], vocab_size, allowed)
+        found = {output.request_id: self._followed.get(output.request_id) for output in outputs}
+        wanted = [self._wanted(followed) for followed in found.values() if followed is not None]
+        for request, drafts in self._ask(wanted, vocab_size):
+            if drafts and allowed is not None and request.params.grammar is not None:
+                request.propose(*allowed(request, drafts))
+            else:
+                request.propose(drafts)
 
-    def _propose(self, followed: Followed, vocab_size: int, allowed: Allowed | None) -> None:
-        request, limit, drafts = followed.request, self._limit, list[int]()
-        if self._budget is not None:
-            limit = self._budget.limit(followed.acceptance)
-        if limit:
+    def _wanted(self, followed: Followed) -> Wanted:
+        """Say how many drafts a sequence may have, perhaps none."""
+        if self._budget is None:
+            return Wanted(followed.request, self._limit)
+        return Wanted(followed.request, self._budget.limit(followed.acceptance))
+
+    def _ask(self, wanted: list[Wanted], vocab_size: int) -> list[tuple[Request, list[int]]]:
+        """Return the drafts of every sequence, none for those that may have none."""
+        asked = [one for one in wanted if one.limit]
+        found = [(one.request, list[int]()) for one in wanted if not one.limit]
+        if asked:
             with self._blaming():
-                drafts = followed.follower.propose(request.token_ids, limit)
-                if drafts:
-                    self._check(drafts, vocab_size, limit)
-        if drafts and allowed is not None and request.params.grammar is not None:
-            request.propose(*allowed(request, drafts))
-        else:
-            request.propose(drafts)
+                for one, drafts in zip(asked, self._drafter.propose(asked), strict=True):
+                    if drafts:
+                        self._check(drafts, vocab_size, one.limit)
+                    found.append((one.request, drafts))
+        return found
 
     def _count(self, budget: Budget, plan: StepPlan, outputs: Sequence[TokenOutput]) -> None:
         """Tell the budget how long a step took and what became of its drafts."""
@@ -157,8 +187,13 @@ class Drafting:
             raise ValueError(f"it proposed {drafts}, but token ids lie below {vocab_size}")
 
 
-def open_drafting(config: EngineConfig, plugins: PluginManager) -> Drafting | None:
+def open_drafting(
+    config: EngineConfig, plugins: PluginManager, draft_model: Drafter | None = None
+) -> Drafting | None:
     """Make the proposer that the configuration names; None if it names none.
+
+    Args:
+        draft_model: What makes the drafts where the method is a draft model.
 
     Raises:
         PluginError: No plugin knows the method, or the proposer is defective.
@@ -169,11 +204,14 @@ def open_drafting(config: EngineConfig, plugins: PluginManager) -> Drafting | No
         return None
     method, limit = options.pop("method"), config.num_speculative_tokens
     budget = Budget(limit) if options.pop("num_speculative_tokens", None) is None else None
-    reference = plugins.pick("speculative_config.method", method, HOOK)
+    if draft_model is not None:
+        return Drafting(draft_model, limit, nullcontext, budget, config.max_num_seqs)
+    own = {DRAFT_MODEL: None} if plugins.mapping(HOOK) else None  # else it says what to install
+    reference = plugins.pick("speculative_config.method", method, HOOK, own)
 
     def blaming() -> AbstractContextManager[None]:
         return blaming_plugin(plugins, HOOK, method)
 
     with blaming():
-        proposer = resolve_lazy(reference)(options)
-    return Drafting(proposer, limit, blaming, budget, config.max_num_seqs)
+        drafter = Followers(resolve_lazy(reference)(options))
+    return Drafting(drafter, limit, blaming, budget, config.max_num_seqs)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
+
+from hotshoe.scheduler import Request
 
 
 class Follower(Protocol):
@@ -53,4 +56,28 @@ class Proposer(Protocol):
 
     def follow(self) -> Follower:
         """Start a sequence."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A sequence whose tokens are all known, and how many drafts it may have, at least one."""
+
+    request: Request
+    limit: int
+
+
+class Drafter(Protocol):
+    """What makes the drafts of all sequences at once; a proposer is asked through one, too."""
+
+    def add(self, request: Request) -> None:
+        """Begin to follow a request."""
+        ...
+
+    def discard(self, request: Request) -> None:
+        """Forget a request that has ended."""
+        ...
+
+    def propose(self, wanted: Sequence[Wanted]) -> list[list[int]]:
+        """Return drafts for each sequence in order, none where there is no guess."""
         ...

@@ -150,10 +150,15 @@ class Tokenizer:
             size *= 2
         return False
 
+    @property
+    def token_ids(self) -> Mapping[str, int]:
+        """Ids of all tokens by their form in the vocabulary, added ones included."""
+        vocabulary: Mapping[str, int] = self._backend.get_vocab(with_added_tokens=True)
+        return vocabulary
+
     @cached_property
     def _longest_token_chars(self) -> int:
-        vocabulary: Mapping[str, int] = self._backend.get_vocab(with_added_tokens=True)
-        return max(map(len, vocabulary), default=1)
+        return max(map(len, self.token_ids), default=1)
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Return the text of a whole sequence."""

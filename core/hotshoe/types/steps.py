@@ -59,11 +59,12 @@ class StepPlan:
     that may follow its known ones; `num_scheduled_tokens` counts them. It samples after its last
     known token and after each draft, and accepts drafts as long as they equal what was sampled.
     Of the drafts that row `accepted_rows[k]` verified last, `num_accepted[k]` were accepted, one
-    or more. Each list of rows is in the order of `rows`.
+    or more. The plans of a draft model also take tokens back, which is a number below zero. Each
+    list of rows is in the order of `rows`.
 
     Where layers are divided into stages, a stage that does not sample learns the sampled tokens
-    from the plan: `known_tokens[k]` is the last known token of row `known_rows[k]`, which samples
-    in this step and is not new.
+    from the plan; a draft model so learns what another model sampled. `known_tokens[k]` is the last
+    known token of row `known_rows[k]`, which samples in this step and is not new.
     """
 
     step_id: int

@@ -200,14 +200,17 @@ def test_ended_sequences_are_learned_but_for_those_of_few(
     engine.abort(["d"])
     run(engine)
     assert engine._drafting is not None
-    proposer = engine._drafting._proposer
+    proposer = engine._drafting._drafter._proposer
     assert isinstance(proposer, Learning)
     assert sorted(proposer.learned) == [([1, 2, 3, 4, 5, 6], 2), ([70], 1)]
 
 
 def test_bad_settings_are_refused_at_start(model_dir: Path, proposing: PluginManager) -> None:
     cases = [
-        ({"method": "count"}, "did you mean counting.*choices: counting, learning, right, wrong"),
+        (
+            {"method": "count"},
+            "did you mean counting.*choices: counting, draft_model, learning, right",
+        ),
         ({"method": "counting", "x": 1}, "counting takes no option, such as x"),
         ({"method": "wrong"}, "plugin proposers .*KeyError"),
     ]

@@ -67,3 +67,13 @@ def test_texts_keep_to_their_grammars(
     with open_demo(speculative_config=NGRAM, **options) as llm:
         assert texts(llm, backend) == plain
         assert llm.stats().num_accepted_tokens > 40
+
+
+def test_drafts_of_a_model_keep_to_grammars(
+    open_demo: Callable[..., LLM], expected: list[tuple[str, object, list[int]]]
+) -> None:
+    itself = {"method": "draft_model", "model": "demo", "num_speculative_tokens": 5}
+    options = {"structured_output_backend": "llguidance", "async_scheduling": True}
+    with open_demo(speculative_config=itself, **options) as llm:
+        assert texts(llm, "llguidance") == expected
+        assert llm.stats().num_accepted_tokens > 40

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from hotshoe.engine.client import EngineStats, PauseMode
 from hotshoe.engine.core.adapters import Adapters
-from hotshoe.engine.core.kv_exchange import KVExchange
+from hotshoe.engine.core.draft_model import open_draft_model
+from hotshoe.engine.core.kv_exchange import KVExchange, open_exchange
 from hotshoe.engine.core.rest import (
     SLEEP_LEVELS,
     check_sleep,
@@ -27,7 +28,7 @@ from hotshoe.engine.core.rest import (
     wake,
 )
 from hotshoe.engine.core.seeds import Seeds
-from hotshoe.engine.start.cache_plan import cache_bytes, plan_cache
+from hotshoe.engine.start.cache_plan import cache_bytes, check_free, plan_cache
 from hotshoe.engine.start.places import read_tokenizer
 from hotshoe.engine.start.setup import EngineSetup
 from hotshoe.engine.wire.messages import Add
@@ -35,13 +36,11 @@ from hotshoe.errors import (
     EngineDeadError,
     EngineError,
     HotshoeError,
-    KVTransferError,
-    MemoryLimitError,
     QueueFullError,
     RequestError,
     UserError,
 )
-from hotshoe.executor import KVWorker, ProfiledWorker, Worker, WorkerInfo
+from hotshoe.executor import ProfiledWorker, Worker, WorkerInfo
 from hotshoe.grammar.backends import GrammarBackends
 from hotshoe.grammar.vocabulary import vocabulary_of
 from hotshoe.scheduler import Request, Scheduler, SchedulerConfig
@@ -74,13 +73,14 @@ class EngineCore:
         backend, blanks = config.structured_output_backend, config.structured_output_max_blanks
         self._backends = GrammarBackends(grammars, backend, blanks)
         self._constraints: Constraints | None = None
-        self._drafting = open_drafting(config, setup.plugins)
+        self._draft_model = open_draft_model(setup)
+        self._drafting = open_drafting(config, setup.plugins, self._draft_model)
         self.adapters = Adapters(config.lora_modules)
         self._worker: Worker | None = setup.create_worker()
         try:
             self._pools = self._bring_up(self._worker)
         except BaseException:
-            self._worker.close()
+            self._close_workers()
             raise
         self._depth = config.num_steps_in_flight
         assert config.max_model_len is not None and config.block_size is not None
@@ -112,27 +112,27 @@ class EngineCore:
         self._last_step_tokens = 0
 
     def _bring_up(self, worker: Worker) -> tuple[int, ...]:
-        """Load the model and take the cache; return the number of blocks of each pool."""
+        """Load the models and take the caches; return the number of blocks of each pool."""
+        draft, config = self._draft_model, self.setup.config
+        if draft is not None:
+            draft.load()
         self.info: WorkerInfo = worker.load()
         self.adapters.open(worker)
         begin, loaded = time.perf_counter(), sum(self.info.phases.values())
-        num_blocks = plan_cache(self.setup.config, self.info)
-        self._check_cache(cache_bytes(self.info, num_blocks))
+        info = self.info
+        if draft is not None:
+            config, info = draft.share(config, info)
+        num_blocks = plan_cache(config, info)
+        taken = cache_bytes(info, num_blocks) + (0 if draft is None else draft.cache_bytes)
+        check_free(self.setup.selector.facts, info.free_bytes, taken)
         worker.allocate_cache(num_blocks)
+        if draft is not None:
+            draft.allocate()
         phases = self.info.phases  # to which a worker may just have added
         inside = sum(phases.values()) - loaded
         rest = time.perf_counter() - begin - inside
         self.startup: dict[str, float] = {**phases, "allocate cache": rest}
         return num_blocks
-
-    def _check_cache(self, size_bytes: int) -> None:
-        facts, free = self.setup.selector.facts, self.info.free_bytes
-        limit, kind = (facts.memory_bytes, "in all") if free is None else (free, "free")
-        if size_bytes > limit:
-            raise MemoryLimitError(
-                f"the KV cache would take {size_bytes / 2**20:.0f} MiB, but "
-                f"{facts.name} has {limit / 2**20:.0f} MiB {kind}; lower --kv-cache-memory-bytes"
-            )
 
     @property
     def num_blocks(self) -> int:
@@ -142,10 +142,11 @@ class EngineCore:
     @property
     def memory(self) -> Mapping[str, int]:
         """Bytes by purpose."""
-        return {
+        own = {
             "weights": self.info.weight_bytes,
             "kv_cache": cache_bytes(self.info, self._pools),
         }
+        return own if self._draft_model is None else {**own, **self._draft_model.memory}
 
     @property
     def is_paused(self) -> bool:
@@ -346,6 +347,8 @@ class EngineCore:
         wide_awake = "weights" not in self._asleep
         if self._worker is not None and (level == 2 or (level == 1 and wide_awake)):
             self._worker = fall_asleep(self._worker, level)
+            if self._draft_model is not None:
+                self._draft_model.fall_asleep(level)
             self._scheduler.reset_prefix_cache()
         self._asleep |= set(SLEEP_LEVELS[level])
         return outputs
@@ -361,6 +364,8 @@ class EngineCore:
         create, load = self.setup.create_worker, self.adapters.open
         with self._or_dead():
             self._worker = wake(self._worker, missing, create, self._pools, load)
+            if self._draft_model is not None:
+                self._draft_model.wake(missing)
         self._asleep -= missing
 
     def update_weights(self, weights: Weights) -> None:
@@ -404,18 +409,12 @@ class EngineCore:
         """Return what passes KV blocks on to other engines, for use before the next step.
 
         Raises:
-            KVTransferError: What computes steps here has no blocks that could be moved.
+            KVTransferError: There are no blocks that could be moved.
             RequestError: A step is under way; pause the engine first.
         """
         if self._in_flight:
             raise RequestError("KV blocks are moved between steps; pause the engine first")
-        if isinstance(self._worker, KVWorker):
-            return KVExchange(self._scheduler.cache, self._worker)
-        raise KVTransferError(
-            "KV blocks cannot be moved: what computes steps here has none, has divided them among "
-            "processes, or sleeps; use a platform with memory, and one rank",
-            "worker",
-        )
+        return open_exchange(self._worker, self._scheduler.cache)
 
     def start_profile(self, folder: str) -> None:
         """Record the steps that follow, as `EngineClient.start_profile` says.
@@ -489,5 +488,9 @@ class EngineCore:
         self._in_flight.clear()
         if self._constraints is not None:
             self._constraints.close()
-        if self._worker is not None:
-            self._worker.close()
+        self._close_workers()
+
+    def _close_workers(self) -> None:
+        for worker in (self._worker, self._draft_model):
+            if worker is not None:
+                worker.close()

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hotshoe.errors import KVTransferError
-from hotshoe.executor import KVBlocks, KVWorker, check_transfer
+from hotshoe.executor import KVBlocks, KVWorker, Worker, check_transfer
 from hotshoe.executor.kv import check_movable, check_windows
 from hotshoe.kv import KVCoordinator, StoredTokens
 
@@ -71,3 +71,22 @@ class KVExchange:
         nulls = self.cache.null_blocks
         skipped = [ids.count(null) for ids, null in zip(block_ids, nulls, strict=True)]
         return skipped, [ids[n:] for ids, n in zip(block_ids, skipped, strict=True)]
+
+
+def open_exchange(worker: Worker | None, cache: KVCoordinator) -> KVExchange:
+    """Return what passes on the blocks of a worker's cache.
+
+    Args:
+        worker: None while it sleeps.
+        cache: Who holds which of its blocks.
+
+    Raises:
+        KVTransferError: What computes steps here has no blocks that could be moved.
+    """
+    if isinstance(worker, KVWorker):
+        return KVExchange(cache, worker)
+    raise KVTransferError(
+        "KV blocks cannot be moved: what computes steps here has none, has divided them among "
+        "processes, or sleeps; use a platform with memory, and one rank",
+        "worker",
+    )

@@ -9,6 +9,7 @@ from hotshoe.config import EngineConfig
 from hotshoe.errors import MemoryLimitError
 from hotshoe.executor import WorkerInfo
 from hotshoe.kv.kinds import check_caches
+from hotshoe.platform import DeviceFacts
 from hotshoe.types import CacheLayout, CachePool
 from hotshoe.types.cache import full_group, held_blocks
 
@@ -110,6 +111,24 @@ def plan_cache(config: EngineConfig, info: WorkerInfo) -> tuple[int, ...]:
         state + min(need + rest * want // share, limit)
         for state, need, want, limit in zip(states, first, wanted, most, strict=True)
     )
+
+
+def check_free(facts: DeviceFacts, free_bytes: int | None, size_bytes: int) -> None:
+    """Refuse caches that a device has no memory for.
+
+    Args:
+        free_bytes: Memory that is free, where that is known.
+        size_bytes: Of all caches.
+
+    Raises:
+        MemoryLimitError: It names the option.
+    """
+    limit, kind = (facts.memory_bytes, "in all") if free_bytes is None else (free_bytes, "free")
+    if size_bytes > limit:
+        raise MemoryLimitError(
+            f"the KV cache would take {size_bytes / 2**20:.0f} MiB, but "
+            f"{facts.name} has {limit / 2**20:.0f} MiB {kind}; lower --kv-cache-memory-bytes"
+        )
 
 
 def concurrency(config: EngineConfig, info: WorkerInfo, num_blocks: Sequence[int]) -> float:
