@@ -52,6 +52,8 @@ ARCHITECTURES = {
     "Qwen3ForCausalLM": "hotshoe_models.qwen:build_qwen3",
     "Qwen3MoeForCausalLM": "hotshoe_models.qwen_moe:build_qwen3",
     "Qwen3NextForCausalLM": "hotshoe_models.qwen_next:build",
+    "Qwen3_5ForCausalLM": "hotshoe_models.qwen35:build",
+    "Qwen3_5MoeForCausalLM": "hotshoe_models.qwen35:build_moe",
     "SeedOssForCausalLM": "hotshoe_models.seed_oss:build",
     "SmolLM3ForCausalLM": "hotshoe_models.smollm3:build",
     "StableLmForCausalLM": "hotshoe_models.stablelm:build",

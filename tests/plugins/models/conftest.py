@@ -708,6 +708,33 @@ VARIANTS += [
         end_to_end=True,
     ),
 ]
+VARIANTS += [
+    Variant(
+        "qwen3.5",
+        "Qwen3_5",
+        {**DELTA, "head_dim": 16, "partial_rotary_factor": 0.5, **TIED},
+        end_to_end=True,
+    ),
+    Variant(
+        "qwen3.5-moe",
+        "Qwen3_5Moe",
+        {
+            **EXPERTS,
+            **DELTA,
+            "head_dim": 16,
+            "num_experts": 6,
+            "shared_expert_intermediate_size": 40,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 5000.0,
+                "partial_rotary_factor": 0.25,
+                "mrope_section": [1, 1, 0],
+                "mrope_interleaved": True,
+            },
+        },
+        end_to_end=True,
+    ),
+]
 #: Models with layer norms, most of whose MLPs have no gates.
 VARIANTS += [
     Variant("starcoder2", "Starcoder2", {"sliding_window": 7}, end_to_end=True),
@@ -836,12 +863,16 @@ VARIANTS += [
     ),
 ]
 #: Families whose norms add 1 to their weights.
-OFFSET = ("Gemma2", "Gemma3", "Nemotron", "Qwen3Next")
+OFFSET = ("Gemma2", "Gemma3", "Nemotron", "Qwen3Next", "Qwen3_5", "Qwen3_5Moe")
 #: Families whose class for texts has another name than theirs and ForCausalLM.
 ARCHITECTURE = {"GPT2": "GPT2LMHeadModel"}
 #: Phi-3 keeps the trained length outside the rope parameters, where it overrules them.
 OUTSIDE = {"Phi3": {"original_max_position_embeddings": 32}}
-CONFIG_CLASSES = {"Gemma3": "Gemma3TextConfig"}
+CONFIG_CLASSES = {
+    "Gemma3": "Gemma3TextConfig",
+    "Qwen3_5": "Qwen3_5TextConfig",
+    "Qwen3_5Moe": "Qwen3_5MoeTextConfig",
+}
 
 
 def architecture(family: str) -> str:
