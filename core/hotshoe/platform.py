@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from hotshoe.errors import ConfigError
@@ -162,12 +163,16 @@ class Platform(ABC):
             overlap.
         measures_memory: True when `memory_budget` is to be asked after a step of the largest size
             has run.
+        cluster_resources: What a scheduler of clusters counts of one rank's device, by its name
+            there, such as {"GPU": 1.0}, and hides from who did not ask for it. Beside a CPU, which
+            every rank asks for.
         targets: The devices that it is written for, as data.
     """
 
     name: str
     asynchronous: bool = False
     measures_memory: bool = False
+    cluster_resources: Mapping[str, float] = MappingProxyType({})
     targets: tuple[Target, ...] = ()
 
     @abstractmethod

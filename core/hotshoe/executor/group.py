@@ -17,7 +17,7 @@ class Seat:
 
     Attributes:
         rank: Its number.
-        part: Its place among the ranks of its host, and their number.
+        part: Its place among the ranks that see the same devices, and their number.
         directory: A folder of its host, private to this engine, the same for all ranks there.
         address: `HOST:PORT` where ranks of several hosts meet; the first rank listens there. ""
             where all are of one host.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hotshoe_triton.detection import DriverFailureError, NoDriverError
@@ -28,7 +28,8 @@ class Gpu:
 
     Attributes:
         capability: (major, minor).
-        linked: It reaches the memory of every other GPU here over NVLink, and there is one.
+        linked: It reaches the memory of every other GPU here over NVLink, and this process sees
+            one.
     """
 
     name: str
@@ -51,7 +52,9 @@ def gpus() -> list[Gpu]:
         driver = nvml.nvmlSystemGetDriverVersion()
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
         every = [_parts(nvml, handle, handles, driver) for handle in handles]
-    return visible(every, os.environ.get(VISIBLE))
+    found = visible(every, os.environ.get(VISIBLE))
+    # Another process cannot open the memory of a GPU that it does not see.
+    return found if len(found) > 1 else [replace(gpu, linked=False) for gpu in found]
 
 
 def visible(every: Sequence[Sequence[Gpu]], setting: str | None) -> list[Gpu]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from hotshoe.config import EngineConfig
@@ -52,6 +53,7 @@ class GpuPlatform(Platform, Generic[G]):
 
     asynchronous = True
     measures_memory = True
+    cluster_resources = MappingProxyType({"GPU": 1.0})
     stack: ClassVar[str]
     constant: ClassVar[str]
     hides: ClassVar[str]

@@ -1,5 +1,8 @@
 """Executor "ray": a placement group has one bundle for each rank, and each bundle an agent.
 
+A bundle has a CPU, and what the platform says that Ray counts of a rank's device. Ray hides from an
+agent the devices of others, so each rank is alone on what it sees.
+
 Ray places the agents, starts them, and says why one has gone. They connect to the engine as those
 of several hosts do, so plans and results do not pass through Ray. What ranks print goes to Ray's
 logs, which it shows where the engine runs.
@@ -9,7 +12,7 @@ from __future__ import annotations
 
 import importlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -30,15 +33,18 @@ class RayGroup(AgentGroup):
     Args:
         ray: The library, connected to a cluster.
         size: Ranks.
+        devices: What a rank needs beside a CPU; see `Platform.cluster_resources`.
         host: Address of this host, at which nodes of the cluster reach it.
         limit_s: How long all agents may take to come.
     """
 
-    def __init__(self, ray: Any, size: int, host: str, limit_s: float) -> None:
+    def __init__(
+        self, ray: Any, size: int, devices: Mapping[str, float], host: str, limit_s: float
+    ) -> None:
         secret = secrets.token_bytes(32)
-        self._cluster = Cluster(ray, size)
+        self._cluster = Cluster(ray, size, devices)
         launch = partial(self._cluster.launch, host, secret, limit_s)
-        super().__init__([1] * size, secret, (host, 0), limit_s, launch)
+        super().__init__([1] * size, secret, (host, 0), limit_s, launch, alone=bool(devices))
 
     def stop(self, leave_s: float = 0.0) -> None:
         super().stop(leave_s)
@@ -51,10 +57,12 @@ class Cluster:
     Args:
         ray: The library.
         size: Ranks.
+        devices: What a rank needs beside a CPU.
     """
 
-    def __init__(self, ray: Any, size: int) -> None:
+    def __init__(self, ray: Any, size: int, devices: Mapping[str, float]) -> None:
         self._ray, self._size = ray, size
+        self._bundle = {"CPU": 1.0, **devices}
         self._group: Any = None
         self._agents: list[Any] = []
         self._runs: list[Any] = []
@@ -68,15 +76,12 @@ class Cluster:
         ray = self._ray
         placing = importlib.import_module("ray.util.placement_group")
         strategies = importlib.import_module("ray.util.scheduling_strategies")
-        self._group = placing.placement_group([{"CPU": 1}] * self._size, strategy="PACK")
+        bundles = [dict(self._bundle) for _ in range(self._size)]
+        self._group = placing.placement_group(bundles, strategy="PACK")
         if not self._group.wait(PLACE_S):
             self.close()
-            free = ray.available_resources().get("CPU", 0)
-            raise EngineError(
-                f"the Ray cluster found no room for {self._size} ranks within {PLACE_S:g} s; "
-                f"{free:g} of its CPUs are free"
-            )
-        remote = ray.remote(num_cpus=1, max_restarts=0)(RayAgent)
+            raise EngineError(self._no_room(ray.available_resources()))
+        remote = ray.remote(max_restarts=0, **_options(self._bundle))(RayAgent)
         for node in range(self._size):
             strategy = strategies.PlacementGroupSchedulingStrategy(
                 self._group, placement_group_bundle_index=node
@@ -85,6 +90,15 @@ class Cluster:
             self._agents.append(agent)
             self._runs.append(agent.run.remote(host, port, secret, node, limit_s))
         return self.why
+
+    def _no_room(self, free: Mapping[str, float]) -> str:
+        wanted = " and ".join(f"{count:g} {name}" for name, count in self._bundle.items())
+        there = ", ".join(f"{free.get(name, 0):g} {name}" for name in self._bundle)
+        return (
+            f"the Ray cluster found no room for {self._size} ranks of {wanted} each within "
+            f"{PLACE_S:g} s; free are {there}; add nodes, or lower tensor_parallel_size * "
+            "pipeline_parallel_size"
+        )
 
     def why(self, node: int) -> str:
         """Return why an agent has gone; "" if it runs, or nobody knows yet."""
@@ -105,6 +119,12 @@ class Cluster:
             self._ray.kill(agent)
         importlib.import_module("ray.util.placement_group").remove_placement_group(self._group)
         self._group, self._agents, self._runs = None, [], []
+
+
+def _options(bundle: Mapping[str, float]) -> dict[str, Any]:
+    """Return what makes an actor take a whole bundle, as Ray's options spell it."""
+    others = {name: count for name, count in bundle.items() if name not in ("CPU", "GPU")}
+    return {"num_cpus": bundle["CPU"], "num_gpus": bundle.get("GPU", 0), "resources": others}
 
 
 class RayAgent:
@@ -134,5 +154,5 @@ def create(setup: EngineSetup) -> Worker:
         except ConnectionError as error:
             raise ConfigError(f"no Ray cluster: {error}; start one: ray start --head") from None
     host = ray.util.get_node_ip_address()
-    config = setup.config
-    return ranked(setup, RayGroup(ray, config.num_ranks, host, config.load_timeout_s))
+    config, devices = setup.config, setup.platform.cluster_resources
+    return ranked(setup, RayGroup(ray, config.num_ranks, devices, host, config.load_timeout_s))

@@ -18,6 +18,12 @@ def test_gpus_are_described(install) -> None:
     assert fake.open == 0, "the library is closed again"
 
 
+def test_a_gpu_that_is_seen_alone_has_no_links(install, monkeypatch) -> None:
+    install(H200, replace(H200, uuid="GPU-9c2d"))
+    monkeypatch.setenv(nvml.VISIBLE, "1")
+    assert [gpu.linked for gpu in nvml.gpus()] == [False]
+
+
 def test_links_among_all_are_needed(install) -> None:
     twin = replace(H200, uuid="GPU-9c2d")
     install(H200)

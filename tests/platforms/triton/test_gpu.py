@@ -49,6 +49,10 @@ def vendor(monkeypatch: pytest.MonkeyPatch) -> Vendor:
     return Vendor()
 
 
+def test_a_cluster_is_asked_for_a_gpu_of_each_rank(vendor: Vendor) -> None:
+    assert vendor.cluster_resources == {"GPU": 1.0}
+
+
 @pytest.mark.parametrize(
     ("found", "refused", "finding"),
     [

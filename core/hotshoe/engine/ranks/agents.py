@@ -65,6 +65,7 @@ class AgentGroup:
         limit_s: How long all agents may take to come.
         launch: Called with the port once agents may come; returns what says of a node that is not
             there why, or "".
+        alone: Each rank sees devices that no other rank sees.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class AgentGroup:
         listen: tuple[str, int],
         limit_s: float,
         launch: Callable[[int], Callable[[int], str]],
+        alone: bool = False,
     ) -> None:
         self.size = sum(counts)
         ends = [sum(counts[: node + 1]) for node in range(len(counts))]
@@ -82,6 +84,7 @@ class AgentGroup:
         self._listen = listen
         self._limit_s = limit_s
         self._launch = launch
+        self._alone = alone
         self._why: Callable[[int], str] = lambda node: ""
         self._nodes: dict[int, Node] = {}
         self._selector = selectors.DefaultSelector()
@@ -167,7 +170,7 @@ class AgentGroup:
         address = nodes[0].hello.address if len(names) > 1 else ""
         seats = {}
         for rank, host in places:
-            part = hosts[:rank].count(host), hosts.count(host)
+            part = (0, 1) if self._alone else (hosts[:rank].count(host), hosts.count(host))
             apart = hosts if address else ()
             seats[rank] = Seat(rank, part, folders[names[host]], address, apart)
         return seats

@@ -201,6 +201,20 @@ def test_seats_say_who_is_on_one_host(cluster: Cluster, monkeypatch, same: bool)
     assert folders[0] == folders[1] != folders[2] == folders[3]
 
 
+def test_ranks_with_devices_of_their_own_share_none(cluster: Cluster) -> None:
+    seats: list[Seat] = []
+    launch = partial(cluster.launch, [0, 1])
+    group = AgentGroup([1, 1], SECRET, (HOST, 0), 30, launch, alone=True)
+
+    def first(seat: Seat) -> bytes:
+        seats.append(seat)
+        return b"nothing that a rank understands"
+
+    group.start(first)
+    group.stop()
+    assert [(seat.rank, seat.part) for seat in seats] == [(0, (0, 1)), (1, (0, 1))]
+
+
 def test_ranks_must_divide_among_hosts() -> None:
     with pytest.raises(ConfigError, match="3 ranks do not divide among 2 hosts"):
         on_hosts(EngineConfig(tensor_parallel_size=3, nnodes=2))
