@@ -65,6 +65,11 @@ class EngineConfig:
     chat_template: str | None = option(
         None, "file of a chat template, or the template itself; default: the model's"
     )
+    model_impl: str = option(
+        "auto",
+        "whose code computes the model: native, a description over the engine's layers; a "
+        "library's, such as transformers; auto, the library's where no description exists",
+    )
     dtype: str = option("auto", "type of weights and activations", choices=DTYPES)
     quantization: str | None = option(None, "quantization method, such as int8")
     load_format: str = option(

@@ -16,6 +16,7 @@ OFFERS = {
     "model sources": "hotshoe_model_sources",
     "model files": "hotshoe_model_files",
     "architectures": "hotshoe_models",
+    "model implementations": "hotshoe_model_impls",
     "quantizations": "hotshoe_quantizations",
     "weight formats": "hotshoe_weight_formats",
     "slots": "hotshoe_slots",

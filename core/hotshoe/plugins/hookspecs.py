@@ -51,6 +51,15 @@ def hotshoe_models() -> Mapping[str, str]:  # type: ignore[empty-body]
 
 
 @hookspec
+def hotshoe_model_impls() -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Build architectures that no plugin describes: `{"library": "module:build"}`.
+
+    Each is a `hotshoe.models.base.ModelBuilder` for whatever a library knows, a value of
+    `--model-impl`. Where it is auto, the first by name serves what hook `hotshoe_models` lacks.
+    """
+
+
+@hookspec
 def hotshoe_named_models() -> Mapping[str, str]:  # type: ignore[empty-body]
     """Give short names to model directories: `{"demo": "/path/to/model"}`."""
 

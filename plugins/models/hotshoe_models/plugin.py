@@ -69,6 +69,9 @@ ARCHITECTURES = {
 #: Kinds of files that hold a whole model, by the ending of their names.
 FILES = {"gguf": "hotshoe_models.gguf.model:FORMAT"}
 
+#: What builds architectures that nobody describes.
+IMPLEMENTATIONS = {"transformers": "hotshoe_models.hf:build"}
+
 
 @hookimpl
 def hotshoe_models() -> Mapping[str, str]:
@@ -80,3 +83,9 @@ def hotshoe_models() -> Mapping[str, str]:
 def hotshoe_model_files() -> Mapping[str, str]:
     """Name the kinds of files."""
     return FILES
+
+
+@hookimpl
+def hotshoe_model_impls() -> Mapping[str, str]:
+    """Name what builds architectures that nobody describes."""
+    return IMPLEMENTATIONS

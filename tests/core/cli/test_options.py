@@ -38,6 +38,7 @@ SAMPLES = {
     "download_dir": (["--download-dir", "/big/disk"], "/big/disk"),
     "tokenizer": (["--tokenizer", "dir"], "dir"),
     "chat_template": (["--chat-template", "a.jinja"], "a.jinja"),
+    "model_impl": (["--model-impl", "native"], "native"),
     "dtype": (["--dtype", "bfloat16"], "bfloat16"),
     "quantization": (["--quantization", "int8"], "int8"),
     "load_format": (["--load-format", "dummy"], "dummy"),

@@ -26,7 +26,7 @@ from hotshoe.platform import DeviceFacts
 from hotshoe.slots import SLOTS, CacheView, Selector, StepShape
 from hotshoe.slots.base import resolve_lazy
 from hotshoe.types import CacheGroup, CacheLayout
-from hotshoe_models.plugin import ARCHITECTURES
+from hotshoe_models.plugin import ARCHITECTURES, IMPLEMENTATIONS
 
 VOCAB = 256
 #: Relative error of what a router sees, far above that of float32.
@@ -78,6 +78,7 @@ class Variant:
         raw: config.json holds just these values, older spellings and all, instead of what
             transformers writes.
         end_to_end: Run it through the whole engine too.
+        impl: Whose code computes it, as `--model-impl` names it.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Variant:
     max_model_len: int = LENGTH
     raw: bool = False
     end_to_end: bool = False
+    impl: str = "auto"
 
     @property
     def chooses(self) -> bool:
@@ -862,6 +864,29 @@ VARIANTS += [
         raw=True,
     ),
 ]
+#: Models that run as transformers' code.
+VARIANTS += [
+    Variant("transformers-llama", "Llama", end_to_end=True, impl="transformers"),
+    Variant(
+        "transformers-gemma2",
+        "Gemma2",
+        {
+            "head_dim": 16,
+            "query_pre_attn_scalar": 24,
+            "sliding_window": 6,
+            "attn_logit_softcapping": 3.0,
+            "final_logit_softcapping": 4.0,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+        impl="transformers",
+    ),
+    Variant("helium", "Helium", {"head_dim": 16}, end_to_end=True, impl="transformers"),
+    Variant("apertus", "Apertus", end_to_end=True, impl="transformers"),
+    Variant(
+        "persimmon", "Persimmon", {"num_key_value_heads": 4}, end_to_end=True, impl="transformers"
+    ),
+    Variant("olmo", "Olmo", {"clip_qkv": 2.0, **TIED}, end_to_end=True, impl="transformers"),
+]
 #: Families whose norms add 1 to their weights.
 OFFSET = ("Gemma2", "Gemma3", "Nemotron", "Qwen3Next", "Qwen3_5", "Qwen3_5Moe")
 #: Families whose class for texts has another name than theirs and ForCausalLM.
@@ -886,6 +911,7 @@ class Checkpoint:
 
     path: Path
     model: transformers.PreTrainedModel
+    impl: str = "auto"
 
     def logits(self, tokens: Sequence[int], length: int = 0) -> Tensor:
         """Return transformers' logits [len(tokens), vocab], as part of a text of this length."""
@@ -949,7 +975,7 @@ def save_tiny(variant: Variant, path: Path, seed: int) -> Checkpoint:
     if variant.raw:
         values["architectures"] = [architecture(variant.family)]
         (path / "config.json").write_text(json.dumps(values))
-    return Checkpoint(path, model)
+    return Checkpoint(path, model, variant.impl)
 
 
 #: transformers 5.17 computes these families otherwise than 5.24, with which the references agree.
@@ -984,13 +1010,20 @@ class Stepper:
     """
 
     def __init__(
-        self, path: Path, max_model_len: int, block_size: int = 4, **parallel: Any
+        self,
+        path: Path,
+        max_model_len: int,
+        block_size: int = 4,
+        *,
+        impl: str = "auto",
+        **parallel: Any,
     ) -> None:
         config = ModelConfig.load(path)
         self.ctx = BuildContext(
             Selector(SLOTS, [], CPU), "float32", "float32", block_size, max_model_len, **parallel
         )
-        build = resolve_lazy(ARCHITECTURES[config.architecture])
+        own = impl == "auto"
+        build = resolve_lazy(ARCHITECTURES[config.architecture] if own else IMPLEMENTATIONS[impl])
         self.model = build(config, self.ctx)
         load_weights(self.ctx.weights, path, "safetensors", torch.float32, 0)
         self._free = random.sample(range(64), 64)
@@ -1052,11 +1085,17 @@ def _ints(values: Sequence[int]) -> Tensor:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run tests that take `variant` for all of them, `end_to_end_variant` for the chosen ones, and
-    `rounded_variant` for those of them in which rounding chooses no other experts."""
+    """Run a test for the variants that the name of its argument means.
+
+    `described_variant`: those that no library's code computes; `divided_variant`: those of the
+    chosen ones (`end_to_end_variant`) that ranks share; `rounded_variant`: those in which rounding
+    chooses no other experts.
+    """
     for name, wanted in (
         ("variant", VARIANTS),
+        ("described_variant", [v for v in VARIANTS if v.impl == "auto"]),
         ("end_to_end_variant", [v for v in VARIANTS if v.end_to_end]),
+        ("divided_variant", [v for v in VARIANTS if v.end_to_end and v.impl == "auto"]),
         ("rounded_variant", [v for v in VARIANTS if v.end_to_end and not v.chooses]),
     ):
         if name in metafunc.fixturenames:

@@ -69,6 +69,7 @@ def make_llm(request, plugins):
     def make(checkpoint, max_model_len, **options):
         config = EngineConfig(
             model=str(checkpoint.path),
+            model_impl=checkpoint.impl,
             platform=request.param,
             max_model_len=max_model_len,
             skip_tokenizer_init=True,

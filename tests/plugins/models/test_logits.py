@@ -44,7 +44,7 @@ def run(stepper, texts, next_count):
 def test_single_prompt(variant, checkpoints, stepper_class):
     checkpoint = checkpoints.get(variant)
     text = draw_texts(variant.max_model_len)[0]
-    stepper = stepper_class(checkpoint.path, variant.max_model_len)
+    stepper = stepper_class(checkpoint.path, variant.max_model_len, impl=variant.impl)
     ours = stepper.step({0: text})[0]
     assert_close(ours, checkpoint.logits(text), checkpoint.unstable(text))
 
@@ -53,7 +53,7 @@ def test_prompts_then_decoding_step_by_step(variant, checkpoints, stepper_class)
     checkpoint = checkpoints.get(variant)
     texts = draw_texts(variant.max_model_len)
     prompts = {i: random.randint(1, len(text)) for i, text in texts.items()}
-    stepper = stepper_class(checkpoint.path, variant.max_model_len)
+    stepper = stepper_class(checkpoint.path, variant.max_model_len, impl=variant.impl)
     ours = run(stepper, texts, lambda i, done: prompts[i] if done == 0 else 1)
     for i, theirs in reference(checkpoint, texts, variant).items():
         assert_close(ours[i], theirs, checkpoint.unstable(texts[i]))
@@ -63,7 +63,10 @@ def test_chunks_mixed_with_decoding(variant, checkpoints, stepper_class):
     checkpoint = checkpoints.get(variant)
     texts = draw_texts(variant.max_model_len)
     stepper = stepper_class(
-        checkpoint.path, variant.max_model_len, block_size=random.choice([3, 8])
+        checkpoint.path,
+        variant.max_model_len,
+        block_size=random.choice([3, 8]),
+        impl=variant.impl,
     )
     ours = run(stepper, texts, lambda i, done: random.choice([0, 1, 1, 5, 9]))
     for i, theirs in reference(checkpoint, texts, variant).items():

@@ -69,11 +69,11 @@ def group(request, tmp_path_factory) -> Iterator[Group]:
     made.close()
 
 
-def test_every_family(variant, checkpoints, stepper_class, group) -> None:
-    checkpoint = checkpoints.get(variant)
+def test_every_family(described_variant, checkpoints, stepper_class, group) -> None:
+    checkpoint = checkpoints.get(described_variant)
 
     def stepper(**parallel):
-        return stepper_class(checkpoint.path, variant.max_model_len, **parallel)
+        return stepper_class(checkpoint.path, described_variant.max_model_len, **parallel)
 
     alone = stepper()
     steppers = group.run(lambda rank: stepper(**group.parallel(rank)))
@@ -198,9 +198,9 @@ def row_elements(decision) -> int:
 
 
 @pytest.mark.slow  # starts two processes for each family
-def test_two_processes_write_the_tokens_of_transformers(end_to_end_variant, checkpoints) -> None:
+def test_two_processes_write_the_tokens_of_transformers(divided_variant, checkpoints) -> None:
     """Chunks, prefix hits and preemption: the cache holds one request and a little more."""
-    variant = end_to_end_variant
+    variant = divided_variant
     count = 24 if variant.max_model_len >= 64 else 12
     checkpoint = checkpoints.get(variant)
     options = {

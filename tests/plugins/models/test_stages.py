@@ -34,11 +34,11 @@ def draw(count: int) -> list[int]:
     return [random.randrange(256) for _ in range(count)]
 
 
-def test_every_family(variant, checkpoints, stepper_class) -> None:
-    checkpoint = checkpoints.get(variant)
+def test_every_family(described_variant, checkpoints, stepper_class) -> None:
+    checkpoint = checkpoints.get(described_variant)
 
     def stepper(**parallel):
-        return stepper_class(checkpoint.path, variant.max_model_len, **parallel)
+        return stepper_class(checkpoint.path, described_variant.max_model_len, **parallel)
 
     alone = stepper()
     size = len(alone.model._layers)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from hotshoe.models.base import Model, ModelBuilder
 
 PLATFORMS = "hotshoe_platforms"
+NATIVE, IMPLS = "hotshoe_models", "hotshoe_model_impls"
 #: The hook version since which a worker takes drafts and returns lists of tokens.
 WORKER_API = 2
 DEFAULT_BLOCK_SIZE = 16
@@ -139,8 +140,10 @@ class EngineSetup:
         """Return what builds the architecture, and names its plugin where that fails."""
         from hotshoe.runner.granted import enough_memory
 
-        hook, name = "hotshoe_models", self.model_config.architecture
-        reference = self.plugins.pick("architecture", name, hook)
+        hook, kind, name = NATIVE, "architecture", self.model_config.architecture
+        if self.config.model_impl not in ("auto", "native"):
+            hook, kind, name = IMPLS, "model implementation", self.config.model_impl
+        reference = self.plugins.pick(kind, name, hook)
 
         def build(config: ModelConfig, ctx: BuildContext) -> Model:
             with blaming_plugin(self.plugins, hook, name), enough_memory("build model"):
@@ -180,7 +183,7 @@ def prepare(
     if config.platform == "auto":
         reason = "the available platform with the highest score"
         changes.append(Change("platform", platform.name, reason))
-    changes += _model_changes(config, model_config, platform)
+    changes += _model_changes(config, model_config, platform, plugins)
     defaults = _sampling_defaults(config, model_config)
     resolved = config.resolve_changes(changes)
     with blaming(platform.name):
@@ -241,6 +244,17 @@ def _found_changes(
     return changes
 
 
+def _impl_changes(config: EngineConfig, model: ModelConfig, plugins: PluginManager) -> list[Change]:
+    """Let a library's code compute what no plugin describes."""
+    known = model.architecture in plugins.mapping(NATIVE)
+    contested = model.architecture in plugins.conflicts(NATIVE)
+    impls = sorted(plugins.mapping(IMPLS))
+    if config.model_impl != "auto" or known or contested or not impls or model.file is not None:
+        return []
+    reason = f"no plugin describes {model.architecture}; expect less speed than of one that does"
+    return [Change("model_impl", impls[0], reason)]
+
+
 def _check_pipeline(config: EngineConfig) -> None:
     """Refuse options of a pipeline where there is none, or another number of stages."""
     stages, sizes = config.pipeline_parallel_size, config.pipeline_layers
@@ -254,8 +268,10 @@ def _check_pipeline(config: EngineConfig) -> None:
         )
 
 
-def _model_changes(config: EngineConfig, model: ModelConfig, platform: Platform) -> list[Change]:
-    changes: list[Change] = []
+def _model_changes(
+    config: EngineConfig, model: ModelConfig, platform: Platform, plugins: PluginManager
+) -> list[Change]:
+    changes = _impl_changes(config, model, plugins)
     if config.max_model_len is None:
         changes.append(Change("max_model_len", model.max_model_len, "the model's positions"))
     elif config.max_model_len > model.longest_len:

@@ -146,6 +146,40 @@ def test_unknown_architectures_are_refused_by_name(installed, options: dict, mes
         setup.create_worker()
 
 
+class Library:
+    """Serves any architecture that no plugin describes, in its fashion."""
+
+    HOTSHOE_HOOK_API = 2
+
+    @hookimpl
+    def hotshoe_model_impls(self) -> dict[str, str]:
+        return {"library": "nowhere.at_all:build"}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "asked", "chosen"),
+    [
+        ("Any", "auto", "library"),
+        ("Any", "native", None),
+        ("Failing", "auto", None),
+        ("Failing", "library", "nowhere"),
+        ("Failing", "libary", "did you mean library"),
+    ],
+)
+def test_whose_code_computes_a_model(model_dir: Path, architecture, asked, chosen) -> None:
+    points = [
+        EntryPoint("library", "dist", "1", Library),
+        EntryPoint("plugin", "dist", "1", lambda: Plugin(model_dir)),
+    ]
+    overrides = {"architectures": [architecture]}
+    config = EngineConfig("tiny", platform="opinionated", model_impl=asked, hf_overrides=overrides)
+    setup = prepare(config, PluginManager(points))
+    assert changes(setup).get("model_impl") == ("library" if asked == "auto" and chosen else None)
+    wanted = {None: architecture, "library": "nowhere"}.get(chosen, chosen)
+    with pytest.raises(PluginError, match=wanted):
+        setup.create_worker().build()
+
+
 @pytest.mark.parametrize(
     ("architecture", "options", "cause"),
     [

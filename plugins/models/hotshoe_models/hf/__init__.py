@@ -1,0 +1,40 @@
+"""Architectures that have no description of their own here, in the module tree of transformers.
+
+transformers is optional: this module imports it when a model asks for it, and no earlier.
+"""
+
+from __future__ import annotations
+
+from hotshoe.errors import ConfigError
+from hotshoe.layers import BuildContext
+from hotshoe.models import ModelConfig
+from hotshoe.models.base import Model
+
+#: The first release whose attention, masks and experts are interfaces as this package needs them.
+OLDEST = (5, 0)
+REMEDY = "install it (pip install 'hotshoe-models[transformers]'), or choose another model"
+
+
+def build(config: ModelConfig, ctx: BuildContext) -> Model:
+    """Build any causal language model that transformers has.
+
+    Raises:
+        ConfigError: transformers is absent or too old, or an option cannot be served.
+        CheckpointError: transformers lacks the architecture, or it cannot run over paged caches.
+    """
+    try:
+        import transformers
+    except ImportError as error:
+        raise ConfigError(
+            f"no plugin describes {config.architecture}, and transformers, which may have it, "
+            f"cannot be imported ({error}); {REMEDY}"
+        ) from None
+    version = transformers.__version__
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
+        raise ConfigError(
+            f"{config.architecture} needs transformers {'.'.join(map(str, OLDEST))} or newer, "
+            f"and {version} is installed; {REMEDY}"
+        )
+    from hotshoe_models.hf.model import TransformersModel
+
+    return TransformersModel(config, ctx)

@@ -1,0 +1,179 @@
+"""A causal language model that is transformers' own module tree, over our cache and our slots.
+
+Attention goes through the attention interface (`hotshoe_models.hf.attention`), matrices through
+slot `linear` (`hotshoe_models.hf.modules`). Norms, rotation and all else are transformers' code.
+A step is one row of tokens of all its requests; only attention looks from one token at another.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from hotshoe.errors import CheckpointError
+from hotshoe.layers import BuildContext, ForwardBatch
+from hotshoe.models import ModelConfig
+from hotshoe.models.base import EMBED, GENERATE
+from hotshoe_models.hf.attention import NAME, Run, build_layers
+from hotshoe_models.hf.modules import (
+    expect_rest,
+    replace_linears,
+    replace_output,
+    replace_table,
+)
+from hotshoe_models.hf.refusals import (
+    check_context,
+    check_found,
+    check_kind,
+    check_model,
+    read_config,
+)
+from hotshoe_models.hf.renames import rename_weights
+
+
+class TransformersModel:
+    """See `hotshoe.models.base.Model`.
+
+    Args:
+        config: Of any causal architecture that transformers has.
+        ctx: The build context.
+
+    Raises:
+        ConfigError: An option cannot be served.
+        CheckpointError: The architecture cannot run so, or config.json does not describe it.
+    """
+
+    def __init__(self, config: ModelConfig, ctx: BuildContext) -> None:
+        check_context(config, ctx)
+        described, kind = read_config(config)
+        check_kind(config, described, kind)
+        model = _build(kind, described, ctx.torch_dtype)
+        check_model(config, model)
+        self._run, self._base = Run(), getattr(model, model.base_model_prefix)
+        names = {module: name for name, module in model.named_modules()}
+        table = model.get_input_embeddings()
+        output = names[model.get_output_embeddings()]
+        tied = names[table] if described.tie_word_embeddings else ""
+        self.hidden_size = table.embedding_dim
+        self.tasks = frozenset({GENERATE, EMBED})
+        rename_weights(ctx, model)
+        self.vocab_size = replace_output(ctx, model, output, tied, self._run)
+        if tied:
+            ctx.weights.ignore([rf"^{output}\.weight$"])
+        replace_linears(ctx, model, self._run)
+        self._table = replace_table(ctx, model, names[table])
+        self._scale = float(getattr(table, "scalar_embed_scale", 1.0))
+        passed = self._first_pass(model, config, ctx.torch_dtype)
+        build_layers(ctx, model, self._run)
+        expect_rest(ctx, model, frozenset(model._keep_in_fp32_modules_strict))
+        ctx.weights.ignore(model._keys_to_ignore_on_load_unexpected or ())
+        ctx.weights.ignore([r"\.rotary_emb\.inv_freq$"])
+        for module in model.modules():
+            for name, buffer in module._buffers.items():
+                module._buffers[name] = None if buffer is None else buffer.to(ctx.device)
+        self._head = model
+        setattr(model, model.base_model_prefix, _Given(type(passed)))
+
+    def _first_pass(self, model: PreTrainedModel, config: ModelConfig, dtype: torch.dtype) -> Any:
+        """Run two tokens through modules without weights, to see who attends."""
+        for module in model.modules():
+            for name, parameter in module._parameters.items():
+                if parameter is not None:
+                    zero = torch.zeros((), dtype=parameter.dtype).expand(parameter.shape)
+                    module._parameters[name] = nn.Parameter(zero, requires_grad=False)
+            module.hotshoe_run = self._run  # type: ignore[assignment]
+        hidden = torch.zeros(1, 2, self.hidden_size, dtype=dtype)
+        try:
+            with torch.inference_mode():
+                passed = self._forward(hidden, torch.arange(2))
+        except Exception as error:
+            raise CheckpointError(
+                f"transformers' code of {config.architecture} cannot run over modules of the "
+                f"engine ({type(error).__name__}: {error}); choose a model that `hotshoe plugins` "
+                "lists"
+            ) from error
+        check_found(config, model, self._run)
+        return passed
+
+    def _forward(self, hidden: Tensor, positions: Tensor) -> Any:
+        return self._base(
+            inputs_embeds=hidden, position_ids=positions[None], use_cache=False, return_dict=True
+        )
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Return [num_tokens, hidden_size] for ids [num_tokens] int32."""
+        return self._table(ids)
+
+    def scale_embeddings(self, rows: Tensor) -> Tensor:
+        """Scale rows [n, hidden_size] of the table as `embed` does."""
+        return rows if self._scale == 1.0 else rows * self._scale
+
+    def forward(self, hidden: Tensor, batch: ForwardBatch) -> Tensor:
+        """Return the final normed hidden states of the tokens at `batch.outputs_at`."""
+        self._run.batch = batch
+        states = self._forward(hidden[None], batch.positions.long()).last_hidden_state[0]
+        return states if batch.outputs_at is None else states[batch.outputs_at]
+
+    def head(self, hidden: Tensor, task: str) -> Tensor:
+        """Return [n, vocab_size] float32, or the hidden states themselves.
+
+        The model's own code runs for it, which may scale logits or cap them.
+        """
+        if task == EMBED:
+            return hidden.float()
+        made = self._head(inputs_embeds=hidden[None], use_cache=False, return_dict=True)
+        return made.logits[0].float()
+
+
+class _Given(nn.Module):
+    """Stands for all layers of a model whose output is there already."""
+
+    def __init__(self, kind: type) -> None:
+        super().__init__()
+        self._kind = kind
+
+    def forward(self, inputs_embeds: Tensor, **options: Any) -> Any:
+        return self._kind(last_hidden_state=inputs_embeds)
+
+
+def _build(
+    kind: type[PreTrainedModel], described: PreTrainedConfig, dtype: torch.dtype
+) -> PreTrainedModel:
+    """Build the tree with parameters that take no memory.
+
+    Raises:
+        CheckpointError: transformers cannot.
+    """
+    try:
+        with _without_memory():
+            model = kind._from_config(described, dtype=dtype, attn_implementation=NAME)
+    except Exception as error:
+        raise CheckpointError(
+            f"transformers cannot build {kind.__name__} from config.json "
+            f"({type(error).__name__}: {error}); correct the file"
+        ) from error
+    return model.eval()
+
+
+@contextmanager
+def _without_memory() -> Iterator[None]:
+    """Let parameters that this thread registers have a shape, and no values."""
+    thread = threading.get_ident()
+
+    def hook(module: nn.Module, name: str, parameter: nn.Parameter) -> nn.Parameter | None:
+        if threading.get_ident() != thread or parameter is None:
+            return None
+        return nn.Parameter(parameter.to("meta"), requires_grad=False)
+
+    handle = register_module_parameter_registration_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()

@@ -1,0 +1,76 @@
+"""Models that transformers' code cannot run for over paged caches are refused by name."""
+
+import pathlib
+import sys
+
+import pytest
+
+from hotshoe.errors import CheckpointError, ConfigError
+from hotshoe.models import ModelConfig
+from hotshoe.types.mesh import Axis
+from hotshoe_models import hf
+from hotshoe_models.hf import build
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "reason"),
+    [
+        ("MambaForCausalLM", {}, "keeps a state"),
+        ("BloomForCausalLM", {}, "has attention of its own"),
+        (
+            "Lfm2ForCausalLM",
+            {"layer_types": ["conv", "full_attention"]},
+            "layers of kind conv",
+        ),
+        (
+            "LlamaForCausalLM",
+            {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 100.0}},
+            "rope_type dynamic, which texts change",
+        ),
+        ("BertLMHeadModel", {}, "is not causal"),
+    ],
+)
+def test_models_that_do_more(kind, values, reason, described, context) -> None:
+    with pytest.raises(CheckpointError, match=reason):
+        build(described(kind, **values), context())
+
+
+@pytest.mark.parametrize("parallel", [{"size": 2}, {"stage": Axis(0, 2)}])
+def test_ranks(parallel, described, context) -> None:
+    with pytest.raises(ConfigError, match=r"parallel_size 2.*leave it at 1"):
+        build(described("HeliumForCausalLM"), context(**parallel))
+
+
+def test_code_of_a_checkpoint_is_not_run(context) -> None:
+    values = {"model_type": "own", "auto_map": {"AutoModelForCausalLM": "own.OwnForCausalLM"}}
+    config = ModelConfig(pathlib.Path("model"), "OwnForCausalLM", values, "float32", 16, ())
+    with pytest.raises(CheckpointError, match="code that the checkpoint brings"):
+        build(config, context())
+
+
+def test_a_foreign_model_type(described, context) -> None:
+    config = described("HeliumForCausalLM")
+    config.values["model_type"] = "llama"
+    with pytest.raises(CheckpointError, match="model_type 'llama' does not belong to Helium"):
+        build(config, context())
+
+
+def test_values_that_transformers_refuses(described, context) -> None:
+    config = described("HeliumForCausalLM")
+    config.values["hidden_act"] = "nothing"
+    with pytest.raises(CheckpointError, match="Helium"):
+        build(config, context())
+
+
+def test_without_transformers(monkeypatch, described, context) -> None:
+    config = described("HeliumForCausalLM")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ConfigError, match=r"pip install 'hotshoe-models\[transformers\]'"):
+        build(config, context())
+
+
+def test_an_old_release(monkeypatch, described, context) -> None:
+    config = described("HeliumForCausalLM")
+    monkeypatch.setattr(hf, "OLDEST", (99, 1))
+    with pytest.raises(ConfigError, match=r"needs transformers 99\.1 or newer, and \d"):
+        build(config, context())
