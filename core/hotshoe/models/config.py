@@ -78,7 +78,7 @@ class ModelConfig:
             names[0],
             values,
             _weight_type(values.get("dtype") or values.get("torch_dtype")),
-            _positive(values, "max_position_embeddings", _positive(values, "n_positions", MAX_LEN)),
+            _trained_len(values),
             eos_token_ids(path, values),
             file,
         )
@@ -120,6 +120,13 @@ class ModelConfig:
             self.require(name)
             default = 0
         return _positive(self.values, name, default)
+
+
+def _trained_len(values: Mapping[str, Any]) -> int:
+    """Return the longest sequence of training, by whichever key the file has for it."""
+    keys = ("max_position_embeddings", "n_positions", "model_max_length")
+    found = next((key for key in keys if values.get(key) is not None), keys[0])
+    return _positive(values, found, MAX_LEN)
 
 
 def _check_place(path: Path) -> None:

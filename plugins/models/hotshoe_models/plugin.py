@@ -32,6 +32,7 @@ ARCHITECTURES = {
     "GraniteMoeForCausalLM": "hotshoe_models.granite:build_moe",
     "GraniteMoeHybridForCausalLM": "hotshoe_models.granite_hybrid:build",
     "GraniteMoeSharedForCausalLM": "hotshoe_models.granite:build_moe",
+    "KimiLinearForCausalLM": "hotshoe_models.kimi_linear:build",
     "LlamaForCausalLM": "hotshoe_models.llama:build",
     "Mamba2ForCausalLM": "hotshoe_models.mamba2:build",
     "MiMoForCausalLM": "hotshoe_models.qwen:build_mimo",

@@ -737,6 +737,44 @@ VARIANTS += [
         end_to_end=True,
     ),
 ]
+KIMI = {
+    **without(LATENT, "first_k_dense_replace"),
+    "q_lora_rank": None,
+    "linear_num_heads": 4,
+    "linear_head_dim": 12,
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 40,
+}
+VARIANTS += [
+    Variant(
+        "kimi-linear",
+        "KimiLinear",
+        {**KIMI, "layer_types": ["linear_attention", "full_attention", "linear_attention"]},
+        end_to_end=True,
+    ),
+    Variant(
+        "kimi-linear-published",
+        "KimiLinear",
+        {
+            **without(without(KIMI, "linear_num_heads"), "linear_head_dim"),
+            "linear_attn_config": {
+                "full_attn_layers": [3],
+                "kda_layers": [1, 2],
+                "head_dim": 8,
+                "num_heads": 4,
+                "short_conv_kernel_size": 3,
+            },
+            "num_expert_group": 2,
+            "topk_group": 1,
+            "first_k_dense_replace": 2,
+            "num_shared_experts": 2,
+            "moe_renormalize": False,
+        },
+        raw=True,
+        end_to_end=True,
+    ),
+]
 #: Models with layer norms, most of whose MLPs have no gates.
 VARIANTS += [
     Variant("starcoder2", "Starcoder2", {"sliding_window": 7}, end_to_end=True),

@@ -155,7 +155,7 @@ def test_windows_drop_what_no_query_sees(variants, name, checkpoints, make_llm):
 
 
 @pytest.mark.parametrize("mode", ["align", "all"])
-@pytest.mark.parametrize("name", ["falcon-h1", "bamba", "mamba2", "qwen3-next"])
+@pytest.mark.parametrize("name", ["falcon-h1", "bamba", "mamba2", "qwen3-next", "kimi-linear"])
 def test_states_are_found_again(variants, name, mode, checkpoints, make_llm):
     """Equal starts in one step, in later ones, and with room for few states."""
     checkpoint = checkpoints.get(variants[name])
