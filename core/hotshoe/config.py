@@ -11,7 +11,7 @@ import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Self
 
 from hotshoe.errors import ConfigError
 from hotshoe.platform import Change
@@ -251,7 +251,7 @@ class EngineConfig:
         return ADAPTIVE_SPECULATIVE_TOKENS if number is None else int(number)
 
     @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> EngineConfig:
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
         """Build from names and values, as a YAML file or keyword arguments give them.
 
         Raises:
@@ -260,10 +260,35 @@ class EngineConfig:
         [own] = split_options(values, (cls,))
         return cls(**own)
 
-    def resolve_changes(self, changes: Iterable[Change]) -> EngineConfig:
+    def resolve_changes(self, changes: Iterable[Change]) -> Self:
         """Return a copy with the changes applied."""
         values: dict[str, Any] = {change.field: change.value for change in changes}
         return replace(self, **values)
+
+
+def _decided(name: str) -> Any:
+    """Declare that a field of `EngineConfig` is no longer None."""
+    return field(metadata=EngineConfig.__dataclass_fields__[name].metadata, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedConfig(EngineConfig):
+    """A configuration in which all sizes are decided: by the user, the model, the platform or core.
+
+    Raises:
+        ConfigError: A value is undecided, or as `EngineConfig` says.
+    """
+
+    max_model_len: int = _decided("max_model_len")
+    distributed_executor_backend: str = _decided("distributed_executor_backend")
+    block_size: int = _decided("block_size")
+    max_num_batched_tokens: int = _decided("max_num_batched_tokens")
+    async_scheduling: bool = _decided("async_scheduling")
+
+    @classmethod
+    def of(cls, config: EngineConfig) -> ResolvedConfig:
+        """Return the same configuration, all of whose sizes are decided."""
+        return cls(**{f.name: getattr(config, f.name) for f in fields(config)})
 
 
 def check_options(config: Any) -> None:

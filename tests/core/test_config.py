@@ -5,7 +5,7 @@ from dataclasses import FrozenInstanceError, asdict, fields, replace
 
 import pytest
 
-from hotshoe.config import EngineConfig
+from hotshoe.config import EngineConfig, ResolvedConfig
 from hotshoe.errors import ConfigError
 from hotshoe.platform import Change
 
@@ -105,3 +105,21 @@ def test_every_field_has_a_help_text() -> None:
     for field in fields(EngineConfig):
         assert len(field.metadata["help"]) > 10, field.name
         assert not field.metadata["help"].endswith("."), field.name
+
+
+def test_a_resolved_configuration_has_all_sizes() -> None:
+    sizes = {
+        "max_model_len": 64,
+        "distributed_executor_backend": "uni",
+        "block_size": 16,
+        "max_num_batched_tokens": 32,
+        "async_scheduling": False,
+    }
+    config = EngineConfig(max_num_seqs=3, **sizes)
+    resolved = ResolvedConfig.of(config)
+    assert {f.name: getattr(resolved, f.name) for f in fields(EngineConfig)} == asdict(config)
+    for name in sizes:
+        with pytest.raises(ConfigError, match=f"{name} must be \\w+, not None"):
+            ResolvedConfig.of(replace(config, **{name: None}))
+    with pytest.raises(ConfigError, match="block_size must be between 1 and 1024, not 0"):
+        replace(resolved, block_size=0)

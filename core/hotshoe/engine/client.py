@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from hotshoe.config import EngineConfig
+from hotshoe.config import ResolvedConfig
 from hotshoe.platform import Change, DeviceFacts
 from hotshoe.types.pooling import Pooling
 
@@ -61,7 +61,7 @@ class EngineInfo:
         num_restarts: How many engines died before this one took over.
     """
 
-    config: EngineConfig
+    config: ResolvedConfig
     model_path: str
     vocab_size: int
     num_blocks: int
@@ -88,13 +88,11 @@ class EngineInfo:
     @property
     def max_model_len(self) -> int:
         """The longest sequence, prompt and output."""
-        assert self.config.max_model_len is not None
         return self.config.max_model_len
 
     @property
     def block_size(self) -> int:
         """Tokens per block."""
-        assert self.config.block_size is not None
         return self.config.block_size
 
 
@@ -166,7 +164,7 @@ class EngineStatus(Protocol):
     """
 
     @property
-    def config(self) -> EngineConfig: ...
+    def config(self) -> ResolvedConfig: ...
     @property
     def info(self) -> EngineInfo: ...
     @property

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from hotshoe.config import EngineConfig
+from hotshoe.config import ResolvedConfig
 from hotshoe.errors import (
     EngineError,
     HotshoeError,
@@ -89,7 +89,7 @@ class TorchWorker:
 
     def __init__(
         self,
-        config: EngineConfig,
+        config: ResolvedConfig,
         model_config: ModelConfig,
         platform: Platform,
         selector: Selector,
@@ -196,7 +196,6 @@ class TorchWorker:
         """
         config = self._config
         self._selector.uses.clear()  # of a model that was built before, and slept
-        assert config.block_size is not None and config.max_model_len is not None
         ctx = BuildContext(
             selector=self._selector,
             dtype=config.dtype,
@@ -228,7 +227,6 @@ class TorchWorker:
             MemoryLimitError: Even the least that they can take is too much.
         """
         config, selector, name = self._config, self._selector, self._selector.facts.name
-        assert config.max_model_len is not None
         free = self._free_bytes()
         weights = selector.matrix_bytes()
         stay = stay_in_files(config.load_format, self._model_config.dtype, ctx)
@@ -276,7 +274,6 @@ class TorchWorker:
         assert self._context is not None
         runner = self._make_runner([0] * len(self.layout(self._context).pools))
         config = self._config
-        assert config.max_num_batched_tokens is not None and config.max_model_len is not None
         full, rest = divmod(config.max_num_batched_tokens, config.max_model_len)
         lengths = [config.max_model_len] * full + [rest] * (rest > 0)
         runner.warm_up(lengths[: config.max_num_seqs])
@@ -294,7 +291,6 @@ class TorchWorker:
             ConfigError: A layer's cache cannot be had, or not with this block size.
         """
         config = self._config
-        assert config.max_model_len is not None and config.max_num_batched_tokens is not None
         specs = [layer.cache_spec for layer in ctx.cache_layers]
         check_caches(specs, ctx.block_size)
         whole = lay_out(self._specs or specs, config.max_model_len, config.max_num_batched_tokens)
@@ -317,20 +313,17 @@ class TorchWorker:
     def _warm_up(self, runner: Runner) -> None:
         """Run mixed steps of several sizes, so that their kernels are compiled before requests."""
         config = self._config
-        assert config.max_model_len is not None and config.max_num_batched_tokens is not None
         prompt = min(MIXED_PROMPT, config.max_model_len)
         for num_reqs in MIXED_REQS:
-            if num_reqs <= config.max_num_seqs and num_reqs + prompt <= (
-                config.max_num_batched_tokens
-            ):
+            fits = num_reqs + prompt <= config.max_num_batched_tokens
+            if fits and num_reqs <= config.max_num_seqs:
                 runner.warm_up([1] * (num_reqs - 1) + [prompt])
 
     def _make_runner(self, num_blocks: Sequence[int]) -> Runner:
         """Allocate caches and a runner over them."""
         assert self._context is not None and self._model is not None and self._ops is not None
         config = self._config
-        size, tokens = config.block_size, config.max_num_batched_tokens
-        assert size is not None and tokens is not None and config.max_model_len is not None
+        budget = config.max_num_batched_tokens
         pieces = self._graph is not None and self._graph.pieces
         layers, layout = self._context.cache_layers, self.layout(self._context)
         allocate_caches(layers, layout, num_blocks)
@@ -338,13 +331,13 @@ class TorchWorker:
         limits = RunnerLimits(
             max_num_seqs=config.max_num_seqs,
             max_model_len=config.max_model_len,
-            block_size=size,
+            block_size=config.block_size,
             max_logprobs=config.max_logprobs,
-            max_samples=min(tokens, config.max_num_seqs * (1 + config.num_speculative_tokens)),
+            max_samples=min(budget, config.max_num_seqs * (1 + config.num_speculative_tokens)),
             null_blocks=tuple(num_blocks[group.pool] for group in layout.groups),
             max_steps_in_flight=self._max_steps,
             graph_sizes=graph_sizes(config.max_num_seqs, sizes) if self._graph else (),
-            piece_sizes=graph_sizes(tokens, TOKEN_SIZES) if pieces else (),
+            piece_sizes=graph_sizes(budget, TOKEN_SIZES) if pieces else (),
             eos_token_ids=self._model_config.eos_token_ids,
         )
         recorded = max((*limits.graph_sizes, *limits.piece_sizes), default=0)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from hotshoe.config import EngineConfig
+from hotshoe.config import EngineConfig, ResolvedConfig
 from hotshoe.engine.api.inputs import InputProcessor
 from hotshoe.engine.client import EngineInfo, EngineStats, PauseMode, SleepMode
 from hotshoe.engine.transport.link import Link, runs_here
@@ -143,7 +143,7 @@ class AsyncEngine:
         link.start()
 
     @property
-    def config(self) -> EngineConfig:
+    def config(self) -> ResolvedConfig:
         return self._info.config
 
     @property

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hotshoe.config import EngineConfig
+from hotshoe.config import ResolvedConfig
 from hotshoe.engine.wire.messages import Add
 from hotshoe.errors import RequestError
 from hotshoe.text.bad_words import bad_word_token_ids
@@ -70,7 +70,7 @@ class InputProcessor:
 
     def __init__(
         self,
-        config: EngineConfig,
+        config: ResolvedConfig,
         vocab_size: int,
         tokenizer: Tokenizer | None,
         has_logits: bool = True,
@@ -222,7 +222,6 @@ class InputProcessor:
                     f"token id {token_id} is outside the vocabulary (0 to {self._vocab_size - 1})",
                     "prompt",
                 )
-        assert self._config.max_model_len is not None
         if len(ids) > self._config.max_model_len - room:
             rest = " and at least one must be generated" if room else ""
             raise RequestError(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
-from hotshoe.config import EngineConfig
+from hotshoe.config import EngineConfig, ResolvedConfig
 from hotshoe.engine.api.engine import Engine
 from hotshoe.engine.client import EngineStats, PauseMode, SleepMode
 from hotshoe.errors import ConfigError, EngineError, RequestError
@@ -71,7 +71,7 @@ class LLM:
         self._unread: dict[str, deque[RequestUpdate]] = {}
 
     @property
-    def config(self) -> EngineConfig:
+    def config(self) -> ResolvedConfig:
         """The resolved configuration."""
         return self.engine.setup.config
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hotshoe.config import EngineConfig
+from hotshoe.config import EngineConfig, ResolvedConfig
 from hotshoe.engine.core.rest import fall_asleep, wake
 from hotshoe.engine.start.cache_plan import cache_bytes, layout_of, plan_cache, request_blocks
 from hotshoe.engine.start.places import read_tokenizer
@@ -80,7 +80,7 @@ class DraftModel:
                     "refused; use a model without states"
                 )
 
-    def share(self, config: EngineConfig, info: WorkerInfo) -> tuple[EngineConfig, WorkerInfo]:
+    def share(self, config: ResolvedConfig, info: WorkerInfo) -> tuple[ResolvedConfig, WorkerInfo]:
         """Take a part of the memory that there is for caches, in the proportion of a sequence's.
 
         Args:
@@ -135,8 +135,6 @@ class DraftModel:
         """Forget all sequences: the cache holds nothing."""
         assert self._worker is not None
         config = self._setup.config
-        assert config.max_model_len is not None and config.max_num_batched_tokens is not None
-        assert config.block_size is not None
         limits = DraftLimits(
             config.max_num_seqs,
             config.max_model_len,
@@ -214,15 +212,16 @@ def _prepare(setup: EngineSetup, options: Mapping[str, Any]) -> EngineSetup:
         )
     plain = EngineConfig(own["model"])
     found = prepare(
-        replace(
-            config,
-            **own | {"quantization": own.get("quantization"), "revision": own.get("revision")},
-            **{name: getattr(plain, name) for name in UNSHARED},
+        EngineConfig.from_mapping(
+            asdict(config)
+            | {name: getattr(plain, name) for name in UNSHARED}
+            | own
+            | {"quantization": own.get("quantization"), "revision": own.get("revision")}
         ),
         setup.plugins,
         setup.platform,
     )
-    longest = min(found.config.max_model_len or 0, config.max_model_len or 0)
+    longest = min(found.config.max_model_len, config.max_model_len)
     found = replace(found, config=replace(found.config, max_model_len=longest))
     if not config.skip_tokenizer_init:
         _check_tokens(setup, found)
@@ -247,13 +246,10 @@ def _check_tokens(setup: EngineSetup, draft: EngineSetup) -> None:
             )
 
 
-def _request_bytes(config: EngineConfig, info: WorkerInfo) -> int:
+def _request_bytes(config: ResolvedConfig, info: WorkerInfo) -> int:
     """Return the bytes of the longest sequence."""
-    length = config.max_model_len or 1
-    layout = layout_of(config, info)
-    return cache_bytes(
-        info, request_blocks(layout, length, config.max_num_batched_tokens or length)
-    )
+    length, step = config.max_model_len, config.max_num_batched_tokens
+    return cache_bytes(info, request_blocks(layout_of(config, info), length, step))
 
 
 @contextmanager

@@ -83,8 +83,6 @@ class EngineCore:
             self._close_workers()
             raise
         self._depth = config.num_steps_in_flight
-        assert config.max_model_len is not None and config.block_size is not None
-        assert config.max_num_batched_tokens is not None
         self._scheduler = Scheduler(
             SchedulerConfig(
                 max_num_seqs=config.max_num_seqs,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hotshoe.config import EngineConfig
+from hotshoe.config import ResolvedConfig
 from hotshoe.engine.start.cache_plan import cache_bytes, concurrency, plan_cache
 from hotshoe.errors import MemoryLimitError
 from hotshoe.executor import WorkerInfo
@@ -41,13 +41,13 @@ def step_shares(selector: Selector, length: int) -> dict[tuple[str, Any], float]
     return {key: value / total for key, value in moved.items()}
 
 
-def activation_bytes(config: EngineConfig, selector: Selector) -> int:
+def activation_bytes(config: ResolvedConfig, selector: Selector) -> int:
     """Return the bytes of the largest step's intermediate results.
 
     The widest matrix product holds its input and output while the residual is kept, and the logits
     of every row are held twice, once for reports.
     """
-    tokens, slots, uses = config.max_num_batched_tokens or 0, selector.slots, selector.uses
+    tokens, slots, uses = config.max_num_batched_tokens, selector.slots, selector.uses
     inner = [m for slot, s in uses for m in slots[slot].matrices(s) if m.out_dtype is None]
     width = max((s.in_features + s.out_features for s in inner), default=0)
     hidden = max((s.hidden_size for slot, s in uses if slot == "rms_norm"), default=0)
@@ -89,7 +89,7 @@ class GroupUse:
         return self.request_bytes * self.empty_places // self.places
 
 
-def group_uses(config: EngineConfig, caches: CacheLayout) -> tuple[GroupUse, ...]:
+def group_uses(config: ResolvedConfig, caches: CacheLayout) -> tuple[GroupUse, ...]:
     """Describe every cache group of a resolved configuration."""
     length, step = config.max_model_len, config.max_num_batched_tokens
     assert length is not None and step is not None
@@ -110,7 +110,7 @@ def group_uses(config: EngineConfig, caches: CacheLayout) -> tuple[GroupUse, ...
 
 
 def cache_need(
-    config: EngineConfig, caches: CacheLayout, vocab_size: int, budget: MemoryBudget
+    config: ResolvedConfig, caches: CacheLayout, vocab_size: int, budget: MemoryBudget
 ) -> Need:
     """Plan the cache as start-up would; a plan that fails says why."""
     size = sum(pool.block_bytes for pool in caches.pools)
@@ -132,7 +132,7 @@ def cache_need(
 
 
 def _states_note(
-    config: EngineConfig, caches: CacheLayout, blocks: Sequence[int], room: str
+    config: ResolvedConfig, caches: CacheLayout, blocks: Sequence[int], room: str
 ) -> str:
     """Say what each pool of a model with states holds."""
     parts = []

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hotshoe.config import EngineConfig
+from hotshoe.config import EngineConfig, ResolvedConfig
 from hotshoe.engine.explain.estimate import (
     GroupUse,
     Need,
@@ -70,7 +70,7 @@ class Explanation:
         weights_note: Why the checkpoint's files were not looked at.
     """
 
-    config: EngineConfig
+    config: ResolvedConfig
     facts: DeviceFacts
     changes: tuple[Change, ...]
     decisions: tuple[Decision, ...]
@@ -122,7 +122,6 @@ def explain(
     place = setup.model_config.file or setup.model_config.path
     found, note = fates(ctx.weights, place, setup.config.load_format)
     keys = list(selector.decisions)
-    assert setup.config.max_model_len is not None
     shares = step_shares(selector, max(setup.config.max_model_len // 2, 1))
     return Explanation(
         setup.config,

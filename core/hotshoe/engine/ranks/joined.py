@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hotshoe.config import EngineConfig
+from hotshoe.config import ResolvedConfig
 from hotshoe.engine.start.cache_plan import request_blocks
 from hotshoe.executor import WorkerInfo
 
@@ -13,7 +13,7 @@ from hotshoe.executor import WorkerInfo
 PARTS_APART = "{} of each rank's part alone (tokens may differ from those of one device)"
 
 
-def joined(infos: Sequence[WorkerInfo], seconds: float, config: EngineConfig) -> WorkerInfo:
+def joined(infos: Sequence[WorkerInfo], seconds: float, config: ResolvedConfig) -> WorkerInfo:
     """Describe all ranks together.
 
     Args:
@@ -43,13 +43,12 @@ def joined(infos: Sequence[WorkerInfo], seconds: float, config: EngineConfig) ->
     )
 
 
-def _requests(info: WorkerInfo, config: EngineConfig) -> float:
+def _requests(info: WorkerInfo, config: ResolvedConfig) -> float:
     """Return how many requests of full length a rank's cache could hold."""
     budget, request = config.kv_cache_memory_bytes, info.block_bytes
     budget = info.cache_budget_bytes if budget is None else budget
     if info.caches is not None:
-        assert config.max_model_len is not None
-        step = config.max_num_batched_tokens or config.max_model_len
+        step = config.max_num_batched_tokens
         needs = request_blocks(info.caches, config.max_model_len, step)
         pools = zip(info.caches.pools, needs, strict=True)
         request = sum(pool.block_bytes * need for pool, need in pools)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from hotshoe.config import EngineConfig
+from hotshoe.config import ResolvedConfig
 from hotshoe.engine.ranks.joined import joined
 from hotshoe.engine.ranks.rank_messages import (
     Allocate,
@@ -67,7 +67,7 @@ class ParallelWorker:
 
     def __init__(
         self,
-        config: EngineConfig,
+        config: ResolvedConfig,
         eos_token_ids: tuple[int, ...],
         plugins: Sequence[tuple[str, str]],
         group: RankGroup,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NoReturn
 
-from hotshoe.config import EngineConfig
+from hotshoe.config import ResolvedConfig
 from hotshoe.errors import MemoryLimitError
 from hotshoe.executor import WorkerInfo
 from hotshoe.kv.kinds import check_caches
@@ -14,13 +14,12 @@ from hotshoe.types import CacheLayout, CachePool
 from hotshoe.types.cache import full_group, held_blocks
 
 
-def layout_of(config: EngineConfig, info: WorkerInfo) -> CacheLayout:
+def layout_of(config: ResolvedConfig, info: WorkerInfo) -> CacheLayout:
     """Return a worker's cache groups; one that names none has a single one.
 
     Raises:
         ConfigError: Groups have kinds or sizes of blocks that are not served.
     """
-    assert config.block_size is not None
     if info.caches is not None:  # by a platform's own worker, perhaps
         check_caches([group.spec for group in info.caches.groups], config.block_size)
     pools = (CachePool(1, info.block_bytes),)
@@ -43,7 +42,7 @@ def request_blocks(layout: CacheLayout, num_tokens: int, step_tokens: int) -> li
     return needs
 
 
-def state_blocks(config: EngineConfig, layout: CacheLayout, num_seqs: int) -> list[int]:
+def state_blocks(config: ResolvedConfig, layout: CacheLayout, num_seqs: int) -> list[int]:
     """Return the blocks of each pool that hold the states of so many running sequences.
 
     States that a step keeps within prompts are counted once, as the step's tokens are.
@@ -52,10 +51,10 @@ def state_blocks(config: EngineConfig, layout: CacheLayout, num_seqs: int) -> li
     for group in layout.groups:
         spec = group.spec
         if spec.kind == "state":
-            one = held_blocks(spec, config.max_model_len or 1, spec.block_tokens)
+            one = held_blocks(spec, config.max_model_len, spec.block_tokens)
             counts[group.pool] += num_seqs * one
             if spec.checkpoints == "all":
-                counts[group.pool] += (config.max_num_batched_tokens or 0) // spec.block_tokens
+                counts[group.pool] += config.max_num_batched_tokens // spec.block_tokens
     return counts
 
 
@@ -74,7 +73,7 @@ def _kept_states(layout: CacheLayout, num_tokens: int) -> list[int]:
     return counts
 
 
-def plan_cache(config: EngineConfig, info: WorkerInfo) -> tuple[int, ...]:
+def plan_cache(config: ResolvedConfig, info: WorkerInfo) -> tuple[int, ...]:
     """Return the number of blocks of each pool: what the budget allows, at most what requests
     could use. States of `max_num_seqs` sequences come first, then a request of full length that
     computes its prompt; pools share the rest as others do that decode.
@@ -82,12 +81,11 @@ def plan_cache(config: EngineConfig, info: WorkerInfo) -> tuple[int, ...]:
     Raises:
         MemoryLimitError: Not even one request of full length fits beside the states.
     """
-    assert config.max_model_len is not None
     budget = config.kv_cache_memory_bytes
     note = "kv_cache_memory_bytes"
     if budget is None:
         budget, note = info.cache_budget_bytes, info.budget_note
-    layout, step = layout_of(config, info), config.max_num_batched_tokens or config.max_model_len
+    layout, step = layout_of(config, info), config.max_num_batched_tokens
     states = state_blocks(config, layout, config.max_num_seqs)
     first = _token_blocks(layout, config.max_model_len, step)
     kept = _kept_states(layout, config.max_model_len)
@@ -131,13 +129,12 @@ def check_free(facts: DeviceFacts, free_bytes: int | None, size_bytes: int) -> N
         )
 
 
-def concurrency(config: EngineConfig, info: WorkerInfo, num_blocks: Sequence[int]) -> float:
+def concurrency(config: ResolvedConfig, info: WorkerInfo, num_blocks: Sequence[int]) -> float:
     """Return how many requests of full length the blocks of all pools hold at once.
 
     One of them computes its prompt; the others decode, and their windows hold a step's tokens less.
     """
-    assert config.max_model_len is not None
-    layout, step = layout_of(config, info), config.max_num_batched_tokens or config.max_model_len
+    layout, step = layout_of(config, info), config.max_num_batched_tokens
     states = state_blocks(config, layout, config.max_num_seqs)
     first, other = (_token_blocks(layout, config.max_model_len, n) for n in (step, 1))
     every = zip(num_blocks, states, first, other, strict=True)
@@ -145,10 +142,9 @@ def concurrency(config: EngineConfig, info: WorkerInfo, num_blocks: Sequence[int
     return min(found, default=config.max_num_seqs)
 
 
-def _refuse_states(config: EngineConfig, info: WorkerInfo, budget: int, note: str) -> NoReturn:
+def _refuse_states(config: ResolvedConfig, info: WorkerInfo, budget: int, note: str) -> NoReturn:
     """Say how many sequences' states there is room for."""
-    assert config.max_model_len is not None
-    layout, step = layout_of(config, info), config.max_num_batched_tokens or config.max_model_len
+    layout, step = layout_of(config, info), config.max_num_batched_tokens
     none, one, every = (
         cache_bytes(info, state_blocks(config, layout, n)) for n in (0, 1, config.max_num_seqs)
     )

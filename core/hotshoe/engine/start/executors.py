@@ -61,7 +61,6 @@ def make_worker(setup: EngineSetup) -> Worker:
         PluginError: The executor is unknown, or defective.
     """
     name = setup.config.distributed_executor_backend
-    assert name is not None
     if name in OWN:
         return cast(Worker, resolve_lazy(OWN[name])(setup))
     executor = setup.plugins.pick("executor", name, HOOK, OWN)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from hotshoe.config import DTYPES, EngineConfig
+from hotshoe.config import DTYPES, EngineConfig, ResolvedConfig
 from hotshoe.engine.start.executors import check_executor, make_worker, ranks_here
 from hotshoe.engine.start.places import find_model, find_tokenizer, open_model
 from hotshoe.errors import ConfigError, PluginError
@@ -51,7 +51,7 @@ class EngineSetup:
         pooling: How embeddings are made; None where nobody says.
     """
 
-    config: EngineConfig
+    config: ResolvedConfig
     changes: tuple[Change, ...]
     plugins: PluginManager
     platform: Platform
@@ -194,7 +194,7 @@ def prepare(
     if resolved.num_ranks > 1:
         platform.take_part(*(part or (0, ranks_here(resolved))))
     by_core = _remaining_changes(resolved, platform)
-    resolved = resolved.resolve_changes(by_core)
+    resolved = ResolvedConfig.of(resolved.resolve_changes(by_core))
     with blaming(platform.name):
         candidates, facts = candidates_of(platform, plugins), facts_of(platform)
     selector = Selector(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hotshoe.builtin.null import NullPlatform
-from hotshoe.config import EngineConfig
+from hotshoe.config import EngineConfig, ResolvedConfig
 from hotshoe.engine.core.boot import load_tokenizer
 from hotshoe.engine.start.setup import prepare
 from hotshoe.errors import CheckpointError, ConfigError, PlatformError, PluginError, SelectionError
@@ -100,7 +100,7 @@ def test_what_the_user_said_stays(installed: PluginManager) -> None:
     }
     setup = prepare(EngineConfig(model="tiny", **said), installed)
     assert setup.changes == ()
-    assert setup.config == EngineConfig(model="tiny", **said)
+    assert setup.config == ResolvedConfig(model="tiny", **said)
 
 
 def test_core_decides_what_the_platform_leaves_open(installed: PluginManager) -> None:

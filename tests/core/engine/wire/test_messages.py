@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hotshoe import errors
-from hotshoe.config import EngineConfig
+from hotshoe.config import ResolvedConfig
 from hotshoe.engine.client import DecisionInfo, EngineInfo
 from hotshoe.engine.wire import messages
 from hotshoe.engine.wire.messages import (
@@ -90,7 +90,15 @@ NEWS = st.one_of(
     st.builds(Dead, ERRORS),
 )
 INFO = EngineInfo(
-    EngineConfig(hf_overrides={"a": {"b": [1, None]}}, platform_options={"threads": 2}),
+    ResolvedConfig(
+        hf_overrides={"a": {"b": [1, None]}},
+        platform_options={"threads": 2},
+        max_model_len=64,
+        distributed_executor_backend="uni",
+        block_size=16,
+        max_num_batched_tokens=128,
+        async_scheduling=True,
+    ),
     "/models/x",
     100,
     7,
@@ -120,7 +128,7 @@ def test_the_start_round_trips() -> None:
     assert messages.decode_news(messages.encode(welcome)) == welcome
     start = Start(Side(), dataclasses.asdict(INFO.config), "/s")
     read = messages.decode_start(messages.encode(start))
-    assert read == start and EngineConfig.from_mapping(read.config) == INFO.config
+    assert read == start and ResolvedConfig.from_mapping(read.config) == INFO.config
     for said in (Ready(), Heartbeat(1, 2.0), Dead(WireError("EngineError", "x"))):
         assert messages.decode_from_engine(messages.encode(said)) == said
 
