@@ -109,6 +109,15 @@ class EngineConfig:
     enable_expert_parallel: bool = option(
         False, "of models with experts: spread them, whole, over the tensor_parallel_size devices"
     )
+    enable_eplb: bool = option(
+        False, "with expert parallelism: move experts between devices as their tokens demand"
+    )
+    num_redundant_experts: int = option(
+        0, "with enable_eplb: second places of experts, in each layer", low=0, high=4096
+    )
+    eplb_step_interval: int = option(
+        1000, "with enable_eplb: steps from one look at the experts' tokens to the next", low=1
+    )
     pipeline_parallel_size: int = option(
         1, "stages that hold the layers of the model one after the other", low=1, high=1024
     )

@@ -73,8 +73,9 @@ class BuildContext:
     layer with a matrix or a table for its size as it is held. `format` says how matrices are stored
     in the checkpoint. `rank` and `size` are those of tensor parallelism; with a single rank there
     is no communicator. `experts` is the place among the ranks that hold experts whole, and
-    `mixtures` collects what this rank holds of each layer's. `stage` is the place among the stages
-    that divide the layers, and `stage_layers` the layers of each, if the user says so;
+    `mixtures` collects what this rank holds of each layer's; `redundant_experts` are their second
+    and further places, None where experts stay where they are loaded. `stage` is the place among
+    the stages that divide the layers, and `stage_layers` the layers of each, if the user says so;
     `own_layers` are those of this stage, once the builder has called `take_layers`. `checkpoints`
     says which states of sequences are kept, as in `CacheSpec`; the types are those that they are
     kept in. `adapters` is None where the engine takes none.
@@ -90,6 +91,7 @@ class BuildContext:
     size: int = 1
     communicator: CommunicatorOp | None = None
     experts: Axis = field(default_factory=Axis)
+    redundant_experts: int | None = None
     stage: Axis = field(default_factory=Axis)
     stage_layers: tuple[int, ...] = ()
     own_layers: range | None = None

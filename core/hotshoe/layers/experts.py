@@ -7,8 +7,8 @@ it holds, whole, and the ranks add up once.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -17,18 +17,53 @@ from hotshoe.errors import ConfigError
 from hotshoe.slots import Placement
 from hotshoe.types.mesh import Axis
 
+#: Of the tables of experts that have several places; so many places share tokens evenly, or fewer
+#: but five.
+TURNS = 12
 
-@dataclass(frozen=True, slots=True, eq=False)
+
+@dataclass(slots=True, eq=False)
 class Share:
-    """One rank's experts.
+    """One rank's experts of a layer.
 
     Attributes:
-        experts: Their numbers in the model, by place.
+        experts: Their numbers in the model, by place, as they are loaded.
         placement: For the operation; None where this rank holds all.
+        everywhere: [ranks, places] int64, in host memory: which expert is where; -1 for none.
+        state: What the operation keeps; where experts move.
     """
 
     experts: tuple[int, ...]
     placement: Placement | None = None
+    everywhere: Tensor = field(default_factory=lambda: torch.empty(0))
+    state: Callable[[], Mapping[str, Tensor]] | None = None
+
+    @property
+    def moves(self) -> bool:
+        """Whether experts move between ranks."""
+        return self.placement is not None and self.placement.counts is not None
+
+    @property
+    def counts(self) -> Tensor:
+        """Tokens of each expert [num_experts], on the device."""
+        assert self.placement is not None and self.placement.counts is not None
+        return self.placement.counts
+
+    @property
+    def num_experts(self) -> int:
+        """Of the model."""
+        return len(self.counts)
+
+    @property
+    def turns(self) -> int:
+        """Rows of the table."""
+        assert self.placement is not None
+        return len(self.placement.table)
+
+    def write(self, table: Tensor) -> None:
+        """Replace the table, for steps that begin later."""
+        assert self.placement is not None
+        self.placement.table.copy_(table, non_blocking=True)
 
     @property
     def held(self) -> int | None:
@@ -40,11 +75,18 @@ class Share:
         return sorted(set(range(num_experts)) - set(self.experts))
 
 
-def share_of(num_experts: int, axis: Axis, device: str) -> Share:
+def share_of(num_experts: int, axis: Axis, device: str, redundant: int | None = None) -> Share:
     """Give each rank neighboring experts, as many as the others, or one fewer.
 
+    Args:
+        num_experts: Of the model.
+        axis: This rank's place among those that hold experts.
+        device: Where the operation is.
+        redundant: Second and further places of experts, if experts move; all ranks have equally
+            many places then, so that there may be more. None where experts stay.
+
     Raises:
-        ConfigError: There are more ranks than experts.
+        ConfigError: There are more ranks than experts, or more places than are of use.
     """
     if axis.size == 1:
         return Share(tuple(range(num_experts)))
@@ -53,10 +95,25 @@ def share_of(num_experts: int, axis: Axis, device: str) -> Share:
             f"enable_expert_parallel: {axis.size} ranks cannot share the model's {num_experts} "
             f"experts; use a tensor_parallel_size of {num_experts} or less"
         )
+    if redundant is not None:
+        return _movable(num_experts, axis, device, redundant)
     parts = list(torch.arange(num_experts).tensor_split(axis.size))
     experts = torch.nn.utils.rnn.pad_sequence(parts, batch_first=True, padding_value=-1)
     table = table_of(experts, num_experts, axis.rank).to(device)
     return Share(tuple(parts[axis.rank].tolist()), Placement(table))
+
+
+def _movable(num_experts: int, axis: Axis, device: str, redundant: int) -> Share:
+    places = -(-(num_experts + redundant) // axis.size)
+    if places > num_experts:
+        raise ConfigError(
+            f"num_redundant_experts {redundant}: {axis.size} ranks have no use for more than "
+            f"{num_experts * (axis.size - 1)} beside the model's {num_experts} experts"
+        )
+    experts = (torch.arange(axis.size * places) % num_experts).view(axis.size, places)
+    table = table_of(experts, num_experts, axis.rank, TURNS).to(device)
+    counts = torch.zeros(num_experts, dtype=torch.int32, device=device)
+    return Share(tuple(experts[axis.rank].tolist()), Placement(table, counts), experts)
 
 
 def table_of(experts: Tensor, num_experts: int, rank: int, turns: int = 1) -> Tensor:

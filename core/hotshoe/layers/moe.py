@@ -148,13 +148,16 @@ class MoE:
     ) -> None:
         names = mixture.names
         self._router = _Router(ctx, prefix, mixture)
-        share = share_of(mixture.num_experts, ctx.experts, ctx.device)
+        share = share_of(mixture.num_experts, ctx.experts, ctx.device, ctx.redundant_experts)
         self._placement = share.placement
         ctx.mixtures.append(share)
         experts = _experts(ctx, prefix, mixture, quantize, share)
         spec = mixture.spec(*experts[0], share.held)
         self._op: MoeOp = ctx.selector.choose("moe", spec)
+        share.state = self._op.state
         holder = ctx.holder("moe", spec, form_of(spec.gate_up), self._op)
+        if share.moves:  # no name stays where it was loaded
+            holder = replace(holder, state=None)
         ctx.weight_bytes.append(self._op.nbytes)
         stacked = names.stacked
         inner = ctx if stacked is None else replace(ctx, weights=WeightTable())

@@ -38,6 +38,7 @@ from hotshoe.models.base import GENERATE, Model, ModelBuilder
 from hotshoe.platform import MemoryBudget, Platform
 from hotshoe.plugins.platforms import blaming, checked
 from hotshoe.runner.adapters import adapter_table, load_adapter, required
+from hotshoe.runner.balance import ExpertBalance, balance_of
 from hotshoe.runner.checks import ResultChecks
 from hotshoe.runner.granted import enough_memory, stay_in_files
 from hotshoe.runner.graphs import BATCH_SIZES, TOKEN_SIZES, graph_sizes
@@ -109,6 +110,7 @@ class TorchWorker:
         self._model: Model | None = None
         self._ops: Operations | None = None
         self._runner: Runner | None = None
+        self._balance: ExpertBalance | None = None
         self._guard = foreign(self._blame, (HotshoeError,))
         self._group = partial(group_of, selector, rendezvous)
         self._mesh = config.mesh_at(0 if rendezvous is None else rendezvous.rank)
@@ -208,6 +210,7 @@ class TorchWorker:
             size=self._mesh.tp.size,
             communicator=self._group(self._mesh.tp_ranks),
             experts=self._mesh.ep,
+            redundant_experts=config.num_redundant_experts if config.enable_eplb else None,
             stage=self._mesh.pp,
             stage_layers=tuple(config.pipeline_layers),
             adapters=adapter_table(config),
@@ -297,7 +300,7 @@ class TorchWorker:
         return whole.of_layers(range(self._first_layer, self._first_layer + len(specs)))
 
     def allocate_cache(self, num_blocks: Sequence[int]) -> None:
-        assert self._model is not None
+        assert self._model is not None and self._context is not None
         self._ops = self._ops or self._operations(self._model.vocab_size)
         with enough_memory("allocate the KV cache"):
             runner = self._make_runner(num_blocks)
@@ -309,6 +312,7 @@ class TorchWorker:
             with self._phase("warm up"):
                 self._warm_up(runner)
         self._runner = runner
+        self._balance = balance_of(self._config, self._context, self._mesh.ep)
 
     def _warm_up(self, runner: Runner) -> None:
         """Run mixed steps of several sizes, so that their kernels are compiled before requests."""
@@ -362,6 +366,8 @@ class TorchWorker:
     def execute(self, plan: StepPlan) -> RunningStep:
         assert self._runner is not None, "allocate_cache comes before the first step"
         with self._guard:
+            if self._balance is not None:
+                self._balance.before_step()
             step = self._runner.execute(plan)
             step.remark = self._checks.remark() or step.remark
         step.arrived = self._guard(step.arrived)

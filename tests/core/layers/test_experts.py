@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hotshoe.errors import ConfigError
-from hotshoe.layers.experts import names_of, share_of, table_of
+from hotshoe.layers.experts import TURNS, names_of, share_of, table_of
 from hotshoe.types.mesh import Axis
 
 
@@ -62,6 +62,16 @@ def test_more_ranks_than_experts_are_refused() -> None:
         ConfigError, match=r"enable_expert_parallel: 4 ranks .* 3 experts; use a te"
     ):
         share_of(3, Axis(0, 4), "cpu")
+
+
+def test_places_of_experts_that_move_are_as_many_on_each_rank() -> None:
+    shares = [share_of(5, Axis(rank, 2), "cpu", 2) for rank in range(2)]
+    assert [share.experts for share in shares] == [(0, 1, 2, 3), (4, 0, 1, 2)]
+    assert all(share.moves and share.num_experts == 5 for share in shares)
+    assert [share.placement.table.shape for share in shares] == [(TURNS, 5)] * 2
+    assert not share_of(5, Axis(0, 2), "cpu").moves
+    with pytest.raises(ConfigError, match=r"num_redundant_experts 7: 2 ranks .* more than 5 bes"):
+        share_of(5, Axis(0, 2), "cpu", 7)
 
 
 def test_names_of_experts_are_met_exactly() -> None:

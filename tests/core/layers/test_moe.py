@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from hotshoe.errors import CheckpointError, ConfigError, SelectionError
 from hotshoe.layers import BuildContext, Mixture, MoE, MoeNames, OnlineFormat, Stacked, Storage
 from hotshoe.slots import SLOTS, QuantSpec, RouterSpec, Selector
+from hotshoe.types.mesh import Axis
 
 HIDDEN, INNER, EXPERTS = 6, 10, 4
 PLAIN = Mixture(
@@ -182,6 +183,14 @@ def test_ranks_hold_parts_whose_results_add_up(names) -> None:
         parts.append(layer(x))
         assert group.calls == 1
     torch.testing.assert_close(sum(parts), whole(x), rtol=1e-4, atol=1e-5)
+
+
+def test_experts_that_move_are_not_replaced_in_place() -> None:
+    ctx = context(0, 2, Sum(), experts=Axis(0, 2), redundant_experts=0)
+    MoE(ctx, "0.", PLAIN)
+    feed(ctx, weights_of(ctx))
+    with pytest.raises(CheckpointError, match=r"experts\.1\.down.* cannot be replaced in place"):
+        ctx.weights.check_update(["0.mlp.experts.1.down_proj.weight"])
 
 
 def test_int8_quantizes_experts_and_no_router() -> None:

@@ -189,7 +189,7 @@ def prepare(
     with blaming(platform.name):
         by_platform = list(platform.resolve(resolved))
         resolved = resolved.resolve_changes(by_platform)
-    _check_pipeline(resolved)
+    _check_division(resolved)
     check_executor(plugins, resolved.distributed_executor_backend)
     if resolved.num_ranks > 1:
         platform.take_part(*(part or (0, ranks_here(resolved))))
@@ -255,6 +255,12 @@ def _impl_changes(config: EngineConfig, model: ModelConfig, plugins: PluginManag
     return [Change("model_impl", impls[0], reason)]
 
 
+def _check_division(config: EngineConfig) -> None:
+    """Refuse options of a division among devices that does not take place."""
+    _check_pipeline(config)
+    _check_experts(config)
+
+
 def _check_pipeline(config: EngineConfig) -> None:
     """Refuse options of a pipeline where there is none, or another number of stages."""
     stages, sizes = config.pipeline_parallel_size, config.pipeline_layers
@@ -265,6 +271,26 @@ def _check_pipeline(config: EngineConfig) -> None:
         raise ConfigError(
             f"pipeline_layers must be {stages} numbers of at least 1, one for each of the stages "
             f"of pipeline_parallel_size, not {', '.join(map(str, sizes))}"
+        )
+
+
+def _check_experts(config: EngineConfig) -> None:
+    """Check that experts which are to move can."""
+    if config.num_redundant_experts and not config.enable_eplb:
+        raise ConfigError(
+            "num_redundant_experts: without enable_eplb no expert has a second place; set both"
+        )
+    if not config.enable_eplb:
+        return
+    if not config.enable_expert_parallel or config.tensor_parallel_size == 1:
+        raise ConfigError(
+            "enable_eplb moves experts between devices; it needs enable_expert_parallel and a "
+            "tensor_parallel_size of 2 or more"
+        )
+    if config.batch_invariant:
+        raise ConfigError(
+            "enable_eplb and batch_invariant exclude each other: an expert's device changes the "
+            "order of a sum; leave one of them out"
         )
 
 

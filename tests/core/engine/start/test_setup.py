@@ -245,6 +245,17 @@ def test_a_worker_that_answers_as_hook_api_1_had_it_is_refused(model_dir: Path) 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"num_redundant_experts": 2}, "num_redundant_experts: without enable_eplb no expert"),
+        ({"enable_eplb": True}, "enable_eplb moves experts .* needs enable_expert_parallel"),
+        (
+            {"enable_eplb": True, "enable_expert_parallel": True},
+            "enable_eplb moves experts .* tensor_parallel_size of 2 or more",
+        ),
+        (
+            {"enable_eplb": True, "tensor_parallel_size": 2, "enable_expert_parallel": True}
+            | {"batch_invariant": True},
+            "enable_eplb and batch_invariant exclude each other",
+        ),
         ({"pipeline_steps": 2}, "pipeline_steps needs pipeline_parallel_size above 1"),
         ({"pipeline_layers": [2]}, "pipeline_layers needs pipeline_parallel_size above 1"),
         (
@@ -254,7 +265,7 @@ def test_a_worker_that_answers_as_hook_api_1_had_it_is_refused(model_dir: Path) 
         ({"pipeline_parallel_size": 2, "pipeline_layers": [2, 0]}, "2 numbers of at least 1"),
     ],
 )
-def test_a_pipeline_that_cannot_be_is_refused(options: dict, message: str) -> None:
+def test_a_division_that_cannot_be_is_refused(options: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         prepare(EngineConfig(platform="null", **options))
 

@@ -1,0 +1,60 @@
+"""Placements become better, a few changes at a time, and every expert keeps a place."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hotshoe.layers.experts import share_of
+from hotshoe.runner.balance import CHANGES, balanced, loads_of, rows_of
+from hotshoe.types.mesh import Axis
+
+
+@st.composite
+def loaded(draw):
+    """Draw tokens of each expert, and which is where."""
+    count, ranks = draw(st.integers(2, 16)), draw(st.integers(2, 4))
+    if ranks > count:
+        ranks = 2
+    redundant = draw(st.integers(0, count * (ranks - 1) // 2))
+    experts = share_of(count, Axis(0, ranks), "cpu", redundant).everywhere
+    tokens = draw(st.lists(st.integers(0, 1000), min_size=count, max_size=count))
+    return torch.tensor(tokens, dtype=torch.float64), experts
+
+
+@given(loaded())
+def test_changes_are_few_valid_and_for_the_better(drawn) -> None:
+    counts, experts = drawn
+    for _ in range(40):
+        better = balanced(counts, experts)
+        assert set(better.flatten().tolist()) == set(range(len(counts)))
+        assert (better != experts).sum() <= 2 * CHANGES
+        before, after = (loads_of(counts, e) for e in (experts, better))
+        torch.testing.assert_close(after.sum(), counts.sum())
+        if torch.equal(better, experts):
+            break
+        assert after.max() < before.max()
+        experts = better
+    else:
+        raise AssertionError("it changes places for ever")
+
+
+def test_work_of_one_rank_is_shared() -> None:
+    counts = torch.tensor([8.0, 8.0, 0.0, 0.0], dtype=torch.float64)
+    better = balanced(counts, torch.tensor([[0, 1], [2, 3]]))
+    assert loads_of(counts, better).tolist() == [8.0, 8.0]
+
+
+def test_a_hot_expert_gets_a_second_place() -> None:
+    counts = torch.tensor([90.0, 0.0, 5.0, 5.0], dtype=torch.float64)
+    better = balanced(counts, torch.tensor([[0, 1, 2], [3, 1, 2]]))
+    assert (better == 0).sum() == 2
+    assert (
+        loads_of(counts, better).tolist() == [47.5, 52.5] or loads_of(counts, better).max() <= 52.5
+    )
+
+
+def test_rows_of_a_place_come_from_stacked_and_single_tensors() -> None:
+    stacked = {"b": torch.arange(6.0).view(3, 2), "a": torch.arange(12)}
+    assert [row.tolist() for row in rows_of(stacked, 3, 1)] == [[4, 5, 6, 7], [2.0, 3.0]]
+    single = {f"experts.{i}.{name}": torch.tensor(i) for i in range(12) for name in "xy"}
+    assert [int(row) for row in rows_of(single, 12, 1)] == [1, 1]
