@@ -918,6 +918,19 @@ VARIANTS += [
         },
         impl="transformers",
     ),
+    Variant(
+        "transformers-olmoe",
+        "Olmoe",
+        {"num_experts": 6, "num_experts_per_tok": 2},
+        end_to_end=True,
+        impl="transformers",
+    ),
+    Variant(
+        "flex-olmo",
+        "FlexOlmo",
+        {"num_experts": 5, "num_experts_per_tok": 2},
+        impl="transformers",
+    ),
     Variant("helium", "Helium", {"head_dim": 16}, end_to_end=True, impl="transformers"),
     Variant("apertus", "Apertus", end_to_end=True, impl="transformers"),
     Variant(

@@ -37,6 +37,9 @@ from hotshoe_models.hf.refusals import (
 )
 from hotshoe_models.hf.renames import rename_weights
 
+#: Of transformers' own implementations of experts, the one that waits for no result on the host.
+EXPERTS = "grouped_mm"
+
 
 class TransformersModel:
     """See `hotshoe.models.base.Model`.
@@ -63,7 +66,7 @@ class TransformersModel:
         tied = names[table] if described.tie_word_embeddings else ""
         self.hidden_size = table.embedding_dim
         self.tasks = frozenset({GENERATE, EMBED})
-        rename_weights(ctx, model)
+        stacked = rename_weights(ctx, model)
         self.vocab_size = replace_output(ctx, model, output, tied, self._run)
         if tied:
             ctx.weights.ignore([rf"^{output}\.weight$"])
@@ -72,7 +75,7 @@ class TransformersModel:
         self._scale = float(getattr(table, "scalar_embed_scale", 1.0))
         passed = self._first_pass(model, config, ctx.torch_dtype)
         build_layers(ctx, model, self._run)
-        expect_rest(ctx, model, frozenset(model._keep_in_fp32_modules_strict))
+        expect_rest(ctx, model, frozenset(model._keep_in_fp32_modules_strict), stacked)
         ctx.weights.ignore(model._keys_to_ignore_on_load_unexpected or ())
         ctx.weights.ignore([r"\.rotary_emb\.inv_freq$"])
         for module in model.modules():
@@ -89,6 +92,8 @@ class TransformersModel:
                     zero = torch.zeros((), dtype=parameter.dtype).expand(parameter.shape)
                     module._parameters[name] = nn.Parameter(zero, requires_grad=False)
             module.hotshoe_run = self._run  # type: ignore[assignment]
+            if hasattr(module, "is_transposed"):  # experts, which all look at so few tokens
+                module.forward = _no_experts  # type: ignore[method-assign]
         hidden = torch.zeros(1, 2, self.hidden_size, dtype=dtype)
         try:
             with torch.inference_mode():
@@ -99,6 +104,8 @@ class TransformersModel:
                 f"engine ({type(error).__name__}: {error}); choose a model that `hotshoe plugins` "
                 "lists"
             ) from error
+        for module in model.modules():
+            module.__dict__.pop("forward", None)
         check_found(config, model, self._run)
         return passed
 
@@ -132,6 +139,10 @@ class TransformersModel:
         return made.logits[0].float()
 
 
+def _no_experts(hidden: Tensor, *chosen: Tensor) -> Tensor:
+    return torch.zeros_like(hidden)
+
+
 class _Given(nn.Module):
     """Stands for all layers of a model whose output is there already."""
 
@@ -151,9 +162,12 @@ def _build(
     Raises:
         CheckpointError: transformers cannot.
     """
+    chosen = {"attn_implementation": NAME}
+    if kind._can_set_experts_implementation():
+        chosen["experts_implementation"] = EXPERTS
     try:
         with _without_memory():
-            model = kind._from_config(described, dtype=dtype, attn_implementation=NAME)
+            model = kind._from_config(described, dtype=dtype, **chosen)
     except Exception as error:
         raise CheckpointError(
             f"transformers cannot build {kind.__name__} from config.json "

@@ -6,6 +6,7 @@ In the first pass, when no weight is there, each returns zeros of the right shap
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -15,6 +16,7 @@ from transformers.pytorch_utils import Conv1D
 from hotshoe.layers import BuildContext, Embedding, Holder, Linear, Logits, Matrix, Place
 from hotshoe.slots import renewed
 from hotshoe_models.hf.attention import Run
+from hotshoe_models.hf.renames import Stacked
 
 #: Modules that choose experts, or otherwise are too small to quantize.
 ROUTERS = re.compile(r"(^|[._])(gate|router)(\.|$)|router\.|shared_expert_gate$")
@@ -87,11 +89,17 @@ def replace_table(ctx: BuildContext, model: nn.Module, name: str) -> Embedding |
     return Embedding(ctx, name, table.num_embeddings, table.embedding_dim)
 
 
-def expect_rest(ctx: BuildContext, model: nn.Module, in_float32: frozenset[str]) -> None:
+def expect_rest(
+    ctx: BuildContext,
+    model: nn.Module,
+    in_float32: frozenset[str],
+    stacked: Sequence[Stacked] = (),
+) -> None:
     """Ask for all weights that no layer of ours has; each lies as its module wants it.
 
     Args:
         in_float32: Parts of names whose tensors stay in float32.
+        stacked: Tensors that the checkpoint has expert by expert.
     """
     for prefix, module in model.named_modules():
         persistent = [n for n in module._buffers if n not in module._non_persistent_buffers_set]
@@ -102,15 +110,8 @@ def expect_rest(ctx: BuildContext, model: nn.Module, in_float32: frozenset[str])
                 continue
             kept = any(part in name for part in in_float32)
             rest = _Rest(module, leaf, torch.float32 if kept else tensor.dtype, ctx.device)
-            holder = Holder("module", "transformers", ctx.dtype, rest.state)
-            rows = tensor.shape[0] if tensor.dim() else 1
-            place = Place(holder, leaf, (0, rows), ())
-            ctx.weights.expect(name, tuple(tensor.shape), rest.take, place=place)
-            ctx.weight_bytes.append(partial(_nbytes, rest))
-
-
-def _nbytes(rest: _Rest) -> int:
-    return sum(tensor.nbytes for tensor in rest.state().values())
+            rest.expect(ctx, name, tuple(tensor.shape), stacked)
+            ctx.weight_bytes.append(rest.nbytes)
 
 
 class _Rest:
@@ -120,9 +121,51 @@ class _Rest:
         self._module, self._leaf, self._place = module, leaf, (device, dtype)
         self._held: Tensor | None = None
 
+    def expect(
+        self, ctx: BuildContext, name: str, shape: tuple[int, ...], stacked: Sequence[Stacked]
+    ) -> None:
+        """Ask for the tensor, or for its parts."""
+        holder = Holder("module", "transformers", ctx.dtype, self.state)
+        for stack in stacked:
+            if name.endswith(stack.target):
+                for expert in range(shape[0]):
+                    self._expect_expert(ctx, holder, stack.parts(name, expert), expert, shape)
+                return
+        place = Place(holder, self._leaf, (0, shape[0] if shape else 1), ())
+        ctx.weights.expect(name, shape, self.take, place=place)
+
+    def _expect_expert(
+        self,
+        ctx: BuildContext,
+        holder: Holder,
+        names: list[str],
+        expert: int,
+        shape: tuple[int, ...],
+    ) -> None:
+        rows = shape[1] // len(names)
+        for i, name in enumerate(names):
+            span = slice(i * rows, (i + 1) * rows)
+            place = Place(holder, f"{self._leaf}.{expert}", (span.start, span.stop), ())
+            sink = partial(self._take_part, shape, expert, span)
+            ctx.weights.expect(name, (rows, *shape[2:]), sink, place=place)
+
+    def _take_part(self, shape: tuple[int, ...], expert: int, rows: slice, tensor: Tensor) -> None:
+        """Keep one expert's matrix."""
+        if self._held is None:
+            self._held = torch.empty(shape, device=self._place[0], dtype=self._place[1])
+            self._put()
+        self._held[expert, rows] = tensor.to(*self._place)
+
+    def nbytes(self) -> int:
+        """Return the tensor's bytes, once it is there."""
+        return 0 if self._held is None else self._held.nbytes
+
     def take(self, tensor: Tensor) -> None:
         """Keep values, where the old ones lie if there are any."""
         self._held = renewed(self._held, tensor.to(*self._place, copy=True))
+        self._put()
+
+    def _put(self) -> None:
         if self._leaf in self._module._buffers:
             self._module._buffers[self._leaf] = self._held
         else:
