@@ -89,7 +89,7 @@ class KVCoordinator:
         kinds = [band.kind for band in self.bands]
         self.caches_prefixes = enable_prefix_caching and all(kind.shares for kind in kinds)
         self._dropping = tuple((i, band) for i, band in enumerate(self.bands) if band.kind.drops)
-        self._ending = tuple(kind for kind in kinds if not isinstance(kind, Paged))
+        self._ending = tuple(kind for kind in kinds if kind.drops)  # others never end a step
         # The first band that says how long a sequence can grow; block sizes are equal.
         growing = (i for i, kind in enumerate(kinds) if kind.capacity(1) is not None)
         self._measured = next(growing, None)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from hotshoe.errors import ConfigError
-from hotshoe.types.cache import CacheSpec, held_blocks
+from hotshoe.types.cache import WINDOW_STEP, CacheSpec, held_blocks
 
 
 class CacheKind(Protocol):
@@ -101,7 +101,7 @@ class Paged:
 
     def step_end(self, start: int, stop: int) -> int:
         """See `CacheKind`."""
-        return stop
+        return min(stop, start + WINDOW_STEP) if self.drops else stop
 
 
 class State:

@@ -26,6 +26,9 @@ ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2} | dict.fromkeys(
 )
 #: 8-bit types of keys and values, by the names that users give them.
 QUANTIZED = {"fp8": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2", "int8": "int8"}
+#: Most tokens of a sequence that one step computes where layers have windows. They hold all of them
+#: until the step has read them, though the next one reads no more than the window.
+WINDOW_STEP = 4096
 #: Empty places are fine up to this share of the least memory, as fewer groups cost less time.
 WASTE = 0.1
 
@@ -153,6 +156,7 @@ def held_blocks(spec: CacheSpec, num_tokens: int, step_tokens: int) -> int:
         return min(blocks, 1 if spec.checkpoints == "none" else 1 + written)
     if spec.window is None:
         return blocks
+    step_tokens = min(step_tokens, WINDOW_STEP)
     return min(blocks, -(-(spec.window - 1 + step_tokens) // spec.block_tokens) + 1)
 
 

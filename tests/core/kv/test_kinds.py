@@ -3,8 +3,9 @@
 import pytest
 
 from hotshoe.errors import ConfigError
+from hotshoe.kv import KVCoordinator, StoredTokens
 from hotshoe.kv.kinds import KINDS, Paged, State, check_caches
-from hotshoe.types.cache import CacheSpec
+from hotshoe.types.cache import WINDOW_STEP, CacheGroup, CacheSpec, held_blocks
 
 
 def kind(name, **fields):
@@ -14,6 +15,27 @@ def kind(name, **fields):
 def test_every_kind_that_a_layer_may_have_has_an_object():
     assert isinstance(kind("latent"), Paged) and isinstance(kind("state"), State)
     assert kind("window", window=3).drops and not kind("full").drops
+
+
+def test_a_window_bounds_what_a_step_computes_of_one_sequence():
+    """Of a budget of 8,192 tokens; so a long prompt never holds more than planned."""
+    window = CacheSpec("window", 16, (), window=512)
+    sequence = StoredTokens([])
+    groups = [CacheGroup(window, (), 0), CacheGroup(CacheSpec("full", 16, ()), (), 1)]
+    cache = KVCoordinator([290, 2048], 16, False, groups=groups, step_tokens=8192)
+    assert held_blocks(window, 32_768, 8192) == 289
+    cache.admit(sequence, cache.no_prefix(), 0)
+    start, most = 0, 0
+    while start < 32_768:
+        stop = cache.step_end(start, min(start + 8192, 32_768))
+        assert stop - start == WINDOW_STEP
+        assert cache.grow(sequence, start, stop, [])
+        most = max(most, cache.stats().num_used_blocks - stop // 16)
+        start = stop
+    assert 256 < most <= 289
+    assert cache.step_end(start, start + 1) == start + 1
+    plain = KVCoordinator([9], 16, False, step_tokens=8192)
+    assert plain.step_end(0, 8192) == 8192
 
 
 def test_one_state_takes_one_column_however_long_its_sequence():

@@ -100,3 +100,17 @@ def test_a_stage_keeps_every_group_and_pool_with_its_own_layers() -> None:
     assert layers[by_spec[OTHER]] == ()
     assert [1 for group in layers for layer in group if layer == 1] == [1]
     assert pools == [(1, FULL.block_bytes), (0, 0)]
+
+
+@pytest.mark.parametrize("step_tokens", [2048, 8192, 1 << 20])
+def test_windows_of_gemma_3_1b_save_two_thirds(step_tokens: int) -> None:
+    """32,768 tokens of 26 layers, each sixth of which sees them all, however large a step is."""
+    parts = tuple(CachePart(name, "thd", (16, 1, 256), "bfloat16") for name in "kv")
+    full, window = CacheSpec("full", 16, parts), CacheSpec("window", 16, parts, 512)
+    specs = [full if i % 6 == 5 else window for i in range(26)]
+    layout = lay_out(specs, 32_768, step_tokens)
+    taken = sum(
+        held_blocks(group.spec, 32_768, step_tokens) * layout.pools[group.pool].block_bytes
+        for group in layout.groups
+    )
+    assert taken <= 0.35 * 26 * 32_768 // 16 * full.block_bytes
