@@ -122,7 +122,8 @@ class QuantSpec:
     """How one operand of a matrix product is stored.
 
     Attributes:
-        format: "int8", "int4", "fp8_e4m3", "fp4_e2m1" (given as twice the number, int8), ...
+        format: "int8", "int4", "fp8_e4m3", "fp4_e2m1" (given as twice the number,
+            int8, scales are powers of two), ...
         granularity: What shares a scale: "tensor", "channel" (an output row), "token" (an
             activation row), "group" (group_size along the input), "block" (block_shape).
         symmetric: False when zero points are stored.

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec, Verdict, accept, refuse, renewed
-from hotshoe.slots.reference.linear import FORMATS, common_scale, plain_weight, rounded
+from hotshoe.slots.reference import linear as reference
 from hotshoe_cpu import linear
 
 #: Behind whoever multiplies a weight as it is stored.
@@ -39,7 +39,7 @@ def supports_rounding(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
 def _judge(spec: LinearSpec, facts: DeviceFacts, more: str) -> Verdict:
     if spec.weight is None:
         return refuse("the weight is plain already")
-    if spec.weight.format not in FORMATS or spec.weight.packing:
+    if spec.weight.format not in reference.FORMATS or spec.weight.packing:
         return refuse(f"weights of {spec.weight} are not brought to plain numbers")
     verdict = linear.supports(_plain(spec), facts)
     if not verdict.accepted:
@@ -60,7 +60,7 @@ class Linear:
         self._inner = linear.Linear(_plain(spec), facts)
 
     def load(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
-        plain = {"weight": [plain_weight(self._spec, tensors)]}
+        plain = {"weight": [reference.plain_weight(self._spec, tensors)]}
         self._inner.load(plain | {name: tensors[name] for name in tensors if name == "bias"})
 
     def state(self) -> dict[str, Tensor]:
@@ -85,10 +85,10 @@ class Rounding(Linear):
     def load(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
         super().load(tensors)
         if not self._activation.dynamic:
-            self._scale = renewed(self._scale, common_scale(tensors["input_scale"]))
+            self._scale = renewed(self._scale, reference.common_scale(tensors["input_scale"]))
 
     def state(self) -> dict[str, Tensor]:
         return super().state() | ({} if self._scale is None else {"input_scale": self._scale})
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._inner(rounded(x, self._activation, self._scale).to(x.dtype))
+        return self._inner(reference.rounded(x, self._activation, self._scale).to(x.dtype))

@@ -9,7 +9,7 @@ import torch
 
 from hotshoe.layers import FLOATS, Share, Storage, TensorSpec
 from hotshoe.slots import QuantSpec
-from hotshoe_quantization.stored import Axis, Pieces, Shape, by_rows, check_group, finite
+from hotshoe_quantization.stored import EXPERTS, Axis, Pieces, Shape, by_rows, check_group, finite
 
 DTYPES = {"int8": torch.int8, "fp8_e4m3": torch.float8_e4m3fn}
 ZEROS = frozenset({torch.int8, torch.int32})
@@ -18,6 +18,9 @@ ZEROS = frozenset({torch.int8, torch.int32})
 @dataclass(frozen=True, slots=True)
 class Elements:
     """`weight` [outputs, inputs] and its scales. See `hotshoe_quantization.stored.Scheme`.
+
+    Experts of 8-bit floats multiply x as it is: nearer to the exact product, and as fast while each
+    expert has few tokens, as only weights are read.
 
     Attributes:
         weight: As the checkpoint has it: by "tensor", "channel", "group" or "block".
@@ -32,10 +35,12 @@ class Elements:
     def storage(self, layer: str, shape: Shape) -> Storage:
         """Return the stored form; kernels see a matrix's one scale as one of each row."""
         check_group(layer, shape[1], self.weight.group_size)
+        alone = EXPERTS in layer and self.weight.format.startswith("fp8")
+        activation = None if alone else self.activation
         if self.weight.granularity != "tensor":
-            return Storage(self.weight, self.activation)
+            return Storage(self.weight, activation)
         by_channel = QuantSpec(self.weight.format, "channel", symmetric=self.weight.symmetric)
-        return Storage(by_channel, self.activation)
+        return Storage(by_channel, activation)
 
     def tensors(self, layer: str, shape: Shape, share: Share) -> Mapping[str, TensorSpec]:
         """Return weight, scales, zero points, and the scale of x."""

@@ -15,6 +15,7 @@ from hotshoe.layers import Share, Storage, TensorSpec
 from hotshoe.slots import QuantSpec
 from hotshoe_quantization.fp4 import BYTES, power
 from hotshoe_quantization.stored import (
+    EXPERTS,
     Axis,
     Pieces,
     Scheme,
@@ -28,7 +29,6 @@ from hotshoe_quantization.values import Values, matches_pattern
 
 #: Numbers that share an exponent.
 GROUP = 32
-EXPERTS = ".experts."
 
 
 @dataclass(frozen=True, slots=True)

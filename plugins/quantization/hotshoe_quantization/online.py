@@ -16,6 +16,7 @@ from torch import Tensor
 from hotshoe.errors import ConfigError
 from hotshoe.layers import OnlineFormat, Storage
 from hotshoe.slots import QuantSpec
+from hotshoe_quantization.stored import EXPERTS
 
 #: The largest value of four bits, and shares of a group's range that are tried for its values.
 MOST = 15
@@ -91,14 +92,23 @@ def quantized_groups(weight: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]
     return values.flatten(1).to(torch.int8), scale.squeeze(2), zero.squeeze(2)
 
 
-def both(number: str) -> OnlineFormat:
-    """Quantize weights and activations.
+class Floats(OnlineFormat):
+    """8-bit floats; experts multiply x as it is, as those of stored ones."""
 
-    Args:
-        number: As `QuantSpec.format` names it.
-    """
-    weight = QuantSpec(number, "channel", online=True)
-    return OnlineFormat(Storage(weight, QuantSpec(number, "token", dynamic=True)))
+    def __init__(self) -> None:
+        weight = QuantSpec("fp8_e4m3", "channel", online=True)
+        super().__init__(Storage(weight, QuantSpec("fp8_e4m3", "token", dynamic=True)))
+        self._experts = Storage(weight)
+
+    def storage(self, layer: str, shape: tuple[int, int]) -> Storage | None:
+        """Return the form of a matrix."""
+        return self._experts if EXPERTS in layer else super().storage(layer, shape)
+
+
+def int8() -> OnlineFormat:
+    """Quantize weights and activations to integers."""
+    weight = QuantSpec("int8", "channel", online=True)
+    return OnlineFormat(Storage(weight, QuantSpec("int8", "token", dynamic=True)))
 
 
 def int8_weights() -> OnlineFormat:
@@ -111,7 +121,6 @@ def int4(size: int = 32) -> OnlineFormat:
     return Grouped(size)
 
 
-int8 = partial(both, "int8")
-fp8 = partial(both, "fp8_e4m3")
+fp8 = Floats
 int4_64 = partial(int4, 64)
 int4_128 = partial(int4, 128)

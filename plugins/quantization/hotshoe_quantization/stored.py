@@ -17,6 +17,8 @@ from hotshoe.slots import QuantSpec
 
 Shape: TypeAlias = tuple[int, int]
 Pieces: TypeAlias = Mapping[str, Sequence[Tensor]]
+#: Part of the names of layers of which each token meets few.
+EXPERTS = ".experts."
 WORDS = frozenset({torch.int32})
 #: Scales of keys and values; some write those beside the projections.
 KV_NAMES = ("k_scale", "v_scale")

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots.mixture import Placement
+from hotshoe.slots.operations import LinearOp
 from hotshoe.slots.reference.activation import ACTIVATIONS, squared_relu
 from hotshoe.slots.reference.linear import Linear
 from hotshoe.slots.reference.router import placed, route
-from hotshoe.slots.specs import MoeSpec
+from hotshoe.slots.specs import LinearSpec, MoeSpec
 
 EXPERT_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     **ACTIVATIONS,
@@ -22,13 +23,24 @@ EXPERT_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Moe:
-    """See `hotshoe.slots.MoeOp`."""
+    """See `hotshoe.slots.MoeOp`.
 
-    def __init__(self, spec: MoeSpec, facts: DeviceFacts) -> None:
+    Args:
+        spec: The slot's specification.
+        facts: The device.
+        linear: Makes the operation of one matrix; a platform may have faster ones.
+    """
+
+    def __init__(
+        self,
+        spec: MoeSpec,
+        facts: DeviceFacts,
+        linear: Callable[[LinearSpec, DeviceFacts], LinearOp] = Linear,
+    ) -> None:
         self._spec = spec
         experts = range(spec.places)
-        self._gate_up = [Linear(spec.gate_up, facts) for _ in experts]
-        self._down = [Linear(spec.down, facts) for _ in experts]
+        self._gate_up = [linear(spec.gate_up, facts) for _ in experts]
+        self._down = [linear(spec.down, facts) for _ in experts]
 
     def load_gate_up(self, expert: int, tensors: Mapping[str, Sequence[Tensor]]) -> None:
         self._gate_up[expert].load(tensors)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hotshoe.slots import GatedMlpSpec, KVLayout, LinearSpec, QuantSpec
+from hotshoe.slots import GatedMlpSpec, KVLayout, LinearSpec
 from hotshoe.slots.reference.activation import ACTIVATIONS
 from hotshoe_conformance.cases.base import DTYPES, Cost, Setup, Suite, in_dtype, normal, reference
 from hotshoe_conformance.cases.quant import OPERANDS, rounding, spoil
@@ -99,14 +99,14 @@ class MlpProblem:
         limit = TOLERANCES[spec.dtype]
         inner, magnitude = product(x, self.gate_up, spec.gate_up)
         error = limit.rounding * inner.abs() + limit.accumulation * magnitude
-        error += tie(x, self.gate_up[0], spec.gate_up.activation)
+        error += tie(x, self.gate_up[0], spec.gate_up)
         (gate, up), (gate_error, up_error) = inner.chunk(2, 1), error.chunk(2, 1)
         active = ACTIVATIONS[spec.activation](gate)
         hidden = active * up
         error = STEEPEST * gate_error * (up.abs() + up_error) + active.abs() * up_error
         error += limit.rounding * hidden.abs()
         slack = error @ self.down[0].float().abs().T
-        slack += tie(hidden, self.down[0], spec.down.activation)
+        slack += tie(hidden, self.down[0], spec.down)
         _, magnitude = product(hidden, self.down, spec.down)
         nan = x.isnan().any(1, keepdim=True)
         return {"y": Close(op(x), spec.dtype, magnitude, slack, nan=nan), "x": Exact(self.x)}
@@ -133,13 +133,15 @@ def product(x: Tensor, operands: tuple[Tensor, Tensor], spec: LinearSpec) -> tup
     return x @ weight.T + bias, x.abs() @ weight.abs().T + bias.abs()
 
 
-def tie(x: Tensor, weight: Tensor, quant: QuantSpec | None) -> Tensor | float:
+def tie(x: Tensor, weight: Tensor, spec: LinearSpec) -> Tensor | float:
     """Return what eight-bit operands move a product by, compared with exact ones."""
-    if quant is None or not len(x):
+    if spec.weight is None or not len(x):
         return 0.0
     wide = weight.float()
-    activation = rounding(x, quant) @ wide.abs().T
-    return 2 * (activation + x.abs() @ rounding(wide, quant).T)
+    moved = x.abs() @ rounding(wide, spec.weight).T
+    if spec.activation is not None:
+        moved += rounding(x, spec.activation) @ wide.abs().T
+    return 2 * moved
 
 
 def _problem(setup: Setup, source: torch.Generator) -> MlpProblem:

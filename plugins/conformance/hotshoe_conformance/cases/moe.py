@@ -83,6 +83,7 @@ VARIATIONS: tuple[dict[str, Any], ...] = (
     {"held": 5, "top_k": 4, "router": SIGMOID},
     *OPERANDS,
     {**OPERANDS[0], "bias": True},
+    *({"weight": operands["weight"]} for operands in OPERANDS),
 )
 SHAPES = (
     Tokens(0),
@@ -198,10 +199,10 @@ class MoeProblem:
         down = (self.down[0][expert], self.down[1][expert])
         inner, magnitude = product(x, gate_up, spec.gate_up)
         error = limit.rounding * inner.abs() + limit.accumulation * magnitude
-        error += tie(x, gate_up[0], spec.gate_up.activation)
+        error += tie(x, gate_up[0], spec.gate_up)
         hidden = activated(inner, spec)
         error = self._through(inner, error) + limit.rounding * hidden.abs()
-        slack = error @ down[0].float().abs().T + tie(hidden, down[0], spec.down.activation)
+        slack = error @ down[0].float().abs().T + tie(hidden, down[0], spec.down)
         y, magnitude = product(hidden, down, spec.down)
         return y, magnitude, slack + limit.rounding * y.abs()
 

@@ -1,0 +1,63 @@
+"""Candidate `by_expert` of slot `moe`: quantized experts, one native product after the other.
+
+Tokens are sorted by expert as core's reference does it. Each expert's matrices are those of
+candidates `groups` and `widened` of slot `linear`. 4-bit floats are integers of eight bits there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import LinearSpec, MoeSpec, Verdict, accept, refuse
+from hotshoe.slots.reference import accepts
+from hotshoe.slots.reference import moe as reference
+from hotshoe_cpu import groups, widened
+
+#: Behind one call for all experts, before the reference.
+SCORE = 50
+#: Whoever multiplies a matrix: the first that accepts it.
+PRODUCTS = (groups, widened)
+
+
+def supports(spec: MoeSpec, facts: DeviceFacts) -> Verdict:
+    """Accept quantized weights that meet x as it is; all else as core's reference judges it."""
+    known = accepts.supports(spec, facts)
+    if not known.accepted:
+        return known
+    reasons = []
+    for name, side in (("gate_up", spec.gate_up), ("down", spec.down)):
+        if side.weight is None:
+            return refuse(f"{name} is not quantized")
+        verdict = _product(side, facts)[1]
+        if not verdict.accepted:
+            return refuse(f"{name}: {verdict.reason}")
+        reasons.append(f"{name}: {verdict.reason}" if verdict.reason else name)
+    return accept(SCORE, f"one product after the other, {', '.join(reasons)}")
+
+
+def _as_integers(side: LinearSpec) -> LinearSpec:
+    """Return the specification of the same numbers: fp4_e2m1 is given as integers."""
+    if side.weight is None or side.weight.format != "fp4_e2m1":
+        return side
+    return replace(side, weight=replace(side.weight, format="int8"))
+
+
+def _product(
+    side: LinearSpec, facts: DeviceFacts
+) -> tuple[type[groups.Linear | widened.Linear], Verdict]:
+    """Return who multiplies a matrix, and their verdict."""
+    spec = _as_integers(side)
+    verdicts = [(module.Linear, module.supports(spec, facts)) for module in PRODUCTS]
+    return next((found for found in verdicts if found[1].accepted), verdicts[-1])
+
+
+def _linear(spec: LinearSpec, facts: DeviceFacts) -> groups.Linear | widened.Linear:
+    return _product(spec, facts)[0](_as_integers(spec), facts)
+
+
+class Moe(reference.Moe):
+    """See `hotshoe.slots.MoeOp`."""
+
+    def __init__(self, spec: MoeSpec, facts: DeviceFacts) -> None:
+        super().__init__(spec, facts, _linear)
