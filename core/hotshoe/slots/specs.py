@@ -26,7 +26,7 @@ class KVLayout:
 
     `gap` elements that hold nothing lie between two blocks: where blocks are a power of two apart,
     those of one head meet in a few sets of a processor's cache. Operations that declare a gap go by
-    the tensor's strides.
+    the tensor's strides. Where tokens have scales of their own, 4 divides the gap.
 
     Raises:
         ValueError: The axes are none, or the gap is negative.

@@ -27,6 +27,7 @@ MAX_HEAD_DIM = 128
 def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
     """Judge what cuDNN adds; the rest is judged as for Triton."""
     refusals = {
+        f"kv_dtype {spec.kv_dtype} differs from dtype {spec.dtype}": spec.kv_dtype != spec.dtype,
         f"faster on sm_90 alone, as far as is known, not on {facts.arch}": "wgmma"
         not in facts.features,
         "windows, soft caps and sinks are not computed": spec.window is not None

@@ -36,6 +36,7 @@ def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
         return paged
     largest = next(size for dim, size in MAX_BLOCK_SIZES.items() if spec.head_dim <= dim)
     refusals = {
+        f"kv_dtype {spec.kv_dtype} differs from dtype {spec.dtype}": spec.kv_dtype != spec.dtype,
         f"package {PACKAGE} (FlashAttention 3) is not installed": importlib.util.find_spec(PACKAGE)
         is None,
         f"FlashAttention 3 has no kernels for {facts.arch}, but for sm_90": facts.arch != "sm_90",

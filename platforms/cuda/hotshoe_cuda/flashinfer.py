@@ -41,6 +41,7 @@ def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
     missing = ", ".join(tool for tool in TOOLS if shutil.which(tool) is None)
     group = spec.num_heads // spec.num_kv_heads
     refusals = {
+        f"kv_dtype {spec.kv_dtype} differs from dtype {spec.dtype}": spec.kv_dtype != spec.dtype,
         f"package {PACKAGE} (FlashInfer) is not installed": importlib.util.find_spec(PACKAGE)
         is None,
         _none_for("architecture", facts.arch, ARCHS): facts.arch not in ARCHS,

@@ -7,12 +7,14 @@ Keys and values are head-major inside a block, so a tile of one head is one cont
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import AttentionMetadata, AttentionSpec, KVLayout, Verdict, whole_step
+from hotshoe_triton import kv
 from hotshoe_triton.device import Arch, arch_of, chaining, judge, next_power_of_2
 
 LAYOUT = KVLayout("head-major", "htd", "htd")
@@ -44,8 +46,9 @@ class Tiling:
     share: int = 256
 
 
+Table: TypeAlias = dict[str, tuple[Tiling, Tiling]]
 #: By family, for 16-bit elements: where head_dim is a power of two up to 128, and elsewhere.
-PREFILL: dict[str, tuple[Tiling, Tiling]] = {
+PREFILL: Table = {
     "ampere": (Tiling(128, 64, 8, 3), Tiling(64, 64, 8, 2)),
     "hopper": (Tiling(256, 64, 8, 3), Tiling(128, 64, 8, 2)),
     "blackwell": (Tiling(128, 128, 8, 2), Tiling(128, 64, 8, 2)),
@@ -53,13 +56,23 @@ PREFILL: dict[str, tuple[Tiling, Tiling]] = {
     "cdna": (Tiling(128, 64, 4, 1), Tiling(64, 32, 4, 1)),
     "rdna": (Tiling(32, 16, 4, 1), Tiling(16, 16, 8, 1)),
 }
-DECODE: dict[str, tuple[Tiling, Tiling]] = {
+DECODE: Table = {
     "ampere": (Tiling(16, 64, 4, 3), Tiling(16, 32, 4, 3)),
     "hopper": (Tiling(16, 64, 2, 2, 4), Tiling(16, 64, 4, 3, 1)),
     "blackwell": (Tiling(16, 64, 4, 3), Tiling(16, 64, 4, 3, 1)),
     "small": (Tiling(16, 32, 4, 3), Tiling(16, 32, 4, 2, 1)),
     "cdna": (Tiling(16, 64, 4, 1, 4), Tiling(16, 32, 4, 1, 2)),
     "rdna": (Tiling(16, 32, 4, 1, 4), Tiling(16, 16, 8, 1, 2)),
+}
+#: For caches of 8 bits, where the tilings above would spill registers.
+NARROW_DECODE: Table = {
+    "hopper": (Tiling(16, 128, 4, 2, 4), Tiling(16, 64, 4, 3, 1)),
+    "hopper int8": (Tiling(16, 128, 4, 3, 2), Tiling(16, 64, 4, 3, 1)),
+    "rdna": (Tiling(16, 16, 4, 1, 4), Tiling(16, 16, 8, 1, 2)),
+}
+NARROW_PREFILL: Table = {
+    "ampere": (Tiling(64, 64, 8, 2), Tiling(64, 32, 8, 2)),
+    "hopper": (Tiling(128, 32, 4, 3), Tiling(64, 64, 8, 2)),
 }
 #: Products of float32 keep their operands in registers.
 FLOAT32 = Tiling(16, 16, 8, 1)
@@ -72,8 +85,7 @@ def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
         facts,
         spec.dtype,
         {
-            f"kv_dtype {spec.kv_dtype} differs from dtype {spec.dtype}": spec.kv_dtype
-            != spec.dtype,
+            **kv.refusals(spec, facts),
             f"head_dim {spec.head_dim} is not a multiple of 8 up to {MAX_HEAD_DIM}": bool(
                 spec.head_dim % 8 or spec.head_dim > MAX_HEAD_DIM
             ),
@@ -96,12 +108,16 @@ def declared_layout(spec: AttentionSpec, facts: DeviceFacts) -> KVLayout:
     return LAYOUT
 
 
-def tiling(table: dict[str, tuple[Tiling, Tiling]], spec: AttentionSpec, arch: Arch) -> Tiling:
-    """Choose a tiling."""
+def tiling(tables: tuple[Table, Table], spec: AttentionSpec, arch: Arch) -> Tiling:
+    """Choose a tiling, from the second table first if the cache is of 8 bits."""
     dim = spec.head_dim
     if spec.dtype == "float32":
         return FLOAT32
-    return table[arch.family][dim > 128 or dim != next_power_of_2(dim)]
+    found = tables[0][arch.family]
+    if spec.kv_dtype in kv.LIMITS:
+        found = tables[1].get(arch.family, found)
+        found = tables[1].get(f"{arch.family} {spec.kv_dtype}", found)
+    return found[dim > 128 or dim != next_power_of_2(dim)]
 
 
 def request_block(reqs: int) -> int:
@@ -153,6 +169,7 @@ class Attention:
     """
 
     layout = LAYOUT
+    kv_scales: Tensor | None = None
 
     prepare = staticmethod(whole_step)
 
@@ -168,23 +185,28 @@ class Attention:
         from hotshoe_triton.kernels.prefill import prefill_attention
 
         arch = arch_of(facts)
-        decode = decode or tiling(DECODE, spec, arch)
-        prefill = prefill or tiling(PREFILL, spec, arch)
+        decode = decode or tiling((DECODE, NARROW_DECODE), spec, arch)
+        prefill = prefill or tiling((PREFILL, NARROW_PREFILL), spec, arch)
         group = spec.num_heads // spec.num_kv_heads
         self._width = spec.num_heads * spec.head_dim
         self._kv_heads, self._group, self._dim = spec.num_kv_heads, group, spec.head_dim
         self._decode_kernel, self._prefill_kernel = decode_attention, prefill_attention
-        shared = {
-            "NUM_HEADS": spec.num_heads,
-            "GROUP": group,
-            "HEAD_DIM": spec.head_dim,
-            "BLOCK_SIZE": spec.block_size,
-            "SCALE": spec.scale,
-            "WINDOW": spec.window or 0,
-            "SOFTCAP": spec.softcap or 0.0,
-            "SINKS": spec.sinks,
-            "BLOCK_D": next_power_of_2(spec.head_dim),
-        } | chaining(facts)
+        self._spec = spec
+        shared = (
+            {
+                "NUM_HEADS": spec.num_heads,
+                "GROUP": group,
+                "HEAD_DIM": spec.head_dim,
+                "BLOCK_SIZE": spec.block_size,
+                "SCALE": spec.scale,
+                "WINDOW": spec.window or 0,
+                "SOFTCAP": spec.softcap or 0.0,
+                "SINKS": spec.sinks,
+                "BLOCK_D": next_power_of_2(spec.head_dim),
+            }
+            | kv.constants(spec)
+            | chaining(facts)
+        )
         self._sinks = spec.sinks
         self._alone = alone
         self._programs = max(
@@ -198,8 +220,7 @@ class Attention:
 
     def _bind(self, cache: Tensor) -> None:
         self._cache = cache
-        self._k, self._v = cache[0], cache[1]
-        self._block_stride = cache.stride(1)
+        self._planes = kv.planes(cache, self._spec, self.kv_scales)
 
     def __call__(
         self, q: Tensor, cache: Tensor, prepared: AttentionMetadata, sinks: Tensor | None
@@ -213,9 +234,9 @@ class Attention:
             return out
         single = prepared.max_query_len == 1
         table = prepared.block_table
-        tensors = (out, q, self._k, self._v, table, prepared.query_start_loc, prepared.seq_lens)
-        tensors += (q if sinks is None else sinks,)
-        sizes = (reqs, q.stride(0), table.stride(0), self._block_stride)
+        tensors = (out, q, *self._planes.tensors, table)
+        tensors += (prepared.query_start_loc, prepared.seq_lens, q if sinks is None else sinks)
+        sizes = (reqs, q.stride(0), table.stride(0), self._planes.stride)
         if single or reqs > 1:
             self._run_decode(tensors, sizes, single and tokens == reqs)
         if not single:

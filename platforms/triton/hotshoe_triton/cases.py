@@ -38,6 +38,7 @@ from hotshoe_triton import (
     embedding,
     groups,
     invariant,
+    kv,
     latent,
     linear,
     moe,
@@ -70,6 +71,15 @@ def tensor(facts: DeviceFacts, *shape: int, dtype: str = "bfloat16") -> Tensor:
     return torch.empty(shape, dtype=getattr(torch, dtype), device=facts.device)
 
 
+def kv_cache(facts: DeviceFacts, spec: AttentionSpec | RotaryAndCacheSpec) -> Tensor:
+    """Return the cache of a specification: bytes if it is quantized."""
+    numel = spec.block_size * spec.num_kv_heads * spec.head_dim
+    if spec.kv_dtype not in kv.LIMITS:
+        return tensor(facts, 2, 64, numel, dtype=spec.kv_dtype)
+    scales = 4 * spec.block_size * spec.num_kv_heads * (spec.kv_scales == "token")
+    return tensor(facts, 2, 64, numel + scales, dtype="uint8")
+
+
 def attend(
     spec: AttentionSpec, queries: int, reqs: int = 8, alone: bool = False
 ) -> Callable[[DeviceFacts], bool]:
@@ -79,14 +89,15 @@ def attend(
         if not attention.supports(spec, facts).accepted:
             return False
         q = tensor(facts, reqs * queries, spec.num_heads, spec.head_dim, dtype=spec.dtype)
-        numel = spec.block_size * spec.num_kv_heads * spec.head_dim
-        cache = tensor(facts, 2, 64, numel, dtype=spec.kv_dtype)
+        cache = kv_cache(facts, spec)
         ints = [tensor(facts, n, dtype="int32") for n in (reqs + 1, reqs, reqs * queries)]
         meta = AttentionMetadata(
             reqs, ints[0], ints[1], tensor(facts, reqs, 32, dtype="int32"), ints[2], queries, 512
         )
         sinks = tensor(facts, spec.num_heads, dtype="float32") if spec.sinks else None
-        attention.Attention(spec, facts, alone)(q, cache, meta, sinks)
+        operation = attention.Attention(spec, facts, alone)
+        operation.kv_scales = tensor(facts, 2, dtype="float32")
+        operation(q, cache, meta, sinks)
         return True
 
     return call
@@ -200,15 +211,17 @@ def rotate(spec: RotaryAndCacheSpec) -> Callable[[DeviceFacts], bool]:
     """Return a call of rotation and cache write."""
 
     def call(facts: DeviceFacts) -> bool:
+        if not rotary.supports(spec, facts).accepted:
+            return False
         width = (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
         ints = tensor(facts, 8, dtype="int32")
         table = tensor(facts, 64, spec.rotary_dim, dtype="float32") if spec.rotary_dim else None
-        numel = spec.block_size * spec.num_kv_heads * spec.head_dim
         norms = None
         if spec.qk_norm_eps is not None:
             norms = (tensor(facts, spec.head_dim), tensor(facts, spec.head_dim))
         operation = rotary.RotaryAndCache(spec, facts)
-        operation(tensor(facts, 8, width), ints, table, tensor(facts, 2, 64, numel), ints, norms)
+        cache = kv_cache(facts, spec)
+        operation(tensor(facts, 8, width), ints, table, cache, ints, norms)
         return True
 
     return call
@@ -306,6 +319,23 @@ ATTENTION = {
     "28/4x80": ODD,
     "32/8x128 float32": EXACT,
     "32/8x128 float16": replace(LLAMA, dtype="float16", kv_dtype="float16"),
+    "32/8x128 int8 cache": replace(LLAMA, kv_dtype="int8", kv_scales="token"),
+    "32/8x128 e4m3 cache": replace(LLAMA, kv_dtype="float8_e4m3fn", kv_scales="token"),
+    "32/8x128 e4m3 cache scaled": replace(LLAMA, kv_dtype="float8_e4m3fn", kv_scales="tensor"),
+    "32/8x128 e5m2 cache": replace(LLAMA, kv_dtype="float8_e5m2"),
+    "16/8x256 window cap int8 cache": replace(GEMMA, kv_dtype="int8", kv_scales="token"),
+    "32/8x128 float16 int8 cache": replace(
+        LLAMA, dtype="float16", kv_dtype="int8", kv_scales="token"
+    ),
+}
+#: Writers of those caches.
+SMALL_CACHES = {
+    name: replace(ROTATION, kv_dtype=kind, kv_scales=scales)
+    for name, kind, scales in (
+        ("int8 cache", "int8", "token"),
+        ("e4m3 cache", "float8_e4m3fn", "token"),
+        ("e5m2 cache", "float8_e5m2", "none"),
+    )
 }
 QWEN = MoeSpec(
     LinearSpec(2048, 1536, "bfloat16"),
@@ -422,6 +452,7 @@ CASES: tuple[Case, ...] = (
     ),
     Case("rotary", rotate(ROTATION), True),
     Case("rotary interleaved norm", rotate(replace(ROTATION, interleaved=True, qk_norm_eps=1e-6))),
+    *(Case(f"rotary {name}", rotate(spec), "int8" in name) for name, spec in SMALL_CACHES.items()),
     Case("rotary partial", rotate(replace(ROTATION, head_dim=80, rotary_dim=32))),
     Case("rotary none", rotate(replace(ROTATION, rotary_dim=0))),
     Case("norm 4096", normalize(4096), True),

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import RotaryAndCacheSpec, Verdict
+from hotshoe_triton import kv
 from hotshoe_triton.attention import LAYOUT
 from hotshoe_triton.device import chaining, judge, next_power_of_2
 
@@ -20,8 +21,7 @@ def supports(spec: RotaryAndCacheSpec, facts: DeviceFacts) -> Verdict:
         facts,
         spec.dtype,
         {
-            f"kv_dtype {spec.kv_dtype} differs from dtype {spec.dtype}": spec.kv_dtype
-            != spec.dtype,
+            **kv.refusals(spec, facts),
             f"layout {spec.layout.name} is not written here": spec.layout != LAYOUT,
             f"head_dim {spec.head_dim} is above {MAX_HEAD_DIM}": spec.head_dim > MAX_HEAD_DIM,
             f"rotary_dim {spec.rotary_dim} is odd or above head_dim": bool(
@@ -34,10 +34,12 @@ def supports(spec: RotaryAndCacheSpec, facts: DeviceFacts) -> Verdict:
 class RotaryAndCache:
     """See `hotshoe.slots.RotaryAndCacheOp`."""
 
+    kv_scales: Tensor | None = None
+
     def __init__(self, spec: RotaryAndCacheSpec, facts: DeviceFacts) -> None:
         from hotshoe_triton.kernels.rotary import rotary_and_cache
 
-        self._kernel = rotary_and_cache
+        self._kernel, self._spec = rotary_and_cache, spec
         self._q_shape = (spec.num_heads, spec.head_dim)
         heads = spec.num_heads + 2 * spec.num_kv_heads
         dim = next_power_of_2(spec.head_dim)
@@ -57,14 +59,15 @@ class RotaryAndCache:
             "BLOCK_H": block_h,
             "BLOCK_P": next_power_of_2(max(spec.rotary_dim // 2, 1)),
             "BLOCK_C": next_power_of_2(max(spec.head_dim - spec.rotary_dim, 1)),
+            "LIMIT": kv.LIMITS.get(spec.kv_dtype, 0.0),
             "num_warps": 2,
-        } | chaining(facts)
+        }
+        self._constants |= kv.constants(spec) | chaining(facts)
         self._cache: Tensor | None = None
 
     def _bind(self, cache: Tensor) -> None:
         self._cache = cache
-        self._k, self._v = cache[0], cache[1]
-        self._block_stride = cache.stride(1)
+        self._planes = kv.planes(cache, self._spec, self.kv_scales)
 
     def __call__(
         self,
@@ -85,12 +88,11 @@ class RotaryAndCache:
                 qkv,
                 positions,
                 positions if cos_sin is None else cos_sin,
-                self._k,
-                self._v,
+                *self._planes.tensors,
                 slot_mapping,
                 *weights,
                 stride,
-                self._block_stride,
+                self._planes.stride,
                 **self._constants,
             )
         heads, dim = self._q_shape

@@ -104,10 +104,12 @@ class _Judge:
         """Ask a writer of the cache about the layout that this target's attention reads."""
         if not isinstance(getattr(spec, "layout", None), KVLayout):
             return spec
-        return replace(spec, layout=self._layout(spec.kv_dtype))
+        return replace(spec, layout=self._layout(spec))
 
-    def _layout(self, dtype: str) -> KVLayout:
-        spec = in_dtype(SUITES["attention"].grid(())[0].spec, dtype)
+    def _layout(self, writer: Any) -> KVLayout:
+        base = SUITES["attention"].grid(())[0].spec
+        kind = {name: getattr(writer, name) for name in ("dtype", "kv_dtype", "kv_scales")}
+        spec = replace(base, **kind)
         for candidate in self.by_slot["attention"]:
             layout = declared_layout(candidate, spec, self.target.facts)
             if layout is not None and candidate.ask(spec, self.target.facts).accepted:

@@ -23,6 +23,7 @@ TORCH_TYPES = {
     tl.float16: torch.float16,
     tl.bfloat16: torch.bfloat16,
     tl.float8e4nv: torch.float8_e4m3fn,
+    tl.float8e5: torch.float8_e5m2,
     tl.float8e4b8: torch.float8_e4m3fnuz,
 }
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
@@ -37,7 +38,7 @@ def convert(data: np.ndarray, source: tl.dtype, target: tl.dtype, rounding: obje
 
 def repair_interpreter() -> None:
     """Mend gaps of Triton 3.6's interpreter: loop bounds with NumPy 2.4, roundings, bfloat16 and
-    8-bit products."""
+    8-bit products, integers as bfloat16."""
     patch_tensor, dot = interpreter._patch_lang_tensor, interpreter.InterpreterBuilder.create_dot
 
     def patch(tensor: type, scope: object) -> None:
@@ -54,6 +55,13 @@ def repair_interpreter() -> None:
     def create_dot(self: object, a: object, b: object, *rest: object) -> object:
         return dot(self, widen(a), widen(b), *rest)
 
+    def create_si_to_fp(self: object, source: interpreter.TensorHandle, kind: object) -> object:
+        if kind.scalar != tl.bfloat16:
+            return self.cast_impl(source, kind)
+        values = source.data.astype(np.float32)
+        return self.create_fp_trunc(interpreter.TensorHandle(values, tl.float32), kind)
+
+    interpreter.InterpreterBuilder.create_si_to_fp = create_si_to_fp
     interpreter._patch_lang_tensor = patch
     interpreter._convert_float = convert
     interpreter.InterpreterBuilder.create_dot = create_dot

@@ -87,29 +87,63 @@ def result(acc_MD, sum_M):
 
 
 @triton.jit
+def of_head(k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, kv_head, BLOCK_SIZE: tl.constexpr,
+            HEAD_DIM: tl.constexpr, SCALES: tl.constexpr):  # fmt: skip
+    """Return the pointers to one KV head's part of the first block."""
+    plane = kv_head.to(tl.int64) * (BLOCK_SIZE * HEAD_DIM)
+    if SCALES == 2:
+        k_scale_ptr += kv_head * BLOCK_SIZE
+        v_scale_ptr += kv_head * BLOCK_SIZE
+    return k_ptr + plane, v_ptr + plane, k_scale_ptr, v_scale_ptr
+
+
+@triton.jit
+def multiplied(x_MN, scale_ptr, at_N, there_N, MASKED: tl.constexpr, SCALES: tl.constexpr):
+    """Return columns times the scales of their keys; SCALES: 0 none, 1 one for all, 2 of each."""
+    if SCALES == 1:
+        x_MN = x_MN * tl.load(scale_ptr)
+    if SCALES == 2:
+        # Behind the last key anything may lie, NaN too, which no weight of 0 takes away.
+        if MASKED:
+            scale_N = tl.load(scale_ptr + at_N, mask=there_N, other=0.0)
+        else:
+            scale_N = tl.load(scale_ptr + at_N)
+        x_MN = x_MN * scale_N[None, :]
+    return x_MN
+
+
+@triton.jit
 def absorb(
-    acc_MD, top_M, sum_M, q_MD, position_M, k_ptr, v_ptr, table_ptr, first, end, seq_len,
-    block_stride,
+    acc_MD, top_M, sum_M, q_MD, position_M, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, table_ptr,
+    first, end, seq_len, block_stride,
     MASKED: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, SCALE: tl.constexpr,
     WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    SCALES: tl.constexpr,
 ):  # fmt: skip
     """Take the tiles first..end - 1 of keys and values into the running softmax.
+
+    Keys and values of 8 bits become numbers of the queries' type, exactly; their scales are factors
+    of scores and of weights. Scaled weights may be too small for float16, so bfloat16 holds them.
 
     Args:
         acc_MD, top_M, sum_M: Weighted values, maximum, and sum of weights so far, float32.
         position_M: Position of each row's query; -1 sees nothing.
         MASKED: False where every row sees every key of these tiles.
     """
+    narrow: tl.constexpr = q_MD.dtype == tl.float16 and SCALES > 0
+    v_type: tl.constexpr = tl.bfloat16 if narrow else q_MD.dtype
     channel_D = tl.arange(0, BLOCK_D)
     # Pages are fetched one tile ahead, so that loads of keys never wait for them.
     pages = pages_of(table_ptr, first, seq_len, BLOCK_N, BLOCK_SIZE)
     for tile in range(first, end):
         rows_N = row_offsets(pages, tile, block_stride, BLOCK_N, BLOCK_SIZE, HEAD_DIM)
+        scales_N = row_offsets(pages, tile, block_stride // 4, BLOCK_N, BLOCK_SIZE, 1)
         pages = pages_of(table_ptr, tile + 1, seq_len, BLOCK_N, BLOCK_SIZE)
         offsets_ND = rows_N[:, None] + channel_D[None, :]
         key_N = tile * BLOCK_N + tl.arange(0, BLOCK_N)
         k_ND = load_rows(k_ptr, offsets_ND, key_N < seq_len, channel_D, MASKED, HEAD_DIM)
-        qk_MN = tl.dot(q_MD, tl.trans(k_ND), input_precision="ieee")
+        qk_MN = tl.dot(q_MD, tl.trans(k_ND.to(q_MD.dtype)), input_precision="ieee")
+        qk_MN = multiplied(qk_MN, k_scale_ptr, scales_N, key_N < seq_len, MASKED, SCALES)
         scores_MN, factor = scaled(qk_MN, SCALE, SOFTCAP)
         if MASKED:
             seen_MN = key_N[None, :] <= position_M[:, None]
@@ -121,7 +155,8 @@ def absorb(
         shrink_M = tl.exp2(top_M - new_top_M)
         v_ND = load_rows(v_ptr, offsets_ND, key_N < seq_len, channel_D, MASKED, HEAD_DIM)
         acc_MD = acc_MD * shrink_M[:, None]
-        acc_MD = tl.dot(weights_MN.to(v_ND.dtype), v_ND, acc_MD, input_precision="ieee")
         sum_M = sum_M * shrink_M + tl.sum(weights_MN, 1)
+        weights_MN = multiplied(weights_MN, v_scale_ptr, scales_N, key_N < seq_len, MASKED, SCALES)
+        acc_MD = tl.dot(weights_MN.to(v_type), v_ND.to(v_type), acc_MD, input_precision="ieee")
         top_M = new_top_M
     return acc_MD, top_M, sum_M

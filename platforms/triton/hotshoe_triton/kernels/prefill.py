@@ -9,7 +9,7 @@ suffices for its queries.
 import triton
 import triton.language as tl
 
-from hotshoe_triton.kernels.attention import absorb, fresh, result
+from hotshoe_triton.kernels.attention import absorb, fresh, of_head, result
 from hotshoe_triton.kernels.chain import wait
 
 
@@ -44,12 +44,12 @@ def key_tiles(
 
 @triton.jit
 def prefill_attention(
-    out_ptr, q_ptr, k_ptr, v_ptr, table_ptr, starts_ptr, seq_lens_ptr, sinks_ptr,
-    num_reqs, q_stride, table_stride, block_stride,
+    out_ptr, q_ptr, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, table_ptr, starts_ptr, seq_lens_ptr,
+    sinks_ptr, num_reqs, q_stride, table_stride, block_stride,
     NUM_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, SCALE: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr,
     SINKS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_R: tl.constexpr, CHAINED: tl.constexpr,
+    BLOCK_R: tl.constexpr, SCALES: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Grid: (num_kv_heads, num_tokens // BLOCK_Q + num_reqs). Requests with one query are left to
     the decode kernel. Tiles with most keys start first."""
@@ -79,27 +79,27 @@ def prefill_attention(
 
     acc_MD, top_M, sum_M = fresh(sinks_ptr, head_M, there_M, True, SINKS, BLOCK_D)
     table_ptr += request.to(tl.int64) * table_stride
-    plane = kv_head.to(tl.int64) * (BLOCK_SIZE * HEAD_DIM)
-    k_ptr += plane
-    v_ptr += plane
-
+    k_ptr, v_ptr, k_scale_ptr, v_scale_ptr = of_head(
+        k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, kv_head, BLOCK_SIZE, HEAD_DIM, SCALES
+    )
     last_pos = tl.minimum(first_pos + BLOCK_Q, seq_len) - 1
     low, full_low, full_high, high = key_tiles(first_pos, last_pos, WINDOW, BLOCK_N)
     if WINDOW > 0:
         acc_MD, top_M, sum_M = absorb(
-            acc_MD, top_M, sum_M, q_MD, position_M, k_ptr, v_ptr, table_ptr, low, full_low, seq_len,
-            block_stride, True, HEAD_DIM, BLOCK_SIZE, SCALE, WINDOW, SOFTCAP, BLOCK_N, BLOCK_D,
+            acc_MD, top_M, sum_M, q_MD, position_M, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr,
+            table_ptr, low, full_low, seq_len, block_stride, True, HEAD_DIM, BLOCK_SIZE, SCALE,
+            WINDOW, SOFTCAP, BLOCK_N, BLOCK_D, SCALES,
         )  # fmt: skip
     acc_MD, top_M, sum_M = absorb(
-        acc_MD, top_M, sum_M, q_MD, position_M, k_ptr, v_ptr, table_ptr, full_low, full_high,
-        seq_len, block_stride, False, HEAD_DIM, BLOCK_SIZE, SCALE, WINDOW, SOFTCAP, BLOCK_N,
-        BLOCK_D,
+        acc_MD, top_M, sum_M, q_MD, position_M, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, table_ptr,
+        full_low, full_high, seq_len, block_stride, False, HEAD_DIM, BLOCK_SIZE, SCALE, WINDOW,
+        SOFTCAP, BLOCK_N, BLOCK_D, SCALES,
     )  # fmt: skip
     acc_MD, top_M, sum_M = absorb(
-        acc_MD, top_M, sum_M, q_MD, position_M, k_ptr, v_ptr, table_ptr, full_high, high, seq_len,
-        block_stride, True, HEAD_DIM, BLOCK_SIZE, SCALE, WINDOW, SOFTCAP, BLOCK_N, BLOCK_D,
+        acc_MD, top_M, sum_M, q_MD, position_M, k_ptr, v_ptr, k_scale_ptr, v_scale_ptr, table_ptr,
+        full_high, high, seq_len, block_stride, True, HEAD_DIM, BLOCK_SIZE, SCALE, WINDOW, SOFTCAP,
+        BLOCK_N, BLOCK_D, SCALES,
     )  # fmt: skip
-
-    out_offsets_M = (token_M * NUM_HEADS + head_M) * HEAD_DIM
-    out_ptrs_MD = out_ptr + out_offsets_M[:, None] + channel_D[None, :]
+    out_ptrs_M = out_ptr + (token_M * NUM_HEADS + head_M) * HEAD_DIM
+    out_ptrs_MD = out_ptrs_M[:, None] + channel_D[None, :]
     tl.store(out_ptrs_MD, result(acc_MD, sum_M).to(out_ptr.dtype.element_ty), mask=there_MD)

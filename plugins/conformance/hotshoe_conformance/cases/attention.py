@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,8 +16,7 @@ from torch import Tensor
 
 from hotshoe.slots import AttentionMetadata, AttentionSpec, KVLayout
 from hotshoe.slots.reference.attention import attend
-from hotshoe.slots.reference.dtypes import torch_dtype
-from hotshoe.slots.reference.kv import PagedKV
+from hotshoe.slots.reference.kv import LIMITS, kv_of
 from hotshoe_conformance.cases.base import (
     DTYPES,
     FAR,
@@ -28,6 +27,7 @@ from hotshoe_conformance.cases.base import (
     normal,
     vary,
 )
+from hotshoe_conformance.cases.kv import GIVEN, QUANTIZED, as_kept, give_scales, held_as
 from hotshoe_conformance.place import Place, padded
 from hotshoe_conformance.tolerance import Close, Expected
 
@@ -72,6 +72,8 @@ VARIATIONS: tuple[dict[str, Any], ...] = (
     {"sinks": True},
     {"window": 20, "sinks": True},
     {"window": 20, "softcap": 20.0},
+    *QUANTIZED,
+    {"window": 20, "sinks": True, "head_dim": 80, **QUANTIZED[0]},
 )
 MIXED = Batch(((1, 45), (1, 1), (7, 7), (5, 40), (1, 16), (1, 17)), gap=128, spare=3)
 SHAPES = (
@@ -140,15 +142,13 @@ class AttentionProblem:
     blocks: list[Tensor]
     num_blocks: int
     sinks: Tensor | None
-    poison: float = field(default=float("nan"))
 
     def _cache(self, layout: KVLayout, place: Place) -> Tensor:
         spec = self.spec
-        dtype = torch_dtype(spec.kv_dtype)
-        numel = spec.block_size * spec.num_kv_heads * spec.head_dim
+        numel, dtype, poison = held_as(spec)
         shape = (2, self.num_blocks, numel + layout.gap)
-        cache = torch.full(shape, self.poison, dtype=dtype)[..., :numel]
-        paged = PagedKV(cache, layout, spec.block_size, spec.num_kv_heads, spec.head_dim)
+        cache = torch.full(shape, poison, dtype=dtype)[..., :numel]
+        paged = kv_of(cache, spec, layout, torch.tensor(GIVEN))
         for k, v, blocks in zip(self.keys, self.values, self.blocks, strict=True):
             at = torch.arange(len(k))
             slots = blocks[at // spec.block_size] * spec.block_size + at % spec.block_size
@@ -196,6 +196,7 @@ class AttentionProblem:
     def prepare(self, op: Any, place: Place) -> Callable[[], Tensor]:
         q, cache = place(padded(self.q, self.batch.gap)), self._cache(op.layout, place)
         metadata = self._metadata(place)
+        give_scales(op, self.spec, place)
         sinks = None if self.sinks is None else place(self.sinks)
         return lambda: op(q, cache, metadata, sinks)
 
@@ -249,10 +250,12 @@ def _problem(setup: Setup, source: torch.Generator) -> AttentionProblem:
     keys, values = [], []
     for count, length in batch.requests:
         shape = (length, spec.num_kv_heads, spec.head_dim)
-        keys.append(normal(shape, spec.kv_dtype, source))
-        value = normal(shape, spec.kv_dtype, source)
+        dtype = "float32" if spec.kv_dtype in LIMITS else spec.kv_dtype
+        key, value = normal(shape, dtype, source), normal(shape, dtype, source)
         if spec.window is not None:
             value[: max(0, length - count - spec.window + 1)] = 1000.0
+        key, value = as_kept(spec, key, value)
+        keys.append(key)
         values.append(value)
     needed = [-(-length // spec.block_size) for _, length in batch.requests]
     num_blocks = sum(needed) + 3

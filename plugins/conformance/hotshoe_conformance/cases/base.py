@@ -156,11 +156,12 @@ def vary(base: Any, variations: Iterable[Mapping[str, Any]]) -> list[Any]:
 
 
 def in_dtype(spec: Any, dtype: str) -> Any:
-    """Return a specification in another element type, its cache's and its parts' too."""
+    """Return a specification in another element type, its cache's and its parts' too, but for a
+    cache that is quantized."""
     changes: dict[str, Any] = {}
     for field in fields(spec):
         value = getattr(spec, field.name)
-        if field.name in ("dtype", "kv_dtype"):
+        if field.name == "dtype" or (field.name == "kv_dtype" and value in DTYPES):
             changes[field.name] = dtype
         elif is_dataclass(value) and hasattr(value, "dtype"):
             changes[field.name] = in_dtype(value, dtype)

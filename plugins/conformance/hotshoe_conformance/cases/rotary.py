@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.slots import PLAIN_LAYOUT, KVLayout, RotaryAndCacheSpec
-from hotshoe.slots.reference.dtypes import torch_dtype
-from hotshoe.slots.reference.kv import PagedKV
+from hotshoe.slots.reference.kv import kv_of
 from hotshoe_conformance.cases.base import (
     DTYPES,
     FAR,
@@ -28,6 +27,7 @@ from hotshoe_conformance.cases.base import (
     reference,
     vary,
 )
+from hotshoe_conformance.cases.kv import GIVEN, QUANTIZED, STEPS, give_scales, held_as
 from hotshoe_conformance.place import Place
 from hotshoe_conformance.tolerance import Close, Exact, Expected
 
@@ -59,11 +59,15 @@ VARIATIONS: tuple[dict[str, Any], ...] = (
     {"block_size": 8},
     {"block_size": 32},
     {"block_size": 64},
+    *QUANTIZED,
+    {"rotary_dim": 16, "qk_norm_eps": 1e-6, **QUANTIZED[0]},
 )
 SHAPES = (Tokens(1), Tokens(2), Tokens(65), Tokens(700))
 MAX_POSITION = 4096
 #: A rotated pair shares its rounding, and a norm's weight may be rounded before.
 ROUNDED_OPERANDS = 16
+#: Steps of an 8-bit type that a number may be off: one, and what its scale was rounded by.
+NEIGHBOR = 1.5
 
 
 def _grid(layouts: Sequence[KVLayout]) -> list[Setup]:
@@ -125,11 +129,11 @@ class RotaryProblem:
 
     def _bind(self, op: Any, place: Place) -> tuple[Callable[[], Tensor], Tensor]:
         spec, far = self.spec, self._far_blocks()
-        dtype = torch_dtype(spec.kv_dtype)
-        numel = spec.block_size * spec.num_kv_heads * spec.head_dim
+        numel, dtype, poison = held_as(spec)
         shape = (2, far + self.num_blocks, numel + spec.layout.gap)
         cache = place.empty(*shape, dtype=dtype)[..., :numel]
-        cache[:, far:].fill_(float("nan"))
+        cache[:, far:].fill_(poison)
+        give_scales(op, spec, place)
         qkv, positions = place(self.qkv, written=True), place(self.positions)
         slots = place((self.slots + far * spec.block_size).int())
         cos_sin = None if self.cos_sin is None else place(self.cos_sin)
@@ -141,24 +145,31 @@ class RotaryProblem:
     def _plain(self, cache: Tensor) -> Tensor:
         """Return [slots, 2 * kv heads * head_dim] of a cache in this problem's layout."""
         spec = self.spec
-        paged = PagedKV(cache, spec.layout, spec.block_size, spec.num_kv_heads, spec.head_dim)
+        paged = kv_of(cache, spec, spec.layout, torch.tensor(GIVEN))
         k, v = paged.gather(torch.arange(self.num_blocks), self.num_blocks * spec.block_size)
-        return torch.cat((k.flatten(1), v.flatten(1)), dim=1)
+        both = torch.cat((k.flatten(1), v.flatten(1)), dim=1)
+        return both.masked_fill(both.isnan(), torch.nan)  # of one sign
 
     def expected(self) -> Mapping[str, Expected]:
-        spec = replace(self.spec, dtype="float32", kv_dtype="float32", layout=PLAIN_LAYOUT)
-        numel = spec.block_size * spec.num_kv_heads * spec.head_dim
-        cache = torch.full((2, self.num_blocks, numel), float("nan"))
+        spec = replace(in_dtype(self.spec, "float32"), layout=PLAIN_LAYOUT)
+        numel, dtype, poison = held_as(spec)
+        cache = torch.full((2, self.num_blocks, numel), poison, dtype=dtype)
         norms = None
         if self.qk_norm is not None:
             norms = (self.qk_norm[0].float(), self.qk_norm[1].float())
         op = reference(SLOT, spec)
+        op.kv_scales = torch.tensor(GIVEN)
         q = op(self.qkv.float(), self.positions, self.cos_sin, cache, self.slots.int(), norms)
         stored = replace(self, spec=spec)._plain(cache)
         heads = stored.unflatten(1, (2 * spec.num_kv_heads, spec.head_dim))
+        kind, slack = self.spec.kv_dtype, torch.zeros_like(stored)
+        if kind in STEPS:  # rounded twice, so some numbers go to a neighbor
+            kind, step = "float32", NEIGHBOR * STEPS[kind]
+            reach = heads.abs().amax(-1, keepdim=True) if spec.kv_dtype == "int8" else heads.abs()
+            slack = step * reach.expand(heads.shape).flatten(1)
         return {
             "q": Close(q, self.spec.dtype, _largest(q)),
-            "cache": Written(stored, self.spec.kv_dtype, _largest(heads).flatten(1), self.slots),
+            "cache": Written(stored, kind, _largest(heads).flatten(1), self.slots, slack),
         }
 
     def alone(self) -> tuple[RotaryProblem, slice]:
@@ -178,6 +189,7 @@ class Written:
     dtype: str
     magnitude: Tensor
     slots: Tensor
+    slack: Tensor
 
     def check(self, got: Tensor) -> Any:
         rest = torch.ones(len(got), dtype=torch.bool)
@@ -188,8 +200,9 @@ class Written:
             return replace(
                 finding, message=f"slots of other tokens were written: {finding.message}"
             )
-        close = Close(self.value[self.slots], self.dtype, self.magnitude[self.slots])
-        return close.check(got[self.slots])
+        at = self.slots
+        close = Close(self.value[at], self.dtype, self.magnitude[at], self.slack[at])
+        return close.check(got[at])
 
 
 def _largest(heads: Tensor) -> Tensor:

@@ -99,7 +99,7 @@ def test_boundaries_and_layouts(defects, wrapped, change) -> None:
 class Apart(Attention):
     """The reference over blocks that do not follow each other."""
 
-    layout = replace(PLAIN_LAYOUT, gap=6)
+    layout = replace(PLAIN_LAYOUT, gap=8)
 
 
 class Followed(Apart):
