@@ -203,7 +203,7 @@ def test_latents_are_passed_on(variants, name, checkpoints, make_llm):
     assert_handed_over(there, here, checkpoint, 32)
 
 
-@pytest.mark.parametrize("name", ["falcon-h1", "mamba2", "bamba"])
+@pytest.mark.parametrize("name", ["falcon-h1", "mamba2", "bamba", "qwen3-next"])
 @pytest.mark.parametrize("mode", ["align", "all"])
 def test_states_are_passed_on(variants, name, mode, checkpoints, make_llm):
     checkpoint = checkpoints.get(variants[name])
