@@ -16,6 +16,8 @@ from tests.e2e.test_speculation import GREEDY, PATTERN, SETTINGS, answers, check
 from hotshoe import LLM, SamplingParams, TokensPrompt
 from hotshoe.errors import ConfigError, MemoryLimitError, UserError
 
+#: For what does not depend on the platform.
+ONE = pytest.mark.parametrize("platform", ["cpu"])
 LONG = TokensPrompt([(7 * i * i) % 251 for i in range(90)])
 
 
@@ -36,7 +38,11 @@ def method(path: Path, number: int | None = 4) -> dict[str, object]:
     return {"method": "draft_model", "model": str(path), "num_speculative_tokens": number}
 
 
-@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize(
+    ("platform", "settings"),
+    [*(("plain", settings) for settings in SETTINGS.values()), ("cpu", SETTINGS["all at once"])],
+    ids=[*(f"plain-{name}" for name in SETTINGS), "cpu-all at once"],
+)
 def test_answers_are_those_without_drafts(
     open_llm: Callable[..., LLM], draft_dir: Path, settings: dict[str, object]
 ) -> None:
@@ -68,6 +74,7 @@ def test_a_draft_model_that_is_the_model_is_always_right(
         check(ours.outputs, theirs.outputs)
 
 
+@ONE
 def test_a_measured_budget_changes_no_answer(open_llm: Callable[..., LLM], draft_dir: Path) -> None:
     params = replace(GREEDY, max_tokens=120)
     with open_llm() as llm:
@@ -77,6 +84,7 @@ def test_a_measured_budget_changes_no_answer(open_llm: Callable[..., LLM], draft
         assert llm.stats().num_draft_tokens > 0
 
 
+@ONE
 def test_aborted_and_failed_requests_leave_nothing(
     open_llm: Callable[..., LLM], draft_dir: Path
 ) -> None:
@@ -102,6 +110,7 @@ def test_it_sleeps_and_wakes_with_the_model(
         check(llm.generate(LONG, GREEDY)[0].outputs, before)
 
 
+@ONE
 def test_its_memory_is_part_of_the_plan(open_llm: Callable[..., LLM], draft_dir: Path) -> None:
     with open_llm(kv_cache_memory_bytes=1 << 20, max_num_seqs=256) as llm:
         alone = llm.memory
@@ -114,6 +123,7 @@ def test_its_memory_is_part_of_the_plan(open_llm: Callable[..., LLM], draft_dir:
         assert alone["kv_cache"] > 0.9 * (1 << 20)
 
 
+@ONE
 def test_defects_are_named(open_llm: Callable[..., LLM], draft_dir: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(draft_dir, other)
@@ -139,6 +149,7 @@ def test_defects_are_named(open_llm: Callable[..., LLM], draft_dir: Path, tmp_pa
             open_llm(speculative_config=options, **settings)
 
 
+@ONE
 def test_tokens_that_only_one_of_both_knows_have_no_drafts(
     open_llm: Callable[..., LLM], draft_dir: Path, tmp_path: Path
 ) -> None:

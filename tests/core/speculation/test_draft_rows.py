@@ -156,7 +156,7 @@ def test_tokens_beyond_the_smaller_vocabulary_are_neither_read_nor_proposed() ->
     assert cut.rows.propose([Wanted(one, 6)]) == [drafts[: drafts.index(largest)]]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data(), st.sampled_from([None, 6]), st.integers(12, 64))
 def test_drafts_are_what_the_model_would_say_whatever_became_of_the_last_ones(
     data: st.DataObject, window: int | None, num_blocks: int
