@@ -902,6 +902,26 @@ VARIANTS += [
         raw=True,
     ),
 ]
+PHI_MOE = {
+    "num_local_experts": 6,
+    "attention_bias": True,
+    "lm_head_bias": True,
+    "router_jitter_noise": 0.1,
+}
+MSCALES = {"short_mscale": 1.2, "long_mscale": 1.4, "rope_theta": 10_000.0}
+VARIANTS += [
+    Variant("phi-moe", "Phimoe", PHI_MOE, end_to_end=True),
+    Variant(
+        "phi-moe-longrope",
+        "Phimoe",
+        {
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "rope_parameters": {**longrope(8), **LONGROPE, **MSCALES},
+        },
+        max_model_len=32,
+    ),
+]
 #: Models that run as transformers' code.
 VARIANTS += [
     Variant("transformers-llama", "Llama", end_to_end=True, impl="transformers"),
