@@ -47,6 +47,7 @@ from hotshoe_triton import (
     sampling,
     tuned,
 )
+from hotshoe_triton.delta_cases import DELTA, recur
 from hotshoe_triton.quantize import INT8, QuantizeRows, format_of
 
 Build = Callable[[LinearSpec, DeviceFacts], linear.Linear]
@@ -261,27 +262,6 @@ def gate(size: int, kind: str, quantized: bool = False) -> Callable[[DeviceFacts
     return call
 
 
-def expert(facts: DeviceFacts, side: LinearSpec) -> dict[str, list[Tensor]]:
-    """Return what an expert loads: plain numbers, or a quantized form."""
-    n, k, quant = side.out_features, side.in_features, side.weight
-    found = {"weight": [tensor(facts, n, k)]}
-    if quant is not None:
-        kind = "float8_e4m3fn" if quant.format == "fp8_e4m3" else "int8"
-        height, width = quant.block_shape or (1, quant.group_size or k)
-        scales = -(-n // height), -(-k // width)
-        found = {"weight": [tensor(facts, n, k, dtype=kind)]}
-        found |= {"weight_scale": [tensor(facts, *scales)]}
-        found |= {"weight_zero_point": [tensor(facts, *scales, dtype="int8")]}
-    return found | ({"bias": [tensor(facts, n)]} if side.bias else {})
-
-
-def quantized(spec: MoeSpec, quant: QuantSpec) -> MoeSpec:
-    """Return the same mixture with quantized experts."""
-    return replace(
-        spec, **{s: replace(getattr(spec, s), weight=quant) for s in ("gate_up", "down")}
-    )
-
-
 def mix(tokens: int, spec: MoeSpec) -> Callable[[DeviceFacts], bool]:
     """Return a call of a mixture of experts."""
 
@@ -291,7 +271,8 @@ def mix(tokens: int, spec: MoeSpec) -> Callable[[DeviceFacts], bool]:
             (spec.gate_up, operation.load_gate_up),
             (spec.down, operation.load_down),
         ):
-            load(0, expert(facts, side))
+            tensors = {"weight": [tensor(facts, side.out_features, side.in_features)]}
+            load(0, tensors | ({"bias": [tensor(facts, side.out_features)]} if side.bias else {}))
         logits = tensor(facts, tokens, spec.num_experts, dtype="float32")
         correction = tensor(facts, spec.num_experts, dtype="float32")
         x = tensor(facts, tokens, spec.gate_up.in_features, dtype=spec.dtype)
@@ -404,13 +385,6 @@ PACKED = {
     "int8 groups": QuantSpec("int8", "group", 128),
     "int4 rows": QuantSpec("int4", "channel"),
 }
-#: Experts' forms: of gpt-oss, compressed-tensors, AWQ, a row of eight bits, 8-bit floats.
-EXPERTS = {
-    "fp4": (OSS, QuantSpec("fp4_e2m1", "group", 32)),
-    **{name: (QWEN, PACKED[f"int4 groups{name[4:]}"]) for name in ("int4", "int4 zero points")},
-    "int8": (QWEN, QuantSpec("int8", "channel")),
-    "8-bit floats": (QWEN, blocks.WEIGHT),
-}
 BLOCKS = blocks.WEIGHT, QuantSpec("fp8_e4m3", "group", blocks.WIDTH, dynamic=True)
 CASES: tuple[Case, ...] = (
     *(
@@ -421,6 +395,11 @@ CASES: tuple[Case, ...] = (
     *(
         Case(f"attention decode {reqs} requests", attend(LLAMA, 1, reqs))
         for reqs in attention.REQUEST_BLOCKS[1:]
+    ),
+    *(
+        Case(f"delta {kind} {name}", recur(spec, tokens), (kind, name) == ("decode", "32/16x128"))
+        for name, spec in DELTA.items()
+        for kind, tokens in (("decode", 1), ("prompt", 64))
     ),
     *(
         Case(
@@ -476,11 +455,6 @@ CASES: tuple[Case, ...] = (
         Case(f"moe {name} {tokens}", mix(tokens, spec), name == "128x8")
         for name, spec in MOE.items()
         for tokens in (1, 32, 256, 8192)
-    ),
-    *(
-        Case(f"moe packed {name} {tokens}", mix(tokens, quantized(spec, quant)), tokens == 1)
-        for name, (spec, quant) in EXPERTS.items()
-        for tokens in (1, 64, 256, 8192)
     ),
     Case("rotary", rotate(ROTATION), True),
     Case("rotary interleaved norm", rotate(replace(ROTATION, interleaved=True, qk_norm_eps=1e-6))),

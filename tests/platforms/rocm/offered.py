@@ -24,6 +24,7 @@ from hotshoe.slots import (
     Candidate,
     EmbeddingSpec,
     GatedActivationSpec,
+    GatedDeltaSpec,
     LinearSpec,
     MlaAttentionSpec,
     MoeSpec,
@@ -36,6 +37,7 @@ from hotshoe_rocm.candidates import offered
 from hotshoe_rocm.targets import TARGETS
 from hotshoe_triton.attention import LAYOUT
 from hotshoe_triton.cases import DEEPSEEK, call_latents
+from hotshoe_triton.delta_cases import KIMI, NEXT, call_deltas
 from hotshoe_triton.device import ARCHS
 from hotshoe_triton.matrix import Compiling
 
@@ -59,6 +61,7 @@ FP8 = re.compile(r"v_(mfma|wmma)\w*(fp8_fp8|f8f6f4)")
 SPECS: dict[str, list[Any]] = {
     "attention": [ATTENTION],
     "mla_attention": [DEEPSEEK],
+    "gated_delta": [NEXT, KIMI],
     "rotary_and_cache": [ROTARY],
     "rms_norm": [NormSpec(4096, 1e-6, BF16)],
     "add_rms_norm": [AddNormSpec(4096, 1e-6, BF16)],
@@ -89,6 +92,11 @@ def attend(op: Any, spec: AttentionSpec) -> None:
     for queries in (1, 64):
         metadata = AttentionMetadata(8, ints(9), ints(8), ints(8, 16), ints(8), queries, 512)
         op(tensor(8 * queries, spec.num_heads, spec.head_dim), cache, metadata, None)
+
+
+def run_deltas(op: Any, spec: GatedDeltaSpec) -> None:
+    for tokens in (1, 64):
+        call_deltas(op, spec, tokens, 8, "meta")
 
 
 def run_latents(op: Any, spec: MlaAttentionSpec) -> None:
@@ -131,6 +139,7 @@ def mix(op: Any, spec: MoeSpec) -> None:
 CALLS: dict[str, Callable[[Any, Any], object]] = {
     "attention": attend,
     "mla_attention": run_latents,
+    "gated_delta": run_deltas,
     "rotary_and_cache": rotate,
     "rms_norm": lambda op, spec: op(tensor(8, spec.hidden_size), tensor(spec.hidden_size)),
     "add_rms_norm": add_and_norm,

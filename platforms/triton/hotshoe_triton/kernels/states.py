@@ -1,0 +1,139 @@
+"""The causal convolution in front of recurrences, over the last inputs that sequences carry on."""
+
+import triton
+import triton.language as tl
+
+from hotshoe_triton.kernels.chain import wait
+from hotshoe_triton.kernels.elementwise import sigmoid
+
+
+@triton.jit
+def column_of(length, BLOCK_SIZE: tl.constexpr, SINGLE: tl.constexpr):
+    """Return the column of a block table where the state behind so many tokens lies."""
+    if SINGLE:
+        column = length * 0
+    else:
+        column = (length - 1) // BLOCK_SIZE
+    return column
+
+
+@triton.jit
+def softplus(x):
+    """Return log(1 + exp(x)) without overflow."""
+    return tl.maximum(x, 0.0) + tl.log(1 + tl.exp(-tl.abs(x)))
+
+
+@triton.jit
+def seen(
+    inputs, old, place, wanted, begin, known, channels, there, stride_input,
+    SIZE: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Return inputs at places counted from a step's first token on; those before it were kept."""
+    new = (wanted & (place >= 0))[:, None] & there[None, :]
+    carried = (wanted & (place < 0) & known)[:, None] & there[None, :]
+    rows = (begin + place).to(tl.int64)[:, None] * stride_input
+    x = tl.load(inputs + rows + channels[None, :], mask=new, other=0.0).to(tl.float32)
+    kept = old + (place + WIDTH - 1)[:, None] * SIZE + channels[None, :]
+    return x + tl.load(kept, mask=carried, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def convolve(
+    out,  # [tokens, SIZE] float32
+    inputs,  # [tokens, SIZE], rows apart
+    cache,  # [blocks, WIDTH - 1, SIZE]
+    taps,  # [SIZE, WIDTH]
+    bias,  # [SIZE]
+    table,  # [rows, columns] int32
+    starts,  # [rows + 1] int32
+    lens,  # [rows] int32
+    stride_input,
+    stride_block,
+    stride_table,
+    SIZE: tl.constexpr, WIDTH: tl.constexpr, BIAS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    SINGLE: tl.constexpr, ALL: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
+    CHAINED: tl.constexpr,
+):  # fmt: skip
+    """Convolve one sequence's tokens in a block of channels, apply SiLU, keep the last inputs.
+
+    One program reads and writes these channels of the sequence's states, in this order.
+    """
+    row, channels = tl.program_id(0), tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    there = channels < SIZE
+    wait(CHAINED)
+    begin, end, length = tl.load(starts + row), tl.load(starts + row + 1), tl.load(lens + row)
+    count = end - begin
+    before = length - count
+    if count <= 0:
+        return
+    read = tl.load(
+        table + row.to(tl.int64) * stride_table + column_of(before, BLOCK_SIZE, SINGLE),
+        mask=before > 0,
+        other=0,
+    )
+    old = cache + read.to(tl.int64) * stride_block
+    for first in range(0, count, BLOCK_T):
+        at = first + tl.arange(0, BLOCK_T)
+        total = tl.zeros((BLOCK_T, BLOCK_C), tl.float32)
+        if BIAS:
+            total += tl.load(bias + channels, mask=there, other=0.0).to(tl.float32)[None, :]
+        for j in tl.static_range(WIDTH):
+            x = seen(inputs, old, at - (WIDTH - 1) + j, at < count, begin, before > 0, channels,
+                     there, stride_input, SIZE, WIDTH)  # fmt: skip
+            tap = tl.load(taps + channels * WIDTH + j, mask=there, other=0.0).to(tl.float32)
+            total += x * tap[None, :]
+        place = out + (begin + at).to(tl.int64)[:, None] * SIZE + channels[None, :]
+        tl.store(place, total * sigmoid(total), mask=(at < count)[:, None] & there[None, :])
+    columns = table + row.to(tl.int64) * stride_table
+    keep(
+        inputs, old, cache, columns, channels, there, begin, count, before,
+        stride_input, stride_block, SIZE, WIDTH, BLOCK_SIZE, SINGLE,
+    )  # fmt: skip
+    if ALL:
+        # From the last end of a block to the first, whose block may be the one that is read.
+        for i in range((length - 1) // BLOCK_SIZE - before // BLOCK_SIZE):
+            done = ((length - 1) // BLOCK_SIZE - i) * BLOCK_SIZE - before
+            keep(
+                inputs, old, cache, columns, channels, there, begin, done, before,
+                stride_input, stride_block, SIZE, WIDTH, BLOCK_SIZE, SINGLE,
+            )  # fmt: skip
+
+
+@triton.jit
+def keep(
+    inputs,
+    old,
+    cache,
+    columns,
+    channels,
+    there,
+    begin,
+    done,
+    before,
+    stride_input,
+    stride_block,
+    SIZE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    SINGLE: tl.constexpr,
+):
+    """Write the last inputs up to the first `done` tokens of a step to their block.
+
+    The block may be the one that is read, so rows move from the oldest on, each behind a barrier.
+    """
+    block = tl.load(columns + column_of(before + done, BLOCK_SIZE, SINGLE)).to(tl.int64)
+    for j in tl.static_range(WIDTH - 1):
+        place = done - (WIDTH - 1) + j
+        values = tl.load(
+            inputs + (begin + place).to(tl.int64) * stride_input + channels,
+            mask=there & (place >= 0),
+            other=0.0,
+        ).to(tl.float32)
+        values += tl.load(
+            old + (place + WIDTH - 1) * SIZE + channels,
+            mask=there & (place < 0) & (before > 0),
+            other=0.0,
+        ).to(tl.float32)
+        tl.debug_barrier()
+        kept = values.to(cache.dtype.element_ty)
+        tl.store(cache + block * stride_block + j * SIZE + channels, kept, mask=there)

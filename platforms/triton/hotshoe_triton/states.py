@@ -1,0 +1,60 @@
+"""What candidates over states have in common: the convolution in front of the recurrence."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import AttentionMetadata, GatedDeltaSpec, StateSpaceSpec
+from hotshoe_triton.device import chaining, next_power_of_2
+
+#: Channels of a program, and tokens of a tile where sequences have several.
+CHANNELS, TOKENS = 256, 16
+
+
+class Convolution:
+    """Convolves a step's inputs, applies SiLU, and keeps the last inputs of each sequence."""
+
+    def __init__(self, spec: GatedDeltaSpec | StateSpaceSpec, facts: DeviceFacts) -> None:
+        from hotshoe_triton.kernels.states import convolve
+
+        self._kernel, self._size = convolve, spec.conv_size
+        self._channels = min(CHANNELS, next_power_of_2(spec.conv_size))
+        self._constants = {
+            "SIZE": spec.conv_size,
+            "WIDTH": spec.conv_width,
+            "BLOCK_SIZE": spec.block_size,
+            "SINGLE": spec.checkpoints == "none",
+            "ALL": spec.checkpoints == "all",
+            "BLOCK_C": self._channels,
+            "num_warps": 4,
+        } | chaining(facts)
+
+    def __call__(
+        self,
+        inputs: Tensor,
+        cache: Tensor,
+        step: AttentionMetadata,
+        taps: Tensor,
+        bias: Tensor | None,
+    ) -> Tensor:
+        """Return [num_tokens, conv_size] float32 of inputs, whose first columns these are."""
+        out = torch.empty((len(inputs), self._size), dtype=torch.float32, device=inputs.device)
+        self._kernel[(step.num_reqs, -(-self._size // self._channels))](
+            out,
+            inputs,
+            cache,
+            taps,
+            taps if bias is None else bias,
+            step.block_table,
+            step.query_start_loc,
+            step.seq_lens,
+            inputs.stride(0),
+            cache.stride(0),
+            step.block_table.stride(0),
+            BIAS=bias is not None,
+            BLOCK_T=1 if step.max_query_len == 1 else TOKENS,
+            **self._constants,
+        )
+        return out

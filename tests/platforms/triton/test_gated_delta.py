@@ -1,0 +1,68 @@
+"""The gated delta rule against the recurrence in float64: kinds of states, steps, far rows."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.platforms.triton.conftest import device_facts, far_apart
+
+from hotshoe.platform import DeviceFacts
+from hotshoe_conformance.cases import gated_delta as cases
+from hotshoe_conformance.cases.base import Setup, in_dtype
+from hotshoe_conformance.cases.state_space import States
+from hotshoe_triton import gated_delta
+
+SPEC = cases.BASE
+VARIANTS = [{}, *cases.VARIATIONS, {"conv_width": 6, "checkpoints": "all", "block_size": 4}]
+#: Few tokens: an interpreter runs every program of every token.
+SHORT = States(((1, 33), (1, 1), (3, 18), (1, 17)))
+STEPS = {
+    "decode": States(tuple((1, n) for n in (1, 2, 16, 17, 33))),
+    "one": States(((1, 40),)),
+    "prompt": States(((19, 19),)),
+    "short": States(((2, 17), (2, 2), (3, 18))),
+}
+
+
+def check(spec, steps, facts, move=None) -> None:
+    """Compare results and caches; what is not written stays as it was."""
+    source = torch.Generator().manual_seed(torch.seed() % 2**32)
+    problem = cases.SUITE.problem(Setup(spec, steps), source)
+
+    def place(tensor, written=False):
+        moved = tensor.clone().to(facts.device)
+        return move(moved) if move is not None and written and moved.dim() > 2 else moved
+
+    assert gated_delta.supports(spec, facts).accepted
+    got = problem.call(gated_delta.GatedDelta(spec, facts), place)
+    for name, expected in problem.expected().items():
+        found = expected.check(got[name].cpu())
+        assert not found.message, f"{name}: {found.message}"
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+def test_variants(facts: DeviceFacts, changes: dict[str, object]) -> None:
+    check(replace(SPEC, **changes), SHORT, facts)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
+def test_steps(facts: DeviceFacts, steps: States, dtype: str) -> None:
+    check(replace(in_dtype(SPEC, dtype), checkpoints="all"), steps, facts)
+
+
+def test_blocks_far_apart_need_64_bits(facts: DeviceFacts) -> None:
+    check(replace(SPEC, num_heads=2, num_key_heads=1), STEPS["short"], facts, far_apart)
+
+
+def test_no_tokens_are_no_launch(facts: DeviceFacts) -> None:
+    op = gated_delta.GatedDelta(SPEC, facts)
+    nothing = torch.empty(0, sum(SPEC.sections), device=facts.device)
+    assert op(nothing, (nothing, nothing), None, None).shape == (0, SPEC.inner_size)
+
+
+def test_refusals() -> None:
+    facts = device_facts("sm_90")
+    verdict = gated_delta.supports(replace(SPEC, key_dim=256, value_dim=256), facts)
+    assert not verdict.accepted and "states of 256 x 256 exceed registers" in verdict.reason
+    assert not gated_delta.supports(SPEC, replace(facts, arch="sm_10")).accepted
