@@ -1,0 +1,1 @@
+"""Two architectures that Hotshoe does not describe itself."""
