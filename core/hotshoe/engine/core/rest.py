@@ -30,7 +30,7 @@ def check_sleep(level: int, mode: str, worker: Worker | None) -> None:
     Raises:
         RequestError: Level or mode are unknown, or the worker cannot move its weights.
     """
-    if level not in SLEEP_LEVELS:
+    if level not in tuple(SLEEP_LEVELS):  # of which a caller's list would be no key
         known = ", ".join(map(str, SLEEP_LEVELS))
         raise RequestError(f"sleep level {level} is unknown; use one of {known}", "level")
     if mode not in SLEEP_MODES:
@@ -58,16 +58,18 @@ def fall_asleep(worker: Worker, level: int) -> Worker | None:
 
 
 def tags_to_wake(tags: Iterable[str] | None, asleep: set[str]) -> set[str]:
-    """Return which sleeping parts are meant.
+    """Return which sleeping parts are meant; none where nothing sleeps.
 
     Raises:
-        RequestError: A tag is unknown, or the cache would come before the weights.
+        RequestError: Tags are no list, one is unknown, or the cache would come before the weights.
     """
-    wanted = set(TAGS if tags is None else tags)
-    if wanted - set(TAGS):
-        unknown = sorted(map(str, wanted - set(TAGS)))
-        raise RequestError(f"unknown tag {unknown[0]}; known are {', '.join(TAGS)}", "tags")
-    missing = asleep & wanted
+    if isinstance(tags, str) or not isinstance(tags, Iterable | None):
+        raise RequestError(f'tags come as a list, such as ["weights"], not as {tags!r}', "tags")
+    wanted = list(TAGS if tags is None else tags)
+    for tag in wanted:
+        if tag not in TAGS:
+            raise RequestError(f"unknown tag {tag}; known are {', '.join(TAGS)}", "tags")
+    missing = asleep.intersection(wanted)
     if "kv_cache" in missing and "weights" in asleep - missing:
         raise RequestError("wake up the weights before or with the kv_cache", "tags")
     return missing

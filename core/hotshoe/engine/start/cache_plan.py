@@ -92,7 +92,9 @@ def plan_cache(config: ResolvedConfig, info: WorkerInfo) -> tuple[int, ...]:
     request = cache_bytes(info, request_blocks(layout, config.max_model_len, step))
     if request > budget:
         mib, longest = 2**20, _longest(layout, budget, config.max_model_len, step)
-        lower = f"lower --max-model-len to {longest} or less" if longest > 1 else "free memory"
+        lower = "lower --block-size or free memory"
+        if longest > 1:
+            lower = f"lower --max-model-len to {longest} or less"
         raise MemoryLimitError(
             f"the KV cache may take {budget / mib:.2f} MiB ({note}), but one request of "
             f"max_model_len {config.max_model_len} needs {request / mib:.2f} MiB; {lower}, "

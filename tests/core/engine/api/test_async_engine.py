@@ -519,6 +519,26 @@ def test_sleep_freezes_until_woken(start: Start, transport: str, level: int) -> 
     assert running == list(range(2, 32)) and waiting == [8]
 
 
+@pytest.mark.parametrize("mode", ["wait", "abort"])
+def test_sleep_with_requests_under_way(start: Start, transport: str, mode: str) -> None:
+    engine = start(transport, {"step_s": 0.005})
+
+    async def main():
+        running = asyncio.create_task(last(engine.generate(TokensPrompt([1]), LONG)))
+        await until(engine, num_running=1)
+        await engine.sleep(2, mode)
+        assert engine.is_sleeping and not engine.is_paused
+        result = (await running).output().outputs[0]  # ended before the engine slept
+        await engine.wake_up()
+        return result, await collect(engine, 7, 1)
+
+    result, after = asyncio.run(main())
+    wanted = FinishReason.ABORT if mode == "abort" else FinishReason.LENGTH
+    assert result.finish_reason is wanted
+    assert (len(result.token_ids) == 50) == (mode == "wait")
+    assert result.token_ids == list(range(2, 2 + len(result.token_ids))) and after == [8]
+
+
 def test_reset_of_the_prefix_cache(start: Start, transport: str, hurry: Path) -> None:
     engine = start(transport, {"step_s": 0.5, "hurry": str(hurry)})
 

@@ -11,7 +11,7 @@ from hotshoe.config import EngineConfig
 from hotshoe.engine.core.engine_core import EngineCore, plan_cache
 from hotshoe.engine.start.setup import prepare
 from hotshoe.engine.wire.messages import Add
-from hotshoe.errors import EngineDeadError, MemoryLimitError, QueueFullError
+from hotshoe.errors import EngineDeadError, MemoryLimitError, QueueFullError, RequestError
 from hotshoe.executor import WorkerInfo
 from hotshoe.types import SamplingParams
 
@@ -194,6 +194,45 @@ def test_freezing_brings_in_the_steps_under_way(model_dir: Path, plugins, call: 
     while engine.has_work():
         found += [token for o in engine.step() for token in o.token_ids]
     assert found == [4, 5, 6, 7, 8, 9, 10]
+
+
+def test_weights_are_not_replaced_while_a_step_is_under_way(model_dir: Path, plugins) -> None:
+    engine = core(model_dir, plugins, async_scheduling=True)
+    add(engine, "a")
+    engine.step()
+    with pytest.raises(RequestError, match="between steps; call quiesce first"):
+        engine.update_weights([])
+    assert [o.token_ids for o in engine.quiesce()] == [[3]]
+    with pytest.raises(RequestError, match="cannot replace its weights"):  # it got that far
+        engine.update_weights([])
+    assert [o.token_ids for o in engine.step()] == [[4]]
+
+
+@pytest.mark.parametrize("tags", [None, [], ["weights"], ["kv_cache"]])
+def test_waking_an_engine_that_is_awake_changes_nothing(model_dir: Path, plugins, tags) -> None:
+    engine = core(model_dir, plugins)
+    add(engine, "a")
+    assert [o.token_ids for o in engine.step()] == [[2]]
+    engine.wake_up(tags)
+    assert not engine.is_sleeping
+    assert [o.token_ids for o in engine.step()] == [[3]]
+
+
+@pytest.mark.parametrize("tags", ["weights", 3, [[]], ["x"]])
+def test_tags_that_are_none_are_refused(model_dir: Path, plugins, tags) -> None:
+    engine = core(model_dir, plugins)
+    engine.sleep(2)
+    with pytest.raises(RequestError, match=r"tags come as a list|unknown tag") as caught:
+        engine.wake_up(tags)
+    assert caught.value.field == "tags" and engine.is_sleeping
+
+
+@pytest.mark.parametrize("level", [3, "1", None, []])
+def test_a_sleep_level_that_is_none_is_refused(model_dir: Path, plugins, level) -> None:
+    engine = core(model_dir, plugins)
+    with pytest.raises(RequestError, match="is unknown; use one of 0, 1, 2"):
+        engine.sleep(level)
+    assert not engine.is_sleeping
 
 
 def test_a_failed_wake_up_is_the_end(

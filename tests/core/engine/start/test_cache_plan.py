@@ -146,6 +146,13 @@ def test_the_length_that_is_named_fits() -> None:
         assert (cache_bytes(info, request_blocks(info.caches, length, STEP)) <= 400) == fits
 
 
+def test_a_block_that_the_budget_cannot_hold_names_its_flag() -> None:
+    """No shorter length would help: a block is taken whole."""
+    spec = replace(FULL, block_tokens=1024)
+    with pytest.raises(MemoryLimitError, match=r"lower --block-size .* --kv-cache-memory-bytes"):
+        plan([spec], 99, replace(CONFIG, block_size=1024))
+
+
 def test_one_group_has_what_the_budget_allows() -> None:
     info = info_of(SPECS[:1], 995)
     assert plan_cache(LONG, info) == (99,)
