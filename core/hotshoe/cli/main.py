@@ -30,6 +30,7 @@ _HELP = ("-h", "--help")
 LISTING = ("doctor", "platforms", "plugins")
 #: Which distribution brings a command, for those who miss it.
 BROUGHT_BY = {
+    "bench agent": "hotshoe-bench",
     "bench serve": "hotshoe-bench",
     "conformance": "hotshoe-conformance",
     "new-platform": "hotshoe-conformance",

@@ -16,6 +16,7 @@ from typing import Any, Self
 import aiohttp
 
 from hotshoe.errors import ConfigError
+from hotshoe_bench.prompts import Messages, Prompt
 from hotshoe_bench.record import Exchange
 
 DETAIL_CHARS = 200
@@ -114,11 +115,12 @@ class Client:
 
 
 def request_body(
-    endpoint: str, model: str, prompt: list[int] | str, max_tokens: int, extra: Mapping[str, Any]
+    endpoint: str, model: str, prompt: Prompt | Messages, max_tokens: int, extra: Mapping[str, Any]
 ) -> bytes:
     """Return the JSON text of one streaming request; `extra` goes over everything else."""
     if endpoint.endswith("/chat/completions"):
-        asked: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}]}
+        question = [{"role": "user", "content": prompt}]
+        asked: dict[str, Any] = {"messages": prompt if isinstance(prompt, list) else question}
     else:
         asked = {"prompt": prompt}
     common = {

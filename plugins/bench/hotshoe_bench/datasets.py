@@ -14,14 +14,14 @@ from typing import Any
 
 from hotshoe.errors import ConfigError
 from hotshoe.text.tokenizer import Tokenizer
-from hotshoe_bench.prompts import Prompt, Writer, compose
+from hotshoe_bench.prompts import Messages, Prompt, Writer, compose
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
     """One request: the prompt, its length, and the length of the answer, in tokens."""
 
-    prompt: Prompt
+    prompt: Prompt | Messages
     input_len: int
     output_len: int
 

@@ -50,7 +50,7 @@ class Load:
             wait = moment - time.perf_counter()
             if wait > 0:
                 await asyncio.sleep(wait)
-            tasks.append(asyncio.create_task(self._run(job, moment)))
+            tasks.append(asyncio.create_task(self.run(job, moment)))
         return await asyncio.gather(*tasks)
 
     async def closed(self, jobs: Sequence[Job], concurrency: int) -> list[Record]:
@@ -60,12 +60,13 @@ class Load:
 
         async def work() -> None:
             for number, job in waiting:
-                records[number] = await self._run(job, time.perf_counter())
+                records[number] = await self.run(job, time.perf_counter())
 
         await asyncio.gather(*(work() for _ in range(min(concurrency, len(jobs)))))
         return [records[number] for number in range(len(jobs))]
 
-    async def _run(self, job: Job, moment: float) -> Record:
+    async def run(self, job: Job, moment: float) -> Record:
+        """Send one job, due at `moment`, and judge its answer."""
         exchange = await self._client.send(job.body, moment)
         record = self._judge(job.query, exchange)
         self._num_done += 1

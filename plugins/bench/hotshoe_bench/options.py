@@ -26,13 +26,15 @@ from hotshoe_bench.prompts import IdWriter, TextWriter, Writer
 ENDPOINTS = ("/v1/completions", "/v1/chat/completions")
 
 # Group -> flag -> (type, default, help). None as a default means that the help says what happens.
-_FLAGS: dict[str, dict[str, tuple[Any, Any, str]]] = {
-    "server": {
-        "--base-url": (str, "http://127.0.0.1:8000", "where the server listens"),
-        "--model": (str, None, "name of the model; default: the first that the server lists"),
-        "--api-key-file": (Path, None, "file with the key, sent as a bearer token"),
-        "--request-timeout": (float, 600.0, "seconds until a request counts as failed"),
-    },
+Flags = dict[str, tuple[Any, Any, str]]
+SERVER_FLAGS: Flags = {
+    "--base-url": (str, "http://127.0.0.1:8000", "where the server listens"),
+    "--model": (str, None, "name of the model; default: the first that the server lists"),
+    "--api-key-file": (Path, None, "file with the key, sent as a bearer token"),
+    "--request-timeout": (float, 600.0, "seconds until a request counts as failed"),
+}
+_FLAGS: dict[str, Flags] = {
+    "server": SERVER_FLAGS,
     "prompts": {
         "--num-prompts": (int, 100, "requests to measure"),
         "--num-warmups": (int, 4, "requests sent beforehand, all at once, not measured"),
@@ -64,36 +66,13 @@ _OF_RANDOM_PROMPTS = (
 
 
 def add_flags(parser: ArgumentParser) -> None:
-    """Declare every flag."""
-    groups = {}
-    for title, flags in _FLAGS.items():
-        group = groups[title] = parser.add_argument_group(title)
-        for flag, (kind, default, text) in flags.items():
-            shown = "" if default in (None, 0) else f" (default: {default})"
-            metavar = {int: "N", float: "X", str: "TEXT", Path: "FILE"}[kind]
-            group.add_argument(flag, type=kind, default=default, metavar=metavar, help=text + shown)
-    groups["server"].add_argument(
-        "--endpoint",
-        choices=ENDPOINTS,
-        default=ENDPOINTS[0],
-        help="path to send to (default: %(default)s)",
-    )
+    """Declare every flag of `bench serve`."""
+    groups = add_groups(parser, _FLAGS)
+    add_endpoint(groups["server"])
     groups["prompts"].add_argument(
         "--text", action="store_true", help="send text to /v1/completions, not token ids"
     )
-    groups["prompts"].add_argument(
-        "--ignore-eos",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="generate --output-len tokens exactly (default: yes)",
-    )
-    groups["prompts"].add_argument(
-        "--extra-body",
-        type=_json_object,
-        default={},
-        metavar="JSON",
-        help="further fields of each request, such as '{\"top_k\": 1}'",
-    )
+    add_request_flags(groups["prompts"])
     results = parser.add_argument_group("results")
     results.add_argument(
         "--goodput",
@@ -105,6 +84,47 @@ def add_flags(parser: ArgumentParser) -> None:
     results.add_argument("--output-json", type=Path, metavar="FILE", help="write the results here")
 
 
+def add_groups(
+    parser: ArgumentParser, tables: Mapping[str, Flags]
+) -> dict[str, argparse._ArgumentGroup]:
+    """Declare the flags of tables, a group each, and return the groups by title."""
+    groups = {}
+    for title, flags in tables.items():
+        group = groups[title] = parser.add_argument_group(title)
+        for flag, (kind, default, text) in flags.items():
+            shown = "" if default in (None, 0) else f" (default: {default})"
+            metavar = {int: "N", float: "X", str: "TEXT", Path: "FILE"}[kind]
+            group.add_argument(flag, type=kind, default=default, metavar=metavar, help=text + shown)
+    return groups
+
+
+def add_endpoint(group: argparse._ArgumentGroup) -> None:
+    """Declare the choice of the path."""
+    group.add_argument(
+        "--endpoint",
+        choices=ENDPOINTS,
+        default=ENDPOINTS[0],
+        help="path to send to (default: %(default)s)",
+    )
+
+
+def add_request_flags(group: argparse._ArgumentGroup) -> None:
+    """Declare the flags for the fields of each request."""
+    group.add_argument(
+        "--ignore-eos",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="generate --output-len tokens exactly (default: yes)",
+    )
+    group.add_argument(
+        "--extra-body",
+        type=_json_object,
+        default={},
+        metavar="JSON",
+        help="further fields of each request, such as '{\"top_k\": 1}'",
+    )
+
+
 def check(args: Namespace) -> None:
     """Refuse what measures nothing.
 
@@ -112,16 +132,8 @@ def check(args: Namespace) -> None:
         ConfigError: A value is out of range, or two contradict each other.
     """
     lows = {"num_prompts": 1, "num_warmups": 0, "max_concurrency": 1, "output_len": 1}
-    for name, low in lows.items():
-        value = getattr(args, name)
-        if value is not None and value < low:
-            flag = "--" + name.replace("_", "-")
-            raise ConfigError(f"{flag} must be at least {low}, not {value}")
-    for name in ("request_rate", "burstiness", "request_timeout"):
-        value = getattr(args, name)
-        if value is not None and not 0 < value < math.inf:
-            flag = "--" + name.replace("_", "-")
-            raise ConfigError(f"{flag} must be above 0, not {value}")
+    check_lows(args, lows)
+    check_positive(args, "request_rate", "burstiness", "request_timeout")
     if args.request_rate is not None and args.max_concurrency is not None:
         raise ConfigError(
             "--request-rate and --max-concurrency contradict each other: requests held back by "
@@ -129,6 +141,32 @@ def check(args: Namespace) -> None:
         )
     _check_recorded(args)
     check_output(args.output_json)
+
+
+def check_lows(args: Namespace, lows: Mapping[str, int]) -> None:
+    """Refuse counts below the lowest that means anything.
+
+    Raises:
+        ConfigError: A value is too low.
+    """
+    for name, low in lows.items():
+        value = getattr(args, name)
+        if value is not None and value < low:
+            flag = "--" + name.replace("_", "-")
+            raise ConfigError(f"{flag} must be at least {low}, not {value}")
+
+
+def check_positive(args: Namespace, *names: str) -> None:
+    """Refuse numbers that are not above 0, or not finite.
+
+    Raises:
+        ConfigError: A value is out of range.
+    """
+    for name in names:
+        value = getattr(args, name)
+        if value is not None and not 0 < value < math.inf:
+            flag = "--" + name.replace("_", "-")
+            raise ConfigError(f"{flag} must be above 0, not {value}")
 
 
 def _check_recorded(args: Namespace) -> None:
@@ -177,12 +215,12 @@ def make_queries(args: Namespace, model: str, rng: random.Random) -> list[Query]
     """
     count = args.num_prompts
     if args.conversations is not None:
-        tokenizer = _tokenizer(args, model)
+        tokenizer = find_tokenizer(args, model)
         total = args.num_warmups + count
         return conversation_queries(args.conversations, total, tokenizer, args.output_len, rng)
     writer: Writer
     if args.text or args.endpoint == ENDPOINTS[1]:
-        writer = TextWriter(_tokenizer(args, model))
+        writer = TextWriter(find_tokenizer(args, model))
     else:
         writer = IdWriter(args.vocab_size)
     output_len = 128 if args.output_len is None else args.output_len
@@ -204,7 +242,12 @@ def choose_seed(args: Namespace) -> int:
     return secrets.randbits(32) if args.seed is None else int(args.seed)
 
 
-def _tokenizer(args: Namespace, model: str) -> Tokenizer:
+def find_tokenizer(args: Namespace, model: str) -> Tokenizer:
+    """Read the tokenizer that prompts of text are written with.
+
+    Raises:
+        ConfigError: There is none.
+    """
     name = args.tokenizer or model
     plugins = PluginManager()
     try:

@@ -1,4 +1,4 @@
-"""The plugin: adds `hotshoe bench serve` and `hotshoe bench compare`. Imports no HTTP library."""
+"""The plugin: adds `hotshoe bench serve`, `agent` and `compare`. Imports no HTTP library."""
 
 from collections.abc import Mapping
 
@@ -14,6 +14,9 @@ def hotshoe_commands() -> Mapping[str, CommandEntry]:
     return {
         "bench serve": CommandEntry(
             "hotshoe_bench.serve:Serve", "measure a running server: latencies, throughput, goodput"
+        ),
+        "bench agent": CommandEntry(
+            "hotshoe_bench.agent:Agent", "measure a running server under sessions of agents"
         ),
         "bench compare": CommandEntry(
             "hotshoe_bench.compare:Compare", "print two benchmark results side by side"

@@ -16,6 +16,8 @@ from hotshoe.errors import ConfigError
 from hotshoe.text.tokenizer import Tokenizer
 
 Prompt = list[int] | str
+#: A conversation as `/v1/chat/completions` takes it.
+Messages = list[dict[str, str]]
 
 #: Leaves out the ids in front, where many vocabularies keep special tokens and single bytes.
 FIRST_ID = 256

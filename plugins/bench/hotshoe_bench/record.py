@@ -43,6 +43,7 @@ class Record:
         tpot_ms: (e2e − ttft) / (output_len − 1); None for a single token.
         itl_ms: Gaps between arrivals of tokens.
         failure, detail: As in `Exchange`.
+    cached_len: Prompt tokens that the server found in its prefix cache; None if it gave none.
     """
 
     input_len: int
@@ -56,6 +57,7 @@ class Record:
     itl_ms: list[float] = field(default_factory=list)
     failure: str | None = None
     detail: str = ""
+    cached_len: int | None = None
 
 
 def make_record(query: Query, exchange: Exchange, stream: Stream, exact: bool) -> Record:
@@ -75,6 +77,7 @@ def make_record(query: Query, exchange: Exchange, stream: Stream, exact: bool) -
         lag_ms=MS * (exchange.sent_s - exchange.scheduled_s),
         failure=exchange.failure,
         detail=exchange.detail,
+        cached_len=stream.num_cached_tokens,
     )
     if record.failure is None:
         record.failure, record.detail = _verdict(query, stream, record.output_len, exact)

@@ -18,6 +18,7 @@ _LATENCY_ROWS = {
     "tpot_ms": "time per output token",
     "itl_ms": "inter-token latency",
     "e2e_ms": "end to end",
+    "e2e_per_token_ms": "end to end by output token",
 }
 _COUNT_ROWS = {
     "duration_s": "duration (s)",
@@ -60,23 +61,32 @@ def document(
     records: Sequence[Record],
 ) -> dict[str, Any]:
     """Return what `--output-json` holds; pooled gaps are in the summary alone."""
-    left_out = ("api_key_file", "output_json", "base_url", "model", "endpoint")
-    workload = {
-        name: str(value) if isinstance(value, Path) else value
-        for name, value in vars(args).items()
-        if name not in left_out
-    }
-    requests = []
-    for record in records:
-        values = asdict(record)
-        del values["itl_ms"]
-        requests.append(values)
     return {
         "benchmark": "serve",
         "hotshoe": __version__,
         "server": dict(server),
-        "workload": workload,
+        "workload": workload(args),
         "summary": dict(numbers),
+        **details(failed, records),
+    }
+
+
+def workload(args: Namespace) -> dict[str, Any]:
+    """Return the flags that shape the load, by name."""
+    left_out = ("api_key_file", "output_json", "output_svg", "base_url", "model", "endpoint")
+    return {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in vars(args).items()
+        if name not in left_out
+    }
+
+
+def details(failed: Mapping[str, Failure], records: Sequence[Record]) -> dict[str, Any]:
+    """Return failures by cause, and each request without its gaps."""
+    requests = [asdict(record) for record in records]
+    for request in requests:
+        del request["itl_ms"]
+    return {
         "failures": {cause: asdict(failure) for cause, failure in failed.items()},
         "requests": requests,
     }

@@ -29,9 +29,14 @@ class _Choice(msgspec.Struct):
     finish_reason: str | None = None
 
 
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
 class _Usage(msgspec.Struct):
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    prompt_tokens_details: _Details | None = None
 
 
 class _Event(msgspec.Struct):
@@ -48,6 +53,7 @@ class Stream:
         token_times_s: When each event with new tokens arrived.
         end_s: When the last event about the answer arrived; None if there was none.
         num_prompt_tokens, num_output_tokens: By the server's count; None if it gave none.
+    num_cached_tokens: Of the prompt, found in the server's prefix cache; None if it gave none.
         finish_reason: Why the answer ended; None if the stream broke off.
         done: Whether the closing `[DONE]` came.
         error: What went wrong by the server's account, or what could not be read.
@@ -57,6 +63,7 @@ class Stream:
     end_s: float | None = None
     num_prompt_tokens: int | None = None
     num_output_tokens: int | None = None
+    num_cached_tokens: int | None = None
     finish_reason: str | None = None
     done: bool = False
     error: str | None = None
@@ -108,6 +115,8 @@ def _take(stream: Stream, event: _Event, moment: float) -> None:
     if event.usage is not None:
         stream.num_prompt_tokens = event.usage.prompt_tokens
         stream.num_output_tokens = event.usage.completion_tokens
+        if event.usage.prompt_tokens_details is not None:
+            stream.num_cached_tokens = event.usage.prompt_tokens_details.cached_tokens
     for choice in event.choices:
         stream.end_s = moment
         stream.finish_reason = choice.finish_reason or stream.finish_reason

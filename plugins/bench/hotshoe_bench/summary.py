@@ -73,6 +73,9 @@ def summarize(records: Sequence[Record], objectives: Mapping[str, float]) -> dic
     for name in LATENCIES:
         values = [getattr(record, f"{name}_ms") for record in good]
         numbers |= spread(f"{name}_ms", [value for value in values if value is not None])
+    numbers |= spread(
+        "e2e_per_token_ms", [r.e2e_ms / r.output_len for r in good if r.e2e_ms is not None]
+    )
     numbers |= spread("itl_ms", [gap for record in good for gap in record.itl_ms])
     numbers["send_lag_ms_p99"] = percentile(sorted(record.lag_ms for record in records), 99)
     return numbers

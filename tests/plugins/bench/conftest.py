@@ -35,6 +35,7 @@ class FakeServer:
     models: list[str] = field(default_factory=lambda: ["fake"])
     models_body: object = None
     key: str | None = None
+    num_cached: int | None = None
     url: str = ""
     seen: list[dict] = field(default_factory=list)
     num_open: int = 0
@@ -84,6 +85,8 @@ class FakeServer:
         if fault != "unfinished":
             await self.event(response, self.token(asked, "", "length"))
         usage = {"prompt_tokens": 7, "completion_tokens": 0 if fault == "empty" else count}
+        if self.num_cached is not None:
+            usage["prompt_tokens_details"] = {"cached_tokens": self.num_cached}
         await self.event(response, {"choices": [], "usage": usage})
         await response.write(b"data: [DONE]\n\n")
         return response

@@ -82,3 +82,17 @@ def test_refusals_are_counted(tmp_path: Path) -> None:
     assert numbers["num_completed"] + failed["HTTP 429"]["count"] == 40
     assert numbers["num_completed"] >= 1
     assert failed["HTTP 429"]["count"] >= 1
+
+
+def test_agents_find_their_prefixes(served: Served, tmp_path: Path) -> None:
+    words = ("--prefix-len", "256", "--input-len", "16", "--output-len", "4", "--num-turns", "3")
+    load = ("--num-sessions", "3", "--concurrency", "1", "3", "--tool-pause", "0.01")
+    path = tmp_path / "o"
+    base = ["bench", "agent", "--base-url", served.url, "--json", str(path)]
+    assert main([*base, *words, *load]) == 0
+    numbers = json.loads(path.read_text())["summary"]
+    for sessions in (1, 3):
+        assert numbers[f"num_completed@{sessions}"] == 9
+        # Known tokens are found but for the rest of a block, at most 15 of 272.
+        known, found = numbers[f"prefix_share@{sessions}"], numbers[f"cached_share@{sessions}"]
+        assert known - 16 / 272 <= found <= known + 1e-9
