@@ -20,7 +20,8 @@ from hotshoe.slots import CommunicatorOp
 from hotshoe.types.mesh import Axis
 
 _log = logging.getLogger(__name__)
-#: Steps after which counts are on the host, as no more than so many are under way.
+#: Least number of steps after which counts are on the host. It is larger where more steps may be
+#: under way.
 SETTLED = 8
 #: Changes of a layer at a time; each moves two experts at most.
 CHANGES = 2
@@ -36,11 +37,18 @@ class ExpertBalance:
         axis: This rank's place among them.
         group: Who they are.
         interval: Steps from one look at the counts to the next.
+        settled: Steps after which counts are on the host; at least as many as may be under way.
     """
 
     def __init__(
-        self, shares: Sequence[Share], axis: Axis, group: CommunicatorOp, interval: int
+        self,
+        shares: Sequence[Share],
+        axis: Axis,
+        group: CommunicatorOp,
+        interval: int,
+        settled: int = SETTLED,
     ) -> None:
+        self._settled = settled
         self._shares, self._axis, self._group, self._interval = shares, axis, group, interval
         self._age, self._counts = 0, torch.empty(0)
         self.num_moved = 0
@@ -51,10 +59,10 @@ class ExpertBalance:
     def before_step(self) -> None:
         """Do what is due before the next step. Called alike by all ranks."""
         self._age += 1
-        layer = self._age - SETTLED
+        layer = self._age - self._settled
         if 0 <= layer < len(self._counts):
             self._even_out(self._shares[layer], self._counts[layer].double())
-        elif self._age >= max(self._interval, SETTLED + len(self._counts)):
+        elif self._age >= max(self._interval, self._settled + len(self._counts)):
             self._collect()
 
     def _collect(self) -> None:
@@ -192,4 +200,5 @@ def balance_of(config: EngineConfig, ctx: BuildContext, axis: Axis) -> ExpertBal
     if not config.enable_eplb or not ctx.mixtures:
         return None
     assert ctx.communicator is not None
-    return ExpertBalance(ctx.mixtures, axis, ctx.communicator, config.eplb_step_interval)
+    settled = max(SETTLED, config.num_steps_in_flight)
+    return ExpertBalance(ctx.mixtures, axis, ctx.communicator, config.eplb_step_interval, settled)

@@ -1,11 +1,14 @@
 """Placements become better, a few changes at a time, and every expert keeps a place."""
 
+from types import SimpleNamespace
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hotshoe.config import EngineConfig
 from hotshoe.layers.experts import share_of
-from hotshoe.runner.balance import CHANGES, balanced, loads_of, rows_of
+from hotshoe.runner.balance import CHANGES, ExpertBalance, balance_of, balanced, loads_of, rows_of
 from hotshoe.types.mesh import Axis
 
 
@@ -58,3 +61,20 @@ def test_rows_of_a_place_come_from_stacked_and_single_tensors() -> None:
     assert [row.tolist() for row in rows_of(stacked, 3, 1)] == [[4, 5, 6, 7], [2.0, 3.0]]
     single = {f"experts.{i}.{name}": torch.tensor(i) for i in range(12) for name in "xy"}
     assert [int(row) for row in rows_of(single, 12, 1)] == [1, 1]
+
+
+def test_counts_are_read_when_no_step_before_them_is_under_way(monkeypatch) -> None:
+    """Of a pipeline more steps may be under way than of a single stage."""
+    events: list[str] = []
+    monkeypatch.setattr(ExpertBalance, "_even_out", lambda *_: events.append("read"))
+    group = SimpleNamespace(broadcast=lambda *_: events.append("sent"))
+    axis = Axis(0, 2)
+    ctx = SimpleNamespace(mixtures=[share_of(4, axis, "cpu", 0)], communicator=group)
+    parallel = {"pipeline_parallel_size": 2, "pipeline_steps": 64}
+    config = EngineConfig("m", enable_eplb=True, eplb_step_interval=1, **parallel)
+    balance = balance_of(config, ctx, axis)
+    assert balance is not None
+    for _ in range(200):
+        balance.before_step()
+        events.append("step")
+    assert events.index("read") - events.index("sent") - 1 >= 64
