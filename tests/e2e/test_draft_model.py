@@ -14,7 +14,7 @@ import pytest
 from tests.e2e.test_speculation import GREEDY, PATTERN, SETTINGS, answers, check
 
 from hotshoe import LLM, SamplingParams, TokensPrompt
-from hotshoe.errors import ConfigError, MemoryLimitError, UserError
+from hotshoe.errors import ConfigError, MemoryLimitError, RequestError, UserError
 
 #: For what does not depend on the platform.
 ONE = pytest.mark.parametrize("platform", ["cpu"])
@@ -111,6 +111,21 @@ def test_it_sleeps_and_wakes_with_the_model(
 
 
 @ONE
+def test_weights_that_cannot_be_moved_are_read_again(
+    open_llm: Callable[..., LLM], draft_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise RequestError("the weights cannot be moved")
+
+    with open_llm(speculative_config=method(draft_dir)) as llm:
+        before = llm.generate(LONG, GREEDY)[0].outputs
+        monkeypatch.setattr(llm.engine.core._draft_model._worker, "offload", refuse)
+        llm.sleep(1)
+        llm.wake_up()
+        check(llm.generate(LONG, GREEDY)[0].outputs, before)
+
+
+@ONE
 def test_its_memory_is_part_of_the_plan(open_llm: Callable[..., LLM], draft_dir: Path) -> None:
     with open_llm(kv_cache_memory_bytes=1 << 20, max_num_seqs=256) as llm:
         alone = llm.memory
@@ -141,6 +156,12 @@ def test_defects_are_named(open_llm: Callable[..., LLM], draft_dir: Path, tmp_pa
         ({"method": "draft_model"}, {}, ConfigError, "speculative_config.model is missing"),
         ({**method(draft_dir), "modle": 1}, {}, ConfigError, "no option modle; did you mean model"),
         ({**method(draft_dir), "quantization": 8}, {}, ConfigError, "quantization must be a text"),
+        (
+            {**method(draft_dir), "quantization": "x"},
+            {},
+            UserError,
+            "speculative_config.model .*'x'",
+        ),
         (method(draft_dir), {"distributed_executor_backend": "mp"}, ConfigError, "own process"),
         (method(draft_dir), {"kv_cache_memory_bytes": 250_000}, MemoryLimitError, "share of 0.24"),
     ]

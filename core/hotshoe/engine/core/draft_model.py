@@ -58,11 +58,11 @@ class DraftModel:
         options = dict(setup.config.speculative_config or {})
         with _naming(str(options.get("model"))):
             self._setup = _prepare(setup, options)
+            self._worker: Worker | None = self._setup.create_worker()
         self.name = self._setup.config.model
         self._verifying = 0
         self._num_blocks: tuple[int, ...] = ()
         self._rows: DraftRows | None = None
-        self._worker: Worker | None = self._setup.create_worker()
 
     def load(self) -> None:
         """Build the model and load its weights.
@@ -146,10 +146,16 @@ class DraftModel:
         self._rows = DraftRows(self._worker, limits, self._num_blocks, config.block_size, groups)
 
     def fall_asleep(self, level: int) -> None:
-        """Give memory back, with all that is known of sequences; see `engine.rest`."""
-        if self._worker is not None:
+        """Give memory back, with all that is known of sequences; see `engine.rest`.
+
+        Weights that cannot be moved are read again on waking: the engine's model sleeps already.
+        """
+        if (worker := self._worker) is not None:
             self._rows = None
-            self._worker = fall_asleep(self._worker, level)
+            try:
+                self._worker = fall_asleep(worker, level)
+            except UserError:
+                self._worker = fall_asleep(worker, 2)
 
     def wake(self, missing: set[str]) -> None:
         """Take memory back."""
