@@ -36,6 +36,7 @@ UNSHARED = (
     "hf_overrides",
     "max_model_len",
     "kernel",
+    "model_impl",
     "enable_lora",
     "lora_modules",
     "speculative_config",
