@@ -68,6 +68,7 @@ DECODE: Table = {
 NARROW_DECODE: Table = {
     "hopper": (Tiling(16, 128, 4, 2, 4), Tiling(16, 64, 4, 3, 1)),
     "hopper int8": (Tiling(16, 128, 4, 3, 2), Tiling(16, 64, 4, 3, 1)),
+    "hopper float8_e5m2": (Tiling(16, 128, 4, 3, 2), Tiling(16, 64, 4, 3, 1)),
     "rdna": (Tiling(16, 16, 4, 1, 4), Tiling(16, 16, 8, 1, 2)),
 }
 NARROW_PREFILL: Table = {

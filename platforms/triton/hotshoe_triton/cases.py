@@ -28,7 +28,6 @@ from hotshoe.slots import (
     NormSpec,
     QuantSpec,
     RotaryAndCacheSpec,
-    RouterSpec,
     SampleSpec,
 )
 from hotshoe_triton import (
@@ -48,6 +47,7 @@ from hotshoe_triton import (
     tuned,
 )
 from hotshoe_triton.delta_cases import DELTA, recur
+from hotshoe_triton.moe_cases import MOE, OSS, QWEN, quantized
 from hotshoe_triton.quantize import INT8, QuantizeRows, format_of
 
 Build = Callable[[LinearSpec, DeviceFacts], linear.Linear]
@@ -262,6 +262,20 @@ def gate(size: int, kind: str, quantized: bool = False) -> Callable[[DeviceFacts
     return call
 
 
+def expert(facts: DeviceFacts, side: LinearSpec) -> dict[str, list[Tensor]]:
+    """Return what an expert loads: plain numbers, or a quantized form."""
+    n, k, quant = side.out_features, side.in_features, side.weight
+    found = {"weight": [tensor(facts, n, k)]}
+    if quant is not None:
+        kind = "float8_e4m3fn" if quant.format == "fp8_e4m3" else "int8"
+        height, width = quant.block_shape or (1, quant.group_size or k)
+        scales = -(-n // height), -(-k // width)
+        found = {"weight": [tensor(facts, n, k, dtype=kind)]}
+        found |= {"weight_scale": [tensor(facts, *scales)]}
+        found |= {"weight_zero_point": [tensor(facts, *scales, dtype="int8")]}
+    return found | ({"bias": [tensor(facts, n)]} if side.bias else {})
+
+
 def mix(tokens: int, spec: MoeSpec) -> Callable[[DeviceFacts], bool]:
     """Return a call of a mixture of experts."""
 
@@ -271,8 +285,7 @@ def mix(tokens: int, spec: MoeSpec) -> Callable[[DeviceFacts], bool]:
             (spec.gate_up, operation.load_gate_up),
             (spec.down, operation.load_down),
         ):
-            tensors = {"weight": [tensor(facts, side.out_features, side.in_features)]}
-            load(0, tensors | ({"bias": [tensor(facts, side.out_features)]} if side.bias else {}))
+            load(0, expert(facts, side))
         logits = tensor(facts, tokens, spec.num_experts, dtype="float32")
         correction = tensor(facts, spec.num_experts, dtype="float32")
         x = tensor(facts, tokens, spec.gate_up.in_features, dtype=spec.dtype)
@@ -338,34 +351,6 @@ SMALL_CACHES = {
         ("e5m2 cache", "float8_e5m2", "none"),
     )
 }
-QWEN = MoeSpec(
-    LinearSpec(2048, 1536, "bfloat16"),
-    LinearSpec(768, 2048, "bfloat16"),
-    128,
-    8,
-    "silu",
-    RouterSpec(renormalize=True),
-)
-OSS = MoeSpec(
-    LinearSpec(2880, 5760, "bfloat16", bias=True),
-    LinearSpec(2880, 2880, "bfloat16", bias=True),
-    32,
-    4,
-    "silu",
-    RouterSpec(renormalize=True),
-    limit=7.0,
-    alpha=1.702,
-    shift=1.0,
-)
-GROUPED = RouterSpec("sigmoid", True, 2.5, True, groups=8, groups_kept=4, group_score="top2")
-MOE = {
-    "128x8": QWEN,
-    "32x4 clamped": OSS,
-    "128x8 grouped": replace(QWEN, router=GROUPED),
-    "128x8 ungated": replace(
-        QWEN, gate_up=replace(QWEN.gate_up, out_features=768), activation="relu2", gated=False
-    ),
-}
 DEEPSEEK = MlaAttentionSpec(128, 512, 128, 64, 128, "bfloat16", "bfloat16", 64, 0.072)
 LATENT = {
     "128x512": DEEPSEEK,
@@ -384,6 +369,13 @@ PACKED = {
     "int4 groups zero points": QuantSpec("int4", "group", 128, symmetric=False),
     "int8 groups": QuantSpec("int8", "group", 128),
     "int4 rows": QuantSpec("int4", "channel"),
+}
+#: Experts' forms: of gpt-oss, compressed-tensors, AWQ, a row of eight bits, 8-bit floats.
+EXPERTS = {
+    "fp4": (OSS, QuantSpec("fp4_e2m1", "group", 32)),
+    **{name: (QWEN, PACKED[f"int4 groups{name[4:]}"]) for name in ("int4", "int4 zero points")},
+    "int8": (QWEN, QuantSpec("int8", "channel")),
+    "8-bit floats": (QWEN, blocks.WEIGHT),
 }
 BLOCKS = blocks.WEIGHT, QuantSpec("fp8_e4m3", "group", blocks.WIDTH, dynamic=True)
 CASES: tuple[Case, ...] = (
@@ -455,6 +447,11 @@ CASES: tuple[Case, ...] = (
         Case(f"moe {name} {tokens}", mix(tokens, spec), name == "128x8")
         for name, spec in MOE.items()
         for tokens in (1, 32, 256, 8192)
+    ),
+    *(
+        Case(f"moe packed {name} {tokens}", mix(tokens, quantized(spec, quant)), tokens == 1)
+        for name, (spec, quant) in EXPERTS.items()
+        for tokens in (1, 64, 256, 8192)
     ),
     Case("rotary", rotate(ROTATION), True),
     Case("rotary interleaved norm", rotate(replace(ROTATION, interleaved=True, qk_norm_eps=1e-6))),

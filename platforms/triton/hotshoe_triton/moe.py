@@ -18,6 +18,7 @@ from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec, MoeSpec, RouterSpec, Verdict
 from hotshoe.slots.reference import accepts
 from hotshoe.slots.reference import router as reference
+from hotshoe_triton import experts
 from hotshoe_triton.device import KIB, arch_of, chaining, judge, next_power_of_2
 
 #: Bounds of what one program holds of a token's logits, and of offsets into an expert's matrix.
@@ -40,16 +41,16 @@ def supports(spec: MoeSpec, facts: DeviceFacts) -> Verdict:
         "a rank holds some experts only": spec.held is not None,
     }
     for name, side in (("gate_up", spec.gate_up), ("down", spec.down)):
-        plain = side.weight is None and side.activation is None
+        refusals |= experts.refusals(name, side)
         types = {side.dtype, side.out_dtype or side.dtype}
         refusals |= {
-            f"{name} has operands {side.weight} and {side.activation}; experts are multiplied in "
-            "their model's type alone": not plain,
             f"{name} is of type {side.dtype} and its results of type {side.out_dtype}, not both "
             f"of type {spec.dtype}": types != {spec.dtype},
             f"{name} has {MAX_ELEMENTS} elements or more": side.in_features * side.out_features
             >= MAX_ELEMENTS,
         }
+    plain = spec.gate_up.weight is None, spec.down.weight is None
+    refusals["one of an expert's matrices is quantized and one is not"] = plain[0] != plain[1]
     return judge(facts, spec.dtype, refusals)
 
 
@@ -58,7 +59,8 @@ class Tile:
     """How a kernel's program is cut; `pairs` is 0 for kernels that go pair by pair.
 
     Attributes:
-        pairs, rows, columns: Pairs, rows of the matrix, and columns of it at a time.
+        pairs, rows, columns: Pairs, rows of the matrix, and columns of it at a time; 0 for packed
+            matrices, whose form says how many.
         warps, stages: Triton's num_warps and num_stages; pair by pair, loops unroll by stages.
     """
 
@@ -70,7 +72,9 @@ class Tile:
 
     def constants(self) -> dict[str, int]:
         """Return the kernel's constants."""
-        found = {"BLOCK_N": self.rows, "BLOCK_K": self.columns, "num_warps": self.warps}
+        found = {"BLOCK_N": self.rows, "num_warps": self.warps}
+        if self.columns:
+            found["BLOCK_K"] = self.columns
         if not self.pairs:
             return found | {"UNROLL": self.stages}
         return found | {"BLOCK_M": self.pairs, "num_stages": self.stages}
@@ -89,6 +93,8 @@ def plan_for(tokens: int, spec: MoeSpec, facts: DeviceFacts) -> Plan:
     pairs = tokens * spec.top_k
     missed = (1 - spec.top_k / spec.num_experts) ** tokens
     read = spec.num_experts * (1 - missed)
+    if spec.gate_up.weight is not None:
+        return _packed(pairs / read, spec, facts)
     if read >= DIFFERENT * pairs:
         return Plan(_alone(spec.down.in_features, spec.gate_up.in_features, spec.gated),
                     _alone(spec.down.out_features, spec.down.in_features, False))  # fmt: skip
@@ -97,7 +103,7 @@ def plan_for(tokens: int, spec: MoeSpec, facts: DeviceFacts) -> Plan:
 
 def one_tile(spec: MoeSpec, facts: DeviceFacts) -> Plan:
     """Return the plan for any number of tokens that computes each row in the same way."""
-    return _blocks(32.0, spec, facts)
+    return (_blocks if spec.gate_up.weight is None else _packed)(32.0, spec, facts)
 
 
 def _alone(rows: int, columns: int, halved: bool) -> Tile:
@@ -127,6 +133,15 @@ def _blocks(expected: float, spec: MoeSpec, facts: DeviceFacts) -> Plan:
         return Tile(pairs, rows, columns, 8 if many else 4, stages)
 
     return Plan(tile(1 + spec.gated), tile(1))
+
+
+def _packed(expected: float, spec: MoeSpec, facts: DeviceFacts) -> Plan:
+    """Return tiles of packed matrices for experts that expect so many pairs each."""
+    cuda = arch_of(facts).backend == "cuda"
+    pairs = min(64 if cuda else 32, max(16, next_power_of_2(int(expected * ROOM))))
+
+    tile = Tile(pairs, 64 if cuda else 32, 0, 4, 4 if cuda and spec.dtype != "float32" else 2)
+    return Plan(tile, tile)
 
 
 class _Matrices:
@@ -160,6 +175,10 @@ class _Matrices:
     def operands(self) -> tuple[Tensor, Tensor]:
         """Return weight and bias as kernels take them: some tensor where there is no bias."""
         return self.weight, self.bias if self.bias.numel() else self.weight
+
+    def constants(self) -> dict[str, Any]:
+        """Return the kernel's constants of the form: none."""
+        return {}
 
     def state(self) -> dict[str, Tensor]:
         held = {"weight": self.weight, "bias": self.bias}
@@ -219,11 +238,15 @@ class Moe:
     """
 
     def __init__(self, spec: MoeSpec, facts: DeviceFacts, plan: Plan | None = None) -> None:
+        from hotshoe_triton.kernels import experts as packed
         from hotshoe_triton.kernels import moe
 
         self._kernels, self._spec, self._facts, self.plan = moe, spec, facts, plan
-        self._gate_up = _Matrices(spec.gate_up, spec.num_experts, facts)
-        self._down = _Matrices(spec.down, spec.num_experts, facts)
+        plain = spec.gate_up.weight is None
+        self._grouped = moe.grouped if plain else packed.grouped_packed
+        kind = _Matrices if plain else experts.PackedMatrices
+        self._gate_up = kind(spec.gate_up, spec.num_experts, facts)
+        self._down = kind(spec.down, spec.num_experts, facts)
         self._route = Router(spec, facts)
         self._chain = chaining(facts)
         self._inner_size, self._size = spec.down.in_features, spec.down.out_features
@@ -285,11 +308,11 @@ class Moe:
         self, plan: Plan, y: Tensor, x: Tensor, inner: Tensor, weights: Tensor, ids: Tensor
     ) -> None:
         """Compute blocks of each expert's pairs, and write y."""
-        pairs, experts = ids.numel(), self._spec.num_experts
-        blocks = pairs // plan.first.pairs + experts
+        pairs, count = ids.numel(), self._spec.num_experts
+        blocks = pairs // plan.first.pairs + count
         order = ids.new_empty(pairs)
         cut = ids.new_empty(blocks, 3)
-        self._kernels.arrange[(experts,)](
+        self._kernels.arrange[(count,)](
             order, cut, ids, pairs, BLOCK_M=plan.first.pairs,
             BLOCK_P=min(ARRANGED, max(128, next_power_of_2(pairs))), num_warps=4, **self._chain,
         )  # fmt: skip
@@ -300,9 +323,10 @@ class Moe:
         ):
             grid = (blocks * -(-made.size(1) // tile.rows),)
             inside = self._inner if first else self._inner | {"GATED": False}
-            self._kernels.grouped[grid](
-                made, source, *held.operands(), order, cut, source.stride(0),
-                FIRST=first, **self._sizes(first), **inside, **tile.constants(), **self._chain,
+            self._grouped[grid](
+                made, source, *held.operands(), order, cut, source.stride(0), FIRST=first,
+                **self._sizes(first), **inside, **held.constants(), **tile.constants(),
+                **self._chain,
             )  # fmt: skip
         block = min(COMBINED, next_power_of_2(self._size))
         self._kernels.combine[(len(x), -(-self._size // block))](

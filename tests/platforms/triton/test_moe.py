@@ -223,13 +223,16 @@ def test_plans_fit_shared_memory(arch: str, dtype: str) -> None:
                 assert stage * tile.stages <= arch_of(facts).shared_bytes
 
 
-ONLINE = {"weight": QuantSpec("int8", "channel", online=True)}
+ROUNDED = {
+    "weight": QuantSpec("int8", "channel", online=True),
+    "activation": QuantSpec("int8", "token", dynamic=True),
+}
 
 
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [
-        (replace(QWEN, gate_up=replace(QWEN.gate_up, **ONLINE)), "gate_up has operands"),
+        (replace(QWEN, gate_up=replace(QWEN.gate_up, **ROUNDED)), "gate_up quantizes x"),
         (replace(QWEN, down=replace(QWEN.down, out_dtype="float32")), "results of type float32"),
         (replace(QWEN, num_experts=5000), "more than 4096 experts"),
         (replace(QWEN, activation="elu"), "not elu"),

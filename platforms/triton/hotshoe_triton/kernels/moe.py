@@ -168,6 +168,25 @@ def piece(ptrs, there, EVEN: tl.constexpr):
 
 
 @triton.jit
+def finish(
+    y_ptr, gate_NM, up_NM, bias_ptr, n_N, m_M, to_M, end,
+    N: tl.constexpr, BIAS: tl.constexpr, FIRST: tl.constexpr, GATED: tl.constexpr,
+    ACTIVATION: tl.constexpr, LIMIT: tl.constexpr, ALPHA: tl.constexpr, SHIFT: tl.constexpr,
+):  # fmt: skip
+    """Add biases, make inner values of sums, and write them to rows `to_M` of y [pairs, N]."""
+    if BIAS:
+        bias_ptrs_N = bias_ptr + n_N
+        gate_NM += tl.load(bias_ptrs_N, mask=n_N < N, other=0.0).to(tl.float32)[:, None]
+        if GATED:
+            up_NM += tl.load(bias_ptrs_N + N, mask=n_N < N, other=0.0).to(tl.float32)[:, None]
+    if FIRST:
+        gate_NM = inner_of(gate_NM, up_NM, GATED, ACTIVATION, LIMIT, ALPHA, SHIFT)
+    y_ptrs_NM = y_ptr + to_M.to(tl.int64)[None, :] * N + n_N[:, None]
+    there_NM = (n_N < N)[:, None] & (m_M < end)[None, :]
+    tl.store(y_ptrs_NM, gate_NM.to(y_ptr.dtype.element_ty), mask=there_NM)
+
+
+@triton.jit
 def grouped(
     y_ptr, x_ptr, w_ptr, bias_ptr, order_ptr, blocks_ptr, x_stride,
     N: tl.constexpr, K: tl.constexpr, TOP_K: tl.constexpr, BIAS: tl.constexpr, FIRST: tl.constexpr,
@@ -215,16 +234,8 @@ def grouped(
             up_NM = tl.dot(w_NK, x_KM, up_NM, input_precision="ieee")
         w_ptrs_NK += BLOCK_K
         x_ptrs_KM += BLOCK_K
-    if BIAS:
-        bias_ptrs_N = bias_ptr + expert * (HALVES * N) + n_N
-        gate_NM += tl.load(bias_ptrs_N, mask=n_N < N, other=0.0).to(tl.float32)[:, None]
-        if GATED:
-            up_NM += tl.load(bias_ptrs_N + N, mask=n_N < N, other=0.0).to(tl.float32)[:, None]
-    if FIRST:
-        gate_NM = inner_of(gate_NM, up_NM, GATED, ACTIVATION, LIMIT, ALPHA, SHIFT)
-    y_ptrs_NM = y_ptr + to_M.to(tl.int64)[None, :] * N + n_N[:, None]
-    there_NM = (n_N < N)[:, None] & (m_M < end)[None, :]
-    tl.store(y_ptrs_NM, gate_NM.to(y_ptr.dtype.element_ty), mask=there_NM)
+    finish(y_ptr, gate_NM, up_NM, bias_ptr + expert * (HALVES * N), n_N, m_M, to_M, end, N, BIAS,
+           FIRST, GATED, ACTIVATION, LIMIT, ALPHA, SHIFT)  # fmt: skip
 
 
 @triton.jit
