@@ -127,7 +127,6 @@ FLAGS: tuple[Flag, ...] = (
     _ignored("--chat-template-content-format", "parts of text are joined", "auto", "string"),
     _ignored("--tokenizer-mode", "tokenizer.json is read", "auto", "hf"),
     _ignored("--config-format", "config.json is read", "auto", "hf"),
-    _ignored("--model-impl", "architectures are the plugins'", "auto", "vllm"),
     _ignored("--task", "the model's tasks are found out", "auto", "generate", "embed"),
     _ignored("--runner", "the model's tasks are found out", "auto", "generate", "pooling"),
     _ignored("--convert", "the model's tasks are found out", "auto", "none", "embed"),
@@ -138,7 +137,11 @@ FLAGS: tuple[Flag, ...] = (
     _ignored("--long-prefill-token-threshold", "prompts share the budget of a step", "0"),
     _ignored("--prefix-caching-hash-algo", "hashes are cryptographic"),
     _ignored("--guided-decoding-disable-fallback", "there is no silent fallback", takes=False),
-    _ignored("--calculate-kv-scales", "the cache needs no scales", takes=False),
+    _ignored(
+        "--calculate-kv-scales",
+        "scales are the checkpoint's, or computed for each token",
+        takes=False,
+    ),
     _ignored("--root-path", "no path of its own is ever written; the proxy takes the prefix off"),
     _ignored("--max-seq-len-to-capture", "what is recorded is found out"),
     # Refused.
@@ -170,12 +173,17 @@ SAME: tuple[str, ...] = (
     *("--allowed-origins", "--api-key", "--async-scheduling", "--block-size", "--chat-template"),
     *("--config", "--default-chat-template-kwargs", "--distributed-executor-backend"),
     *("--download-dir", "--dtype"),
-    *("--enable-auto-tool-choice", "--enable-prefix-caching", "--enforce-eager"),
+    *(
+        "--enable-auto-tool-choice",
+        "--enable-expert-parallel",
+        "--enable-prefix-caching",
+        "--enforce-eager",
+    ),
     *("--enable-force-include-usage", "--override-generation-config"),
     *("--return-tokens-as-token-ids", "--trust-request-chat-template"),
     *("--generation-config", "--hf-overrides", "--host", "--kv-cache-dtype"),
     *("--kv-cache-memory-bytes", "--load-format", "--max-logprobs", "--max-model-len"),
-    *("--master-addr", "--master-port", "--nnodes"),
+    *("--master-addr", "--master-port", "--model-impl", "--nnodes"),
     *("--max-num-batched-tokens", "--max-num-seqs", "--pipeline-parallel-size", "--port"),
     *("--quantization",),
     *("--reasoning-parser", "--revision", "--scheduling-policy", "--seed", "--served-model-name"),
@@ -191,6 +199,8 @@ VALUES: Mapping[str, Mapping[str, str]] = {
         "qwen3_coder": "qwen3_xml",
     },
     "--reasoning-parser": {"openai_gptoss": "harmony"},
+    "--kv-cache-dtype": {"fp8_e4m3": "fp8"},
+    "--model-impl": {"vllm": "native"},
 }
 _BY_NAME = {flag.name: flag for flag in FLAGS}
 
