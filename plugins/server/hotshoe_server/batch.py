@@ -39,11 +39,11 @@ URLS = (
 GROUPS = {"parsing": "tool_call_parser", "request limits": "max_body_bytes"}
 #: What a batch has no use for: everything about connections, keys and responses of other calls.
 SKIP = (
-    *("host", "port", "admin_socket", "engine_process", "api_processes", "shutdown_timeout_s"),
+    *("host", "port", "uds", "admin_socket", "engine_process", "api_processes"),
     *("ssl_certfile", "ssl_keyfile", "access_log", "log_format", "api_key", "api_key_file"),
     *("api_key_env", "admin_key_file", "unauthenticated_probes", "allowed_hosts"),
     *("allowed_origins", "response_store_bytes", "max_header_bytes", "read_timeout_s"),
-    "write_timeout_s",
+    *("write_timeout_s", "shutdown_timeout_s"),
 )
 #: How often a request is tried that finds no room, or no engine as it starts anew.
 MAX_TRIES = 5

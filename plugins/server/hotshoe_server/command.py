@@ -65,26 +65,35 @@ class Serve:
             if record.warning:
                 _log.warning("%s", record.warning)
         check_early(config, plugins)
-        from hotshoe_server.admin_socket import admin_socket
+        from hotshoe_server.socket_file import Listening, unix_socket
         from hotshoe_server.sockets import open_port
 
-        listener = open_port(config.host, config.port)
-        with admin_socket(config.admin_socket) as admin:
-            host, port = listener.getsockname()[:2]
-            shown = f"[{host}]" if ":" in host else host
-            scheme = "https" if config.ssl_certfile else "http"
-            say(f"listening on {scheme}://{shown}:{port}")
+        with (
+            unix_socket("--uds", config.uds, private=False) as local,
+            unix_socket("--admin-socket", config.admin_socket) as admin,
+        ):
+            front = local or Listening(open_port(config.host, config.port))
+            say(f"listening on {address(config, front.listener.getsockname())}")
             if config.api_processes > 1:
                 from hotshoe_server.supervisor import Supervisor
 
                 named = {name: own for name, (_, own) in extensions.items() if own is not None}
-                return Supervisor(engine, config, named).run(listener, admin)
+                return Supervisor(engine, config, named).run(front, admin)
             from hotshoe_server.serving import Server
 
             transport: Literal["thread", "process"]
             transport = "process" if config.engine_process else "thread"
             server = Server(config, plugins, extensions, lambda: load(engine, transport, say), say)
-            return server.run(listener, admin.listener if admin else None)
+            return server.run(front.listener, admin.listener if admin else None)
+
+
+def address(config: ServerConfig, name: Any) -> str:
+    """Return where a server listens, as people write it, from its socket's name."""
+    if config.uds is not None:
+        return f"unix:{config.uds}"
+    host, port = name[:2]
+    shown = f"[{host}]" if ":" in host else host
+    return f"{'https' if config.ssl_certfile else 'http'}://{shown}:{port}"
 
 
 def check_named(given: Mapping[str, Any]) -> None:
@@ -192,5 +201,5 @@ def warn(config: ServerConfig) -> None:
         _log.warning(
             "WARNING: --unauthenticated-probes shows /metrics, /health and /ping to everybody who "
             "reaches %s, key or not",
-            config.host,
+            config.uds or config.host,
         )

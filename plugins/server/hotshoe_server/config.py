@@ -30,6 +30,7 @@ class ServerConfig:
 
     host: str = option("127.0.0.1", "address to listen on")
     port: int = option(8000, "port to listen on; 0 takes a free one", low=0, high=65535)
+    uds: str | None = option(None, "unix socket to listen on in place of --host and --port")
     served_model_name: list[str] = option([], "name that requests use for the model")
     admin_socket: str | None = option(None, "unix socket for admin verbs, readable by its owner")
     engine_process: bool = option(True, "run the engine in a process of its own")
@@ -116,6 +117,10 @@ class ServerConfig:
         check_options(self)
         if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
             raise ConfigError("TLS needs both ssl_certfile and ssl_keyfile")
+        if self.uds is not None and self.ssl_certfile is not None:
+            raise ConfigError("a unix socket (uds) speaks no TLS; leave ssl_certfile out")
+        if self.uds is not None and self.uds == self.admin_socket:
+            raise ConfigError("uds and admin_socket need paths of their own")
         if self.api_processes > 1 and not self.engine_process:
             raise ConfigError("several API processes need the engine in a process of its own")
 
@@ -133,7 +138,7 @@ class ServerConfig:
     @property
     def loopback(self) -> bool:
         """True when only this machine can connect."""
-        if self.host == "localhost":
+        if self.uds is not None or self.host == "localhost":
             return True
         try:
             return ipaddress.ip_address(self.host).is_loopback

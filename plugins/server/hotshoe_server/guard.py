@@ -74,7 +74,8 @@ class Guard:
         self._app = app
         self._public = public_paths(config).union(files)
         self._keys, self._admin_keys = keyrings(config)
-        names = (*_LOOPBACK_NAMES, config.host) if config.loopback else ()
+        is_port = config.loopback and config.uds is None  # no page leads to a unix socket
+        names = (*_LOOPBACK_NAMES, config.host) if is_port else ()
         self._hosts = frozenset(name.lower() for name in (*names, *config.allowed_hosts))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -166,8 +166,9 @@ class Server:
 
     def _leave_while_loading(self) -> NoReturn:
         """End at once: the thread that loads cannot be stopped, and nothing is in flight."""
-        if self._config.admin_socket is not None:
-            Path(self._config.admin_socket).unlink(missing_ok=True)
+        if self._shared is None:  # otherwise the sockets are the supervisor's
+            for path in filter(None, (self._config.admin_socket, self._config.uds)):
+                Path(path).unlink(missing_ok=True)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
@@ -228,7 +229,7 @@ class Server:
     ) -> Any:
         """Answer a socket's connections once they are taken; at the end, let them send the rest."""
         config = self._config
-        private = listener.family == socket.AF_UNIX  # the admin socket, which speaks no TLS
+        private = listener.family == socket.AF_UNIX  # which speaks no TLS
         settings = uvicorn.Config(
             app,
             http=protocol_for(config, turn_away),

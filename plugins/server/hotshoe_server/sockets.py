@@ -48,24 +48,31 @@ def open_port(host: str, port: int) -> socket.socket:
         raise ConfigError(f"cannot listen on {host} port {port}: {error.strerror}") from None
 
 
-def open_unix(path: str) -> socket.socket:
-    """Listen on a unix socket that only its owner can use; one that nobody serves is replaced.
+def open_unix(option: str, path: str, private: bool = True) -> socket.socket:
+    """Listen on a unix socket; one that nobody serves is replaced.
+
+    Args:
+        option: The flag that names the path.
+        path: Of the socket's file.
+        private: Let the owner alone use it. Otherwise the process's umask says who may.
 
     Raises:
         ConfigError: Somebody serves it, or the path cannot be used.
     """
     try:
-        remove_dead(Path(path))
+        remove_dead(option, Path(path))
         with _closed_on_error(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as listener:
             mask = os.umask(0o177)
             try:
+                if not private:
+                    os.umask(mask)
                 listener.bind(path)
             finally:
                 os.umask(mask)
             listener.listen(BACKLOG)
             return listener
     except OSError as error:
-        raise ConfigError(f"cannot listen on --admin-socket {path}: {error.strerror}") from None
+        raise ConfigError(f"cannot listen on {option} {path}: {error.strerror or error}") from None
 
 
 def check_certificate(certfile: str, keyfile: str) -> None:
@@ -97,7 +104,7 @@ def _closed_on_error(made: socket.socket) -> Iterator[socket.socket]:
         raise
 
 
-def remove_dead(path: Path) -> None:
+def remove_dead(option: str, path: Path) -> None:
     """Remove a socket file that a killed server has left.
 
     Raises:
@@ -106,9 +113,9 @@ def remove_dead(path: Path) -> None:
     if not path.exists():
         return
     if not stat.S_ISSOCK(path.stat().st_mode):
-        raise ConfigError(f"--admin-socket {path} exists and is no socket")
+        raise ConfigError(f"{option} {path} exists and is no socket")
     probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with contextlib.closing(probe):
         if probe.connect_ex(str(path)) == 0:
-            raise ConfigError(f"--admin-socket {path} is served by another process")
+            raise ConfigError(f"{option} {path} is served by another process")
     path.unlink()

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -29,9 +29,9 @@ from hotshoe.engine.transport.process import EngineProcess
 from hotshoe.engine.wire.spawn import LIMITS, spawn
 from hotshoe.errors import EngineError, lack_of
 from hotshoe.foreign import ending
-from hotshoe_server.admin_socket import AdminSocket
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.signals import signals_call
+from hotshoe_server.socket_file import Listening
 from hotshoe_server.store import ResponseStore
 from hotshoe_server.store_link import serve_store
 
@@ -164,21 +164,21 @@ class Supervisor:
         # It has no name, so nothing is left behind, however this process ends.
         self._shared_file = tempfile.TemporaryFile()  # noqa: SIM115
 
-    def run(self, listener: socket.socket, admin: AdminSocket | None) -> int:
+    def run(self, front: Listening, admin: Listening | None) -> int:
         """Serve two sockets until a signal; return the exit code.
 
         Raises:
             UserError: The engine cannot be built as asked.
             EngineError: A process cannot be started.
         """
-        asyncio.run(self._run(listener.fileno(), admin))
+        asyncio.run(self._run(front, admin))
         return self._code
 
-    async def _run(self, listener: int, admin: AdminSocket | None) -> None:
+    async def _run(self, front: Listening, admin: Listening | None) -> None:
         with signals_call(self._on_signal):
             engine = EngineProcess(self._engine_config)
             booting = asyncio.create_task(asyncio.to_thread(engine.wait))
-            spawn_one = partial(self._spawn, str(engine.path), listener, admin)
+            spawn_one = partial(self._spawn, str(engine.path), front, admin)
             try:
                 self._start(spawn_one)
                 await self._watch(engine, booting, spawn_one)
@@ -271,23 +271,25 @@ class Supervisor:
     def _spawn(
         self,
         engine_socket: str,
-        listener: int,
-        admin: AdminSocket | None,
+        front: Listening,
+        admin: Listening | None,
         index: int,
         num_failed: int,
     ) -> Worker:
         """Start an API process and tell it all that it needs."""
         ours, theirs = socket.socketpair()
         shared = self._shared_file.fileno()
-        door = [] if index or not admin else [admin.listener.fileno(), admin.lifeline.fileno()]
+        door = [] if index or not admin else admin.descriptors
         with theirs:
-            process, channel = spawn(COMMAND, fds=[listener, theirs.fileno(), shared, *door])
+            process, channel = spawn(
+                COMMAND, fds=[theirs.fileno(), shared, *front.descriptors, *door]
+            )
             mission = Mission(
                 engine=asdict(self._engine_config),
-                server=asdict(replace(self._config, admin_socket=None)),  # which it gets open
+                server=asdict(self._config),
                 options=self._options,
                 engine_socket=engine_socket,
-                listener=listener,
+                listener=front.listener.fileno(),
                 admin=door[0] if door else None,
                 store=theirs.fileno(),
                 shared_file=shared,

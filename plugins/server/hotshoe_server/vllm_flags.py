@@ -149,7 +149,6 @@ FLAGS: tuple[Flag, ...] = (
     _refused("--ssl-ca-certs", f"certificates of clients are not checked; {_PROXY}"),
     _refused("--ssl-cert-reqs", f"certificates of clients are not checked; {_PROXY}"),
     _refused("--enable-ssl-refresh", "start the server anew with the new certificate", takes=False),
-    _refused("--uds", "listen on --host and --port"),
     _refused("--log-config-file", _LOGS),
     _refused("--max-cpu-loras", "all adapters that are loaded stay in host memory"),
     _refused("--kv-transfer-config", "the cache is not shared with other servers"),
@@ -188,7 +187,7 @@ SAME: tuple[str, ...] = (
     *("--quantization",),
     *("--reasoning-parser", "--revision", "--scheduling-policy", "--seed", "--served-model-name"),
     *("--skip-tokenizer-init", "--speculative-config", "--ssl-certfile", "--ssl-keyfile"),
-    *("--tensor-parallel-size", "--tokenizer", "--tool-call-parser"),
+    *("--tensor-parallel-size", "--tokenizer", "--tool-call-parser", "--uds"),
 )
 #: Values that have another name here.
 VALUES: Mapping[str, Mapping[str, str]] = {

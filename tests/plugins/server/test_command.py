@@ -48,6 +48,7 @@ def test_installed_extensions_are_light_to_find(plugins) -> None:
         ({"host": "0.0.0.0", "api_key": ["some-key-1"]}, False),
         ({"host": "0.0.0.0", "api_key_env": "KEYS"}, False),
         ({"host": "::"}, True),
+        ({"host": "::", "uds": "/x"}, False),
     ],
 )
 def test_open_doors_are_named(caplog, options: dict[str, object], warned: bool) -> None:

@@ -35,11 +35,17 @@ def test_loopback(host: str, loopback: bool) -> None:
         {"ssl_keyfile": "x"},
         {"api_processes": 2, "engine_process": False},
         {"api_key": "not-a-list"},
+        {"uds": "/x", "ssl_certfile": "x", "ssl_keyfile": "x"},
+        {"uds": "/x", "admin_socket": "/x"},
     ],
 )
 def test_bad_values(options: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         ServerConfig(**options)
+
+
+def test_a_unix_socket_is_on_this_machine() -> None:
+    assert ServerConfig(host="0.0.0.0", uds="/x").loopback
 
 
 def test_groups_begin_with_fields() -> None:

@@ -113,6 +113,12 @@ def test_of_two_hosts_none_counts(open_http) -> None:
         http.app._identify(scope)
 
 
+def test_no_web_page_leads_to_a_unix_socket(open_http) -> None:
+    anywhere = {"headers": {"host": "model.example"}, "uds": "/x"}
+    assert open_http(**anywhere).get("/live").status_code == 200
+    assert open_http(**anywhere, allowed_hosts=["other.example"]).get("/live").status_code == 403
+
+
 def test_hosts_elsewhere(open_http) -> None:
     anywhere = {"headers": {"host": "model.example"}, "host": "0.0.0.0"}
     assert open_http(**anywhere).get("/live").status_code == 200

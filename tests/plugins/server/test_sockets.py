@@ -1,6 +1,7 @@
 """Listening sockets."""
 
 import contextlib
+import os
 import socket
 import ssl
 import time
@@ -44,22 +45,33 @@ def test_addresses_that_are_not_here(host: str) -> None:
 
 def test_unix_sockets_are_private_and_replace_dead_ones(tmp_path) -> None:
     path = tmp_path / "admin"
-    with open_unix(str(path)):
+    with open_unix("--uds", str(path)):
         assert path.stat().st_mode & 0o777 == 0o600
         with pytest.raises(ConfigError, match="served by another process"):
-            open_unix(str(path))
+            open_unix("--uds", str(path))
     assert path.exists()
-    open_unix(str(path)).close()
+    open_unix("--uds", str(path)).close()
+
+
+def test_the_umask_says_who_may_use_a_socket_that_is_not_private(tmp_path) -> None:
+    before = os.umask(0o007)
+    try:
+        with open_unix("--uds", str(tmp_path / "open"), private=False):
+            assert (tmp_path / "open").stat().st_mode & 0o777 == 0o770
+    finally:
+        assert os.umask(before) == 0o007
 
 
 def test_files_are_never_replaced(tmp_path) -> None:
     path = tmp_path / "file"
     path.write_text("precious")
     with pytest.raises(ConfigError, match="no socket"):
-        open_unix(str(path))
+        open_unix("--uds", str(path))
     assert path.read_text() == "precious"
+    with pytest.raises(ConfigError, match=r"cannot listen on --uds .*: AF_UNIX path too long"):
+        open_unix("--uds", str(tmp_path / ("x" * 200)))
     with pytest.raises(ConfigError, match="cannot listen"):
-        open_unix(str(tmp_path / "no" / "folder"))
+        open_unix("--uds", str(tmp_path / "no" / "folder"))
 
 
 def self_signed(folder: Path, name: str) -> tuple[str, str, str]:

@@ -20,6 +20,7 @@ from hotshoe import EngineConfig
 from hotshoe.errors import EngineError
 from hotshoe_server import supervisor
 from hotshoe_server.config import ServerConfig
+from hotshoe_server.socket_file import Listening
 from hotshoe_server.supervisor import HOPELESS, READY, SERVING, TRIES, Supervisor, Worker
 
 NULL = ("demo", "--platform", "null", "--api-processes", "2")
@@ -431,6 +432,6 @@ def test_when_not_all_can_be_started_none_stays(monkeypatch) -> None:
     monkeypatch.setattr(supervisor, "signals_call", lambda call: contextlib.nullcontext())
     server = Supervisor(EngineConfig(), ServerConfig(api_processes=2), {})
     with socket.socket() as listener, pytest.raises(EngineError, match="API process 1 cannot be"):
-        server.run(listener, None)
+        server.run(Listening(listener), None)
     server._shared_file.close()
     assert closed and started[0].wait(60) == -signal.SIGTERM

@@ -73,7 +73,7 @@ def test_words_of_no_effect_are_said(words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--uds", "/x"], "--uds of vLLM is not offered here: listen on --host"),
+        (["--headless"], "--headless of vLLM is not offered here: engines and"),
         (
             ["--decode-context-parallel-size", "2"],
             "--decode-context-parallel-size 2 of vLLM is not offered here",

@@ -1,4 +1,4 @@
-"""The admin socket for as long as a server lives: who is killed removes no file.
+"""A unix socket for as long as a server lives: who is killed removes no file.
 
 So a keeper, a process that does nothing else, waits until nobody serves the socket any more, and
 removes the file then. It is this module, run as a program.
@@ -18,20 +18,34 @@ from hotshoe.engine.wire.spawn import spawn
 from hotshoe.errors import ConfigError
 from hotshoe_server.sockets import open_unix, remove_dead
 
-COMMAND = (sys.executable, "-P", "-m", "hotshoe_server.admin_socket")
+COMMAND = (sys.executable, "-P", "-m", "hotshoe_server.socket_file")
 
 
 @dataclass(frozen=True, slots=True)
-class AdminSocket:
-    """A listening socket, and what whoever answers on it holds open: its end tells the keeper."""
+class Listening:
+    """A listening socket, and what whoever answers on it holds open: its end tells the keeper.
+
+    A port has no file, so it has no keeper and no lifeline.
+    """
 
     listener: socket.socket
-    lifeline: socket.socket
+    lifeline: socket.socket | None = None
+
+    @property
+    def descriptors(self) -> list[int]:
+        """Return those of all that is held open, the listening socket's first."""
+        held = (self.listener, self.lifeline)
+        return [one.fileno() for one in held if one is not None]
 
 
 @contextlib.contextmanager
-def admin_socket(path: str | None) -> Iterator[AdminSocket | None]:
+def unix_socket(option: str, path: str | None, private: bool = True) -> Iterator[Listening | None]:
     """Listen on a path for as long as the context lasts; without one, do nothing.
+
+    Args:
+        option: The flag that names the path.
+        path: Of the socket's file.
+        private: As in `open_unix`.
 
     Raises:
         ConfigError: As for `open_unix`.
@@ -41,9 +55,9 @@ def admin_socket(path: str | None) -> Iterator[AdminSocket | None]:
         return
     keeper, lifeline = spawn(COMMAND, [path])  # first, so that there is no file without a keeper
     try:
-        with lifeline, open_unix(path) as listener:
+        with lifeline, open_unix(option, path, private) as listener:
             try:
-                yield AdminSocket(listener, lifeline)
+                yield Listening(listener, lifeline)
             finally:
                 Path(path).unlink(missing_ok=True)
     finally:
@@ -59,7 +73,7 @@ def main() -> int:
     with socket.socket(fileno=int(lifeline)) as theirs:
         theirs.recv(1)
     with contextlib.suppress(ConfigError, OSError):  # it is another server's, or gone already
-        remove_dead(Path(path))
+        remove_dead("", Path(path))
     return 0
 
 
