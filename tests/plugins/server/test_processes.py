@@ -32,7 +32,7 @@ def engine_of(server) -> int:
     for listed in Path(f"/proc/{server.process.pid}/task").glob("*/children"):
         for child in listed.read_text().split():
             with contextlib.suppress(OSError):  # it has ended
-                if "engine.child" in Path(f"/proc/{child}/cmdline").read_text():
+                if "transport.child" in Path(f"/proc/{child}/cmdline").read_text():
                     found.append(int(child))
     [engine] = found
     return engine

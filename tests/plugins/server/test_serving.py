@@ -431,7 +431,7 @@ def test_a_second_signal_aborts_at_once(run_server, processes: str) -> None:
     words = ("--shutdown-timeout-s", "600", "--api-processes", processes)
     server = run_server("demo", *words)
     stream = Stream(server)
-    [engine] = [pid for pid in children(server.process.pid) if "engine.child" in command_of(pid)]
+    [engine] = [pid for pid in children(server.process.pid) if "transport.child" in command_of(pid)]
     with stopped(engine):  # so that the request does not end by itself
         server.process.terminate()
         wait_for(lambda: "shutting down" in server.log.read_text())

@@ -56,7 +56,7 @@ def server(run_server):
 
 def test_they_answer_and_end(server) -> None:
     workers = children(server.process.pid, "api_process")
-    engines = children(server.process.pid, "engine.child")
+    engines = children(server.process.pid, "transport.child")
     assert (len(workers), len(engines)) == (2, 1)
     for _ in range(8):  # each time a new connection, which any of them may take
         answer = server.post("/v1/completions", prompt=[5], max_tokens=2)
