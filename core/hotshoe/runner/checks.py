@@ -97,6 +97,11 @@ class _Checked:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._operation, name)
 
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set it on the operation, as the scales of a cache; its own two are set once."""
+        own = name in ("_operation", "_see")
+        object.__setattr__(self if own else self._operation, name, value)
+
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         found = self._operation(*arguments, **named)
         self._see(self._operation, next(iter((*arguments, *named.values()))), found)
