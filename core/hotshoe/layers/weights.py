@@ -259,6 +259,7 @@ class WeightTable:
         for storage in storages.values():
             host = torch.empty(storage.nbytes(), dtype=torch.uint8).untyped_storage()
             moved.append((storage, host.copy_(storage)))
+        for storage, _ in moved:  # all are copied: a host without room leaves them where they are
             storage.resize_(0)
 
         def restore() -> None:

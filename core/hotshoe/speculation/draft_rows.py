@@ -156,13 +156,14 @@ class DraftRows:
         missing = [(len(r.token_ids) - (0 if own is None else own.right()), r) for own, r in both]
         for count, request in sorted(missing, key=lambda pair: pair[0]):
             length = len(request.token_ids)
-            stop = length - count + min(count, budget)
+            start = length - count
+            stop = self.cache.step_end(start, start + min(count, budget))
             ends = stop + limits[request.request_id] - 1 if stop == length else stop
-            place = self._place(request, length - count)
-            if place is None or stop == length - count:
+            place = self._place(request, start)
+            if place is None or stop == start:
                 continue
-            if self._add(plan, place, length - count, stop, ends):
-                budget -= stop - length + count
+            if self._add(plan, place, start, stop, ends):
+                budget -= stop - start
                 if stop == length:
                     ready.append(place)
         return plan, ready

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hotshoe.errors import CheckpointError, RequestError
-from hotshoe.layers import Holder, Place, WeightTable
+from hotshoe.layers import Holder, Place, WeightTable, weights
 
 
 def collecting(table, name, shape):
@@ -90,6 +90,20 @@ def test_a_holder_that_does_not_tell_its_state_is_not_moved():
     table.expect("w", (3,), lambda tensor: None, place=place)
     with pytest.raises(RequestError, match="candidate closed of slot linear does not tell"):
         table.move_to_host()
+
+
+def test_a_host_without_room_leaves_all_weights_where_they_are(monkeypatch):
+    table, kept = WeightTable(), [torch.ones(3), torch.ones(3)]
+    for name, weight in zip("ab", kept, strict=True):
+        holder = Holder("linear", name, "float32", lambda w=weight: {"weight": w})
+        place = Place(holder, "weight", (0, 3), ())
+        table.expect(name, (3,), lambda tensor: None, place=place)
+    rooms = iter([torch.empty(12, dtype=torch.uint8)])
+    monkeypatch.setattr(weights, "HOST", torch.device("meta"))  # so that these are elsewhere
+    monkeypatch.setattr(torch, "empty", lambda *sizes, **options: next(rooms))
+    with pytest.raises(StopIteration):
+        table.move_to_host()
+    assert [weight.tolist() for weight in kept] == [[1, 1, 1], [1, 1, 1]]
 
 
 def test_memory_of_a_device_that_cannot_be_given_back():

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -105,6 +106,13 @@ def test_a_long_prompt_is_caught_up_with_in_bounded_steps() -> None:
     prompt.token_ids.append(9)
     assert own.rows.propose([Wanted(prompt, 3)]) == [expected(prompt.token_ids, 3)]
     assert own.books.most_tokens == BUDGET
+
+
+def test_windows_bound_what_a_step_catches_up_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hotshoe.kv.kinds.WINDOW_STEP", BUDGET // 2)
+    own = case(window=6)
+    assert own.rows.propose([Wanted(request("a", list(range(20))), 3)]) == [[]]
+    assert own.books.most_tokens == BUDGET // 2
 
 
 def test_a_sequence_that_is_up_to_date_costs_one_step_for_each_draft() -> None:
