@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.core.layers.conftest import feed, run
 
 from hotshoe.errors import ConfigError
-from hotshoe.layers import DeltaNames, ForwardBatch, GatedDelta, delta_rows
-from hotshoe.slots import CacheView, GatedDeltaSpec, StepShape
+from hotshoe.layers import DeltaNames, GatedDelta, delta_rows
+from hotshoe.slots import GatedDeltaSpec
 
 SPEC = GatedDeltaSpec(4, 2, 3, 5, 3, "float32", "bfloat16", "float32", 4, 1e-5)
 SHAPES = {
@@ -26,25 +27,8 @@ def make(ctx, spec=SPEC, names=PLAIN):
     return layer
 
 
-def feed(ctx, weights):
-    for name in ctx.weights.expected:
-        ctx.weights.feed(name, weights[name])
-    ctx.weights.check_complete()
-
-
 def drawn(shapes=SHAPES):
     return {name: torch.randn(shape) for name, shape in shapes.items()}
-
-
-def run(layer, projected, block=2):
-    """Compute one sequence's first tokens."""
-    count = len(projected)
-    starts, lengths = (torch.tensor(v, dtype=torch.int32) for v in ([0, count], [count]))
-    shape = StepShape(1, starts, lengths, count, count)
-    table = torch.tensor([[block]], dtype=torch.int32)
-    view = CacheView(table, torch.zeros(count, dtype=torch.int32))
-    view.prepared = layer.planner[1](shape, view)
-    return layer(projected.clone(), ForwardBatch(lengths, shape, [view]))
 
 
 def test_weights_are_named_as_in_checkpoints(ctx):

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.core.layers.conftest import feed, run
 
 from hotshoe.errors import ConfigError
-from hotshoe.layers import ForwardBatch, StateSpace
-from hotshoe.slots import CacheView, StateSpaceSpec, StepShape
+from hotshoe.layers import StateSpace
+from hotshoe.slots import StateSpaceSpec
 from hotshoe.types.cache import lay_out
 
 SPEC = StateSpaceSpec(
@@ -27,23 +28,6 @@ def make(ctx, spec=SPEC, conv_bias=True):
     layer = StateSpace(ctx, spec, "m.", conv_bias)
     layer.allocate_cache(5)
     return layer
-
-
-def feed(ctx, weights):
-    for name in ctx.weights.expected:
-        ctx.weights.feed(name, weights[name])
-    ctx.weights.check_complete()
-
-
-def run(layer, projected, block=2):
-    """Compute one sequence's first tokens."""
-    count = len(projected)
-    starts, lengths = (torch.tensor(v, dtype=torch.int32) for v in ([0, count], [count]))
-    shape = StepShape(1, starts, lengths, count, count)
-    table = torch.tensor([[block]], dtype=torch.int32)
-    view = CacheView(table, torch.zeros(count, dtype=torch.int32))
-    view.prepared = layer.planner[1](shape, view)
-    return layer(projected.clone(), ForwardBatch(lengths, shape, [view]))
 
 
 def test_weights_are_named_as_in_checkpoints(ctx):

@@ -9,7 +9,7 @@ from tests.platforms.triton.conftest import device_facts, far_apart
 from hotshoe.platform import DeviceFacts
 from hotshoe_conformance.cases import gated_delta as cases
 from hotshoe_conformance.cases.base import Setup, in_dtype
-from hotshoe_conformance.cases.state_space import States
+from hotshoe_conformance.cases.states import States
 from hotshoe_triton import gated_delta
 
 SPEC = cases.BASE

@@ -1,4 +1,4 @@
-"""Cases of slot `gated_delta`: batches and caches as in the cases of `state_space`.
+"""Cases of slot `gated_delta`: batches and caches as `hotshoe_conformance.cases.states` has them.
 
 Expected values come from the recurrence in float64, token by token. Magnitudes are norms: what the
 delta rule replaces is at most as long as what was there, so that errors add up and do not grow.
@@ -15,8 +15,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hotshoe.slots import GatedDeltaSpec, GatedDeltaWeights, KVLayout
-from hotshoe_conformance.cases.base import DTYPES, Setup, Suite, in_dtype, normal, vary
-from hotshoe_conformance.cases.state_space import MIXED, SHAPES, STEEPEST, States, problem_of
+from hotshoe_conformance.cases.base import Setup, Suite, normal
+from hotshoe_conformance.cases.states import (
+    STEEPEST,
+    StateProblem,
+    bench_of,
+    draw_requests,
+    grid_of,
+    problem_of,
+)
 
 SLOT = "gated_delta"
 BASE = GatedDeltaSpec(4, 2, 16, 16, 4, "float32", "float32", "float32", 16, 1e-6)
@@ -35,20 +42,6 @@ VARIATIONS: tuple[dict[str, Any], ...] = (
     {"checkpoints": "all", "block_size": 4, "decay": "channel"},
     {"checkpoints": "align", "block_size": 128},
 )
-#: Operands may be rounded to the type before they are multiplied.
-ROUNDED_OPERANDS = 16
-
-
-def _grid(layouts: Sequence[KVLayout]) -> list[Setup]:
-    small = {0, 2}
-    return [
-        *(Setup(spec, MIXED, True) for spec in vary(BASE, VARIATIONS)),
-        *(
-            Setup(in_dtype(BASE, dtype), shape, i in small)
-            for dtype in DTYPES
-            for i, shape in enumerate(SHAPES)
-        ),
-    ]
 
 
 def _draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:
@@ -68,9 +61,7 @@ def _draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:
         rng.choice(("head", "channel")),
         rng.choice(("silu", "sigmoid")),
     )
-    lengths = [rng.choice((1, rng.randrange(1, 20), rng.randrange(1, 150))) for _ in range(5)]
-    requests = [(rng.choice((1, rng.randrange(1, n + 1))), n) for n in lengths]
-    return Setup(in_dtype(spec, rng.choice(DTYPES)), States(tuple(requests[: rng.randrange(1, 6)])))
+    return draw_requests(rng, spec)
 
 
 class _Recurrence:
@@ -135,7 +126,7 @@ def _direction(part: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
     return part / length, (size.norm(dim=-1, keepdim=True) / length).clamp(min=1.0)
 
 
-def _problem(setup: Setup, source: torch.Generator) -> Any:
+def _problem(setup: Setup, source: torch.Generator) -> StateProblem:
     spec = setup.spec
     weights = GatedDeltaWeights(
         normal((spec.conv_size, spec.conv_width), spec.dtype, source, spec.conv_width**-0.5),
@@ -149,10 +140,10 @@ def _problem(setup: Setup, source: torch.Generator) -> Any:
 
 QWEN = GatedDeltaSpec(32, 16, 128, 128, 4, "float32", "float32", "float32", 32, 1e-6)
 
-
-def _bench(layouts: Sequence[KVLayout]) -> list[Setup]:
-    batches = (States(((1, 64),) * 16), States(((512, 512),)))
-    return [Setup(in_dtype(QWEN, d), batch) for d in DTYPES[:2] for batch in batches]
-
-
-SUITE = Suite(SLOT, _grid, _draw, _problem, _bench)
+SUITE = Suite(
+    SLOT,
+    lambda layouts: grid_of(BASE, VARIATIONS),
+    _draw,
+    _problem,
+    lambda layouts: bench_of(QWEN),
+)
