@@ -5,9 +5,11 @@ transformers writes have keys of their own. Defaults are those of transformers' 
 Source: Kimi Team 2025, arXiv:2510.26692.
 """
 
+import re
 from dataclasses import replace
 from typing import Any
 
+from hotshoe.errors import CheckpointError
 from hotshoe.layers import BuildContext, DeltaNames, MoeNames, Rotation
 from hotshoe.models import ModelConfig
 from hotshoe_models.decoder import DenseDecoder
@@ -74,7 +76,21 @@ NAMES = DeltaNames(
 
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build KimiLinearForCausalLM."""
-    config = _respelt(config)
+    try:
+        return _build(_respelt(config), ctx)
+    except CheckpointError as error:
+        raise CheckpointError(_in_spelling_of(config, str(error))) from error
+
+
+def _in_spelling_of(config: ModelConfig, text: str) -> str:
+    """Return a complaint with the keys that the file has."""
+    within = mapping(config, "linear_attn_config")
+    theirs = {SPELLINGS[key]: key for key in config.values if key in SPELLINGS}
+    theirs |= {WITHIN[key]: f"linear_attn_config.{key}" for key in within if key in WITHIN}
+    return re.sub(r"\w+", lambda found: theirs.get(found[0], found[0]), text)
+
+
+def _build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     types, spec = mixed_types(config), latent_spec(config, ctx)
     rope_dim = config.size("qk_rope_head_dim")
     still = Rotation((0.0,) * (rope_dim // 2))  # no angle at any position

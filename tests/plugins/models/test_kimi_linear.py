@@ -60,9 +60,11 @@ def test_nothing_is_rotated(build_family, monkeypatch):
         ({"layer_types": ["mamba", "full_attention"]}, "layer_types.*knows only"),
         ({"mlp_layer_types": ["dense"]}, "mlp_layer_types.*each of 2 layers"),
         ({"mlp_layer_types": ["dense", "wide"]}, "mlp_layer_types.*dense and sparse"),
-        ({"num_experts_per_token": 5}, "num_experts_per_tok is 5.*4 experts"),
-        ({"moe_router_activation_func": "softmax"}, "scoring_func is 'softmax'.*sigmoid"),
+        ({"num_experts_per_token": 5}, "num_experts_per_token is 5.*4 experts"),
+        ({"moe_router_activation_func": "softmax"}, "moe_router_activation_func is .*sigmoid"),
         ({"linear_head_dim": 0}, "linear_head_dim"),
+        ({"linear_attn_config": {"head_dim": 0}}, r"linear_attn_config\.head_dim must be"),
+        ({"num_experts": "4"}, "json: num_experts must be"),
     ],
 )
 def test_bad_values_are_named(build_family, values, message):
