@@ -43,6 +43,8 @@ DEFAULTS = {
     "attention_bias": False,
     "lm_head_bias": False,
 }
+#: Of the rotation, or beside it: where texts begin to be long ones.
+ORIGINAL = "original_max_position_embeddings"
 
 
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
@@ -74,8 +76,9 @@ def _with_scale(config: ModelConfig, max_model_len: int) -> ModelConfig:
     rope = config.get(key)
     if not isinstance(rope, Mapping) or "long_mscale" not in rope:
         return config
-    original = rope.get("original_max_position_embeddings")
-    if not isinstance(original, int) or "short_mscale" not in rope:
-        raise refuse(config, key, "needs original_max_position_embeddings and short_mscale")
-    factor = rope["long_mscale" if max_model_len > original else "short_mscale"]
-    return replace(config, values={**config.values, key: {**rope, "attention_factor": factor}})
+    rope = {**rope, ORIGINAL: config.get(ORIGINAL, rope.get(ORIGINAL))}
+    within = replace(config, values=rope)
+    chosen = "long_mscale" if max_model_len > within.size(ORIGINAL) else "short_mscale"
+    factors = {name: number(within, name) for name in ("short_mscale", "long_mscale")}
+    scaled = {**rope, "attention_factor": factors[chosen]}
+    return replace(config, values={**config.values, key: scaled})

@@ -5,13 +5,31 @@ import pytest
 from hotshoe.errors import CheckpointError
 
 EXPERTS = {"num_local_experts": 4}
+SCALING = {
+    "rope_type": "longrope",
+    "short_mscale": 1.25,
+    "long_mscale": 1.5,
+    "original_max_position_embeddings": 16,
+    "short_factor": [1.0] * 8,
+    "long_factor": [2.0] * 8,
+}
+
+
+def scaled(**changes):
+    """Return config.json's values of a rotation; None leaves one out."""
+    values = {name: value for name, value in (SCALING | changes).items() if value is not None}
+    return {"rope_parameters": values}
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
         ({"num_experts_per_tok": 3}, "num_experts_per_tok is 3.*two experts"),
-        ({"rope_parameters": {"rope_type": "longrope", "long_mscale": 1.2}}, "short_mscale"),
+        (scaled(short_mscale=None), "lacks.*short_mscale"),
+        (scaled(long_mscale=True), "long_mscale is True.*positive number"),
+        (scaled(original_max_position_embeddings=None), "lacks.*original_max_position_embeddings"),
+        (scaled(original_max_position_embeddings=True), "original_max_position_embeddings.*True"),
+        (scaled(original_max_position_embeddings=16.0), "original_max_position_embeddings.*16.0"),
     ],
 )
 def test_refusals(values, message, build_family) -> None:
@@ -21,15 +39,15 @@ def test_refusals(values, message, build_family) -> None:
 
 def test_the_factor_belongs_to_the_length(build_family) -> None:
     """Tables of short and long texts differ by their factors, beside their frequencies."""
-    scaling = {
-        "rope_type": "longrope",
-        "short_mscale": 1.25,
-        "long_mscale": 1.5,
-        "original_max_position_embeddings": 16,
-        "short_factor": [1.0] * 8,
-        "long_factor": [2.0] * 8,
-    }
     for length, factor in ((16, 1.25), (17, 1.5)):
-        ctx = build_family("Phimoe", max_model_len=length, **EXPERTS, rope_parameters=scaling)
+        ctx = build_family("Phimoe", max_model_len=length, **EXPERTS, **scaled())
         table = ctx.cache_layers[0]._cos_sin
         assert table[0, 0].item() == pytest.approx(factor)
+
+
+def test_the_original_length_may_lie_beside_the_rotation(build_family) -> None:
+    beside = scaled(original_max_position_embeddings=None) | {
+        "original_max_position_embeddings": 16
+    }
+    ctx = build_family("Phimoe", max_model_len=17, **EXPERTS, **beside)
+    assert ctx.cache_layers[0]._cos_sin[0, 0].item() == pytest.approx(1.5)
