@@ -12,7 +12,9 @@ from hotshoe.models.base import Model
 
 #: The first release whose attention, masks and experts are interfaces as this package needs them.
 OLDEST = (5, 0)
-REMEDY = "install it (pip install 'hotshoe-models[transformers]'), or choose another model"
+#: Whether a plugin describes the architecture is not known here.
+INSTEAD = "serve a model that `hotshoe plugins` lists, with --model-impl native"
+REMEDY = f"install it (pip install 'hotshoe-models[transformers]'), or {INSTEAD}"
 
 
 def build(config: ModelConfig, ctx: BuildContext) -> Model:
@@ -26,8 +28,8 @@ def build(config: ModelConfig, ctx: BuildContext) -> Model:
         import transformers
     except ImportError as error:
         raise ConfigError(
-            f"no plugin describes {config.architecture}, and transformers, which may have it, "
-            f"cannot be imported ({error}); {REMEDY}"
+            f"{config.architecture} is to run as transformers' code, and transformers cannot be "
+            f"imported ({error}); {REMEDY}"
         ) from None
     version = transformers.__version__
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:

@@ -16,6 +16,7 @@ from transformers import AttentionInterface
 
 from hotshoe.errors import CheckpointError
 from hotshoe.layers import Attention, BuildContext, ForwardBatch
+from hotshoe_models.hf import INSTEAD
 
 NAME = "hotshoe"
 #: Tensors that attention is handed and has no use for.
@@ -153,6 +154,5 @@ def _check(found: Found, name: str, run: Run) -> None:
 
 def _cannot(name: str, why: str) -> CheckpointError:
     return CheckpointError(
-        f"{name} {why}, so that transformers' code cannot run over the engine's cache; choose a "
-        "model that `hotshoe plugins` lists"
+        f"{name} {why}, so that transformers' code cannot run over the engine's cache; {INSTEAD}"
     )

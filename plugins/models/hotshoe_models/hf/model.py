@@ -21,6 +21,7 @@ from hotshoe.errors import CheckpointError
 from hotshoe.layers import BuildContext, ForwardBatch
 from hotshoe.models import ModelConfig
 from hotshoe.models.base import EMBED, GENERATE
+from hotshoe_models.hf import INSTEAD
 from hotshoe_models.hf.attention import NAME, Run, build_layers
 from hotshoe_models.hf.modules import (
     expect_rest,
@@ -101,8 +102,7 @@ class TransformersModel:
         except Exception as error:
             raise CheckpointError(
                 f"transformers' code of {config.architecture} cannot run over modules of the "
-                f"engine ({type(error).__name__}: {error}); choose a model that `hotshoe plugins` "
-                "lists"
+                f"engine ({type(error).__name__}: {error}); {INSTEAD}"
             ) from error
         for module in model.modules():
             module.__dict__.pop("forward", None)

@@ -17,6 +17,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from hotshoe.errors import CheckpointError, ConfigError
 from hotshoe.layers import BuildContext
 from hotshoe.models import ModelConfig
+from hotshoe_models.hf import INSTEAD
 from hotshoe_models.hf.attention import Run
 
 #: Kinds of layers whose attention the engine has.
@@ -57,9 +58,9 @@ def read_config(config: ModelConfig) -> tuple[PreTrainedConfig, type[PreTrainedM
     if kind is None:
         own = " It names code that the checkpoint brings, and the engine runs none."
         raise CheckpointError(
-            f"unknown architecture {name!r}: no plugin describes it, and transformers "
-            f"{transformers.__version__} has no causal language model of this name."
-            f"{own if config.get('auto_map') else ''} `hotshoe plugins` lists what there is"
+            f"transformers {transformers.__version__} has no causal language model of the name "
+            f"{name!r}.{own if config.get('auto_map') else ''} Install a newer release that has "
+            f"it, or {INSTEAD}"
         )
     if family != kind.config_class.model_type:
         raise CheckpointError(
@@ -150,5 +151,5 @@ def refusal(config: ModelConfig, reason: str) -> CheckpointError:
     """Make the error for a model that cannot run as transformers' code."""
     return CheckpointError(
         f"{config.architecture} {reason}, so that transformers' code of it cannot run over the "
-        "engine's cache, and no plugin describes it; choose a model that `hotshoe plugins` lists"
+        f"engine's cache; {INSTEAD}"
     )

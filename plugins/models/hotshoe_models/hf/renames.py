@@ -20,6 +20,7 @@ from transformers.core_model_loading import (
 
 from hotshoe.errors import CheckpointError
 from hotshoe.layers import BuildContext
+from hotshoe_models.hf import INSTEAD
 
 #: Names without any pattern but * for an expert's number.
 PLAIN = re.compile(r"[\w.*]+")
@@ -61,7 +62,7 @@ def rename_weights(ctx: BuildContext, model: PreTrainedModel) -> list[Stacked]:
             raise CheckpointError(
                 f"{type(model).__name__} makes {', '.join(targets)} of the checkpoint's "
                 f"{', '.join(sources)} in a manner that transformers' code over the engine's cache "
-                "does not serve; choose a model that `hotshoe plugins` lists"
+                f"does not serve; {INSTEAD}"
             )
     return found
 

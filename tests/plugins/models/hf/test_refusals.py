@@ -31,8 +31,15 @@ from hotshoe_models.hf import build
     ],
 )
 def test_models_that_do_more(kind, values, reason, described, context) -> None:
-    with pytest.raises(CheckpointError, match=reason):
+    with pytest.raises(CheckpointError, match=reason) as raised:
         build(described(kind, **values), context())
+    check_words(raised.value)
+
+
+def check_words(error: Exception) -> None:
+    """What is refused here may well have a description, and --model-impl transformers stand."""
+    assert "no plugin" not in str(error)
+    assert "`hotshoe plugins` lists, with --model-impl native" in str(error)
 
 
 @pytest.mark.parametrize("parallel", [{"size": 2}, {"stage": Axis(0, 2)}])
@@ -44,8 +51,9 @@ def test_ranks(parallel, described, context) -> None:
 def test_code_of_a_checkpoint_is_not_run(context) -> None:
     values = {"model_type": "own", "auto_map": {"AutoModelForCausalLM": "own.OwnForCausalLM"}}
     config = ModelConfig(pathlib.Path("model"), "OwnForCausalLM", values, "float32", 16, ())
-    with pytest.raises(CheckpointError, match="code that the checkpoint brings"):
+    with pytest.raises(CheckpointError, match="code that the checkpoint brings") as raised:
         build(config, context())
+    check_words(raised.value)
 
 
 def test_a_foreign_model_type(described, context) -> None:
@@ -65,8 +73,9 @@ def test_values_that_transformers_refuses(described, context) -> None:
 def test_without_transformers(monkeypatch, described, context) -> None:
     config = described("HeliumForCausalLM")
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ConfigError, match=r"pip install 'hotshoe-models\[transformers\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'hotshoe-models\[tran") as raised:
         build(config, context())
+    check_words(raised.value)
 
 
 def test_an_old_release(monkeypatch, described, context) -> None:
