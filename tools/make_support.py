@@ -13,8 +13,8 @@ PAGE = Path(__file__).resolve().parent.parent / "docs/reference/support.md"
 NOTE = "<!-- Written by tools/make_support.py; `make reference` writes it anew. -->"
 PROVED = """
 The tables below say what candidates promise, not what has been seen. Run on hardware so far:
-CPUs with AVX2, AVX-512 and AMX, and NVIDIA's H200. For every other NVIDIA part, and for all AMD
-and Intel GPUs, kernels have been compiled, interpreted or simulated, but **not run**."""
+CPUs with AVX2, AVX-512 and AMX, and NVIDIA's H100 and H200. For every other NVIDIA part, and for
+all AMD and Intel GPUs, kernels have been compiled, interpreted or simulated, but **not run**."""
 #: Platforms of this repository; others that happen to be installed are left out.
 OURS = ("hotshoe",)
 
