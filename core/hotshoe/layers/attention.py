@@ -122,6 +122,7 @@ class Attention:
             ctx.weights.expect(name, (), sink, place=place)
 
     def _take_scale(self, name: str, at: int, scale: Tensor) -> None:
+        scale = scale.float()  # in which wider types may be 0
         if not (scale.isfinite() & (scale > 0)).item():
             raise CheckpointError(
                 f"{name} is {scale.item()}, but a scale above 0 is needed; fetch or export the "

@@ -38,6 +38,8 @@ UNUSED = (
     r"\.input_global_scale$",
 )
 CLASS = "Linear"
+#: Of a cache; scales of whole tensors are read.
+KV_STRATEGIES = ("tensor", "channel", "token", "attn_head", "group", "tensor_group")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +125,24 @@ def read(config: Mapping[str, Any]) -> StoredFormat:
 
 
 def _kv_scales(values: Values) -> bool:
-    """Tell whether the checkpoint has a scale for all keys, and one for all values, of a layer."""
-    kv = values.get("kv_cache_scheme")
-    if not isinstance(kv, Mapping):
+    """Tell whether the checkpoint has a scale for all keys, and one for all values, of a layer.
+
+    Scales of the other kinds are not needed: a cache of 8-bit types then computes its own by token.
+
+    Raises:
+        CheckpointError: The scheme is malformed, or of a kind that compressed-tensors has not.
+    """
+    if values.get("kv_cache_scheme") is None:
         return False
-    known = {"num_bits": 8, "type": "float", "strategy": "tensor"}
-    return not kv.get("dynamic") and {name: kv.get(name) for name in known} == known
+    kv = Values(values.get("kv_cache_scheme"), "quantization_config.kv_cache_scheme")
+    kind = kv.one_of(("int", "float"), "type", default="int")
+    bits, strategy = kv.one_of((4, 8), "num_bits"), kv.one_of(KV_STRATEGIES, "strategy")
+    dynamic, symmetric = kv.flag("dynamic", default=False), kv.flag("symmetric", default=True)
+    if (kind, bits, strategy, dynamic) != ("float", 8, "tensor", False):
+        return False
+    if not symmetric:
+        kv.refuse("symmetric", "must be true of floats")
+    return True
 
 
 def _scheme(group: Values, whole: Values) -> tuple[tuple[str, ...], Scheme | None]:

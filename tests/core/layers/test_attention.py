@@ -146,9 +146,9 @@ def test_scales_of_the_checkpoint(ctx):
     assert layer.state()["kv_scales"].tolist() == [pytest.approx(0.01), 10.0]
     expected = run(plain, qkv)
     assert (run(layer, qkv) - expected).abs().max() < 0.1 * expected.abs().max()
-    for bad in (0.0, -1.0, float("nan"), float("inf")):
+    for bad in (0.0, -1.0, float("nan"), float("inf"), 1e-60):
         with pytest.raises(CheckpointError, match=r"k_scale is .* above 0 is needed; fetch"):
-            ctx.weights.feed(names[0], torch.tensor(bad))
+            ctx.weights.feed(names[0], torch.tensor(bad, dtype=torch.float64))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from hotshoe_quantization.plugin import FORMATS
 
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "desc_act": False}
+KV = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False}
 WEIGHTS = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}
 
 
@@ -68,6 +69,14 @@ BAD = [
     (compressed.read, grouped(format="int-quantized"), "num_bits must be 8"),
     (compressed.read, grouped(quantization_status="frozen"), "quantization_status is read as"),
     (compressed.read, grouped(sparsity_config={"format": "x"}), "sparsity_config is not read"),
+    (compressed.read, grouped(kv_cache_scheme="fp8"), "kv_cache_scheme must be an object"),
+    (compressed.read, grouped(kv_cache_scheme=[]), "kv_cache_scheme must be an object"),
+    (compressed.read, grouped(kv_cache_scheme={}), "kv_cache_scheme.num_bits is read as 4 or 8"),
+    (compressed.read, grouped(kv_cache_scheme=KV | {"num_bits": 3}), "num_bits is read as 4 or 8"),
+    (compressed.read, grouped(kv_cache_scheme=KV | {"type": "real"}), "type is read as int or"),
+    (compressed.read, grouped(kv_cache_scheme=KV | {"strategy": "all"}), "strategy is read as"),
+    (compressed.read, grouped(kv_cache_scheme=KV | {"dynamic": "yes"}), "dynamic is read as"),
+    (compressed.read, grouped(kv_cache_scheme=KV | {"symmetric": False}), "symmetric must be true"),
     (
         compressed.read,
         grouped(inputs={"num_bits": 8, "type": "int", "symmetric": False}),
@@ -85,6 +94,21 @@ BAD = [
 def test_what_is_not_read_is_named(read, config: dict, words: str) -> None:
     with pytest.raises(CheckpointError, match=words):
         read(config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "read"),
+    [
+        ({}, True),
+        ({"type": "int", "symmetric": False}, False),
+        ({"strategy": "attn_head"}, False),
+        ({"strategy": "token", "dynamic": True}, False),
+        ({"num_bits": 4, "strategy": "tensor_group"}, False),
+    ],
+)
+def test_scales_of_whole_keys_and_values_are_read(changes: dict, read: bool) -> None:
+    stored = compressed.read(grouped(kv_cache_scheme=KV | changes))
+    assert stored.kv_scales == (("k_scale", "v_scale") if read else None)
 
 
 @pytest.mark.parametrize("name", ["bitsandbytes", "torchao", "quark"])
