@@ -136,7 +136,8 @@ def _kv_scales(values: Values) -> bool:
         return False
     kv = Values(values.get("kv_cache_scheme"), "quantization_config.kv_cache_scheme")
     kind = kv.one_of(("int", "float"), "type", default="int")
-    bits, strategy = kv.one_of((4, 8), "num_bits"), kv.one_of(KV_STRATEGIES, "strategy")
+    bits = kv.one_of((4, 8), "num_bits")
+    strategy = kv.one_of(KV_STRATEGIES, "strategy", default="tensor")
     dynamic, symmetric = kv.flag("dynamic", default=False), kv.flag("symmetric", default=True)
     if (kind, bits, strategy, dynamic) != ("float", 8, "tensor", False):
         return False

@@ -108,7 +108,7 @@ def remove_dead(option: str, path: Path) -> None:
     """Remove a socket file that a killed server has left.
 
     Raises:
-        ConfigError: Somebody serves it, or it is no socket.
+        ConfigError: Somebody serves it, or may, or it is no socket.
     """
     if not path.exists():
         return
@@ -116,6 +116,12 @@ def remove_dead(option: str, path: Path) -> None:
         raise ConfigError(f"{option} {path} exists and is no socket")
     probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with contextlib.closing(probe):
-        if probe.connect_ex(str(path)) == 0:
-            raise ConfigError(f"{option} {path} is served by another process")
+        code = probe.connect_ex(str(path))
+    if code == 0:
+        raise ConfigError(f"{option} {path} is served by another process")
+    if code != errno.ECONNREFUSED:  # such as one of datagrams, or of another user
+        raise ConfigError(
+            f"{option} {path} may be another program's: {os.strerror(code)}; remove the file if "
+            "nothing uses it, or choose another path"
+        )
     path.unlink()

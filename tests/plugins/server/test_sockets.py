@@ -53,6 +53,15 @@ def test_unix_sockets_are_private_and_replace_dead_ones(tmp_path) -> None:
     open_unix("--uds", str(path)).close()
 
 
+def test_sockets_of_another_kind_are_left_alone(tmp_path) -> None:
+    path = tmp_path / "log"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+        other.bind(str(path))
+        with pytest.raises(ConfigError, match=r"--uds .*log may be another program's: .*remove"):
+            open_unix("--uds", str(path))
+        assert path.exists()
+
+
 def test_the_umask_says_who_may_use_a_socket_that_is_not_private(tmp_path) -> None:
     before = os.umask(0o007)
     try:
