@@ -141,7 +141,8 @@ def check_found(config: ModelConfig, model: PreTrainedModel, run: Run) -> None:
     count, wanted = len(run.found), described.num_hidden_layers
     if count != wanted:
         raise refusal(config, f"attends through the interface in {count} of {wanted} layers")
-    kinds = getattr(described, "layer_types", None) or ()
+    every = ["sliding_attention"] * count if getattr(described, "sliding_window", None) else []
+    kinds = getattr(described, "layer_types", None) or every  # whose masks alone may know of it
     for found, kind in zip(run.found, kinds, strict=False):
         if kind == "sliding_attention" and found.window is None:
             raise refusal(config, "has windows that attention is not told of")

@@ -28,6 +28,7 @@ from hotshoe_models.hf import build
             "rope_type dynamic, which texts change",
         ),
         ("BertLMHeadModel", {}, "is not causal"),
+        ("PhimoeForCausalLM", {"sliding_window": 8}, "windows that attention is not told of"),
     ],
 )
 def test_models_that_do_more(kind, values, reason, described, context) -> None:
