@@ -6,6 +6,7 @@ Source: Kimi Team 2025, arXiv:2510.26692.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +14,9 @@ from hotshoe.errors import CheckpointError
 from hotshoe.layers import BuildContext, DeltaNames, MoeNames, Rotation
 from hotshoe.models import ModelConfig
 from hotshoe_models.decoder import DenseDecoder
-from hotshoe_models.deepseek import latent_spec
+from hotshoe_models.deepseek import corrected_router, latent_spec
 from hotshoe_models.deltas import LINEAR, delta_spec, mixed_types, with_deltas
-from hotshoe_models.mixtures import grouped_router, mixture, with_experts
+from hotshoe_models.mixtures import mixture, with_experts
 from hotshoe_models.spec import DeltaBlock, LayerSpec, Projection
 from hotshoe_models.values import FULL, count, mapping, refuse, with_defaults
 
@@ -92,12 +93,14 @@ def _in_spelling_of(config: ModelConfig, text: str) -> str:
 
 def _build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     types, spec = mixed_types(config), latent_spec(config, ctx)
+    if config.get("mla_use_nope", True) is not True:
+        raise refuse(config, "mla_use_nope", "rotates nothing; true is needed")
     rope_dim = config.size("qk_rope_head_dim")
     still = Rotation((0.0,) * (rope_dim // 2))  # no angle at any position
     layers = with_deltas([LayerSpec(still, mixer="latent")] * len(types), types)
     experts = mixture(
         config,
-        grouped_router(config),
+        corrected_router(config),
         experts="n_routed_experts",
         shared_size=count(config, "n_shared_experts") * config.size("moe_intermediate_size"),
         names=EXPERTS,
@@ -118,20 +121,36 @@ def _respelt(config: ModelConfig) -> ModelConfig:
     config = with_defaults(replace(config, values=values), DEFAULTS)
     size = config.size("num_hidden_layers")
     types = config.get("layer_types") or [FULL if i and i % 4 == 0 else LINEAR for i in range(size)]
-    if "full_attn_layers" in within and config.get("layer_types") is None:
-        full = within["full_attn_layers"]
-        if not isinstance(full, list) or not all(type(i) is int and 1 <= i <= size for i in full):
-            raise refuse(config, "linear_attn_config", f"needs numbers of its {size} layers")
-        types = [FULL if i + 1 in full else LINEAR for i in range(size)]
+    if config.get("layer_types") is None and within.keys() & {"full_attn_layers", "kda_layers"}:
+        types = _numbered(config, within, size)
     heads = config.size("linear_num_heads")
     dims = {f"linear_{part}_head_dim": config.size("linear_head_dim") for part in ("key", "value")}
     counts = {f"linear_num_{part}_heads": heads for part in ("key", "value")}
     return replace(config, values={**config.values, **dims, **counts, "layer_types": types})
 
 
+def _numbered(config: ModelConfig, within: Mapping[str, Any], size: int) -> list[str]:
+    """Return each layer's type by the lists of layers, which count from 1."""
+    full = within.get("full_attn_layers", [])
+    if not isinstance(full, list) or not all(type(i) is int and 1 <= i <= size for i in full):
+        raise refuse(config, "linear_attn_config", f"needs numbers of its {size} layers")
+    rest = [i for i in range(1, size + 1) if i not in full]
+    others = within.get("kda_layers", rest)
+    if (
+        not isinstance(others, list)
+        or len(others) != len(rest)
+        or any(i not in others for i in rest)
+    ):
+        why = f"needs each of {size} layers in either full_attn_layers or kda_layers"
+        raise refuse(config, "linear_attn_config", why)
+    return [FULL if i + 1 in full else LINEAR for i in range(size)]
+
+
 def _sparse(config: ModelConfig) -> list[bool]:
     """Tell which layers have experts."""
     size, dense = config.size("num_hidden_layers"), count(config, "first_k_dense_replace")
+    if config.get("moe_layer_freq", 1) != 1:
+        raise refuse(config, "moe_layer_freq", "has experts in every layer behind the dense ones")
     kinds = config.get("mlp_layer_types") or [
         "dense" if i < dense else "sparse" for i in range(size)
     ]
