@@ -24,6 +24,7 @@ from hotshoe_quantization.stored import (
     Shape,
     StoredFormat,
     finite,
+    has_kv_scales,
     ordered,
     whole_inputs,
 )
@@ -38,8 +39,6 @@ UNUSED = (
     r"\.input_global_scale$",
 )
 CLASS = "Linear"
-#: Of a cache; scales of whole tensors are read.
-KV_STRATEGIES = ("tensor", "channel", "token", "attn_head", "group", "tensor_group")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,29 +120,7 @@ def read(config: Mapping[str, Any]) -> StoredFormat:
             )
         return next(iter(named or of_class), None)
 
-    return StoredFormat(scheme, UNUSED, kv_scales=_kv_scales(values))
-
-
-def _kv_scales(values: Values) -> bool:
-    """Tell whether the checkpoint has a scale for all keys, and one for all values, of a layer.
-
-    Scales of the other kinds are not needed: a cache of 8-bit types then computes its own by token.
-
-    Raises:
-        CheckpointError: The scheme is malformed, or of a kind that compressed-tensors has not.
-    """
-    if values.get("kv_cache_scheme") is None:
-        return False
-    kv = Values(values.get("kv_cache_scheme"), "quantization_config.kv_cache_scheme")
-    kind = kv.one_of(("int", "float"), "type", default="int")
-    bits = kv.one_of((4, 8), "num_bits")
-    strategy = kv.one_of(KV_STRATEGIES, "strategy", default="tensor")
-    dynamic, symmetric = kv.flag("dynamic", default=False), kv.flag("symmetric", default=True)
-    if (kind, bits, strategy, dynamic) != ("float", 8, "tensor", False):
-        return False
-    if not symmetric:
-        kv.refuse("symmetric", "must be true of floats")
-    return True
+    return StoredFormat(scheme, UNUSED, kv_scales=has_kv_scales(values))
 
 
 def _scheme(group: Values, whole: Values) -> tuple[tuple[str, ...], Scheme | None]:

@@ -12,7 +12,7 @@ from typing import Any
 from hotshoe.slots import QuantSpec
 from hotshoe_quantization.elements import Elements
 from hotshoe_quantization.fp4 import NVFP4
-from hotshoe_quantization.stored import Scheme, StoredFormat
+from hotshoe_quantization.stored import Scheme, StoredFormat, has_kv_scales
 from hotshoe_quantization.values import Values, holds, matches_pattern
 
 FORMAT = "fp8_e4m3"
@@ -74,9 +74,12 @@ def read_modelopt(config: Mapping[str, Any]) -> StoredFormat:
     values = Values(config)
     scheme = ALGORITHMS[values.one_of(ALGORITHMS, "quant_algo")]
     kept = values.names("exclude_modules", "ignore")
+    algorithm = values.get("kv_cache_quant_algo", default="")
+    if not isinstance(algorithm, str):
+        values.refuse("kv_cache_quant_algo", f"must be a name, not {algorithm!r}")
     unused = (r"\.input_scale$",) if scheme is NVFP4 else ()
     return StoredFormat(
         lambda layer: None if matches_pattern(kept, layer) else scheme,
         unused,
-        kv_scales=str(values.get("kv_cache_quant_algo")).lower() == "fp8",
+        kv_scales=algorithm.lower() == "fp8" or has_kv_scales(values),
     )

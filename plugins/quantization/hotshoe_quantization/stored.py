@@ -14,12 +14,15 @@ from torch import Tensor
 from hotshoe.errors import CheckpointError
 from hotshoe.layers import Share, Storage, TensorSpec
 from hotshoe.slots import QuantSpec
+from hotshoe_quantization.values import Values
 
 Shape: TypeAlias = tuple[int, int]
 Pieces: TypeAlias = Mapping[str, Sequence[Tensor]]
 #: Part of the names of layers of which each token meets few.
 EXPERTS = ".experts."
 WORDS = frozenset({torch.int32})
+#: Of a cache; scales of whole tensors are read.
+KV_STRATEGIES = ("tensor", "channel", "token", "attn_head", "group", "tensor_group")
 #: Scales of keys and values; some write those beside the projections.
 KV_NAMES = ("k_scale", "v_scale")
 KV_RENAMES = ((r"\.(k|v)_proj\.(k|v)_scale$", r".\2_scale"),)
@@ -258,3 +261,25 @@ class PackedInputs:
         check_group(layer, shape[1], self.weight.group_size)
         check_words(layer, shape[1], 32 // self.bits)
         return Storage(self.weight)
+
+
+def has_kv_scales(values: Values) -> bool:
+    """Tell whether `kv_cache_scheme` means a scale for all keys of a layer, and one for all values.
+
+    Scales of the other kinds are not needed: a cache of 8-bit types then computes its own by token.
+
+    Raises:
+        CheckpointError: The scheme is malformed, or of an unknown kind.
+    """
+    if values.get("kv_cache_scheme") is None:
+        return False
+    kv = Values(values.get("kv_cache_scheme"), "quantization_config.kv_cache_scheme")
+    kind = kv.one_of(("int", "float"), "type", default="int")
+    bits = kv.one_of((4, 8), "num_bits")
+    strategy = kv.one_of(KV_STRATEGIES, "strategy", default="tensor")
+    dynamic, symmetric = kv.flag("dynamic", default=False), kv.flag("symmetric", default=True)
+    if (kind, bits, strategy, dynamic) != ("float", 8, "tensor", False):
+        return False
+    if not symmetric:
+        kv.refuse("symmetric", "must be true of floats")
+    return True

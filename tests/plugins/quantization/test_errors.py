@@ -57,6 +57,11 @@ BAD = [
         "quant_algo is read as fp8 .*'w4a8_awq'",
     ),
     (fp8.read_modelopt, {}, "quant_algo is read as"),
+    (
+        fp8.read_modelopt,
+        {"quant_algo": "FP8", "kv_cache_quant_algo": 8},
+        "kv_cache_quant_algo must be a name, not 8",
+    ),
     (compressed.read, {"format": "pack-quantized"}, "config_groups must hold at least one"),
     (compressed.read, grouped(config_groups={"a": 3}), "config_groups.a must be an object"),
     (compressed.read, grouped(format="marlin-24"), "format is read as .*, not 'marlin-24'"),
@@ -107,8 +112,26 @@ def test_what_is_not_read_is_named(read, config: dict, words: str) -> None:
     ],
 )
 def test_scales_of_whole_keys_and_values_are_read(changes: dict, read: bool) -> None:
-    stored = compressed.read(grouped(kv_cache_scheme=KV | changes))
-    assert stored.kv_scales == (("k_scale", "v_scale") if read else None)
+    scheme = KV | changes
+    for stored in (
+        compressed.read(grouped(kv_cache_scheme=scheme)),
+        fp8.read_modelopt({"quant_algo": "FP8", "kv_cache_scheme": scheme}),
+    ):
+        assert stored.kv_scales == (("k_scale", "v_scale") if read else None)
+
+
+@pytest.mark.parametrize(
+    ("values", "read"),
+    [
+        ({"kv_cache_quant_algo": "FP8"}, True),
+        ({"kv_cache_scheme": {"num_bits": 8, "type": "float", "dynamic": False}}, True),
+        ({"kv_cache_quant_algo": "NVFP4"}, False),
+        ({}, False),
+    ],
+)
+def test_both_files_of_modelopt_say_whether_a_cache_has_scales(values: dict, read: bool) -> None:
+    stored = fp8.read_modelopt({"quant_algo": "FP8", **values})
+    assert (stored.kv_scales is not None) == read
 
 
 @pytest.mark.parametrize("name", ["bitsandbytes", "torchao", "quark"])
