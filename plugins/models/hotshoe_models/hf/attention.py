@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from hotshoe.errors import CheckpointError
-from hotshoe.layers import Attention, BuildContext, ForwardBatch
+from hotshoe.layers import Attention, BuildContext, ForwardBatch, stored_kv_scales
 from hotshoe_models.hf import INSTEAD
 
 NAME = "hotshoe"
@@ -136,7 +136,8 @@ def build_layers(ctx: BuildContext, model: nn.Module, run: Run) -> None:
             raise _cannot(name, "has sinks that are no weight of its own")
         spec = ctx.attention_spec(found.num_heads, found.num_kv_heads, found.head_dim, found.scale)
         spec = replace(spec, window=found.window, softcap=found.softcap)
-        run.layers[found.module] = Attention(ctx, spec, None, sinks=sinks)
+        scales = stored_kv_scales(ctx.format, name)
+        run.layers[found.module] = Attention(ctx, spec, None, sinks=sinks, kv_scales=scales)
 
 
 def _check(found: Found, name: str, run: Run) -> None:

@@ -1,10 +1,13 @@
 """The first pass finds heads, scale, window and cap of each module that attends."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 from hotshoe.errors import CheckpointError
+from hotshoe.layers import OnlineFormat
 from hotshoe_models.hf import build
 from hotshoe_models.hf.attention import Run, attend, build_layers
 
@@ -19,6 +22,17 @@ def test_specifications_are_those_of_the_modules(described, context) -> None:
     assert (first.num_heads, first.num_kv_heads, first.head_dim) == (4, 2, 16)
     assert (first.window, second.window) == (6, None)
     assert (first.scale, first.softcap) == (0.5, 3.0)
+
+
+def test_a_cache_takes_the_scales_of_the_checkpoint(described, context) -> None:
+    stored = OnlineFormat()
+    stored.kv_scales = ("k_scale", "v_scale")
+    ctx = replace(context(format=stored), kv_dtype="float8_e4m3fn")
+    build(described("HeliumForCausalLM", head_dim=8), ctx)
+    assert [layer.spec.kv_scales for layer in ctx.cache_layers] == ["tensor", "tensor"]
+    assert {f"model.layers.{i}.self_attn.{part}_scale" for i in (0, 1) for part in "kv"} <= set(
+        ctx.weights.expected
+    )
 
 
 class Attending(nn.Module):
