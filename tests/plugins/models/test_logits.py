@@ -4,7 +4,7 @@ import random
 
 import torch
 
-#: Largest difference over a position's largest logit.
+#: Largest difference over a position's largest logit, where rounding is not amplified.
 TOLERANCE = 1e-4
 
 
@@ -13,13 +13,15 @@ def draw_texts(max_len):
     return {i: [random.randrange(256) for _ in range(n)] for i, n in enumerate(lengths)}
 
 
-def assert_close(ours, theirs, end):
-    """Compare the positions before `end`."""
+def assert_close(ours, theirs, checkpoint, text):
+    """Compare the positions whose experts are certain; rounding excuses some larger errors."""
     assert ours.shape == theirs.shape
-    ours, theirs = ours[:end], theirs[:end]
-    error = (ours - theirs).abs().amax(-1) / theirs.abs().amax(-1)
-    worst = error.max().item() if end else 0.0
-    assert worst <= TOLERANCE, f"relative error {worst:.2e} at position {error.argmax().item()}"
+    end = checkpoint.unstable(text)
+    error = ((ours - theirs).abs().amax(-1) / theirs.abs().amax(-1))[:end]
+    if not (error <= TOLERANCE).all():  # a NaN is no small error either
+        allowed = checkpoint.rounding(text)[:end].clamp(min=TOLERANCE)
+        wrong = (~(error <= allowed)).nonzero().flatten().tolist()
+        assert not wrong, f"relative errors {error[wrong]} at positions {wrong}"
 
 
 def reference(checkpoint, texts, variant):
@@ -46,7 +48,7 @@ def test_single_prompt(variant, checkpoints, stepper_class):
     text = draw_texts(variant.max_model_len)[0]
     stepper = stepper_class(checkpoint.path, variant.max_model_len, impl=variant.impl)
     ours = stepper.step({0: text})[0]
-    assert_close(ours, checkpoint.logits(text), checkpoint.unstable(text))
+    assert_close(ours, checkpoint.logits(text), checkpoint, text)
 
 
 def test_prompts_then_decoding_step_by_step(variant, checkpoints, stepper_class):
@@ -56,7 +58,7 @@ def test_prompts_then_decoding_step_by_step(variant, checkpoints, stepper_class)
     stepper = stepper_class(checkpoint.path, variant.max_model_len, impl=variant.impl)
     ours = run(stepper, texts, lambda i, done: prompts[i] if done == 0 else 1)
     for i, theirs in reference(checkpoint, texts, variant).items():
-        assert_close(ours[i], theirs, checkpoint.unstable(texts[i]))
+        assert_close(ours[i], theirs, checkpoint, texts[i])
 
 
 def test_chunks_mixed_with_decoding(variant, checkpoints, stepper_class):
@@ -70,7 +72,7 @@ def test_chunks_mixed_with_decoding(variant, checkpoints, stepper_class):
     )
     ours = run(stepper, texts, lambda i, done: random.choice([0, 1, 1, 5, 9]))
     for i, theirs in reference(checkpoint, texts, variant).items():
-        assert_close(ours[i], theirs, checkpoint.unstable(texts[i]))
+        assert_close(ours[i], theirs, checkpoint, texts[i])
 
 
 def test_references_are_far_from_uniform(variant, checkpoints):
