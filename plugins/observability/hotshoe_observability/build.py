@@ -43,7 +43,7 @@ def build(server: ServerState, options: ObservabilityOptions) -> Parts:
         summary, kinds = "Metrics for Prometheus", ("text/plain", "application/openmetrics-text")
         endpoints.append(Endpoint("GET", "/metrics", metrics.answer, summary, other_types=kinds))
     if options.otlp_endpoint is not None:
-        tracer = Tracer(otlp_exporter(options.otlp_endpoint), server.models[0])
+        tracer = Tracer(otlp_exporter(options.otlp_endpoint), server.default.name)
         observers.append(tracer)
         resources.append(tracer.running())
     if server.config.log_format == "json":
@@ -74,7 +74,7 @@ class Metrics:
         """Answer with all metrics, also while the engine is down."""
         client = self._server.client
         snapshot = Snapshot(
-            self._server.models[0],
+            self._server.default.name,
             client.info,
             await self._stats(),
             client.num_restarts,

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope
 from hotshoe_server.errors import ApiError, from_validation
 from hotshoe_server.guard import CALLER, Caller
 from hotshoe_server.schemas.fields import Generation
-from hotshoe_server.state import ServerState
+from hotshoe_server.state import Served, ServerState
 from hotshoe_server.validation import Body, check_counts, validated
 
 #: Ids that clients may give their requests.
@@ -30,6 +30,7 @@ class Call(Request):
 
     Attributes:
         server: What all endpoints share.
+        served: The model that is asked; the first until `choose` was called.
         id: The client's header x-request-id where it is an `ID`, else a fresh one; the answer's
             header x-request-id, and part of its id. Two requests may have the same.
         arrival_s: `time.monotonic()` when the body had been read.
@@ -42,6 +43,7 @@ class Call(Request):
     def __init__(self, scope: Scope, receive: Receive, server: ServerState, path: str) -> None:
         super().__init__(scope, receive)
         self.server = server
+        self.served = server.default
         given = self.headers.get("x-request-id", "")
         self.id = given if ID.fullmatch(given) else secrets.token_hex(12)
         self.path = path
@@ -54,6 +56,15 @@ class Call(Request):
     def tenant(self) -> str | None:
         """Whose prefix cache is used: from the key, never from the request."""
         return self.caller.tenant if self.caller else None
+
+    def choose(self, asked: str | None) -> tuple[str, Served]:
+        """Return the name to answer under, and the model that answers, from now on `served`.
+
+        Raises:
+            ApiError: There is no such model.
+        """
+        self.served = self.server.find(asked)
+        return asked or self.served.name, self.served
 
     async def read(self, model: type[Body]) -> Body:
         """Read and validate the body; none at all is an empty object.
@@ -96,7 +107,7 @@ class Call(Request):
 
     def _validated(self, model: type[Body], body: bytes) -> Body:
         if len(body) > SMALL_BODY_BYTES:
-            check_counts(body, self.server.client.info.max_model_len)
+            check_counts(body, self.server.max_model_len)
         try:
             return validated(model, body)
         except ValidationError as error:

@@ -37,7 +37,7 @@ from hotshoe_server.schemas.answers import (
 )
 from hotshoe_server.schemas.chat import ChatRequest
 from hotshoe_server.sse import DONE, event, json_text
-from hotshoe_server.state import ServerState
+from hotshoe_server.state import Served
 
 #: Where the text of a chunk is.
 _TEXT = b'{"content":""'
@@ -61,7 +61,7 @@ class ChatStream:
     """Writes one request's chunks.
 
     Args:
-        server: Where the tokenizer is.
+        served: Where the tokenizer is.
         body: What was asked.
         dialogue: What is run.
         id: The answer's.
@@ -69,12 +69,12 @@ class ChatStream:
     """
 
     def __init__(
-        self, server: ServerState, body: ChatRequest, dialogue: Dialogue, id: str, model: str
+        self, served: Served, body: ChatRequest, dialogue: Dialogue, id: str, model: str
     ) -> None:
-        self._server = server
+        self._served = served
         self._body = body
         self._dialogue = dialogue
-        self._chunk = ChatChunk(id, int(time.time()), model, server.fingerprint, [])
+        self._chunk = ChatChunk(id, int(time.time()), model, served.fingerprint, [])
         options = body.stream_options
         self._usage_at_end = options is not None and options.include_usage
         self._begun = False
@@ -132,7 +132,7 @@ class ChatStream:
         if self._body.return_token_ids:
             self._chunk.prompt_token_ids = self._dialogue.rendered.token_ids
         if self._body.prompt_logprobs is not None:
-            renderer, found = self._server.renderer, update.output().prompt_logprobs or []
+            renderer, found = self._served.renderer, update.output().prompt_logprobs or []
             write = partial(prompt_logprobs, renderer.tokenizer, found)
             self._chunk.prompt_logprobs = await renderer.run(write)
 
@@ -168,7 +168,7 @@ class ChatStream:
         if choice.waiting:
             ids, positions = zip(*choice.waiting, strict=True)
             as_ids = self._body.return_tokens_as_token_ids
-            made.logprobs = chat_logprobs(self._server.renderer.tokenizer, ids, positions, as_ids)
+            made.logprobs = chat_logprobs(self._served.renderer.tokenizer, ids, positions, as_ids)
             choice.waiting = []
         if self._body.return_token_ids:
             made.token_ids, choice.token_ids = choice.token_ids, []
@@ -182,7 +182,7 @@ class ChatStream:
             case ReasoningDelta(text):
                 if not self._body.include_reasoning:
                     return None
-                return Delta(**dict.fromkeys(self._server.config.reasoning_names, text))
+                return Delta(**dict.fromkeys(self._served.config.reasoning_names, text))
             case ToolCallStart(index, name, id):
                 named = FunctionAnswer(name, "")
                 return _call(ToolCallDelta(index, id or new_call_id(), "function", named))

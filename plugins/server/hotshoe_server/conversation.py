@@ -28,7 +28,7 @@ from hotshoe.types import FinishReason, GrammarSpec, SamplingParams
 from hotshoe_server.errors import ApiError
 from hotshoe_server.renderer import Rendered
 from hotshoe_server.schemas.grammar import StructuredOutputs
-from hotshoe_server.state import ServerState
+from hotshoe_server.state import Served
 from hotshoe_server.tools import ANY_OBJECT, ToolPlan, call_grammar
 
 #: How much of a prompt's end a parser sees: it looks for the opening of a reasoning section.
@@ -146,7 +146,7 @@ class Reader:
 
 
 async def open_dialogue(
-    server: ServerState,
+    served: Served,
     messages: Sequence[Mapping[str, Any]],
     variables: Mapping[str, Any],
     tools: ToolPlan,
@@ -157,7 +157,7 @@ async def open_dialogue(
     """Render a conversation and gather what its answer must conform to.
 
     Args:
-        server: Where formats and limits are.
+        served: Where formats and limits are.
         messages: In chat's form.
         variables: Of the template, and what else `Renderer.chat` takes there.
         tools: From `plan_tools`.
@@ -175,14 +175,14 @@ async def open_dialogue(
             "structured_outputs gives text a form, but a forced tool call leaves none",
             "structured_outputs",
         )
-    rendered = await server.renderer.chat(
+    rendered = await served.renderer.chat(
         messages, tools.offered or None, variables, add_special_tokens
     )
-    reasoning = server.reasoning_format
-    tool = server.tool_format if tools.callable else None
+    reasoning = served.reasoning_format
+    tool = served.tool_format if tools.callable else None
     grammar = None
     if tools.constrained or wanted is not None:  # in a thread, as schemas may be long
-        grammar = await server.renderer.run(lambda: _grammar(server, rendered, tools, wanted))
+        grammar = await served.renderer.run(lambda: _grammar(served, rendered, tools, wanted))
     more: dict[str, Any] = {} if grammar is None else {"grammar": grammar}
     params = make_params(**more)
     if grammar is not None and grammar.kind != "structural_tag" and not grammar.after:
@@ -209,20 +209,20 @@ def text_form(response_format: Any, structured: StructuredOutputs | None) -> Any
 
 
 def _grammar(
-    server: ServerState, rendered: Rendered, tools: ToolPlan, wanted: Any
+    served: Served, rendered: Rendered, tools: ToolPlan, wanted: Any
 ) -> GrammarSpec | None:
-    ends = _reasoning_ends(server, rendered)
+    ends = _reasoning_ends(served, rendered)
     # A forced call leaves no text to give a form.
-    form = None if tools.forced else bounded_grammar(server, wanted, ends)
+    form = None if tools.forced else bounded_grammar(served, wanted, ends)
     content = None if form is None else _schema_of(form)
-    found = server.tool_format.calls if tools.callable and server.tool_format else None
+    found = served.tool_format.calls if tools.callable and served.tool_format else None
     if found is None or not (tools.constrained or form) or (form and content is None):
         return form
     written = found(tools.kept)
     if written.reasoning:  # the grammar has its reasoning in it
         return _with_blanks(GrammarSpec.structural_tag(call_grammar(written, tools, content)), form)
-    special = server.renderer.tokenizer.special_token_texts.values()
-    reasoning = server.reasoning_format.markers if server.reasoning_format else ()
+    special = served.renderer.tokenizer.special_token_texts.values()
+    reasoning = served.reasoning_format.markers if served.reasoning_format else ()
     marks = [mark for mark in reasoning if mark in special]
     tag = GrammarSpec.structural_tag(call_grammar(written, tools, content, marks), ends)
     return _with_blanks(tag, form)
@@ -247,7 +247,7 @@ def _schema_of(form: GrammarSpec) -> Any:
 
 
 def bounded_grammar(
-    server: ServerState, wanted: Any, after: Sequence[Sequence[int]] = ()
+    served: Served, wanted: Any, after: Sequence[Sequence[int]] = ()
 ) -> GrammarSpec | None:
     """Return the grammar of a form.
 
@@ -261,7 +261,7 @@ def bounded_grammar(
         grammar: GrammarSpec = wanted.spec(after)
     except RequestError as error:
         raise ApiError("invalid_value", str(error), field) from error
-    limit = server.config.max_schema_bytes
+    limit = served.config.max_schema_bytes
     if len(grammar.value.encode()) > limit:
         raise ApiError(
             "invalid_value",
@@ -271,10 +271,10 @@ def bounded_grammar(
     return grammar
 
 
-def _reasoning_ends(server: ServerState, rendered: Rendered) -> list[list[int]]:
+def _reasoning_ends(served: Served, rendered: Rendered) -> list[list[int]]:
     """Return what must come before a grammar begins, when the answer begins with reasoning."""
-    found = server.reasoning_format
+    found = served.reasoning_format
     if found is None or not found.reasons_after(rendered.text[-PROMPT_TAIL_CHARS:]):
         return []
-    tokenizer = server.renderer.tokenizer
+    tokenizer = served.renderer.tokenizer
     return [tokenizer.encode(end, add_special_tokens=False) for end in found.reasoning_ends]

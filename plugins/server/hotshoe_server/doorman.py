@@ -40,7 +40,7 @@ class Doorman:
         if path is None or self._server.draining:
             return None
         try:
-            self._server.client.check_queue()
+            self._server.check_queue()
         except (QueueFullError, EngineDeadError) as error:
             refusal = as_api_error(error)
         else:

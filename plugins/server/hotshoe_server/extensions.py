@@ -183,8 +183,8 @@ class ServerExtension:
 
     Attributes:
         build: `build(server, options) -> Parts`, or `"module:function"` of it. Called once, when
-            the engine is ready. `server.client`, `server.config` and `server.in_flight` are what
-            a page or a metric needs.
+            the engine is ready. `server.models`, `server.config` and `server.in_flight` are what
+            a page or a metric needs; `server.client` is the first model's engine.
         options: A frozen dataclass of `hotshoe.config.option` fields, which become flags of
             `hotshoe serve` and names in its YAML file; None when there are none.
     """

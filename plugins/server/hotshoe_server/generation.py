@@ -21,7 +21,7 @@ from hotshoe_server.errors import ApiError, as_api_error
 from hotshoe_server.extensions import RequestRecord
 from hotshoe_server.renderer import Rendered
 from hotshoe_server.schemas.fields import Generation
-from hotshoe_server.state import ServerState
+from hotshoe_server.state import Served, ServerState
 
 DEADLINE = "deadline"  # see `EngineClient.generate`
 #: How errors begin whose cause is the grammar that the client sent; see `hotshoe.grammar`.
@@ -68,7 +68,7 @@ async def generate(
     check_length(call, rendered.token_ids, room=not pools)
     check_wishes(call, len(rendered.token_ids), priority)
     request_id = _unused(request_id, server)
-    if (adapter := server.adapter(model)) is not None:
+    if (adapter := call.served.adapter(model)) is not None:
         params = _adapted(params, adapter)
     updates = _updates(call, rendered, params, request_id, priority)
     sampled = SamplingParams(max_tokens=1) if isinstance(params, PoolingParams) else params
@@ -108,19 +108,19 @@ def _updates(
     priority: int,
 ) -> AsyncIterator[RequestUpdate]:
     """Begin to generate, or to search where the request asks for that."""
-    server = call.server
+    client = call.served.client
     prompt = replace(rendered.prompt, cache_salt=getattr(call.body_read, "cache_salt", None))
-    ends = {"tenant": call.tenant, "timeout_s": server.config.request_timeout_s}
+    ends = {"tenant": call.tenant, "timeout_s": call.server.config.request_timeout_s}
     search = getattr(call.body_read, "beam_search", None)
     if search is None or isinstance(params, PoolingParams):
-        return server.client.generate(prompt, params, request_id, priority, **ends)
+        return client.generate(prompt, params, request_id, priority, **ends)
     if not isinstance(prompt, TokensPrompt):
         raise ApiError("invalid_value", "a beam search takes text or token ids", "prompt_embeds")
     if params.grammar is not None:
         message = "a beam search cannot keep calls of tools to a form; leave tool_choice out"
         raise ApiError("unsupported_parameter", message, "tool_choice")
     search = replace(search, max_tokens=params.max_tokens, adapter=params.adapter)
-    return search_beams(server.client, prompt, search, request_id, priority, **ends)
+    return search_beams(client, prompt, search, request_id, priority, **ends)
 
 
 async def last_update(updates: AsyncIterator[RequestUpdate]) -> RequestUpdate:
@@ -142,7 +142,7 @@ def check_length(call: Call, token_ids: Sequence[int], room: bool = True) -> Non
     field = PROMPT_FIELDS.get(call.path)
     if not token_ids:
         raise ApiError("invalid_value", "the prompt is empty; give at least one token", field)
-    limit = call.server.client.info.max_model_len
+    limit = call.served.client.info.max_model_len
     if len(token_ids) > limit - room:
         raise ApiError(
             "context_length_exceeded",
@@ -158,14 +158,14 @@ def check_wishes(call: Call, num_prompt_tokens: int, priority: int) -> None:
     Raises:
         ApiError: The request asks for it.
     """
-    server, body = call.server, call.body_read
-    if priority and server.client.config.scheduling_policy != "priority":
+    served, body = call.served, call.body_read
+    if priority and served.client.config.scheduling_policy != "priority":
         message = "priority has no effect here; the server needs --scheduling-policy priority"
         raise ApiError("unsupported_parameter", message, "priority")
     field = getattr(body, "max_tokens_field", None)
-    if field is None or server.config.clip_max_tokens:
+    if field is None or served.config.clip_max_tokens:
         return
-    wanted, limit = getattr(body, field), server.client.info.max_model_len
+    wanted, limit = getattr(body, field), served.client.info.max_model_len
     if num_prompt_tokens + wanted > limit:
         raise ApiError(
             "context_length_exceeded",
@@ -183,7 +183,7 @@ def truncated(call: Call, rendered: Rendered) -> Rendered:
     Raises:
         ApiError: That is more than the context has.
     """
-    body, limit = call.body_read, call.server.client.info.max_model_len
+    body, limit = call.body_read, call.served.client.info.max_model_len
     count = getattr(body, "truncate_prompt_tokens", None)
     if count is None:
         return rendered
@@ -202,13 +202,13 @@ def _unused(request_id: str, server: ServerState) -> str:
     return f"{request_id}-{secrets.token_hex(4)}" if taken else request_id
 
 
-def check_count(server: ServerState, num_sequences: int) -> None:
+def check_count(served: Served, num_sequences: int) -> None:
     """Refuse a request for too many sequences.
 
     Raises:
         ApiError: The request asks for more than `max_sequences`.
     """
-    limit = server.config.max_sequences
+    limit = served.config.max_sequences
     if num_sequences > limit:
         raise ApiError(
             "invalid_value",
@@ -219,7 +219,7 @@ def check_count(server: ServerState, num_sequences: int) -> None:
 
 
 def check_answer(
-    server: ServerState,
+    served: Served,
     params: SamplingParams,
     num_prompt_tokens: Sequence[int],
     repeated: int = 0,
@@ -228,7 +228,7 @@ def check_answer(
     """Refuse an answer that would be too long, or would repeat what it says of prompts too often.
 
     Args:
-        server: Whose context bounds what is generated.
+        served: Whose context bounds what is generated.
         params: Of the request.
         num_prompt_tokens: Of each of its prompts.
         repeated: How many entries each choice has for a token of its prompt, beside those of
@@ -252,7 +252,7 @@ def check_answer(
     if stream:
         return
     each = TEXT_BYTES if params.logprobs is None else ENTRY_BYTES * (1 + params.logprobs)
-    limit = server.client.info.max_model_len
+    limit = served.client.info.max_model_len
     tokens = (min(limit - prompt, params.max_tokens or limit) for prompt in num_prompt_tokens)
     num_bytes = params.n * sum(tokens) * each + sum(num_prompt_tokens) * repeated * ENTRY_BYTES
     if num_bytes > MAX_ANSWER_BYTES:

@@ -91,7 +91,7 @@ class EndpointApp:
         try:
             if self._server.draining:
                 raise ApiError("shutting_down", retry_after_s=5)
-            self._server.client.check_queue()
+            self._server.check_queue()
         except Exception as error:
             for observer in self._server.observers:
                 observer.refuse(self.endpoint.path, as_api_error(error).code)

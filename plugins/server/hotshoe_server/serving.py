@@ -40,7 +40,7 @@ from hotshoe_server.protocol import let_in, protocol_for
 from hotshoe_server.renderer import Renderer
 from hotshoe_server.route import error_response
 from hotshoe_server.signals import signals_call
-from hotshoe_server.state import ServerState, Shared, TurnAway
+from hotshoe_server.state import Served, ServerState, Shared, TurnAway
 from hotshoe_server.store import ResponseStore
 from hotshoe_server.store_link import RemoteStore
 
@@ -175,7 +175,7 @@ class Server:
 
     async def _serve(self, client: EngineClient, stack: AsyncExitStack) -> None:
         state = make_state(self._config, client, self._plugins, self._shared)
-        stack.callback(state.renderer.close)
+        stack.callback(close_renderers, state)
         stack.callback(state.store.close)
         parts: dict[str, Parts] = {}
         for name, (extension, options) in self._extensions.items():
@@ -190,7 +190,7 @@ class Server:
         self._front.app, self._front.refuse = app, state.turn_away or let_in
         self._takes.set()
         self._on_serving()
-        self._say(f"ready: {', '.join(state.models)}")
+        self._say(f"ready: {', '.join(state.names)}")
         await self._stop.wait()
         await self._drain(state)
 
@@ -218,8 +218,9 @@ class Server:
             await asyncio.sleep(POLL_S)
         if state.in_flight:
             self._say(f"aborting the requests that still run: {len(state.in_flight)}")
-            with contextlib.suppress(Exception):  # a dead engine has nothing to abort
-                await state.client.abort(list(state.in_flight))
+            for served in state.models.values():
+                with contextlib.suppress(Exception):  # a dead engine has nothing to abort
+                    await served.client.abort(list(state.in_flight))
         for limit in state.reading:  # who has not sent all yet learns why it will not be read
             end_now(limit)
 
@@ -333,13 +334,26 @@ def make_state(
     plugins: PluginManager,
     shared: Shared | None = None,
 ) -> ServerState:
-    """Return what endpoints share.
+    """Return what endpoints share, of a server with one model.
+
+    Raises:
+        PluginError: A parser's name is unknown.
+    """
+    served = make_served(config, client, plugins)
+    store = (
+        ResponseStore(config.response_store_bytes) if shared is None else RemoteStore(shared.store)
+    )
+    return ServerState(config, {served.name: served}, store, shared=shared)
+
+
+def make_served(config: ServerConfig, client: EngineClient, plugins: PluginManager) -> Served:
+    """Return a model as endpoints see it.
 
     Raises:
         PluginError: A parser's name is unknown.
     """
     templates = {} if client.tokenizer is None else client.tokenizer.chat_templates
-    return ServerState(
+    return Served(
         config,
         client,
         Renderer(
@@ -350,11 +364,15 @@ def make_state(
             trust_templates=config.trust_request_chat_template,
         ),
         config.served_model_name or [model_name(client.config.model)],
-        ResponseStore(config.response_store_bytes) if shared is None else RemoteStore(shared.store),
         choose_format(plugins, "tool", config.tool_call_parser, templates),
         choose_format(plugins, "reasoning", config.reasoning_parser, templates),
-        shared=shared,
     )
+
+
+def close_renderers(state: ServerState) -> None:
+    """End the threads of all models' renderers."""
+    for served in state.models.values():
+        served.renderer.close()
 
 
 def model_name(model: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import socket
 import time
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 
 from hotshoe import __version__
 from hotshoe.engine.client import EngineClient
+from hotshoe.errors import EngineDeadError, QueueFullError
 from hotshoe.text.parsing import ParserFormat
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.errors import ApiError
@@ -41,15 +43,56 @@ class Shared:
 
 
 @dataclass(slots=True)
+class Served:
+    """One model of a server.
+
+    Attributes:
+        config: The server's configuration, as it is for this model.
+        client: The model's engine; the engine's configuration is `client.config`.
+        names: Names that requests may use; the first is the one answers carry.
+        tool_format: How the model writes tool calls; None when nobody knows.
+        reasoning_format: How it writes reasoning sections.
+        created_s: When it came, in seconds since the epoch.
+        fingerprint: Differs where the same seed may give another text: of version, options, device.
+    """
+
+    config: ServerConfig
+    client: EngineClient
+    renderer: Renderer
+    names: Sequence[str]
+    tool_format: ParserFormat | None = None
+    reasoning_format: ParserFormat | None = None
+    created_s: int = field(default_factory=lambda: int(time.time()))
+    fingerprint: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        info = self.client.info
+        parts = repr((__version__, info.config, info.facts, info.decisions)).encode()
+        self.fingerprint = f"fp_{hashlib.blake2b(parts, digest_size=6).hexdigest()}"
+
+    @property
+    def name(self) -> str:
+        """The name that answers carry."""
+        return self.names[0]
+
+    def is_called(self, asked: str) -> bool:
+        """Return whether a name is the model's own, and no adapter's."""
+        path = self.client.config.model  # a directory by its path, which is listed nowhere
+        return asked in self.names or (asked == path and not self.config.served_model_name)
+
+    def adapter(self, name: str) -> str | None:
+        """Return the adapter that answers under a name; None for the model."""
+        own = name in self.names or name == self.client.config.model
+        return None if own else name
+
+
+@dataclass(slots=True)
 class ServerState:
     """One server.
 
     Attributes:
-        config: The server's own configuration; the engine's is `client.config`.
-        client: The engine.
-        models: Names that requests may use; the first is the one answers carry.
-        tool_format: How the model writes tool calls; None when nobody knows.
-        reasoning_format: How it writes reasoning sections.
+        config: The server's own configuration.
+        models: Those that are served, by name; requests that name none get the first.
         observers: Hear of every engine request.
         answered: Called with the method, the route's path and the status of every HTTP answer.
         in_flight: Running engine requests by id.
@@ -60,17 +103,11 @@ class ServerState:
         shared: What ties this process to others; None when there is one alone.
         turn_away: Refuses a request by its head alone, see `hotshoe_server.doorman`; None while
             the application hears of every request.
-        created_s: When it started, in seconds since the epoch.
-        fingerprint: Differs where the same seed may give another text: of version, options, device.
     """
 
     config: ServerConfig
-    client: EngineClient
-    renderer: Renderer
-    models: Sequence[str]
+    models: dict[str, Served]
     store: Store
-    tool_format: ParserFormat | None = None
-    reasoning_format: ParserFormat | None = None
     observers: list[RequestObserver] = field(default_factory=list)
     answered: list[Answered] = field(default_factory=list)
     in_flight: dict[str, RequestRecord] = field(default_factory=dict)
@@ -80,39 +117,62 @@ class ServerState:
     body_bytes: int = 0
     shared: Shared | None = None
     turn_away: TurnAway | None = None
-    created_s: int = field(default_factory=lambda: int(time.time()))
-    fingerprint: str = field(init=False)
 
-    def __post_init__(self) -> None:
-        info = self.client.info
-        parts = repr((__version__, info.config, info.facts, info.decisions)).encode()
-        self.fingerprint = f"fp_{hashlib.blake2b(parts, digest_size=6).hexdigest()}"
+    @property
+    def default(self) -> Served:
+        """The first model."""
+        return next(iter(self.models.values()))
+
+    @property
+    def client(self) -> EngineClient:
+        """The engine of the first model."""
+        return self.default.client
+
+    @property
+    def names(self) -> list[str]:
+        """All names of models."""
+        return [name for served in self.models.values() for name in served.names]
+
+    @property
+    def max_model_len(self) -> int:
+        """The longest sequence of any model."""
+        return max(served.client.info.max_model_len for served in self.models.values())
 
     @property
     def max_body_bytes(self) -> int:
         """The longest body: as configured, or what a conversation that fills the context takes."""
-        given, length = self.config.max_body_bytes, self.client.info.max_model_len
-        return given or BODY_BASE_BYTES + BODY_TOKEN_BYTES * length
+        given = self.config.max_body_bytes
+        return given or BODY_BASE_BYTES + BODY_TOKEN_BYTES * self.max_model_len
 
-    def adapter(self, name: str) -> str | None:
-        """Return the adapter that answers under a name from `model_name`; None for the model."""
-        own = name in self.models or name == self.client.config.model
-        return None if own else name
-
-    def model_name(self, asked: str | None) -> str:
-        """Return the name to answer under; a request that names no model gets the one there is.
+    def find(self, asked: str | None) -> Served:
+        """Return the model that a request names, itself or by an adapter of it.
 
         Raises:
             ApiError: There is no such model.
         """
-        if asked is None or asked in self.models:
-            return asked or self.models[0]
-        if asked == self.client.config.model and not self.config.served_model_name:
-            return asked  # a directory by its path, which is listed nowhere
-        if self.client.config.enable_lora:
-            return asked  # the engine says whether an adapter of this name is loaded
+        if asked is None:
+            return self.default
+        for served in self.models.values():
+            if served.is_called(asked):
+                return served
+        for served in self.models.values():
+            if served.client.config.enable_lora:
+                return served  # its engine says whether an adapter of this name is loaded
         raise ApiError(
             "model_not_found",
-            f"there is no model {asked!r} here, only {', '.join(self.models)}",
+            f"there is no model {asked!r} here, only {', '.join(self.names)}",
             "model",
         )
+
+    def check_queue(self) -> None:
+        """Refuse a request before its model is known, if every engine would refuse it now.
+
+        Raises:
+            QueueFullError: Too many requests wait.
+            EngineDeadError: The engine has stopped, or does not answer.
+        """
+        *others, last = self.models.values()
+        for served in others:
+            with contextlib.suppress(QueueFullError, EngineDeadError):
+                return served.client.check_queue()
+        return last.client.check_queue()

@@ -7,18 +7,18 @@ from dataclasses import replace
 from hotshoe.types import GrammarSpec
 from hotshoe_server.conversation import PROMPT_TAIL_CHARS, Dialogue
 from hotshoe_server.errors import ApiError
-from hotshoe_server.state import ServerState
+from hotshoe_server.state import Served
 
 FIELD = "thinking_token_budget"
 
 
-def limit_thinking(server: ServerState, dialogue: Dialogue, budget: int | None) -> Dialogue:
+def limit_thinking(served: Served, dialogue: Dialogue, budget: int | None) -> Dialogue:
     """Let reasoning end after so many tokens.
 
     The mark that ends it is made to come then. A response that does not reason has no limit.
 
     Args:
-        server: Knows how the model writes reasoning.
+        served: Knows how the model writes reasoning.
         dialogue: What is run.
         budget: Tokens of reasoning at most; None sets no limit.
 
@@ -27,14 +27,14 @@ def limit_thinking(server: ServerState, dialogue: Dialogue, budget: int | None) 
     """
     if budget is None:
         return dialogue
-    found = server.reasoning_format
-    if not bounds_thinking(server):
+    found = served.reasoning_format
+    if not bounds_thinking(served):
         message = "there is none; the server needs --reasoning-parser"
         if found is not None:
             message = f"format {found.name} has no mark that ends all reasoning"
         raise ApiError("unsupported_parameter", f"{FIELD} limits reasoning, but {message}", FIELD)
     assert found is not None
-    grammar, encode = dialogue.params.grammar, server.renderer.tokenizer.encode
+    grammar, encode = dialogue.params.grammar, served.renderer.tokenizer.encode
     if grammar is not None and not grammar.after:
         return dialogue  # the response has its form from the first token on, without reasoning
     if grammar is not None:
@@ -50,8 +50,8 @@ def limit_thinking(server: ServerState, dialogue: Dialogue, budget: int | None) 
     return replace(dialogue, params=replace(dialogue.params, grammar=limited))
 
 
-def bounds_thinking(server: ServerState) -> bool:
+def bounds_thinking(served: Served) -> bool:
     """Tell whether reasoning ends with a mark of its own, behind which an answer can follow."""
-    found = server.reasoning_format
+    found = served.reasoning_format
     # A format of reasoning and calls in one ends reasoning in several ways.
     return found is not None and bool(found.reasoning_ends) and found.calls is None

@@ -9,7 +9,7 @@ from typing import Any
 from hotshoe.text.parsing import CallGrammar
 from hotshoe_server.errors import ApiError
 from hotshoe_server.schemas.chat import AllowedChoice, NamedChoice, Tool
-from hotshoe_server.state import ServerState
+from hotshoe_server.state import Served
 
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
@@ -45,7 +45,7 @@ class ToolPlan:
 
 
 def plan_tools(
-    server: ServerState, tools: Sequence[Tool] | None, choice: Any, parallel: bool | None
+    served: Served, tools: Sequence[Tool] | None, choice: Any, parallel: bool | None
 ) -> ToolPlan:
     """Combine `tools`, `tool_choice` and `parallel_tool_calls`.
 
@@ -53,12 +53,12 @@ def plan_tools(
         ApiError: They do not fit together, or the model's way to call tools is not known.
     """
     by_name = {tool.function.name: tool for tool in tools or ()}
-    _check(server, tools or (), len(by_name), choice)
+    _check(served, tools or (), len(by_name), choice)
     allowed, forced = _choice(choice, by_name)
     if not allowed:
         return ToolPlan()
     strict = frozenset(name for name in allowed if by_name[name].function.strict)
-    _check_format(server, forced, bool(strict))
+    _check_format(served, forced, bool(strict))
     return ToolPlan(
         [tool.model_dump(exclude_none=True) for tool in by_name.values()],
         {name: by_name[name].function.parameters or ANY_OBJECT for name in allowed},
@@ -68,11 +68,11 @@ def plan_tools(
     )
 
 
-def _check(server: ServerState, tools: Sequence[Tool], num_names: int, choice: Any) -> None:
-    if len(tools) > server.config.max_tools:
+def _check(served: Served, tools: Sequence[Tool], num_names: int, choice: Any) -> None:
+    if len(tools) > served.config.max_tools:
         raise ApiError(
             "invalid_value",
-            f"there are {len(tools)} tools, but a request may have {server.config.max_tools} "
+            f"there are {len(tools)} tools, but a request may have {served.config.max_tools} "
             "(--max-tools)",
             "tools",
         )
@@ -102,8 +102,8 @@ def _choice(choice: Any, by_name: Mapping[str, Tool]) -> tuple[Sequence[str], bo
     return names, forced
 
 
-def _check_format(server: ServerState, forced: bool, strict: bool) -> None:
-    found = server.tool_format
+def _check_format(served: Served, forced: bool, strict: bool) -> None:
+    found = served.tool_format
     if found is None:
         message = "how this model calls tools is not known; start the server with a "
         raise ApiError("unsupported_value", message + "--tool-call-parser", "tools")
@@ -113,7 +113,7 @@ def _check_format(server: ServerState, forced: bool, strict: bool) -> None:
     if strict and not forced and found.calls is None:
         message = f"strict cannot be kept in the format {found.name}"
         raise ApiError("unsupported_value", f"{message}; leave it out", "tools")
-    if not forced and not server.config.enable_auto_tool_choice:
+    if not forced and not served.config.enable_auto_tool_choice:
         message = "tool_choice auto is switched off here (--no-enable-auto-tool-choice)"
         raise ApiError("unsupported_value", message, "tool_choice")
 

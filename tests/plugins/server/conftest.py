@@ -282,7 +282,7 @@ def open_http(engine: ScriptedEngine, plugins: PluginManager) -> Iterator[Callab
 
     yield build
     for state in states:
-        state.renderer.close()
+        state.default.renderer.close()
 
 
 @pytest.fixture

@@ -34,7 +34,9 @@ TOOLS = [{"type": "function", "function": {"name": name}} for name in NAMES]
 def plan(http, **body: object) -> ToolPlan:
     ask = {"messages": [], "tools": TOOLS, **body}
     request = ChatRequest.model_validate_json(json.dumps(ask))
-    return plan_tools(http.state, request.tools, request.tool_choice, request.parallel_tool_calls)
+    return plan_tools(
+        http.state.default, request.tools, request.tool_choice, request.parallel_tool_calls
+    )
 
 
 ONE = {"type": "function", "function": {"name": "one"}}
@@ -84,7 +86,7 @@ def test_models_whose_calls_nobody_knows(open_http) -> None:
         plan(open_http(enable_auto_tool_choice=False))
     assert plan(open_http(enable_auto_tool_choice=False), tool_choice="required").forced
     http = open_http()
-    http.state.tool_format = ParserFormat("odd", None, (), ())
+    http.state.default.tool_format = ParserFormat("odd", None, (), ())
     with pytest.raises(ApiError, match="cannot be forced"):
         plan(http, tool_choice="required")
     assert not plan(http).forced
@@ -106,7 +108,7 @@ def test_strict_tools_need_a_grammar(http) -> None:
 
 def test_strict_is_refused_where_calls_cannot_be_constrained(open_http) -> None:
     http = open_http()
-    http.state.tool_format = ParserFormat("odd", None, (), ())
+    http.state.default.tool_format = ParserFormat("odd", None, (), ())
     assert not plan(http).constrained
     with pytest.raises(ApiError, match=r"strict .* format odd") as caught:
         plan(http, tools=strict("one"))

@@ -11,6 +11,7 @@ from hotshoe import __version__
 from hotshoe_server.call import Call
 from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Endpoint
+from hotshoe_server.state import Served
 
 ENGINE_OVER = "the engine has ended and is not started again: restart the server"
 
@@ -73,10 +74,12 @@ class Version(Struct):
 
 async def models(call: Call) -> ModelList:
     """List the names of the model, and its adapters."""
-    cards = [_card(call, name) for name in call.server.models]
-    if call.server.client.config.enable_lora:
-        adapters = await call.server.client.adapters()
-        cards += [_adapter_card(call, name) for name in sorted(adapters)]
+    cards = []
+    for served in call.server.models.values():
+        cards += [_card(served, name) for name in served.names]
+        if served.client.config.enable_lora:
+            adapters = await served.client.adapters()
+            cards += [_adapter_card(served, name) for name in sorted(adapters)]
     return ModelList(cards)
 
 
@@ -86,27 +89,26 @@ async def model(call: Call) -> ModelCard:
     Raises:
         ApiError: There is no model and no adapter of this name.
     """
-    name = call.server.model_name(call.path_params["model"])
-    if call.server.adapter(name) is None:
-        return _card(call, name)
-    adapters = await call.server.client.adapters()
+    name, served = call.choose(call.path_params["model"])
+    if served.adapter(name) is None:
+        return _card(served, name)
+    adapters = await served.client.adapters()
     if name not in adapters:
         raise ApiError("model_not_found", f"there is no model or adapter {name!r} here", "model")
-    return _adapter_card(call, name)
+    return _adapter_card(served, name)
 
 
-def _adapter_card(call: Call, name: str) -> ModelCard:
+def _adapter_card(served: Served, name: str) -> ModelCard:
     """Describe an adapter, without its place on the server's host."""
-    card = _card(call, name)
+    card = _card(served, name)
     card.parent = card.root
     return card
 
 
-def _card(call: Call, name: str) -> ModelCard:
-    server = call.server
-    length, created_s = server.client.info.max_model_len, server.created_s
-    permission = Permission(f"modelperm-{server.fingerprint}", created_s)
-    return ModelCard(name, created_s, "hotshoe", length, server.models[0], None, [permission])
+def _card(served: Served, name: str) -> ModelCard:
+    length, created_s = served.client.info.max_model_len, served.created_s
+    permission = Permission(f"modelperm-{served.fingerprint}", created_s)
+    return ModelCard(name, created_s, "hotshoe", length, served.name, None, [permission])
 
 
 async def live(call: Call) -> State:
@@ -165,7 +167,7 @@ async def server_info(call: Call) -> dict[str, Any]:
     facts = {**asdict(info.facts), "features": sorted(info.facts.features)}
     return {
         "version": __version__,
-        "models": list(call.server.models),
+        "models": call.server.names,
         "config": config,
         "max_model_len": info.max_model_len,
         "vocab_size": info.vocab_size,
@@ -176,8 +178,8 @@ async def server_info(call: Call) -> dict[str, Any]:
         "startup_s": dict(info.startup),
         "memory_bytes": dict(info.memory),
         "sampling_defaults": dict(info.sampling_defaults),
-        "tool_call_parser": getattr(call.server.tool_format, "name", None),
-        "reasoning_parser": getattr(call.server.reasoning_format, "name", None),
+        "tool_call_parser": getattr(call.served.tool_format, "name", None),
+        "reasoning_parser": getattr(call.served.reasoning_format, "name", None),
         "num_restarts": call.server.client.num_restarts,
     }
 

@@ -114,7 +114,7 @@ async def update_weights(call: Call, body: UpdateRequest) -> Done:
 
 async def load_adapter(call: Call, body: LoadAdapterRequest) -> Done:
     """Load an adapter, in place of one of this name."""
-    if call.server.adapter(body.lora_name) is None:
+    if call.served.adapter(body.lora_name) is None:
         raise ApiError(
             "invalid_value", "the model itself has this name; choose another", "lora_name"
         )

@@ -33,26 +33,25 @@ from hotshoe_server.tools import plan_tools
 
 async def chat(call: Call, body: ChatRequest) -> Response | ChatAnswer:
     """Answer a conversation."""
-    server = call.server
-    model = server.model_name(body.model)
-    defaults = server.client.info.sampling_defaults
+    model, served = call.choose(body.model)
+    defaults = served.client.info.sampling_defaults
     make_params = partial(body.sampling_params, defaults, **body.more_params())
     body.echoed()  # mistakes are found before the prompt is rendered
     make_params()
     dialogue = await open_dialogue(
-        server,
+        served,
         body.template_messages(),
         body.template_variables(),
-        plan_tools(server, body.tools, body.tool_choice, body.parallel_tool_calls),
+        plan_tools(served, body.tools, body.tool_choice, body.parallel_tool_calls),
         make_params,
         text_form(body.response_format, body.structured_outputs),
         body.add_special_tokens,
     )
-    dialogue = limit_thinking(server, dialogue, body.thinking_token_budget)
+    dialogue = limit_thinking(served, dialogue, body.thinking_token_budget)
     dialogue = replace(dialogue, rendered=truncated(call, dialogue.rendered))
-    check_count(server, dialogue.params.n)
+    check_count(served, dialogue.params.n)
     lengths = [len(dialogue.rendered.token_ids)]
-    check_answer(server, dialogue.params, lengths, stream=bool(body.stream))
+    check_answer(served, dialogue.params, lengths, stream=bool(body.stream))
     request_id = f"chatcmpl-{call.id}"
     updates = generate(
         call,
@@ -65,7 +64,7 @@ async def chat(call: Call, body: ChatRequest) -> Response | ChatAnswer:
     )
     if body.stream:
         return await open_stream(
-            ChatStream(server, body, dialogue, request_id, model).events(updates)
+            ChatStream(served, body, dialogue, request_id, model).events(updates)
         )
     update, parsed, num_reasoning_tokens = await dialogue.finish(updates)
     output = update.output()
@@ -73,7 +72,7 @@ async def chat(call: Call, body: ChatRequest) -> Response | ChatAnswer:
         request_id,
         int(time.time()),
         model,
-        server.fingerprint,
+        served.fingerprint,
         [],
         usage_of(update, num_reasoning_tokens=num_reasoning_tokens),
     )
@@ -82,11 +81,11 @@ async def chat(call: Call, body: ChatRequest) -> Response | ChatAnswer:
         pairs = zip(output.outputs, parsed, strict=True)
         answer.choices = [whole_choice(call, body, *pair) for pair in pairs]
         if output.prompt_logprobs is not None:
-            tokenizer = server.client.tokenizer
+            tokenizer = served.client.tokenizer
             answer.prompt_logprobs = prompt_logprobs(tokenizer, output.prompt_logprobs)
 
     long = body.logprobs or output.prompt_logprobs is not None
-    await server.renderer.run(write) if long else write()  # nobody waits for long work
+    await served.renderer.run(write) if long else write()  # nobody waits for long work
     if body.return_token_ids:
         answer.prompt_token_ids = dialogue.rendered.token_ids
     return answer
@@ -98,7 +97,7 @@ def whole_choice(
     """Return one sequence as a message."""
     logprobs = None
     if body.logprobs and sequence.logprobs is not None:
-        tokenizer = call.server.renderer.tokenizer
+        tokenizer = call.served.renderer.tokenizer
         logprobs = chat_logprobs(
             tokenizer, sequence.token_ids, sequence.logprobs, body.return_tokens_as_token_ids
         )
@@ -107,7 +106,7 @@ def whole_choice(
         _message(
             parsed,
             body.echoed(),
-            call.server.config.reasoning_names if body.include_reasoning else (),
+            call.served.config.reasoning_names if body.include_reasoning else (),
         ),
         logprobs,
         finish_reason(sequence.finish_reason, bool(parsed.calls)),

@@ -37,19 +37,18 @@ _TEXT = b'"text":""'
 
 async def complete(call: Call, body: CompletionRequest) -> Response | CompletionAnswer:
     """Continue prompts."""
-    server = call.server
-    model = server.model_name(body.model)
-    grammar = bounded_grammar(server, text_form(body.response_format, body.structured_outputs))
-    defaults = server.client.info.sampling_defaults
+    model, served = call.choose(body.model)
+    grammar = bounded_grammar(served, text_form(body.response_format, body.structured_outputs))
+    defaults = served.client.info.sampling_defaults
     params = body.params(defaults, **({} if grammar is None else {"grammar": grammar}))
     prompts, embeds = body.prompts(), body.embeds()
-    check_count(server, (len(prompts) + len(embeds)) * params.n)
-    rendered = [await server.renderer.embeds(encoded) for encoded in embeds]
+    check_count(served, (len(prompts) + len(embeds)) * params.n)
+    rendered = [await served.renderer.embeds(encoded) for encoded in embeds]
     rendered += [
-        truncated(call, await server.renderer.prompt(p, body.add_special_tokens)) for p in prompts
+        truncated(call, await served.renderer.prompt(p, body.add_special_tokens)) for p in prompts
     ]
     check_answer(
-        server,
+        served,
         params,
         [len(prompt.token_ids) for prompt in rendered],
         repeated=body.echo + body.return_token_ids,
@@ -85,7 +84,7 @@ class Completion:
         self._params = params
         self._prompts = prompts
         self._answer = CompletionAnswer(
-            f"cmpl-{call.id}", int(time.time()), model, call.server.fingerprint, []
+            f"cmpl-{call.id}", int(time.time()), model, call.served.fingerprint, []
         )
         self._prompt_only = body.echo and body.max_tokens == 0
         self._said: dict[int, _Said] = {}
@@ -126,7 +125,7 @@ class Completion:
 
     @property
     def _renderer(self) -> Renderer:
-        return self._call.server.renderer
+        return self._call.served.renderer
 
     def _usage(self, latest: Mapping[int, RequestUpdate]) -> Usage:
         """Count tokens; the one that is computed with the prompt alone is not given out."""
@@ -155,7 +154,7 @@ class Completion:
         if self._body.logprobs is None:
             return None
         as_ids = self._body.return_tokens_as_token_ids
-        return CompletionLogprobsWriter(self._call.server.renderer.tokenizer, as_ids)
+        return CompletionLogprobsWriter(self._call.served.renderer.tokenizer, as_ids)
 
     async def _prepare(self, number: int, output: RequestOutput) -> None:
         """Make what every choice says of a prompt, once."""
@@ -170,7 +169,7 @@ class Completion:
     def _say(self, number: int, output: RequestOutput) -> _Said:
         body, said = self._body, _Said()
         if body.prompt_logprobs is not None and output.prompt_logprobs is not None:
-            known = self._call.server.client.tokenizer
+            known = self._call.served.client.tokenizer
             said.prompt_logprobs = prompt_logprobs(known, output.prompt_logprobs)
         if body.return_token_ids:
             said.token_ids = output.prompt_token_ids

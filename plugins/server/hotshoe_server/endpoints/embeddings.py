@@ -21,17 +21,16 @@ from hotshoe_server.schemas.embeddings import (
 
 async def embed(call: Call, body: EmbeddingRequest) -> EmbeddingAnswer:
     """Make vectors of all texts; the first that cannot be made ends the request."""
-    server = call.server
-    model = server.model_name(body.model)
+    model, served = call.choose(body.model)
     params = PoolingParams(body.dimensions, body.normalize)
     prompts = [
-        await server.renderer.prompt(text, body.add_special_tokens, content=True)
+        await served.renderer.prompt(text, body.add_special_tokens, content=True)
         for text in body.inputs()
     ]
     for prompt in prompts:  # before any of them is run
         check_length(call, prompt.token_ids, room=False)
     # A long list takes no more of the queue than a request for as many sequences may.
-    turns = asyncio.Semaphore(server.config.max_sequences)
+    turns = asyncio.Semaphore(served.config.max_sequences)
 
     async def one(number: int, prompt: Rendered) -> RequestUpdate:
         async with turns:

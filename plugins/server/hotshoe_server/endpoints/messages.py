@@ -42,19 +42,18 @@ def error_body(error: ApiError) -> dict[str, Any]:
 
 async def create(call: Call, body: MessagesRequest) -> Response | Message:
     """Answer a conversation."""
-    server = call.server
-    model = server.model_name(body.model)
+    model, served = call.choose(body.model)
     body.check()
-    make_params = partial(body.params, server.client.info.sampling_defaults)
+    make_params = partial(body.params, served.client.info.sampling_defaults)
     make_params()  # mistakes are found before the prompt is rendered
-    tools = plan_tools(server, body.chat_tools(), body.chat_choice(), body.parallel)
+    tools = plan_tools(served, body.chat_tools(), body.chat_choice(), body.parallel)
     dialogue = await open_dialogue(
-        server, body.chat_messages(), body.variables(), tools, make_params, body.wanted()
+        served, body.chat_messages(), body.variables(), tools, make_params, body.wanted()
     )
-    if bounds_thinking(server):
-        dialogue = limit_thinking(server, dialogue, body.thinking_budget)
+    if bounds_thinking(served):
+        dialogue = limit_thinking(served, dialogue, body.thinking_budget)
     lengths = [len(dialogue.rendered.token_ids)]
-    check_answer(server, dialogue.params, lengths, stream=body.stream)
+    check_answer(served, dialogue.params, lengths, stream=body.stream)
     exchange = Exchange(dialogue, f"msg_{call.id}", model)
     updates = generate(
         call,
@@ -129,11 +128,10 @@ class Exchange:
 
 async def count(call: Call, body: CountRequest) -> TokenCount:
     """Count the tokens of the prompt that a conversation becomes."""
-    server = call.server
-    server.model_name(body.model)
+    _, served = call.choose(body.model)
     body.check()
-    tools = plan_tools(server, body.chat_tools(), body.chat_choice(), body.parallel)
-    rendered = await server.renderer.chat(
+    tools = plan_tools(served, body.chat_tools(), body.chat_choice(), body.parallel)
+    rendered = await served.renderer.chat(
         body.chat_messages(), tools.offered or None, body.variables()
     )
     return TokenCount(len(rendered.token_ids))

@@ -37,12 +37,11 @@ class InputItems(Struct, tag_field="object", tag="list"):
 
 async def input_tokens(call: Call, body: ResponsesRequest) -> InputTokens:
     """Count the tokens of the prompt that a request becomes."""
-    server = call.server
-    server.model_name(body.model)
-    body.sampling_params(server.client.info.sampling_defaults)  # mistakes are named
-    tools = plan_tools(server, body.chat_tools(), body.chat_choice(), body.parallel_tool_calls)
+    _, served = call.choose(body.model)
+    body.sampling_params(served.client.info.sampling_defaults)  # mistakes are named
+    tools = plan_tools(served, body.chat_tools(), body.chat_choice(), body.parallel_tool_calls)
     opening, history = await conversation_of(call, body)
-    rendered = await server.renderer.chat(
+    rendered = await served.renderer.chat(
         [*opening, *history], tools.offered or None, check_variables(body.variables())
     )
     return InputTokens(len(rendered.token_ids))

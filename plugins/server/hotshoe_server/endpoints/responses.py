@@ -37,21 +37,20 @@ from hotshoe_server.tools import plan_tools
 
 async def respond(call: Call, body: ResponsesRequest) -> Response | ResponseAnswer:
     """Answer with items."""
-    server = call.server
-    model = server.model_name(body.model)
-    make_params = partial(body.sampling_params, server.client.info.sampling_defaults)
+    model, served = call.choose(body.model)
+    make_params = partial(body.sampling_params, served.client.info.sampling_defaults)
     make_params()  # mistakes are found before the prompt is rendered
     opening, history = await conversation_of(call, body)
     form = None if body.text is None else body.text.format
     dialogue = await open_dialogue(
-        server,
+        served,
         [*opening, *history],
         check_variables(body.variables()),
-        plan_tools(server, body.chat_tools(), body.chat_choice(), body.parallel_tool_calls),
+        plan_tools(served, body.chat_tools(), body.chat_choice(), body.parallel_tool_calls),
         make_params,
         text_form(form, body.structured_outputs),
     )
-    dialogue = limit_thinking(server, dialogue, body.thinking_token_budget)
+    dialogue = limit_thinking(served, dialogue, body.thinking_token_budget)
     answer = ResponseAnswer(
         f"resp_{secrets.token_hex(12)}",
         int(time.time()),

@@ -34,26 +34,25 @@ from hotshoe_server.sse import DONE, event, open_stream
 
 async def tokenize(call: Call, body: TokenizeRequest) -> TokenizeAnswer:
     """Return the token ids of a prompt or a conversation, as generating would use them."""
-    server = call.server
-    server.model_name(body.model)
+    _, served = call.choose(body.model)
     if (body.prompt is None) == (body.messages is None):
         raise ApiError("invalid_value", "give either prompt or messages", "prompt")
     if body.prompt is not None:
-        rendered = await server.renderer.prompt(body.prompt, body.add_special_tokens is not False)
+        rendered = await served.renderer.prompt(body.prompt, body.add_special_tokens is not False)
     else:
         names = Conversation.model_fields.keys() & TokenizeRequest.model_fields.keys()
         conversation = Conversation.model_construct(**{name: getattr(body, name) for name in names})
-        rendered = await server.renderer.chat(
+        rendered = await served.renderer.chat(
             conversation.template_messages(),
             [tool.model_dump(exclude_none=True) for tool in body.tools or ()] or None,
             conversation.template_variables(),
             bool(body.add_special_tokens),
         )
     ids = rendered.token_ids
-    answer = TokenizeAnswer(len(ids), server.client.info.max_model_len, ids)
+    answer = TokenizeAnswer(len(ids), served.client.info.max_model_len, ids)
     if body.return_token_strs:
-        tokenizer = server.renderer.tokenizer
-        answer.token_strs = await server.renderer.run(
+        tokenizer = served.renderer.tokenizer
+        answer.token_strs = await served.renderer.run(
             lambda: [token_text(tokenizer, token_id) for token_id in ids]
         )
     return answer
@@ -61,24 +60,23 @@ async def tokenize(call: Call, body: TokenizeRequest) -> TokenizeAnswer:
 
 async def detokenize(call: Call, body: DetokenizeRequest) -> DetokenizeAnswer:
     """Return the text of token ids."""
-    call.server.model_name(body.model)
-    vocab_size = call.server.client.info.vocab_size
+    call.choose(body.model)
+    vocab_size = call.served.client.info.vocab_size
     if body.tokens and not 0 <= min(body.tokens) <= max(body.tokens) < vocab_size:
         raise ApiError("invalid_value", f"token ids lie between 0 and {vocab_size - 1}", "tokens")
-    text = await call.server.renderer.decode(body.tokens, body.skip_special_tokens)
+    text = await call.served.renderer.decode(body.tokens, body.skip_special_tokens)
     return DetokenizeAnswer(text)
 
 
 async def generate_tokens(call: Call, body: GenerateRequest) -> Response | GenerateAnswer:
     """Continue token ids with token ids."""
-    server = call.server
-    model = server.model_name(body.model)
-    grammar = bounded_grammar(server, body.structured_outputs)
-    defaults = server.client.info.sampling_defaults
+    model, served = call.choose(body.model)
+    grammar = bounded_grammar(served, body.structured_outputs)
+    defaults = served.client.info.sampling_defaults
     params = body.params(defaults, **({} if grammar is None else {"grammar": grammar}))
-    check_count(server, params.n)
-    prompt = Rendered(body.checked_token_ids(server.client.info.vocab_size))
-    check_answer(server, params, [len(prompt.token_ids)], stream=bool(body.stream))
+    check_count(served, params.n)
+    prompt = Rendered(body.checked_token_ids(served.client.info.vocab_size))
+    check_answer(served, params, [len(prompt.token_ids)], stream=bool(body.stream))
     request_id = f"gen-{call.id}"
     updates = generate(
         call,

@@ -308,7 +308,7 @@ def test_special_marks_of_reasoning_may_stand_in_free_text(
 ) -> None:
     http = open_http(reasoning_parser="mistral", tool_call_parser="mistral")
     special = {7: "[THINK]", 8: "[/THINK]"}
-    monkeypatch.setattr(http.state.renderer.tokenizer, "special_token_texts", special)
+    monkeypatch.setattr(http.state.default.renderer.tokenizer, "special_token_texts", special)
     tool = {**TOOL, "function": {**TOOL["function"], "strict": True}}
     http.post(PATH, messages=ASK, tools=[tool])
     http.post(PATH, messages=ASK, tools=[tool], tool_choice="required")
@@ -552,11 +552,13 @@ def test_tokens_are_named_by_their_ids(http, tokenizer, stream: bool) -> None:
 
 
 def test_documents_reach_the_template(http, engine, monkeypatch) -> None:
-    templates = http.state.renderer.tokenizer.chat_templates
+    templates = http.state.default.renderer.tokenizer.chat_templates
     text = "{% for d in documents %}{{ d.text }}{% endfor %}"
     monkeypatch.setitem(templates, "default", text)
     http.post(PATH, messages=ASK, documents=[{"text": "one "}, {"text": "two"}])
-    decoded = http.state.renderer.tokenizer.decode(engine.requests[-1].prompt.token_ids, False)
+    decoded = http.state.default.renderer.tokenizer.decode(
+        engine.requests[-1].prompt.token_ids, False
+    )
     assert decoded == "one two"
 
 
