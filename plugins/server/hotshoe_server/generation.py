@@ -224,6 +224,7 @@ def check_answer(
     num_prompt_tokens: Sequence[int],
     repeated: int = 0,
     stream: bool = False,
+    fields: tuple[str, str] = ("max_tokens", "logprobs"),
 ) -> None:
     """Refuse an answer that would be too long, or would repeat what it says of prompts too often.
 
@@ -234,6 +235,7 @@ def check_answer(
         repeated: How many entries each choice has for a token of its prompt, beside those of
             `prompt_logprobs`.
         stream: What is generated is sent as it comes, so that it is never held as a whole.
+        fields: Which ones of the request bound tokens and log probabilities.
 
     Raises:
         ApiError: It could have more than `MAX_ANSWER_BYTES`, or repeats more than `MAX_REPEATED`
@@ -260,7 +262,7 @@ def check_answer(
             "invalid_value",
             f"this answer could have {num_bytes} bytes, but one that is not streamed may have "
             f"{MAX_ANSWER_BYTES}; ask for fewer tokens or log probabilities, or stream",
-            "max_tokens" if params.logprobs is None else "logprobs",
+            fields[params.logprobs is not None],
         )
 
 

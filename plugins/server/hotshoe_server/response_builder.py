@@ -7,7 +7,7 @@ end. An item is opened when something of its kind comes, and closed when somethi
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hotshoe.text.parsing import (
@@ -20,6 +20,7 @@ from hotshoe.text.parsing import (
     ToolCallStart,
 )
 from hotshoe_server.chat_stream import new_call_id
+from hotshoe_server.schemas.answers import TokenLogprob
 from hotshoe_server.schemas.response_answers import (
     OutputCall,
     OutputItem,
@@ -44,10 +45,18 @@ class ResponseBuilder:
         self.items: list[OutputItem] = []
         self._open: OutputItem | None = None
         self._parts: list[str] = []
+        self._logprobs: list[TokenLogprob] = []
 
-    def build(self, events: Iterable[Event]) -> list[Told]:
-        """Take what a parser found; return what to tell."""
+    def build(self, events: Sequence[Event], logprobs: Sequence[TokenLogprob] = ()) -> list[Told]:
+        """Take what a parser found; return what to tell.
+
+        Args:
+            events: What was found.
+            logprobs: Of the tokens that gave it. They go to the text of a message that comes with
+                them or next; those of reasoning, of calls and of the end mark are left out.
+        """
         told: list[Told] = []
+        self._logprobs += logprobs
         for event in events:
             match event:
                 case ContentDelta(text) | MalformedCall(text, index=None):
@@ -64,6 +73,8 @@ class ResponseBuilder:
                     self.close(told)
                 case MalformedCall():  # its beginning has been told already
                     self.close(told, "incomplete")
+        if events:
+            self._logprobs = []
         return told
 
     def close(self, told: list[Told], status: str = "completed") -> None:
@@ -80,7 +91,8 @@ class ResponseBuilder:
                 told.append(("response.function_call_arguments.done", whole))
             case OutputMessage():
                 item.content[0].text = text
-                whole = {**at, "content_index": 0, "text": text, "logprobs": []}
+                logprobs = item.content[0].logprobs
+                whole = {**at, "content_index": 0, "text": text, "logprobs": logprobs}
                 told.append(("response.output_text.done", whole))
                 told.append(("response.content_part.done", self._part(item)))
             case OutputReasoning():
@@ -107,8 +119,10 @@ class ResponseBuilder:
         }
         if kind is not OutputCall:
             delta["content_index"] = 0
-        if kind is OutputMessage:
-            delta["logprobs"] = []
+        if isinstance(self._open, OutputMessage):
+            delta["logprobs"] = self._logprobs
+            self._open.content[0].logprobs += self._logprobs
+            self._logprobs = []
         told.append((name, delta))
 
     def _begin(self, item: OutputItem, told: list[Told]) -> None:

@@ -237,6 +237,19 @@ def test_responses(client: openai.OpenAI) -> None:
         client.responses.retrieve(first.id)
 
 
+def test_responses_logprobs(client: openai.OpenAI) -> None:
+    answer = client.responses.create(
+        model="demo",
+        input="What is 2 + 3?",
+        temperature=0,
+        include=["message.output_text.logprobs"],
+        top_logprobs=2,
+    )
+    [entry, *_] = found = answer.output[0].content[0].logprobs
+    assert "".join(entry.token for entry in found) == answer.output_text
+    assert entry.top_logprobs[0].logprob == entry.logprob <= 0
+
+
 def test_responses_stream(client: openai.OpenAI) -> None:
     with client.responses.stream(model="demo", input="What is 2 + 3?", temperature=0) as stream:
         names = [event.type for event in stream]

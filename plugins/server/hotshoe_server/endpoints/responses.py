@@ -12,14 +12,16 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from hotshoe.text.output_processor import RequestUpdate
+from hotshoe.text.output_processor import RequestUpdate, SequenceUpdate
 from hotshoe.types import FinishReason
 from hotshoe_server.call import Call
 from hotshoe_server.conversation import Dialogue, open_dialogue, text_form
 from hotshoe_server.errors import ApiError, as_api_error
 from hotshoe_server.extensions import Endpoint
-from hotshoe_server.generation import generate
+from hotshoe_server.generation import check_answer, generate
+from hotshoe_server.logprobs import chat_logprobs
 from hotshoe_server.response_builder import ResponseBuilder, Told, as_message
+from hotshoe_server.schemas.answers import TokenLogprob
 from hotshoe_server.schemas.chat import check_variables
 from hotshoe_server.schemas.response_answers import (
     DeletedResponse,
@@ -51,6 +53,8 @@ async def respond(call: Call, body: ResponsesRequest) -> Response | ResponseAnsw
         text_form(form, body.structured_outputs),
     )
     dialogue = limit_thinking(served, dialogue, body.thinking_token_budget)
+    lengths = [len(dialogue.rendered.token_ids)]
+    check_answer(served, dialogue.params, lengths, fields=("max_output_tokens", "top_logprobs"))
     answer = ResponseAnswer(
         f"resp_{secrets.token_hex(12)}",
         int(time.time()),
@@ -131,11 +135,20 @@ class Exchange:
 
     async def _advance(self, update: RequestUpdate) -> list[Told]:
         """Take in an update and return what to tell of it; the answer is stored before that."""
-        told = self._builder.build(self._reader.read(update.sequences[0]))
+        sequence = update.sequences[0]
+        told = self._builder.build(self._reader.read(sequence), self._logprobs(sequence))
         if update.finished:
             told += self._end(update)
             await self._store()
         return told
+
+    def _logprobs(self, sequence: SequenceUpdate) -> list[TokenLogprob]:
+        """Return the log probabilities of what a sequence gained, where they are wanted."""
+        if not sequence.new_logprobs:
+            return []
+        tokenizer, body = self._call.served.renderer.tokenizer, self._body
+        ids, found = sequence.new_token_ids, sequence.new_logprobs
+        return chat_logprobs(tokenizer, ids, found, body.return_tokens_as_token_ids).content
 
     def _end(self, update: RequestUpdate) -> list[Told]:
         """Close everything and return what to tell."""
@@ -245,7 +258,7 @@ def _echo(body: ResponsesRequest, dialogue: Dialogue) -> dict[str, Any]:
         include={
             *("tools", "tool_choice", "instructions", "max_output_tokens", "metadata"),
             *("previous_response_id", "reasoning", "store", "temperature", "text", "top_p"),
-            *("user", "parallel_tool_calls"),
+            *("user", "parallel_tool_calls", "top_logprobs"),
         },
     )
     defaults = {

@@ -6,13 +6,15 @@ from typing import Any
 
 from msgspec import Struct
 
+from hotshoe_server.schemas.answers import TokenLogprob
+
 
 class OutputText(Struct, tag_field="type", tag="output_text"):
     """Text of a message."""
 
     text: str
     annotations: list[Any]
-    logprobs: list[Any]
+    logprobs: list[TokenLogprob]
 
 
 class ReasoningText(Struct, tag_field="type", tag="reasoning_text"):
@@ -97,6 +99,7 @@ class ResponseAnswer(Struct, tag_field="object", tag="response"):
     temperature: float | None = None
     text: dict[str, Any] | None = None
     top_p: float | None = None
+    top_logprobs: int = 0
     truncation: str = "disabled"
     usage: ResponseUsage | None = None
     user: str | None = None

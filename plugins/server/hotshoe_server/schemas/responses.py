@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Discriminator, Field, Tag
 
 from hotshoe.errors import RequestError
-from hotshoe_server.errors import ApiError
+from hotshoe.types import SamplingParams
 from hotshoe_server.schemas.base import (
     MAX_ITEMS,
     ByKind,
@@ -205,7 +205,6 @@ class ResponsesRequest(Generation):
         "prompt": (),
         "truncation": ("disabled",),
         "max_tool_calls": (),
-        "top_logprobs": (0,),
         "context_management": ([],),
     }
     RENAMED: ClassVar[Mapping[str, str]] = {"max_tokens": "max_output_tokens"}
@@ -225,8 +224,11 @@ class ResponsesRequest(Generation):
     metadata: Metadata = None
     chat_template_kwargs: Variables = None
 
-    # OpenAI's, of no effect here.
+    #: Only `LOGPROBS` has an effect.
     include: list[ShortText] | None = Field(None, max_length=64, fail_fast=True)
+    top_logprobs: int | None = None
+
+    # OpenAI's, of no effect here.
     service_tier: ShortText | None = None
     safety_identifier: ShortText | None = None
     prompt_cache_key: ShortText | None = None
@@ -238,14 +240,18 @@ class ResponsesRequest(Generation):
     prompt: dict[str, Any] | None = None
     truncation: Literal["auto", "disabled"] | None = None
     max_tool_calls: int | None = None
-    top_logprobs: int | None = None
     context_management: list[Any] | None = Field(None, max_length=64, fail_fast=True)
 
-    def _refuse_unsupported(self) -> None:
-        super()._refuse_unsupported()
-        if LOGPROBS in (self.include or ()):
-            message = f"{LOGPROBS} cannot be included here; /v1/chat/completions has them"
-            raise ApiError("unsupported_value", message, "include")
+    @property
+    def logprobs(self) -> int | None:
+        """How many likely tokens to tell of at each place; None to tell of none."""
+        return (self.top_logprobs or 0) if LOGPROBS in (self.include or ()) else None
+
+    def sampling_params(self, defaults: Mapping[str, Any], **more: Any) -> SamplingParams:
+        """See `Generation.sampling_params`."""
+        if self.top_logprobs and self.logprobs is None:
+            raise RequestError(f'top_logprobs needs include=["{LOGPROBS}"]', "top_logprobs")
+        return super().sampling_params(defaults, logprobs=self.logprobs, **more)
 
     def chat_tools(self) -> list[Tool]:
         """Return the tools in chat's form."""

@@ -10,6 +10,7 @@ TOOL = {
     "name": "get_weather",
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
 }
+LOGPROBS = "message.output_text.logprobs"
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
 
 
@@ -156,7 +157,9 @@ def test_a_failure_on_the_way_is_an_event(http, engine) -> None:
         {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
         {"input": "x", "tools": [{"type": "web_search"}]},
         {"input": "x", "chat_template_kwargs": {"tools": "x"}},
-        {"input": "x", "include": ["message.output_text.logprobs"]},
+        {"input": "x", "top_logprobs": 2},
+        {"input": "x", "include": [LOGPROBS], "top_logprobs": 999},
+        {"input": "x", "include": [LOGPROBS], "top_logprobs": -1},
     ],
 )
 def test_what_cannot_be_done_is_refused(http, body) -> None:
@@ -171,3 +174,35 @@ def test_a_stored_response_is_not_streamed(http) -> None:
     for name, value in (("stream", "true"), ("starting_after", "3")):
         error = http.get(f"{path}?{name}={value}").json()["error"]
         assert (error["code"], error["param"]) == ("unsupported_parameter", name)
+
+
+def test_log_probabilities_of_the_text_alone(open_http, engine) -> None:
+    http = open_http(reasoning_parser="qwen3")
+    engine.reply = f"<think>\nHm.\n</think>\n\nYes, let me look.\n{CALL}"
+    body = {"input": "Really?", "tools": [TOOL], "include": [LOGPROBS], "top_logprobs": 2}
+    events = http.events(PATH, **body)
+    answer = events[-1]["response"]
+    assert answer["top_logprobs"] == 2
+    [text] = [item["content"][0] for item in answer["output"] if item["type"] == "message"]
+    deltas = [e for e in events if e["type"] == "response.output_text.delta"]
+    assert [entry for e in deltas for entry in e["logprobs"]] == text["logprobs"]
+    [done] = [e for e in events if e["type"] == "response.output_text.done"]
+    assert done["logprobs"] == text["logprobs"]
+    spelled = "".join(entry["token"] for entry in text["logprobs"])
+    assert text["text"].strip() in spelled and "Hm" not in spelled and "city" not in spelled
+    assert all(len(entry["top_logprobs"]) == 2 for entry in text["logprobs"])
+    whole = http.post(PATH, **body).json()
+    [same] = [item["content"][0] for item in whole["output"] if item["type"] == "message"]
+    assert same["logprobs"] == text["logprobs"]
+    plain = http.post(PATH, input="Really?", include=[LOGPROBS]).json()["output"]
+    assert plain[-1]["content"][0]["logprobs"][0]["top_logprobs"] == []
+
+
+def test_an_answer_of_too_many_log_probabilities_is_refused(http, engine, monkeypatch) -> None:
+    monkeypatch.setattr("hotshoe_server.generation.MAX_ANSWER_BYTES", 1000)
+    error = http.post(PATH, input="x", include=[LOGPROBS]).json()["error"]
+    assert error["param"] == "top_logprobs"
+    assert http.post(PATH, input="x", max_output_tokens=400).json()["error"]["param"] == (
+        "max_output_tokens"
+    )
+    assert not engine.requests
