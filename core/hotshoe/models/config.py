@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.errors import CheckpointError
+from hotshoe.models.composites import KEY as TEXT
+from hotshoe.models.composites import text_values
 from hotshoe.models.files import MIB, read_text
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ class ModelConfig:
     """Attributes:
     path: The model directory, or the file that is the model.
     architecture: First of `architectures`.
-    values: All of config.json, overrides applied; nested `text_config` not merged.
+    values: All of config.json, overrides applied; the entries of `text_config` at the top, too.
     dtype: The checkpoint's element type, "float32" when it does not say.
     max_model_len: Longest sequence unless a longer one is asked for: `max_position_embeddings`.
     eos_token_ids: From generation_config.json, else config.json.
@@ -69,7 +71,9 @@ class ModelConfig:
         if file is None:
             _check_place(path)
         found = read_json(path / "config.json") if file is None else file.config()
-        values = merged(found, overrides or {})
+        overrides = overrides or {}
+        values = text_values(merged(found, overrides))
+        values = merged(values, {k: v for k, v in overrides.items() if k != TEXT})
         names = values.get("architectures")
         if not isinstance(names, list) or not names or not isinstance(names[0], str):
             raise CheckpointError(f"{path / 'config.json'} names no architecture")

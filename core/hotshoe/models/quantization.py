@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hotshoe.errors import CheckpointError
+from hotshoe.models.composites import KEY, text_names
 from hotshoe.models.config import ModelConfig, read_json
 
 #: Keys of config.json; the second is that of older writers of compressed-tensors.
@@ -20,7 +21,7 @@ def stored_quantization(model: ModelConfig) -> Mapping[str, Any] | None:
     Raises:
         CheckpointError: There are two that differ, or one that names no method.
     """
-    text = model.get("text_config")
+    text = model.get(KEY)
     places = [model.values, text if isinstance(text, Mapping) else {}]
     found = [place[key] for place in places for key in KEYS if place.get(key) is not None]
     if not found and (model.path / MODELOPT_FILE).is_file():
@@ -39,4 +40,4 @@ def stored_quantization(model: ModelConfig) -> Mapping[str, Any] | None:
             f"{model.path / 'config.json'}: quantization_config must be an object with a "
             "quant_method, such as awq or compressed-tensors"
         )
-    return config
+    return text_names(config) if isinstance(text, Mapping) else config

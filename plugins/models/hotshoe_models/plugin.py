@@ -68,6 +68,16 @@ ARCHITECTURES = {
     "Qwen3Model": "hotshoe_models.qwen:build_qwen3",
 }
 
+#: Classes of models that see or hear: the families of their text parts, by `model_type` (the first
+#: is that of a file that does not say), and the architectures that those are.
+COMPOSITES = {
+    "Gemma3ForConditionalGeneration": {"gemma3_text": "Gemma3ForCausalLM"},
+    "Mistral3ForConditionalGeneration": {"mistral": "MistralForCausalLM"},
+    "Qwen3_5ForConditionalGeneration": {"qwen3_5_text": "Qwen3_5ForCausalLM"},
+    "Qwen3_5MoeForConditionalGeneration": {"qwen3_5_moe_text": "Qwen3_5MoeForCausalLM"},
+}
+ARCHITECTURES |= dict.fromkeys(COMPOSITES, "hotshoe_models.composite:build")
+
 #: Kinds of files that hold a whole model, by the ending of their names.
 FILES = {"gguf": "hotshoe_models.gguf.model:FORMAT"}
 

@@ -143,6 +143,9 @@ _PYDANTIC_CODES = {
     "json_invalid": "invalid_json",
 }
 
+#: Types of parts that are no text.
+_FOREIGN = re.compile(r"(?:input_)?(?:image|audio|video|file)[a-z_]{0,16}$")
+
 
 def from_validation(error: ValidationError, body: bytes) -> ApiError:
     """Name the first mistake that the validation of a body found."""
@@ -159,6 +162,9 @@ def from_validation(error: ValidationError, body: bytes) -> ApiError:
         return ApiError(code, f"unknown parameter: {param}", param)
     if code == "missing_required_parameter":
         return ApiError(code, f"missing parameter: {param}", param)
+    if tag := _FOREIGN.match(str(first.get("ctx", {}).get("tag", ""))):
+        text = f"a part of type {tag[0]} is not served: models read and write text alone here"
+        return ApiError(code, f"{param}: {text}", param)
     return ApiError(code, f"{param}: {first['msg']}" if param else first["msg"], param)
 
 

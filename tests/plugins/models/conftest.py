@@ -81,6 +81,7 @@ class Variant:
             transformers writes.
         end_to_end: Run it through the whole engine too.
         impl: Whose code computes it, as `--model-impl` names it.
+        whole: Of a model that sees: what config.json has beside its text part.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Variant:
     raw: bool = False
     end_to_end: bool = False
     impl: str = "auto"
+    whole: dict[str, Any] | None = None
 
     @property
     def chooses(self) -> bool:
@@ -924,6 +926,73 @@ VARIANTS += [
         max_model_len=32,
     ),
 ]
+#: Parts that see, of models whose text part is served.
+TOWER = {
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
+QWEN_TOWER = {
+    "depth": 1,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_heads": 2,
+    "out_hidden_size": 64,
+}
+VARIANTS += [
+    Variant(
+        "gemma3-seeing",
+        "Gemma3",
+        {"head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": 6, **TIED},
+        whole={"vision_config": TOWER},
+        end_to_end=True,
+    ),
+    Variant(
+        "gemma3-seeing-published",
+        "Gemma3",
+        {
+            "head_dim": 16,
+            "num_key_value_heads": 4,
+            "sliding_window": 8,
+            "sliding_window_pattern": 2,
+            "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+            "rope_theta": 1000.0,
+            "rope_local_base_freq": 100.0,
+        },
+        whole={"vision_config": TOWER},
+        raw=True,
+    ),
+    Variant(
+        "mistral3",
+        "Mistral3",
+        {"model_type": "mistral", "head_dim": 24, "sliding_window": None, **UNTIED},
+        whole={"vision_config": {**TOWER, "head_dim": 16}},
+        end_to_end=True,
+    ),
+    Variant(
+        "qwen3.5-seeing",
+        "Qwen3_5",
+        {**DELTA, "head_dim": 16, **TIED},
+        whole={"vision_config": QWEN_TOWER},
+        end_to_end=True,
+    ),
+    Variant(
+        "qwen3.5-moe-seeing",
+        "Qwen3_5Moe",
+        {
+            **EXPERTS,
+            **DELTA,
+            "head_dim": 16,
+            "num_experts": 6,
+            "shared_expert_intermediate_size": 40,
+            **UNTIED,
+        },
+        whole={"vision_config": QWEN_TOWER},
+    ),
+]
 #: Models that run as transformers' code.
 VARIANTS += [
     Variant("transformers-llama", "Llama", end_to_end=True, impl="transformers"),
@@ -1044,15 +1113,24 @@ class Checkpoint:
         return (10 * worst.cummax(0).values).clamp(max=0.01)
 
 
+def describe(variant: Variant) -> tuple[str, str, dict[str, Any]]:
+    """Return the names of the classes of a model and of its configuration, and its values."""
+    values = {**SIZES, **OUTSIDE.get(variant.family, {}), **variant.values}
+    if variant.whole is not None:
+        family, tied = variant.family, {key: values[key] for key in TIED if key in values}
+        whole = {**variant.whole, **tied, "text_config": values}
+        return f"{family}ForConditionalGeneration", f"{family}Config", whole
+    config = CONFIG_CLASSES.get(variant.family, f"{variant.family}Config")
+    return architecture(variant.family), config, values
+
+
 def save_tiny(variant: Variant, path: Path, seed: int) -> Checkpoint:
     """Make a random model whose attention and logits are far from uniform, and save it."""
-    config_class = getattr(
-        transformers, CONFIG_CLASSES.get(variant.family, f"{variant.family}Config")
-    )
-    values = {**SIZES, **OUTSIDE.get(variant.family, {}), **variant.values}
+    class_name, config_name, values = describe(variant)
+    config_class = getattr(transformers, config_name)
     config = config_class(**copy.deepcopy(values), attn_implementation="eager")
     torch.manual_seed(seed)
-    model = getattr(transformers, architecture(variant.family))(config).eval()
+    model = getattr(transformers, class_name)(config).eval()
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.dim() == 1:
@@ -1065,7 +1143,7 @@ def save_tiny(variant: Variant, path: Path, seed: int) -> Checkpoint:
                 buffer.normal_(0.0, 0.2)
     model.save_pretrained(path)
     if variant.raw:
-        values["architectures"] = [architecture(variant.family)]
+        values["architectures"] = [class_name]
         (path / "config.json").write_text(json.dumps(values))
     return Checkpoint(path, model, variant.impl)
 

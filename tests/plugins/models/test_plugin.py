@@ -138,7 +138,7 @@ def test_defaults_are_those_of_the_configuration_class(name):
 
 def test_every_architecture_is_documented():
     text = DOCS.read_text().partition("## Any other causal architecture")[0]
-    documented = set(re.findall(r"`(\w+(?:ForCausalLM|Model))`", text))
+    documented = set(re.findall(r"`(\w+(?:ForCausalLM|ForConditionalGeneration|Model))`", text))
     assert documented == set(plugin.ARCHITECTURES)
 
 

@@ -17,6 +17,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from hotshoe.errors import CheckpointError, ConfigError
 from hotshoe.layers import BuildContext
 from hotshoe.models import ModelConfig
+from hotshoe.models.composites import KEY
 from hotshoe_models.hf import INSTEAD
 from hotshoe_models.hf.attention import Run
 
@@ -62,6 +63,8 @@ def read_config(config: ModelConfig) -> tuple[PreTrainedConfig, type[PreTrainedM
             f"{name!r}.{own if config.get('auto_map') else ''} Install a newer release that has "
             f"it, or {INSTEAD}"
         )
+    if isinstance(config.get(KEY), Mapping):
+        raise refusal(config, "has parts that see or hear")
     if family != kind.config_class.model_type:
         raise CheckpointError(
             f"config.json: model_type {family!r} does not belong to {name}, whose model_type is "

@@ -642,3 +642,13 @@ def test_what_the_operator_gives_to_every_request(open_http) -> None:
     whole = http.post(PATH, messages=ASK, logprobs=True).json()
     tokens = [entry["token"] for entry in whole["choices"][0]["logprobs"]["content"]]
     assert all(token.startswith("token_id:") for token in tokens)
+
+
+@pytest.mark.parametrize("kind", ["image_url", "input_audio", "video_url", "file"])
+def test_what_is_no_text_is_refused_by_name(http, kind) -> None:
+    parts = [{"type": "text", "text": "What is this?"}, {"type": kind, kind: {"url": "x"}}]
+    response = http.post(PATH, messages=[{"role": "user", "content": parts}])
+    assert response.status_code == 400
+    told = response.json()["error"]
+    assert told["param"].startswith("messages[0].content[1]")
+    assert f"a part of type {kind} is not served" in told["message"]

@@ -1,0 +1,48 @@
+"""Models that see or hear, of which the text part is served: that part's own description.
+
+config.json's `text_config` is merged by core; this module finds the description, and the weights.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from hotshoe.errors import CheckpointError
+from hotshoe.layers import BuildContext
+from hotshoe.lazy import resolve_lazy
+from hotshoe.models import ModelConfig
+from hotshoe.models.base import Model
+from hotshoe.models.composites import KEY, TEXT_NAMES
+from hotshoe_models.plugin import ARCHITECTURES, COMPOSITES
+
+#: How names of the other parts begin.
+OTHERS = (
+    r"^(?:model\.)?(?:visual|vision_tower|vision_model|audio_tower|embed_vision|embed_audio"
+    r"|multi_modal_projector|mm_projector)\."
+)
+WHY = "the parts that see or hear: requests with images or audio are refused"
+
+
+def build(config: ModelConfig, ctx: BuildContext) -> Model:
+    """Build the text part of a composite class.
+
+    Raises:
+        CheckpointError: The text part is of another family than those that the class is known for,
+            or config.json does not describe one.
+    """
+    known, text = COMPOSITES[config.architecture], config.get(KEY)
+    if not isinstance(text, dict):
+        raise CheckpointError(
+            f"config.json: {KEY} is {text!r}, but {config.architecture} needs an object that "
+            "describes its text part"
+        )
+    family = text.get("model_type", next(iter(known)))
+    if not isinstance(family, str) or family not in known:
+        raise CheckpointError(
+            f"config.json: {KEY}.model_type is {family!r}, but of {config.architecture} only text "
+            f"parts of these families are known: {', '.join(known)}"
+        )
+    for pattern, replacement in TEXT_NAMES:
+        ctx.weights.rename(f"^{pattern}", replacement)
+    ctx.weights.ignore([OTHERS], WHY)
+    return cast("Model", resolve_lazy(ARCHITECTURES[known[family]])(config, ctx))

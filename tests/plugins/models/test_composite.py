@@ -1,0 +1,102 @@
+"""Models that see: either layout of names, parts that are not served, bad values named."""
+
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from hotshoe.errors import CheckpointError
+from hotshoe.layers import BuildContext
+from hotshoe.models import ModelConfig
+from hotshoe.models.composites import text_values
+from hotshoe_models import hf
+from hotshoe_models.composite import build
+from hotshoe_models.plugin import ARCHITECTURES, COMPOSITES
+
+#: Beginnings of names, in the two layouts.
+OLDER = {"language_model.model.": "model.language_model.", "language_model.lm_head": "lm_head"}
+TOWERS = r"^(?=vision_tower\.|multi_modal_projector\.)"
+
+
+def described(architecture: str, text: Any, **more: Any) -> ModelConfig:
+    values = {"architectures": [architecture], "text_config": text, **more}
+    return ModelConfig(Path("model"), architecture, text_values(values), "float32", 16, ())
+
+
+def newer(name: str) -> str:
+    """Spell a name as models do that transformers 5 writes without looking back."""
+    for begin, other in OLDER.items():
+        name = other + name.removeprefix(begin) if name.startswith(begin) else name
+    return re.sub(TOWERS, "model.", name)
+
+
+@pytest.mark.parametrize("name", ["gemma3-seeing", "mistral3"])
+def test_both_layouts_are_the_same_model(name, variants, checkpoints, stepper_class, tmp_path):
+    path = checkpoints.get(variants[name]).path
+    tensors = load_file(path / "model.safetensors")
+    renamed = {newer(key): value for key, value in tensors.items()}
+    assert not renamed.keys() & tensors.keys()
+    save_file(renamed, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text((path / "config.json").read_text())
+    text = [random.randrange(256) for _ in range(20)]
+    ours = [stepper_class(place, 64).step({0: text})[0] for place in (path, tmp_path)]
+    assert torch.equal(*ours)
+
+
+def test_parts_that_see_are_counted(variants, checkpoints, stepper_class):
+    path = checkpoints.get(variants["gemma3-seeing"]).path
+    weights = stepper_class(path, 64).ctx.weights
+    others = [key for key in load_file(path / "model.safetensors") if "language_model" not in key]
+    told = weights.notice()["unused weights"]
+    assert told.startswith(f"{len(others)} tensors of the parts that see or hear")
+    assert "images or audio are refused" in told
+    with pytest.raises(CheckpointError, match=r"holds model\.unheard\.weight"):
+        weights.wants("model.unheard.weight")
+
+
+@pytest.mark.parametrize("name", COMPOSITES)
+def test_every_text_part_is_described(name):
+    assert set(COMPOSITES[name].values()) <= ARCHITECTURES.keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "text_config is None, but Gemma3ForConditionalGeneration needs an object"),
+        ([], r"text_config is \[\]"),
+        ({"model_type": "llama"}, "text_config.model_type is 'llama'.*known: gemma3_text"),
+        ({"model_type": ["gemma3_text"]}, "text_config.model_type is"),
+        ({"head_dim": 0}, "head_dim"),
+    ],
+)
+def test_bad_values_are_named(text, message, selector_context):
+    with pytest.raises(CheckpointError, match=message):
+        build(described("Gemma3ForConditionalGeneration", text), selector_context)
+
+
+def test_transformers_code_serves_no_text_part(selector_context):
+    config = described("Gemma3ForConditionalGeneration", {}, model_type="gemma3")
+    with pytest.raises(CheckpointError, match="has parts that see or hear"):
+        hf.build(config, selector_context)
+
+
+def test_a_missing_output_matrix_is_noticed(variants, checkpoints, stepper_class, tmp_path):
+    """Where the two places disagree about it, it is read."""
+    path = checkpoints.get(variants["gemma3-seeing"]).path
+    values = json.loads((path / "config.json").read_text())
+    values["text_config"]["tie_word_embeddings"] = False
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    (tmp_path / "model.safetensors").symlink_to(path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"lacks lm_head\.weight"):
+        stepper_class(tmp_path, 64)
+
+
+@pytest.fixture
+def selector_context(build_family) -> BuildContext:
+    """A context like any other, in which another model has been built."""
+    return build_family("Llama")
