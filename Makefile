@@ -58,8 +58,9 @@ $(STAMPS)/docs: docs/requirements.txt $(STAMPS)/build-tools
 	$(PIP_INSTALL) -r docs/requirements.txt
 	@touch $@
 
-native: $(STAMPS)/build-tools ## rebuild the C++ kernels in place, for an editable environment
-	$(BIN)/python setup.py build_ext --inplace
+native: $(STAMPS)/build-tools ## rebuild the C++ kernels in place; SAN=address|undefined|thread: into build/
+	$(BIN)/python setup.py $(if $(SAN),-q build_py -d build/$(SAN)) build_ext $(if $(ISA),--isa=$(ISA)) \
+	    $(if $(SAN),--sanitize=$(SAN) --build-lib=build/$(SAN) --build-temp=build/$(SAN)/objects,--inplace)
 
 demo: venv ## let the bundled model write, chat, add, answer in JSON and call a tool
 	@BIN=$(BIN) bash tools/demo.sh

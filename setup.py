@@ -3,7 +3,7 @@
 Objects of all sets compile in parallel, unchanged ones are kept, and a set whose flags the
 compiler refuses is left out by name instead of failing the build. Needs setuptools,
 nanobind and a GCC-compatible C++20 compiler; run by pip, or in place while developing:
-`python setup.py build_ext --inplace [--isa generic,avx512_bf16]`.
+`python setup.py build_ext --inplace [--isa generic,avx512_bf16] [--sanitize address]`.
 """
 
 import os
@@ -56,11 +56,19 @@ COMPILE_FLAGS = [
     *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-Wno-psabi"),
     *("-Wno-uninitialized", "-Wno-maybe-uninitialized"),  # false alarms of GCC's intrinsics
 ]
+STRIP = "-Wl,-s"
 LINK_FLAGS = ["-pthread"] + [
     "-Wl,--gc-sections",
-    "-Wl,-s",
+    STRIP,
     "-Wl,-z,noexecstack,-z,relro,-z,now",
 ] * (sys.platform == "linux")
+
+#: What `--sanitize` looks for, and the flags that each needs.
+SANITIZERS = {
+    "address": ["-fsanitize=address"],
+    "undefined": ["-fsanitize=undefined", "-fno-sanitize-recover=undefined"],
+    "thread": ["-fsanitize=thread"],
+}
 
 
 class Job(NamedTuple):
@@ -103,11 +111,13 @@ class BuildNative(build_ext):
             None,
             "comma-separated instruction sets (default: all for this machine)",
         ),
+        ("sanitize=", None, f"a sanitizer of GCC and Clang: {', '.join(SANITIZERS)}"),
     ]
 
     def initialize_options(self) -> None:
         super().initialize_options()
         self.isa: str | None = None
+        self.sanitize: str | None = None
 
     def finalize_options(self) -> None:
         if self.isa:
@@ -115,12 +125,19 @@ class BuildNative(build_ext):
             if unknown := [name for name in names if name not in ISAS]:
                 raise SystemExit(f"unknown instruction set {unknown}; choices: {list(ISAS)}")
             self.distribution.ext_modules = [native_extension(name) for name in names]
+        if self.sanitize and self.sanitize not in SANITIZERS:
+            raise SystemExit(f"unknown sanitizer {self.sanitize!r}; choices: {list(SANITIZERS)}")
         super().finalize_options()
 
     def build_extensions(self) -> None:
         self.extensions = [ext for ext in self.extensions if self._accepts(ext.extra_compile_args)]
         # GNU_UNIQUE symbols would be shared between the builds that live in one process.
         self.flags = COMPILE_FLAGS + ["-fno-gnu-unique"] * self._accepts(["-fno-gnu-unique"])
+        link_flags = LINK_FLAGS
+        if self.sanitize:
+            sanitizer = SANITIZERS[self.sanitize]
+            self.flags = [*self.flags, *sanitizer, "-g1", "-fno-omit-frame-pointer"]
+            link_flags = [*(flag for flag in LINK_FLAGS if flag != STRIP), *sanitizer]
         temp = Path(self.build_temp)
         nanobind_job = Job(NANOBIND / "src/nb_combined.cpp", temp / "nanobind.o", [])
         jobs = {
@@ -141,7 +158,7 @@ class BuildNative(build_ext):
                 [str(job.target) for job in [*jobs[ext.name], nanobind_job]],
                 self.get_ext_fullpath(ext.name),
                 target_lang="c++",
-                extra_postargs=LINK_FLAGS,
+                extra_postargs=link_flags,
             )
 
     def _command(self, flags: list[str], source: Path, target: Path) -> list[str]:
