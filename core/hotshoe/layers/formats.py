@@ -6,15 +6,18 @@ they get what the format's `canonical` makes of the tensors, in the form that `s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from hotshoe.errors import PluginError
 from hotshoe.slots import QuantSpec
+
+if TYPE_CHECKING:
+    from hotshoe.loader.sources import TensorSource
 
 #: Types that a tensor may have which is wanted as plain numbers; it is converted to the model's.
 FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
@@ -95,6 +98,9 @@ class WeightFormat(Protocol):
 
     A format whose checkpoint has scales of keys and values says so by an attribute `kv_scales`:
     their names behind the name of an attention block.
+
+    A format whose tensors have no shape that a layer could ask for has a method `decode(source)`:
+    it maps a checkpoint's `hotshoe.loader.TensorSource` to one whose tensors layers know.
     """
 
     online: bool
@@ -169,6 +175,12 @@ def stored_kv_scales(format: WeightFormat, block: str) -> tuple[str, str] | None
     """
     names = getattr(format, "kv_scales", None)
     return None if names is None else (f"{block}.{names[0]}", f"{block}.{names[1]}")
+
+
+def decoder_of(format: WeightFormat) -> Callable[[TensorSource], TensorSource] | None:
+    """Return what puts a checkpoint's tensors together before layers get them; None for nothing."""
+    decode: Callable[[TensorSource], TensorSource] | None = getattr(format, "decode", None)
+    return decode
 
 
 def bias_spec(size: int, share: Share) -> TensorSpec:

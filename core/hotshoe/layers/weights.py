@@ -11,12 +11,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from hotshoe.errors import CheckpointError, RequestError
 from hotshoe.layers.formats import FLOATS
+
+if TYPE_CHECKING:
+    from hotshoe.loader.sources import TensorSource
 
 Sink = Callable[[Tensor], None]
 #: The memory of a host, whatever computes.
@@ -76,9 +80,14 @@ class ExpectedWeight:
 
 
 class WeightTable:
-    """Expected weights by checkpoint name."""
+    """Expected weights by checkpoint name.
+
+    Attributes:
+        decode: Puts a checkpoint's tensors together before they are looked at; see `WeightFormat`.
+    """
 
     def __init__(self) -> None:
+        self.decode: Callable[[TensorSource], TensorSource] | None = None
         self.expected: dict[str, ExpectedWeight] = {}
         self._elsewhere: list[re.Pattern[str]] = []
         self._ignored: list[tuple[re.Pattern[str], str]] = []
@@ -130,6 +139,14 @@ class WeightTable:
     def rename(self, pattern: str, replacement: str) -> None:
         """Let checkpoint names that match a regular expression stand for others, as `re.sub`."""
         self._renames.append((re.compile(pattern), replacement))
+
+    def decoded(self, source: TensorSource) -> TensorSource:
+        """Return a checkpoint as layers know it.
+
+        Raises:
+            CheckpointError: Tensors that belong together are not all there.
+        """
+        return source if self.decode is None else self.decode(source)
 
     def known_as(self, name: str) -> str:
         """Return the name that layers know a checkpoint's tensor by."""

@@ -43,7 +43,7 @@ def load_weights(
     if load_format == "dummy":
         feed(table, Dummy(table.expected, dtype, seed, device))
     else:
-        feed(table, source_of(place, dtype), check_finite)
+        feed(table, table.decoded(source_of(place, dtype)), check_finite)
     table.check_complete()
 
 
@@ -60,6 +60,7 @@ def update_weights(table: WeightTable, source: TensorSource, check_only: bool = 
         CheckpointError: A name, shape or type is wrong, or names are missing; nothing was written.
         EngineError: Some were written, but not all.
     """
+    source = table.decoded(source)
     wanted = _wanted(table, source)
     if not wanted and any(table.is_elsewhere(table.known_as(name)) for name in source.names()):
         return

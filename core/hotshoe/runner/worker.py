@@ -30,6 +30,7 @@ from hotshoe.layers import (
     WeightFormat,
     allocate_caches,
     assign_views,
+    decoder_of,
 )
 from hotshoe.loader import load_weights, update_weights
 from hotshoe.loader.sources import Weights, source_of
@@ -215,6 +216,7 @@ class TorchWorker:
             stage_layers=tuple(config.pipeline_layers),
             adapters=adapter_table(config),
         )
+        ctx.weights.decode = decoder_of(self._format)
         ctx.weights.ignore(self._format.unused)
         for pattern, replacement in self._format.renames:
             ctx.weights.rename(pattern, replacement)

@@ -21,7 +21,7 @@ FORMATS = {
     "fp8": "hotshoe_quantization.fp8:read",
     "gptq": "hotshoe_quantization.four_bits:read_gptq",
     "modelopt": "hotshoe_quantization.fp8:read_modelopt",
-    "bitsandbytes": "hotshoe_quantization.refused:bitsandbytes",
+    "bitsandbytes": "hotshoe_quantization.bitsandbytes:read",
     "mxfp4": "hotshoe_quantization.mxfp4:read",
     "quark": "hotshoe_quantization.refused:quark",
     "torchao": "hotshoe_quantization.refused:torchao",

@@ -19,6 +19,5 @@ def refuse(name: str, instead: str, config: Mapping[str, Any]) -> NoReturn:
 
 
 _ONLINE = "use the unquantized checkpoint, with --quantization fp8 or int8 if wanted"
-bitsandbytes = partial(refuse, "bitsandbytes", _ONLINE)
 torchao = partial(refuse, "torchao", "export it as compressed-tensors, or " + _ONLINE)
 quark = partial(refuse, "Quark", _ONLINE)

@@ -16,15 +16,18 @@ class Values:
     Args:
         values: The object, as JSON has it.
         where: Its name in messages.
+        file: What holds it, for messages.
 
     Raises:
         CheckpointError: It is no object; and in every method, that a value is not what it must be.
     """
 
-    def __init__(self, values: object, where: str = "quantization_config") -> None:
-        self.where = where
+    def __init__(
+        self, values: object, where: str = "quantization_config", file: str = "config.json: "
+    ) -> None:
+        self.where, self._file = where, file
         if not isinstance(values, Mapping):
-            raise CheckpointError(f"config.json: {where} must be an object, not {values!r}")
+            raise CheckpointError(f"{file}{where} must be an object, not {values!r}")
         self._values = values
 
     def get(self, *names: str, default: Any = None) -> Any:
@@ -63,7 +66,7 @@ class Values:
 
     def refuse(self, name: str, why: str) -> NoReturn:
         """Say what is wrong with a value."""
-        raise CheckpointError(f"config.json: {self.where}.{name} {why}")
+        raise CheckpointError(f"{self._file}{self.where}.{name} {why}")
 
 
 def holds(names: Iterable[str], layer: str) -> bool:

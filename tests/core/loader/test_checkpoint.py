@@ -7,12 +7,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from hotshoe.engine.explain.fates import fates
 from hotshoe.errors import CheckpointError
 from hotshoe.layers.weights import WeightTable
 from hotshoe.loader import checkpoint, load_weights
 from hotshoe.loader.checkpoint import update_weights
 from hotshoe.loader.files import checkpoint_files
-from hotshoe.loader.sources import source_of
+from hotshoe.loader.sources import Files, source_of
 
 
 class Collector:
@@ -101,6 +102,27 @@ def test_ignored_tensors_are_skipped(tmp_path: Path) -> None:
     collector = Collector(w=(2,))
     collector.table.ignore([r"inv_freq$"])
     assert set(collector.load(tmp_path)) == {"w"}
+
+
+def test_what_a_format_decodes_is_looked_at(tmp_path: Path) -> None:
+    """At the start, in an update and by `explain`, which says how the file has it."""
+
+    class Halves(Files):
+        def names(self) -> list[str]:
+            return [name for name in super().names() if name != "b"]
+
+        def tensor(self, name: str) -> torch.Tensor:
+            return torch.cat([super().tensor("a"), super().tensor("b")])
+
+    path = tmp_path / "model.safetensors"
+    save_file({"a": torch.zeros(2), "b": torch.ones(2)}, path)
+    collector = Collector(a=(4,))
+    collector.table.decode = lambda source: Halves([path])
+    assert collector.load(tmp_path)["a"].tolist() == [0, 0, 1, 1]
+    with pytest.raises(CheckpointError, match="^a cannot be replaced"):  # but its shape is right
+        update_weights(collector.table, source_of(path), check_only=True)
+    [fate], note = fates(collector.table, tmp_path, "safetensors")
+    assert (fate.name, fate.stored, note) == ("a", "float32, 16 bits", "")
 
 
 def test_dummy_weights_are_reproducible_and_differ(tmp_path: Path) -> None:

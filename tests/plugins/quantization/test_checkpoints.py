@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.plugins.quantization.writers import Written, awq, eight_bits, fp4, gptq, packed, write
+from tests.plugins.quantization.writers import (
+    Written,
+    awq,
+    eight_bits,
+    fp4,
+    gptq,
+    looked_up,
+    packed,
+    row_maxima,
+    write,
+)
 
 from hotshoe import LLM, SamplingParams, TokensPrompt
 from hotshoe.errors import CheckpointError
@@ -42,6 +52,11 @@ def weights(bits: int, kind: str, strategy: str, size: int | None, symmetric: bo
 def gptq_config(bits: int, size: int, sym: bool, desc_act: bool = False, **more: object) -> dict:
     values = {"quant_method": "gptq", "bits": bits, "group_size": size, "sym": sym}
     return values | {"desc_act": desc_act, "damp_percent": 0.01} | more
+
+
+def bits_and_bytes(bits: int, **more: object) -> dict:
+    values = {"quant_method": "bitsandbytes", "llm_int8_skip_modules": None}
+    return values | {"load_in_8bit": bits == 8, "load_in_4bit": bits == 4} | more
 
 
 TOKEN8 = {"num_bits": 8, "type": "int", "strategy": "token", "dynamic": True, "symmetric": True}
@@ -96,6 +111,22 @@ EXACT = {
     "mxfp4": Written(
         compressed("mxfp4-pack-quantized", weights(4, "float", "group", 32)),
         {"": fp4(32, "mxfp4")},
+    ),
+    "bitsandbytes-int8": Written(
+        bits_and_bytes(8, llm_int8_skip_modules=["lm_head", "layers.1.mlp", "o_proj"]),
+        {"": row_maxima},
+        ("lm_head", "layers.1.mlp", "o_proj"),
+    ),
+    "bitsandbytes-nf4": Written(
+        bits_and_bytes(4, bnb_4bit_quant_type="nf4"),
+        {"": looked_up("nf4")},
+        ("lm_head", "layers.1.mlp", "o_proj"),
+    ),
+    "bitsandbytes-nf4-nested": Written(
+        bits_and_bytes(4, bnb_4bit_quant_type="nf4"), {"": looked_up("nf4", 64, 40)}
+    ),
+    "bitsandbytes-fp4": Written(
+        bits_and_bytes(4, bnb_4bit_quant_type="fp4"), {"": looked_up("fp4", 128)}
     ),
     "mixed": Written(
         compressed(

@@ -47,7 +47,7 @@ def test_a_checkpoint_answers_as_the_plain_one(tmp_path: Path, capsys) -> None:
         ({"quant_method": "exl9"}, (), "unknown weight format 'exl9'.*choices: awq, bitsandbytes"),
         ({"bits": 4}, (), "quantization_config must be an object with a quant_method"),
         ("awq", (), "quantization_config must be an object"),
-        ({"quant_method": "bitsandbytes"}, (), "bitsandbytes are not read; use the unquantized"),
+        ({"quant_method": "bitsandbytes"}, (), "load_in_4bit and load_in_8bit must be"),
         (AWQ | {"group_size": 48}, (), "64 inputs, which the group_size 48 .* does not divide"),
         (
             AWQ,

@@ -134,7 +134,7 @@ def test_both_files_of_modelopt_say_whether_a_cache_has_scales(values: dict, rea
     assert (stored.kv_scales is not None) == read
 
 
-@pytest.mark.parametrize("name", ["bitsandbytes", "torchao", "quark"])
+@pytest.mark.parametrize("name", ["torchao", "quark"])
 def test_known_formats_say_what_to_do(name: str) -> None:
     assert FORMATS[name] == f"hotshoe_quantization.refused:{name}"
     with pytest.raises(CheckpointError, match=r"are not read; (use|export)"):

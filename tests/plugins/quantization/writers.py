@@ -49,7 +49,9 @@ def write(source: Path, target: Path, written: Written) -> tuple[Path, Path]:
             quantized[name] = dense[name] = tensor
             continue
         parts, dense[name] = quantize(tensor)
-        quantized |= {f"{layer}.{part}": value.contiguous() for part, value in parts.items()}
+        quantized |= {
+            f"{layer}.{part}": value.clone().contiguous() for part, value in parts.items()
+        }
     config = json.loads((source / "config.json").read_text())
     for path, values, more in (
         (stored, quantized, {"quantization_config": written.config}),
@@ -221,5 +223,52 @@ def eight_bits(
         if input_scale is not None:
             found["input_scale"] = torch.tensor([input_scale])
         return found, values.float() * wide
+
+    return quantize
+
+
+#: The numbers of NF4, of arXiv:2305.14314 (appendix E), and of FP4 in the order of its codes.
+_BELOW = (-1.0, -0.6961928, -0.52507305, -0.39491749, -0.28444138, -0.18477343, -0.09105004)
+_ABOVE = (0.0795803, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1.0)
+NF4 = (*_BELOW, 0.0, *_ABOVE)
+_HALF = (0.0, 0.0052083333, 0.66666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25)
+FP4 = (*_HALF, *(-number for number in _HALF))
+
+
+def row_maxima(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    """LLM.int8 of bitsandbytes."""
+    largest = weight.abs().amax(1)
+    values = (weight * 127 / largest[:, None]).round().to(torch.int8)
+    parts = {"weight": values, "SCB": largest, "weight_format": torch.tensor(0, dtype=torch.uint8)}
+    return parts, values.float() * largest[:, None] / 127
+
+
+def looked_up(kind: str, size: int = 64, nested: int | None = None) -> Quantizer:
+    """Four bits of bitsandbytes: blocks of numbers in rows' order, the first in the high bits."""
+    table = torch.tensor(NF4 if kind == "nf4" else FP4)
+
+    def quantize(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        flat = weight.float().flatten()
+        scale = torch.stack([block.abs().max() for block in flat.split(size)])
+        state: dict[str, Any] = {"quant_type": kind, "blocksize": size, "dtype": "float32"}
+        state["shape"] = list(weight.shape)
+        parts: dict[str, Tensor] = {"weight.absmax": scale, "weight.quant_map": table}
+        if nested is not None:
+            offset = float(scale.mean())
+            steps = torch.linspace(-1, 1, 256)
+            wide = torch.stack([(run - offset).abs().max() for run in scale.split(nested)])
+            each = wide.repeat_interleave(nested)[: len(scale)]
+            codes = (((scale - offset) / each)[:, None] - steps).abs().argmin(1)
+            scale = steps[codes] * each + offset
+            parts["weight.absmax"] = codes.to(torch.uint8)
+            parts |= {"weight.nested_absmax": wide, "weight.nested_quant_map": steps}
+            state |= {"nested_blocksize": nested, "nested_offset": offset}
+        each = scale.repeat_interleave(size)[: len(flat)]
+        found = ((flat / each)[:, None] - table).abs().argmin(1)
+        octets = (16 * found[0::2] + found[1::2]).to(torch.uint8)
+        text = json.dumps(state).encode()
+        parts["weight"] = octets[:, None]
+        parts[f"weight.quant_state.bitsandbytes__{kind}"] = torch.tensor(list(text)).byte()
+        return parts, (table[found] * each).view(weight.shape)
 
     return quantize

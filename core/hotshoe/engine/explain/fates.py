@@ -70,7 +70,7 @@ def fates(
         from hotshoe.loader.sources import Described, source_of
 
         try:
-            source = source_of(place)
+            source = table.decoded(source_of(place))
             names = {table.known_as(name): name for name in source.names()}
             stored = source.stored if isinstance(source, Described) else None
         except CheckpointError as error:
