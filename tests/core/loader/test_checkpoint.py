@@ -119,7 +119,7 @@ def test_what_a_format_decodes_is_looked_at(tmp_path: Path) -> None:
     collector = Collector(a=(4,))
     collector.table.decode = lambda source: Halves([path])
     assert collector.load(tmp_path)["a"].tolist() == [0, 0, 1, 1]
-    with pytest.raises(CheckpointError, match="^a cannot be replaced"):  # but its shape is right
+    with pytest.raises(CheckpointError, match=r"^a cannot be replaced"):  # but its shape is right
         update_weights(collector.table, source_of(path), check_only=True)
     [fate], note = fates(collector.table, tmp_path, "safetensors")
     assert (fate.name, fate.stored, note) == ("a", "float32, 16 bits", "")
