@@ -65,9 +65,10 @@ native: $(STAMPS)/build-tools ## rebuild the C++ kernels in place; SAN=address|u
 demo: venv ## let the bundled model write, chat, add, answer in JSON and call a tool
 	@BIN=$(BIN) bash tools/demo.sh
 
-check: venv $(STAMPS)/dev ## format, lint, types, import contracts, architecture
+check: venv $(STAMPS)/dev ## format, lint, spelling, types, import contracts, architecture
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/codespell
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q tests/architecture
@@ -108,7 +109,7 @@ sbom: venv ## write what is installed as a bill of materials (CycloneDX), dist/s
 	@mkdir -p $(DIST)
 	$(BIN)/cyclonedx-py environment $(BIN)/python -o $(DIST)/sbom.json
 
-audit: venv ## look for known holes in what is installed, and list licences
+audit: venv ## look for known holes in what is installed, and list licenses
 	$(PIP_INSTALL) "pip-audit>=2.7" "pip-licenses>=5"
 	$(BIN)/pip-audit --local
 	$(BIN)/pip-licenses --order=license

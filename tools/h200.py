@@ -432,7 +432,7 @@ def parts_table(outcomes: Iterable[Outcome]) -> str:
 
 
 def rows(table: Table, results: Mapping[str, object]) -> list[list[str]]:
-    """Return name, value, limit, peer, bar and judgement of each line of a table."""
+    """Return name, value, limit, peer, bar and judgment of each line of a table."""
     found = []
     for name, (limit, peer, bar) in table.items():
         measured = results.get(name)

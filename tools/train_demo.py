@@ -36,7 +36,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--cache", type=Path, default=ROOT / ".demo-data", help="packages, data")
     parser.add_argument("--output", type=Path, default=PACKAGE, help="plugin package to write to")
     parser.add_argument("--device", default="auto", help="torch device, default: the best there is")
-    parser.add_argument("--steps", type=int, help="optimiser steps, for trials")
+    parser.add_argument("--steps", type=int, help="optimizer steps, for trials")
     parser.add_argument("--rows", type=int, help="rows in a batch, for trials")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 2))
     return parser.parse_args()

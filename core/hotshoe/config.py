@@ -51,7 +51,7 @@ class EngineConfig:
     """
 
     model: str = option(
-        "demo", "model directory, a name that a plugin knows, such as demo, or ORGANISATION/MODEL"
+        "demo", "model directory, a name that a plugin knows, such as demo, or ORGANIZATION/MODEL"
     )
     revision: str | None = option(
         None, "branch, tag or commit of a model that is fetched; default: its newest"

@@ -1,6 +1,6 @@
 // Multiplication of packed operands: how a vector of the KV cache meets one query value.
 //
-// The cache stores, for each lane (a key or a channel), `pack` neighbours along the contracted
+// The cache stores, for each lane (a key or a channel), `pack` neighbors along the contracted
 // axis together. `Dot<T>` loads VL lanes of such groups and adds their products with a broadcast
 // group of the other operand, kept as `A` elements, to float accumulators. Used by tiles.h.
 #pragma once

@@ -87,7 +87,7 @@ struct Planner {
     }
   }
 
-  // Finds requests that decode behind the same blocks; sorted by their tables, they are neighbours.
+  // Finds requests that decode behind the same blocks; sorted by their tables, they are neighbors.
   void share_prefixes() {
     std::vector<int>& found = plan.decoding;
     found.clear();

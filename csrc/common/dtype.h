@@ -1,5 +1,5 @@
 // Number formats of tensors: their codes at the Python boundary and their scalar types.
-// Conversions here are portable and per element; the vectorised ones are in simd.h.
+// Conversions here are portable and per element; the vectorized ones are in simd.h.
 #pragma once
 
 #include <cstdint>

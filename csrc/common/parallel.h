@@ -74,7 +74,7 @@ void parallel_dynamic(int64_t n_tasks, F&& fn) {
 }
 
 // Calls fn(begin, end, following) on chunks of tasks that cover [0, n_tasks), each thread on those
-// of its own, even range first, then on what others have left of theirs: for tasks whose neighbours
+// of its own, even range first, then on what others have left of theirs: for tasks whose neighbors
 // want the same operands. A thread claims its next chunk, which begins at `following`, before it
 // runs the present one, so that it can fetch operands early; n_tasks when there is none.
 template <class F>

@@ -3,7 +3,7 @@
 // Loads and stores convert from and to bfloat16 and float16 (round to nearest even); the `_n`
 // forms touch only the first n elements (0 <= n <= VL) and fill the other lanes with zero.
 // Kernels are written against this header alone; intrinsics stay in the simd_*.h files and in
-// guarded specialisations of a kernel.
+// guarded specializations of a kernel.
 #pragma once
 
 #include "common/dtype.h"

@@ -37,7 +37,7 @@ struct RotaryArgs {
   bool interleaved;
 };
 
-// One head of one token as floats, normalised while it is read when there is a norm.
+// One head of one token as floats, normalized while it is read when there is a norm.
 template <class T>
 struct Head {
   const T* x;
@@ -224,7 +224,7 @@ void bind_rotary(nb::module_& m) {
       "rotary_and_cache(qkv, positions, cos_sin, k_cache, v_cache, slot_mapping, q_weight,\n"
       "    k_weight, num_tokens, num_heads, num_kv_heads, head_dim, rotary_dim, block_size,\n"
       "    qkv_stride, block_stride, head_stride, eps, weight_offset, interleaved, dtype)\n\n"
-      "Normalise and rotate q in place, and write k (likewise prepared) and v to the cache.\n\n"
+      "Normalize and rotate q in place, and write k (likewise prepared) and v to the cache.\n\n"
       "Addresses: qkv [num_tokens, (num_heads + 2 * num_kv_heads) * head_dim] with a row stride;\n"
       "positions and slot_mapping [num_tokens] int32, slot = block * block_size + offset, -1\n"
       "writes nothing; cos_sin [max_position, rotary_dim] float32, cosines then sines, or 0 for\n"

@@ -39,7 +39,7 @@ struct FloatWeights {
 template <class Weights>
 uint32_t weighted_threshold(uint32_t* keys, Weights weights, int64_t count, double target) {
   constexpr int kBits = 11;
-  double bins[2][1 << kBits];  // two, because neighbours often share a bin and would wait for it
+  double bins[2][1 << kBits];  // two, because neighbors often share a bin and would wait for it
   for (;;) {
     uint32_t low = keys[0], high = keys[0];
     for (int64_t i = 1; i < count; ++i) {

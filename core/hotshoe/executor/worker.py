@@ -38,7 +38,7 @@ class WorkerInfo:
         tasks: What the model can be asked for: "generate", "embed".
         hidden_size: Entries of the vectors that "embed" makes.
         has_logits: Whether tokens are sampled from logits. Without them, requests that ask for log
-            probabilities or a grammar, or that favour or forbid single tokens, are refused.
+            probabilities or a grammar, or that favor or forbid single tokens, are refused.
     """
 
     vocab_size: int

@@ -153,7 +153,7 @@ def _check_place(path: Path) -> None:
     if not path.is_dir():
         raise CheckpointError(
             f"no model at {path}: give a local directory with config.json and safetensors files, "
-            "or a name: with hotshoe-demo installed demo, with hotshoe-hub ORGANISATION/MODEL "
+            "or a name: with hotshoe-demo installed demo, with hotshoe-hub ORGANIZATION/MODEL "
             "(`hotshoe plugins` lists what is)"
         )
 

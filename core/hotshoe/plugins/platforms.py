@@ -1,6 +1,6 @@
 """Finds the platforms that plugins name, probes them, and chooses one.
 
-Detection has three outcomes. A broken platform is reported as such; it is never skipped in favour
+Detection has three outcomes. A broken platform is reported as such; it is never skipped in favor
 of another one without being asked.
 """
 

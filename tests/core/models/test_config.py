@@ -129,7 +129,7 @@ def test_scaled_rotations_reach_further(write, rope, longest):
 def test_a_missing_directory_says_what_to_give(tmp_path):
     with pytest.raises(CheckpointError, match=r"no model at .*nowhere.*local directory"):
         ModelConfig.load(tmp_path / "nowhere")
-    with pytest.raises(CheckpointError, match="demo, with hotshoe-hub ORGANISATION/MODEL"):
+    with pytest.raises(CheckpointError, match="demo, with hotshoe-hub ORGANIZATION/MODEL"):
         ModelConfig.load(Path("Someone/Model-7B"))
     with pytest.raises(CheckpointError, match="no model at /dev/null"):
         ModelConfig.load(Path(os.devnull))

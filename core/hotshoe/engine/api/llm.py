@@ -475,11 +475,11 @@ def _interrupts_postponed() -> Iterator[Callable[[], None]]:
         return
     waiting: list[tuple[Any, ...]] = []
 
-    def postpone(*signalled: Any) -> None:
+    def postpone(*signaled: Any) -> None:
         if waiting:
-            handler(*signalled)
+            handler(*signaled)
         else:
-            waiting.append(signalled)
+            waiting.append(signaled)
 
     def heed() -> None:
         if waiting:

@@ -131,7 +131,7 @@ def _find(wanted: WantedModel, plugins: PluginManager) -> FoundModel:
     if "://" in wanted.name:
         raise ConfigError(
             f"{wanted.name!r} is a URL, from which nothing is fetched; give a local file or "
-            "directory, or ORGANISATION/MODEL"
+            "directory, or ORGANIZATION/MODEL"
         )
     named = plugins.mapping("hotshoe_named_models")
     parts = VARIANT.fullmatch(wanted.name)
