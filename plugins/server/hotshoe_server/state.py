@@ -96,7 +96,8 @@ class ServerState:
         observers: Hear of every engine request.
         answered: Called with the method, the route's path and the status of every HTTP answer.
         in_flight: Running engine requests by id.
-        num_open: HTTP requests under way, but for those that only read.
+        num_open: HTTP requests under way, but for those that only read, and `background`.
+        background: What makes responses that nobody waits for.
         draining: SIGTERM came: nothing new is taken.
         reading: How long bodies that are being read may still take to arrive.
         body_bytes: Of all bodies of requests under way, as far as they have come.
@@ -112,6 +113,7 @@ class ServerState:
     answered: list[Answered] = field(default_factory=list)
     in_flight: dict[str, RequestRecord] = field(default_factory=dict)
     num_open: int = 0
+    background: set[asyncio.Task[None]] = field(default_factory=set)
     draining: bool = False
     reading: set[asyncio.Timeout] = field(default_factory=set)
     body_bytes: int = 0

@@ -10,12 +10,13 @@ import asyncio
 import contextlib
 import socket
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from hotshoe_server.store import Store, StoredResponse
+from hotshoe_server.store import Events, ResponseStore, Store, StoredResponse
 
 _HEADER = struct.Struct("<I")
 
@@ -26,8 +27,31 @@ class Put(Struct, tag=True):
     id: str
     entry: StoredResponse
 
-    async def run(self, store: Store) -> None:
-        await store.put(self.id, self.entry)
+    async def run(self, store: Store) -> bool:
+        return await store.put(self.id, self.entry)
+
+
+class Extend(Struct, tag=True):
+    """See `Store.extend`."""
+
+    id: str
+    tenant: str | None
+    events: list[bytes]
+    entry: StoredResponse | None
+
+    async def run(self, store: Store) -> bool:
+        return await store.extend(self.id, self.tenant, self.events, self.entry)
+
+
+class Follow(Struct, tag=True):
+    """See `Store.events`."""
+
+    id: str
+    tenant: str | None
+    start: int
+
+    async def run(self, store: Store) -> Events | None:
+        return await store.events(self.id, self.tenant, self.start)
 
 
 class Get(Struct, tag=True):
@@ -50,17 +74,25 @@ class Delete(Struct, tag=True):
         return await store.delete(self.id, self.tenant)
 
 
-Command = Put | Get | Delete
+Command = Put | Extend | Follow | Get | Delete
 _decode = msgspec.msgpack.Decoder(Command).decode
 
 
-async def serve_store(store: Store, sock: socket.socket) -> None:
-    """Answer one process until it has gone."""
+async def serve_store(store: ResponseStore, sock: socket.socket) -> None:
+    """Answer one process until it has gone; what it was making then has failed."""
     reader, writer = await asyncio.open_connection(sock=sock)
-    with contextlib.closing(writer), contextlib.suppress(ConnectionError, EOFError):
-        while True:
-            answer = await _decode(await _receive(reader)).run(store)
-            await _send(writer, answer)
+    running: set[str] = set()
+    try:
+        with contextlib.closing(writer), contextlib.suppress(ConnectionError, EOFError):
+            while True:
+                command = _decode(await _receive(reader))
+                answer = await command.run(store)
+                if isinstance(command, (Put, Extend)) and command.entry is not None:
+                    (running.add if command.entry.running else running.discard)(command.id)
+                await _send(writer, answer)
+    finally:
+        for response_id in running:
+            await store.abandon(response_id)
 
 
 class RemoteStore:
@@ -75,8 +107,21 @@ class RemoteStore:
         self._lock = asyncio.Lock()
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def put(self, response_id: str, entry: StoredResponse) -> None:
-        await self._ask(Put(response_id, entry))
+    async def put(self, response_id: str, entry: StoredResponse) -> bool:
+        return bool(await self._ask(Put(response_id, entry)))
+
+    async def extend(
+        self,
+        response_id: str,
+        tenant: str | None,
+        events: Sequence[bytes],
+        entry: StoredResponse | None = None,
+    ) -> bool:
+        return bool(await self._ask(Extend(response_id, tenant, list(events), entry)))
+
+    async def events(self, response_id: str, tenant: str | None, start: int) -> Events | None:
+        found = await self._ask(Follow(response_id, tenant, start))
+        return msgspec.convert(found, Events | None)
 
     async def get(self, response_id: str, tenant: str | None) -> StoredResponse | None:
         found = await self._ask(Get(response_id, tenant))

@@ -70,6 +70,7 @@ class ScriptedEngine:
         num_cached: Tokens found in the prefix cache, by sequence.
         gate: When given, every token waits for it.
         requests: What was asked, in order.
+        unwanted: Ids of requests that somebody wants to end.
         aborted: Ids of requests that were left before their end.
     """
 
@@ -89,6 +90,7 @@ class ScriptedEngine:
         self.num_cached = [0]
         self.num_restarts = 0
         self.requests: list[SimpleNamespace] = []
+        self.unwanted: set[str] = set()
         self.aborted: list[str] = []
         self.calls: list[tuple[Any, ...]] = []
 
@@ -123,9 +125,14 @@ class ScriptedEngine:
         finished = False
         try:
             for step in range(10_000):
-                await (self.gate.wait() if self.gate else asyncio.sleep(0))
+                await self._turn(request_id)
                 token = tokens[step] if step < len(tokens) else 8183
                 batch = [self._output(child, token, step, params) for child in children]
+                if request_id in self.unwanted:
+                    batch = [
+                        TokenOutput(child, [], finish_reason=FinishReason.ABORT)
+                        for child in children
+                    ]
                 for output, count in zip(batch, self.num_cached, strict=False):
                     output.num_cached_tokens = count
                 updates, _ = outputs.process(batch)
@@ -137,6 +144,17 @@ class ScriptedEngine:
         finally:
             if not finished:
                 self.aborted.append(request_id)
+
+    async def _turn(self, request_id: str) -> None:
+        """Wait for the next step, or until nobody wants it any more."""
+        if self.gate is None:
+            await asyncio.sleep(0)
+            return
+        while request_id not in self.unwanted:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await self.gate.wait()
+                return
 
     def _pooled(self, request_id: str, ids: list[int], params: PoolingParams) -> Any:
         """Return an update with a vector of the first tokens' ids."""
@@ -185,6 +203,7 @@ class ScriptedEngine:
 
     async def abort_everywhere(self, request_ids: Any = None) -> None:
         self.calls.append(("abort_everywhere", request_ids))
+        self.unwanted.update([request_ids] if isinstance(request_ids, str) else request_ids or ())
 
     async def pause(self, mode: str = "abort", clear_cache: bool = True) -> None:
         self.calls.append(("pause", mode, clear_cache))

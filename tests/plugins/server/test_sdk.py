@@ -4,6 +4,7 @@ import asyncio
 import functools
 import json
 import operator
+import time
 from collections.abc import Iterator
 
 import openai
@@ -248,6 +249,22 @@ def test_responses_logprobs(client: openai.OpenAI) -> None:
     [entry, *_] = found = answer.output[0].content[0].logprobs
     assert "".join(entry.token for entry in found) == answer.output_text
     assert entry.top_logprobs[0].logprob == entry.logprob <= 0
+
+
+def test_responses_in_the_background(client: openai.OpenAI) -> None:
+    body = {"model": "demo", "input": "What is 2 + 3?", "temperature": 0, "background": True}
+    answer = client.responses.create(**body)
+    limit = time.monotonic() + 60
+    while answer.status in ("queued", "in_progress") and time.monotonic() < limit:
+        answer = client.responses.retrieve(answer.id)
+    assert (answer.status, answer.output_text) == ("completed", "2 + 3 = 5")
+    assert client.responses.cancel(answer.id).status == "completed"
+    whole = list(client.responses.create(**body, stream=True))
+    assert [event.sequence_number for event in whole] == list(range(len(whole)))
+    again = client.responses.retrieve(whole[0].response.id, stream=True, starting_after=3)
+    assert [event.to_dict() for event in again] == [event.to_dict() for event in whole[4:]]
+    long = client.responses.create(**body, extra_body={"ignore_eos": True})
+    assert client.responses.cancel(long.id).status in ("cancelled", "incomplete")
 
 
 def test_responses_stream(client: openai.OpenAI) -> None:

@@ -1,6 +1,7 @@
 """The store of responses: bounded by bytes, oldest unused first, tenants apart."""
 
 import asyncio
+import json
 from collections import OrderedDict
 
 from hypothesis import given
@@ -70,3 +71,46 @@ def test_it_behaves_like_a_bounded_ordered_dict(steps: list[tuple[str, str, int]
             assert store.num_bytes == sum(model.values()) <= 20
 
     asyncio.run(run())
+
+
+def test_events_are_kept_and_counted() -> None:
+    store = ResponseStore(100)
+    running = StoredResponse(None, b"{}", b"[]", running=True, followed=True)
+    assert do(store, "put", "a", running)
+    assert do(store, "extend", "a", None, [b"12345", b"678"])
+    assert store.num_bytes == 12
+    found = do(store, "events", "a", None, 1)
+    assert (found.events, found.total, found.running) == ([b"678"], 2, True)
+    assert do(store, "events", "a", "other", 0) is None
+    assert not do(store, "extend", "a", "other", [b"x"]) and not do(store, "extend", "b", None, [])
+    assert do(store, "extend", "a", None, [b"9"], StoredResponse(None, b"{...}", b"[]"))
+    found = do(store, "events", "a", None, 0)
+    assert (len(found.events), found.running, store.num_bytes) == (3, False, 16)
+    assert do(store, "delete", "a", None) and store.num_bytes == 0
+
+
+def test_what_is_still_being_made_goes_last() -> None:
+    store = ResponseStore(30)
+    do(store, "put", "a", StoredResponse(None, b"a" * 10, b"", running=True))
+    for name in "bc":
+        do(store, "put", name, entry(10))
+    assert do(store, "extend", "a", None, [b"x" * 10])
+    assert [name for name in "abc" if do(store, "get", name, None)] == ["a", "c"]
+    assert not do(store, "extend", "a", None, [b"x" * 30])
+    assert (len(store), store.num_bytes) == (0, 0)
+
+
+def test_what_is_abandoned_has_failed() -> None:
+    store = ResponseStore(1000)
+    answer = b'{"status":"in_progress","id":"a"}'
+    do(store, "put", "a", StoredResponse(None, answer, b"[]", running=True, followed=True))
+    do(store, "extend", "a", None, [b"first"])
+    do(store, "abandon", "a")
+    found = do(store, "events", "a", None, 0)
+    last = json.loads(found.events[1].rpartition(b"data: ")[2])
+    assert (found.running, last["type"], last["sequence_number"]) == (False, "response.failed", 1)
+    assert json.loads(do(store, "get", "a", None).answer) == last["response"]
+    assert last["response"]["status"] == "failed"
+    do(store, "abandon", "a")
+    do(store, "abandon", "b")
+    assert do(store, "events", "a", None, 0).total == 2

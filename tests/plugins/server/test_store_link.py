@@ -72,3 +72,26 @@ def test_the_bound_is_that_of_the_store() -> None:
             assert await store.get("a", "tenant") is None and len(kept) == 0
 
     uvloop.run(run())
+
+
+def test_what_a_process_was_making_when_it_went_has_failed() -> None:
+    async def run() -> None:
+        async with processes(2) as (_, [first, second]):
+            running = StoredResponse(
+                "t", b'{"status":"queued"}', b"[]", running=True, followed=True
+            )
+            for name in "ab":
+                assert await first.put(name, running)
+            assert await first.extend("a", "t", [b"one", b"two"])
+            assert await first.extend("b", "t", [], StoredResponse("t", b"{}", b"[]"))
+            found = await second.events("a", "t", 1)
+            assert (found.events, found.total, found.running) == ([b"two"], 2, True)
+            assert await second.events("a", None, 0) is None
+            first.close()
+            async with asyncio.timeout(60):
+                while (await second.events("a", "t", 0)).running:
+                    await asyncio.sleep(0.01)
+            assert b"failed" in (await second.get("a", "t")).answer
+            assert (await second.get("b", "t")).answer == b"{}"
+
+    uvloop.run(run())

@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from hotshoe_server.background import stored
 from hotshoe_server.call import Call
-from hotshoe_server.endpoints.responses import conversation_of, stored
+from hotshoe_server.endpoints.responses import conversation_of
 from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Endpoint
 from hotshoe_server.schemas.chat import check_variables

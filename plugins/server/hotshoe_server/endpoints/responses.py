@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import AsyncIterator
@@ -14,11 +15,12 @@ from starlette.responses import Response
 
 from hotshoe.text.output_processor import RequestUpdate, SequenceUpdate
 from hotshoe.types import FinishReason
+from hotshoe_server.background import begin, follow, stop, stored
 from hotshoe_server.call import Call
 from hotshoe_server.conversation import Dialogue, open_dialogue, text_form
 from hotshoe_server.errors import ApiError, as_api_error
 from hotshoe_server.extensions import Endpoint
-from hotshoe_server.generation import check_answer, generate
+from hotshoe_server.generation import check_answer, check_length, check_wishes, generate
 from hotshoe_server.logprobs import chat_logprobs
 from hotshoe_server.response_builder import ResponseBuilder, Told, as_message
 from hotshoe_server.schemas.answers import TokenLogprob
@@ -35,6 +37,8 @@ from hotshoe_server.sse import event, open_stream
 from hotshoe_server.store import StoredResponse
 from hotshoe_server.thinking import limit_thinking
 from hotshoe_server.tools import plan_tools
+
+_log = logging.getLogger(__name__)
 
 
 async def respond(call: Call, body: ResponsesRequest) -> Response | ResponseAnswer:
@@ -58,7 +62,7 @@ async def respond(call: Call, body: ResponsesRequest) -> Response | ResponseAnsw
     answer = ResponseAnswer(
         f"resp_{secrets.token_hex(12)}",
         int(time.time()),
-        "in_progress",
+        "queued" if body.background else "in_progress",
         model,
         [],
         **_echo(body, dialogue),
@@ -73,6 +77,11 @@ async def respond(call: Call, body: ResponsesRequest) -> Response | ResponseAnsw
         stream=bool(body.stream),
         priority=body.priority,
     )
+    if body.background:
+        check_length(call, dialogue.rendered.token_ids)
+        check_wishes(call, lengths[0], body.priority)
+        await begin(call, exchange, exchange.parts(updates))
+        return await open_stream(follow(call, answer.id, 0)) if body.stream else answer
     if body.stream:
         return await open_stream(exchange.events(updates))
     return await exchange.whole(updates)
@@ -105,6 +114,11 @@ class Exchange:
         self._builder = ResponseBuilder()
         self._num_told = 0
 
+    @property
+    def answer(self) -> ResponseAnswer:
+        """The answer as far as it has come."""
+        return self._answer
+
     async def whole(self, updates: AsyncIterator[RequestUpdate]) -> ResponseAnswer:
         """Run to the end and return the answer."""
         async with aclosing(updates):  # type: ignore[type-var]
@@ -114,16 +128,22 @@ class Exchange:
 
     async def events(self, updates: AsyncIterator[RequestUpdate]) -> AsyncIterator[bytes]:
         """Yield events until the request has ended; its failure is one of them."""
-        started = False
-        update: RequestUpdate | None = None
+        async with aclosing(self.parts(updates)) as parts:  # type: ignore[type-var]
+            async for part in parts:
+                yield b"".join(part)
+
+    async def parts(self, updates: AsyncIterator[RequestUpdate]) -> AsyncIterator[list[bytes]]:
+        """Yield the events of each update; in the background a failure at once is one, too."""
+        started = bool(self._body.background)
+        if started:
+            yield self._written(self._telling("created", "queued"))
         async with aclosing(updates):  # type: ignore[type-var]
             try:
                 async for update in updates:
                     told: list[Told] = []
-                    if not started:
-                        told += [
-                            (f"response.{s}", self._whole()) for s in ("created", "in_progress")
-                        ]
+                    if not started or self._answer.status == "queued":
+                        self._answer.status = "in_progress"
+                        told = self._telling(*([] if started else ["created"]), "in_progress")
                         started = True
                     told += await self._advance(update)
                     if told:
@@ -131,7 +151,13 @@ class Exchange:
             except Exception as error:
                 if not started:
                     raise
-                yield self._written(self._fail(as_api_error(error)))
+                found = as_api_error(error)
+                if found.code == "internal_error":
+                    _log.error("a response failed", exc_info=error)
+                yield self._written(self._fail(found))
+
+    def _telling(self, *names: str) -> list[Told]:
+        return [(f"response.{name}", self._whole()) for name in names]
 
     async def _advance(self, update: RequestUpdate) -> list[Told]:
         """Take in an update and return what to tell of it; the answer is stored before that."""
@@ -139,7 +165,8 @@ class Exchange:
         told = self._builder.build(self._reader.read(sequence), self._logprobs(sequence))
         if update.finished:
             told += self._end(update)
-            await self._store()
+            if self._answer.store and not self._body.background:
+                await self._call.server.store.put(self._answer.id, self.entry())
         return told
 
     def _logprobs(self, sequence: SequenceUpdate) -> list[TokenLogprob]:
@@ -157,8 +184,10 @@ class Exchange:
         self._builder.close(told, "incomplete" if cut else "completed")
         answer = self._answer
         answer.output = self._builder.items
-        answer.status = "incomplete" if cut else "completed"
-        if cut:
+        name = answer.status = "incomplete" if cut else "completed"
+        if self._body.background and sequence.finish_reason is FinishReason.ABORT:
+            answer.status = "cancelled"  # which no event is named after
+        elif cut:
             reason = (
                 "max_output_tokens" if sequence.finish_reason is FinishReason.LENGTH else "abort"
             )
@@ -173,34 +202,35 @@ class Exchange:
             OutputDetails(self._reader.num_reasoning_tokens),
             prompt + generated,
         )
-        return [*told, (f"response.{answer.status}", self._whole())]
+        return [*told, *self._telling(name)]
 
     def _fail(self, error: ApiError) -> list[Told]:
         self._answer.status = "failed"
         self._answer.error = {"code": "server_error", "message": str(error)}
         self._answer.output = self._builder.items
-        return [("response.failed", self._whole())]
+        return self._telling("failed")
 
-    async def _store(self) -> None:
-        if self._answer.store:
-            messages = [*self._history, as_message(self._answer.output)]
-            entry = StoredResponse(
-                self._call.tenant,
-                msgspec.json.encode(self._answer),
-                msgspec.json.encode(messages),
-            )
-            await self._call.server.store.put(self._answer.id, entry)
+    def entry(self) -> StoredResponse:
+        """Return what is stored of the answer as far as it has come."""
+        messages = [*self._history, as_message(self._answer.output)]
+        return StoredResponse(
+            self._call.tenant,
+            msgspec.json.encode(self._answer),
+            msgspec.json.encode(messages),
+            running=self._answer.status in ("queued", "in_progress"),
+            followed=bool(self._body.background and self._body.stream),
+        )
 
     def _whole(self) -> dict[str, Any]:
         return {"response": msgspec.Raw(msgspec.json.encode(self._answer))}
 
-    def _written(self, told: list[Told]) -> bytes:
+    def _written(self, told: list[Told]) -> list[bytes]:
         written = []
         for name, data in told:
             numbered = {"type": name, "sequence_number": self._num_told, **data}
             written.append(event(numbered, name))
             self._num_told += 1
-        return b"".join(written)
+        return written
 
 
 async def conversation_of(
@@ -225,29 +255,11 @@ async def _earlier(call: Call, response_id: str | None) -> list[dict[str, Any]]:
     if response_id is None:
         return []
     found = await stored(call, response_id, "previous_response_id")
+    if found.running:
+        message = f"response {response_id!r} is still being made; wait for its end"
+        raise ApiError("invalid_value", message, "previous_response_id")
     messages: list[dict[str, Any]] = msgspec.json.decode(found.messages)
     return messages
-
-
-async def stored(call: Call, response_id: str, param: str | None = None) -> StoredResponse:
-    """Return a stored response.
-
-    Args:
-        call: Who asks.
-        response_id: Of a response.
-        param: The field of the request that names it; none where the URL does.
-
-    Raises:
-        ApiError: It is not stored, or is another tenant's.
-    """
-    found = await call.server.store.get(response_id, call.tenant)
-    if found is None:
-        raise ApiError(
-            "response_not_found",
-            f"there is no stored response {response_id!r}; it may have made room for newer ones",
-            param,
-        )
-    return found
 
 
 def _echo(body: ResponsesRequest, dialogue: Dialogue) -> dict[str, Any]:
@@ -258,7 +270,7 @@ def _echo(body: ResponsesRequest, dialogue: Dialogue) -> dict[str, Any]:
         include={
             *("tools", "tool_choice", "instructions", "max_output_tokens", "metadata"),
             *("previous_response_id", "reasoning", "store", "temperature", "text", "top_p"),
-            *("user", "parallel_tool_calls", "top_logprobs"),
+            *("user", "parallel_tool_calls", "top_logprobs", "background"),
         },
     )
     defaults = {
@@ -274,26 +286,44 @@ def _echo(body: ResponsesRequest, dialogue: Dialogue) -> dict[str, Any]:
 
 
 async def stored_response(call: Call) -> Response:
-    """Return a stored response.
+    """Return a stored response, or the events of its stream from a number on.
 
     Raises:
-        ApiError: It is wanted as a stream, or is not stored.
+        ApiError: It is not stored, keeps no events, or a parameter is bad; the parameter is named.
     """
-    for name in ("stream", "starting_after"):
-        if call.query_params.get(name, "false").lower() not in ("false", "0"):
-            raise ApiError(
-                "unsupported_parameter",
-                f"{name} is not supported here; a stored response comes as a whole",
-                name,
-            )
-    entry = await stored(call, call.path_params["response_id"])
-    return Response(entry.answer, media_type="application/json")
+    response_id, query = call.path_params["response_id"], call.query_params
+    wants = query.get("stream", "false").lower() not in ("false", "0")
+    after = query.get("starting_after")
+    if after is not None and not wants:
+        raise ApiError("invalid_value", "starting_after needs stream=true", "starting_after")
+    if after is not None and not (after.isascii() and after.isdecimal() and len(after) < 10):
+        message = f"starting_after is the number of an event, not {after!r}"
+        raise ApiError("invalid_value", message, "starting_after")
+    entry = await stored(call, response_id)
+    if not wants:
+        return Response(entry.answer, media_type="application/json")
+    if not entry.followed:
+        message = "this response keeps no events; ask for background=true and stream=true first"
+        raise ApiError("unsupported_parameter", message, "stream")
+    return await open_stream(follow(call, response_id, 0 if after is None else int(after) + 1))
+
+
+async def cancel_response(call: Call) -> Response:
+    """End a response that is made in the background; one that has ended stays as it is.
+
+    Raises:
+        ApiError: It is not stored, or is not made in the background.
+    """
+    response_id = call.path_params["response_id"]
+    if not msgspec.json.decode((await stored(call, response_id)).answer)["background"]:
+        raise ApiError("invalid_value", "only responses with background=true can be cancelled")
+    return Response((await stop(call, response_id)).answer, media_type="application/json")
 
 
 async def delete_response(call: Call) -> DeletedResponse:
-    """Forget a stored response."""
+    """Forget a stored response, and end it if it is still being made."""
     response_id = call.path_params["response_id"]
-    await stored(call, response_id)
+    await stop(call, response_id)
     await call.server.store.delete(response_id, call.tenant)
     return DeletedResponse(response_id)
 
@@ -309,6 +339,14 @@ ENDPOINTS = [
         answer=ResponseAnswer,
         other_types=("text/event-stream",),
     ),
-    Endpoint("GET", _ONE, stored_response, "A stored response", answer=ResponseAnswer),
+    Endpoint(
+        "GET",
+        _ONE,
+        stored_response,
+        "A stored response",
+        answer=ResponseAnswer,
+        other_types=("text/event-stream",),
+    ),
+    Endpoint("POST", f"{_ONE}/cancel", cancel_response, "End a response", answer=ResponseAnswer),
     Endpoint("DELETE", _ONE, delete_response, "Forget a response", answer=DeletedResponse),
 ]

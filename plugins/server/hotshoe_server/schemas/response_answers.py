@@ -104,6 +104,7 @@ class ResponseAnswer(Struct, tag_field="object", tag="response"):
     usage: ResponseUsage | None = None
     user: str | None = None
     completed_at: int | None = None
+    background: bool = False
 
 
 class DeletedResponse(Struct, tag_field="object", tag="response.deleted"):

@@ -200,7 +200,6 @@ class ResponsesRequest(Generation):
         "max_tokens": (),
         "prompt_logprobs": (),
         "return_token_ids": (False,),
-        "background": (False,),
         "conversation": (),
         "prompt": (),
         "truncation": ("disabled",),
@@ -221,6 +220,7 @@ class ResponsesRequest(Generation):
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
     store: bool | None = None
+    background: bool | None = None
     metadata: Metadata = None
     chat_template_kwargs: Variables = None
 
@@ -235,7 +235,6 @@ class ResponsesRequest(Generation):
     prompt_cache_retention: ShortText | None = None
 
     # OpenAI's, refused.
-    background: bool | None = None
     conversation: str | dict[str, Any] | None = None
     prompt: dict[str, Any] | None = None
     truncation: Literal["auto", "disabled"] | None = None
