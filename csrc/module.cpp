@@ -45,9 +45,11 @@ void bind_moe(nb::module_&);
 void bind_record(nb::module_&);
 void bind_activation(nb::module_&);
 void bind_embedding(nb::module_&);
+void bind_gated_delta(nb::module_&);
 void bind_norm(nb::module_&);
 void bind_rotary(nb::module_&);
 void bind_sampling(nb::module_&);
+void bind_state_space(nb::module_&);
 }  // namespace hotshoe
 
 NB_MODULE(HOTSHOE_MODULE, m) {
@@ -68,7 +70,9 @@ NB_MODULE(HOTSHOE_MODULE, m) {
   hotshoe::bind_record(m);
   hotshoe::bind_activation(m);
   hotshoe::bind_embedding(m);
+  hotshoe::bind_gated_delta(m);
   hotshoe::bind_norm(m);
   hotshoe::bind_rotary(m);
   hotshoe::bind_sampling(m);
+  hotshoe::bind_state_space(m);
 }

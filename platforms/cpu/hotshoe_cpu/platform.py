@@ -81,6 +81,7 @@ class CpuPlatform(Platform):
             communicator,
             embedding,
             experts,
+            gated_delta,
             graph,
             groups,
             linear,
@@ -90,6 +91,7 @@ class CpuPlatform(Platform):
             norm,
             rotary,
             sampling,
+            state_space,
             widened,
         )
 
@@ -114,9 +116,11 @@ class CpuPlatform(Platform):
             Candidate("gated_mlp", "native", mlp.supports, mlp.GatedMlp),
             Candidate("moe", "native", moe.supports, moe.Moe),
             Candidate("moe", "by_expert", experts.supports, experts.Moe),
+            Candidate("gated_delta", "native", gated_delta.supports, gated_delta.GatedDelta),
             Candidate("lora", "native", lora.supports, lora.Lora),
             Candidate("embedding", "native", embedding.supports, embedding.Embedding),
             Candidate("sample", "native", sampling.supports, sampling.Sample),
+            Candidate("state_space", "native", state_space.supports, state_space.StateSpace),
             Candidate("graph", "native", graph.supports, graph.Graph),
             Candidate(
                 "communicator",

@@ -26,9 +26,26 @@ def options(variants, checkpoints):
     }
 
 
-def test_a_missing_kernel_is_named_where_native_ones_are_required(options):
+def test_a_missing_kernel_is_named_where_native_ones_are_required(options, monkeypatch):
+    monkeypatch.setattr("hotshoe_cpu.state_space.supports", lambda spec, facts: refuse("none"))
     with pytest.raises(SelectionError, match="slot state_space"):
         LLM(config=EngineConfig(**options, require_native=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "slot"),
+    [
+        ("falcon-h1", "state_space"),
+        ("bamba", "state_space"),
+        ("mamba2", "state_space"),
+        ("qwen3-next", "gated_delta"),
+        ("kimi-linear", "gated_delta"),
+    ],
+)
+def test_cpus_have_kernels(options, variants, checkpoints, name, slot):
+    options["model"] = str(checkpoints.get(variants[name]).path)
+    found = explain(EngineConfig(**options))
+    assert {d.chosen for d in found.decisions if d.slot == slot} == {"native"}
 
 
 def test_drafts_are_refused_before_weights_are_read(options):

@@ -1,0 +1,23 @@
+// The short causal convolution in front of a recurrence, over the inputs that sequences carry on.
+#pragma once
+
+#include "states/sequences.h"
+
+namespace hotshoe::states {
+
+struct Convolution {
+  const void* inputs;  // [tokens, size]
+  int64_t stride;      // elements from token to token
+  const void* taps;    // [size, width]; the last column is for the token itself
+  const void* bias;    // [size], or null
+  int64_t size, width;
+  int dtype;
+  Cache cache;  // blocks of [width - 1, size], the oldest inputs first
+};
+
+// Convolves a step's inputs, applies SiLU, and keeps the last inputs of each sequence.
+//
+// Returns [tokens, size]: memory of the calling thread, valid until its next call.
+float* convolve(const Convolution& conv, const Sequences& sequences);
+
+}  // namespace hotshoe::states
