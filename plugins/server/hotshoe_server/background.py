@@ -138,7 +138,8 @@ async def stored(call: Call, response_id: str, param: str | None = None) -> Stor
     Raises:
         ApiError: It is not stored, or is another tenant's.
     """
-    found = await call.server.store.get(response_id, call.tenant)
+    named = response_id.startswith("resp_")  # conversations are stored as well
+    found = await call.server.store.get(response_id, call.tenant) if named else None
     if found is None:
         raise _unknown(response_id, param)
     return found

@@ -251,6 +251,21 @@ def test_responses_logprobs(client: openai.OpenAI) -> None:
     assert entry.top_logprobs[0].logprob == entry.logprob <= 0
 
 
+def test_conversations(client: openai.OpenAI) -> None:
+    made = client.conversations.create(metadata={"topic": "sums"})
+    assert client.conversations.retrieve(made.id).metadata == {"topic": "sums"}
+    body = {"model": "demo", "conversation": made.id, "temperature": 0}
+    assert client.responses.create(input="What is 2 + 3?", **body).output_text == "2 + 3 = 5"
+    assert client.responses.create(input="What is 4 + 4?", **body).output_text == "4 + 4 = 8"
+    items = list(client.conversations.items.list(made.id, order="asc", limit=3))
+    assert [item.role for item in items] == ["user", "assistant"] * 2
+    assert client.conversations.items.retrieve(items[0].id, conversation_id=made.id).id
+    client.conversations.items.delete(items[0].id, conversation_id=made.id)
+    assert len(list(client.conversations.items.list(made.id))) == 3
+    client.conversations.update(made.id, metadata={})
+    assert client.conversations.delete(made.id).deleted
+
+
 def test_responses_in_the_background(client: openai.OpenAI) -> None:
     body = {"model": "demo", "input": "What is 2 + 3?", "temperature": 0, "background": True}
     answer = client.responses.create(**body)

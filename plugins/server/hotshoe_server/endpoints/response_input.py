@@ -55,12 +55,24 @@ async def input_items(call: Call) -> InputItems:
         ApiError: It is not stored, or a parameter is bad; the parameter is named.
     """
     response_id = call.path_params["response_id"]
+    entry = await stored(call, response_id)
+    messages = msgspec.json.decode(entry.messages)[:-1]  # the last one is the response itself
+    return page(call, list(_items(messages, response_id.removeprefix("resp_"))))
+
+
+def page(call: Call, items: list[dict[str, Any]]) -> InputItems:
+    """Return those of some items that the parameters `limit`, `order` and `after` ask for.
+
+    Args:
+        call: Who asks.
+        items: All of them, oldest first.
+
+    Raises:
+        ApiError: A parameter is bad; it is named.
+    """
     limit, order = _limit(call), call.query_params.get("order", "desc")
     if order not in ORDERS:
         raise ApiError("invalid_value", f"order must be asc or desc, not {order!r}", "order")
-    entry = await stored(call, response_id)
-    messages = msgspec.json.decode(entry.messages)[:-1]  # the last one is the response itself
-    items = list(_items(messages, response_id.removeprefix("resp_")))
     if order == "desc":
         items.reverse()
     after = call.query_params.get("after")

@@ -18,6 +18,7 @@ from hotshoe.types import FinishReason
 from hotshoe_server.background import begin, follow, stop, stored
 from hotshoe_server.call import Call
 from hotshoe_server.conversation import Dialogue, open_dialogue, text_form
+from hotshoe_server.conversations import add, given, messages_of
 from hotshoe_server.errors import ApiError, as_api_error
 from hotshoe_server.extensions import Endpoint
 from hotshoe_server.generation import check_answer, check_length, check_wishes, generate
@@ -165,6 +166,7 @@ class Exchange:
         told = self._builder.build(self._reader.read(sequence), self._logprobs(sequence))
         if update.finished:
             told += self._end(update)
+            await self._remember()
             if self._answer.store and not self._body.background:
                 await self._call.server.store.put(self._answer.id, self.entry())
         return told
@@ -204,6 +206,14 @@ class Exchange:
         )
         return [*told, *self._telling(name)]
 
+    async def _remember(self) -> None:
+        """Add what was said and answered to the conversation, if there is one."""
+        named = self._body.conversation_id
+        if named is None or self._answer.status == "cancelled":
+            return
+        answered = msgspec.to_builtins(self._answer.output)
+        await add(self._call, named, [*given(self._body.input_items()), *answered], "conversation")
+
     def _fail(self, error: ApiError) -> list[Told]:
         self._answer.status = "failed"
         self._answer.error = {"code": "server_error", "message": str(error)}
@@ -241,7 +251,11 @@ async def conversation_of(
     Raises:
         ApiError: An earlier response is not stored, or is another tenant's.
     """
-    history = [*(await _earlier(call, body.previous_response_id)), *body.chat_messages()]
+    if (named := body.conversation_id) is not None:
+        before = await messages_of(call, named, "conversation")
+    else:
+        before = await _earlier(call, body.previous_response_id)
+    history = [*before, *body.chat_messages()]
     given = body.instructions
     return ([] if given is None else [{"role": "system", "content": given}]), history
 
@@ -282,6 +296,8 @@ def _echo(body: ResponsesRequest, dialogue: Dialogue) -> dict[str, Any]:
         "top_p": dialogue.params.top_p,
         "text": {"format": {"type": "text"}},
     }
+    if body.conversation_id is not None:
+        values["conversation"] = {"id": body.conversation_id}
     return defaults | values
 
 

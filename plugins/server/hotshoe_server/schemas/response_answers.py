@@ -105,6 +105,7 @@ class ResponseAnswer(Struct, tag_field="object", tag="response"):
     user: str | None = None
     completed_at: int | None = None
     background: bool = False
+    conversation: dict[str, str] | None = None
 
 
 class DeletedResponse(Struct, tag_field="object", tag="response.deleted"):

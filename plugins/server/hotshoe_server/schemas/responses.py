@@ -191,6 +191,12 @@ class ReasoningOptions(Schema):
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
 
 
+class ConversationName(Schema):
+    """Which conversation."""
+
+    id: ShortText
+
+
 class ResponsesRequest(Generation):
     """See OpenAI's API reference, "Responses"."""
 
@@ -200,7 +206,6 @@ class ResponsesRequest(Generation):
         "max_tokens": (),
         "prompt_logprobs": (),
         "return_token_ids": (False,),
-        "conversation": (),
         "prompt": (),
         "truncation": ("disabled",),
         "max_tool_calls": (),
@@ -214,6 +219,12 @@ class ResponsesRequest(Generation):
     instructions: str | None = None
     max_output_tokens: int | None = None
     previous_response_id: ShortText | None = None
+    conversation: (
+        Annotated[
+            Annotated[ShortText, Tag("text")] | Annotated[ConversationName, Tag("object")], ByKind
+        ]
+        | None
+    ) = None
     tools: list[FunctionTool] | None = Field(None, max_length=MAX_ITEMS, fail_fast=True)
     tool_choice: FunctionChoice | None = None
     parallel_tool_calls: bool | None = None
@@ -235,7 +246,6 @@ class ResponsesRequest(Generation):
     prompt_cache_retention: ShortText | None = None
 
     # OpenAI's, refused.
-    conversation: str | dict[str, Any] | None = None
     prompt: dict[str, Any] | None = None
     truncation: Literal["auto", "disabled"] | None = None
     max_tool_calls: int | None = None
@@ -272,6 +282,26 @@ class ResponsesRequest(Generation):
         if not self.input:
             raise RequestError("input may not be empty", "input")
         return as_messages(self.input)
+
+    @property
+    def conversation_id(self) -> str | None:
+        """The conversation that the response goes on with.
+
+        Raises:
+            RequestError: An earlier response is named as well.
+        """
+        named = self.conversation
+        if named is not None and self.previous_response_id is not None:
+            raise RequestError(
+                "give conversation or previous_response_id, not both", "conversation"
+            )
+        return named.id if isinstance(named, ConversationName) else named
+
+    def input_items(self) -> list[Any]:
+        """Return the input as items."""
+        if isinstance(self.input, str):
+            return [MessageItem(role="user", content=self.input)]
+        return self.input
 
     def variables(self) -> dict[str, Any]:
         """Return what the request adds to the template."""

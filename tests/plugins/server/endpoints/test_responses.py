@@ -152,7 +152,7 @@ def test_a_failure_on_the_way_is_an_event(http, engine) -> None:
         {"input": "x", "n": 2},
         {"input": "x", "background": True, "store": False},
         {"input": "x", "max_tokens": 3},
-        {"input": "x", "conversation": "c"},
+        {"input": "x", "conversation": {"id": 3}},
         {"input": [{"type": "item_reference", "id": "x"}]},
         {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
         {"input": "x", "tools": [{"type": "web_search"}]},
