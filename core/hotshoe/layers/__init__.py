@@ -2,7 +2,7 @@
 
 from hotshoe.layers.activation import GatedActivation
 from hotshoe.layers.adapters import AdapterLimits, AdapterTable
-from hotshoe.layers.attention import Attention
+from hotshoe.layers.attention import Attention, QkNorm
 from hotshoe.layers.cache import CacheLayer, ViewPlan, allocate_caches, assign_views
 from hotshoe.layers.context import BuildContext, ForwardBatch
 from hotshoe.layers.embedding import Embedding
@@ -57,6 +57,7 @@ __all__ = [
     "OnlineFormat",
     "Place",
     "PlainMLP",
+    "QkNorm",
     "RMSNorm",
     "Rotary",
     "Rotation",

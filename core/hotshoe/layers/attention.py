@@ -7,7 +7,7 @@ reads, so a block filled in a step may be read by any request of the same step.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
 
@@ -31,6 +31,31 @@ from hotshoe.slots import (
 from hotshoe.types.cache import CachePart, CacheSpec
 
 
+@dataclass(frozen=True, slots=True)
+class QkNorm:
+    """RMS norms of each head's q and k.
+
+    A rotation changes no mean of squares, so behind it only the weights are left to multiply; and
+    since q meets k channel by channel, q takes those of both.
+
+    Attributes:
+        eps: Added to the mean of squares.
+        names: Of their weights in the checkpoint; None for none.
+        offset: Added to the weights.
+        late: The weights multiply what is rotated.
+    """
+
+    eps: float
+    names: tuple[str, str] | None
+    offset: float = 0.0
+    late: bool = False
+
+    @property
+    def weighted(self) -> bool:
+        """Whether weights multiply before rotation."""
+        return self.names is not None and not self.late
+
+
 class Attention:
     """One layer's attention between its qkv and output projections.
 
@@ -38,7 +63,7 @@ class Attention:
         ctx: The build context; the layer registers itself there for a cache.
         spec: This rank's heads, scale, window, soft cap, sinks.
         rotary: The rotation, shared by layers of equal rotation; None for none.
-        qk_norm: Checkpoint names of the q and k norms, epsilon and weight offset; None for none.
+        qk_norm: The norms of each head's q and k; None for none.
         sinks: Checkpoint name of the per-head sink logits; None for none.
         kv_scales: Checkpoint names of the scales of keys and of values, for a cache of 8-bit
             floats; None for none.
@@ -49,7 +74,7 @@ class Attention:
         ctx: BuildContext,
         spec: AttentionSpec,
         rotary: Rotary | None,
-        qk_norm: tuple[str, str, float, float] | None = None,
+        qk_norm: QkNorm | None = None,
         sinks: str | None = None,
         kv_scales: tuple[str, str] | None = None,
     ) -> None:
@@ -69,8 +94,8 @@ class Attention:
                 ctx.block_size,
                 self.layout,
                 interleaved=rotary.interleaved if rotary else False,
-                qk_norm_eps=qk_norm[2] if qk_norm else None,
-                qk_norm_offset=qk_norm[3] if qk_norm else 0.0,
+                qk_norm_eps=qk_norm.eps if qk_norm else None,
+                qk_norm_offset=qk_norm.offset if qk_norm and qk_norm.weighted else 0.0,
                 kv_scales=scales,
             ),
         )
@@ -86,8 +111,13 @@ class Attention:
         self.view = 0
         self._norms: dict[str, Tensor] = {}
         holder = ctx.holder("attention", self.spec, ctx.dtype, self)
-        if qk_norm is not None:
-            for part, name in zip(("q_norm", "k_norm"), qk_norm[:2], strict=True):
+        self._late_norm: QkNorm | None = qk_norm if qk_norm and qk_norm.late else None
+        self._factor: Tensor | None = None
+        if qk_norm is not None and not qk_norm.weighted:
+            ones = torch.ones(spec.head_dim, dtype=ctx.torch_dtype, device=ctx.device)
+            self._qk_norm = (ones, ones)
+        if qk_norm is not None and qk_norm.names is not None:
+            for part, name in zip(("q_norm", "k_norm"), qk_norm.names, strict=True):
                 sink = partial(self._take_norm, part)
                 ctx.expect_alone(holder, f"{name}.weight", spec.head_dim, sink, part)
         if scales == "tensor":
@@ -103,8 +133,15 @@ class Attention:
         """Keep the weight of q's norm or k's."""
         fresh = tensor.to(*self._place, copy=True)
         self._norms[part] = renewed(self._norms.get(part), fresh)
-        if len(self._norms) == 2:
-            self._qk_norm = (self._norms["q_norm"], self._norms["k_norm"])
+        if len(self._norms) < 2:
+            return
+        q, k = self._norms["q_norm"], self._norms["k_norm"]
+        if self._late_norm is None:
+            self._qk_norm = (q, k)
+        else:
+            offset = self._late_norm.offset
+            factor = (q.float() + offset) * (k.float() + offset)
+            self._factor = renewed(self._factor, factor)
 
     def _take_sinks(self, tensor: Tensor) -> None:
         first = self.spec.num_heads * self._rank
@@ -182,6 +219,8 @@ class Attention:
         [num_tokens, num_heads * head_dim]."""
         slots = batch.views[self.view].slot_mapping
         q = self._write(qkv, batch.positions, self._cos_sin, self.cache, slots, self._qk_norm)
+        if self._factor is not None:
+            q.mul_(self._factor)
         if batch.between is not None:
             return batch.between(q, self._read)
         return self._read(q, batch.views)

@@ -90,6 +90,8 @@ class Mixture:
         shared_size: Channels of the experts that all tokens share, together; 0 for none.
         shared_gated: A learned gate opens them, token by token.
         correction_shape: As the checkpoint has it; None for [num_experts].
+        scaled_input: A token's one expert takes it times the sigmoid of its logit, and counts 1:
+            the router renormalizes, and `top_k` is 1. Source: Llama 4.
     """
 
     hidden_size: int
@@ -107,6 +109,7 @@ class Mixture:
     shared_size: int = 0
     shared_gated: bool = False
     correction_shape: tuple[int, ...] | None = None
+    scaled_input: bool = False
     names: MoeNames = MoeNames()
 
     def spec(self, gate_up: Matrix, down: Matrix, held: int | None = None) -> MoeSpec:
@@ -148,6 +151,8 @@ class MoE:
     ) -> None:
         names = mixture.names
         self._router = _Router(ctx, prefix, mixture)
+        self._scaled_input = mixture.scaled_input
+        assert not mixture.scaled_input or (mixture.top_k == 1 and mixture.router.renormalize)
         share = share_of(mixture.num_experts, ctx.experts, ctx.device, ctx.redundant_experts)
         self._placement = share.placement
         ctx.mixtures.append(share)
@@ -176,10 +181,14 @@ class MoE:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map [num_tokens, hidden_size] to a new tensor of the same shape."""
+        logits, correction = self._router(x)
+        taken = x
+        if self._scaled_input:
+            taken = (x * logits.amax(-1, keepdim=True).sigmoid_()).to(x.dtype)
         if self._placement is None:
-            y = self._op(x, *self._router(x))
+            y = self._op(taken, logits, correction)
         else:
-            y = self._op(x, *self._router(x), self._placement)
+            y = self._op(taken, logits, correction, self._placement)
         if self._shared is not None:
             y.add_(self._shared(x))
         return y if self._sum is None else self._sum(y, y)

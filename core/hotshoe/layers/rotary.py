@@ -282,13 +282,16 @@ def _llama3(rope: _Rope) -> tuple[Tensor, float]:
     """
     factor = rope.number("factor")
     low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
-    if high <= low:
+    if high < low:
         raise CheckpointError(
-            f"config.json: high_freq_factor {high} must be greater than low_freq_factor {low}"
+            f"config.json: high_freq_factor {high} must be at least low_freq_factor {low}"
         )
     plain = rope.plain()
     turns = rope.number("original_max_position_embeddings") * plain / math.tau
-    kept = ((turns - low) / (high - low)).clamp(0, 1)
+    if high == low:  # as in Llama 4 Scout: no passage
+        kept = (turns >= low).double()
+    else:
+        kept = ((turns - low) / (high - low)).clamp(0, 1)
     return plain * kept + plain / factor * (1 - kept), 1.0
 
 

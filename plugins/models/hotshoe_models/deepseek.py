@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from hotshoe.layers import BuildContext, Rotation
+from hotshoe.layers import BuildContext, MoeNames, Rotation
 from hotshoe.models import ModelConfig
 from hotshoe.slots import RouterSpec
 from hotshoe_models.decoder import DenseDecoder
@@ -23,10 +23,10 @@ from hotshoe_models.values import (
     count,
     decoder_spec,
     flag,
-    mapping,
     number,
     optional_size,
     refuse,
+    rope_of,
     unused_layers,
 )
 
@@ -85,6 +85,7 @@ V3_DEFAULTS = {
     "rope_interleave": True,
     "num_nextn_predict_layers": 1,
 }
+EXPERTS = MoeNames()
 
 
 def build_v2(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
@@ -150,6 +151,7 @@ def with_mixtures(
     spec: DecoderSpec,
     router: Callable[[ModelConfig], RouterSpec],
     sparse: Callable[[int], bool],
+    names: MoeNames = EXPERTS,
 ) -> DecoderSpec:
     """Give experts to the layers that are sparse; a file may have none at all."""
     if config.get("n_routed_experts") is None or not any(map(sparse, range(len(spec.layers)))):
@@ -160,6 +162,7 @@ def with_mixtures(
         router(config),
         experts="n_routed_experts",
         shared_size=shared * config.size("moe_intermediate_size"),
+        names=names,
     )
     return replace(spec, layers=with_experts(spec.layers, experts, sparse))
 
@@ -193,8 +196,7 @@ def _scale(config: ModelConfig, head_dim: int) -> float:
 
     Source: DeepSeek-V2, arXiv:2405.04434, section 3.1.4, and Peng et al. 2023, arXiv:2309.00071.
     """
-    name = "rope_parameters" if config.get("rope_scaling") is None else "rope_scaling"
-    rope = ModelConfig(config.path, config.architecture, mapping(config, name), "", 0, ())
+    rope = rope_of(config)
     scaled = rope.get("rope_type") or rope.get("type") or "default"
     if scaled == "default" or not rope.get("mscale_all_dim"):
         return float(head_dim**-0.5)

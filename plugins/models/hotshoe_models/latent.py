@@ -45,6 +45,7 @@ class LatentMixer:
         )
         self._q = _Queries(spec, ctx, latent, prefix)
         self._rows = Linear(ctx, rows)
+        self._temperature = spec.layers[i].temperature
         self._attention = _attention(spec, ctx, latent, rotaries[rotation], prefix)
         self._o = Linear(
             ctx,
@@ -64,7 +65,10 @@ class LatentMixer:
         self, hidden: Tensor | Quantized, batch: ForwardBatch, keep: Tensor | None
     ) -> Tensor:
         """See `Mixer`."""
-        out = self._attention(self._q(hidden), self._rows(hidden), batch)
+        q = self._q(hidden)
+        if self._temperature is not None:
+            q.mul_(self._temperature.of(batch.positions))
+        out = self._attention(q, self._rows(hidden), batch)
         return self._o(out if keep is None else out[keep])
 
 

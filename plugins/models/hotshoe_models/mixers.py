@@ -20,6 +20,7 @@ from hotshoe.layers import (
     ForwardBatch,
     Linear,
     Matrix,
+    QkNorm,
     Rotary,
     Rotation,
     Section,
@@ -81,6 +82,8 @@ class AttentionMixer:
         )
         self._norms = _WideNorms(spec, ctx, prefix) if names.wide_qk_norm else None
         self._attention = _attention(spec, ctx, i, rotaries)
+        self._temperature = spec.layers[i].temperature
+        self._q_width = self._attention.spec.num_heads * spec.head_dim
         self._o = Linear(
             ctx,
             Matrix(
@@ -104,6 +107,8 @@ class AttentionMixer:
             gates, qkv = qkv[:, : self._gates], qkv[:, self._gates :].contiguous()
         if self._norms is not None:
             self._norms(qkv)
+        if self._temperature is not None:
+            qkv[:, : self._q_width].mul_(self._temperature.of(batch.positions))
         out = self._attention(qkv, batch)
         if gates is not None:
             out = out * torch.sigmoid(gates)
@@ -147,14 +152,22 @@ def _attention(spec: DecoderSpec, ctx: BuildContext, i: int, rotaries: Rotaries)
         ctx,
         replace(plain, window=layer.window, softcap=spec.attention_softcap),
         rotaries[layer.rotation] if layer.rotation is not None else None,
-        qk_norm=(
-            (prefix + names.qk_norm[0], prefix + names.qk_norm[1], spec.norm_eps, spec.norm_offset)
-            if names.qk_norm is not None and not names.wide_qk_norm
-            else None
-        ),
+        qk_norm=_qk_norm(spec, i),
         sinks=None if names.sinks is None else prefix + names.sinks,
         kv_scales=stored_kv_scales(ctx.format, (prefix + names.o).rpartition(".")[0]),
     )
+
+
+def _qk_norm(spec: DecoderSpec, i: int) -> QkNorm | None:
+    """Return the norms of each head's q and k, which take no notice of a temperature."""
+    layer, names = spec.layers[i], spec.names
+    if names.qk_norm is None or names.wide_qk_norm:
+        norm = QkNorm(spec.norm_eps, None) if layer.unit_qk else None
+    else:
+        first, second = (names.layer.format(i) + name for name in names.qk_norm)
+        norm = QkNorm(spec.norm_eps, (first, second), spec.norm_offset, names.late_qk_norm)
+    assert norm is None or layer.temperature is None, "a norm would undo the temperature"
+    return norm
 
 
 class _WideNorms:

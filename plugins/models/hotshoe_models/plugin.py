@@ -32,12 +32,17 @@ ARCHITECTURES = {
     "GraniteMoeForCausalLM": "hotshoe_models.granite:build_moe",
     "GraniteMoeHybridForCausalLM": "hotshoe_models.granite_hybrid:build",
     "GraniteMoeSharedForCausalLM": "hotshoe_models.granite:build_moe",
+    "HunYuanDenseV1ForCausalLM": "hotshoe_models.hunyuan:build",
+    "HunYuanMoEV1ForCausalLM": "hotshoe_models.hunyuan:build_moe",
     "KimiLinearForCausalLM": "hotshoe_models.kimi_linear:build",
+    "Llama4ForCausalLM": "hotshoe_models.llama4:build",
     "LlamaForCausalLM": "hotshoe_models.llama:build",
     "Mamba2ForCausalLM": "hotshoe_models.mamba2:build",
     "MiMoForCausalLM": "hotshoe_models.qwen:build_mimo",
     "MiniMaxM2ForCausalLM": "hotshoe_models.minimax:build",
+    "Ministral3ForCausalLM": "hotshoe_models.ministral:build",
     "MinistralForCausalLM": "hotshoe_models.mistral:build",
+    "Mistral4ForCausalLM": "hotshoe_models.mistral4:build",
     "MistralForCausalLM": "hotshoe_models.mistral:build",
     "MixtralForCausalLM": "hotshoe_models.mixtral:build",
     "NemotronForCausalLM": "hotshoe_models.nemotron:build",
@@ -72,7 +77,12 @@ ARCHITECTURES = {
 #: is that of a file that does not say), and the architectures that those are.
 COMPOSITES = {
     "Gemma3ForConditionalGeneration": {"gemma3_text": "Gemma3ForCausalLM"},
-    "Mistral3ForConditionalGeneration": {"mistral": "MistralForCausalLM"},
+    "Llama4ForConditionalGeneration": {"llama4_text": "Llama4ForCausalLM"},
+    "Mistral3ForConditionalGeneration": {
+        "mistral": "MistralForCausalLM",
+        "ministral3": "Ministral3ForCausalLM",
+        "mistral4": "Mistral4ForCausalLM",
+    },
     "Qwen3_5ForConditionalGeneration": {"qwen3_5_text": "Qwen3_5ForCausalLM"},
     "Qwen3_5MoeForConditionalGeneration": {"qwen3_5_moe_text": "Qwen3_5MoeForCausalLM"},
 }

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from hotshoe.layers import DeltaNames, Mixture, Rotation, WeightFormat
 from hotshoe.slots import GatedDeltaSpec, StateSpaceSpec
 
@@ -24,6 +26,7 @@ class WeightNames:
         gate_up: One name per matrix, or one for both stacked; of a plain MLP its first matrix.
         qk_norm: Norms of each head's q and k before rotation; None for none.
         wide_qk_norm: They are norms of all heads' q and k together.
+        late_qk_norm: They come behind rotation.
         sinks: Logits, one a head, that join the softmax's denominator; None for none.
         input_norm: The norm in front of attention; None for none, as in OLMo 2.
         mlp_norm: The norm after attention's residual addition; None for none. In a parallel decoder
@@ -44,6 +47,7 @@ class WeightNames:
     grouped_qkv: bool = False
     qk_norm: tuple[str, str] | None = None
     wide_qk_norm: bool = False
+    late_qk_norm: bool = False
     sinks: str | None = None
     o: str = "self_attn.o_proj"
     gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
@@ -57,6 +61,23 @@ class WeightNames:
 
 
 @dataclass(frozen=True, slots=True)
+class Temperature:
+    """A factor on a token's q: 1 + scale * log(1 + floor((position + shift) / length)).
+
+    Source: Llama 4's; Nakanishi 2025, arXiv:2501.19399.
+    """
+
+    scale: float
+    length: int
+    shift: int
+
+    def of(self, positions: Tensor) -> Tensor:
+        """Return [num_tokens, 1] float32 for positions [num_tokens] int32."""
+        steps = (positions + self.shift).div_(self.length, rounding_mode="floor").float()
+        return steps.log1p_().mul_(self.scale).add_(1.0)[:, None]
+
+
+@dataclass(frozen=True, slots=True)
 class LayerSpec:
     """In what layers differ from each other.
 
@@ -66,6 +87,8 @@ class LayerSpec:
         mixer: What looks at other tokens, a name in `hotshoe_models.mixers.MIXERS`.
         mixture: Experts in the place of the MLP; None for none.
         mlp: There is an MLP behind the mixer.
+        unit_qk: Each head's q and k are normed, without weights.
+        temperature: Queries grow with their position; None for not at all.
     """
 
     rotation: Rotation | None
@@ -73,6 +96,8 @@ class LayerSpec:
     mixer: str = "attention"
     mixture: Mixture | None = None
     mlp: bool = True
+    unit_qk: bool = False
+    temperature: Temperature | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

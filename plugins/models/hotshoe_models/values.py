@@ -14,7 +14,7 @@ from typing import Any
 from hotshoe.errors import CheckpointError
 from hotshoe.layers import BuildContext, Rotation
 from hotshoe.models import ModelConfig
-from hotshoe_models.spec import DecoderSpec, LayerSpec
+from hotshoe_models.spec import DecoderSpec, LayerSpec, Temperature
 
 FULL = "full_attention"
 SLIDING = "sliding_attention"
@@ -189,3 +189,32 @@ def interleaved(layers: tuple[LayerSpec, ...]) -> tuple[LayerSpec, ...]:
         else replace(layer, rotation=replace(layer.rotation, interleaved=True))
         for layer in layers
     )
+
+
+def rope_key(config: ModelConfig) -> str:
+    """Return the key of a file's parameters of rotation."""
+    return "rope_parameters" if config.get("rope_scaling") is None else "rope_scaling"
+
+
+def rope_of(config: ModelConfig) -> ModelConfig:
+    """Return the parameters of rotation as values of their own."""
+    return replace(config, values=mapping(config, rope_key(config)))
+
+
+def with_rope(config: ModelConfig, rope: Mapping[str, Any]) -> ModelConfig:
+    """Fill in how a file rotates that does not say it."""
+    if rope_of(config).values:
+        return config
+    return replace(config, values={**config.values, "rope_parameters": dict(rope)})
+
+
+def with_temperature(config: ModelConfig, layers: tuple[LayerSpec, ...]) -> tuple[LayerSpec, ...]:
+    """Let queries grow with their position, as the parameters of rotation say."""
+    rope, beta, length = rope_of(config), "llama_4_scaling_beta", "original_max_position_embeddings"
+    scale = rope.get(beta)
+    if scale is None:
+        return layers
+    if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not 0 <= scale < 100:
+        raise refuse(rope, beta, "needs a number of at least 0, below 100")
+    temperature = Temperature(float(scale), rope.size(length), 0)
+    return tuple(replace(layer, temperature=temperature) for layer in layers)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hotshoe.errors import CheckpointError
-from hotshoe.layers import Attention, BuildContext, ForwardBatch, Rotary
+from hotshoe.layers import Attention, BuildContext, ForwardBatch, QkNorm, Rotary
 from hotshoe.layers.rotary import Rotation
 from hotshoe.slots import (
     SLOTS,
@@ -72,7 +72,7 @@ def test_the_writer_is_asked_for_the_readers_layout(ctx):
 
 
 def test_norms_of_q_and_k(ctx):
-    layer = make(ctx, qk_norm=("q_norm", "k_norm", 0.1, 1.0))
+    layer = make(ctx, qk_norm=QkNorm(0.1, ("q_norm", "k_norm"), 1.0))
     plain = make(ctx)
     q_weight, k_weight = torch.randn(2, DIM)
     ctx.weights.feed("k_norm.weight", k_weight)
@@ -83,6 +83,37 @@ def test_norms_of_q_and_k(ctx):
         x = qkv[:, part]
         normed[:, part] = x * (x.square().mean(-1, keepdim=True) + 0.1).rsqrt() * (1 + weight)
     torch.testing.assert_close(run(layer, qkv.flatten(1)), run(plain, normed.flatten(1)))
+
+
+def test_norms_without_weights(ctx):
+    layer, plain = make(ctx, qk_norm=QkNorm(0.1, None)), make(ctx)
+    qkv = torch.randn(3, HEADS + 2 * KV_HEADS, DIM)
+    normed = qkv.clone()
+    x = normed[:, : HEADS + KV_HEADS]
+    x *= (x.square().mean(-1, keepdim=True) + 0.1).rsqrt()
+    torch.testing.assert_close(run(layer, qkv.flatten(1)), run(plain, normed.flatten(1)))
+
+
+def test_norms_behind_rotation(ctx):
+    """The weights of both multiply q behind rotation, in the place of each its own."""
+    late = make(ctx, qk_norm=QkNorm(0.1, ("q_norm", "k_norm"), 1.0, late=True))
+    unit = make(ctx, qk_norm=QkNorm(0.1, None))
+    q_weight, k_weight = torch.randn(2, DIM)
+    written, seen = unit._write, []
+
+    def turned(*inputs):
+        q = written(*inputs)
+        seen.append(q)
+        return q.mul_((1 + q_weight) * (1 + k_weight))
+
+    unit._write = turned
+    for _ in range(2):  # in place, too
+        ctx.weights.feed("q_norm.weight", q_weight)
+        ctx.weights.feed("k_norm.weight", k_weight)
+    qkv = torch.randn(3, (HEADS + 2 * KV_HEADS) * DIM)
+    torch.testing.assert_close(run(late, qkv), run(unit, qkv))
+    assert len(seen) == 1
+    torch.testing.assert_close(late.cache[:, 3], unit.cache[:, 3], equal_nan=True)
 
 
 def test_sinks_weaken_what_is_seen(ctx):

@@ -102,6 +102,27 @@ def test_experts_one_by_one() -> None:
     assert torch.equal(held[INNER:], weights["0.mlp.experts.2.up_proj.weight"])
 
 
+def test_an_expert_of_a_scaled_input() -> None:
+    """The sigmoid of its logit multiplies what it takes, and not what it gives."""
+    ctx = context()
+    layer = MoE(ctx, "0.", replace(PLAIN, top_k=1, scaled_input=True, shared_size=INNER))
+    weights = weights_of(ctx)
+    feed(ctx, weights)
+    x = torch.randn(9, HIDDEN)
+    logits = x.double() @ weights["0.mlp.gate.weight"].double().T
+    y = torch.zeros(9, HIDDEN, dtype=torch.float64)
+    for row, (value, i) in enumerate(zip(*logits.max(-1), strict=True)):
+        first, second = by_name(weights, int(i))[0], f"0.mlp.experts.{int(i)}.down_proj.weight"
+        shared = [weights[f"0.mlp.shared_experts.{name}_proj.weight"] for name in ("gate", "up")]
+        for taken, gate_up, down in (
+            (x[row].double() * value.sigmoid(), first, weights[second]),
+            (x[row].double(), torch.cat(shared), weights["0.mlp.shared_experts.down_proj.weight"]),
+        ):
+            wide = gate_up.double() @ taken
+            y[row] += down.double() @ (F.silu(wide[:INNER]) * wide[INNER:])
+    check(layer, x, y)
+
+
 def test_stacked_transposed_and_interleaved_tensors_with_biases() -> None:
     ctx = context()
     layer = MoE(ctx, "0.", replace(PLAIN, bias=True, names=STACKED))

@@ -30,6 +30,12 @@ CASES = {
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 1024,
     },
+    "llama3-step": {
+        "factor": 16.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 1.0,
+        "original_max_position_embeddings": 1024,
+    },
     "yarn": {"factor": 4.0, "original_max_position_embeddings": 1024},
     "yarn-given-attention": {
         "factor": 4.0,
@@ -199,7 +205,7 @@ BAD = [
     ({"rope_type": "linear", "factor": float("inf")}, "factor.*inf"),
     ({"rope_type": "llama3", "factor": 2.0}, "'low_freq_factor'"),
     (
-        {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 4.0, "high_freq_factor": 4.0},
+        {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 4.0, "high_freq_factor": 3.0},
         "high_freq_factor",
     ),
     ({"rope_type": "longrope", "short_factor": [1.0] * 32}, "long_factor.*None"),

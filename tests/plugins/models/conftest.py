@@ -123,7 +123,7 @@ GEMMA3_ROPE = {
     "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 10_000.0},
 }
 COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-CHOSEN = ("num_experts_per_tok", "moe_k")
+CHOSEN = ("num_experts_per_tok", "moe_k", "moe_topk")
 EXPERTS = {"moe_intermediate_size": 40, "num_experts_per_tok": 2}
 GROUPS = {
     "n_routed_experts": 8,
@@ -993,6 +993,186 @@ VARIANTS += [
         whole={"vision_config": QWEN_TOWER},
     ),
 ]
+MINISTRAL_ROPE = {
+    **YARN_ROPE,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.3,
+}
+MISTRAL4 = {
+    **without(LATENT, "first_k_dense_replace"),
+    "moe_intermediate_size": 40,
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 2,
+}
+VARIANTS += [
+    Variant(
+        "ministral3",
+        "Ministral3",
+        {"head_dim": 24, "rope_parameters": MINISTRAL_ROPE, **TIED},
+        end_to_end=True,
+    ),
+    Variant("ministral3-defaults", "Ministral3", raw=True),
+    Variant(
+        "ministral3-windows",
+        "Ministral3",
+        {
+            "head_dim": 16,
+            "sliding_window": 7,
+            "rope_parameters": {
+                **MINISTRAL_ROPE,
+                "mscale": 0.7,
+                "original_max_position_embeddings": 5,
+            },
+        },
+    ),
+    Variant(
+        "ministral3-seeing",
+        "Mistral3",
+        {
+            "model_type": "ministral3",
+            "head_dim": 16,
+            "rope_parameters": MINISTRAL_ROPE,
+            **TIED,
+        },
+        whole={"vision_config": {**TOWER, "head_dim": 16}},
+    ),
+    Variant(
+        "mistral4",
+        "Mistral4",
+        {**MISTRAL4, "rope_parameters": MINISTRAL_ROPE, **TIED},
+        end_to_end=True,
+    ),
+    Variant("mistral4-defaults", "Mistral4", MISTRAL4, raw=True),
+    Variant(
+        "mistral4-groups",
+        "Mistral4",
+        {
+            **MISTRAL4,
+            **GROUPS,
+            "q_lora_rank": None,
+            "first_k_dense_replace": 1,
+            "rope_interleave": False,
+            "attention_bias": True,
+            "n_shared_experts": 2,
+            "norm_topk_prob": False,
+            "rope_parameters": {
+                **MINISTRAL_ROPE,
+                "mscale": 0.7,
+                "partial_rotary_factor": 8 / 24,
+            },
+        },
+    ),
+    Variant(
+        "mistral4-seeing",
+        "Mistral3",
+        {**MISTRAL4, "model_type": "mistral4", "rope_parameters": MINISTRAL_ROPE, **UNTIED},
+        whole={"vision_config": {**TOWER, "head_dim": 16}},
+    ),
+]
+LLAMA4 = {
+    "intermediate_size_mlp": 80,
+    "head_dim": 16,
+    "num_local_experts": 5,
+    "num_hidden_layers": 4,
+    "attention_chunk_size": LENGTH,
+    "floor_scale": 7,
+    "attn_scale": 0.3,
+}
+VARIANTS += [
+    Variant(
+        "llama4",
+        "Llama4",
+        {**LLAMA4, "rope_parameters": LLAMA3_ROPE},
+        end_to_end=True,
+    ),
+    Variant(
+        "llama4-dense-between",
+        "Llama4",
+        {
+            **LLAMA4,
+            "interleave_moe_layer_step": 2,
+            "use_qk_norm": False,
+            "attention_bias": True,
+            "no_rope_layer_interval": 2,
+            "attention_chunk_size": None,
+            **TIED,
+        },
+        end_to_end=True,
+    ),
+    Variant(
+        "llama4-published",
+        "Llama4",
+        {
+            **without(LLAMA4, "attention_chunk_size"),
+            "moe_layers": [0, 3],
+            "no_rope_layers": [],
+            "attn_temperature_tuning": False,
+            "rope_theta": 500.0,
+            "rope_scaling": {
+                "factor": 16.0,
+                "high_freq_factor": 1.0,
+                "low_freq_factor": 1.0,
+                "original_max_position_embeddings": 32,
+                "rope_type": "llama3",
+            },
+        },
+        raw=True,
+    ),
+    Variant(
+        "llama4-seeing",
+        "Llama4",
+        {**LLAMA4, "no_rope_layers": [0, 1, 0, 1], "layer_types": ["full_attention"] * 4},
+        whole={
+            "vision_config": {
+                **TOWER,
+                "intermediate_size": 128,
+                "vision_output_dim": 32,
+                "projector_input_dim": 32,
+                "projector_output_dim": 32,
+            }
+        },
+    ),
+]
+NTK_ALPHA = {"type": "dynamic", "alpha": 50.0, "factor": 1.0, "mscale": 1.0}
+VARIANTS += [
+    Variant("hunyuan", "HunYuanDenseV1", {"head_dim": 24, **TIED}, end_to_end=True),
+    Variant(
+        "hunyuan-published",
+        "HunYuanDenseV1",
+        {
+            "head_dim": 16,
+            "attention_head_dim": 16,
+            "attention_bias": True,
+            "use_qk_norm": True,
+            "use_cla": False,
+            "rope_theta": 300.0,
+            "rope_scaling": NTK_ALPHA,
+        },
+        raw=True,
+    ),
+    Variant(
+        "hunyuan-moe",
+        "HunYuanMoEV1",
+        {"head_dim": 16, "num_experts": 6, "moe_topk": 2},
+        end_to_end=True,
+    ),
+    Variant(
+        "hunyuan-moe-published",
+        "HunYuanMoEV1",
+        {
+            "head_dim": 16,
+            "num_experts": 5,
+            "moe_topk": [3, 3, 3],
+            "moe_intermediate_size": [96, 96, 96],
+            "num_shared_expert": [1, 1, 1],
+            "use_mixed_mlp_moe": True,
+            "rope_scaling": NTK_ALPHA,
+            **TIED,
+        },
+        raw=True,
+    ),
+]
 #: Models that run as transformers' code.
 VARIANTS += [
     Variant("transformers-llama", "Llama", end_to_end=True, impl="transformers"),
@@ -1039,6 +1219,7 @@ CONFIG_CLASSES = {
     "Gemma3": "Gemma3TextConfig",
     "Qwen3_5": "Qwen3_5TextConfig",
     "Qwen3_5Moe": "Qwen3_5MoeTextConfig",
+    "Llama4": "Llama4TextConfig",
 }
 
 
@@ -1079,11 +1260,10 @@ class Checkpoint:
         found: list[Tensor] = []
 
         def judge(router: torch.nn.Module, inputs: tuple[Tensor, ...], output: Any) -> None:
-            ids = next(t for t in output if not t.is_floating_point())
+            ids = _chosen(output)
             moved = inputs[0] * (1 + NEAR * torch.randn_like(inputs[0]))
-            others = type(router).forward(router, moved, *inputs[1:])
-            others = next(t for t in others if not t.is_floating_point())
-            found.append((ids.sort(-1).values != others.sort(-1).values).any(-1).view(-1))
+            others = _chosen(type(router).forward(router, moved, *inputs[1:]))
+            found.append((ids != others).any(-1).view(-1))
 
         routers = [m for m in self.model.modules() if type(m).__name__.lower().endswith("router")]
         hooks = [router.register_forward_hook(judge) for router in routers]
@@ -1111,6 +1291,12 @@ class Checkpoint:
             for parameter, value in zip(self.model.parameters(), kept, strict=True):
                 parameter.copy_(value)
         return (10 * worst.cummax(0).values).clamp(max=0.01)
+
+
+def _chosen(output: tuple[Tensor, ...]) -> Tensor:
+    """Return the experts that a router has chosen, by number; or whether, of those it scores."""
+    ids = next((t for t in output if not t.is_floating_point()), None)
+    return output[0] > 0 if ids is None else ids.sort(-1).values
 
 
 def describe(variant: Variant) -> tuple[str, str, dict[str, Any]]:
@@ -1142,6 +1328,8 @@ def save_tiny(variant: Variant, path: Path, seed: int) -> Checkpoint:
             if "correction" in name:
                 buffer.normal_(0.0, 0.2)
     model.save_pretrained(path)
+    if class_name == "Llama4ForConditionalGeneration":  # which needs images to run
+        model = model.language_model
     if variant.raw:
         values["architectures"] = [class_name]
         (path / "config.json").write_text(json.dumps(values))

@@ -22,9 +22,13 @@ from hotshoe_models import (
     glm_moe,
     gpt_oss,
     granite,
+    hunyuan,
     llama,
+    llama4,
     minimax,
+    ministral,
     mistral,
+    mistral4,
     mixtral,
     olmo,
     olmoe,
@@ -69,6 +73,11 @@ DEFAULTS = {
     "DeepseekV3Config": deepseek.V3_DEFAULTS,
     "Glm4MoeLiteConfig": glm_lite.DEFAULTS,
     "YoutuConfig": youtu.DEFAULTS,
+    "Ministral3Config": ministral.DEFAULTS,
+    "Mistral4Config": mistral4.DEFAULTS,
+    "Llama4TextConfig": llama4.DEFAULTS,
+    "HunYuanDenseV1Config": hunyuan.DEFAULTS,
+    "HunYuanMoEV1Config": hunyuan.MOE_DEFAULTS,
 }
 #: What files have besides, by name; `transformers` reads it in another place, or overlooks it.
 BESIDES = {
@@ -120,6 +129,7 @@ def test_defaults_are_those_of_the_configuration_class(name):
         k: v for k, v in own.items() if k not in UNREAD
     }
     thetas = {
+        "Llama4TextConfig": llama4.DEFAULT_THETA,
         "SmolLM3Config": smollm3.DEFAULT_THETA,
         "MixtralConfig": mixtral.DEFAULT_THETA,
         "PhimoeConfig": mixtral.DEFAULT_THETA,
