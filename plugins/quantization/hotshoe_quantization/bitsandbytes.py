@@ -22,8 +22,16 @@ from hotshoe.layers import FLOATS, Share, Storage, TensorSpec
 from hotshoe.loader.sources import Described, Stored, TensorSource
 from hotshoe.slots import QuantSpec
 from hotshoe_quantization.fp4 import BYTES
-from hotshoe_quantization.stored import Axis, Pieces, Scheme, Shape, StoredFormat, finite
-from hotshoe_quantization.values import Values, holds
+from hotshoe_quantization.stored import (
+    Axis,
+    Pieces,
+    Scheme,
+    Shape,
+    StoredFormat,
+    WithoutZeros,
+    finite,
+)
+from hotshoe_quantization.values import Values, skips
 
 KINDS = ("nf4", "fp4")
 BLOCK_SIZES = tuple(1 << n for n in range(5, 13))
@@ -36,6 +44,8 @@ STATE = "quant_state.bitsandbytes__"
 #: A description is a short JSON object.
 MAX_STATE_BYTES = 4096
 LARGEST = 127.0
+#: Of `weight_format`.
+ORDER = "says that integers lie in an order that only some GPUs know"
 BY_ROW = QuantSpec("int8", "channel")
 
 
@@ -78,37 +88,16 @@ class BitsAndBytes(StoredFormat):
         scheme = Rows() if kind == "int8" else None
 
         def choose(layer: str) -> Scheme | None:
-            return None if holds(kept, layer) or layer.endswith(kept) else scheme
+            return None if skips(kept, layer) else scheme
 
         super().__init__(choose)
         self._kind = kind
 
     def decode(self, source: TensorSource) -> TensorSource:
         """Return a source that has plain numbers for four bits, and the rest as it is."""
-        return _ByRow(source) if self._kind == "int8" else _Decoded(source, self._kind)
-
-
-class _ByRow:
-    """Leaves out what says how integers lie, once it has said: by row."""
-
-    def __init__(self, source: TensorSource) -> None:
-        self._source = source
-        self._names = []
-        for name in source.names():
-            if not name.endswith(".weight_format"):
-                self._names.append(name)
-            elif bool(source.tensor(name).any()):
-                raise CheckpointError(
-                    f"{name} says that integers lie in an order that only some GPUs know; save "
-                    "the checkpoint again with a newer bitsandbytes"
-                )
-        self.tensor, self.taken = source.tensor, source.taken
-        if isinstance(source, Described):
-            self.stored = source.stored
-
-    def names(self) -> Iterable[str]:
-        """Return the names of tensors that layers take."""
-        return self._names
+        if self._kind != "int8":
+            return _Decoded(source, self._kind)
+        return WithoutZeros(source, lambda name: name.endswith(".weight_format"), ORDER)
 
 
 @dataclass(frozen=True, slots=True)

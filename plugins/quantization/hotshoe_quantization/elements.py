@@ -11,7 +11,7 @@ from hotshoe.layers import FLOATS, Share, Storage, TensorSpec
 from hotshoe.slots import QuantSpec
 from hotshoe_quantization.stored import EXPERTS, Axis, Pieces, Shape, by_rows, check_group, finite
 
-DTYPES = {"int8": torch.int8, "fp8_e4m3": torch.float8_e4m3fn}
+DTYPES = {"int4": torch.int8, "int8": torch.int8, "fp8_e4m3": torch.float8_e4m3fn}
 ZEROS = frozenset({torch.int8, torch.int32})
 
 

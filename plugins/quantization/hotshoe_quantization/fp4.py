@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hotshoe.layers import FLOATS, Share, Storage, TensorSpec
 from hotshoe.slots import QuantSpec
-from hotshoe_quantization.stored import Axis, Pieces, Shape, check_group, finite
+from hotshoe_quantization.stored import EXPERTS, Axis, Pieces, Shape, check_group, finite
 from hotshoe_quantization.unpack import from_fp4, unpack
 
 BYTES = frozenset({torch.uint8})
@@ -41,8 +41,10 @@ class Fp4:
     divides: bool = False
 
     def storage(self, layer: str, shape: Shape) -> Storage:
-        """Return integers of eight bits by group."""
+        """Return integers of eight bits by group; of experts with exponents, 4-bit floats."""
         check_group(layer, shape[1], self.size)
+        if EXPERTS in layer and not self.whole:
+            return Storage(QuantSpec("fp4_e2m1", "group", self.size))
         return Storage(QuantSpec("int8", "group", self.size))
 
     def tensors(self, layer: str, shape: Shape, share: Share) -> Mapping[str, TensorSpec]:
@@ -79,6 +81,7 @@ def power(exponents: Tensor) -> Tensor:
 
 
 NVFP4 = Fp4("weight", 16, "weight_scale_2")
+MXFP4 = Fp4("weight", 32)
 COMPRESSED = {
     "nvfp4-pack-quantized": Fp4("weight_packed", 16, "weight_global_scale", divides=True),
     "mxfp4-pack-quantized": Fp4("weight_packed", 32),

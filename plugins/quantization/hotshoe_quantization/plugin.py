@@ -23,8 +23,8 @@ FORMATS = {
     "modelopt": "hotshoe_quantization.fp8:read_modelopt",
     "bitsandbytes": "hotshoe_quantization.bitsandbytes:read",
     "mxfp4": "hotshoe_quantization.mxfp4:read",
-    "quark": "hotshoe_quantization.refused:quark",
-    "torchao": "hotshoe_quantization.refused:torchao",
+    "quark": "hotshoe_quantization.quark:read",
+    "torchao": "hotshoe_quantization.torchao:read",
 }
 
 

@@ -4,7 +4,7 @@ a format that has one scheme for each layer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from hotshoe.errors import CheckpointError
 from hotshoe.layers import Share, Storage, TensorSpec
+from hotshoe.loader.sources import Described, TensorSource
 from hotshoe.slots import QuantSpec
 from hotshoe_quantization.values import Values
 
@@ -65,7 +66,7 @@ class StoredFormat:
         renames: Sequence[tuple[str, str]] = (),
         kv_scales: bool = False,
     ) -> None:
-        self._scheme = scheme
+        self.scheme = scheme
         self.unused = (*OTHER_SCALES, *unused)
         self.renames = (*renames, *(KV_RENAMES if kv_scales else ()))
         self.kv_scales = KV_NAMES if kv_scales else None
@@ -74,7 +75,7 @@ class StoredFormat:
         """Ask the layer's scheme. An embedding is none, even where logits are made by it."""
         if layer.endswith("embed_tokens"):
             return None
-        scheme = self._scheme(layer)
+        scheme = self.scheme(layer)
         return None if scheme is None else scheme.storage(layer, shape)
 
     def tensors(self, layer: str, shape: Shape, share: Share) -> Mapping[str, TensorSpec]:
@@ -86,9 +87,37 @@ class StoredFormat:
         return self._of(layer).canonical(layer, tensors)
 
     def _of(self, layer: str) -> Scheme:
-        scheme = self._scheme(layer)
+        scheme = self.scheme(layer)
         assert scheme is not None, "asked only where there is a storage"
         return scheme
+
+
+class WithoutZeros:
+    """A source without some tensors, which only say that nothing is to be added or reordered.
+
+    Args:
+        source: The files'.
+        needless: Tells by name which ones.
+        why: What is wrong where one is not zero.
+
+    Raises:
+        CheckpointError: One is not.
+    """
+
+    def __init__(self, source: TensorSource, needless: Callable[[str], bool], why: str) -> None:
+        self._names = []
+        for name in source.names():
+            if not needless(name):
+                self._names.append(name)
+            elif bool(source.tensor(name).any()):
+                raise CheckpointError(f"{name} {why}; export the checkpoint again")
+        self.tensor, self.taken = source.tensor, source.taken
+        if isinstance(source, Described):
+            self.stored = source.stored
+
+    def names(self) -> Iterable[str]:
+        """Return the names of the others."""
+        return self._names
 
 
 @dataclass(frozen=True, slots=True)

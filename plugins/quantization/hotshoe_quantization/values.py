@@ -74,6 +74,11 @@ def holds(names: Iterable[str], layer: str) -> bool:
     return any(f".{name.strip('.')}." in f".{layer}." for name in names)
 
 
+def skips(names: Sequence[str], layer: str) -> bool:
+    """Tell whether a layer is meant: by names as for `holds`, or ends of its own."""
+    return holds(names, layer) or layer.endswith(tuple(names))
+
+
 def matches_pattern(names: Iterable[str], layer: str) -> bool:
     """Tell whether a layer is meant by names that may have wildcards, or is within one of them."""
     return any(fnmatchcase(layer, name) or layer.startswith(f"{name}.") for name in names)

@@ -162,7 +162,7 @@ def test_the_other_kind_is_told() -> None:
 
 
 def test_orders_of_older_files() -> None:
-    with pytest.raises(CheckpointError, match=r"weight_format says .* save the checkpoint again"):
+    with pytest.raises(CheckpointError, match=r"weight_format says .* export the checkpoint again"):
         decoded({"a.weight_format": torch.tensor(2, dtype=torch.uint8)}, EIGHT)
 
 

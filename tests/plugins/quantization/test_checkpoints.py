@@ -11,11 +11,13 @@ from tests.plugins.quantization.writers import (
     Written,
     awq,
     eight_bits,
+    flattened,
     fp4,
     gptq,
     looked_up,
     packed,
     row_maxima,
+    signed_integers,
     write,
 )
 
@@ -59,6 +61,28 @@ def bits_and_bytes(bits: int, **more: object) -> dict:
     return values | {"load_in_8bit": bits == 8, "load_in_4bit": bits == 4} | more
 
 
+def quark(weight: dict, inputs: dict | None = None, **more: object) -> dict:
+    layer = {"weight": weight, "input_tensors": inputs, "output_tensors": None, "bias": None}
+    export = {"kv_cache_group": [], "pack_method": "reorder", "weight_format": "real_quantized"}
+    values = {"quant_method": "quark", "global_quant_config": layer, "layer_quant_config": {}}
+    return values | {"exclude": ["lm_head"], "export": export, "algo_config": None} | more
+
+
+def quark_spec(dtype: str, qscheme: str, dynamic: bool = False, **more: object) -> dict:
+    axis = {"per_channel": 0}.get(qscheme)
+    values = {"dtype": dtype, "qscheme": qscheme, "is_dynamic": dynamic, "ch_axis": axis}
+    return values | {"symmetric": True, "group_size": None, "scale_format": None} | more
+
+
+def torchao(kind: str, shared: dict, **data: object) -> dict:
+    made = {"_type": f"{kind}Config", "_version": 2, "_data": {"granularity": shared, **data}}
+    values = {"quant_method": "torchao", "quant_type": {"default": made}}
+    return values | {"modules_to_not_convert": None, "include_input_output_embeddings": False}
+
+
+PER_ROW = {"_type": "PerRow", "_version": 1, "_data": {"dim": -1}}
+PER_GROUP = {"_type": "PerGroup", "_version": 1, "_data": {"group_size": 32}}
+MX = {"group_size": 32, "scale_format": "e8m0", "ch_axis": -1, "symmetric": None}
 TOKEN8 = {"num_bits": 8, "type": "int", "strategy": "token", "dynamic": True, "symmetric": True}
 TOKENF = TOKEN8 | {"type": "float"}
 FIXEDF = TOKENF | {"strategy": "tensor", "dynamic": False}
@@ -128,6 +152,38 @@ EXACT = {
     "bitsandbytes-fp4": Written(
         bits_and_bytes(4, bnb_4bit_quant_type="fp4"), {"": looked_up("fp4", 128)}
     ),
+    "quark-mxfp4": Written(
+        quark(quark_spec("fp4", "per_group", **MX), quark_spec("fp4", "per_group", True, **MX)),
+        {"": fp4(32, "quark")},
+    ),
+    "quark-by-layer": Written(
+        quark(
+            quark_spec("fp4", "per_group", **MX),
+            layer_quant_config={"*self_attn*": {"weight": quark_spec("int8", "per_channel")}},
+            exclude=["lm_head", "re:.*layers.1.mlp", "*2.mlp.down_proj"],
+        ),
+        {"self_attn": eight_bits(INT8, "channel", scale_shape=(-1,)), "": fp4(32, "quark")},
+        ("lm_head", "layers.1.mlp", "layers.2.mlp.down_proj"),
+    ),
+    "torchao-int8": Written(
+        torchao("Int8WeightOnly", PER_ROW), {"": flattened(eight_bits(INT8, "channel"), INT8)}
+    ),
+    "torchao-fp8": Written(
+        torchao("Float8WeightOnly", PER_ROW), {"": flattened(eight_bits(FP8, "channel"))}
+    ),
+    "torchao-int4": Written(
+        torchao("IntxWeightOnly", PER_GROUP, weight_dtype={"_data": "int4"}),
+        {"": flattened(signed_integers(4, 32, True), INT8)},
+    ),
+    "torchao-int4-asymmetric": Written(
+        torchao(
+            "IntxWeightOnly",
+            PER_GROUP,
+            weight_dtype={"_type": "torch.dtype", "_data": "int4"},
+            mapping_type={"_type": "MappingType", "_data": "ASYMMETRIC"},
+        ),
+        {"": flattened(signed_integers(4, 32, False), INT8)},
+    ),
     "mixed": Written(
         compressed(
             "pack-quantized",
@@ -183,6 +239,28 @@ NEAR = {
     "modelopt": Written(
         {"quant_method": "modelopt", "quant_algo": "FP8", "exclude_modules": ["lm_head*"]},
         {"": eight_bits(FP8, "tensor", 0.02, scale_shape=())},
+    ),
+}
+NEAR |= {
+    "quark-fp8-static": Written(
+        quark(quark_spec("fp8_e4m3", "per_tensor"), quark_spec("fp8_e4m3", "per_tensor")),
+        {"": eight_bits(FP8, "tensor", 0.02, scale_shape=())},
+    ),
+    "quark-fp8-token": Written(
+        quark(quark_spec("fp8_e4m3", "per_channel"), quark_spec("fp8_e4m3", "per_channel", True)),
+        {"": eight_bits(FP8, "channel", scale_shape=(-1,))},
+    ),
+    "quark-int8": Written(
+        quark(quark_spec("int8", "per_tensor"), quark_spec("int8", "per_tensor", True)),
+        {"": eight_bits(INT8, "tensor", scale_shape=())},
+    ),
+    "torchao-int8-token": Written(
+        torchao("Int8DynamicActivationInt8Weight", PER_ROW),
+        {"": flattened(eight_bits(INT8, "channel"), INT8)},
+    ),
+    "torchao-fp8-token": Written(
+        torchao("Float8DynamicActivationFloat8Weight", [{"_type": "PerTensor"}] * 2),
+        {"": flattened(eight_bits(FP8, "tensor"))},
     ),
 }
 #: Largest difference of log probabilities; fp8 keeps three bits after the leading one.

@@ -6,8 +6,7 @@ from tests.plugins.quantization.writers import gptq
 
 from hotshoe.errors import CheckpointError
 from hotshoe.layers import Share
-from hotshoe_quantization import compressed, four_bits, fp8, refused
-from hotshoe_quantization.plugin import FORMATS
+from hotshoe_quantization import compressed, four_bits, fp8
 
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "desc_act": False}
@@ -132,13 +131,6 @@ def test_scales_of_whole_keys_and_values_are_read(changes: dict, read: bool) -> 
 def test_both_files_of_modelopt_say_whether_a_cache_has_scales(values: dict, read: bool) -> None:
     stored = fp8.read_modelopt({"quant_algo": "FP8", **values})
     assert (stored.kv_scales is not None) == read
-
-
-@pytest.mark.parametrize("name", ["torchao", "quark"])
-def test_known_formats_say_what_to_do(name: str) -> None:
-    assert FORMATS[name] == f"hotshoe_quantization.refused:{name}"
-    with pytest.raises(CheckpointError, match=r"are not read; (use|export)"):
-        getattr(refused, name)({"quant_method": name})
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,29 @@ import transformers
 from safetensors.torch import load_file, save_file
 from tests.plugins.quantization.test_checkpoints import (
     FP8,
+    MX,
     PROMPTS,
     TOKENF,
+    bits_and_bytes,
     chosen,
     compressed,
     difference,
     gptq_config,
+    quark,
+    quark_spec,
     weights,
 )
-from tests.plugins.quantization.writers import Written, awq, eight_bits, fp4, gptq, packed, write
+from tests.plugins.quantization.writers import (
+    Written,
+    awq,
+    eight_bits,
+    fp4,
+    gptq,
+    looked_up,
+    packed,
+    row_maxima,
+    write,
+)
 
 from hotshoe import LLM
 from hotshoe.errors import CheckpointError
@@ -162,6 +176,17 @@ EXACT = {
         {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "*.mlp.gate"]},
         {"": fp4(16, "modelopt")},
         KEEP,
+    ),
+    "quark-mxfp4": Written(
+        quark(quark_spec("fp4", "per_group", **MX), exclude=["lm_head", "*.mlp.gate"]),
+        {"": fp4(32, "quark")},
+        KEEP,
+    ),
+    "bitsandbytes-int8": Written(
+        bits_and_bytes(8, llm_int8_skip_modules=["lm_head", "gate"]), {"": row_maxima}, KEEP
+    ),
+    "bitsandbytes-nf4": Written(
+        bits_and_bytes(4, bnb_4bit_quant_type="nf4"), {"": looked_up("nf4")}, KEEP
     ),
     "experts-alone": Written(
         compressed(

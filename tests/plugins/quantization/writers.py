@@ -162,13 +162,13 @@ def packed(bits: int, size: int, symmetric: bool, act_order: bool = False) -> Qu
 
 
 def fp4(size: int, kind: str) -> Quantizer:
-    """4-bit floats, as "modelopt", or as "nvfp4" or "mxfp4" of compressed-tensors."""
+    """4-bit floats, as "modelopt" or "quark", or as "nvfp4" or "mxfp4" of compressed-tensors."""
     grid = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 
     def quantize(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         rows = weight.shape[0]
         largest = weight.view(rows, -1, size).abs().amax(2)
-        if kind == "mxfp4":
+        if kind in ("mxfp4", "quark"):
             exponent = torch.floor(torch.log2(largest)).clamp(-120, 120) - 2
             stored, scale = (exponent + 127).to(torch.uint8), torch.exp2(exponent)
             parts = {"weight_scale": stored}
@@ -184,7 +184,8 @@ def fp4(size: int, kind: str) -> Quantizer:
         dense = grid[codes] * weight.sign() * wide
         codes = codes + 8 * (weight < 0)
         octets = (codes[:, 0::2] + 16 * codes[:, 1::2]).to(torch.uint8)
-        return parts | {"weight" if kind == "modelopt" else "weight_packed": octets}, dense
+        name = "weight" if kind in ("modelopt", "quark") else "weight_packed"
+        return parts | {name: octets}, dense
 
     return quantize
 
@@ -270,5 +271,35 @@ def looked_up(kind: str, size: int = 64, nested: int | None = None) -> Quantizer
         parts["weight"] = octets[:, None]
         parts[f"weight.quant_state.bitsandbytes__{kind}"] = torch.tensor(list(text)).byte()
         return parts, (table[found] * each).view(weight.shape)
+
+    return quantize
+
+
+def flattened(quantize: Quantizer, zeros: torch.dtype | None = None) -> Quantizer:
+    """torchao: a weight's parts under its own name, with zero points of zero where asked."""
+
+    def renamed(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        parts, dense = quantize(weight)
+        found = {"_weight_qdata": parts["weight"], "_weight_scale": parts["weight_scale"]}
+        if zeros is not None:
+            zero = torch.zeros_like(parts["weight_scale"], dtype=zeros)
+            found["_weight_zero_point"] = parts.get("weight_zero_point", zero).to(zeros)
+        return found, dense
+
+    return renamed
+
+
+def signed_integers(bits: int, size: int, symmetric: bool) -> Quantizer:
+    """An element for each integer, about zero."""
+
+    def quantize(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        groups = runs_of(weight.shape[1], size)
+        values, scale, zero, dense = integers(weight, bits, groups, symmetric)
+        half = 1 << (bits - 1)
+        return {
+            "weight": (values - half).to(torch.int8),
+            "weight_scale": scale,
+            "weight_zero_point": zero - half,
+        }, dense
 
     return quantize

@@ -1,0 +1,119 @@
+"""Configurations of torchao: which form a layer has, zero points, and errors."""
+
+import pytest
+import torch
+from tests.plugins.quantization.test_checkpoints import PER_GROUP, PER_ROW, torchao
+
+from hotshoe.errors import CheckpointError
+from hotshoe.loader.sources import Stream
+from hotshoe.slots import QuantSpec
+from hotshoe_quantization.torchao import read
+
+INT8 = torchao("Int8WeightOnly", PER_ROW)["quant_type"]["default"]
+FLOAT8 = torchao("Float8WeightOnly", PER_ROW)["quant_type"]["default"]
+BLOCK = {"_type": "PerBlock", "_data": {"block_size": [128, 128]}}
+
+
+def config(default: object, **more: object) -> dict:
+    return torchao("", {}) | {"quant_type": {"default": default}} | more
+
+
+def by_name(**named: object) -> dict:
+    names = {name.replace("__", "."): one for name, one in named.items()}
+    data = {"fqn_to_config": names, "module_fqn_to_config": names}
+    return config({"_type": "FqnToConfig", "_version": 1, "_data": data})
+
+
+def test_layers_by_name() -> None:
+    names = {"re:model.layers.*q_proj": FLOAT8, "a.0.down.weight": None, "a.1.down": FLOAT8}
+    stored = read(by_name(_default=INT8, **names))
+
+    def form(layer: str) -> str | None:
+        storage = stored.storage(layer, (64, 64))
+        return None if storage is None else storage.weight.format
+
+    assert form("model.layers.3.self_attn.q_proj") == "fp8_e4m3"
+    assert form("model.layers.3.self_attn.q_proj_a") == "int8"
+    assert (form("a.0.down"), form("a.1.down"), form("a.2.down")) == (None, "fp8_e4m3", "int8")
+    assert form("lm_head") is None
+    others = read(by_name(**names)).storage("a.2.down", (64, 64))
+    assert others is None
+
+
+def test_layers_that_are_kept() -> None:
+    stored = read(torchao("Int8WeightOnly", PER_ROW) | {"modules_to_not_convert": ["b", "a.1"]})
+    assert stored.storage("a.1.up", (8, 8)) is None
+    assert stored.storage("a.0.b", (8, 8)) is None
+    assert stored.storage("lm_head", (8, 8)) is not None
+
+
+@pytest.mark.parametrize(
+    ("shared", "form"),
+    [
+        (PER_ROW, QuantSpec("int8", "channel")),
+        (PER_GROUP, QuantSpec("int8", "group", 32)),
+        ({"_type": "PerAxis", "_data": {"axis": 0}}, QuantSpec("int8", "channel")),
+        ({"_type": "PerGroup", "_data": {"group_size": -1}}, QuantSpec("int8", "channel")),
+        ([PER_GROUP, PER_ROW], QuantSpec("int8", "channel")),
+    ],
+)
+def test_numbers_that_share_a_scale(shared: object, form: QuantSpec) -> None:
+    storage = read(torchao("Int8WeightOnly", shared)).storage("a", (64, 64))  # type: ignore[arg-type]
+    assert storage is not None and storage.weight == form
+
+
+def test_zero_points_of_symmetric_numbers_are_zero() -> None:
+    stored = read(torchao("Int8WeightOnly", PER_ROW))
+    tensors = {"a._weight_qdata": torch.ones(2, 2), "a._weight_zero_point": torch.zeros(2, 1)}
+    source = stored.decode(Stream(tensors.items()))  # type: ignore[attr-defined]
+    assert list(source.names()) == ["a._weight_qdata"]
+    tensors["a._weight_zero_point"][1] = 1
+    with pytest.raises(CheckpointError, match=r"a\._weight_zero_point is not zero"):
+        stored.decode(Stream(tensors.items()))  # type: ignore[attr-defined]
+
+
+BAD = [
+    (config(None), "quant_type.default must be an object"),
+    (torchao("", {}) | {"quant_type": "int8_weight_only"}, "must be an object with default alone"),
+    (torchao("", {}) | {"quant_type": {"default": INT8, "b": 1}}, "with default alone"),
+    (config(INT8, include_input_output_embeddings=True), "embeddings stay plain"),
+    (config(INT8, modules_to_not_convert="a"), "must be a list of names"),
+    (config(INT8 | {"_version": 1}), "_version must be 2; quantize the model again"),
+    (config(INT8 | {"_data": None}), "_data must be an object"),
+    (torchao("Int4WeightOnly", PER_GROUP), "_type is read as .* not 'Int4WeightOnlyConfig'"),
+    (torchao("Int8DynamicActivationIntxWeight", PER_GROUP), "not 'Int8DynamicActivationIntx"),
+    (torchao("Int8WeightOnly", BLOCK), "_type is read as .* not 'perblock'"),
+    (torchao("Int8WeightOnly", PER_GROUP | {"_data": {}}), "group_size must be a positive"),
+    (torchao("Int8WeightOnly", {"_type": "PerAxis", "_data": {"axis": 1}}), "axis is read as 0"),
+    (torchao("Int8WeightOnly", 3), "granularity must be an object"),  # type: ignore[arg-type]
+    (torchao("Int8WeightOnly", []), "granularity must not be empty"),  # type: ignore[arg-type]
+    (torchao("Float8WeightOnly", PER_ROW, weight_dtype={"_data": "float8_e5m2"}), "float8_e4m3fn"),
+    (torchao("IntxWeightOnly", PER_ROW, weight_dtype={"_data": "int3"}), "int4 or int8, not"),
+    (torchao("IntxWeightOnly", PER_ROW, mapping_type={"_data": "ODD"}), "asymmetric, not 'odd'"),
+    (
+        torchao(
+            "Int8DynamicActivationInt8Weight", PER_ROW, act_mapping_type={"_data": "ASYMMETRIC"}
+        ),
+        "act_mapping_type._data is read as symmetric",
+    ),
+    (
+        torchao("Int8DynamicActivationInt8Weight", PER_ROW, weight_only_decode=True),
+        "weight_only_decode is read as False",
+    ),
+    (
+        torchao("Float8DynamicActivationFloat8Weight", PER_ROW, activation_value_ub=1.0),
+        "activation_value_ub must be null",
+    ),
+    (
+        torchao("Float8DynamicActivationFloat8Weight", PER_ROW, packing_format={"_data": "SPARSE"}),
+        "packing_format._data is read as plain",
+    ),
+    (config({"_type": "FqnToConfig", "_data": {}}), "fqn_to_config must be an object"),
+    (by_name(a=5), "default.a must be an object"),
+]
+
+
+@pytest.mark.parametrize(("values", "words"), BAD)
+def test_what_is_not_read_is_named(values: dict, words: str) -> None:
+    with pytest.raises(CheckpointError, match=words):
+        read(values)
