@@ -9,12 +9,27 @@ versions, which need that, are refused. Sources: the documentation of torchao an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import torch
+
+from hotshoe.errors import CheckpointError
+from hotshoe.layers import FLOATS, Share, Storage, TensorSpec
 from hotshoe.loader.sources import TensorSource
 from hotshoe.slots import QuantSpec
 from hotshoe_quantization.elements import Elements
-from hotshoe_quantization.stored import Scheme, StoredFormat, WithoutZeros
+from hotshoe_quantization.stored import (
+    Axis,
+    Pieces,
+    Scheme,
+    Shape,
+    StoredFormat,
+    WithoutZeros,
+    check_group,
+    finite,
+)
+from hotshoe_quantization.unpack import signed, unpack
 from hotshoe_quantization.values import Values, matches_regex, skips
 
 RENAMES = (
@@ -26,7 +41,49 @@ DEFAULT = "_default"
 FLOAT = "float8_e4m3fn"
 TOKEN8 = QuantSpec("int8", "token", dynamic=True)
 TOKENF = QuantSpec("fp8_e4m3", "token", dynamic=True)
+#: Bytes of two integers each, and how many share a scale.
+PAIRS = frozenset({torch.int8, torch.uint8})
+GROUPS = (32, 64, 128, 256)
 SYMMETRIC = ("symmetric", "symmetric_no_clipping_err")
+
+
+@dataclass(frozen=True, slots=True)
+class Plain4:
+    """Integers of four bits, two in a byte, `weight`; `weight_scale` and `weight_zero_point`.
+
+    A number is q * scale + zero, q from -8 to 7; scales and zeros are [groups, outputs]. See
+    `hotshoe_quantization.stored.Scheme`.
+
+    Attributes:
+        size: Of a group.
+    """
+
+    size: int
+
+    def storage(self, layer: str, shape: Shape) -> Storage:
+        """Return integers with zero points, which need not be integers."""
+        check_group(layer, shape[1], self.size)
+        return Storage(QuantSpec("int4", "group", self.size, symmetric=False))
+
+    def tensors(self, layer: str, shape: Shape, share: Share) -> Mapping[str, TensorSpec]:
+        """Return the three tensors."""
+        groups = Axis(1, self.size, transposed=True).spec(layer, shape, share, FLOATS)
+        packed = Axis(1, 2).spec(layer, shape, share, PAIRS)
+        return {"weight": packed, "weight_scale": groups, "weight_zero_point": groups}
+
+    def canonical(self, layer: str, tensors: Pieces) -> Pieces:
+        """Unpack; a zero becomes its distance from q = 0 in steps."""
+        made = {name: tensors[name] for name in tensors if name == "bias"}
+        scales = [s.T for s in finite(layer, "weight_scale", tensors["weight_scale"])]
+        zeros = [z.T for z in finite(layer, "weight_zero_point", tensors["weight_zero_point"])]
+        if any(bool((scale == 0).any()) for scale in scales):
+            raise CheckpointError(f"{layer}.weight_scale holds 0; export the checkpoint again")
+        codes = [unpack(part, 4, 2 * part.shape[1]) for part in tensors["weight"]]
+        return made | {
+            "weight": [signed(part ^ 8, 4) for part in codes],
+            "weight_scale": scales,
+            "weight_zero_point": [-z / s for z, s in zip(zeros, scales, strict=True)],
+        }
 
 
 class TorchAo(StoredFormat):
@@ -136,7 +193,16 @@ def _intx(data: Values) -> Scheme:
     return Elements(_granular(data, number, "granularity", mapping in SYMMETRIC))
 
 
+def _int4(data: Values) -> Scheme:
+    _enum(data, "int4_packing_format", ("plain",))
+    size = data.get("group_size", default=128)
+    if size not in GROUPS:
+        data.refuse("group_size", f"is read as {' or '.join(map(str, GROUPS))}, not {size!r}")
+    return Plain4(size)
+
+
 KINDS: dict[str, Callable[[Values], Scheme]] = {
+    "Int4WeightOnlyConfig": _int4,
     "Int8WeightOnlyConfig": _int8,
     "Int8DynamicActivationInt8WeightConfig": _int8_token,
     "Float8WeightOnlyConfig": _float8,

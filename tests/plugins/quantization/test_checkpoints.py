@@ -15,6 +15,7 @@ from tests.plugins.quantization.writers import (
     fp4,
     gptq,
     looked_up,
+    nibbles,
     packed,
     row_maxima,
     signed_integers,
@@ -174,6 +175,9 @@ EXACT = {
     "torchao-int4": Written(
         torchao("IntxWeightOnly", PER_GROUP, weight_dtype={"_data": "int4"}),
         {"": flattened(signed_integers(4, 32, True), INT8)},
+    ),
+    "torchao-int4-plain": Written(
+        torchao("Int4WeightOnly", PER_ROW, group_size=32), {"": nibbles(32)}
     ),
     "torchao-int4-asymmetric": Written(
         torchao(

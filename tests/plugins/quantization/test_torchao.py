@@ -3,8 +3,10 @@
 import pytest
 import torch
 from tests.plugins.quantization.test_checkpoints import PER_GROUP, PER_ROW, torchao
+from tests.plugins.quantization.writers import nibbles
 
 from hotshoe.errors import CheckpointError
+from hotshoe.layers import Share
 from hotshoe.loader.sources import Stream
 from hotshoe.slots import QuantSpec
 from hotshoe_quantization.torchao import read
@@ -72,6 +74,39 @@ def test_zero_points_of_symmetric_numbers_are_zero() -> None:
         stored.decode(Stream(tensors.items()))  # type: ignore[attr-defined]
 
 
+def test_integers_of_four_bits_are_cut_by_rank() -> None:
+    parts, dense = nibbles(32)(torch.randn(6, 128))
+    stored = read(torchao("Int4WeightOnly", PER_ROW, group_size=32))
+    share = Share((slice(0, 2), slice(4, 6)), slice(64, 128))
+    pieces = {
+        name: spec.keep(parts[f"_{name}" if name != "weight" else "_weight_qdata"])
+        for name, spec in stored.tensors("a", (6, 128), share).items()
+    }
+    made = stored.canonical("a", pieces)
+    triples = zip(made["weight"], made["weight_scale"], made["weight_zero_point"], strict=True)
+    for (q, scale, zero), rows in zip(triples, share.rows, strict=True):
+        found = (q.float().unflatten(1, (-1, 32)) - zero[..., None]) * scale[..., None]
+        torch.testing.assert_close(found.flatten(1), dense[rows, 64:], rtol=1e-5, atol=1e-5)
+        assert int(q.min()) >= -8 and int(q.max()) <= 7
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("weight_scale", 0.0, r"a\.weight_scale holds 0"),
+        ("weight_scale", torch.nan, r"a\.weight_scale, or .* holds NaN"),
+        ("weight_zero_point", torch.inf, r"a\.weight_zero_point, or .* holds NaN or infinity"),
+    ],
+)
+def test_scales_of_four_bits_are_numbers(name: str, value: float, words: str) -> None:
+    parts, _ = nibbles(32)(torch.randn(4, 32))
+    parts[f"_{name}"][0, 1] = value
+    pieces = {"weight": [parts["_weight_qdata"]]}
+    pieces |= {one: [parts[f"_{one}"]] for one in ("weight_scale", "weight_zero_point")}
+    with pytest.raises(CheckpointError, match=words):
+        read(torchao("Int4WeightOnly", PER_ROW, group_size=32)).canonical("a", pieces)
+
+
 BAD = [
     (config(None), "quant_type.default must be an object"),
     (torchao("", {}) | {"quant_type": "int8_weight_only"}, "must be an object with default alone"),
@@ -80,7 +115,12 @@ BAD = [
     (config(INT8, modules_to_not_convert="a"), "must be a list of names"),
     (config(INT8 | {"_version": 1}), "_version must be 2; quantize the model again"),
     (config(INT8 | {"_data": None}), "_data must be an object"),
-    (torchao("Int4WeightOnly", PER_GROUP), "_type is read as .* not 'Int4WeightOnlyConfig'"),
+    (torchao("NVFP4WeightOnly", PER_GROUP), "_type is read as .* not 'NVFP4WeightOnlyConfig'"),
+    (torchao("Int4WeightOnly", PER_ROW, group_size=48), "group_size is read as 32 or 64"),
+    (
+        torchao("Int4WeightOnly", PER_ROW, int4_packing_format={"_data": "TILE_PACKED_TO_4D"}),
+        "int4_packing_format._data is read as plain",
+    ),
     (torchao("Int8DynamicActivationIntxWeight", PER_GROUP), "not 'Int8DynamicActivationIntx"),
     (torchao("Int8WeightOnly", BLOCK), "_type is read as .* not 'perblock'"),
     (torchao("Int8WeightOnly", PER_GROUP | {"_data": {}}), "group_size must be a positive"),

@@ -303,3 +303,24 @@ def signed_integers(bits: int, size: int, symmetric: bool) -> Quantizer:
         }, dense
 
     return quantize
+
+
+def nibbles(size: int) -> Quantizer:
+    """torchao's plain integers of four bits: the even column low, both in two's complement."""
+
+    def quantize(weight: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        grouped = weight.unflatten(1, (-1, size))
+        low, high = grouped.amin(2), grouped.amax(2)
+        scale = (high - low) / 15
+        zero = low + 8 * scale
+        found = ((grouped - zero[..., None]) / scale[..., None]).round().clamp(-8, 7)
+        dense = (found * scale[..., None] + zero[..., None]).flatten(1)
+        codes = found.flatten(1).int() % 16
+        octets = (codes[:, 0::2] + 16 * codes[:, 1::2]).to(torch.uint8).view(torch.int8)
+        return {
+            "_weight_qdata": octets,
+            "_weight_scale": scale.T,
+            "_weight_zero_point": zero.T,
+        }, dense
+
+    return quantize
