@@ -1,8 +1,8 @@
-"""Checkpoints of AMD Quark, as it exports them for transformers: `real_quantized` weights.
+"""Checkpoints of Quark, as it exports them for transformers: `real_quantized` weights.
 
 8-bit floats and integers have an element each; OCP's MXFP4 has two in a byte, and an exponent for
-32 of them. Sources: the documentation of Quark (quark.docs.amd.com), the config.json of AMD's
-published checkpoints, and OCP Microscaling Formats 1.0.
+32 of them. Sources: the documentation of Quark, the config.json of published checkpoints, and OCP
+Microscaling Formats 1.0.
 """
 
 from __future__ import annotations
