@@ -149,6 +149,13 @@ class EngineConfig:
     kv_cache_memory_bytes: int | None = option(
         None, "memory for the KV cache; default: decided by the platform", low=0
     )
+    memory_share: float | None = option(
+        None,
+        "share of the memory granted for the KV cache that is taken; default: all, or an equal one "
+        "beside other models of a server",
+        low=0.001,
+        high=1,
+    )
     enable_prefix_caching: bool = option(True, "reuse the KV cache of equal prefixes")
     state_cache_mode: str = option(
         "none",

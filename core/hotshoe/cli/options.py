@@ -133,11 +133,11 @@ def given_options(args: argparse.Namespace, configs: Sequence[type[Any]]) -> dic
     """
     values = _read_yaml(args.config) if getattr(args, "config", None) else {}
     names = {f.name for config in configs for f in fields(config)}
-    values = {name: _as_flag(name, value, configs) for name, value in values.items()}
+    values = {name: as_flag(name, value, configs) for name, value in values.items()}
     return merged(values, {name: value for name, value in vars(args).items() if name in names})
 
 
-def _as_flag(name: str, value: Any, configs: Sequence[type[Any]]) -> Any:
+def as_flag(name: str, value: Any, configs: Sequence[type[Any]]) -> Any:
     """Read a value of a file as a flag's: a scalar for a list of one, `32k` for a number."""
     if isinstance(value, str) and name in LONE:
         return {LONE[name]: value}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from hotshoe.cli.options import add_engine_flags, add_option_flags, given_options, read_configs
@@ -19,11 +20,13 @@ from hotshoe.plugins import PluginManager
 from hotshoe_server.config import SERVER_GROUPS, ServerConfig
 from hotshoe_server.extensions import ServerExtension, blamed
 from hotshoe_server.logs import start_logs
+from hotshoe_server.plans import Plan, make_plans, rewrite_models
 from hotshoe_server.signals import end_at_sigterm, ignore_signals
 from hotshoe_server.vllm_flags import rewrite
 
 if TYPE_CHECKING:
     from hotshoe.engine.client import EngineClient, EngineStatus
+    from hotshoe_server.fleet import Fleet
 
 _log = logging.getLogger(__name__)
 HOOK = "hotshoe_server_extensions"
@@ -37,7 +40,7 @@ class Serve:
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         if isinstance(parser, Parser):
-            parser.rewrite = lambda words: rewrite(words, _log.warning)
+            parser.rewrite = lambda words: rewrite(rewrite_models(words), _log.warning)
         add_engine_flags(parser)
         add_option_flags(parser, ServerConfig, SERVER_GROUPS)
         for name, extension in find_extensions(PluginManager()).items():
@@ -55,7 +58,8 @@ class Serve:
         found = find_extensions(PluginManager())
         optional = [extension.options for extension in found.values() if extension.options]
         classes = (EngineConfig, ServerConfig, *optional)
-        check_named(given_options(args, classes))
+        given = given_options(args, classes)
+        check_named(given)
         engine, config, *options = read_configs(args, classes)
         say = start_logs(config)
         plugins = PluginManager(disabled=engine.disable_plugins)
@@ -64,7 +68,9 @@ class Serve:
         for record in plugins.records:
             if record.warning:
                 _log.warning("%s", record.warning)
-        check_early(config, plugins)
+        plans = make_plans(engine, config, "model" in given)
+        for plan in plans:
+            check_early(plan.config, plugins)
         from hotshoe_server.socket_file import Listening, unix_socket
         from hotshoe_server.sockets import open_port
 
@@ -79,12 +85,35 @@ class Serve:
 
                 named = {name: own for name, (_, own) in extensions.items() if own is not None}
                 return Supervisor(engine, config, named).run(front, admin)
-            from hotshoe_server.serving import Server
+            from hotshoe_server.serving import Server, Start
 
-            transport: Literal["thread", "process"]
-            transport = "process" if config.engine_process else "thread"
-            server = Server(config, plugins, extensions, lambda: load(engine, transport, say), say)
+            first, fleet = plans[0], None
+            build = partial(load, first.engine, "thread", say)
+            if config.engine_process:
+                fleet = make_fleet(plans, engine, plugins, say)
+                build = partial(fleet.build, first)
+            start = Start(fleet=fleet)
+            server = Server(first.config, plugins, extensions, build, say, start=start)
             return server.run(front.listener, admin.listener if admin else None)
+
+
+def make_fleet(
+    plans: Sequence[Plan],
+    engine: EngineConfig,
+    plugins: PluginManager,
+    say: Callable[[str], None],
+) -> Fleet:
+    """Return what loads the models of a server, each into a process of its own."""
+    from hotshoe_server.fleet import Fleet
+    from hotshoe_server.serving import make_served
+
+    return Fleet(
+        plans,
+        engine,
+        lambda plan: load(plan.engine, "process", say),
+        lambda config, client: make_served(config, client, plugins),
+        say,
+    )
 
 
 def address(config: ServerConfig, name: Any) -> str:

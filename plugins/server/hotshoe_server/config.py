@@ -14,8 +14,12 @@ from hotshoe.config import check_options, option
 from hotshoe.errors import ConfigError
 
 #: Group title -> first field of the group, as `hotshoe.cli.options` wants it.
-SERVER_GROUPS = {"server": "host", "access": "api_key", "parsing": "tool_call_parser"} | {
-    "request limits": "max_body_bytes"
+SERVER_GROUPS = {
+    "server": "host",
+    "access": "api_key",
+    "parsing": "tool_call_parser",
+    "several models": "models",
+    "request limits": "max_body_bytes",
 }
 MIB = 2**20
 
@@ -83,6 +87,23 @@ class ServerConfig:
         64 * MIB, "memory for stored responses; 0 stores none", low=0, high=2**40
     )
 
+    models: dict[str, Any] = option(
+        {}, "further model by name, as NAME=MODEL, or NAME.OPTION=VALUE for an option of its own"
+    )
+    max_resident_models: int | None = option(
+        None,
+        "most models that are awake at once: the one idle longest is put to sleep where another is "
+        "asked for; default: all",
+        low=1,
+        high=1024,
+    )
+    model_wait_timeout_s: float = option(
+        60.0,
+        "seconds that a request for a sleeping one of several models waits for its wake",
+        low=0.01,
+        high=86400,
+    )
+
     max_body_bytes: int | None = option(
         None,
         "longest request body; default: 4 MiB and 64 bytes for each token of max_model_len",
@@ -123,6 +144,15 @@ class ServerConfig:
             raise ConfigError("uds and admin_socket need paths of their own")
         if self.api_processes > 1 and not self.engine_process:
             raise ConfigError("several API processes need the engine in a process of its own")
+        if self.has_models and self.api_processes > 1:
+            raise ConfigError("several models are served by one API process; leave api_processes")
+        if self.has_models and not self.engine_process:
+            raise ConfigError("several models need their engines in processes of their own")
+
+    @property
+    def has_models(self) -> bool:
+        """True when several models are asked for, now or later."""
+        return bool(self.models) or self.max_resident_models is not None
 
     @property
     def has_keys(self) -> bool:

@@ -56,6 +56,7 @@ class RequestRecord:
         num_generated_tokens: So far, over all sequences.
         timing: The engine's times; the object grows while the request runs.
         finish_reasons: One of "stop", "length", "abort", "error" for each ended sequence.
+        served: The model's first name, of which `model` may be another one, or an adapter's.
         error: A key of `hotshoe_server.errors.CATALOG` when the request failed or was cut off;
             "client_gone" when nobody waited for the end.
         end_s: When it ended; 0 while it runs.
@@ -73,6 +74,7 @@ class RequestRecord:
     num_generated_tokens: int = 0
     timing: RequestTiming = field(default_factory=RequestTiming)
     finish_reasons: list[str] = field(default_factory=list)
+    served: str = ""
     error: str | None = None
     end_s: float = 0.0
 

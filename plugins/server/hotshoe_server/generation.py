@@ -75,12 +75,13 @@ async def generate(
     record = RequestRecord(
         request_id, call.path, model, call.headers, stream, sampled, call.arrival_s
     )
+    record.served = call.served.name
     record.num_prompt_tokens = len(rendered.token_ids)
     server.in_flight[request_id] = record
     for observer in server.observers:
         observer.begin(record)
     try:
-        async with aclosing(updates):  # type: ignore[type-var]
+        async with server.held(call.served), aclosing(updates):  # type: ignore[type-var]
             async for update in updates:
                 _note(call, record, update)
                 yield update

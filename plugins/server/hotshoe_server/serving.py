@@ -15,10 +15,10 @@ import logging
 import os
 import socket
 import sys
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -34,8 +34,10 @@ from hotshoe_server.app import create_app
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Parts, ServerExtension, blamed, living
+from hotshoe_server.fleet import Fleet, in_thread
 from hotshoe_server.guard import ADMIN_SOCKET
 from hotshoe_server.logs import start_logs
+from hotshoe_server.plans import model_name
 from hotshoe_server.protocol import let_in, protocol_for
 from hotshoe_server.renderer import Renderer
 from hotshoe_server.route import error_response
@@ -60,10 +62,12 @@ class Start:
     Attributes:
         answers_early: Whether connections are taken before the model is loaded.
         on_serving: Called once requests are served.
+        fleet: Knows of further models than the one that `load` builds.
     """
 
     answers_early: bool = True
     on_serving: Callable[[], None] = lambda: None
+    fleet: Fleet | None = None
 
 
 START = Start()
@@ -99,6 +103,7 @@ class Server:
         self._say = say
         self._shared = shared
         self._on_serving = start.on_serving
+        self._fleet = start.fleet
         self._front = Front()
         self._takes = asyncio.Event()
         if start.answers_early:
@@ -125,12 +130,27 @@ class Server:
             await stack.enter_async_context(self._listen(front, listener, front.turn_away))
             if admin is not None:
                 await stack.enter_async_context(self._listen(AdminDoor(self._front), admin))
-            client = await self._loaded()
-            if client is None:
-                self._leave_while_loading()
-            stack.callback(client.close)
-            await self._serve(client, stack)
+            clients: list[EngineClient] = []
+            stack.push_async_callback(close_all, clients)
+            await self._load_others(clients)
+            clients.append(await self._loaded(self._load))
+            state = make_state(self._config, clients[-1], self._plugins, self._shared)
+            if self._fleet is not None:
+                self._fleet.attach(state)
+            stack.push_async_callback(close_models, state)
+            await self._serve(state, stack)
         return 0
+
+    async def _load_others(self, clients: list[EngineClient]) -> None:
+        """Load all models but the first, last to first: the first ones are awake in the end."""
+        fleet = self._fleet
+        for plan in reversed(fleet.plans[1:] if fleet else ()):
+            assert fleet is not None
+            await fleet.make_room()
+            clients.append(await self._loaded(partial(fleet.build, plan)))
+            fleet.add(plan, clients[-1])
+        if fleet is not None:
+            await fleet.make_room()
 
     def _on_signal(self) -> None:
         self._forced = self._stop.is_set()
@@ -138,31 +158,15 @@ class Server:
         if self._entering is not None:
             end_now(self._entering)
 
-    async def _loaded(self) -> EngineClient | None:
-        """Build the engine in a thread; return None when a signal comes first."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[EngineClient] = loop.create_future()
-
-        def settle(method: Callable[[Any], None], value: Any) -> None:
-            if not future.done():
-                method(value)
-
-        def work() -> None:
-            try:
-                client = self._load()
-            except BaseException as error:
-                loop.call_soon_threadsafe(settle, future.set_exception, error)
-            else:
-                loop.call_soon_threadsafe(settle, future.set_result, client)
-
-        threading.Thread(target=work, name="hotshoe-load", daemon=True).start()
+    async def _loaded(self, load: Callable[[], EngineClient]) -> EngineClient:
+        """Build an engine in a thread; do not return when a signal comes first."""
+        loading = asyncio.ensure_future(in_thread(load))
         stop = asyncio.create_task(self._stop.wait())
-        await asyncio.wait((future, stop), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((loading, stop), return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
-        if not future.done():
-            future.cancel()
-            return None
-        return future.result()
+        if not loading.done():
+            self._leave_while_loading()
+        return loading.result()
 
     def _leave_while_loading(self) -> NoReturn:
         """End at once: the thread that loads cannot be stopped, and nothing is in flight."""
@@ -173,9 +177,7 @@ class Server:
         sys.stderr.flush()
         os._exit(0)
 
-    async def _serve(self, client: EngineClient, stack: AsyncExitStack) -> None:
-        state = make_state(self._config, client, self._plugins, self._shared)
-        stack.callback(close_renderers, state)
+    async def _serve(self, state: ServerState, stack: AsyncExitStack) -> None:
         stack.callback(state.store.close)
         parts: dict[str, Parts] = {}
         for name, (extension, options) in self._extensions.items():
@@ -369,12 +371,13 @@ def make_served(config: ServerConfig, client: EngineClient, plugins: PluginManag
     )
 
 
-def close_renderers(state: ServerState) -> None:
-    """End the threads of all models' renderers."""
+async def close_models(state: ServerState) -> None:
+    """End the engines of all models, which takes as long as the slowest, and their renderers."""
     for served in state.models.values():
         served.renderer.close()
+    await close_all(served.client for served in state.models.values())
 
 
-def model_name(model: str) -> str:
-    """Return the name of a model: of a directory, its last part."""
-    return Path(model).name if Path(model).is_dir() else model
+async def close_all(clients: Iterable[EngineClient]) -> None:
+    """End engines at once."""
+    await asyncio.gather(*(in_thread(client.close) for client in clients))

@@ -7,8 +7,9 @@ import contextlib
 import hashlib
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from hotshoe import __version__
 from hotshoe.engine.client import EngineClient
@@ -19,6 +20,9 @@ from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Answered, RequestObserver, RequestRecord
 from hotshoe_server.renderer import Renderer
 from hotshoe_server.store import Store
+
+if TYPE_CHECKING:
+    from hotshoe_server.fleet import Fleet
 
 #: What a body may have beside its text, such as schemas; and for each token of the context. A token
 #: of eight characters, all of them escaped, takes 48 bytes.
@@ -53,6 +57,9 @@ class Served:
         tool_format: How the model writes tool calls; None when nobody knows.
         reasoning_format: How it writes reasoning sections.
         created_s: When it came, in seconds since the epoch.
+        adapters: Names of its adapters, as far as this server has heard.
+        num_open: Requests that run on it or wait for it.
+        used_s: When the last of them ended, in seconds of `time.monotonic()`.
         fingerprint: Differs where the same seed may give another text: of version, options, device.
     """
 
@@ -63,10 +70,14 @@ class Served:
     tool_format: ParserFormat | None = None
     reasoning_format: ParserFormat | None = None
     created_s: int = field(default_factory=lambda: int(time.time()))
+    adapters: set[str] = field(default_factory=set)
+    num_open: int = 0
+    used_s: float = field(default_factory=time.monotonic)
     fingerprint: str = field(init=False)
 
     def __post_init__(self) -> None:
         info = self.client.info
+        self.adapters.update(info.config.lora_modules)
         parts = repr((__version__, info.config, info.facts, info.decisions)).encode()
         self.fingerprint = f"fp_{hashlib.blake2b(parts, digest_size=6).hexdigest()}"
 
@@ -74,6 +85,20 @@ class Served:
     def name(self) -> str:
         """The name that answers carry."""
         return self.names[0]
+
+    @property
+    def state(self) -> str:
+        """How it is: "ready", "asleep", "paused", "down" (for a new engine to come) or "ended"."""
+        client, down = self.client, False
+        try:
+            client.check_queue()
+        except EngineDeadError:
+            down = True
+        except QueueFullError:
+            pass
+        states = {"ended": client.is_over, "down": down, "asleep": client.is_sleeping}
+        states["paused"] = client.is_paused
+        return next((state for state, holds in states.items() if holds), "ready")
 
     def is_called(self, asked: str) -> bool:
         """Return whether a name is the model's own, and no adapter's."""
@@ -104,6 +129,7 @@ class ServerState:
         shared: What ties this process to others; None when there is one alone.
         turn_away: Refuses a request by its head alone, see `hotshoe_server.doorman`; None while
             the application hears of every request.
+        fleet: Changes which models there are, and who sleeps; None where that cannot be.
     """
 
     config: ServerConfig
@@ -119,6 +145,7 @@ class ServerState:
     body_bytes: int = 0
     shared: Shared | None = None
     turn_away: TurnAway | None = None
+    fleet: Fleet | None = None
 
     @property
     def default(self) -> Served:
@@ -157,14 +184,47 @@ class ServerState:
         for served in self.models.values():
             if served.is_called(asked):
                 return served
-        for served in self.models.values():
-            if served.client.config.enable_lora:
-                return served  # its engine says whether an adapter of this name is loaded
+        takers = [served for served in self.models.values() if served.client.config.enable_lora]
+        if takers:  # an engine says whether an adapter of this name is loaded
+            return next((served for served in takers if asked in served.adapters), takers[0])
         raise ApiError(
             "model_not_found",
             f"there is no model {asked!r} here, only {', '.join(self.names)}",
             "model",
         )
+
+    def named(self, asked: str | None) -> Served:
+        """Return the model that an operator names by one of its own names, or the only one.
+
+        Raises:
+            ApiError: There is no such model, or several and none is named.
+        """
+        if asked is None and len(self.models) > 1:
+            known = ", ".join(self.names)
+            message = f"there are several models here; name one of {known}"
+            raise ApiError("missing_required_parameter", message, "model")
+        found = self.find(asked)
+        if asked is not None and not found.is_called(asked):
+            message = f"there is no model {asked!r} here, only {', '.join(self.names)}"
+            raise ApiError("model_not_found", message, "model")
+        return found
+
+    @contextlib.asynccontextmanager
+    async def held(self, served: Served) -> AsyncIterator[None]:
+        """Run a request on a model that is awake, and stays so meanwhile.
+
+        Raises:
+            ApiError: As for `Fleet.woken`.
+            EngineDeadError: Likewise.
+        """
+        served.num_open += 1
+        try:
+            if self.fleet is not None:
+                await self.fleet.woken(served)
+            yield
+        finally:
+            served.num_open -= 1
+            served.used_s = time.monotonic()
 
     def check_queue(self) -> None:
         """Refuse a request before its model is known, if every engine would refuse it now.

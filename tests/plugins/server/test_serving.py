@@ -28,7 +28,7 @@ from hotshoe_server.call import Call
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.extensions import Endpoint, Parts
 from hotshoe_server.protocol import BoundedProtocol
-from hotshoe_server.serving import Server, Start, answer_while_loading, model_name
+from hotshoe_server.serving import Server, Start, answer_while_loading
 from hotshoe_server.sockets import open_port
 from hotshoe_server.sse import EventStream
 
@@ -603,11 +603,6 @@ def test_a_certificate_is_read_when_it_has_been_checked(tmp_path) -> None:
 
     with open_port("127.0.0.1", 0) as listener:
         asyncio.run(connect(listener))
-
-
-def test_names_of_models(tmp_path) -> None:
-    assert model_name(str(tmp_path)) == tmp_path.name
-    assert model_name("demo") == "demo"
 
 
 def test_an_access_log_has_a_line_for_each_request(run_server) -> None:

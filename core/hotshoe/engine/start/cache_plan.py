@@ -85,6 +85,9 @@ def plan_cache(config: ResolvedConfig, info: WorkerInfo) -> tuple[int, ...]:
     note = "kv_cache_memory_bytes"
     if budget is None:
         budget, note = info.cache_budget_bytes, info.budget_note
+        if config.memory_share is not None and config.memory_share < 1:
+            budget = int(budget * config.memory_share)
+            note = f"a share of {config.memory_share:.0%} of {note}"
     layout, step = layout_of(config, info), config.max_num_batched_tokens
     states = state_blocks(config, layout, config.max_num_seqs)
     first = _token_blocks(layout, config.max_model_len, step)

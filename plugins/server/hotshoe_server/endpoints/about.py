@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
 from msgspec import Struct
 
 from hotshoe import __version__
+from hotshoe.engine.client import EngineStats
+from hotshoe.errors import EngineDeadError
 from hotshoe_server.call import Call
 from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Endpoint
@@ -42,6 +46,7 @@ class ModelCard(Struct, tag_field="object", tag="model"):
     root: str
     parent: str | None
     permission: list[Permission]
+    state: str = "ready"
 
 
 class ModelList(Struct, tag_field="object", tag="list"):
@@ -78,9 +83,18 @@ async def models(call: Call) -> ModelList:
     for served in call.server.models.values():
         cards += [_card(served, name) for name in served.names]
         if served.client.config.enable_lora:
-            adapters = await served.client.adapters()
-            cards += [_adapter_card(served, name) for name in sorted(adapters)]
+            cards += [_adapter_card(served, name) for name in sorted(await _adapters(call, served))]
     return ModelList(cards)
+
+
+async def _adapters(call: Call, served: Served) -> Iterable[str]:
+    """Return the names of a model's adapters; of an engine that is down among others, as known."""
+    try:
+        return await served.client.adapters()
+    except EngineDeadError:
+        if len(call.server.models) == 1:
+            raise
+        return served.adapters
 
 
 async def model(call: Call) -> ModelCard:
@@ -108,42 +122,74 @@ def _adapter_card(served: Served, name: str) -> ModelCard:
 def _card(served: Served, name: str) -> ModelCard:
     length, created_s = served.client.info.max_model_len, served.created_s
     permission = Permission(f"modelperm-{served.fingerprint}", created_s)
-    return ModelCard(name, created_s, "hotshoe", length, served.name, None, [permission])
+    return ModelCard(
+        name, created_s, "hotshoe", length, served.name, None, [permission], served.state
+    )
+
+
+def _asked(call: Call) -> list[Served]:
+    """Return the model that parameter `model` names; without it, all."""
+    name = call.query_params.get("model")
+    return list(call.server.models.values()) if name is None else [call.server.named(name)]
 
 
 async def live(call: Call) -> State:
-    """Say that the process answers, and that it is of use: its engine works or is replaced."""
-    if call.server.client.is_over:
+    """Say that the process answers, and is of use: some engine works or is replaced."""
+    if all(served.client.is_over for served in call.server.models.values()):
         raise ApiError("engine_dead", ENGINE_OVER)
     return State("live")
 
 
 async def ready(call: Call) -> State:
-    """Say that requests are taken: the engine works, and no shutdown has begun."""
+    """Say that requests are taken: some engine works, and no shutdown has begun."""
     if call.server.draining:
         raise ApiError("shutting_down", retry_after_s=5)
-    await call.server.client.check_health()
+    *others, last = _asked(call)
+    for served in others:
+        with contextlib.suppress(EngineDeadError):
+            await served.client.check_health()
+            return State("ready")
+    await last.client.check_health()
     return State("ready")
 
 
 async def health(call: Call) -> State:
-    """Say that a token can be generated: by an engine that works, and neither rests nor sleeps."""
-    client = call.server.client
+    """Say that a token can be generated: by an engine that works, and neither rests nor sleeps.
+
+    Of several models one is enough, and one that wakes when it is asked counts as awake.
+    """
+    *others, last = _asked(call)
+    for served in others:
+        with contextlib.suppress(EngineDeadError, ApiError):
+            return await _health(call, served)
+    return await _health(call, last)
+
+
+async def _health(call: Call, served: Served) -> State:
+    client, fleet = served.client, call.server.fleet
     await client.check_health()
-    if client.is_sleeping or client.is_paused:
-        raise ApiError("engine_asleep" if client.is_sleeping else "engine_paused")
+    asleep = client.is_sleeping and not (fleet is not None and fleet.wakes)
+    if asleep or client.is_paused:
+        raise ApiError("engine_asleep" if asleep else "engine_paused")
     return State("healthy")
 
 
 async def load(call: Call) -> Load:
-    """Say how busy the engine is."""
-    stats = await call.server.client.stats()
+    """Say how busy the engines are, together; the fullest cache counts."""
+    found: list[EngineStats] = []
+    *others, last = _asked(call)
+    for served in others:
+        with contextlib.suppress(EngineDeadError):
+            found.append(await served.client.stats())
+    with contextlib.suppress(*[EngineDeadError] if found else []):
+        found.append(await last.client.stats())
+    running, waiting = sum(s.num_running for s in found), sum(s.num_waiting for s in found)
     return Load(
-        stats.num_running + stats.num_waiting,
-        stats.num_running,
-        stats.num_waiting,
-        stats.num_waiting_tokens,
-        stats.kv_cache_usage,
+        running + waiting,
+        running,
+        waiting,
+        sum(s.num_waiting_tokens for s in found),
+        max(s.kv_cache_usage for s in found),
     )
 
 
@@ -153,8 +199,9 @@ async def version(call: Call) -> Version:
 
 
 async def server_info(call: Call) -> dict[str, Any]:
-    """Describe the engine: device, memory, what was decided, what serves each slot."""
-    info = call.server.client.info
+    """Describe an engine, the first by default: device, memory, decisions, slots."""
+    served = _asked(call)[0]
+    info = served.client.info
     hidden = (
         "model",
         "tokenizer",
@@ -178,9 +225,9 @@ async def server_info(call: Call) -> dict[str, Any]:
         "startup_s": dict(info.startup),
         "memory_bytes": dict(info.memory),
         "sampling_defaults": dict(info.sampling_defaults),
-        "tool_call_parser": getattr(call.served.tool_format, "name", None),
-        "reasoning_parser": getattr(call.served.reasoning_format, "name", None),
-        "num_restarts": call.server.client.num_restarts,
+        "tool_call_parser": getattr(served.tool_format, "name", None),
+        "reasoning_parser": getattr(served.reasoning_format, "name", None),
+        "num_restarts": served.client.num_restarts,
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Struct
 from pydantic import Field
@@ -11,7 +11,8 @@ from hotshoe.errors import CheckpointError, RequestError
 from hotshoe_server.call import Call
 from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Endpoint
-from hotshoe_server.schemas.base import Schema, ShortText
+from hotshoe_server.fleet import Fleet
+from hotshoe_server.schemas.base import Few, Schema, ShortText
 
 
 class Done(Struct):
@@ -26,21 +27,27 @@ class Sleeping(Struct):
     is_sleeping: bool
 
 
-class PauseRequest(Schema):
+class ModelRequest(Schema):
+    """Which model is meant; where there are several, one must be named."""
+
+    model: ShortText | None = None
+
+
+class PauseRequest(ModelRequest):
     """See `EngineClient.pause`."""
 
     mode: Literal["abort", "wait", "keep"] = "abort"
     clear_cache: bool = True
 
 
-class SleepRequest(Schema):
+class SleepRequest(ModelRequest):
     """See `EngineClient.sleep`."""
 
     level: int = 1
     mode: Literal["keep", "wait", "abort"] = "keep"
 
 
-class WakeRequest(Schema):
+class WakeRequest(ModelRequest):
     """See `EngineClient.wake_up`."""
 
     tags: list[Literal["weights", "kv_cache", "scheduling"]] | None = Field(
@@ -48,65 +55,88 @@ class WakeRequest(Schema):
     )
 
 
-class UpdateRequest(Schema):
+class UpdateRequest(ModelRequest):
     """See `EngineClient.update_weights`: a directory of the server's host, or a file there."""
 
     path: str = Field(min_length=1, max_length=4096)
 
 
-class LoadAdapterRequest(Schema):
+class LoadAdapterRequest(ModelRequest):
     """See `EngineClient.load_adapter`: a directory of the server's host, in the form of PEFT."""
 
     lora_name: str = Field(min_length=1, max_length=256)
     lora_path: str = Field(min_length=1, max_length=4096)
 
 
-class UnloadAdapterRequest(Schema):
+class UnloadAdapterRequest(ModelRequest):
     """See `EngineClient.unload_adapter`."""
 
     lora_name: str = Field(min_length=1, max_length=256)
 
 
-class ResetRequest(Schema):
+class LoadModelRequest(Schema):
+    """See `hotshoe_server.fleet.Fleet.load`: a model as on the command line, and its options."""
+
+    name: str = Field(min_length=1, max_length=256)
+    model: str = Field(min_length=1, max_length=4096)
+    options: Annotated[dict[str, Any], Few] = Field(default_factory=dict)
+
+
+class UnloadModelRequest(Schema):
+    """See `hotshoe_server.fleet.Fleet.unload`."""
+
+    model: ShortText
+    mode: Literal["wait", "abort"] = "wait"
+
+
+class ResetRequest(ModelRequest):
     """See `EngineClient.reset_prefix_cache`."""
 
     reset_running: bool = False
 
 
-class AbortRequest(Schema):
-    """Ids of requests; without any, all of the engine's."""
+class AbortRequest(ModelRequest):
+    """Ids of requests; without any, all of the engine's. Without a model, every engine's."""
 
     request_ids: list[ShortText] | None = Field(None, max_length=65536, fail_fast=True)
 
 
 async def pause(call: Call, body: PauseRequest) -> Done:
     """Stop generating; return when it has."""
-    await call.server.client.pause(body.mode, body.clear_cache)
+    await call.server.named(body.model).client.pause(body.mode, body.clear_cache)
     return Done()
 
 
-async def resume(call: Call) -> Done:
+async def resume(call: Call, body: ModelRequest) -> Done:
     """Go on."""
-    await call.server.client.resume()
+    await call.server.named(body.model).client.resume()
     return Done()
 
 
 async def sleep(call: Call, body: SleepRequest) -> Done:
     """Give memory back."""
-    await call.server.client.sleep(body.level, body.mode)
+    served, fleet = call.server.named(body.model), call.server.fleet
+    if fleet is None:
+        await served.client.sleep(body.level, body.mode)
+    else:
+        await fleet.sleep(served, body.level, body.mode)
     return Done()
 
 
 async def wake_up(call: Call, body: WakeRequest) -> Done:
     """Take memory back."""
-    await call.server.client.wake_up(body.tags)
+    served, fleet = call.server.named(body.model), call.server.fleet
+    if fleet is None:
+        await served.client.wake_up(body.tags)
+    else:
+        await fleet.wake_up(served, body.tags)
     return Done()
 
 
 async def update_weights(call: Call, body: UpdateRequest) -> Done:
     """Replace weights between two steps, all that are there or none."""
     try:
-        await call.server.client.update_weights(body.path)
+        await call.server.named(body.model).client.update_weights(body.path)
     except CheckpointError as error:
         raise ApiError("invalid_value", str(error), "path") from error
     return Done()
@@ -114,40 +144,69 @@ async def update_weights(call: Call, body: UpdateRequest) -> Done:
 
 async def load_adapter(call: Call, body: LoadAdapterRequest) -> Done:
     """Load an adapter, in place of one of this name."""
-    if call.served.adapter(body.lora_name) is None:
-        raise ApiError(
-            "invalid_value", "the model itself has this name; choose another", "lora_name"
-        )
+    served = call.server.named(body.model)
+    if any(one.adapter(body.lora_name) is None for one in call.server.models.values()):
+        raise ApiError("invalid_value", "a model itself has this name; choose another", "lora_name")
     try:
-        await call.server.client.load_adapter(body.lora_name, body.lora_path)
+        await served.client.load_adapter(body.lora_name, body.lora_path)
     except CheckpointError as error:
         raise ApiError("invalid_value", str(error), "lora_path") from error
+    served.adapters.add(body.lora_name)
     return Done()
 
 
 async def unload_adapter(call: Call, body: UnloadAdapterRequest) -> Done:
     """Forget an adapter that no request uses."""
+    served = call.server.named(body.model)
     try:
-        await call.server.client.unload_adapter(body.lora_name)
+        await served.client.unload_adapter(body.lora_name)
     except RequestError as error:
         raise ApiError("invalid_value", str(error), "lora_name") from error
+    served.adapters.discard(body.lora_name)
     return Done()
 
 
 async def is_sleeping(call: Call) -> Sleeping:
     """Say whether the engine sleeps."""
-    return Sleeping(call.server.client.is_sleeping)
+    return Sleeping(call.server.named(call.query_params.get("model")).client.is_sleeping)
 
 
 async def reset_prefix_cache(call: Call, body: ResetRequest) -> Done:
     """Forget cached prefixes."""
-    return Done(await call.server.client.reset_prefix_cache(body.reset_running))
+    client = call.server.named(body.model).client
+    return Done(await client.reset_prefix_cache(body.reset_running))
 
 
 async def abort_requests(call: Call, body: AbortRequest) -> Done:
     """End requests with finish reason "abort"."""
-    await call.server.client.abort_everywhere(body.request_ids)
+    server = call.server
+    every = server.models.values() if body.model is None else [server.named(body.model)]
+    for served in list(every):
+        if not served.client.is_over or len(server.models) == 1:
+            await served.client.abort_everywhere(body.request_ids)
     return Done()
+
+
+async def load_model(call: Call, body: LoadModelRequest) -> Done:
+    """Load a further model; return when it serves."""
+    await _fleet(call).load(body.name, {**body.options, "model": body.model})
+    return Done()
+
+
+async def unload_model(call: Call, body: UnloadModelRequest) -> Done:
+    """Let a model go; return when its memory is free."""
+    await _fleet(call).unload(call.server.named(body.model), body.mode)
+    return Done()
+
+
+def _fleet(call: Call) -> Fleet:
+    if call.server.fleet is None:
+        raise ApiError(
+            "unsupported_parameter",
+            "models are loaded and unloaded by a server of one API process whose engines have "
+            "processes of their own (--engine-process)",
+        )
+    return call.server.fleet
 
 
 def _verb(path: str, handler: object, summary: str, method: str = "POST") -> Endpoint:
@@ -162,6 +221,8 @@ ENDPOINTS = [
     _verb("/update_weights", update_weights, "Replace weights"),
     _verb("/v1/load_lora_adapter", load_adapter, "Load an adapter"),
     _verb("/v1/unload_lora_adapter", unload_adapter, "Forget an adapter"),
+    _verb("/v1/load_model", load_model, "Load a further model"),
+    _verb("/v1/unload_model", unload_model, "Let a model go"),
     _verb("/is_sleeping", is_sleeping, "Whether the engine sleeps", "GET"),
     _verb("/reset_prefix_cache", reset_prefix_cache, "Forget cached prefixes"),
     _verb("/abort_requests", abort_requests, "End requests"),

@@ -1,0 +1,184 @@
+"""Which models a server has at its start, each with its own options: from flags and YAML.
+
+Names are those of `EngineConfig`, and of the fields of `ServerConfig` that concern one model.
+What a model leaves open is as it stands beside `models`, for all of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from hotshoe.cli.options import as_flag
+from hotshoe.config import EngineConfig
+from hotshoe.errors import ConfigError
+from hotshoe.suggest import did_you_mean
+from hotshoe_server.config import ServerConfig
+
+#: Fields of `ServerConfig` that may differ between models.
+OF_A_MODEL = (
+    "served_model_name",
+    "tool_call_parser",
+    "reasoning_parser",
+    "trust_request_chat_template",
+    "default_chat_template_kwargs",
+    "reasoning_field",
+    "enable_auto_tool_choice",
+    "clip_max_tokens",
+)
+CLASSES = (EngineConfig, ServerConfig)
+MAX_NAME_CHARS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One model that a server is to have; `config` is the server's, as it is for this model."""
+
+    config: ServerConfig
+    engine: EngineConfig
+
+    @property
+    def names(self) -> list[str]:
+        """Names that requests may use; the first is the model's."""
+        return self.config.served_model_name or [model_name(self.engine.model)]
+
+
+def make_plans(engine: EngineConfig, config: ServerConfig, has_model: bool) -> list[Plan]:
+    """Return the models in order.
+
+    Args:
+        engine: Options of engines, and the model that stands beside `models`.
+        config: Options of the server.
+        has_model: Whether such a model was named. If not, it is served only where there are no
+            others.
+
+    Raises:
+        ConfigError: An option of a model is bad, or two models have a name in common.
+    """
+    plans = [] if config.models and not has_model else [Plan(config, engine)]
+    plans += [plan_of(name, own, engine, config) for name, own in config.models.items()]
+    check_names(plans)
+    return shared_memory(plans, config.max_resident_models)
+
+
+def plan_of(name: str, own: Any, engine: EngineConfig, config: ServerConfig) -> Plan:
+    """Return one model.
+
+    Args:
+        name: The first that requests use for it.
+        own: The model, as MODEL of the command line, or a mapping of options.
+        engine: Options that it leaves open.
+        config: Those of the server.
+
+    Raises:
+        ConfigError: It has no model, or an option is unknown or bad.
+    """
+    place = f"models.{name}"
+    if not name or len(name) > MAX_NAME_CHARS or not name.isprintable():
+        raise ConfigError(f"a name of a model has 1 to {MAX_NAME_CHARS} printable characters")
+    options = {"model": own} if isinstance(own, str) else own
+    if not isinstance(options, Mapping) or "model" not in options:
+        raise ConfigError(f"{place}: name the model, as in `{name}: {{model: /path/to/it}}`")
+    values = {str(key).replace("-", "_"): value for key, value in options.items()}
+    known = {f.name for f in fields(EngineConfig)}.union(OF_A_MODEL)
+    for key in values:
+        if key not in known:
+            raise ConfigError(f"{place}: unknown option {key}{did_you_mean(key, known)}")
+    values = {key: as_flag(key, value, CLASSES) for key, value in values.items()}
+    of_server = {key: values.pop(key) for key in OF_A_MODEL if key in values}
+    try:
+        aliases = of_server.pop("served_model_name", [])
+        names = [name, *(alias for alias in aliases if alias != name)]
+        changed = replace(config, **of_server, models={}, served_model_name=names)
+        return Plan(changed, replace(engine, **values))
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error}") from None
+    except TypeError:
+        raise ConfigError(f"{place}: served_model_name must be a list of names") from None
+
+
+def check_names(plans: Sequence[Plan]) -> None:
+    """Refuse two models of one name.
+
+    Raises:
+        ConfigError: There are such.
+    """
+    taken: dict[str, str] = {}
+    for plan in plans:
+        for name in plan.names:
+            if name in taken:
+                raise ConfigError(
+                    f"two models are named {name}: {taken[name]} and {plan.engine.model}; "
+                    "give them names, as in --model NAME=MODEL"
+                )
+        taken |= dict.fromkeys(plan.names, plan.engine.model)
+
+
+def shared_memory(plans: Sequence[Plan], max_resident: int | None) -> list[Plan]:
+    """Let models that are awake at once take equal shares of the memory for caches.
+
+    Each takes a share of what those before it have left. The last plan loads first.
+    """
+    num_awake = len(plans) if max_resident is None else min(max_resident, max(len(plans), 2))
+    if num_awake == 1:
+        return list(plans)
+    found = []
+    for place, plan in enumerate(reversed(plans)):
+        share = 1 / (num_awake - place) if place < num_awake else 1.0
+        own = plan.engine.memory_share
+        engine = replace(plan.engine, memory_share=share if own is None else own)
+        found.append(replace(plan, engine=engine))
+    return found[::-1]
+
+
+def model_name(model: str) -> str:
+    """Return the name of a model: of a directory, its last part."""
+    return Path(model).name if Path(model).is_dir() else model
+
+
+def rewrite_models(words: Sequence[str]) -> list[str]:
+    """Write `A B --model C=MODEL,option=value` as `A --models {"B": ..} --models {"C": ..}`.
+
+    Only words before the first flag are models, as later ones may be further values of a flag.
+    """
+    found: list[str] = []
+    rest = list(words)
+    while rest and not rest[0].startswith("-"):
+        word = rest.pop(0)
+        found += ["--models", json.dumps({model_name(word): word})] if found else [word]
+    while rest:
+        word = rest.pop(0)
+        flag, equals, value = word.partition("=")
+        if flag == "--model" and not equals and rest:
+            value = rest.pop(0)
+        if flag == "--model" and "=" in value:
+            found += ["--models", json.dumps(_named(value))]
+        else:
+            found += [flag, value] if flag == "--model" and value else [word]
+    return found
+
+
+def _named(text: str) -> dict[str, Any]:
+    """Read `NAME=MODEL,option=value,...`.
+
+    Raises:
+        ConfigError: An option has no value.
+    """
+    name, _, rest = text.partition("=")
+    model, *options = rest.split(",")
+    own: dict[str, Any] = {"model": model}
+    for option in options:
+        key, equals, value = option.partition("=")
+        if not equals or not key:
+            raise ConfigError(
+                f"--model {text}: {option!r} is no option=value; a YAML file (--config) takes "
+                "values with commas"
+            )
+        try:
+            own[key] = json.loads(value)
+        except ValueError:
+            own[key] = value
+    return {name: own}

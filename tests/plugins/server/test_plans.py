@@ -1,0 +1,113 @@
+"""Which models a server has at its start, and with which options."""
+
+from fractions import Fraction
+
+import pytest
+
+from hotshoe.config import EngineConfig
+from hotshoe.errors import ConfigError
+from hotshoe_server.config import ServerConfig
+from hotshoe_server.plans import make_plans, model_name, rewrite_models
+
+ENGINE = EngineConfig(max_num_seqs=7)
+
+
+def plans(has_model: bool = True, **options: object):
+    return make_plans(ENGINE, ServerConfig(**options), has_model)
+
+
+def test_one_model_stands_as_it_is() -> None:
+    [plan] = plans(served_model_name=["a", "b"])
+    assert plan.engine == ENGINE
+    assert plan.names == ["a", "b"]
+
+
+def test_models_beside_it_have_their_own_options() -> None:
+    own = {"model": "/x", "max-num-seqs": "2k", "tool_call_parser": "none"}
+    own["served_model_name"] = "second"
+    first, second, third = plans(models={"two": own, "three": "demo"}, tool_call_parser="hermes")
+    assert (first.names, second.names, third.names) == (["demo"], ["two", "second"], ["three"])
+    assert [p.engine.model for p in (first, second, third)] == ["demo", "/x", "demo"]
+    assert [p.engine.max_num_seqs for p in (first, second, third)] == [7, 2000, 7]
+    parsers = [p.config.tool_call_parser for p in (first, second, third)]
+    assert parsers == ["hermes", "none", "hermes"]
+
+
+def test_without_a_model_of_its_own_the_server_has_those_by_name() -> None:
+    assert [p.names for p in plans(False, models={"two": "demo"})] == [["two"]]
+    assert [p.names for p in plans(False)] == [["demo"]]
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ({}, "models.two: name the model"),
+        (3, "models.two: name the model"),
+        ({"model": 3}, "models.two: model must be str"),
+        ({"model": "x", "port": 1}, "models.two: unknown option port"),
+        ({"model": "x", "max_num_seq": 1}, "did you mean max_num_seqs"),
+        ({"model": "x", "max_num_seqs": 0}, "models.two: max_num_seqs must be between"),
+        ({"model": "x", "reasoning_field": "no"}, "models.two: reasoning_field must be one of"),
+        ({"model": "x", "served_model_name": 3}, "models.two"),
+        ({"model": "x", "served_model_name": ["demo"]}, "two models are named demo"),
+    ],
+)
+def test_mistakes_are_named(own: object, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        plans(models={"two": own})
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "x" * 300])
+def test_names_can_be_written(name: str) -> None:
+    with pytest.raises(ConfigError, match="printable"):
+        plans(models={name: "x"})
+
+
+@pytest.mark.parametrize("limit", [None, 1, 2, 3, 9])
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_models_that_are_awake_at_once_share_alike(limit: int | None, count: int) -> None:
+    others = {str(number): "demo" for number in range(count - 1)}
+    found = plans(models=others, max_resident_models=limit)
+    awake = count if limit is None else min(limit, max(count, 2))
+    left, parts = Fraction(1), []
+    for plan in found[::-1][:awake]:
+        share = Fraction(plan.engine.memory_share or 1).limit_denominator(100)
+        parts.append(left * share)
+        left -= parts[-1]
+    assert set(parts) == {Fraction(1, awake)}
+    assert all((plan.engine.memory_share or 1) == 1 for plan in found[::-1][awake:])
+
+
+def test_a_share_that_is_given_stays() -> None:
+    first, second = plans(models={"two": {"model": "demo", "memory_share": 0.3}})
+    assert (first.engine.memory_share, second.engine.memory_share) == (1.0, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["A"], ["A"]),
+        (["A", "B", "--port", "1"], ["A", "--models", '{"B": "B"}', "--port", "1"]),
+        (["--model", "A"], ["--model", "A"]),
+        (["--model=A"], ["--model", "A"]),
+        (["--model"], ["--model"]),
+        (["A", "--model", "C=/c"], ["A", "--models", '{"C": {"model": "/c"}}']),
+        (
+            ["--model=C.1=/c,max_num_seqs=3,dtype=float32"],
+            ["--models", '{"C.1": {"model": "/c", "max_num_seqs": 3, "dtype": "float32"}}'],
+        ),
+        (["--port", "1", "A", "B"], ["--port", "1", "A", "B"]),
+    ],
+)
+def test_command_lines(words: list[str], found: list[str]) -> None:
+    assert rewrite_models(words) == found
+
+
+def test_an_option_without_a_value() -> None:
+    with pytest.raises(ConfigError, match="no option=value"):
+        rewrite_models(["--model", "C=/c,enforce_eager"])
+
+
+def test_names_of_models(tmp_path) -> None:
+    assert model_name(str(tmp_path)) == tmp_path.name
+    assert model_name("demo") == "demo"
