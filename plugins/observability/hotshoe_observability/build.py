@@ -20,7 +20,7 @@ from hotshoe_observability.recorder import Recorder
 from hotshoe_observability.tracing import Tracer, otlp_exporter
 from hotshoe_server.call import Call
 from hotshoe_server.extensions import Answered, Endpoint, Parts, RequestObserver
-from hotshoe_server.state import ServerState
+from hotshoe_server.state import Served, ServerState
 
 #: An engine that takes longer to count is reported as down.
 STATS_TIMEOUT_S = 2.0
@@ -68,28 +68,46 @@ class Metrics:
             if shared is None
             else Counts.shared(shared.file, shared.process, num_processes)
         )
-        self.recorder = Recorder(self._counts)
+        self._by_model: dict[str, Counts] = {}
+        self.recorder = Recorder(self._counts, self._counts_of)
+
+    def _counts_of(self, name: str) -> Counts:
+        """Return the counts of a model; those of several processes are of one model."""
+        if self._server.shared is not None:
+            return self._counts
+        found = self._by_model.get(name)
+        if found is None:
+            found = self._by_model[name] = Counts()
+        return found
 
     async def answer(self, call: Call) -> Response:
-        """Answer with all metrics, also while the engine is down."""
-        client = self._server.client
-        snapshot = Snapshot(
-            self._server.default.name,
-            client.info,
-            await self._stats(),
-            client.num_restarts,
-            self._counts,
-        )
-        text, content_type = expose(snapshot, self._names, call.headers.get("accept", ""))
+        """Answer with all metrics, also while engines are down."""
+        models = dict(self._server.models)
+        for name in self._by_model.keys() - models.keys():
+            del self._by_model[name]  # it has been unloaded
+        stats = await asyncio.gather(*(_stats(served) for served in models.values()))
+        snapshots = [
+            Snapshot(
+                name,
+                served.client.info,
+                found,
+                served.client.num_restarts,
+                self._counts_of(name),
+            )
+            for (name, served), found in zip(models.items(), stats, strict=True)
+        ]
+        accept = call.headers.get("accept", "")
+        text, content_type = expose(snapshots, self._names, accept, self._counts)
         return Response(text, headers={"content-type": content_type})
 
-    async def _stats(self) -> EngineStats | None:
-        try:
-            async with asyncio.timeout(STATS_TIMEOUT_S):
-                stats: EngineStats = await self._server.client.stats()
-                return stats
-        except (EngineError, TimeoutError):
-            return None
+
+async def _stats(served: Served) -> EngineStats | None:
+    try:
+        async with asyncio.timeout(STATS_TIMEOUT_S):
+            stats: EngineStats = await served.client.stats()
+            return stats
+    except (EngineError, TimeoutError):
+        return None
 
 
 def _lifespan(

@@ -5,7 +5,7 @@ The library writes the formats; the numbers come from the engine's statistics an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +61,7 @@ VLLM = Names(model_label="model_name", fixed={"engine": "0"}, vllm=True)
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What is known at one moment; `stats` is None while the engine does not answer."""
+    """What is known of a model at one moment; `stats` is None while its engine does not answer."""
 
     model: str
     info: EngineInfo
@@ -71,20 +71,25 @@ class Snapshot:
 
 
 def expose(
-    snapshot: Snapshot, names: Iterable[Names] = (HOTSHOE,), accept: str = ""
+    snapshots: Sequence[Snapshot],
+    names: Iterable[Names] = (HOTSHOE,),
+    accept: str = "",
+    whole: Counts | None = None,
 ) -> tuple[bytes, str]:
     """Write everything.
 
     Args:
-        snapshot: The numbers.
+        snapshots: The numbers, of one or several models.
         names: The sets of names to write it under, one after the other.
         accept: The Accept header of who asks.
+        whole: What was counted for no model in particular; default: in the counts of the first.
 
     Returns:
         The text and its content type.
     """
+    whole = whole or snapshots[0].counts
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector([f for n in names for f in families(snapshot, n)]))
+    registry.register(_Collector([f for n in names for f in families(snapshots, n, whole)]))
     encoder, content_type = choose_encoder(accept)
     return encoder(registry), content_type
 
@@ -99,24 +104,42 @@ class _Collector:
         return self._found
 
 
-def families(snapshot: Snapshot, names: Names) -> Iterator[Family]:
+def families(snapshots: Sequence[Snapshot], names: Names, whole: Counts) -> Iterator[Family]:
     """Make the families under one set of names."""
     for metric in table.METRICS:
         if not names.metric(metric):
             continue
-        if metric in table.FRONT_END:
-            yield _counted(metric, snapshot, names)
-        elif metric.read is None:
-            yield _own(metric, snapshot)
-        elif snapshot.stats is not None:
-            found = metric.read(snapshot.stats)
-            by_value = found if isinstance(found, Mapping) else {"": found}
-            shown = by_value if metric.sparse else metric.values
-            values = {value: float(by_value.get(value, 0)) for value in shown}
-            yield _plain(metric, snapshot.model, values, names)
+        if metric in table.WHOLE:
+            yield _whole(metric, snapshots, names, whole)
+        elif metric is table.INFO:
+            yield _info(metric, snapshots)
+        elif metric.kind == "histogram":
+            yield _histograms(metric, snapshots, names)
+        else:
+            values = {s.model: _values(metric, s) for s in snapshots}
+            found = {model: known for model, known in values.items() if known is not None}
+            if found:
+                yield _plain(metric, found, names)
     if names.vllm:
-        yield _cache_info(snapshot, names)
+        yield _cache_info(snapshots, names)
         yield from PROCESS_COLLECTOR.collect()
+
+
+def _values(metric: Metric, snapshot: Snapshot) -> Mapping[str, float] | None:
+    """Return a model's numbers by label value; None while its engine does not answer."""
+    if metric in table.FRONT_END:
+        return {value: snapshot.counts.total(metric, value) for value in metric.values}
+    if metric is table.UP:
+        return {"": float(snapshot.stats is not None)}
+    if metric is table.RESTARTS:
+        return {"": snapshot.num_restarts}
+    if snapshot.stats is None:
+        return None
+    assert metric.read is not None
+    found = metric.read(snapshot.stats)
+    by_value = found if isinstance(found, Mapping) else {"": found}
+    shown = by_value if metric.sparse else metric.values
+    return {value: float(by_value.get(value, 0)) for value in shown}
 
 
 def _labels(metric: Metric, names: Names) -> list[str]:
@@ -127,70 +150,78 @@ def _label_values(metric: Metric, model: str, value: str, names: Names) -> list[
     return [model, *(names.fixed or {}).values(), *(value.split() if metric.label else [])]
 
 
-def _plain(metric: Metric, model: str, values: Mapping[str, float], names: Names) -> Family:
-    """Make a family of counters or gauges."""
+def _plain(metric: Metric, found: Mapping[str, Mapping[str, float]], names: Names) -> Family:
+    """Make a family of counters or gauges, from numbers by model and label value."""
     family = _FAMILIES[metric.kind](
         names.metric(metric), metric.help, labels=_labels(metric, names)
     )
-    for value, number in values.items():
-        family.add_metric(_label_values(metric, model, value, names), number)
+    for model, values in found.items():
+        for value, number in values.items():
+            family.add_metric(_label_values(metric, model, value, names), number)
     made: Family = family
     return made
 
 
-def _counted(metric: Metric, snapshot: Snapshot, names: Names) -> Family:
-    """Make a family of what the front end counts."""
-    counts = snapshot.counts
-    if metric.kind != "histogram":
-        values = {value: counts.total(metric, value) for value in metric.values}
-        return _plain(metric, snapshot.model, values, names)
+def _whole(metric: Metric, snapshots: Sequence[Snapshot], names: Names, whole: Counts) -> Family:
+    """Make a family of what no model in particular is counted for; a lone one is named."""
+    model = snapshots[0].model if len(snapshots) == 1 else ""
+    if metric is table.PROCESSES:
+        return _plain(metric, {model: {"": whole.num_processes}}, names)
+    values = {value: whole.total(metric, value) for value in metric.values}
+    return _plain(metric, {model: values}, names)
+
+
+def _histograms(metric: Metric, snapshots: Sequence[Snapshot], names: Names) -> Family:
+    """Make a family of histograms that the front end fills."""
     family = HistogramMetricFamily(names.metric(metric), metric.help, labels=_labels(metric, names))
-    numbers, total = counts.histogram(metric)
-    buckets, sofar = [], 0.0
     shown = metric.vllm_buckets if names.vllm else metric.buckets
-    for bound, number in zip((*metric.bounds, float("inf")), numbers, strict=True):
-        sofar += number
-        if bound in shown or bound == float("inf"):
-            buckets.append(("+Inf" if bound == float("inf") else str(bound), sofar))
-    family.add_metric(_label_values(metric, snapshot.model, "", names), buckets, total)
+    for snapshot in snapshots:
+        numbers, total = snapshot.counts.histogram(metric)
+        buckets, sofar = [], 0.0
+        for bound, number in zip((*metric.bounds, float("inf")), numbers, strict=True):
+            sofar += number
+            if bound in shown or bound == float("inf"):
+                buckets.append(("+Inf" if bound == float("inf") else str(bound), sofar))
+        family.add_metric(_label_values(metric, snapshot.model, "", names), buckets, total)
     return family
 
 
-def _cache_info(snapshot: Snapshot, names: Names) -> Family:
+def _described(name: str, help: str, labels: Sequence[Mapping[str, str]]) -> Family:
+    """Make a family whose numbers are 1, as the labels tell all."""
+    family = GaugeMetricFamily(name, help, labels=list(labels[0]))
+    for values in labels:
+        family.add_metric(list(values.values()), 1)
+    return family
+
+
+def _cache_info(snapshots: Sequence[Snapshot], names: Names) -> Family:
     """Make the family in which vLLM describes its cache, of the fields that mean something here."""
-    config, info = snapshot.info.config, snapshot.info
-    labels = {
-        names.model_label: snapshot.model,
-        **(names.fixed or {}),
-        "block_size": str(info.block_size),
-        "cache_dtype": config.kv_cache_dtype,
-        "enable_prefix_caching": str(config.enable_prefix_caching),
-        "num_gpu_blocks": str(info.num_blocks),
-    }
-    family = GaugeMetricFamily(CACHE_INFO, "Always 1; labels describe the cache.", labels=labels)
-    family.add_metric(list(labels.values()), 1)
-    return family
+    labels = [
+        {
+            names.model_label: snapshot.model,
+            **(names.fixed or {}),
+            "block_size": str(snapshot.info.block_size),
+            "cache_dtype": snapshot.info.config.kv_cache_dtype,
+            "enable_prefix_caching": str(snapshot.info.config.enable_prefix_caching),
+            "num_gpu_blocks": str(snapshot.info.num_blocks),
+        }
+        for snapshot in snapshots
+    ]
+    return _described(CACHE_INFO, "Always 1; labels describe the cache.", labels)
 
 
-def _own(metric: Metric, snapshot: Snapshot) -> Family:
-    """Make a family of what is known without counting."""
-    if metric is table.INFO:
-        config, info = snapshot.info.config, snapshot.info
-        labels = {
+def _info(metric: Metric, snapshots: Sequence[Snapshot]) -> Family:
+    """Make the family that describes engines."""
+    labels = [
+        {
             "model": snapshot.model,
             "version": __version__,
-            "platform": config.platform,
-            "dtype": config.dtype,
-            "quantization": config.quantization or "none",
-            "num_blocks": str(info.num_blocks),
-            "block_size": str(info.block_size),
+            "platform": snapshot.info.config.platform,
+            "dtype": snapshot.info.config.dtype,
+            "quantization": snapshot.info.config.quantization or "none",
+            "num_blocks": str(snapshot.info.num_blocks),
+            "block_size": str(snapshot.info.block_size),
         }
-        family = GaugeMetricFamily(metric.name, metric.help, labels=list(labels))
-        family.add_metric(list(labels.values()), 1)
-        return family
-    values = {
-        table.UP.name: float(snapshot.stats is not None),
-        table.RESTARTS.name: snapshot.num_restarts,
-        table.PROCESSES.name: snapshot.counts.num_processes,
-    }
-    return _plain(metric, snapshot.model, {"": values[metric.name]}, HOTSHOE)
+        for snapshot in snapshots
+    ]
+    return _described(metric.name, metric.help, labels)

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from hotshoe.errors import RequestError
 from hotshoe_server.call import Call
+from hotshoe_server.endpoints.admin import ModelRequest
 from hotshoe_server.extensions import Endpoint
 
 
@@ -34,16 +35,16 @@ class ProfileVerbs:
     def __init__(self, folder: str | None) -> None:
         self._folder = folder
 
-    async def start(self, call: Call) -> Recording:
+    async def start(self, call: Call, body: ModelRequest) -> Recording:
         """Begin to record."""
         if self._folder is None:
             raise RequestError("profiles need a place: start the server with --profile-dir")
-        await call.server.client.start_profile(self._folder)
+        await call.server.named(body.model).client.start_profile(self._folder)
         return Recording()
 
-    async def stop(self, call: Call) -> Recorded:
+    async def stop(self, call: Call, body: ModelRequest) -> Recorded:
         """Write what was recorded."""
-        return Recorded(await call.server.client.stop_profile())
+        return Recorded(await call.server.named(body.model).client.stop_profile())
 
     def endpoints(self) -> list[Endpoint]:
         """Return the routes."""

@@ -4,16 +4,24 @@ brought a request something; costs about a microsecond then.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hotshoe_observability import table
 from hotshoe_observability.counts import Counts
 from hotshoe_server.extensions import RequestRecord
 
 
 class Recorder:
-    """See `hotshoe_server.extensions.RequestObserver`."""
+    """See `hotshoe_server.extensions.RequestObserver`.
 
-    def __init__(self, counts: Counts) -> None:
+    Args:
+        counts: Of the server as a whole.
+        counts_of: Returns those of a model by its name; default: the same.
+    """
+
+    def __init__(self, counts: Counts, counts_of: Callable[[str], Counts] | None = None) -> None:
         self._counts = counts
+        self._counts_of = counts_of or (lambda name: counts)
         self._last_s: dict[int, float] = {}
 
     def refuse(self, endpoint: str, error: str) -> None:
@@ -28,30 +36,31 @@ class Recorder:
         self._counts.add(table.ANSWERED, f"{named} {status // 100}xx")
 
     def begin(self, record: RequestRecord) -> None:
-        self._counts.add(table.REQUESTS, record.endpoint)
+        self._counts_of(record.served).add(table.REQUESTS, record.endpoint)
 
     def advance(self, record: RequestRecord, num_tokens: int, now_s: float) -> None:
         if not num_tokens:
             return
-        last_s = self._last_s.get(id(record))
+        counts, last_s = self._counts_of(record.served), self._last_s.get(id(record))
         width = record.params.n  # sequences whose tokens come at once
         if last_s is None:
-            self._counts.observe(table.TTFT, now_s - record.arrival_s)
+            counts.observe(table.TTFT, now_s - record.arrival_s)
             if num_tokens > width:
-                self._counts.observe(table.ITL, 0.0, num_tokens - width)
+                counts.observe(table.ITL, 0.0, num_tokens - width)
         else:
             # Several steps may have come as one: each of their tokens took a part of the time.
             gap_s = (now_s - last_s) * min(1.0, width / num_tokens)
-            self._counts.observe(table.ITL, gap_s, num_tokens)
+            counts.observe(table.ITL, gap_s, num_tokens)
         self._last_s[id(record)] = now_s
 
     def end(self, record: RequestRecord) -> None:
         self._last_s.pop(id(record), None)
+        counts = self._counts_of(record.served)
         if record.error is not None:
-            self._counts.add(table.FAILED, record.error)
+            counts.add(table.FAILED, record.error)
             return
         for metric, number in measures(record).items():
-            self._counts.observe(metric, number)
+            counts.observe(metric, number)
 
 
 def measures(record: RequestRecord) -> dict[table.Metric, float]:

@@ -383,5 +383,7 @@ INFO = Metric(
     "Always 1; labels say version, platform, dtype, quantization, num_blocks and block_size.",
 )
 OWN = (UP, RESTARTS, PROCESSES, INFO)
+#: Of no model in particular: who is turned away unread has named none.
+WHOLE = (REFUSED, ANSWERED, PROCESSES)
 
 METRICS = (*ENGINE, *FRONT_END, *OWN)

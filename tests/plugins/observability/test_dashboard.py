@@ -53,11 +53,11 @@ def check(query: str, there: dict[str, set[str]]) -> None:
 
 @pytest.mark.parametrize("query", QUERIES)
 def test_queries(query: str, snapshot: Snapshot) -> None:
-    check(query, exposed(expose(snapshot)[0].decode()))
+    check(query, exposed(expose([snapshot])[0].decode()))
 
 
 def test_the_check_can_fail(snapshot: Snapshot) -> None:
-    there = exposed(expose(snapshot)[0].decode())
+    there = exposed(expose([snapshot])[0].decode())
     for query in (
         "sum(hotshoe_nothing{})",
         'sum(hotshoe_requests_running{color="red"})',
@@ -96,4 +96,4 @@ def test_panels_do_not_overlap() -> None:
 def test_the_variable_lists_models(snapshot: Snapshot) -> None:
     [model] = [v for v in DASHBOARD["templating"]["list"] if v["name"] == "model"]
     name, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", model["query"]).groups()
-    assert label in exposed(expose(snapshot)[0].decode())[name]
+    assert label in exposed(expose([snapshot])[0].decode())[name]

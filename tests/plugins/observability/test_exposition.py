@@ -8,6 +8,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_plain
 
 from hotshoe_observability import table
+from hotshoe_observability.counts import Counts
 from hotshoe_observability.exposition import HOTSHOE, VLLM, Snapshot, expose
 from hotshoe_observability.recorder import Recorder
 
@@ -60,7 +61,7 @@ def test_values(snapshot: Snapshot, make_record) -> None:
     record = make_record()
     recorder.begin(record)
     recorder.advance(record, 1, 103.0)
-    found = samples(expose(snapshot)[0])
+    found = samples(expose([snapshot])[0])
     model = ("model", "demo")
     assert found["hotshoe_engine_up", model] == 1
     assert found["hotshoe_requests_running", model] == 3
@@ -81,7 +82,7 @@ def test_values(snapshot: Snapshot, make_record) -> None:
 
 
 def test_every_metric_of_the_table_is_there(snapshot: Snapshot) -> None:
-    families = {family.name: family for family in parse_plain(expose(snapshot)[0].decode())}
+    families = {family.name: family for family in parse_plain(expose([snapshot])[0].decode())}
     assert families.keys() == {metric.name for metric in table.METRICS}
     for metric in table.METRICS:
         assert families[metric.name].type == metric.kind
@@ -89,7 +90,7 @@ def test_every_metric_of_the_table_is_there(snapshot: Snapshot) -> None:
 
 
 def test_names_of_vllm(snapshot: Snapshot) -> None:
-    text = expose(snapshot, (HOTSHOE, VLLM))[0]
+    text = expose([snapshot], (HOTSHOE, VLLM))[0]
     found = samples(text)
     names = {name for name, *_ in found}
     assert {name for name in names if name.startswith("vllm:")} == VLLM_NAMES
@@ -104,7 +105,7 @@ def test_names_of_vllm(snapshot: Snapshot) -> None:
     # The process's own families come from the library, and from nowhere but Linux.
     assert ("process_resident_memory_bytes" in names) == (sys.platform == "linux")
     own = {name for name in names if name.startswith("hotshoe_")}
-    assert own == {name for name, *_ in samples(expose(snapshot)[0])}
+    assert own == {name for name, *_ in samples(expose([snapshot])[0])}
 
 
 def test_http_answers_are_counted_by_route_method_and_status(snapshot: Snapshot) -> None:
@@ -113,7 +114,7 @@ def test_http_answers_are_counted_by_route_method_and_status(snapshot: Snapshot)
         recorder.answered("POST", "/v1/completions", status)
     recorder.answered("GET", "/somewhere/else", 200)
     recorder.answered("GET", "/metrics", 200)
-    found = samples(expose(snapshot, (HOTSHOE, VLLM))[0])
+    found = samples(expose([snapshot], (HOTSHOE, VLLM))[0])
     counted = {
         tuple(dict(key[1:])[label] for label in ("handler", "method", "status")): value
         for key, value in found.items()
@@ -130,7 +131,7 @@ def test_http_answers_are_counted_by_route_method_and_status(snapshot: Snapshot)
 
 
 def test_an_engine_that_does_not_answer(snapshot: Snapshot) -> None:
-    found = samples(expose(replace(snapshot, stats=None))[0])
+    found = samples(expose([replace(snapshot, stats=None)])[0])
     assert found["hotshoe_engine_up", ("model", "demo")] == 0
     names = {name for name, *_ in found}
     assert "hotshoe_requests_running" not in names
@@ -145,7 +146,7 @@ def test_an_engine_that_does_not_answer(snapshot: Snapshot) -> None:
     ],
 )
 def test_the_format_that_is_asked_for(snapshot: Snapshot, accept: str, kind: str) -> None:
-    text, content_type = expose(snapshot, accept=accept)
+    text, content_type = expose([snapshot], accept=accept)
     assert content_type.startswith(kind)
     families = list((parse_open if "open" in kind else parse_plain)(text.decode()))
     assert len(families) == len(table.METRICS)
@@ -153,12 +154,12 @@ def test_the_format_that_is_asked_for(snapshot: Snapshot, accept: str, kind: str
 
 def test_odd_names_of_models_are_escaped(snapshot: Snapshot) -> None:
     name = 'a"b\\c\nd'
-    found = samples(expose(replace(snapshot, model=name))[0])
+    found = samples(expose([replace(snapshot, model=name)])[0])
     assert found["hotshoe_engine_up", ("model", name)] == 1
 
 
 def test_info(snapshot: Snapshot) -> None:
-    [labels] = [dict(rest) for (name, *rest) in samples(expose(snapshot)[0]) if "info" in name]
+    [labels] = [dict(rest) for (name, *rest) in samples(expose([snapshot])[0]) if "info" in name]
     assert labels["platform"] == "null"
     assert labels["quantization"] == "none"
     assert labels["num_blocks"] == "10"
@@ -167,7 +168,7 @@ def test_info(snapshot: Snapshot) -> None:
 def test_each_set_of_names_has_its_own_buckets(snapshot: Snapshot) -> None:
     for seconds in (0.0007, 0.03, 0.3, 3.0, 3000.0):
         snapshot.counts.observe(table.TTFT, seconds)
-    found = samples(expose(snapshot, (HOTSHOE, VLLM))[0])
+    found = samples(expose([snapshot], (HOTSHOE, VLLM))[0])
     for names, name, own in (
         (HOTSHOE, table.TTFT.name, table.SECONDS),
         (VLLM, table.TTFT.vllm, table.VLLM_FIRST),
@@ -180,3 +181,35 @@ def test_each_set_of_names_has_its_own_buckets(snapshot: Snapshot) -> None:
         assert sorted(buckets) == [*own, float("inf")], names
         for bound, count in buckets.items():
             assert count == sum(s <= bound for s in (0.0007, 0.03, 0.3, 3.0, 3000.0))
+
+
+@pytest.mark.parametrize("names", [(HOTSHOE,), (HOTSHOE, VLLM)])
+def test_several_models_have_series_of_their_own(snapshot, make_record, names) -> None:
+    whole = Counts()
+    other = replace(snapshot, model="other", stats=None, counts=Counts(), num_restarts=2)
+    by_name = {"demo": snapshot.counts, "other": other.counts}
+    recorder = Recorder(whole, by_name.__getitem__)
+    for served in ("demo", "other", "other"):
+        recorder.begin(make_record(served=served, model="an alias"))
+        recorder.end(make_record(served=served))
+    recorder.refuse("/v1/completions", "queue_full")
+    text = expose([snapshot, other], names, whole=whole)[0].decode()
+    requests = {m: v for (n, m), v in plain(text).items() if n == "hotshoe_requests_total"}
+    assert requests == {"demo": 1, "other": 2}
+    ended = {m: v for (n, m), v in plain(text).items() if n == "hotshoe_request_seconds_count"}
+    assert ended == {"demo": 1, "other": 2}
+    up = {m: v for (n, m), v in plain(text).items() if n == "hotshoe_engine_up"}
+    assert up == {"demo": 1, "other": 0}
+    running = {m: v for (n, m), v in plain(text).items() if n == "hotshoe_requests_running"}
+    assert running == {"demo": 3}
+    assert sum(v for (n, m), v in plain(text).items() if "refused_total" in n and m == "") == 1
+
+
+def plain(text: str) -> dict[tuple[str, str], float]:
+    """Return numbers by name and model, added up over other labels."""
+    found: dict[tuple[str, str], float] = {}
+    for family in parse_plain(text):
+        for sample in family.samples:
+            key = sample.name, sample.labels.get("model", "")
+            found[key] = found.get(key, 0) + sample.value
+    return found

@@ -68,7 +68,7 @@ def metrics(counts: Counts | None = None, names=(HOTSHOE,), **stats: object) -> 
     config = SimpleNamespace(platform="null", dtype="float32", quantization=None)
     info = SimpleNamespace(config=config, num_blocks=10, block_size=16)
     found = EngineStats(**{"num_blocks": 10, **stats})
-    return expose(Snapshot("demo", info, found, 0, counts or Counts()), names)[0].decode()
+    return expose([Snapshot("demo", info, found, 0, counts or Counts())], names)[0].decode()
 
 
 @pytest.fixture
