@@ -11,7 +11,7 @@ ENDS = {
     "core/hotshoe/grammar/compilation.py": "a thread compiles: whoever waits is told",
     "plugins/server/hotshoe_server/batch.py": "a group of tasks: its first error goes on",
     "plugins/server/hotshoe_server/extensions.py": "the server ends anyway: it is logged",
-    "plugins/server/hotshoe_server/serving.py": "a thread loads: whoever waits is told",
+    "plugins/server/hotshoe_server/fleet.py": "a thread loads: whoever waits is told",
     "plugins/structured-output/hotshoe_structured_output/apart.py": "a thread: its caller is told",
 }
 
