@@ -131,7 +131,7 @@ class Job:
             EngineDeadError: It has ended for good.
         """
         from hotshoe_server.app import create_app
-        from hotshoe_server.serving import make_state
+        from hotshoe_server.fleet import make_state
 
         client = load(engine, "process", self._tell)
         try:

@@ -104,8 +104,7 @@ def make_fleet(
     say: Callable[[str], None],
 ) -> Fleet:
     """Return what loads the models of a server, each into a process of its own."""
-    from hotshoe_server.fleet import Fleet
-    from hotshoe_server.serving import make_served
+    from hotshoe_server.fleet import Fleet, make_served
 
     return Fleet(
         plans,

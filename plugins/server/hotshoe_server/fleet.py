@@ -21,16 +21,23 @@ from hotshoe.config import EngineConfig
 from hotshoe.engine.client import EngineClient, SleepMode
 from hotshoe.errors import (
     CheckpointError,
+    EngineDeadError,
     EngineError,
     HotshoeError,
     MemoryLimitError,
+    QueueFullError,
     RequestError,
     UserError,
 )
+from hotshoe.plugins import PluginManager
+from hotshoe.text.response import choose_format
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.errors import ApiError
-from hotshoe_server.plans import Plan, plan_of
-from hotshoe_server.state import Served, ServerState
+from hotshoe_server.plans import Plan, model_name, plan_of
+from hotshoe_server.renderer import Renderer
+from hotshoe_server.state import Served, ServerState, Shared
+from hotshoe_server.store import ResponseStore
+from hotshoe_server.store_link import RemoteStore
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -350,10 +357,24 @@ def _takes_memory(served: Served) -> bool:
     return not served.client.is_sleeping and not served.client.is_over
 
 
+def state_of(served: Served) -> str:
+    """Return how a model is: "ready", "asleep", "paused", "down" (a new engine comes) or "ended"."""
+    client, down = served.client, False
+    try:
+        client.check_queue()
+    except EngineDeadError:
+        down = True
+    except QueueFullError:
+        pass
+    states = {"ended": client.is_over, "down": down, "asleep": client.is_sleeping}
+    states["paused"] = client.is_paused
+    return next((state for state, holds in states.items() if holds), "ready")
+
+
 def _memory_line(served: Served) -> str:
     sizes = served.client.info.memory.items()
     parts = ", ".join(f"{use} {size / MIB:,.0f} MiB" for use, size in sizes) or "unknown"
-    return f"{served.name} ({served.state}): {parts}"
+    return f"{served.name} ({state_of(served)}): {parts}"
 
 
 async def _until(condition: Callable[[], bool], limit_s: float) -> None:
@@ -382,3 +403,56 @@ async def in_thread(work: Callable[[], T]) -> T:
 
     threading.Thread(target=run, name="hotshoe-load", daemon=True).start()
     return await future
+
+
+def make_state(
+    config: ServerConfig,
+    client: EngineClient,
+    plugins: PluginManager,
+    shared: Shared | None = None,
+) -> ServerState:
+    """Return what endpoints share, of a server with one model.
+
+    Raises:
+        PluginError: A parser's name is unknown.
+    """
+    served = make_served(config, client, plugins)
+    store = (
+        ResponseStore(config.response_store_bytes) if shared is None else RemoteStore(shared.store)
+    )
+    return ServerState(config, {served.name: served}, store, shared=shared)
+
+
+def make_served(config: ServerConfig, client: EngineClient, plugins: PluginManager) -> Served:
+    """Return a model as endpoints see it.
+
+    Raises:
+        PluginError: A parser's name is unknown.
+    """
+    templates = {} if client.tokenizer is None else client.tokenizer.chat_templates
+    return Served(
+        config,
+        client,
+        Renderer(
+            client.tokenizer,
+            config.default_chat_template_kwargs,
+            client.info.max_model_len,
+            client.config.allow_special_tokens_in_text,
+            trust_templates=config.trust_request_chat_template,
+        ),
+        config.served_model_name or [model_name(client.config.model)],
+        choose_format(plugins, "tool", config.tool_call_parser, templates),
+        choose_format(plugins, "reasoning", config.reasoning_parser, templates),
+    )
+
+
+async def close_models(state: ServerState) -> None:
+    """End the engines of all models, which takes as long as the slowest, and their renderers."""
+    for served in state.models.values():
+        served.renderer.close()
+    await close_all(served.client for served in state.models.values())
+
+
+async def close_all(clients: Iterable[EngineClient]) -> None:
+    """End engines at once."""
+    await asyncio.gather(*(in_thread(client.close) for client in clients))

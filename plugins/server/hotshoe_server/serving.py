@@ -15,7 +15,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -29,22 +29,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from hotshoe.engine.client import EngineClient
 from hotshoe.lazy import resolve_lazy
 from hotshoe.plugins import PluginManager
-from hotshoe.text.response import choose_format
 from hotshoe_server.app import create_app
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Parts, ServerExtension, blamed, living
-from hotshoe_server.fleet import Fleet, in_thread
+from hotshoe_server.fleet import Fleet, close_all, close_models, in_thread, make_state
 from hotshoe_server.guard import ADMIN_SOCKET
 from hotshoe_server.logs import start_logs
-from hotshoe_server.plans import model_name
 from hotshoe_server.protocol import let_in, protocol_for
-from hotshoe_server.renderer import Renderer
 from hotshoe_server.route import error_response
 from hotshoe_server.signals import signals_call
-from hotshoe_server.state import Served, ServerState, Shared, TurnAway
-from hotshoe_server.store import ResponseStore
-from hotshoe_server.store_link import RemoteStore
+from hotshoe_server.state import ServerState, Shared, TurnAway
 
 _log = logging.getLogger(__name__)
 #: How long connections get to send what is left, once no request runs; then they are cut.
@@ -328,56 +323,3 @@ class AdminDoor:
         """Hand on, marked."""
         scope[ADMIN_SOCKET] = True
         await self._app(scope, receive, send)
-
-
-def make_state(
-    config: ServerConfig,
-    client: EngineClient,
-    plugins: PluginManager,
-    shared: Shared | None = None,
-) -> ServerState:
-    """Return what endpoints share, of a server with one model.
-
-    Raises:
-        PluginError: A parser's name is unknown.
-    """
-    served = make_served(config, client, plugins)
-    store = (
-        ResponseStore(config.response_store_bytes) if shared is None else RemoteStore(shared.store)
-    )
-    return ServerState(config, {served.name: served}, store, shared=shared)
-
-
-def make_served(config: ServerConfig, client: EngineClient, plugins: PluginManager) -> Served:
-    """Return a model as endpoints see it.
-
-    Raises:
-        PluginError: A parser's name is unknown.
-    """
-    templates = {} if client.tokenizer is None else client.tokenizer.chat_templates
-    return Served(
-        config,
-        client,
-        Renderer(
-            client.tokenizer,
-            config.default_chat_template_kwargs,
-            client.info.max_model_len,
-            client.config.allow_special_tokens_in_text,
-            trust_templates=config.trust_request_chat_template,
-        ),
-        config.served_model_name or [model_name(client.config.model)],
-        choose_format(plugins, "tool", config.tool_call_parser, templates),
-        choose_format(plugins, "reasoning", config.reasoning_parser, templates),
-    )
-
-
-async def close_models(state: ServerState) -> None:
-    """End the engines of all models, which takes as long as the slowest, and their renderers."""
-    for served in state.models.values():
-        served.renderer.close()
-    await close_all(served.client for served in state.models.values())
-
-
-async def close_all(clients: Iterable[EngineClient]) -> None:
-    """End engines at once."""
-    await asyncio.gather(*(in_thread(client.close) for client in clients))

@@ -86,20 +86,6 @@ class Served:
         """The name that answers carry."""
         return self.names[0]
 
-    @property
-    def state(self) -> str:
-        """How it is: "ready", "asleep", "paused", "down" (for a new engine to come) or "ended"."""
-        client, down = self.client, False
-        try:
-            client.check_queue()
-        except EngineDeadError:
-            down = True
-        except QueueFullError:
-            pass
-        states = {"ended": client.is_over, "down": down, "asleep": client.is_sleeping}
-        states["paused"] = client.is_paused
-        return next((state for state, holds in states.items() if holds), "ready")
-
     def is_called(self, asked: str) -> bool:
         """Return whether a name is the model's own, and no adapter's."""
         path = self.client.config.model  # a directory by its path, which is listed nowhere

@@ -39,7 +39,7 @@ from hotshoe_demo import MODEL
 from hotshoe_server.app import create_app
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.extensions import Parts
-from hotshoe_server.serving import make_state
+from hotshoe_server.fleet import make_state
 
 MAX_MODEL_LEN = 512
 KEY = "a-key-for-tests"

@@ -8,7 +8,7 @@ from tests.plugins.server.conftest import Http, ScriptedEngine
 from hotshoe.errors import EngineDeadError, QueueFullError
 from hotshoe_server.app import create_app
 from hotshoe_server.config import ServerConfig
-from hotshoe_server.serving import make_served, make_state
+from hotshoe_server.fleet import make_served, make_state
 
 
 @pytest.fixture

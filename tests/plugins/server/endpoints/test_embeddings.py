@@ -8,7 +8,7 @@ import pytest
 from hotshoe import LLM, AsyncEngine, EngineConfig, PoolingParams
 from hotshoe_server.app import create_app
 from hotshoe_server.config import ServerConfig
-from hotshoe_server.serving import make_state
+from hotshoe_server.fleet import make_state
 
 PATH = "/v1/embeddings"
 
