@@ -358,7 +358,7 @@ def _takes_memory(served: Served) -> bool:
 
 
 def state_of(served: Served) -> str:
-    """Return how a model is: "ready", "asleep", "paused", "down" (a new engine comes) or "ended"."""
+    """Return how a model is: "ready", "asleep", "paused", "down" for now, or "ended"."""
     client, down = served.client, False
     try:
         client.check_queue()

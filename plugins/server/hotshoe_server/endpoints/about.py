@@ -15,6 +15,7 @@ from hotshoe.errors import EngineDeadError
 from hotshoe_server.call import Call
 from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Endpoint
+from hotshoe_server.fleet import state_of
 from hotshoe_server.state import Served
 
 ENGINE_OVER = "the engine has ended and is not started again: restart the server"
@@ -123,7 +124,7 @@ def _card(served: Served, name: str) -> ModelCard:
     length, created_s = served.client.info.max_model_len, served.created_s
     permission = Permission(f"modelperm-{served.fingerprint}", created_s)
     return ModelCard(
-        name, created_s, "hotshoe", length, served.name, None, [permission], served.state
+        name, created_s, "hotshoe", length, served.name, None, [permission], state_of(served)
     )
 
 
