@@ -90,6 +90,7 @@ class Mixture:
         shared_size: Channels of the experts that all tokens share, together; 0 for none.
         shared_gated: A learned gate opens them, token by token.
         correction_shape: As the checkpoint has it; None for [num_experts].
+        scale: Factor on the sum of all, shared ones included.
         scaled_input: A token's one expert takes it times the sigmoid of its logit, and counts 1:
             the router renormalizes, and `top_k` is 1. Source: Llama 4.
     """
@@ -109,6 +110,7 @@ class Mixture:
     shared_size: int = 0
     shared_gated: bool = False
     correction_shape: tuple[int, ...] | None = None
+    scale: float = 1.0
     scaled_input: bool = False
     names: MoeNames = MoeNames()
 
@@ -151,7 +153,7 @@ class MoE:
     ) -> None:
         names = mixture.names
         self._router = _Router(ctx, prefix, mixture)
-        self._scaled_input = mixture.scaled_input
+        self._scale, self._scaled_input = mixture.scale, mixture.scaled_input
         assert not mixture.scaled_input or (mixture.top_k == 1 and mixture.router.renormalize)
         share = share_of(mixture.num_experts, ctx.experts, ctx.device, ctx.redundant_experts)
         self._placement = share.placement
@@ -191,6 +193,8 @@ class MoE:
             y = self._op(taken, logits, correction, self._placement)
         if self._shared is not None:
             y.add_(self._shared(x))
+        if self._scale != 1.0:
+            y.mul_(self._scale)
         return y if self._sum is None else self._sum(y, y)
 
 

@@ -1,19 +1,30 @@
-"""EXAONE 4: norms behind each block and none before, norms of q and k per head.
+"""EXAONE 4: norms behind each block and none before, norms of q and k per head. K-EXAONE: norms
+before each block, experts behind a sigmoid with correction, and a shared one.
 
 Where some layers have a window, the others do not rotate q and k. Defaults are those of
-transformers' Exaone4Config.
+transformers' Exaone4Config and ExaoneMoeConfig.
 """
 
 from dataclasses import replace
 
-from hotshoe.layers import BuildContext
+from hotshoe.layers import BuildContext, MoeNames
 from hotshoe.models import ModelConfig
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.llama import SHAPE
+from hotshoe_models.mixtures import (
+    grouped_router,
+    mixture,
+    sparse_types,
+    with_expert_defaults,
+    with_experts,
+)
 from hotshoe_models.olmo import NAMES as OLMO
+from hotshoe_models.qwen import QWEN3_NAMES
+from hotshoe_models.spec import LayerSpec
 from hotshoe_models.values import (
     FULL,
     SLIDING,
+    count,
     decoder_spec,
     layer_specs,
     layer_types,
@@ -33,17 +44,49 @@ DEFAULTS = {
 #: Every so-manieth layer attends to everything.
 PATTERN = 4
 NAMES = replace(OLMO, wide_qk_norm=False)
+MOE_DEFAULTS = {
+    **{key: value for key, value in DEFAULTS.items() if key != "attention_bias"},
+    "sliding_window_pattern": PATTERN,
+    "mlp_layer_types": None,
+    "first_k_dense_replace": 1,
+    "moe_intermediate_size": 1024,
+    "num_experts": 64,
+    "num_experts_per_tok": 8,
+    "num_shared_experts": 1,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 2.5,
+    "n_group": 1,
+    "topk_group": 1,
+}
+EXPERTS = MoeNames(correction="mlp.e_score_correction_bias")
 
 
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build Exaone4ForCausalLM."""
     config = with_defaults(config, DEFAULTS)
+    return DenseDecoder(decoder_spec(config, _layers(config, ctx), names=NAMES), ctx)
+
+
+def build_moe(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
+    """Build ExaoneMoeForCausalLM."""
+    config = with_expert_defaults(config, MOE_DEFAULTS)
+    experts = mixture(
+        config,
+        grouped_router(config, "num_experts"),
+        shared_size=count(config, "num_shared_experts") * config.size("moe_intermediate_size"),
+        names=EXPERTS,
+    )
+    ctx.weights.ignore([r"^mtp\."], "layers that predict further tokens")
+    layers = with_experts(_layers(config, ctx), experts, sparse_types(config))
+    return DenseDecoder(decoder_spec(config, layers, names=QWEN3_NAMES), ctx)
+
+
+def _layers(config: ModelConfig, ctx: BuildContext) -> tuple[LayerSpec, ...]:
     window = optional_size(config, "sliding_window")
     windowed = window is not None and config.get("layer_types") is None
     every = config.size("sliding_window_pattern", PATTERN) if windowed else 1
     types = layer_types(config, lambda i: SLIDING if (i + 1) % every else FULL)
-    layers = [
+    return tuple(
         layer if kind == SLIDING or window is None else replace(layer, rotation=None)
         for kind, layer in zip(types, layer_specs(config, ctx, types, window), strict=True)
-    ]
-    return DenseDecoder(decoder_spec(config, tuple(layers), names=NAMES), ctx)
+    )

@@ -3,14 +3,11 @@
 Defaults are those of transformers' Glm4MoeLiteConfig.
 """
 
-from collections.abc import Callable
-
 from hotshoe.layers import BuildContext
 from hotshoe.models import ModelConfig
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.deepseek import SHARED, corrected_router, latent_spec, v3_decoder, with_mixtures
-from hotshoe_models.mixtures import with_expert_defaults
-from hotshoe_models.values import count, refuse
+from hotshoe_models.mixtures import sparse_types, with_expert_defaults
 
 DEFAULTS = {
     **SHARED,
@@ -37,23 +34,10 @@ DEFAULTS = {
     "mlp_layer_types": None,
     "num_nextn_predict_layers": 0,
 }
-DENSE, SPARSE = "dense", "sparse"
 
 
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build Glm4MoeLiteForCausalLM."""
     config = with_expert_defaults(config, DEFAULTS)
-    spec = with_mixtures(config, latent_spec(config, ctx), corrected_router, _sparse(config))
+    spec = with_mixtures(config, latent_spec(config, ctx), corrected_router, sparse_types(config))
     return v3_decoder(config, spec, ctx)
-
-
-def _sparse(config: ModelConfig) -> Callable[[int], bool]:
-    """Tell which layers have experts; all but the first where the file does not say it."""
-    key, layers = "mlp_layer_types", config.size("num_hidden_layers")
-    dense = (
-        count(config, "first_k_dense_replace") if "first_k_dense_replace" in config.values else 1
-    )
-    types = config.get(key) or [DENSE if i < dense else SPARSE for i in range(layers)]
-    if not isinstance(types, list) or len(types) != layers or set(types) - {DENSE, SPARSE}:
-        raise refuse(config, key, f"needs {DENSE} or {SPARSE} for each of {layers} layers")
-    return lambda i: types[i] == SPARSE

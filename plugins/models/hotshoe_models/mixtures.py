@@ -13,10 +13,12 @@ from hotshoe.layers import Mixture
 from hotshoe.models import ModelConfig
 from hotshoe.slots import RouterSpec
 from hotshoe_models.spec import LayerSpec
-from hotshoe_models.values import activation, flag, number, refuse, with_defaults
+from hotshoe_models.values import activation, count, flag, number, refuse, with_defaults
 
 #: What files call the number of experts. Some spell their family's key in another one's manner.
 COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+
+DENSE, SPARSE = "dense", "sparse"
 
 
 def with_expert_defaults(config: ModelConfig, defaults: Mapping[str, Any]) -> ModelConfig:
@@ -50,10 +52,10 @@ def mixture(
     Raises:
         CheckpointError: A value is missing or malformed, or the router cannot choose so.
     """
-    count, chosen = config.size(experts), config.size(top_k)
-    if count % router.groups:
+    number_of, chosen = config.size(experts), config.size(top_k)
+    if number_of % router.groups:
         raise refuse(config, experts, f"divides its experts into {router.groups} equal groups")
-    eligible = count // router.groups * router.groups_kept
+    eligible = number_of // router.groups * router.groups_kept
     if chosen > eligible:
         raise refuse(config, top_k, f"has {eligible} experts to choose from")
     if "activation" not in differences:
@@ -61,20 +63,24 @@ def mixture(
     return Mixture(
         hidden_size=config.size("hidden_size"),
         intermediate_size=config.size(size),
-        num_experts=count,
+        num_experts=number_of,
         top_k=chosen,
         router=router,
         **differences,
     )
 
 
-def grouped_router(config: ModelConfig) -> RouterSpec:
-    """Describe a router as DeepSeek-V3 has it: sigmoid, a correction, the best groups first."""
+def grouped_router(config: ModelConfig, experts: str = "n_routed_experts") -> RouterSpec:
+    """Describe a router as DeepSeek-V3 has it: sigmoid, a correction, the best groups first.
+
+    Args:
+        experts: Key of how many there are.
+    """
     scored(config, "sigmoid")
     groups, kept = config.size("n_group"), config.size("topk_group")
     if kept > groups:
         raise refuse(config, "topk_group", f"has {groups} groups of experts")
-    if groups > 1 and config.size("n_routed_experts") < 2 * groups:
+    if groups > 1 and config.size(experts) < 2 * groups:
         raise refuse(config, "n_group", "counts the two best experts of each group")
     return RouterSpec(
         "sigmoid",
@@ -104,6 +110,24 @@ def with_experts(
     return tuple(
         replace(layer, mixture=experts) if chosen(i) else layer for i, layer in enumerate(layers)
     )
+
+
+def sparse_types(config: ModelConfig) -> Callable[[int], bool]:
+    """Tell which layers have experts: as `mlp_layer_types` says, or all behind the first dense ones
+    (`first_k_dense_replace`); behind the first layer where the file says neither.
+
+    Raises:
+        CheckpointError: `mlp_layer_types` is no list of the two words.
+    """
+    key, layers = "mlp_layer_types", config.size("num_hidden_layers")
+    dense = (
+        count(config, "first_k_dense_replace") if "first_k_dense_replace" in config.values else 1
+    )
+    types = config.get(key) or [DENSE if i < dense else SPARSE for i in range(layers)]
+    listed = isinstance(types, list) and all(kind in (DENSE, SPARSE) for kind in types)
+    if not listed or len(types) != layers:
+        raise refuse(config, key, f"needs {DENSE} or {SPARSE} for each of {layers} layers")
+    return lambda i: types[i] == SPARSE
 
 
 def sparse_layers(config: ModelConfig) -> Callable[[int], bool]:

@@ -1173,6 +1173,94 @@ VARIANTS += [
         raw=True,
     ),
 ]
+CORRECTED = {
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 40,
+}
+VARIANTS += [
+    Variant("hunyuan3", "HYV3", {**CORRECTED, "head_dim": 16, **TIED}, end_to_end=True),
+    Variant(
+        "hunyuan3-published",
+        "HYV3",
+        {
+            **CORRECTED,
+            "head_dim": 24,
+            "num_shared_experts": 2,
+            "router_scaling_factor": 1.3,
+            "mlp_layer_types": ["sparse", "dense", "sparse"],
+            "attention_bias": True,
+            "mlp_bias": False,
+        },
+        raw=True,
+    ),
+    Variant(
+        "exaone-moe",
+        "ExaoneMoe",
+        {
+            **CORRECTED,
+            **without(GROUPS, "n_routed_experts"),
+            "sliding_window": 6,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+        end_to_end=True,
+    ),
+    Variant(
+        "exaone-moe-defaults",
+        "ExaoneMoe",
+        {**CORRECTED, "head_dim": 24, "sliding_window_pattern": 2, "norm_topk_prob": False},
+        raw=True,
+    ),
+    Variant(
+        "cohere2-moe",
+        "Cohere2Moe",
+        {
+            "num_experts": 6,
+            "head_dim": 16,
+            "sliding_window": 6,
+            "sliding_window_pattern": 2,
+            "num_shared_experts": 2,
+            "logit_scale": 0.5,
+        },
+        end_to_end=True,
+    ),
+    Variant(
+        "cohere2-moe-prefix",
+        "Cohere2Moe",
+        {
+            "num_experts": 6,
+            "head_dim": 24,
+            "num_hidden_layers": 5,
+            "sliding_window": 7,
+            "sliding_window_pattern": 3,
+            "first_k_dense_replace": 2,
+            "prefix_dense_intermediate_size": 56,
+            "expert_selection_fn": "sigmoid",
+            "norm_topk_prob": False,
+            "num_shared_experts": 1,
+            "shared_expert_combination_strategy": "sum",
+            "attention_bias": True,
+            "rms_norm_eps": 1e-6,
+            "logit_scale": 1.0,
+            **UNTIED,
+        },
+        raw=True,
+    ),
+    Variant(
+        "cohere2-moe-still-prefix",
+        "Cohere2Moe",
+        {
+            "num_experts": 5,
+            "head_dim": 16,
+            "sliding_window": 7,
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+            "mlp_layer_types": ["dense", "sparse", "dense"],
+            "prefix_dense_sliding_window_pattern": 3,
+            "expert_selection_fn": "sigmoid",
+            "logit_scale": 2.0,
+        },
+    ),
+]
 #: Models that run as transformers' code.
 VARIANTS += [
     Variant("transformers-llama", "Llama", end_to_end=True, impl="transformers"),

@@ -14,8 +14,10 @@ from hotshoe.plugins import PluginManager
 from hotshoe.plugins.manager import EntryPoint
 from hotshoe.slots.base import resolve_lazy
 from hotshoe_models import (
+    cohere,
     deepseek,
     ernie,
+    exaone,
     gemma,
     glm,
     glm_lite,
@@ -23,6 +25,7 @@ from hotshoe_models import (
     gpt_oss,
     granite,
     hunyuan,
+    hunyuan3,
     llama,
     llama4,
     minimax,
@@ -73,6 +76,9 @@ DEFAULTS = {
     "DeepseekV3Config": deepseek.V3_DEFAULTS,
     "Glm4MoeLiteConfig": glm_lite.DEFAULTS,
     "YoutuConfig": youtu.DEFAULTS,
+    "HYV3Config": hunyuan3.DEFAULTS,
+    "ExaoneMoeConfig": exaone.MOE_DEFAULTS,
+    "Cohere2MoeConfig": cohere.MOE_DEFAULTS,
     "Ministral3Config": ministral.DEFAULTS,
     "Mistral4Config": mistral4.DEFAULTS,
     "Llama4TextConfig": llama4.DEFAULTS,
@@ -92,6 +98,7 @@ BESIDES = {
 #: Fields of training and of the class's own account of itself.
 UNREAD = {"output_router_logits", "router_aux_loss_coef", "router_jitter_noise", "moe_norm_min"}
 UNREAD |= {"num_mtp_layers", "embedding_initializer_range", "input_jitter_noise"}
+UNREAD |= {"enable_moe_fp32_combine"}  # sums of two are rounded once anyway
 #: Fields that say nothing about inference, or that core reads (token ids).
 IRRELEVANT = re.compile(r"_token_id$|dropout$|_pdrop$|^initializer_range$|^use_cache$|^pretraining")
 #: Most lines of a module that describes architectures; for each of them where its defaults are
@@ -130,6 +137,7 @@ def test_defaults_are_those_of_the_configuration_class(name):
     }
     thetas = {
         "Llama4TextConfig": llama4.DEFAULT_THETA,
+        "HYV3Config": hunyuan3.DEFAULT_THETA,
         "SmolLM3Config": smollm3.DEFAULT_THETA,
         "MixtralConfig": mixtral.DEFAULT_THETA,
         "PhimoeConfig": mixtral.DEFAULT_THETA,
