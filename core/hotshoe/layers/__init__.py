@@ -25,6 +25,7 @@ from hotshoe.layers.mlp import PLAIN_ACTIVATIONS, GatedMLP, PlainMLP
 from hotshoe.layers.moe import Mixture, MoE, MoeNames, Stacked
 from hotshoe.layers.norm import AddRMSNorm, DividedRMSNorm, LayerNorm, RMSNorm
 from hotshoe.layers.rotary import Rotary, Rotation
+from hotshoe.layers.shared import SharedAttention
 from hotshoe.layers.split import Section, Split
 from hotshoe.layers.state_space import StateSpace
 from hotshoe.layers.weights import Holder, Place, WeightTable
@@ -63,6 +64,7 @@ __all__ = [
     "Rotation",
     "Section",
     "Share",
+    "SharedAttention",
     "Split",
     "Stacked",
     "StateSpace",

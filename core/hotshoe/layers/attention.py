@@ -221,6 +221,11 @@ class Attention:
         q = self._write(qkv, batch.positions, self._cos_sin, self.cache, slots, self._qk_norm)
         if self._factor is not None:
             q.mul_(self._factor)
+        return self.read(q, batch)
+
+    def read(self, q: Tensor, batch: ForwardBatch) -> Tensor:
+        """Let q [num_tokens, num_heads, head_dim], normed and rotated, look at what the cache has;
+        return [num_tokens, num_heads * head_dim]."""
         if batch.between is not None:
             return batch.between(q, self._read)
         return self._read(q, batch.views)

@@ -19,7 +19,7 @@ from hotshoe.layers.experts import Share, names_of, share_of
 from hotshoe.layers.linear import Linear, Matrix, form_of
 from hotshoe.layers.mlp import GatedMLP
 from hotshoe.layers.split import Section
-from hotshoe.layers.weights import Holder, Place, WeightTable
+from hotshoe.layers.weights import Holder, Place, Sink, WeightTable
 from hotshoe.slots import MoeOp, MoeSpec, RouterSpec, renewed
 
 
@@ -33,6 +33,8 @@ class Stacked:
         interleaved: Rows of gate and up take turns.
         packed: Of quantized matrices, the tensors NAME_KIND that are read, by kind; as the
             weight's format says, with an axis of experts before, never transposed.
+        output_scale: A factor [num_experts] on what each expert puts out, which its second matrix
+            is multiplied by while it is loaded; "" for none.
     """
 
     gate_up: str
@@ -42,6 +44,7 @@ class Stacked:
     transposed: bool = False
     interleaved: bool = False
     packed: tuple[str, ...] = ()
+    output_scale: str = ""
 
     def sides(self, kinds: Iterable[str]) -> dict[str, dict[str, str]]:
         """Return the tensors' names by side and kind."""
@@ -181,9 +184,14 @@ class MoE:
         self._shared = _Shared(ctx, prefix, mixture, quantize) if mixture.shared_size else None
         self._sum = ctx.communicator.all_reduce if ctx.communicator is not None else None
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Map [num_tokens, hidden_size] to a new tensor of the same shape."""
-        logits, correction = self._router(x)
+    def __call__(self, x: Tensor, judged: Tensor | None = None) -> Tensor:
+        """Map [num_tokens, hidden_size] to a new tensor of the same shape.
+
+        Args:
+            x: What experts compute with.
+            judged: [num_tokens, hidden_size], by which the router chooses; None for x.
+        """
+        logits, correction = self._router(x if judged is None else judged)
         taken = x
         if self._scaled_input:
             taken = (x * logits.amax(-1, keepdim=True).sigmoid_()).to(x.dtype)
@@ -353,7 +361,8 @@ def _expect_stacked(
     stacked = mixture.names.stacked
     assert stacked is not None
     kinds = dict.fromkeys(name.rpartition(".")[2] for name in inner.expected)
-    if unread := kinds.keys() - {"weight", "bias", *stacked.packed}:
+    read = {"weight", *stacked.packed} | ({"bias"} if not stacked.output_scale else set())
+    if unread := kinds.keys() - read:
         raise CheckpointError(
             f"{prefix}{stacked.gate_up} holds all experts, and is not read with {min(unread)}; "
             "use the unquantized checkpoint"
@@ -372,4 +381,36 @@ def _expect_stacked(
             )
             needs = tuple(prefix + other for other in names.values() if other != name)
             place = Place(holder, f"experts.*.{side}.{kind}", (0, stack.num_rows), needs)
-            ctx.weights.expect(prefix + name, stack.shape, stack, stack.dtypes, place)
+            sink: Sink = stack
+            if stacked.output_scale and side == "down":
+                scale = prefix + stacked.output_scale
+                both = _Scaled(stack)
+                sink, place = both.take_weight, replace(place, needs=(*needs, scale))
+                beside = replace(place, needs=(prefix + name,))
+                ctx.weights.expect(scale, (mixture.num_experts,), both.take_scale, place=beside)
+            ctx.weights.expect(prefix + name, stack.shape, sink, stack.dtypes, place)
+
+
+class _Scaled:
+    """Waits for a tensor of all experts' matrices and for their factors, in any order."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._weight: Tensor | None = None
+        self._scale: Tensor | None = None
+
+    def take_weight(self, tensor: Tensor) -> None:
+        """Take [num_experts, rows, columns]."""
+        self._weight = tensor
+        self._hand_on()
+
+    def take_scale(self, tensor: Tensor) -> None:
+        """Take [num_experts]."""
+        self._scale = tensor
+        self._hand_on()
+
+    def _hand_on(self) -> None:
+        if self._weight is not None and self._scale is not None:
+            scaled = self._weight * self._scale[:, None, None]
+            self._sink(scaled.to(self._weight.dtype))
+            self._weight = self._scale = None

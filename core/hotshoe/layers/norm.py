@@ -42,12 +42,15 @@ class _NormWeight:
 
 
 class RMSNorm(_NormWeight):
-    """x / rms(x) * (offset + weight); quantized where the layer behind takes it."""
+    """x / rms(x) * (offset + weight); quantized where the layer behind takes it.
+
+    Without a name the checkpoint has no weight, and it is x / rms(x).
+    """
 
     def __init__(
         self,
         ctx: BuildContext,
-        name: str,
+        name: str | None,
         size: int,
         eps: float,
         weight_offset: float = 0.0,
@@ -55,7 +58,10 @@ class RMSNorm(_NormWeight):
     ) -> None:
         spec = ctx.fused("rms_norm", NormSpec(size, eps, ctx.dtype, weight_offset), quant)
         self._op: NormOp = ctx.selector.choose("rms_norm", spec)
-        self._hold(ctx, "rms_norm", spec, name)
+        if name is None:
+            self.weight = torch.ones(size, dtype=ctx.torch_dtype, device=ctx.device)
+        else:
+            self._hold(ctx, "rms_norm", spec, name)
 
     def __call__(self, x: Tensor) -> Tensor | Quantized:
         """Normalize [num_tokens, size]."""

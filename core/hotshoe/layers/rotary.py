@@ -143,6 +143,7 @@ class _Rope:
     parameters: Mapping[str, Any]
     theta: float
     dim: int
+    head_dim: int
     trained_len: int
     max_model_len: int
 
@@ -179,7 +180,7 @@ class _Rope:
             )
         theta = _number(parameters, "rope_theta", default_theta)
         kind = ALIASES.get(kind, kind)
-        return cls(kind, parameters, theta, dim, int(trained_len), max_model_len)
+        return cls(kind, parameters, theta, dim, head_dim, int(trained_len), max_model_len)
 
     def number(self, key: str, default: float | None = None) -> float:
         return _number(self.parameters, key, default)
@@ -305,6 +306,15 @@ def _longrope(rope: _Rope) -> tuple[Tensor, float]:
     return rope.plain() / chosen, rope.number("attention_factor", attention)
 
 
+def _proportional(rope: _Rope) -> tuple[Tensor, float]:
+    """Pairs lie half a head apart; the first of them turn as in a head that turns whole, the others
+    stand still. Source: Gemma 4's configuration and weights."""
+    turning = torch.arange(0, rope.dim, 2, dtype=torch.float64) / rope.head_dim
+    inv_freq = torch.zeros(rope.head_dim // 2, dtype=torch.float64)
+    inv_freq[: rope.dim // 2] = rope.theta**-turning / rope.number("factor", 1.0)
+    return inv_freq, 1.0
+
+
 VARIANTS: dict[str, Callable[[_Rope], tuple[Tensor, float]]] = {
     "default": _default,
     "linear": _linear,
@@ -312,4 +322,5 @@ VARIANTS: dict[str, Callable[[_Rope], tuple[Tensor, float]]] = {
     "yarn": _yarn,
     "llama3": _llama3,
     "longrope": _longrope,
+    "proportional": _proportional,
 }

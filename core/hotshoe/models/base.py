@@ -27,7 +27,10 @@ class Model(Protocol):
     tasks: frozenset[str]
 
     def embed(self, ids: Tensor) -> Tensor:
-        """Return the input [num_tokens, hidden_size] of the first layer for ids [num_tokens]."""
+        """Return the input [num_tokens, hidden_size] of the first layer for ids [num_tokens].
+
+        A model may append columns of its own, which `forward` gets back with the others.
+        """
         ...
 
     def scale_embeddings(self, rows: Tensor) -> Tensor:

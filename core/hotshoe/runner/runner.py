@@ -403,7 +403,8 @@ class Runner:
         if hidden is None:
             hidden = self._model.embed(self._flat_tokens[staged.token_index[own]])
             for places, rows in given:
-                hidden[places] = self._model.scale_embeddings(rows.to(hidden.dtype))
+                scaled = self._model.scale_embeddings(rows.to(hidden.dtype))
+                hidden[places, : self._model.hidden_size] = scaled
         return self._model.forward(hidden, batch)
 
     def _set_pieces(self, inputs: StepInputs, staged: StagedInputs) -> None:

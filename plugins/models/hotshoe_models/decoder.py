@@ -23,9 +23,10 @@ from hotshoe.layers import (
 )
 from hotshoe.models.base import EMBED, GENERATE
 from hotshoe.slots import Quantized
-from hotshoe_models.mixers import MIXERS
+from hotshoe_models.mixers import Mixer
 from hotshoe_models.mlps import MLP, build_mlp
 from hotshoe_models.norms import AddNorm, Norm, build_add_norm, build_norm
+from hotshoe_models.shared import build_mixer
 from hotshoe_models.spec import DecoderSpec
 
 
@@ -54,11 +55,7 @@ class DenseDecoder:
             for rotation in {layer.rotation for layer in spec.layers[own.start : own.stop]}
             if rotation is not None
         }
-        self._layers = [_Layer(spec, ctx, i, rotaries) for i in own]
-        for i, layer, behind in zip(own, self._layers, [*self._layers[1:], None], strict=True):
-            layer.join(spec, ctx, i, behind)
-        first = _under(names.layer.format(own.start), names.input_norm)
-        self._first_norm = build_norm(spec, ctx, first, self._layers[0].input_quant)
+        self._build_layers(spec, ctx, own, rotaries)
         if spec.generates and stage.is_last:
             self._lm_head = Logits(
                 ctx,
@@ -78,6 +75,17 @@ class DenseDecoder:
         ctx.weights.rename(*names.bare)
         if spec.tied or not spec.generates:  # some checkpoints store the tied matrix a second time
             ctx.weights.ignore([rf"^{re.escape(names.lm_head)}\.weight$"])
+
+    def _build_layers(
+        self, spec: DecoderSpec, ctx: BuildContext, own: range, rotaries: dict[Rotation, Rotary]
+    ) -> None:
+        """Build this stage's layers and the norms between them."""
+        mixers: dict[int, Mixer] = {}
+        self._layers = [_Layer(spec.sized(i), ctx, i, rotaries, mixers) for i in own]
+        for i, layer, behind in zip(own, self._layers, [*self._layers[1:], None], strict=True):
+            layer.join(spec, ctx, i, behind)
+        first = _under(spec.names.layer.format(own.start), spec.names.input_norm)
+        self._first_norm = build_norm(spec, ctx, first, self._layers[0].input_quant)
 
     def embed(self, ids: Tensor) -> Tensor:
         """Return [num_tokens, hidden_size] for ids [num_tokens] int32."""
@@ -121,10 +129,15 @@ class _Layer:
     """
 
     def __init__(
-        self, spec: DecoderSpec, ctx: BuildContext, i: int, rotaries: dict[Rotation, Rotary]
+        self,
+        spec: DecoderSpec,
+        ctx: BuildContext,
+        i: int,
+        rotaries: dict[Rotation, Rotary],
+        mixers: dict[int, Mixer],
     ) -> None:
         names, prefix = spec.names, spec.names.layer.format(i)
-        self._mixer = MIXERS[spec.layers[i].mixer](spec, ctx, i, rotaries)
+        self._mixer = mixers[i] = build_mixer(spec, ctx, i, rotaries, mixers)
         self._mlp: MLP | None = build_mlp(spec, ctx, i) if spec.layers[i].mlp else None
         name = _under(prefix, names.mlp_norm)
         self._own_norm: Norm | None = None

@@ -33,6 +33,7 @@ from hotshoe_models.delta import DeltaMixer
 from hotshoe_models.latent import LatentMixer
 from hotshoe_models.mlps import build_mlp, parts_of
 from hotshoe_models.spec import DecoderSpec
+from hotshoe_models.value_heads import Values
 
 Rotaries: TypeAlias = Mapping[Rotation, Rotary]
 
@@ -60,10 +61,11 @@ class AttentionMixer:
     def __init__(self, spec: DecoderSpec, ctx: BuildContext, i: int, rotaries: Rotaries) -> None:
         names, size = spec.names, spec.hidden_size
         prefix = names.layer.format(i)
-        rows = [n * spec.head_dim for n in (spec.num_heads, spec.num_kv_heads, spec.num_kv_heads)]
+        kv_parts = 1 if spec.layers[i].keys_as_values else 2
+        rows = [n * spec.head_dim for n in (spec.num_heads, *[spec.num_kv_heads] * kv_parts)]
         heads = Section(spec.num_heads, spec.head_dim)
         kv_heads = Section(spec.num_kv_heads, spec.head_dim, shared=True)
-        outputs = ctx.split("attention heads", heads, kv_heads, kv_heads)
+        outputs = ctx.split("attention heads", heads, *[kv_heads] * kv_parts)
         self._gates = 0
         if spec.gated_attention:
             outputs, self._gates = _with_gates(outputs, spec)
@@ -72,7 +74,7 @@ class AttentionMixer:
             ctx,
             Matrix(
                 ctx,
-                parts_of(prefix, names.qkv, rows),
+                parts_of(prefix, names.qkv[: len(rows)], rows),
                 size,
                 bias=spec.qkv_bias,
                 quantize=spec.quantizes("qkv", ctx.format),
@@ -81,9 +83,10 @@ class AttentionMixer:
             ),
         )
         self._norms = _WideNorms(spec, ctx, prefix) if names.wide_qk_norm else None
-        self._attention = _attention(spec, ctx, i, rotaries)
+        self._values = Values(spec, ctx, i) if spec.value_norm or kv_parts == 1 else None
+        self.attention = _attention(spec, ctx, i, rotaries)
         self._temperature = spec.layers[i].temperature
-        self._q_width = self._attention.spec.num_heads * spec.head_dim
+        self._q_width = self.attention.spec.num_heads * spec.head_dim
         self._o = Linear(
             ctx,
             Matrix(
@@ -109,7 +112,9 @@ class AttentionMixer:
             self._norms(qkv)
         if self._temperature is not None:
             qkv[:, : self._q_width].mul_(self._temperature.of(batch.positions))
-        out = self._attention(qkv, batch)
+        if self._values is not None:
+            qkv = self._values(qkv)
+        out = self.attention(qkv, batch)
         if gates is not None:
             out = out * torch.sigmoid(gates)
         return self._o(out if keep is None else out[keep])

@@ -6,7 +6,7 @@ here knows any family.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -89,6 +89,10 @@ class LayerSpec:
         mlp: There is an MLP behind the mixer.
         unit_qk: Each head's q and k are normed, without weights.
         temperature: Queries grow with their position; None for not at all.
+        shares: The layer before this one whose keys and values it reads; None for its own.
+        keys_as_values: Values are the keys, before norm and rotation; there is no matrix for them.
+        head_dim, num_kv_heads, intermediate_size: Those of this layer; None for the decoder's.
+        sparsity: Share of the channels between MLP matrices that a threshold closes.
     """
 
     rotation: Rotation | None
@@ -98,6 +102,12 @@ class LayerSpec:
     mlp: bool = True
     unit_qk: bool = False
     temperature: Temperature | None = None
+    shares: int | None = None
+    keys_as_values: bool = False
+    head_dim: int | None = None
+    num_kv_heads: int | None = None
+    intermediate_size: int | None = None
+    sparsity: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +192,38 @@ class LatentSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PerLayerSpec:
+    """A second embedding, of which each layer gets a part; see `hotshoe_models.per_layer`.
+
+    Attributes:
+        size: Channels for each layer.
+        rows: Of the table; ids behind it read row 0.
+        scale: Factor on its rows.
+    """
+
+    size: int
+    rows: int
+    scale: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSpec:
+    """Several residual streams (AltUp), of which a layer computes with one.
+
+    Attributes:
+        count: How many there are.
+        active: The one that layers compute with.
+        scaled: A layer's result is scaled channel by channel before it gets the per-layer input.
+        laurel_rank: Channels between the two matrices beside attention.
+    """
+
+    count: int
+    active: int
+    scaled: bool
+    laurel_rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderSpec:
     """A decoder of attention, and of MLPs or mixtures of experts.
 
@@ -203,6 +245,8 @@ class DecoderSpec:
         gate_scale: Factor on what an MLP's activation takes.
         gated_attention: Rows of each head's queries are followed by those of a gate, whose sigmoid
             scales what the head puts out.
+        value_norm: Each head's values are normed, without a weight.
+        per_layer, streams: Of decoders whose layers have inputs of their own.
         state, delta: Of mixers with states.
         latent: Of mixers with latent attention.
         further_layers: How many the checkpoint has behind these, for drafts; they are not read.
@@ -244,6 +288,9 @@ class DecoderSpec:
     mlp_scale: float = 1.0
     gate_scale: float = 1.0
     gated_attention: bool = False
+    value_norm: bool = False
+    per_layer: PerLayerSpec | None = None
+    streams: StreamSpec | None = None
     state: StateBlock | None = None
     delta: DeltaBlock | None = None
     logits_divisor: float = 1.0
@@ -255,3 +302,13 @@ class DecoderSpec:
     def quantizes(self, layer: str, stored: WeightFormat) -> bool:
         """Tell whether a layer is quantized; what is stored so is nothing to choose."""
         return not stored.online or layer not in self.unquantized
+
+    def sized(self, i: int) -> DecoderSpec:
+        """Return the specification with the sizes of one layer."""
+        layer = self.layers[i]
+        own = {
+            "head_dim": layer.head_dim,
+            "num_kv_heads": layer.num_kv_heads,
+            "intermediate_size": layer.intermediate_size,
+        }
+        return replace(self, **{name: size for name, size in own.items() if size is not None})

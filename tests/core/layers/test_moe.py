@@ -154,6 +154,32 @@ def test_stacked_transposed_and_interleaved_tensors_with_biases() -> None:
     assert place.needs == ("0.experts.down_proj_bias",)
 
 
+@pytest.mark.parametrize("scale_first", [True, False])
+def test_outputs_are_scaled_and_another_input_chooses(scale_first) -> None:
+    ctx = context()
+    stacked = Stacked(gate_up="gate_up", down="down", output_scale="scale")
+    layer = MoE(ctx, "0.", replace(PLAIN, names=MoeNames(stacked=stacked)))
+    weights = weights_of(ctx)
+    assert weights["0.scale"].shape == (EXPERTS,)
+    order = sorted(weights, key=lambda name: (name == "0.scale") != scale_first)
+    for name in order:
+        ctx.weights.feed(name, weights[name])
+    ctx.weights.check_complete()
+    x, judged = torch.randn(2, 9, HIDDEN)
+    scale = weights["0.scale"].double()
+    chosen = judged.double() @ weights["0.mlp.gate.weight"].double().T
+    share, ids = chosen.topk(PLAIN.top_k, -1)
+    wanted = torch.zeros_like(x, dtype=torch.float64)
+    for row in range(len(x)):
+        for i, part in zip(ids[row].tolist(), share[row].softmax(-1), strict=True):
+            wide = weights["0.gate_up"][i].double() @ x[row].double()
+            inner = F.silu(wide[:INNER]) * wide[INNER:]
+            wanted[row] += part * scale[i] * (weights["0.down"][i].double() @ inner)
+    torch.testing.assert_close(layer(x, judged).double(), wanted, rtol=1e-4, atol=1e-5)
+    places = [ctx.weights.where(name)[0] for name in ("0.down", "0.scale")]
+    assert [place.needs for place in places] == [("0.scale",), ("0.down",)]
+
+
 def test_shared_experts_behind_a_gate() -> None:
     names = MoeNames(shared_gate_up=("mlp.s.gate", "mlp.s.up"), shared_down="mlp.s.down")
     ctx = context()

@@ -183,3 +183,11 @@ def test_rows_that_ranks_share_are_normed_as_one(ctx) -> None:
             norm(x[:, part]).double(), expected[:, part], rtol=1e-5, atol=1e-6
         )
         assert norm.state()["weight"].equal(weight[part])
+
+
+def test_without_a_name_there_is_no_weight(ctx):
+    layer = RMSNorm(ctx, None, 8, 1e-5)
+    assert not ctx.weights.expected
+    x = torch.randn(5, 8, dtype=torch.float64)
+    wanted = x * (x.square().mean(-1, keepdim=True) + 1e-5).rsqrt()
+    torch.testing.assert_close(layer(x.float()).double(), wanted, rtol=1e-5, atol=1e-6)

@@ -62,6 +62,8 @@ CASES = {
         "long_factor": factors(5.0),
         "factor": 16.0,
     },
+    "proportional": {"partial_rotary_factor": 0.5, "factor": 3.0},
+    "proportional-whole": {},
     "longrope-attention": {
         "original_max_position_embeddings": 1024,
         "short_factor": factors(1.0),

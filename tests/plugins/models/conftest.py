@@ -82,6 +82,7 @@ class Variant:
         end_to_end: Run it through the whole engine too.
         impl: Whose code computes it, as `--model-impl` names it.
         whole: Of a model that sees: what config.json has beside its text part.
+        undivided: Stages cannot divide its layers.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Variant:
     end_to_end: bool = False
     impl: str = "auto"
     whole: dict[str, Any] | None = None
+    undivided: bool = False
 
     @property
     def chooses(self) -> bool:
@@ -123,7 +125,7 @@ GEMMA3_ROPE = {
     "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 10_000.0},
 }
 COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-CHOSEN = ("num_experts_per_tok", "moe_k", "moe_topk")
+CHOSEN = ("num_experts_per_tok", "moe_k", "moe_topk", "top_k_experts")
 EXPERTS = {"moe_intermediate_size": 40, "num_experts_per_tok": 2}
 GROUPS = {
     "n_routed_experts": 8,
@@ -874,6 +876,74 @@ VARIANTS += [
         },
     ),
 ]
+GEMMA4 = {
+    "head_dim": 16,
+    "sliding_window": 6,
+    "num_hidden_layers": 4,
+    "hidden_size_per_layer_input": 12,
+    "vocab_size_per_layer_input": VOCAB,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+}
+#: As files have it that say sizes of heads by kind of layer.
+GEMMA4_OLDER = {"global_head_dim": 24, "num_global_key_value_heads": 1}
+VARIANTS += [
+    Variant(
+        "gemma4",
+        "Gemma4",
+        {
+            **GEMMA4,
+            **GEMMA4_OLDER,
+            "num_kv_shared_layers": 2,
+            "use_double_wide_mlp": True,
+            "final_logit_softcapping": 5.0,
+        },
+        end_to_end=True,
+        undivided=True,
+    ),
+    Variant(
+        "gemma4-experts",
+        "Gemma4",
+        {
+            **GEMMA4,
+            "hidden_size_per_layer_input": 0,
+            "per_layer_config": {
+                "1": {"head_dim": 32, "num_key_value_heads": 1},
+                "3": {"head_dim": 32, "num_key_value_heads": 1},
+            },
+            "attention_k_eq_v": True,
+            "enable_moe_block": True,
+            "num_experts": 6,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 40,
+            "use_bidirectional_attention": "vision",
+        },
+        end_to_end=True,
+    ),
+    Variant(
+        "gemma4-older",
+        "Gemma4",
+        {
+            **without(GEMMA4, "layer_types"),
+            **GEMMA4_OLDER,
+            "attention_bias": True,
+            "attention_k_eq_v": True,
+            "num_hidden_layers": 7,
+            "vocab_size_per_layer_input": VOCAB,
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 90.0},
+                "full_attention": {
+                    "rope_type": "proportional",
+                    "partial_rotary_factor": 0.5,
+                    "factor": 4.0,
+                    "rope_theta": 900.0,
+                },
+            },
+            **UNTIED,
+        },
+        raw=True,
+        undivided=True,
+    ),
+]
 NEMOTRON_H = {
     "mamba_num_heads": 4,
     "mamba_head_dim": 8,
@@ -964,6 +1034,13 @@ VARIANTS += [
         },
         whole={"vision_config": TOWER},
         raw=True,
+    ),
+    Variant(
+        "gemma4-seeing",
+        "Gemma4",
+        {**GEMMA4, **GEMMA4_OLDER, "num_kv_shared_layers": 2, **TIED},
+        whole={"vision_config": {**TOWER, "head_dim": 16}},
+        undivided=True,
     ),
     Variant(
         "mistral3",
@@ -1305,6 +1382,7 @@ ARCHITECTURE = {"GPT2": "GPT2LMHeadModel"}
 OUTSIDE = {"Phi3": {"original_max_position_embeddings": 32}}
 CONFIG_CLASSES = {
     "Gemma3": "Gemma3TextConfig",
+    "Gemma4": "Gemma4TextConfig",
     "Qwen3_5": "Qwen3_5TextConfig",
     "Qwen3_5Moe": "Qwen3_5MoeTextConfig",
     "Llama4": "Llama4TextConfig",
@@ -1415,6 +1493,8 @@ def save_tiny(variant: Variant, path: Path, seed: int) -> Checkpoint:
         for name, buffer in model.named_buffers():
             if "correction" in name:
                 buffer.normal_(0.0, 0.2)
+            if name.endswith("layer_scalar"):
+                buffer.normal_(1.0, 0.2)
     model.save_pretrained(path)
     if class_name == "Llama4ForConditionalGeneration":  # which needs images to run
         model = model.language_model

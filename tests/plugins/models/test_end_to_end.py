@@ -66,7 +66,7 @@ def make_llm(request, plugins):
         pytest.skip(f"needs hardware of platform {request.param}: {finding}")
     made = []
 
-    def make(checkpoint, max_model_len, **options):
+    def make(checkpoint, max_model_len, spare=1, **options):
         config = EngineConfig(
             model=str(checkpoint.path),
             model_impl=checkpoint.impl,
@@ -81,7 +81,7 @@ def make_llm(request, plugins):
         step = setup.config.max_num_batched_tokens
         states = state_blocks(setup.config, layout, setup.config.max_num_seqs)
         needs = zip(request_blocks(layout, max_model_len, step), states, layout.pools, strict=True)
-        size = sum(max(need + 1, first) * pool.block_bytes for need, first, pool in needs)
+        size = sum(max(need + spare, first) * pool.block_bytes for need, first, pool in needs)
         config = replace(config, kv_cache_memory_bytes=size)
         made.append(LLM(config=config, plugins=plugins))
         return made[-1]
@@ -118,7 +118,9 @@ def test_chunks_and_prefix_hits(end_to_end_variant, checkpoints, make_llm):
     """A small token budget: prompts come in chunks beside decoding requests; then shared ones."""
     variant = end_to_end_variant
     checkpoint = checkpoints.get(variant)
-    llm = make_llm(checkpoint, variant.max_model_len, max_num_batched_tokens=7, max_num_seqs=5)
+    few = {"max_num_batched_tokens": 7, "max_num_seqs": 5}
+    # A pool of layers with windows alone would keep no prefix beside other requests.
+    llm = make_llm(checkpoint, variant.max_model_len, spare=4, **few)
     assert_greedy(llm, checkpoint, [draw(n) for n in (3, 17, 1, 12, 9)], 14)
     shared = draw(17)
     assert_greedy(llm, checkpoint, [shared], 1)

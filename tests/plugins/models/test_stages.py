@@ -40,6 +40,10 @@ def test_every_family(described_variant, checkpoints, stepper_class) -> None:
     def stepper(**parallel):
         return stepper_class(checkpoint.path, described_variant.max_model_len, **parallel)
 
+    if described_variant.undivided:
+        with pytest.raises(ConfigError, match="no stages can divide them"):
+            stepper(stage=Axis(0, 2))
+        return
     alone = stepper()
     size = len(alone.model._layers)
     stages = [stepper(stage=Axis(i, size)) for i in range(size)]
