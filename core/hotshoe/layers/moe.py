@@ -178,9 +178,11 @@ class MoE:
             down.deliver(inner, partial(self._op.load_down, i), holder, f"experts.{i}.down.")
         if stacked is not None:
             _expect_stacked(ctx, prefix, mixture, inner.weights, holder, share)
-        elif others := share.others(mixture.num_experts):
+        else:
             templates = [prefix + name for name in (*names.gate_up, names.down)]
-            ctx.weights.elsewhere(names_of(templates, others))
+            if others := share.others(mixture.num_experts):
+                ctx.weights.elsewhere(names_of(templates, others))
+            _unstack(ctx.weights, templates, mixture.num_experts)
         self._shared = _Shared(ctx, prefix, mixture, quantize) if mixture.shared_size else None
         self._sum = ctx.communicator.all_reduce if ctx.communicator is not None else None
 
@@ -343,6 +345,22 @@ class _Stack:
                 pieces = list(rows.tensor_split(count))
             for name, piece in zip(names, pieces, strict=True):
                 self.inner.feed(name, piece)
+
+
+def _unstack(weights: WeightTable, templates: list[str], num_experts: int) -> None:
+    """Take tensors of all experts too, as transformers 5 has them, where matrices are by name.
+
+    Args:
+        templates: Names of one expert's matrices, with {} for its number; its second one is last.
+    """
+    *first, last = templates
+    block = last.partition("{}")[0]
+    for name, parts in (
+        ("gate_up_proj" if len(first) > 1 else "up_proj", first),
+        ("down_proj", [last]),
+    ):
+        named = [tuple(f"{part.format(i)}.weight" for part in parts) for i in range(num_experts)]
+        weights.unstack(block + name, tuple(named))
 
 
 def _expect_stacked(

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from hotshoe.errors import CheckpointError, RequestError
 from hotshoe.layers.formats import FLOATS
+from hotshoe.layers.stacks import Parts, unstacked
 
 if TYPE_CHECKING:
     from hotshoe.loader.sources import TensorSource
@@ -95,6 +96,7 @@ class WeightTable:
         self.unused: dict[str, set[str]] = {}
         self._renames: list[tuple[re.Pattern[str], str]] = []
         self._missing: dict[str, None] = {}
+        self._stacks: dict[str, Parts] = {}
 
     def expect(
         self,
@@ -146,7 +148,17 @@ class WeightTable:
         Raises:
             CheckpointError: Tensors that belong together are not all there.
         """
-        return source if self.decode is None else self.decode(source)
+        plain = source if self.decode is None else self.decode(source)
+        return unstacked(plain, self.known_as, self._stacks) if self._stacks else plain
+
+    def unstack(self, name: str, parts: Parts) -> None:
+        """Name a tensor of all experts that some checkpoints have in the place of single matrices.
+
+        Args:
+            name: Of a tensor [num_experts, rows, columns].
+            parts: For each expert the names that its rows are asked for by, in equal parts.
+        """
+        self._stacks[name] = parts
 
     def known_as(self, name: str) -> str:
         """Return the name that layers know a checkpoint's tensor by."""

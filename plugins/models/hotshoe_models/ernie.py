@@ -78,6 +78,7 @@ def build_moe(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
         correction_shape=(1, config.size("moe_num_experts")),
         names=EXPERTS,
     )
+    ctx.weights.rename(r"\.mlp\.gate\.moe_statics\.", ".mlp.moe_statics.")  # beside stacked experts
     return DenseDecoder(_spec(config, _sparse(config, _layers(config, ctx), experts)), ctx)
 
 

@@ -10,6 +10,7 @@ from hotshoe.models import ModelConfig
 from hotshoe.slots import RouterSpec
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.mixtral import NAMES as EXPERTS
+from hotshoe_models.mixtral import STACKED
 from hotshoe_models.mixtures import mixture, scored, with_expert_defaults, with_experts
 from hotshoe_models.olmoe import NAMES
 from hotshoe_models.values import decoder_spec, head_dim, layer_specs, refuse
@@ -48,6 +49,7 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     )
     layers = layer_specs(config, ctx, partial_rotary=True, default_theta=DEFAULT_THETA)
     layers = with_experts(layers, experts, lambda i: True)
+    ctx.weights.rename(*STACKED)
     return DenseDecoder(decoder_spec(config, layers, names=replace(NAMES, unused=UNUSED)), ctx)
 
 

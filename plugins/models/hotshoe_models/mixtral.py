@@ -43,6 +43,8 @@ NAMES = MoeNames(
     gate_up=(BLOCK + "experts.{}.w1", BLOCK + "experts.{}.w3"),
     down=BLOCK + "experts.{}.w2",
 )
+#: What transformers 5 calls the block where it stacks experts.
+STACKED = (r"\.mlp\.(?=gate\.|experts\.|e_score_correction_bias$)", f".{BLOCK}")
 
 
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
@@ -54,4 +56,5 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     router = RouterSpec(renormalize=True)
     keys = {"experts": "num_local_experts", "size": "intermediate_size"}
     experts = mixture(config, router, names=NAMES, **keys)
+    ctx.weights.rename(*STACKED)
     return DenseDecoder(decoder_spec(config, with_experts(layers, experts, lambda i: True)), ctx)

@@ -10,7 +10,7 @@ from hotshoe.layers import BuildContext
 from hotshoe.models import ModelConfig
 from hotshoe.slots import RouterSpec
 from hotshoe_models.decoder import DenseDecoder
-from hotshoe_models.mixtral import DEFAULT_THETA, NAMES
+from hotshoe_models.mixtral import DEFAULT_THETA, NAMES, STACKED
 from hotshoe_models.mixtures import mixture, with_expert_defaults, with_experts
 from hotshoe_models.values import (
     FULL,
@@ -58,6 +58,8 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     router = RouterSpec("sparsemixer", jitter=number(config, "router_jitter_noise"))
     keys = {"experts": "num_local_experts", "size": "intermediate_size"}
     experts = mixture(config, router, names=NAMES, **keys)
+    ctx.weights.rename(*STACKED)
+    ctx.weights.rename(r"\.mlp\.router\.", ".block_sparse_moe.gate.")
     biased = flag(config, "attention_bias")
     spec = decoder_spec(
         config,

@@ -1,0 +1,74 @@
+"""Tensors of all experts in the place of single matrices: views, names, and what does not fit."""
+
+import pytest
+import torch
+
+from hotshoe.errors import CheckpointError
+from hotshoe.layers import WeightTable
+from hotshoe.loader.checkpoint import feed
+from hotshoe.loader.sources import Stored, Stream
+
+PARTS = tuple((f"e.{i}.gate.weight", f"e.{i}.up.weight") for i in range(3))
+
+
+class Described(Stream):
+    """Hears what was taken, and says how it has tensors."""
+
+    def __init__(self, tensors):
+        super().__init__(tensors.items())
+        self.heard = []
+
+    def taken(self, name):
+        self.heard.append(name)
+
+    def stored(self, name):
+        return Stored("float32", self.tensor(name).nbytes)
+
+
+def table():
+    made, got = WeightTable(), {}
+    made.rename("^old\\.", "")
+    made.unstack("e.gate_up_proj", PARTS)
+    for name in (*(part for one in PARTS for part in one), "other"):
+        made.expect(name, (2, 5), lambda tensor, name=name: got.__setitem__(name, tensor))
+    return made, got
+
+
+def test_each_expert_gets_its_rows():
+    made, got = table()
+    whole, other = torch.randn(3, 4, 5), torch.randn(2, 5)
+    source = Described({"old.e.gate_up_proj": whole, "other": other})
+    decoded = made.decoded(source)
+    feed(made, decoded)
+    made.check_complete()
+    for i in range(3):
+        assert torch.equal(got[f"e.{i}.gate.weight"], whole[i, :2])
+        assert torch.equal(got[f"e.{i}.up.weight"], whole[i, 2:])
+    assert torch.equal(got["other"], other)
+    assert source.heard == ["old.e.gate_up_proj", "other"]
+    assert decoded.stored("e.2.up.weight") == Stored("float32", 40)
+    assert decoded.stored("other") == Stored("float32", 40)
+
+
+def test_single_matrices_are_fed_as_before():
+    made, got = table()
+    given = {part: torch.randn(2, 5) for one in PARTS for part in one}
+    source = Stream({**given, "other": torch.zeros(2, 5)}.items())
+    feed(made, made.decoded(source))
+    made.check_complete()
+    assert all(torch.equal(got[name], tensor) for name, tensor in given.items())
+    assert not hasattr(made.decoded(source), "stored")
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 5), (3, 3, 5), (4, 5)])
+def test_a_stack_of_another_shape_is_refused(shape):
+    made, _ = table()
+    with pytest.raises(CheckpointError, match=r"e\.gate_up_proj has shape .* 3 experts of 2"):
+        feed(made, made.decoded(Stream([("e.gate_up_proj", torch.zeros(shape))])))
+
+
+def test_both_layouts_at_once_are_refused():
+    made, _ = table()
+    pairs = [("e.gate_up_proj", torch.zeros(3, 4, 5)), ("e.1.up.weight", torch.zeros(2, 5))]
+    with pytest.raises(CheckpointError, match=r"e\.1\.up\.weight and e\.gate_up_proj are the same"):
+        made.decoded(Stream(pairs))
