@@ -89,7 +89,7 @@ def build_gemma3(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
         raise refuse(config, "attn_logit_softcapping", "has no soft cap on attention scores")
     every = config.size("sliding_window_pattern", GEMMA3_PATTERN)
     types = layer_types(config, lambda i: SLIDING if (i + 1) % every else FULL)
-    config = replace(config, values={**config.values, **_gemma3_rope(config)})
+    config = replace(config, values={**config.values, **gemma3_rope(config)})
     return DenseDecoder(_spec(config, ctx, types, GEMMA3_NAMES), ctx)
 
 
@@ -116,7 +116,7 @@ def _spec(
     )
 
 
-def _gemma3_rope(config: ModelConfig) -> dict[str, Any]:
+def gemma3_rope(config: ModelConfig) -> dict[str, Any]:
     """Bring both spellings to one entry per layer type."""
     given = mapping(config, "rope_parameters")
     if not set(given) <= {FULL, SLIDING} or not all(

@@ -9,17 +9,14 @@ from torch import Tensor
 from hotshoe.layers import (
     BuildContext,
     ForwardBatch,
-    Holder,
     Mixture,
     MoE,
-    Place,
     Rotary,
     Rotation,
 )
-from hotshoe.slots import renewed
 from hotshoe_models.mixers import Mixer
 from hotshoe_models.mlps import build_mlp
-from hotshoe_models.per_layer import Layer, LayerInput, PerLayerDecoder, norm
+from hotshoe_models.per_layer import Layer, LayerInput, PerLayerDecoder, Vector, norm
 from hotshoe_models.shared import build_mixer
 from hotshoe_models.spec import DecoderSpec
 
@@ -63,17 +60,7 @@ class _Layer:
         )
         self._end_norm = norm(spec, ctx, f"{prefix}post_feedforward_layernorm")
         self._own = None if spec.per_layer is None else LayerInput(spec, ctx, i)
-        self._place = (ctx.device, ctx.torch_dtype)
-        self._scale: Tensor | None = None
-        place = Place(Holder("rms_norm", "layer", ctx.dtype, self.state), "scale", (0, 1), ())
-        ctx.weights.expect(f"{prefix}layer_scalar", (1,), self._take, place=place)
-
-    def _take(self, scale: Tensor) -> None:
-        self._scale = renewed(self._scale, scale.to(*self._place, copy=True))
-
-    def state(self) -> dict[str, Tensor]:
-        """Return the layer's scale [1]."""
-        return {} if self._scale is None else {"scale": self._scale}
+        self._scale = Vector(ctx, f"{prefix}layer_scalar", 1)
 
     def __call__(
         self, residual: Tensor, own: Tensor | None, batch: ForwardBatch, keep: Tensor | None
@@ -90,7 +77,7 @@ class _Layer:
         if self._own is not None:
             assert own is not None
             residual = residual + self._own(residual, own)
-        return residual.mul_(self._scale)
+        return residual.mul_(self._scale.value)
 
 
 class _Experts:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from hotshoe.layers import BuildContext, GatedMLP, Matrix, MoE, PlainMLP, Section
+from hotshoe_models.sparse_mlp import SparseMLP
 from hotshoe_models.spec import DecoderSpec
 
-MLP: TypeAlias = GatedMLP | PlainMLP | MoE
+MLP: TypeAlias = GatedMLP | PlainMLP | SparseMLP | MoE
 
 
 def parts_of(prefix: str, names: tuple[str, ...], sizes: list[int]) -> list[tuple[str, int]]:
@@ -44,6 +45,8 @@ def build_mlp(spec: DecoderSpec, ctx: BuildContext, i: int) -> MLP:
         inputs=ctx.split(what, channels),
         transposed=spec.transposed,
     )
+    if spec.layers[i].sparsity:
+        return SparseMLP(ctx, up, down, spec.activation, spec.layers[i].sparsity, width)
     if not spec.gated:
         return PlainMLP(ctx, up, down, spec.activation)
     return GatedMLP(ctx, up, down, spec.activation, spec.gate_scale)

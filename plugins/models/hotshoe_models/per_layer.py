@@ -20,12 +20,15 @@ from hotshoe.layers import (
     Embedding,
     ForwardBatch,
     GatedActivation,
+    Holder,
     Linear,
     Matrix,
+    Place,
     RMSNorm,
     Rotary,
     Rotation,
 )
+from hotshoe.slots import renewed
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.mixers import Mixer
 from hotshoe_models.spec import DecoderSpec, PerLayerSpec
@@ -142,6 +145,24 @@ class LayerInput:
         """Map x [n, hidden_size] and the input [n, size] to a new tensor like x."""
         acted = self._act(torch.cat((self._gate(x), own), dim=1))
         return self._norm(self._up(acted))
+
+
+class Vector:
+    """A tensor [size] that all ranks hold and the layer multiplies by itself."""
+
+    def __init__(self, ctx: BuildContext, name: str, size: int) -> None:
+        self._place = (ctx.device, ctx.torch_dtype)
+        self.value = torch.empty(0)
+        holder = Holder("rms_norm", "layer", ctx.dtype, self.state)
+        place = Place(holder, "value", (0, size), ())
+        ctx.weights.expect(name, (size,), self._take, place=place)
+
+    def _take(self, tensor: Tensor) -> None:
+        self.value = renewed(self.value, tensor.to(*self._place, copy=True))
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the tensor."""
+        return {"value": self.value} if self.value.numel() else {}
 
 
 def linear(ctx: BuildContext, name: str, rows: int, columns: int) -> Linear:

@@ -25,6 +25,7 @@ ARCHITECTURES = {
     "GPTNeoXForCausalLM": "hotshoe_models.gpt_neox:build",
     "Gemma2ForCausalLM": "hotshoe_models.gemma:build_gemma2",
     "Gemma3ForCausalLM": "hotshoe_models.gemma:build_gemma3",
+    "Gemma3nForCausalLM": "hotshoe_models.gemma3n:build",
     "Gemma4ForCausalLM": "hotshoe_models.gemma4:build",
     "Glm4ForCausalLM": "hotshoe_models.glm:build_glm4",
     "Glm4MoeLiteForCausalLM": "hotshoe_models.glm_lite:build",
@@ -81,6 +82,7 @@ ARCHITECTURES = {
 #: is that of a file that does not say), and the architectures that those are.
 COMPOSITES = {
     "Gemma3ForConditionalGeneration": {"gemma3_text": "Gemma3ForCausalLM"},
+    "Gemma3nForConditionalGeneration": {"gemma3n_text": "Gemma3nForCausalLM"},
     "Gemma4ForConditionalGeneration": {"gemma4_text": "Gemma4ForCausalLM"},
     "Llama4ForConditionalGeneration": {"llama4_text": "Llama4ForCausalLM"},
     "Mistral3ForConditionalGeneration": {

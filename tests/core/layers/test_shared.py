@@ -3,6 +3,7 @@
 import torch
 
 from hotshoe.layers import Attention, ForwardBatch, Rotary, SharedAttention
+from hotshoe.layers.attention import QkNorm
 from hotshoe.layers.rotary import Rotation
 from hotshoe.slots import CacheView, StepShape
 
@@ -23,8 +24,8 @@ def step(layer, count, done=0, block=3):
 def test_it_is_attention_with_other_queries_and_no_cache_of_its_own(ctx):
     rotary = Rotary.build(Rotation((1.0, 0.5, 0.2)), 32, "cpu", 2**30)
     spec = ctx.attention_spec(HEADS, KV_HEADS, DIM, 0.3)
-    names = ("q", "k", 1e-6, 0.0)
-    source, plain = (Attention(ctx, spec, rotary, qk_norm=names) for _ in range(2))
+    norms = QkNorm(1e-6, ("q", "k"))
+    source, plain = (Attention(ctx, spec, rotary, qk_norm=norms) for _ in range(2))
     kept = len(ctx.cache_layers)
     shared = SharedAttention(ctx, source, rotary, "other")
     assert len(ctx.cache_layers) == kept

@@ -884,6 +884,17 @@ GEMMA4 = {
     "vocab_size_per_layer_input": VOCAB,
     "layer_types": ["sliding_attention", "full_attention"] * 2,
 }
+GEMMA3N = {
+    "head_dim": 16,
+    "sliding_window": 6,
+    "num_hidden_layers": 4,
+    "num_kv_shared_layers": 2,
+    "hidden_size_per_layer_input": 12,
+    "vocab_size_per_layer_input": VOCAB - 30,
+    "laurel_rank": 8,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "activation_sparsity_pattern": [0.9, 0.0, 0.6, 0.0],
+}
 #: As files have it that say sizes of heads by kind of layer.
 GEMMA4_OLDER = {"global_head_dim": 24, "num_global_key_value_heads": 1}
 VARIANTS += [
@@ -898,6 +909,31 @@ VARIANTS += [
             "final_logit_softcapping": 5.0,
         },
         end_to_end=True,
+        undivided=True,
+    ),
+    Variant(
+        "gemma3n",
+        "Gemma3n",
+        {**GEMMA3N, "intermediate_size": [96, 48, 96, 80]},
+        end_to_end=True,
+        undivided=True,
+    ),
+    Variant(
+        "gemma3n-older",
+        "Gemma3n",
+        {
+            **without(without(GEMMA3N, "layer_types"), "activation_sparsity_pattern"),
+            "num_hidden_layers": 12,
+            "num_kv_shared_layers": 0,
+            "altup_num_inputs": 3,
+            "altup_active_idx": 1,
+            "altup_correct_scale": False,
+            "attention_bias": True,
+            "rope_theta": 900.0,
+            "rope_local_base_freq": 90.0,
+            **UNTIED,
+        },
+        raw=True,
         undivided=True,
     ),
     Variant(
@@ -1382,6 +1418,7 @@ ARCHITECTURE = {"GPT2": "GPT2LMHeadModel"}
 OUTSIDE = {"Phi3": {"original_max_position_embeddings": 32}}
 CONFIG_CLASSES = {
     "Gemma3": "Gemma3TextConfig",
+    "Gemma3n": "Gemma3nTextConfig",
     "Gemma4": "Gemma4TextConfig",
     "Qwen3_5": "Qwen3_5TextConfig",
     "Qwen3_5Moe": "Qwen3_5MoeTextConfig",

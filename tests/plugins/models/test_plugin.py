@@ -19,6 +19,7 @@ from hotshoe_models import (
     ernie,
     exaone,
     gemma,
+    gemma3n,
     gemma4,
     glm,
     glm_lite,
@@ -53,6 +54,7 @@ DEFAULTS = {
     "Qwen3Config": qwen.QWEN3_DEFAULTS,
     "Gemma2Config": gemma.GEMMA2_DEFAULTS,
     "Gemma3TextConfig": gemma.GEMMA3_DEFAULTS,
+    "Gemma3nTextConfig": gemma3n.DEFAULTS,
     "Gemma4TextConfig": gemma4.DEFAULTS,
     "Phi3Config": phi3.DEFAULTS,
     "PhimoeConfig": phi_moe.DEFAULTS,
@@ -149,7 +151,7 @@ def test_defaults_are_those_of_the_configuration_class(name):
         "Ernie4_5Config": ernie.DEFAULT_THETA,
         "Ernie4_5_MoeConfig": ernie.DEFAULT_THETA,
     }
-    if name == "Gemma3TextConfig":
+    if name in ("Gemma3TextConfig", "Gemma3nTextConfig"):
         expected = {"global": gemma.GLOBAL_THETA, "local": gemma.LOCAL_THETA}
     else:
         expected = thetas.get(name, 10_000.0)
