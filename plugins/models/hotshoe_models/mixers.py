@@ -24,12 +24,12 @@ from hotshoe.layers import (
     Rotary,
     Rotation,
     Section,
-    Split,
     StateSpace,
     stored_kv_scales,
 )
 from hotshoe.slots import Quantized, QuantSpec
 from hotshoe_models.delta import DeltaMixer
+from hotshoe_models.head_rows import ungrouped, with_gates
 from hotshoe_models.latent import LatentMixer
 from hotshoe_models.mlps import build_mlp, parts_of
 from hotshoe_models.spec import DecoderSpec
@@ -68,7 +68,7 @@ class AttentionMixer:
         outputs = ctx.split("attention heads", heads, *[kv_heads] * kv_parts)
         self._gates = 0
         if spec.gated_attention:
-            outputs, self._gates = _with_gates(outputs, spec)
+            outputs, self._gates = with_gates(outputs, spec)
             rows[0] *= 2
         self._qkv = Linear(
             ctx,
@@ -78,7 +78,7 @@ class AttentionMixer:
                 size,
                 bias=spec.qkv_bias,
                 quantize=spec.quantizes("qkv", ctx.format),
-                outputs=_ungrouped(outputs, spec) if names.grouped_qkv else outputs,
+                outputs=ungrouped(outputs, spec) if names.grouped_qkv else outputs,
                 transposed=spec.transposed,
             ),
         )
@@ -118,33 +118,6 @@ class AttentionMixer:
         if gates is not None:
             out = out * torch.sigmoid(gates)
         return self._o(out if keep is None else out[keep])
-
-
-def _with_gates(split: Split, spec: DecoderSpec) -> tuple[Split, int]:
-    """Return where rows of gates, q, k and v are if each head's queries and gates lie together;
-    and how many gates there are."""
-    dim, moved = spec.head_dim, spec.num_heads * spec.head_dim
-    (begin, end), *others = split.ranges
-    heads = range(begin // dim, end // dim)
-    gates = [((2 * h + 1) * dim, (2 * h + 2) * dim) for h in heads]
-    queries = [(2 * h * dim, (2 * h + 1) * dim) for h in heads]
-    shifted = [(first + moved, last + moved) for first, last in others]
-    return Split((*gates, *queries, *shifted)), end - begin
-
-
-def _ungrouped(split: Split, spec: DecoderSpec) -> Split:
-    """Return where rows of q, k and v are that a checkpoint has kv head by kv head."""
-    queries, dim = spec.num_heads // spec.num_kv_heads, spec.head_dim
-
-    def place(head: int) -> int:
-        group, at = divmod(head, queries)
-        if head >= spec.num_heads:
-            part, group = divmod(head - spec.num_heads, spec.num_kv_heads)
-            at = queries + part
-        return group * (queries + 2) + at
-
-    heads = [h for begin, end in split.ranges for h in range(begin // dim, end // dim)]
-    return Split(tuple((place(h) * dim, (place(h) + 1) * dim) for h in heads))
 
 
 def _attention(spec: DecoderSpec, ctx: BuildContext, i: int, rotaries: Rotaries) -> Attention:

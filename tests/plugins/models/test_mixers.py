@@ -1,41 +1,31 @@
-"""Rows of q, k and v that a checkpoint has kv head by kv head."""
-
-import random
+"""Mixers: whatever a layer may name is there, and builds."""
 
 import pytest
 
-from hotshoe.layers import Section
-from hotshoe.layers.split import split_sections
-from hotshoe_models.mixers import _ungrouped
-from hotshoe_models.spec import DecoderSpec
+from hotshoe.layers import BuildContext
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import SLOTS, Selector
+from hotshoe_models.mixers import MIXERS, AttentionMixer
+from hotshoe_models.spec import DecoderSpec, LayerSpec
+
+CPU = DeviceFacts("plain", "cpu", "a test's device", "any", 1 << 30, 1)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_grouped_rows_are_found(ranks: int) -> None:
-    """8 query heads over 4 kv heads, each row named by its place behind q, k and v."""
-    names = {name: [f"{name}{i}" for i in range(8 if name == "q" else 4)] for name in "qkv"}
-    stored = [
-        row
-        for group in range(4)
-        for row in (*names["q"][2 * group : 2 * group + 2], names["k"][group], names["v"][group])
-    ]
+@pytest.mark.parametrize("alike", [True, False])
+def test_attention_asks_for_values_unless_keys_are_values(alike: bool) -> None:
     spec = DecoderSpec(
         vocab_size=1,
-        hidden_size=1,
-        layers=(),
+        hidden_size=6,
+        layers=(LayerSpec(None, keys_as_values=alike),),
         norm_eps=1.0,
         tied=False,
-        num_heads=8,
-        num_kv_heads=4,
+        num_heads=4,
+        num_kv_heads=2,
         head_dim=3,
     )
-    rank = random.randrange(ranks)
-    sections = [Section(8, 3), Section(4, 3, shared=True), Section(4, 3, shared=True)]
-    ranges = _ungrouped(split_sections("heads", sections, rank, ranks), spec).ranges
-    share = [
-        row
-        for part in names.values()
-        for row in part[len(part) * rank // ranks : len(part) * (rank + 1) // ranks]
-    ]
-    assert [stored[begin // 3] for begin, _ in ranges] == share
-    assert all(end - begin == 3 for begin, end in ranges)
+    ctx = BuildContext(Selector(SLOTS, [], CPU), "float32", "float32", 4, 32)
+    assert MIXERS["attention"] is AttentionMixer
+    AttentionMixer(spec, ctx, 0, {})
+    parts = {name.split(".")[-2][0]: w.shape for name, w in ctx.weights.expected.items()}
+    wanted = {"q": (12, 6), "k": (6, 6), "v": (6, 6), "o": (6, 12)}
+    assert parts == {part: shape for part, shape in wanted.items() if part != "v" or not alike}
