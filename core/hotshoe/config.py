@@ -25,6 +25,8 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 MAX_SPECULATIVE_TOKENS = 64
 #: Most of them where measurements say how many.
 ADAPTIVE_SPECULATIVE_TOKENS = 8
+#: The method whose drafts come with each step, from layers of the model's own checkpoint.
+MTP = "mtp"
 
 
 def option(

@@ -78,7 +78,8 @@ class BuildContext:
     the stages that divide the layers, and `stage_layers` the layers of each, if the user says so;
     `own_layers` are those of this stage, once the builder has called `take_layers`. `checkpoints`
     says which states of sequences are kept, as in `CacheSpec`; the types are those that they are
-    kept in. `adapters` is None where the engine takes none.
+    kept in. `adapters` is None where the engine takes none. `further` asks for layers that predict
+    further tokens: `hotshoe.models.base.DraftingModel`.
     """
 
     selector: Selector
@@ -99,6 +100,7 @@ class BuildContext:
     conv_state_dtype: str | None = None
     state_dtype: str = "float32"
     adapters: AdapterTable | None = None
+    further: bool = False
     weights: WeightTable = field(default_factory=WeightTable)
     cache_layers: list[CacheLayer] = field(default_factory=list)
     weight_bytes: list[Callable[[], int]] = field(default_factory=list)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
 from hotshoe.layers import BuildContext, ForwardBatch
+from hotshoe.layers.cache import CacheLayer
 from hotshoe.models.config import ModelConfig
 
 #: What a model can be asked for: the next token of a text, or one vector of it.
@@ -57,6 +59,48 @@ class Model(Protocol):
             Logits [n, vocab_size] for "generate", vectors [n, hidden_size] for "embed".
         """
         ...
+
+
+class DraftHead(Protocol):
+    """Layers that guess further tokens from a model's hidden states; they have caches of their own.
+
+    At position p a head reads the hidden state of token p and the token p + 1, and guesses token
+    p + 2. Its caches hold what it made of every position before. Wrong guesses cost time alone.
+
+    Attributes:
+        cache_layers: Those layers of `BuildContext.cache_layers` that are its own.
+    """
+
+    cache_layers: Sequence[CacheLayer]
+
+    def forward(self, ids: Tensor, hidden: Tensor, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
+        """Run the layers.
+
+        Args:
+            ids: [n] int32, the token behind each position.
+            hidden: [n, hidden_size]: what `Model.forward` returned at these positions, or what this
+                method returned one position before, as far as drafts follow each other.
+            batch: The step, whose `outputs_at` says for which positions results are wanted.
+
+        Returns:
+            What the next position may read, and what `guess` takes, each [s, hidden_size].
+        """
+        ...
+
+    def guess(self, hidden: Tensor) -> Tensor:
+        """Return the likeliest tokens of the model, [n] integers, for hidden [n, hidden_size]."""
+        ...
+
+
+@runtime_checkable
+class DraftingModel(Protocol):
+    """What a model has beside the above if `BuildContext.further` asked for it.
+
+    Attributes:
+        draft_head: Layers of its checkpoint that predict further tokens; None where it has none.
+    """
+
+    draft_head: DraftHead | None
 
 
 class ModelBuilder(Protocol):

@@ -21,22 +21,22 @@ from torch import Tensor
 
 from hotshoe.layers import AdapterTable, ForwardBatch, ViewPlan
 from hotshoe.layers.context import BetweenPieces
-from hotshoe.models.base import EMBED, GENERATE, Model
+from hotshoe.models.base import EMBED, GENERATE, DraftHead, Model
 from hotshoe.runner.adapters import AdapterRows
+from hotshoe.runner.ahead import Ahead, MadeDrafts, Tables
 from hotshoe.runner.given import GivenRows
 from hotshoe.runner.graphs import Pieces, Recordings
 from hotshoe.runner.inbox import Inbox
+from hotshoe.runner.judging import JUDGED_TOKENS, Judged, judge, judged_prompts
+from hotshoe.runner.limits import Operations, RunnerLimits
 from hotshoe.runner.peers import Peers
-from hotshoe.runner.pooling import PoolingRows
+from hotshoe.runner.pooling import PooledRows, PoolingRows
 from hotshoe.runner.rows import Ints, Rows, StepInputs, padding_inputs
 from hotshoe.runner.running import RunningStep
-from hotshoe.sampling import LogprobTensors, SampledBatch, Sampler, compute_logprobs
+from hotshoe.sampling import LogprobTensors, SampledBatch, Sampler
 from hotshoe.slots import (
     CacheView,
-    GraphOp,
-    SampleOp,
     StepShape,
-    TransferOp,
 )
 from hotshoe.types import StepPlan
 
@@ -45,42 +45,6 @@ _log = logging.getLogger(__name__)
 INBOX_BYTES = 1 << 20
 #: Recording 33 sizes takes 4 s on a fast device; one that needs far longer serves with fewer.
 RECORDING_S = 60.0
-#: Prompt positions whose logits are held at once; a prompt has many, and a vocabulary is large.
-JUDGED_TOKENS = 128
-
-
-@dataclass(frozen=True, slots=True)
-class RunnerLimits:
-    """What holds for all requests: sizes of the runner's persistent state, and ends of sequences.
-
-    Attributes:
-        max_samples: Most samples of a step: one of each row, and one after each draft.
-        null_blocks: For each cache group a block that no request owns.
-        max_steps_in_flight: Steps started and not finished.
-        graph_sizes: Padded batch sizes to record, ascending; empty for none.
-        piece_sizes: Padded token counts of other steps to record in pieces, likewise.
-        eos_token_ids: Forbidden until a request's min_tokens.
-    """
-
-    max_num_seqs: int
-    max_model_len: int
-    block_size: int
-    max_logprobs: int
-    max_samples: int
-    null_blocks: tuple[int, ...]
-    max_steps_in_flight: int = 1
-    graph_sizes: tuple[int, ...] = ()
-    piece_sizes: tuple[int, ...] = ()
-    eos_token_ids: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Operations:
-    """The chosen candidates that the runner itself calls."""
-
-    sample: SampleOp
-    transfer: TransferOp
-    graph: GraphOp
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +126,14 @@ class Runner:
         self._given = GivenRows(model.hidden_size, device)
         # Rows that give embeddings, or of which more is looked at than the states that sample.
         self._special = np.zeros(limits.max_num_seqs, np.bool_)
+        self._ahead: Ahead | None = None
+
+    def add_head(self, head: DraftHead) -> None:
+        """Let a loaded head make drafts behind each step; its caches are among the model's."""
+        shared = (self._flat_tokens, self._tables, self._padding_slots, self._plans)
+        limits = self._limits
+        tables = Tables(*shared, limits.block_size, limits.max_model_len)
+        self._ahead = Ahead(head, tables)
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> RunningStep:
@@ -176,6 +148,8 @@ class Runner:
             special = (width, new.pooling, new.embeds)
             self._special[new.row] = any(value is not None for value in special)
         self._sampler.set_masks(plan.mask_rows, plan.masks)
+        if self._ahead is not None:
+            self._ahead.begin(plan)
         step = self._run(plan.step_id, self._rows.advance(plan))
         step.drafts = dict(zip(plan.draft_rows, plan.drafts, strict=True))
         return step
@@ -190,6 +164,8 @@ class Runner:
             width = self._model.hidden_size
             hidden = self._peers.inbox.new_zeros(inputs.num_tokens, width)
         hidden = self._forward(inputs, staged, every=True, hidden=hidden)
+        if self._ahead is not None:
+            self._ahead(inputs, staged.token_index, None, staged.sampled_index)
         if self._is_last and GENERATE in self._model.tasks:
             logits = self._logits(hidden[-max(self._limits.max_samples, JUDGED_TOKENS) :])
             self._sampler.warm_up(logits[:1])
@@ -272,7 +248,8 @@ class Runner:
     def _run(self, step_id: int, inputs: StepInputs) -> RunningStep:
         adapted = self._adapters.begin(inputs)
         if self._special[inputs.rows].any():
-            judging, pooling = self._judging(inputs), self._pooling.among(inputs)
+            judging = judged_prompts(inputs, self._prompt_widths, self._rows.num_prompt)
+            pooling = self._pooling.among(inputs)
             given = self._given.among(inputs)
             if judging or pooling or given:
                 return self._run_special(step_id, inputs, judging, pooling, given)
@@ -290,9 +267,7 @@ class Runner:
                 logits = self._logits(hidden)
         if not self._is_last:
             return self._pass_on(step_id, logits[:count])
-        sampled = self._sample(inputs, logits, staged)
-        tensors = [*sampled.tensors] if sampled is not None else []
-        return RunningStep(step_id, sampled, [], self._transfer.download(tensors))
+        return self._end(step_id, inputs, staged, logits)
 
     def _pass_on(self, step_id: int, hidden: Tensor) -> RunningStep:
         """End a step that another stage goes on with."""
@@ -303,14 +278,14 @@ class Runner:
         self,
         step_id: int,
         whole: StepInputs,
-        judging: list[tuple[int, int, int, int]],
+        judging: list[Judged],
         pooling: list[int],
         given: list[tuple[slice, Tensor]],
     ) -> RunningStep:
         """Run a step with embeddings, or with more hidden states looked at than those that sample.
 
         Args:
-            judging: From `_judging`.
+            judging: From `judged_prompts`.
             pooling: From `PoolingRows.among`.
             given: From `GivenRows.among`.
         """
@@ -320,21 +295,36 @@ class Runner:
         hidden = self._forward(inputs, staged, every=True, given=given, hidden=arrived)
         if not self._is_last:
             return self._pass_on(step_id, hidden)
-        prompts = self._judge(judging, hidden)
+        prompts = judge(judging, hidden, self._logits, self._tokens)
         pooled = self._pooling.take(whole, pooling, hidden, self._vectors)
         sampling = hidden[staged.sample_at]
         logits = self._logits(sampling) if len(inputs.sample_rows) else sampling
-        sampled = self._sample(inputs, logits, staged)
+        return self._end(step_id, inputs, staged, logits, prompts, pooled)
+
+    def _end(
+        self,
+        step_id: int,
+        inputs: StepInputs,
+        staged: StagedInputs,
+        logits: Tensor,
+        prompts: Sequence[tuple[int, LogprobTensors, int]] = (),
+        pooled: PooledRows | None = None,
+    ) -> RunningStep:
+        """Sample, let a head go on, and have all that a step brought sent to the host."""
+        sampled, made = self._sample(inputs, logits, staged)
         tensors = [*sampled.tensors] if sampled is not None else []
         for _, found, _ in prompts:
             tensors += found.tensors
         if pooled is not None:
             tensors.append(pooled.vectors)
-        return RunningStep(step_id, sampled, prompts, self._transfer.download(tensors), pooled)
+        if made is not None:
+            tensors.append(made.tokens)
+        arrived = self._transfer.download(tensors)
+        return RunningStep(step_id, sampled, [*prompts], arrived, pooled, made=made)
 
     def _recorded(self, inputs: StepInputs) -> tuple[StepInputs, Replay | None]:
         """Pad a step for the recording that holds it, and return what gives its logits then."""
-        slots, whole = self._padding_slots, inputs.decodes_only
+        slots, whole = self._padding_slots, inputs.decodes_only and self._ahead is None
         size = (self._decodes if whole else self._mixed).size_for(len(inputs.positions))
         if size is None:
             return inputs, None
@@ -349,6 +339,11 @@ class Runner:
     def _replay_pieces(self, size: int, inputs: StepInputs, staged: StagedInputs) -> Tensor:
         self._set_pieces(inputs, staged)
         hidden = self._mixed.replay(size)
+        if self._ahead is not None:
+            own = slice(inputs.num_tokens)
+            pieces = self._pieces
+            batch = ForwardBatch(staged.positions[own], pieces.shape, pieces.views)
+            self._ahead.keep(hidden[own], batch)
         sampling = self._is_last and len(inputs.sample_rows)
         return self._logits(hidden[staged.sample_at]) if sampling else hidden
 
@@ -398,14 +393,23 @@ class Runner:
             positions=staged.positions[own],
             shape=shape,
             views=views,
-            outputs_at=None if every else staged.sample_at,
+            outputs_at=None if every or self._ahead is not None else staged.sample_at,
         )
         if hidden is None:
             hidden = self._model.embed(self._flat_tokens[staged.token_index[own]])
             for places, rows in given:
+<<<<<<< HEAD
                 scaled = self._model.scale_embeddings(rows.to(hidden.dtype))
                 hidden[places, : self._model.hidden_size] = scaled
         return self._model.forward(hidden, batch)
+=======
+                hidden[places] = self._model.scale_embeddings(rows.to(hidden.dtype))
+        hidden = self._model.forward(hidden, batch)
+        if self._ahead is not None:
+            self._ahead.keep(hidden, batch)
+            hidden = hidden if every else hidden[staged.sample_at]
+        return hidden
+>>>>>>> 471945ac (Let a model's own further layers make drafts: method mtp)
 
     def _set_pieces(self, inputs: StepInputs, staged: StagedInputs) -> None:
         self._pieces.shape, self._pieces.views = self._read(inputs, staged)
@@ -434,9 +438,11 @@ class Runner:
 
     def _sample(
         self, inputs: StepInputs, logits: Tensor, staged: StagedInputs
-    ) -> SampledBatch | None:
+    ) -> tuple[SampledBatch | None, MadeDrafts | None]:
+        ahead, index = self._ahead, staged.token_index[: inputs.num_tokens]
         if len(inputs.sample_rows) == 0:
-            return None
+            made = None if ahead is None else ahead(inputs, index, None, staged.sampled_index)
+            return None, made
         group, sampled = self._peers.tp, None
         if group is None or group.rank == 0:
             sampled = self._sampler(logits, inputs.sample_rows, inputs.sample_lens)
@@ -447,42 +453,12 @@ class Runner:
             group.broadcast(tokens, 0)
         # A failed row's -1 must not become an index before the engine hears of it.
         tokens = tokens.clamp(min=0).to(torch.int32)
+        if ahead is None:
+            self._flat_tokens.index_copy_(0, staged.sampled_index, tokens)
+            return sampled, None
+        verified = self._flat_tokens[staged.sampled_index]
         self._flat_tokens.index_copy_(0, staged.sampled_index, tokens)
-        return sampled
-
-    def _judging(self, inputs: StepInputs) -> list[tuple[int, int, int, int]]:
-        """Return, of each row whose prompt tokens this step predicts and shall judge: the row, the
-        first such token's place in the step, its position, and how many there are."""
-        wanted = self._prompt_widths[inputs.rows] >= 0
-        if not wanted.any():
-            return []
-        counts = np.diff(inputs.query_start_loc)
-        starts = inputs.seq_lens - counts
-        judged = np.minimum(counts, self._rows.num_prompt[inputs.rows] - 1 - starts)
-        found = []
-        for i in np.flatnonzero(wanted & (judged > 0)).tolist():
-            first, position = int(inputs.query_start_loc[i]), int(starts[i])
-            found.append((int(inputs.rows[i]), first, position, int(judged[i])))
-        return found
-
-    def _judge(
-        self, judging: list[tuple[int, int, int, int]], hidden: Tensor
-    ) -> list[tuple[int, LogprobTensors, int]]:
-        """Compute log probabilities of prompt tokens, as `RunningStep.prompts` holds them.
-
-        Args:
-            judging: From `_judging`.
-            hidden: [num_tokens, hidden_size] of the whole step.
-        """
-        found = []
-        for row, first, position, count in judging:
-            width = int(self._prompt_widths[row])
-            for done in range(0, count, JUDGED_TOKENS):
-                end = min(done + JUDGED_TOKENS, count)
-                logits = self._logits(hidden[first + done : first + end])
-                targets = self._tokens[row, position + done + 1 : position + end + 1].long()
-                found.append((row, compute_logprobs(logits, targets, width), width))
-        return found
+        return sampled, ahead(inputs, index, verified, tokens)
 
 
 def _shape(staged: StagedInputs, max_query_len: int, max_seq_len: int) -> StepShape:

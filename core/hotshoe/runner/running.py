@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from hotshoe.runner.ahead import MadeDrafts
 from hotshoe.runner.pooling import PooledRows
 from hotshoe.sampling import LogprobTensors, SampledBatch
 from hotshoe.types import StepResult
@@ -24,9 +25,10 @@ class RunningStep:
         prompts: Log probabilities of prompt tokens, in order: row, tensors, and how many of the
             most likely tokens to report.
         arrived: Waits, and gives what `tensors` of sampled batch and prompts, then the vectors of
-            `pooled`, became on the host.
+            `pooled` and the tokens of `made`, became on the host.
         pooled: Rows whose vectors the step completes.
         drafts: Those that the step verifies, by row.
+        made: Those that a head has made behind it, whose tensor comes last.
         remark: Said of rows that failed, as nothing of theirs is finite.
     """
 
@@ -36,6 +38,7 @@ class RunningStep:
     arrived: Callable[[], Sequence[Tensor]]
     pooled: PooledRows | None = None
     drafts: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    made: MadeDrafts | None = None
     remark: str = RUN_AGAIN
 
     def result(self) -> StepResult:
@@ -53,7 +56,9 @@ class RunningStep:
             judged += found.to_host([width] * len(found.ranks))
             del tensors[:taken]
         if self.pooled is not None:
-            self.pooled.book(result, tensors[0])
+            self.pooled.book(result, tensors.pop(0))
+        if self.made is not None:
+            self.made.book(result, tensors[0])
         result.failed = {row: f"{why}; {self.remark}" for row, why in result.failed.items()}
         for why in set(result.failed.values()):
             _log.warning("step %d: %s", self.step_id, why)

@@ -35,7 +35,7 @@ from hotshoe.layers import (
 from hotshoe.loader import load_weights, update_weights
 from hotshoe.loader.sources import Weights, source_of
 from hotshoe.models import ModelConfig
-from hotshoe.models.base import GENERATE, Model, ModelBuilder
+from hotshoe.models.base import GENERATE, DraftHead, Model, ModelBuilder
 from hotshoe.platform import MemoryBudget, Platform
 from hotshoe.plugins.platforms import blaming, checked
 from hotshoe.runner.adapters import adapter_table, load_adapter, required
@@ -43,9 +43,11 @@ from hotshoe.runner.balance import ExpertBalance, balance_of
 from hotshoe.runner.checks import ResultChecks
 from hotshoe.runner.granted import enough_memory, stay_in_files
 from hotshoe.runner.graphs import BATCH_SIZES, TOKEN_SIZES, graph_sizes
+from hotshoe.runner.heads import head_of, wants_further
 from hotshoe.runner.kv import cache_parts, converted, read_blocks, write_blocks
+from hotshoe.runner.limits import Operations, RunnerLimits
 from hotshoe.runner.peers import Peers, check_divided, group_of
-from hotshoe.runner.runner import Operations, Runner, RunnerLimits
+from hotshoe.runner.runner import Runner
 from hotshoe.runner.running import RunningStep
 from hotshoe.runner.states import check_states, state_options
 from hotshoe.slots import (
@@ -109,6 +111,7 @@ class TorchWorker:
         self._phases: dict[str, float] = {}
         self._context: BuildContext | None = None
         self._model: Model | None = None
+        self._head: DraftHead | None = None
         self._ops: Operations | None = None
         self._runner: Runner | None = None
         self._balance: ExpertBalance | None = None
@@ -215,6 +218,7 @@ class TorchWorker:
             stage=self._mesh.pp,
             stage_layers=tuple(config.pipeline_layers),
             adapters=adapter_table(config),
+            further=wants_further(config),
         )
         ctx.weights.decode = decoder_of(self._format)
         ctx.weights.ignore(self._format.unused)
@@ -223,6 +227,7 @@ class TorchWorker:
         model = self._builder(self._model_config, ctx)
         check_divided(ctx, self._model_config.architecture)
         check_states(config, [layer.cache_spec for layer in ctx.cache_layers])
+        self._head = head_of(model, ctx, self._model_config)
         return ctx, model
 
     def _check_memory(self, ctx: BuildContext) -> None:
@@ -334,6 +339,7 @@ class TorchWorker:
         layers, layout = self._context.cache_layers, self.layout(self._context)
         allocate_caches(layers, layout, num_blocks)
         sizes = getattr(self._ops.graph, "sizes", BATCH_SIZES)
+        decodes = self._graph is not None and self._head is None  # which reads hidden states
         limits = RunnerLimits(
             max_num_seqs=config.max_num_seqs,
             max_model_len=config.max_model_len,
@@ -342,7 +348,7 @@ class TorchWorker:
             max_samples=min(budget, config.max_num_seqs * (1 + config.num_speculative_tokens)),
             null_blocks=tuple(num_blocks[group.pool] for group in layout.groups),
             max_steps_in_flight=self._max_steps,
-            graph_sizes=graph_sizes(config.max_num_seqs, sizes) if self._graph else (),
+            graph_sizes=graph_sizes(config.max_num_seqs, sizes) if decodes else (),
             piece_sizes=graph_sizes(budget, TOKEN_SIZES) if pieces else (),
             eos_token_ids=self._model_config.eos_token_ids,
         )
@@ -350,7 +356,7 @@ class TorchWorker:
         width, dtype = self._model.hidden_size, self._context.torch_dtype
         like = torch.empty(0, width, device=self._context.device, dtype=dtype)
         self._peers.make_inbox(recorded, like)
-        return Runner(
+        runner = Runner(
             self._model,
             self._ops,
             self._context.device,
@@ -359,6 +365,9 @@ class TorchWorker:
             self._peers,
             self._context.adapters,
         )
+        if self._head is not None:
+            runner.add_head(self._head)
+        return runner
 
     def _free_cache(self) -> None:
         assert self._context is not None
@@ -456,6 +465,7 @@ class TorchWorker:
 
     def close(self) -> None:
         self._runner = self._model = self._context = self._ops = self._fetch_weights = None
+        self._head = None
         gc.collect()  # recordings must go before the communicator that they use
         self._peers.close()
         with blaming(self._platform.name):

@@ -178,6 +178,11 @@ class Budget:
         """
         self._load.add(seconds, num_rows, num_drafts, num_accepted)
 
+    @property
+    def drafting(self) -> bool:
+        """Whether any drafts are made."""
+        return self._load.drafting
+
     def limit(self, sequence: Acceptance) -> int:
         """Return most drafts of a sequence; the last one is still likely to be worth its price."""
         load = self._load

@@ -7,12 +7,14 @@ one goes on where it was. Driven by the engine core.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TypeAlias
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
-from hotshoe.config import EngineConfig
+from hotshoe.config import MTP, EngineConfig
+from hotshoe.errors import ConfigError
 from hotshoe.lazy import resolve_lazy
 from hotshoe.plugins import PluginManager
 from hotshoe.plugins.manager import blaming_plugin
@@ -24,6 +26,7 @@ from hotshoe.types import StepPlan, TokenOutput
 HOOK = "hotshoe_proposers"
 #: The method whose drafter the engine makes, as it needs a worker.
 DRAFT_MODEL = "draft_model"
+NOTHING: Mapping[int, Sequence[int]] = MappingProxyType({})
 #: Of a request and its drafts: those that may come, and the masks behind them, if there are any.
 Allowed: TypeAlias = Callable[[Request, list[int]], tuple[list[int], list[bytes]]]
 
@@ -62,6 +65,17 @@ class Followers:
             self._followers[w.request.request_id].propose(w.request.token_ids, w.limit)
             for w in wanted
         ]
+
+
+class Heads:
+    """Hands on the drafts that a head of the model has made in the step itself; see `Drafter`."""
+
+    def add(self, request: Request) -> None: ...
+
+    def discard(self, request: Request) -> None: ...
+
+    def propose(self, wanted: Sequence[Wanted]) -> list[list[int]]:
+        return [list(one.made[: one.limit]) for one in wanted]
 
 
 class Drafting:
@@ -115,6 +129,7 @@ class Drafting:
         outputs: Sequence[TokenOutput],
         vocab_size: int,
         allowed: Allowed | None = None,
+        made: Mapping[int, Sequence[int]] = NOTHING,
     ) -> None:
         """Take in a step's tokens: propose how the requests that got some go on.
 
@@ -124,6 +139,7 @@ class Drafting:
             vocab_size: Drafts lie below it.
             allowed: Keeps the drafts of a request that its grammar allows, with the masks behind
                 them.
+            made: Drafts that a head has made behind the step, by row.
 
         Raises:
             PluginError: The proposer failed, or returned what are no drafts.
@@ -136,18 +152,25 @@ class Drafting:
         if not self._followed:
             self._ended_s = None
         found = {output.request_id: self._followed.get(output.request_id) for output in outputs}
-        wanted = [self._wanted(followed) for followed in found.values() if followed is not None]
+        wanted = [self._wanted(one, made) for one in found.values() if one is not None]
         for request, drafts in self._ask(wanted, vocab_size):
             if drafts and allowed is not None and request.params.grammar is not None:
                 request.propose(*allowed(request, drafts))
             else:
                 request.propose(drafts)
 
-    def _wanted(self, followed: Followed) -> Wanted:
+    @property
+    def num_ahead(self) -> int:
+        """Most drafts of a row that a head shall make behind the next step."""
+        idle = self._budget is not None and not self._budget.drafting
+        return 0 if idle else self._limit
+
+    def _wanted(self, followed: Followed, made: Mapping[int, Sequence[int]]) -> Wanted:
         """Say how many drafts a sequence may have, perhaps none."""
-        if self._budget is None:
-            return Wanted(followed.request, self._limit)
-        return Wanted(followed.request, self._budget.limit(followed.acceptance))
+        request, budget = followed.request, self._budget
+        limit = self._limit if budget is None else budget.limit(followed.acceptance)
+        row = request.row
+        return Wanted(request, limit, () if row is None else made.get(row, ()))
 
     def _ask(self, wanted: list[Wanted], vocab_size: int) -> list[tuple[Request, list[int]]]:
         """Return the drafts of every sequence, none for those that may have none."""
@@ -204,9 +227,14 @@ def open_drafting(
         return None
     method, limit = options.pop("method"), config.num_speculative_tokens
     budget = Budget(limit) if options.pop("num_speculative_tokens", None) is None else None
+    if method == MTP:
+        check_head(config, options)
+        return Drafting(Heads(), limit, nullcontext, budget, config.max_num_seqs)
     if draft_model is not None:
         return Drafting(draft_model, limit, nullcontext, budget, config.max_num_seqs)
-    own = {DRAFT_MODEL: None} if plugins.mapping(HOOK) else None  # else it says what to install
+    own = (
+        dict.fromkeys((DRAFT_MODEL, MTP)) if plugins.mapping(HOOK) else None
+    )  # else it says what to install
     reference = plugins.pick("speculative_config.method", method, HOOK, own)
 
     def blaming() -> AbstractContextManager[None]:
@@ -215,3 +243,26 @@ def open_drafting(
     with blaming():
         drafter = Followers(resolve_lazy(reference)(options))
     return Drafting(drafter, limit, blaming, budget, config.max_num_seqs)
+
+
+def check_head(config: EngineConfig, options: Mapping[str, Any]) -> None:
+    """Refuse what a head cannot be asked for.
+
+    Args:
+        options: Of `speculative_config`, without those of every method.
+
+    Raises:
+        ConfigError: With the name of the option.
+    """
+    method = (config.speculative_config or {})["method"]
+    for name in options:
+        raise ConfigError(
+            f"speculative_config: method {method} has no option {name}; it takes "
+            "num_speculative_tokens alone, as its layers lie in the model's own checkpoint"
+        )
+    if config.num_ranks > 1 or config.distributed_executor_backend != "uni":
+        raise ConfigError(
+            f"speculative_config: method {method} computes in the engine's own process; leave "
+            "tensor_parallel_size and pipeline_parallel_size at 1 and distributed_executor_backend "
+            "at uni, or use another method"
+        )

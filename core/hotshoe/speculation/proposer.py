@@ -61,10 +61,16 @@ class Proposer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A sequence whose tokens are all known, and how many drafts it may have, at least one."""
+    """A sequence whose tokens are all known.
+
+    Attributes:
+        limit: How many drafts it may have, at least one.
+        made: Drafts that a head has made behind the step.
+    """
 
     request: Request
     limit: int
+    made: Sequence[int] = ()
 
 
 class Drafter(Protocol):

@@ -60,11 +60,10 @@ class StepPlan:
     known token and after each draft, and accepts drafts as long as they equal what was sampled.
     Of the drafts that row `accepted_rows[k]` verified last, `num_accepted[k]` were accepted, one
     or more. The plans of a draft model also take tokens back, which is a number below zero. Each
-    list of rows is in the order of `rows`.
+    list of rows is in the order of `rows`. A head makes up to `num_ahead` drafts for each.
 
-    Where layers are divided into stages, a stage that does not sample learns the sampled tokens
-    from the plan; a draft model so learns what another model sampled. `known_tokens[k]` is the last
-    known token of row `known_rows[k]`, which samples in this step and is not new.
+    A stage of layers that does not sample, and a draft model, learn from the plan what was sampled:
+    `known_tokens[k]` is the last known token of row `known_rows[k]`, which samples and is not new.
     """
 
     step_id: int
@@ -83,14 +82,14 @@ class StepPlan:
     num_accepted: list[int] = field(default_factory=list)
     known_rows: list[int] = field(default_factory=list)
     known_tokens: list[int] = field(default_factory=list)
+    num_ahead: int = 0
 
     def change_tables(self, row: int, changes: Iterable[TableChange]) -> None:
         """Put blocks into a row's tables."""
         for groups, column, blocks in changes:
-            count = len(groups)
             self.block_groups += groups
-            self.block_rows += (row,) * count
-            self.block_cols += (column,) * count
+            self.block_rows += (row,) * len(groups)
+            self.block_cols += (column,) * len(groups)
             self.block_ids += blocks
 
     @property
@@ -109,7 +108,7 @@ class StepResult:
     such a row is not in `rows`. Log-probability maps hold only rows that asked for them:
     `logprobs[row]` runs parallel to the row's tokens, and `prompt_logprobs[row]` are those of the
     prompt positions predicted in this step. `pooled[row]` is the vector of a row that pools, as
-    little-endian float32; such a row is not in `rows`.
+    little-endian float32; such a row is not in `rows`. `ahead[row]` are drafts of a head.
     """
 
     step_id: int
@@ -119,6 +118,7 @@ class StepResult:
     logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
     prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
     pooled: dict[int, bytes] = field(default_factory=dict)
+    ahead: dict[int, list[int]] = field(default_factory=dict)
 
 
 class StepHandle(Protocol):

@@ -7,7 +7,7 @@ additions are fused with the norm that follows them, across layers too.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -21,13 +21,17 @@ from hotshoe.layers import (
     Rotary,
     Rotation,
 )
-from hotshoe.models.base import EMBED, GENERATE
+from hotshoe.models.base import EMBED, GENERATE, DraftHead
 from hotshoe.slots import Quantized
 from hotshoe_models.mixers import Mixer
 from hotshoe_models.mlps import MLP, build_mlp
 from hotshoe_models.norms import AddNorm, Norm, build_add_norm, build_norm
+<<<<<<< HEAD
 from hotshoe_models.shared import build_mixer
 from hotshoe_models.spec import DecoderSpec
+=======
+from hotshoe_models.spec import DecoderSpec, LayerSpec
+>>>>>>> 471945ac (Let a model's own further layers make drafts: method mtp)
 
 
 class DenseDecoder:
@@ -36,7 +40,12 @@ class DenseDecoder:
     Args:
         spec: The architecture.
         ctx: The build context, which collects the wanted weights and the attention layers.
+
+    Attributes:
+        draft_head: See `hotshoe.models.base.DraftingModel`; builders of families set it.
     """
+
+    draft_head: DraftHead | None = None
 
     def __init__(self, spec: DecoderSpec, ctx: BuildContext) -> None:
         names, stage = spec.names, ctx.stage
@@ -49,6 +58,7 @@ class DenseDecoder:
                 ctx, names.embedding, spec.vocab_size, spec.hidden_size, spec.embedding_scale
             )
         self._positions = _positions(spec, ctx) if stage.is_first else None
+<<<<<<< HEAD
         memory_bytes = ctx.selector.facts.memory_bytes
         rotaries = {
             rotation: Rotary.build(rotation, ctx.max_model_len, ctx.device, memory_bytes)
@@ -56,6 +66,14 @@ class DenseDecoder:
             if rotation is not None
         }
         self._build_layers(spec, ctx, own, rotaries)
+=======
+        rotaries = build_rotaries(ctx, spec.layers[own.start : own.stop])
+        self._layers = [Layer(spec, ctx, i, rotaries) for i in own]
+        for i, layer, behind in zip(own, self._layers, [*self._layers[1:], None], strict=True):
+            layer.join(spec, ctx, i, behind)
+        first = _under(names.layer.format(own.start), names.input_norm)
+        self._first_norm = build_norm(spec, ctx, first, self._layers[0].input_quant)
+>>>>>>> 471945ac (Let a model's own further layers make drafts: method mtp)
         if spec.generates and stage.is_last:
             self._lm_head = Logits(
                 ctx,
@@ -119,7 +137,7 @@ class DenseDecoder:
         return logits
 
 
-class _Layer:
+class Layer:
     """Mixer and MLP; ends with the norm that comes next, the next layer's or the final one.
 
     That of a stage's last layer belongs to the next stage, which gets the residual alone.
@@ -152,7 +170,7 @@ class _Layer:
         self._post_attention_norm = build_norm(spec, ctx, _under(prefix, names.post_attention_norm))
         self._post_mlp_norm = build_norm(spec, ctx, _under(prefix, names.post_mlp_norm))
 
-    def join(self, spec: DecoderSpec, ctx: BuildContext, i: int, behind: _Layer | None) -> None:
+    def join(self, spec: DecoderSpec, ctx: BuildContext, i: int, behind: Layer | None) -> None:
         """Build the norm in front of the layer behind this one; of the last one, the final norm.
 
         The last layer of a stage has none where another stage follows.
@@ -196,6 +214,16 @@ class _Layer:
         if self._own_norm is not None:
             return self._mlp(self._own_norm(residual))
         return self._mlp(hidden if keep is None else hidden[keep])
+
+
+def build_rotaries(ctx: BuildContext, layers: Sequence[LayerSpec]) -> dict[Rotation, Rotary]:
+    """Build the rotations of layers, each once."""
+    memory_bytes = ctx.selector.facts.memory_bytes
+    return {
+        rotation: Rotary.build(rotation, ctx.max_model_len, ctx.device, memory_bytes)
+        for rotation in {layer.rotation for layer in layers}
+        if rotation is not None
+    }
 
 
 def _under(prefix: str, name: str | None) -> str | None:

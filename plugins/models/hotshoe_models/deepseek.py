@@ -11,6 +11,7 @@ from hotshoe.layers import BuildContext, MoeNames, Rotation
 from hotshoe.models import ModelConfig
 from hotshoe.slots import RouterSpec
 from hotshoe_models.decoder import DenseDecoder
+from hotshoe_models.further import add_further
 from hotshoe_models.mixtures import (
     grouped_router,
     mixture,
@@ -110,7 +111,8 @@ def v3_decoder(config: ModelConfig, spec: DecoderSpec, ctx: BuildContext) -> Den
     """Build a decoder whose file may have layers for drafts behind its own."""
     new, old = "num_mtp_layers", "num_nextn_predict_layers"
     key = new if new in config.values else old
-    return DenseDecoder(unused_layers(config, spec, key), ctx)
+    spec = unused_layers(config, spec, key)
+    return add_further(DenseDecoder(spec, ctx), spec, ctx, spec.further_layers)
 
 
 def latent_spec(config: ModelConfig, ctx: BuildContext) -> DecoderSpec:

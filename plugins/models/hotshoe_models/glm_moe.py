@@ -9,6 +9,7 @@ from typing import Any
 from hotshoe.layers import BuildContext
 from hotshoe.models import ModelConfig
 from hotshoe_models.decoder import DenseDecoder
+from hotshoe_models.further import add_further
 from hotshoe_models.mixtures import grouped_router, mixture, with_expert_defaults, with_experts
 from hotshoe_models.qwen import QWEN3_NAMES
 from hotshoe_models.spec import LayerSpec
@@ -104,4 +105,5 @@ def _decoder(
     spec = decoder_spec(
         config, with_experts(layers, experts, lambda i: i >= dense), qkv_bias=bias, **differences
     )
-    return DenseDecoder(unused_layers(config, spec, "num_nextn_predict_layers"), ctx)
+    spec = unused_layers(config, spec, "num_nextn_predict_layers")
+    return add_further(DenseDecoder(spec, ctx), spec, ctx, spec.further_layers)

@@ -7,6 +7,7 @@ Defaults are those of transformers' Qwen2Config and Qwen3Config.
 from hotshoe.layers import BuildContext
 from hotshoe.models import ModelConfig
 from hotshoe_models.decoder import DenseDecoder
+from hotshoe_models.further import FurtherNames, add_further
 from hotshoe_models.spec import LayerSpec, WeightNames
 from hotshoe_models.values import (
     FULL,
@@ -38,6 +39,14 @@ QWEN2_DEFAULTS = {
     "layer_types": None,
 }
 QWEN3_DEFAULTS = {**QWEN2_DEFAULTS, "head_dim": 128, "attention_bias": False}
+MIMO_FURTHER = FurtherNames(
+    embedding_norm="token_layernorm",
+    hidden_norm="hidden_layernorm",
+    join="input_proj",
+    final_norm="final_layernorm",
+    hidden_first=True,
+    passes_normed=True,
+)
 QWEN3_NAMES = WeightNames(qk_norm=("self_attn.q_norm", "self_attn.k_norm"))
 
 
@@ -50,7 +59,11 @@ def build_qwen2(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
 def build_mimo(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build MiMoForCausalLM: Qwen 2, with layers behind that predict further tokens."""
     ctx.weights.ignore([r"^model\.mtp_layers\."], "layers that predict further tokens")
-    return build_qwen2(config, ctx)
+    config = with_defaults(config, {**QWEN2_DEFAULTS, "num_nextn_predict_layers": 0})
+    spec = decoder_spec(config, _layers(config, ctx), qkv_bias=True)
+    layer = "model.mtp_layers.{}."
+    number = count(config, "num_nextn_predict_layers")
+    return add_further(DenseDecoder(spec, ctx), spec, ctx, number, MIMO_FURTHER, layer)
 
 
 def build_qwen3(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:

@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from hotshoe.layers import ForwardBatch, ViewPlan
+from hotshoe.models.base import DraftHead
 from hotshoe.platform import DeviceFacts
 from hotshoe.runner.graphs import graph_sizes
+from hotshoe.runner.limits import Operations, RunnerLimits
 from hotshoe.runner.peers import Peers
-from hotshoe.runner.runner import Operations, Runner, RunnerLimits
+from hotshoe.runner.runner import Runner
 from hotshoe.slots import (
     AttentionMetadata,
     CacheView,
@@ -69,6 +71,7 @@ def make_runner(
     sizes: tuple[int, ...] = (),
     pieces: tuple[int, ...] = (),
     communicator: CommunicatorOp | None = None,
+    head: DraftHead | None = None,
 ) -> Runner:
     limits = RunnerLimits(
         ROWS,
@@ -86,7 +89,11 @@ def make_runner(
         Transfer(TransferSpec(2), FACTS),
         Graph(GraphSpec(ROWS), FACTS),
     )
-    return Runner(model, ops, "cpu", limits, [ViewPlan(0, whole_step)], Peers(tp=communicator))
+    plans, peers = [ViewPlan(0, whole_step)], Peers(tp=communicator)
+    runner = Runner(model, ops, "cpu", limits, plans, peers)
+    if head is not None:
+        runner.add_head(head)
+    return runner
 
 
 @pytest.fixture
@@ -188,7 +195,7 @@ def test_prompt_logprobs_over_chunks(model: TableModel, runner: Runner, chunks: 
 def test_prompts_are_judged_a_part_at_a_time(
     model: TableModel, runner: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hotshoe.runner.runner.JUDGED_TOKENS", 3)
+    monkeypatch.setattr("hotshoe.runner.judging.JUDGED_TOKENS", 3)
     heights = []
     head = model.head
     model.head = lambda hidden, task: heights.append(len(hidden)) or head(hidden, task)

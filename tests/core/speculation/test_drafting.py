@@ -209,7 +209,7 @@ def test_bad_settings_are_refused_at_start(model_dir: Path, proposing: PluginMan
     cases = [
         (
             {"method": "count"},
-            "did you mean counting.*choices: counting, draft_model, learning, right",
+            "did you mean counting.*choices: counting, draft_model, learning, mtp, right",
         ),
         ({"method": "counting", "x": 1}, "counting takes no option, such as x"),
         ({"method": "wrong"}, "plugin proposers .*KeyError"),

@@ -274,6 +274,7 @@ class EngineCore:
                 if plan is None:
                     break
                 assert self._worker is not None
+                plan.num_ahead = 0 if self._drafting is None else self._drafting.num_ahead
                 self._in_flight.append((plan, self._worker.execute(plan)))
             if not self._in_flight:
                 if self._constraints is not None and self._compiling:
@@ -282,11 +283,13 @@ class EngineCore:
                     assert not self.has_work(), "work remains, but nothing can be scheduled"
                 return outputs
             plan, handle = self._in_flight.popleft()
-            news = self._scheduler.update(plan, handle.result())
+            result = handle.result()
+            news = self._scheduler.update(plan, result)
             outputs += news if self._constraints is None else self._constraints.advance(news)
             if self._drafting is not None:
                 extend = None if self._constraints is None else self._constraints.extend
-                self._drafting.advance(plan, outputs, self.info.vocab_size, extend)
+                vocab_size = self.info.vocab_size
+                self._drafting.advance(plan, outputs, vocab_size, extend, result.ahead)
         except KeyboardInterrupt as error:  # it has torn the step apart
             self._failure = error
             raise

@@ -1,0 +1,214 @@
+"""Runs a draft head behind the steps of its model: fills its caches, and makes the next drafts.
+
+A head is a further layer, whose caches share block tables with those of the model. Behind every
+step it computes the positions that the step computed, with the tokens behind them, which are known
+by then: those of a prompt, accepted drafts, and what was sampled last. So whatever holds of the
+model's caches at a position (chunks, prefixes, preemption, refused drafts) holds of the head's.
+Where drafts are wanted, it goes on alone, one token of each row at a time, as far as the row's
+blocks reach. It writes behind the known tokens there; the next step writes these places again.
+
+The last position of a cached prefix is the one exception: its block was filled by a sequence that
+may have gone on with another token. A head reads a little of that in its place, which costs drafts
+and no token. Nothing here waits for the device: it finds itself how many drafts were accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hotshoe.layers import ForwardBatch, ViewPlan
+from hotshoe.models.base import DraftHead
+from hotshoe.runner.rows import Indexes, Ints, StepInputs
+from hotshoe.sampling.stages import place
+from hotshoe.slots import CacheView, StepShape
+from hotshoe.types import StepPlan, StepResult
+
+#: In the place of a draft for which a row has no block.
+NO_DRAFT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class MadeDrafts:
+    """Drafts behind a step: [rows, at most `StepPlan.num_ahead`] int32, `NO_DRAFT` behind them."""
+
+    rows: Sequence[int]
+    tokens: Tensor
+
+    def book(self, result: StepResult, tokens: Tensor) -> None:
+        """Put the host form of the drafts into a step's result."""
+        for row, drafts in zip(self.rows, tokens.tolist(), strict=True):
+            end = drafts.index(NO_DRAFT) if NO_DRAFT in drafts else len(drafts)
+            result.ahead[row] = drafts[:end]
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What a head shares with the runner.
+
+    Attributes:
+        tokens: Flat, all tokens known of each row.
+        blocks: [rows + 1, max_blocks] of each cache group.
+        null_slots: [groups] where a token is written that nobody reads.
+        plans: Of all views of the model and the head.
+        block_size, max_model_len: As in `RunnerLimits`.
+    """
+
+    tokens: Tensor
+    blocks: Sequence[Tensor]
+    null_slots: Ints
+    plans: Sequence[ViewPlan]
+    block_size: int
+    max_model_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Where the rows of a step sample; r rows with at most k - 1 drafts.
+
+    Attributes:
+        rows: [r].
+        at: [r, k] indexes of each row's samples, the last one repeated.
+        drafted: [r, k] whether a draft was verified by the sample.
+        tokens: [r] index in the step of the token that each row's first sample follows.
+        positions: [r] its position.
+    """
+
+    rows: Ints
+    at: Indexes
+    drafted: np.ndarray[tuple[int, int], np.dtype[np.bool_]]
+    tokens: Indexes
+    positions: Indexes
+
+
+class Ahead:
+    """One head behind one runner.
+
+    Args:
+        head: Loaded, with its caches.
+        tables: What it shares with the runner.
+    """
+
+    def __init__(self, head: DraftHead, tables: Tables) -> None:
+        self._head, self._tables = head, tables
+        self._views = frozenset(layer.view for layer in head.cache_layers)
+        groups, rows = len(tables.blocks), len(tables.blocks[0])
+        self._columns = np.zeros((groups, rows), np.int32)
+        self._null_slots = place(tables.null_slots, tables.tokens.device)
+        self._num = 0
+        self._states: Tensor | None = None
+        self._batch: ForwardBatch | None = None
+
+    def begin(self, plan: StepPlan) -> None:
+        """Learn how many drafts a step shall have, and how far its rows' blocks reach."""
+        self._num = plan.num_ahead
+        for new in plan.new_rows:
+            self._columns[:, new.row] = [len(blocks) for blocks in new.block_ids]
+        ends = np.array(plan.block_cols, np.int32) + 1
+        np.maximum.at(self._columns, (plan.block_groups, plan.block_rows), ends)
+
+    def keep(self, states: Tensor, batch: ForwardBatch) -> None:
+        """Take what the model made of every token of a step, until it has sampled."""
+        self._states, self._batch = states, replace(batch, outputs_at=None, between=None)
+
+    def __call__(
+        self, inputs: StepInputs, token_index: Tensor, verified: Tensor | None, sampled: Tensor
+    ) -> MadeDrafts | None:
+        """Go on where the model has sampled.
+
+        Args:
+            inputs: The step.
+            token_index: [num_tokens] of its tokens in the table, where what was sampled stands.
+            verified, sampled: [s] what stood there before, and what was sampled.
+        """
+        assert self._states is not None and self._batch is not None
+        samples, num = _samples(inputs), self._num
+        last, positions = self._last(samples, verified, sampled)
+        ids = self._tables.tokens[token_index + 1]
+        # Of a step that samples nothing, somebody must be last.
+        wanted = last if len(samples.rows) else last.new_full((1,), len(ids) - 1)
+        batch = replace(self._batch, outputs_at=wanted)
+        passed, found = self._head.forward(ids, self._states, batch)
+        self._states = self._batch = None
+        if not num or not len(samples.rows):
+            return None
+        tokens = self._head.guess(found).to(torch.int32)
+        made = [tokens]
+        device = last.device
+        rows = place(samples.rows.astype(np.int64), device)
+        held = self._columns[:, samples.rows].min(0) * self._tables.block_size
+        limit = place(np.minimum(held, self._tables.max_model_len).astype(np.int64), device)
+        longest = int(inputs.seq_lens.max()) + num
+        for _ in range(1, num):
+            positions = positions + 1
+            has_room = positions < limit
+            batch = self._one_each(rows, positions, has_room, longest)
+            passed, found = self._head.forward(tokens, passed, batch)
+            tokens = self._head.guess(found).to(torch.int32)
+            made.append(tokens.where(has_room, NO_DRAFT))
+        return MadeDrafts(samples.rows.tolist(), torch.stack(made, 1))
+
+    def _last(
+        self, samples: Samples, verified: Tensor | None, sampled: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return, of each row that samples, the last token of the step that is right: its index in
+        the step, and its position."""
+        device = self._tables.tokens.device
+        tokens, positions = place(samples.tokens, device), place(samples.positions, device)
+        if verified is None or not samples.drafted.any():
+            return tokens, positions
+        at = place(samples.at, device)
+        agreed = (verified[at] == sampled[at]) & place(samples.drafted, device)
+        accepted = agreed.long().cumprod(1).sum(1)
+        return tokens + accepted, positions + accepted
+
+    def _one_each(
+        self, rows: Tensor, positions: Tensor, has_room: Tensor, longest: int
+    ) -> ForwardBatch:
+        """Describe a step of one token of each row; one without room computes nobody's token.
+
+        Args:
+            rows, positions: [r] int64.
+            has_room: [r] whether a block is held for the position.
+            longest: No position is beyond.
+        """
+        tables = self._tables
+        count, size = len(rows), tables.block_size
+        own = positions.where(has_room, 0)
+        lengths = (own + 1).to(torch.int32)
+        starts = torch.arange(count + 1, dtype=torch.int32, device=rows.device)
+        longest = min(longest, tables.max_model_len)
+        shape = StepShape(count, starts, lengths, 1, longest)
+        views: list[CacheView] = []
+        for number, plan in enumerate(tables.plans):
+            if number not in self._views:
+                views.append(views[-1] if views else CacheView(rows, rows))  # which nobody reads
+                continue
+            blocks = tables.blocks[plan.group]
+            slots = blocks[rows, own // size] * size + own % size
+            slots = slots.where(has_room, self._null_slots[plan.group]).to(torch.int32)
+            table = blocks[:, : -(-longest // size)].index_select(0, rows)
+            view = CacheView(table, slots)
+            view.prepared = plan.prepare(shape, view)
+            views.append(view)
+        return ForwardBatch(own.to(torch.int32), shape, views)
+
+
+def _samples(inputs: StepInputs) -> Samples:
+    """Find the samples of each row."""
+    rows = inputs.sample_rows
+    first = np.flatnonzero(np.diff(rows, prepend=-1))
+    counts = np.diff(first, append=len(rows))
+    places = np.arange(counts.max(initial=1))
+    behind = counts[:, None] - 1
+    return Samples(
+        rows=rows[first].astype(np.int32),
+        at=first[:, None] + np.minimum(places, behind),
+        drafted=places < behind,
+        tokens=inputs.sample_at[first],
+        positions=inputs.sample_lens[first] - 1,
+    )

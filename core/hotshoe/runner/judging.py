@@ -1,0 +1,75 @@
+"""Log probabilities of prompt tokens: which of them a step predicts, and what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from hotshoe.runner.rows import Ints, StepInputs
+from hotshoe.sampling import LogprobTensors, compute_logprobs
+
+#: Prompt positions whose logits are held at once; a prompt has many, and a vocabulary is large.
+JUDGED_TOKENS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Prompt tokens of a row that a step predicts.
+
+    Attributes:
+        first: Place in the step of the token before the first of them.
+        position: That token's position.
+        count: How many there are.
+        width: How many of the most likely tokens to report with each.
+    """
+
+    row: int
+    first: int
+    position: int
+    count: int
+    width: int
+
+
+def judged_prompts(inputs: StepInputs, widths: Ints, num_prompt: Ints) -> list[Judged]:
+    """Return the prompt tokens of a step that are reported.
+
+    Args:
+        inputs: The step.
+        widths: Of every row, as `Judged.width`; -1 reports nothing.
+        num_prompt: Tokens of every row's prompt.
+    """
+    wanted = widths[inputs.rows] >= 0
+    if not wanted.any():
+        return []
+    counts = np.diff(inputs.query_start_loc)
+    starts = inputs.seq_lens - counts
+    judged = np.minimum(counts, num_prompt[inputs.rows] - 1 - starts)
+    found = []
+    for i in np.flatnonzero(wanted & (judged > 0)).tolist():
+        row, first = int(inputs.rows[i]), int(inputs.query_start_loc[i])
+        found.append(Judged(row, first, int(starts[i]), int(judged[i]), int(widths[row])))
+    return found
+
+
+def judge(
+    judging: Sequence[Judged], hidden: Tensor, logits_of: Callable[[Tensor], Tensor], tokens: Tensor
+) -> list[tuple[int, LogprobTensors, int]]:
+    """Compute log probabilities of prompt tokens, as `RunningStep.prompts` holds them.
+
+    Args:
+        judging: From `judged_prompts`.
+        hidden: [num_tokens, hidden_size] of the whole step.
+        logits_of: Maps hidden states [n, hidden_size] to logits.
+        tokens: [rows, max_model_len + 1], all tokens known of each row.
+    """
+    found = []
+    for j in judging:
+        for done in range(0, j.count, JUDGED_TOKENS):
+            end = min(done + JUDGED_TOKENS, j.count)
+            logits = logits_of(hidden[j.first + done : j.first + end])
+            targets = tokens[j.row, j.position + done + 1 : j.position + end + 1].long()
+            found.append((j.row, compute_logprobs(logits, targets, j.width), j.width))
+    return found

@@ -1,0 +1,41 @@
+"""What a runner is made with: limits that hold for all requests, and its own operations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hotshoe.slots import GraphOp, SampleOp, TransferOp
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerLimits:
+    """What holds for all requests: sizes of the runner's persistent state, and ends of sequences.
+
+    Attributes:
+        max_samples: Most samples of a step: one of each row, and one after each draft.
+        null_blocks: For each cache group a block that no request owns.
+        max_steps_in_flight: Steps started and not finished.
+        graph_sizes: Padded batch sizes to record, ascending; empty for none.
+        piece_sizes: Padded token counts of other steps to record in pieces, likewise.
+        eos_token_ids: Forbidden until a request's min_tokens.
+    """
+
+    max_num_seqs: int
+    max_model_len: int
+    block_size: int
+    max_logprobs: int
+    max_samples: int
+    null_blocks: tuple[int, ...]
+    max_steps_in_flight: int = 1
+    graph_sizes: tuple[int, ...] = ()
+    piece_sizes: tuple[int, ...] = ()
+    eos_token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """The chosen candidates that the runner itself calls."""
+
+    sample: SampleOp
+    transfer: TransferOp
+    graph: GraphOp

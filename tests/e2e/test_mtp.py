@@ -1,0 +1,153 @@
+"""Drafts of a model's own further layers: they are those of plain code, and change no answer."""
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.e2e import mtp
+from tests.e2e.test_speculation import GREEDY, SETTINGS, answers, check
+
+from hotshoe import LLM, SamplingParams, TokensPrompt
+from hotshoe.errors import CheckpointError, ConfigError
+from hotshoe.plugins import PluginManager
+from hotshoe.speculation.drafting import Heads
+from hotshoe.speculation.proposer import Wanted
+
+ONE = pytest.mark.parametrize("platform", ["cpu"])
+
+
+def method(number: int | None = 3) -> dict[str, object]:
+    return {"method": "mtp", "num_speculative_tokens": number}
+
+
+@pytest.fixture
+def open_mtp(
+    model_dir: Path, plugins: PluginManager, platform: str, tmp_path: Path
+) -> Callable[..., LLM]:
+    """Open a checkpoint of given weights; options as for LLM."""
+
+    def build(weights: mtp.Weights, changes: dict[str, object] | None = None, **options) -> LLM:
+        path = mtp.write(tmp_path / "mtp", weights, **changes or {})
+        shutil.copy(model_dir / "tokenizer.json", path)
+        settings = {"platform": platform, "max_num_seqs": 8, "seed": 3}
+        return LLM(str(path), plugins=plugins, **{**settings, **options})
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("platform", "settings"),
+    [*(("plain", settings) for settings in SETTINGS.values()), ("cpu", SETTINGS["all at once"])],
+    ids=[*(f"plain-{name}" for name in SETTINGS), "cpu-all at once"],
+)
+def test_answers_are_those_without_drafts(
+    open_mtp: Callable[..., LLM], settings: dict[str, object]
+) -> None:
+    weights = mtp.chain_weights(3, strange=0.4)
+    if "kv_cache_memory_bytes" in settings:  # a third layer has a cache
+        settings = {**settings, "kv_cache_memory_bytes": 10 * 3 * 16 * 256}
+    with open_mtp(weights, enable_prefix_caching=False) as llm:
+        expected = answers(llm)
+    with open_mtp(weights, speculative_config=method(), **settings) as llm:
+        check(answers(llm), expected)
+        check(answers(llm), expected)  # now with a warm cache
+        stats = llm.stats()
+        assert stats.num_accepted_tokens > 0 < stats.num_draft_tokens - stats.num_accepted_tokens
+        if settings.get("max_model_len"):
+            assert stats.num_preemptions > 0
+
+
+def test_drafts_are_those_of_plain_code(
+    open_mtp: Callable[..., LLM], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind prompts in parts, behind accepted and refused drafts, and at ends of blocks."""
+    weights = mtp.random_weights(8)
+    weights |= {
+        name: tensor
+        for name, tensor in mtp.chain_weights(8).items()
+        if name in ("model.embed_tokens.weight", "lm_head.weight", f"{mtp.HEAD}input_proj.weight")
+    }
+    for name, tensor in weights.items():  # so that drafts are right now and then
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            tensor *= 0.3
+    seen: list[tuple[list[int], list[int]]] = []
+    propose = Heads.propose
+
+    def spy(self: Heads, wanted: Sequence[Wanted]) -> list[list[int]]:
+        seen.extend((list(one.request.token_ids), list(one.made)) for one in wanted)
+        return propose(self, wanted)
+
+    monkeypatch.setattr(Heads, "propose", spy)
+    prompts = [TokensPrompt([(n * i * i + i) % 251 for i in range(9 + 7 * n)]) for n in range(1, 4)]
+    options = {"max_num_batched_tokens": 12, "enable_prefix_caching": False, "block_size": 16}
+    with open_mtp(weights, speculative_config=method(), **options) as llm:
+        llm.generate(prompts, GREEDY)
+        assert 0 < llm.stats().num_accepted_tokens < llm.stats().num_draft_tokens
+    assert len(seen) > 60
+    lengths = set()
+    for ids, made in seen[::3]:
+        expected = mtp.drafts(weights, ids, 3)
+        assert made and all(x in y for x, y in zip(made, expected, strict=False))
+        lengths.add(len(made))
+        if len(made) < 3:  # the next block is not the sequence's yet
+            assert (len(ids) - 2 + len(made)) % 16 == 0
+    assert 3 in lengths
+
+
+@ONE
+def test_a_head_that_knows_the_text_is_always_right(open_mtp: Callable[..., LLM]) -> None:
+    weights = mtp.chain_weights(5)
+    drawn = SamplingParams(temperature=1.0, seed=5, max_tokens=20, ignore_eos=True, logprobs=2)
+    prompts = [TokensPrompt(range(90)), TokensPrompt([7])]
+    with open_mtp(weights) as llm:
+        plain = llm.generate(prompts, [GREEDY, drawn])
+    with open_mtp(weights, speculative_config=method(1), max_num_batched_tokens=32) as llm:
+        found = llm.generate(prompts[:1], GREEDY)
+        stats = llm.stats()
+        assert stats.num_accepted_tokens == stats.num_draft_tokens >= 19
+        found += llm.generate(prompts[1:], drawn)
+    for ours, theirs in zip(found, plain, strict=True):
+        check(ours.outputs, theirs.outputs)
+
+
+@ONE
+@pytest.mark.parametrize("level", [1, 2])
+def test_it_sleeps_and_wakes_with_the_model(open_mtp: Callable[..., LLM], level: int) -> None:
+    with open_mtp(mtp.chain_weights(6), speculative_config=method()) as llm:
+        before = llm.generate(TokensPrompt([1, 2, 3]), GREEDY)[0].outputs
+        llm.sleep(level)
+        llm.wake_up()
+        accepted = llm.stats().num_accepted_tokens
+        check(llm.generate(TokensPrompt([1, 2, 3]), GREEDY)[0].outputs, before)
+        assert llm.stats().num_accepted_tokens >= accepted + 20
+
+
+@ONE
+def test_a_measured_budget_changes_no_answer(open_mtp: Callable[..., LLM]) -> None:
+    weights, params = mtp.chain_weights(7, strange=0.4), replace(GREEDY, max_tokens=120)
+    with open_mtp(weights) as llm:
+        plain = llm.generate(TokensPrompt([5]), params)[0].outputs
+    with open_mtp(weights, speculative_config=method(None)) as llm:
+        check(llm.generate(TokensPrompt([5]), params)[0].outputs, plain)
+        assert llm.stats().num_draft_tokens > 0
+
+
+@ONE
+def test_what_cannot_be_is_refused(open_mtp: Callable[..., LLM], open_llm) -> None:
+    weights = mtp.random_weights(1)
+    cases: list[tuple[dict[str, object], str]] = [
+        ({"speculative_config": {**method(), "model": "x"}}, "no option model"),
+        ({"distributed_executor_backend": "mp"}, "own process"),
+        ({"tensor_parallel_size": 2}, "own process"),
+        ({"changes": {"num_nextn_predict_layers": 0}}, "MiMoForCausalLM in .* has none"),
+    ]
+    for options, message in cases:
+        with pytest.raises(ConfigError, match=message):
+            open_mtp(weights, **{"speculative_config": method(), **options})
+    with pytest.raises(ConfigError, match=r"LlamaForCausalLM in .* has none"):
+        open_llm(speculative_config=method())
+    del weights[f"{mtp.HEAD}input_proj.weight"]
+    with pytest.raises(CheckpointError, match=r"lacks .*input_proj"):
+        open_mtp(weights, speculative_config=method())
