@@ -3,12 +3,14 @@
 Run by hand: `python benchmarks/native/states.py [--isa avx2] [--threads 2] [--only qwen]`. Shapes
 are those of one layer of published models, activations bfloat16, states float32, inputs random. A
 decode step meets a different layer's states in each pass, so that they come from memory. Beside
-its time stands the share of the rate at which PyTorch adds to as many bytes where they lie.
+its time stands its share of the rate at which PyTorch adds to as many bytes where they lie.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -46,8 +48,10 @@ SHAPES: Mapping[str, GatedDeltaSpec | StateSpaceSpec] = {
     ),
 }
 DECODING, PROMPT = (1, 8, 32), 1024
+#: By whether only the calling thread's own time counts.
+CLOCKS = {False: time.perf_counter, True: time.thread_time}
 #: States that no cache keeps from one pass to the next.
-SPREAD_BYTES = 512 << 20
+SPREAD_BYTES = 256 << 20
 
 
 def state_shape(spec: Any) -> tuple[int, int, int]:
@@ -80,76 +84,84 @@ def calls_of(spec: Any, op: Any, count: int, tokens: int) -> list[Callable[[], o
     view = CacheView(torch.arange(count).int()[:, None], torch.zeros(count * tokens).int())
     prepared, weights = op.prepare(step, view), weights_of(spec)
     projected = torch.randn(count * tokens, sum(spec.sections)).bfloat16()
-    caches = [
-        (
-            torch.randn(count, spec.conv_width - 1, spec.conv_size).bfloat16(),
-            torch.randn(count, *shape),
-        )
-        for _ in range(layers)
-    ]
-    return [lambda c=cache: op(projected, c, prepared, weights) for cache in caches]
+    conv = torch.randn(layers, count, spec.conv_width - 1, spec.conv_size).bfloat16()
+    states = torch.randn(layers, count, *shape)  # of one piece, so that pages may be large
+    return [lambda c=c: op(projected, c, prepared, weights) for c in zip(conv, states, strict=True)]
 
 
-def timed(calls: list[Callable[[], object]], seconds: float) -> list[float]:
-    """Return the seconds of each call, over and over for as long."""
+def timed(
+    calls: list[Callable[[], object]], seconds: float, clock: Callable[[], float]
+) -> list[float]:
+    """Return the seconds of each call, over and over for as long, three calls at least."""
     times: list[float] = []
-    while sum(times) < seconds:
-        for call in calls:
-            start = time.perf_counter()
-            call()
-            times.append(time.perf_counter() - start)
-            if sum(times) > seconds and len(times) > 2:
-                break
-    return times
+    for call in itertools.cycle(calls):
+        start = clock()
+        call()
+        times.append(clock() - start)
+        if sum(times) > seconds and len(times) > 2:
+            return times
+    raise AssertionError("no calls")
 
 
-def update_rate(threads: int) -> float:
-    """Return the bytes a second that are read and written where they lie."""
+def update_times(threads: int, clock: Callable[[], float]) -> list[float]:
+    """Return seconds in which a byte is read and written where it lies."""
     torch.set_num_threads(threads)
     memory = torch.zeros(SPREAD_BYTES // 4)
     memory.add_(1.0)
-    return 2 * memory.nbytes / statistics.median(timed([lambda: memory.add_(1.0)], 1.0))
+    times = timed([lambda: memory.add_(1.0)], 0.5, clock)
+    torch.set_num_threads(1)  # as the platform sets it for references
+    return [seconds / memory.nbytes for seconds in times]
 
 
-def report(name: str, spec: Any, facts: Any, threads: int) -> None:
-    """Print the medians of both, measured by turns, for each batch."""
+def report(name: str, spec: Any, facts: Any, options: argparse.Namespace) -> None:
+    """Print median and best of both, measured by turns, for each batch."""
+    clock = CLOCKS[options.processor_time]
     slot = "gated_delta" if isinstance(spec, GatedDeltaSpec) else "state_space"
     ours = (GatedDelta if slot == "gated_delta" else StateSpace)(spec, facts)
     theirs = resolve_lazy(SLOTS[slot].reference)(spec, facts)
-    print(f"{name}\n{'':24}{'native':>12}{'reference':>12}{'times':>8}{'tokens/s':>12}{'rate':>8}")
+    heads = ("native", "(best)", "reference", "(best)", "times", "tokens/s", "rate", "(best)")
+    print(name, "".join(f"{head:>11}" for head in heads), sep="\n" + " " * 18)
     for count, tokens in (*((n, 1) for n in DECODING), (1, PROMPT)):
         native, plain = (calls_of(spec, op, count, tokens) for op in (ours, theirs))
-        found: tuple[list[float], list[float]] = [], []
-        rates = []
+        found: tuple[list[float], list[float], list[float]] = ([], [], [])
         for _ in range(3):
-            rates.append(update_rate(threads))
-            for times, calls in zip(found, (native, plain), strict=True):
-                times += timed(calls, 0.7)
-        mine, other = (statistics.median(times) for times in found)
-        entries = state_shape(spec)[0] * state_shape(spec)[1] * state_shape(spec)[2]
-        share = 8 * count * entries / mine / statistics.median(rates)
+            found[0].extend(update_times(options.threads, clock))
+            found[1].extend(timed(native, options.seconds, clock))
+            found[2].extend(timed(plain, options.seconds, clock))
+        update, mine, other = ((statistics.median(times), min(times)) for times in found)
+        state = 4 * count * math.prod(state_shape(spec))
+        shares = [state * one / took for one, took in zip(update, mine, strict=True)]
+        times = "".join(f"{t * 1e6:8.0f} us" for t in (*mine, *other))
         title = f"{count} x decode" if tokens == 1 else f"prompt of {tokens}"
-        print(
-            f"  {title:22}{mine * 1e6:9.0f} us{other * 1e6:9.0f} us{other / mine:8.1f}"
-            f"{count * tokens / mine:12.0f}" + (f"{share:8.0%}" if tokens == 1 else "")
-        )
+        rates = "".join(f"{share:11.0%}" for share in shares) if tokens == 1 else ""
+        ratio, rate = other[0] / mine[0], count * tokens / mine[0]
+        print(f"{title:18}{times}{ratio:11.1f}{rate:11.0f}{rates}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--isa", help="instruction set (default: the best one)")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of a turn, of three each")
+    parser.add_argument(
+        "--processor-time",
+        action="store_true",
+        help="count the calling thread's time alone: where others share the machine, one thread",
+    )
     parser.add_argument("--only", default="", help="shapes whose name contains it")
     arguments = parser.parse_args()
+    if arguments.processor_time and arguments.threads != 1:
+        parser.error("--processor-time sees one thread: add --threads 1")
     native = hotshoe_native.load(arguments.isa)
     native.set_threads(arguments.threads)
     print(native.info())
     feature = FEATURE + native.info()["isa"]
     facts = replace(CpuPlatform().facts(), features=frozenset([feature]))
-    print(f"{update_rate(arguments.threads) / 1e9:.1f} GB/s read and written in place")
+    update = statistics.median(update_times(arguments.threads, CLOCKS[arguments.processor_time]))
+    print(f"{2 / update / 1e9:.1f} GB/s read and written in place")
     for name, spec in SHAPES.items():
         if arguments.only in name:
-            report(name, spec, facts, arguments.threads)
+            report(name, spec, facts, arguments)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-// RMS norm, alone and after a residual addition. Float inside, rounded once.
+// RMS norm, alone and after a residual addition, and layer norm. Float inside, rounded once.
 //
-// Source: Zhang and Sennrich 2019, arXiv:1910.07467.
+// Sources: Zhang and Sennrich 2019, arXiv:1910.07467; Ba et al. 2016, arXiv:1607.06450.
 
 #include <nanobind/nanobind.h>
 
@@ -62,9 +62,53 @@ void rms_norm(const NormArgs& args, int dtype) {
   });
 }
 
+// The mean is taken off before anything is squared: what lies far from zero loses no digits.
+template <class T>
+void layer_norm_row(T* out, const T* x, const T* weight, const T* bias, int64_t size, float eps) {
+  Vec sum = vzero(), squares = vzero();
+  for_vectors(size, [&](int64_t i, auto lanes) { sum += load(x + i, lanes); });
+  const Vec mean = vset(vsum(sum) / float(size));
+  float last = 0.0f;  // of elements that fill no vector
+  int64_t i = 0;
+  for (; i + VL <= size; i += VL) {
+    const Vec v = vload(x + i) - mean;
+    squares = vfma(v, v, squares);
+  }
+  for (; i < size; ++i) {
+    const float v = to_float(x[i]) - vfirst(mean);
+    last += v * v;
+  }
+  const float variance = (vsum(squares) + last) / float(size);
+  const Vec scale = vset(1.0f / std::sqrt(variance + eps));
+  for_vectors(size, [&](int64_t i, auto lanes) {
+    const Vec normed = (load(x + i, lanes) - mean) * scale, by = load(weight + i, lanes);
+    store(out + i, bias ? vfma(normed, by, load(bias + i, lanes)) : normed * by, lanes);
+  });
+}
+
+void layer_norm(uintptr_t out, uintptr_t x, uintptr_t weight, uintptr_t bias, int64_t rows,
+                int64_t size, int64_t out_stride, int64_t x_stride, float eps, int dtype) {
+  visit_float(dtype, [&](auto tag) {
+    using T = decltype(tag);
+    parallel_for(
+        rows,
+        [&](int64_t begin, int64_t end) {
+          for (int64_t row = begin; row < end; ++row) {
+            layer_norm_row((T*)out + row * out_stride, (const T*)x + row * x_stride,
+                           (const T*)weight, (const T*)bias, size, eps);
+          }
+        },
+        rows_holding(kMinElementsPerThread, size));
+  });
+}
+
 }  // namespace
 
 void bind_norm(nb::module_& m) {
+  m.def("layer_norm", recorded(&layer_norm), nb::call_guard<nb::gil_scoped_release>(),
+        "layer_norm(out, x, weight, bias, rows, size, out_stride, x_stride, eps, dtype)\n\n"
+        "out = (x - mean) / sqrt(variance + eps) * weight + bias for each row of `size` elements.\n"
+        "Addresses; out may be x. weight and bias are [size] of the same dtype; bias may be 0.");
   m.def(
       "rms_norm",
       recorded(+[](uintptr_t out, uintptr_t x, uintptr_t weight, int64_t rows, int64_t size,

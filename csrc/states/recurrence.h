@@ -27,6 +27,7 @@ constexpr int64_t kChunk = 16;      // tokens: longer chunks have more products,
 constexpr int64_t kPanel = 2 * VL;  // values side by side
 constexpr int kTile = kVectorRegisters >= 32 ? 8 : 6;  // rows of a product in registers
 constexpr float kLeast = 1e-30f;  // of what is left: smaller numbers are slow, and change nothing
+constexpr int64_t kAhead = 8192;  // entries of a state that are fetched early
 constexpr int64_t kMinEntries = 32768;  // of states times tokens; below, waking a thread costs more
 
 inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -144,14 +145,19 @@ class Recurrence {
 
   template <int R, class S>
   void step_rows(const S* from, S* to, int64_t row, float own) {
-    const float *keys = met_, *queries = met_ + t_.wide_keys;
+    // Copies, since the compiler must expect that stores change what members say.
+    const int64_t size = t_.keys;
+    const float *met = met_, *queries = met_ + t_.wide_keys, *keys = t_.k, *decays = t_.decay;
+    const Vec common = vset(decays[0]);
+    from += row * size;
+    to += row * size;
     Vec found[R], result[R], added[R];
-    std::fill_n(found, R, vzero());
-    std::fill_n(result, R, vzero());
-    for_vectors(t_.keys, [&](int64_t i, auto lanes) {
-      const Vec k = vload(keys + i), q = vload(queries + i);
+    for (int r = 0; r < R; ++r) found[r] = result[r] = vzero();
+    for_vectors(size, [&](int64_t i, auto lanes) {
+      const Vec k = vload(met + i), q = vload(queries + i);
       for (int r = 0; r < R; ++r) {
-        const Vec s = load(from + (row + r) * t_.keys + i, lanes);
+        const Vec s = load(from + r * size + i, lanes);
+        __builtin_prefetch(from + r * size + i + kAhead);
         if (kDelta) found[r] = vfma(s, k, found[r]);
         result[r] = vfma(s, q, result[r]);
       }
@@ -161,10 +167,10 @@ class Recurrence {
       t_.y[row + r] = vsum(result[r]) + n * own;
       added[r] = vset(n);
     }
-    for_vectors(t_.keys, [&](int64_t i, auto lanes) {
-      const Vec k = vload(t_.k + i), decay = decay_of(0, i);
+    for_vectors(size, [&](int64_t i, auto lanes) {
+      const Vec k = vload(keys + i), decay = kChannel ? vload(decays + i) : common;
       for (int r = 0; r < R; ++r) {
-        const int64_t at = (row + r) * t_.keys + i;
+        const int64_t at = r * size + i;
         store(to + at, vfma(added[r], k, load(from + at, lanes) * decay), lanes);
       }
     });

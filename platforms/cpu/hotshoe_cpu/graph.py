@@ -34,6 +34,7 @@ RECORDED = frozenset(
         "embedding=native",
         "gated_activation=native",
         "gated_mlp=native",
+        "layer_norm=native",
         "linear=groups",
         "linear=native",
         "linear=widened",
