@@ -398,18 +398,13 @@ class Runner:
         if hidden is None:
             hidden = self._model.embed(self._flat_tokens[staged.token_index[own]])
             for places, rows in given:
-<<<<<<< HEAD
                 scaled = self._model.scale_embeddings(rows.to(hidden.dtype))
                 hidden[places, : self._model.hidden_size] = scaled
-        return self._model.forward(hidden, batch)
-=======
-                hidden[places] = self._model.scale_embeddings(rows.to(hidden.dtype))
         hidden = self._model.forward(hidden, batch)
         if self._ahead is not None:
             self._ahead.keep(hidden, batch)
             hidden = hidden if every else hidden[staged.sample_at]
         return hidden
->>>>>>> 471945ac (Let a model's own further layers make drafts: method mtp)
 
     def _set_pieces(self, inputs: StepInputs, staged: StagedInputs) -> None:
         self._pieces.shape, self._pieces.views = self._read(inputs, staged)

@@ -26,12 +26,8 @@ from hotshoe.slots import Quantized
 from hotshoe_models.mixers import Mixer
 from hotshoe_models.mlps import MLP, build_mlp
 from hotshoe_models.norms import AddNorm, Norm, build_add_norm, build_norm
-<<<<<<< HEAD
 from hotshoe_models.shared import build_mixer
-from hotshoe_models.spec import DecoderSpec
-=======
 from hotshoe_models.spec import DecoderSpec, LayerSpec
->>>>>>> 471945ac (Let a model's own further layers make drafts: method mtp)
 
 
 class DenseDecoder:
@@ -58,22 +54,8 @@ class DenseDecoder:
                 ctx, names.embedding, spec.vocab_size, spec.hidden_size, spec.embedding_scale
             )
         self._positions = _positions(spec, ctx) if stage.is_first else None
-<<<<<<< HEAD
-        memory_bytes = ctx.selector.facts.memory_bytes
-        rotaries = {
-            rotation: Rotary.build(rotation, ctx.max_model_len, ctx.device, memory_bytes)
-            for rotation in {layer.rotation for layer in spec.layers[own.start : own.stop]}
-            if rotation is not None
-        }
-        self._build_layers(spec, ctx, own, rotaries)
-=======
         rotaries = build_rotaries(ctx, spec.layers[own.start : own.stop])
-        self._layers = [Layer(spec, ctx, i, rotaries) for i in own]
-        for i, layer, behind in zip(own, self._layers, [*self._layers[1:], None], strict=True):
-            layer.join(spec, ctx, i, behind)
-        first = _under(names.layer.format(own.start), names.input_norm)
-        self._first_norm = build_norm(spec, ctx, first, self._layers[0].input_quant)
->>>>>>> 471945ac (Let a model's own further layers make drafts: method mtp)
+        self._build_layers(spec, ctx, own, rotaries)
         if spec.generates and stage.is_last:
             self._lm_head = Logits(
                 ctx,
@@ -99,7 +81,7 @@ class DenseDecoder:
     ) -> None:
         """Build this stage's layers and the norms between them."""
         mixers: dict[int, Mixer] = {}
-        self._layers = [_Layer(spec.sized(i), ctx, i, rotaries, mixers) for i in own]
+        self._layers = [Layer(spec.sized(i), ctx, i, rotaries, mixers) for i in own]
         for i, layer, behind in zip(own, self._layers, [*self._layers[1:], None], strict=True):
             layer.join(spec, ctx, i, behind)
         first = _under(spec.names.layer.format(own.start), spec.names.input_norm)
