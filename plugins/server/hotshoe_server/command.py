@@ -106,10 +106,14 @@ def make_fleet(
     """Return what loads the models of a server, each into a process of its own."""
     from hotshoe_server.fleet import Fleet, make_served
 
+    def build(plan: Plan) -> EngineClient:
+        check_early(plan.config, plugins)  # one that is loaded later was not seen at the start
+        return load(plan.engine, "process", say)
+
     return Fleet(
         plans,
         engine,
-        lambda plan: load(plan.engine, "process", say),
+        build,
         lambda config, client: make_served(config, client, plugins),
         say,
     )

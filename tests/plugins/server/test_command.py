@@ -5,11 +5,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from hotshoe.config import option
+from hotshoe.config import EngineConfig, option
 from hotshoe.errors import ConfigError, PluginError
-from hotshoe_server.command import check_early, check_named, find_extensions, warn, with_options
+from hotshoe_server.command import (
+    check_early,
+    check_named,
+    find_extensions,
+    make_fleet,
+    warn,
+    with_options,
+)
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.extensions import ServerExtension
+from hotshoe_server.plans import make_plans, plan_of
 
 
 @dataclass(frozen=True)
@@ -75,3 +83,18 @@ def test_a_key_that_is_not_read_is_named(caplog, monkeypatch) -> None:
     assert not caplog.messages
     warn(ServerConfig())
     assert "VLLM_API_KEY is not read" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"tool_call_parser": "nonsense"}, PluginError),
+        ({"default_chat_template_kwargs": {"messages": []}}, ConfigError),
+    ],
+)
+def test_a_further_model_is_checked_before_it_is_loaded(plugins, options, error) -> None:
+    engine, config = EngineConfig(), ServerConfig()
+    fleet = make_fleet(make_plans(engine, config, True), engine, plugins, print)
+    plan = plan_of("more", {"model": "/no/such/model", **options}, engine, config)
+    with pytest.raises(error, match=r"nonsense|messages"):
+        fleet.build(plan)
