@@ -16,7 +16,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from hotshoe_server.doorman import Doorman
-from hotshoe_server.endpoints import ENDPOINTS
+from hotshoe_server.endpoints import ENDPOINTS, OPTIONAL
 from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Endpoint, Parts, PublicFile, blamed
 from hotshoe_server.guard import Guard
@@ -40,8 +40,10 @@ def create_app(server: ServerState, extensions: Mapping[str, Parts] | None = Non
     """
     added = extensions or {}
     endpoints: list[Endpoint] = [*ENDPOINTS]
+    for name, own in OPTIONAL.items():
+        endpoints += own if getattr(server.config, name) else ()
     files: list[PublicFile] = []
-    routes = _routes(server, ENDPOINTS, ())
+    routes = _routes(server, endpoints, ())
     for name, parts in added.items():
         with blamed(name):
             routes += _routes(server, parts.endpoints, parts.files)

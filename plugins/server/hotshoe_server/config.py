@@ -45,6 +45,15 @@ class ServerConfig:
     ssl_certfile: str | None = option(None, "certificate chain, to speak TLS")
     ssl_keyfile: str | None = option(None, "private key of the certificate")
     access_log: bool = option(False, "print a line for each request")
+    ollama: bool = option(
+        False, "answer in Ollama's form, too: /api/chat, /api/generate and others"
+    )
+    enable_tokenizer_info_endpoint: bool = option(
+        False, "tell of the tokenizer and the chat template at /tokenizer_info"
+    )
+    middleware: list[str] = option(
+        [], "MODULE:NAME of ASGI middleware; this server runs its code, so name only what you trust"
+    )
     log_format: str = option(
         "text",
         "form of log lines on stderr; hotshoe-observability adds one for each request to json",

@@ -27,7 +27,14 @@ DEADLINE = "deadline"  # see `EngineClient.generate`
 #: How errors begin whose cause is the grammar that the client sent; see `hotshoe.grammar`.
 GRAMMAR = "grammar: "
 #: Where requests give one, the first of those that are given.
-GRAMMAR_FIELDS = ("structured_outputs", "response_format", "text", "output_config", "tools")
+GRAMMAR_FIELDS = (
+    "structured_outputs",
+    "response_format",
+    "text",
+    "output_config",
+    "format",
+    "tools",
+)
 #: Which field of each route's requests the prompt is made from.
 PROMPT_FIELDS = {
     "/v1/completions": "prompt",
@@ -36,6 +43,8 @@ PROMPT_FIELDS = {
     "/v1/messages": "messages",
     "/v1/embeddings": "input",
     "/inference/v1/generate": "token_ids",
+    "/api/chat": "messages",
+    "/api/generate": "prompt",
 }
 #: Tokens and log probabilities of prompts that an answer may hold again for further choices; each
 #: takes up to a hundred bytes or so.

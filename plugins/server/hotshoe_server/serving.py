@@ -36,6 +36,7 @@ from hotshoe_server.extensions import Parts, ServerExtension, blamed, living
 from hotshoe_server.fleet import Fleet, close_all, close_models, in_thread, make_state
 from hotshoe_server.guard import ADMIN_SOCKET
 from hotshoe_server.logs import start_logs
+from hotshoe_server.middleware import operators_parts
 from hotshoe_server.protocol import let_in, protocol_for
 from hotshoe_server.route import error_response
 from hotshoe_server.signals import signals_call
@@ -180,6 +181,7 @@ class Server:
                 parts[name] = built = resolve_lazy(extension.build)(state, options)
                 if not isinstance(built, Parts):
                     raise TypeError(f"build returned {built!r} instead of Parts")
+        parts |= operators_parts(self._config.middleware)
         start_logs(self._config)  # again: what has been loaded brought handlers of its own
         if not await self._enter(parts, stack):
             return

@@ -77,7 +77,19 @@ class EventStream(Response):
         found = as_api_error(error)
         if found.code == "internal_error":
             _log.error("a stream failed", exc_info=error)
-        return event(self._error_body(found), self._error_name)
+        return self._written(self._error_body(found))
+
+    def _written(self, body: Any) -> bytes:
+        return event(body, self._error_name)
+
+
+class LineStream(EventStream):
+    """Sends JSON objects, one a line, in place of events."""
+
+    media_type = "application/x-ndjson"
+
+    def _written(self, body: Any) -> bytes:
+        return _encoder.encode(body) + b"\n"
 
 
 def _part(body: bytes) -> dict[str, Any]:
@@ -88,7 +100,8 @@ async def open_stream(
     events: AsyncIterator[bytes],
     error_name: str | None = None,
     error_body: Callable[[ApiError], Any] | None = None,
+    kind: type[EventStream] = EventStream,
 ) -> EventStream:
     """Wait for the first event; what goes wrong before it is raised here."""
     first = await anext(events)
-    return EventStream(first, events, error_name, error_body)
+    return kind(first, events, error_name, error_body)

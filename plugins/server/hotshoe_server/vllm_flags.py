@@ -118,7 +118,6 @@ FLAGS: tuple[Flag, ...] = (
     _ignored("--enable-server-load-tracking", "/load always tells", takes=False),
     _ignored("--exclude-tools-when-tool-choice-none", _ALWAYS, takes=False),
     _ignored("--enable-reasoning", "--reasoning-parser is enough", takes=False),
-    _ignored("--enable-tokenizer-info-endpoint", "/server_info tells", takes=False),
     _ignored("--disable-fastapi-docs", "there are none", takes=False),
     _ignored("--disable-hybrid-kv-cache-manager", "the cache follows the model", takes=False),
     _ignored("--use-v2-block-manager", "there is one", takes=False),
@@ -145,7 +144,6 @@ FLAGS: tuple[Flag, ...] = (
     _ignored("--root-path", "no path of its own is ever written; the proxy takes the prefix off"),
     _ignored("--max-seq-len-to-capture", "what is recorded is found out"),
     # Refused.
-    _refused("--middleware", "a server extension adds some (hook hotshoe_server_extensions)"),
     _refused("--ssl-ca-certs", f"certificates of clients are not checked; {_PROXY}"),
     _refused("--ssl-cert-reqs", f"certificates of clients are not checked; {_PROXY}"),
     _refused("--enable-ssl-refresh", "start the server anew with the new certificate", takes=False),

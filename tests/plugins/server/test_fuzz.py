@@ -11,10 +11,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from tests.plugins.server.conftest import RunningServer
 
-from hotshoe_server.endpoints import ENDPOINTS
+from hotshoe_server.endpoints import ENDPOINTS, ollama
 from hotshoe_server.openapi import describe
 from hotshoe_server.route import body_type
 
+EVERY = [*ENDPOINTS, *ollama.ENDPOINTS]
 #: A request of each route that works.
 GOOD: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "What is 2 + 3?"}]},
@@ -28,7 +29,15 @@ GOOD: dict[str, dict[str, Any]] = {
     "/tokenize": {"prompt": "One day"},
     "/detokenize": {"tokens": [50, 51]},
     "/inference/v1/generate": {"token_ids": [50, 51]},
+    "/v1/conversations": {},
+    "/v1/conversations/{conversation_id}": {"metadata": {}},
+    "/v1/conversations/{conversation_id}/items": {"items": [{"role": "user", "content": "x"}]},
+    "/api/chat": {"model": "demo", "messages": [{"role": "user", "content": "What is 2 + 3?"}]},
+    "/api/generate": {"model": "demo", "prompt": "What is 2 + 3?"},
+    "/api/show": {"model": "demo"},
 }
+#: Posts that read no body.
+BARE = {"/ping", "/v1/responses/{response_id}/cancel"}
 #: What each field is set to, as JSON text.
 VALUES = [
     *("NaN", "Infinity", "-Infinity", "1e999", "-1e999", "-0.0", "1e-320", "0.5"),
@@ -46,13 +55,13 @@ MAX_TOKENS = dict.fromkeys(("/v1/responses", "/v1/responses/input_tokens"), "max
 
 
 def fields_of(path: str) -> list[str]:
-    [endpoint] = [e for e in ENDPOINTS if e.path == path and e.method == "POST"]
+    [endpoint] = [e for e in EVERY if e.path == path and e.method == "POST"]
     model = body_type(endpoint)
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def test_every_route_is_fuzzed() -> None:
-    posts = {e.path for e in ENDPOINTS if e.method == "POST" and not e.admin} - {"/ping"}
+    posts = {e.path for e in EVERY if e.method == "POST" and not e.admin} - BARE
     assert posts == set(GOOD)
 
 
@@ -60,8 +69,10 @@ def bounded(path: str) -> dict[str, Any]:
     """A request that is short whatever one field is set to."""
     short = not any(part in path for part in ("generate", "v1", "invocations"))
     limit = {} if short else {"seed": 7, "temperature": 0.0}
-    if path == "/v1/embeddings" or path.startswith("/v1/messages"):
+    if path.startswith(("/v1/embeddings", "/v1/messages", "/v1/conversations")):
         limit = {}
+    elif path in ("/api/chat", "/api/generate"):
+        limit = {"stream": False, "options": {"seed": 7, "temperature": 0.0, "num_predict": 4}}
     elif limit:
         limit[MAX_TOKENS.get(path, "max_tokens")] = 4
     return {**GOOD[path], **limit}
@@ -80,12 +91,14 @@ def stable(answer: httpx.Response) -> Any:
     value = answer.json()
     for name in ("id", "created", "created_at", "completed_at", "request_id", "output"):
         value.pop(name, None)
-    return value
+    return {name: found for name, found in value.items() if not name.endswith("_duration")}
 
 
 @pytest.mark.parametrize("path", GOOD)
-def test_every_value_in_every_field(http, engine, path: str) -> None:
+def test_every_value_in_every_field(open_http, engine, path: str) -> None:
     """Over a scripted engine, in one process: nothing is a 5xx, nothing is left behind."""
+
+    http = open_http(ollama=True)
 
     async def run() -> None:
         headers = {"content-type": "application/json"}
@@ -95,8 +108,12 @@ def test_every_value_in_every_field(http, engine, path: str) -> None:
             text = answer.text
             if answer.status_code != 200:
                 error = answer.json()["error"]
-                anthropic = path.startswith("/v1/messages")
-                assert error.keys() == ERROR if not anthropic else error.keys() < ERROR
+                if path.startswith("/api/"):
+                    assert isinstance(error, str)
+                elif path.startswith("/v1/messages"):
+                    assert error.keys() < ERROR
+                else:
+                    assert error.keys() == ERROR
                 assert "Traceback" not in text and " at 0x" not in text
                 assert len(text) < 4000
 
@@ -110,7 +127,7 @@ def test_every_value_in_every_field(http, engine, path: str) -> None:
 def short_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """A server whose longest answers are short, whatever a request asks for: 64 of them, even."""
     log = tmp_path_factory.mktemp("server") / "log"
-    running = RunningServer(log, "demo", "--max-model-len", "160")
+    running = RunningServer(log, "demo", "--max-model-len", "160", "--ollama")
     yield running
     assert running.stop() == 0
     assert "Traceback" not in running.log.read_text()

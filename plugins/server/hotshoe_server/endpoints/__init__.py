@@ -9,8 +9,10 @@ from hotshoe_server.endpoints import (
     embeddings,
     invocations,
     messages,
+    ollama,
     response_input,
     responses,
+    tokenizer_info,
     tokens,
 )
 
@@ -27,3 +29,9 @@ ENDPOINTS = [
     *about.ENDPOINTS,
     *admin.ENDPOINTS,
 ]
+
+#: Option of the server -> the endpoints that it adds.
+OPTIONAL = {
+    "enable_tokenizer_info_endpoint": tokenizer_info.ENDPOINTS,
+    "ollama": ollama.ENDPOINTS,
+}
