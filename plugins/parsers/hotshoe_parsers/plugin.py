@@ -9,6 +9,7 @@ HOTSHOE_HOOK_API = 2
 TOOL_FORMATS = {
     "deepseek_v3": "hotshoe_parsers.deepseek:V3",
     "deepseek_v31": "hotshoe_parsers.deepseek:V31",
+    "gemma4": "hotshoe_parsers.gemma:FORMAT",
     "glm45": "hotshoe_parsers.xml_calls:GLM45",
     "granite": "hotshoe_parsers.json_calls:GRANITE",
     "harmony": "hotshoe_parsers.harmony:FORMAT",
@@ -31,6 +32,7 @@ TOOL_FORMATS = {
 }
 REASONING_FORMATS = {
     "deepseek_r1": "hotshoe_parsers.thinking:DEEPSEEK_R1",
+    "gemma4": "hotshoe_parsers.thinking:GEMMA4",
     "granite": "hotshoe_parsers.thinking:GRANITE",
     "harmony": "hotshoe_parsers.harmony:FORMAT",
     "mistral": "hotshoe_parsers.thinking:MISTRAL",

@@ -3,7 +3,8 @@
 The opening marker may be the end of the prompt, or begin the response; one that comes later is
 content, since answers may speak of markers. The closing marker ends reasoning for good.
 
-Source: chat templates of Qwen3, DeepSeek-R1 and V3.1, Granite 3.2 and 3.3, Magistral.
+Source: chat templates of Qwen3, DeepSeek-R1 and V3.1, Granite 3.2 and 3.3, Magistral,
+Gemma 4.
 """
 
 from __future__ import annotations
@@ -93,6 +94,12 @@ DEEPSEEK_R1 = _format(
     "deepseek_r1",
     _Markers(("<think>",), ("</think>",), prompts=("<think>", "<｜Assistant｜>")),
     ("</think>", "<｜Assistant｜>"),
+)
+GEMMA4 = _format(
+    "gemma4",
+    _Markers(("<|channel>thought",), ("<channel|>",)),
+    ("<|channel>", "<channel|>"),
+    special=True,
 )
 GRANITE = _format(
     "granite",

@@ -95,6 +95,11 @@ TEMPLATES = {
     "gpt-oss": ("<|start|>assistant<|channel|>analysis<|message|>", "harmony", "harmony"),
     "granite-3.3": ("<|start_of_role|> <|tool_call|> thought process", "granite", "granite"),
     "llama3.2-pythonic": ("[func_name1(params_name1=params_value1)]", "pythonic", None),
+    "gemma-4": (
+        "'<|tool_call>call:' + name + '{' '}<tool_call|>' '<|channel>thought\\n<channel|>'",
+        "gemma4",
+        "gemma4",
+    ),
     "glm-4.5": (
         '<tool_call>{{ f }}<arg_key>{{ k }}</arg_key>\n<arg_value>{{ v }}</arg_value> "name',
         "glm45",

@@ -10,7 +10,7 @@ import pytest
 
 from hotshoe.text.parsing import ParserFormat
 
-MODULES = "deepseek harmony json_calls kimi llama mistral pythonic thinking xml_calls".split()
+MODULES = "deepseek gemma harmony json_calls kimi llama mistral pythonic thinking xml_calls".split()
 BREAK = "\u241b"
 
 Formats = dict[str, ParserFormat]

@@ -2,9 +2,9 @@
 
 import pytest
 
-from hotshoe_parsers.thinking import DEEPSEEK_R1, GRANITE, MISTRAL, QWEN3
+from hotshoe_parsers.thinking import DEEPSEEK_R1, GEMMA4, GRANITE, MISTRAL, QWEN3
 
-FORMATS = {found.name: found for found in (DEEPSEEK_R1, GRANITE, MISTRAL, QWEN3)}
+FORMATS = {found.name: found for found in (DEEPSEEK_R1, GEMMA4, GRANITE, MISTRAL, QWEN3)}
 
 
 def test_samples(check_sample, sample) -> None:
@@ -21,6 +21,9 @@ def test_samples(check_sample, sample) -> None:
         ("deepseek_r1", "<｜Assistant｜><think>\n", True),
         ("deepseek_r1", "<｜Assistant｜></think>", False),
         ("mistral", "[/INST][THINK]", True),
+        ("gemma4", "<|turn>model\n<|channel>thought\n", True),
+        ("gemma4", "<|turn>model\n<|channel>thought\n<channel|>", False),
+        ("gemma4", "<|turn>model\n", False),
     ],
 )
 def test_prompts_that_open_reasoning(run, name: str, prompt: str, reasons: bool) -> None:
