@@ -48,12 +48,8 @@ class ServerConfig:
     ollama: bool = option(
         False, "answer in Ollama's form, too: /api/chat, /api/generate and others"
     )
-    enable_tokenizer_info_endpoint: bool = option(
-        False, "tell of the tokenizer and the chat template at /tokenizer_info"
-    )
-    middleware: list[str] = option(
-        [], "MODULE:NAME of ASGI middleware; this server runs its code, so name only what you trust"
-    )
+    enable_tokenizer_info_endpoint: bool = option(False, "tell of the tokenizer: /tokenizer_info")
+    middleware: list[str] = option([], "MODULE:NAME of ASGI middleware, code that this server runs")
     log_format: str = option(
         "text",
         "form of log lines on stderr; hotshoe-observability adds one for each request to json",

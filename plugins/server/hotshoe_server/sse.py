@@ -77,19 +77,11 @@ class EventStream(Response):
         found = as_api_error(error)
         if found.code == "internal_error":
             _log.error("a stream failed", exc_info=error)
-        return self._written(self._error_body(found))
+        return self.written(self._error_body(found))
 
-    def _written(self, body: Any) -> bytes:
+    def written(self, body: Any) -> bytes:
+        """Return an error as the stream has it."""
         return event(body, self._error_name)
-
-
-class LineStream(EventStream):
-    """Sends JSON objects, one a line, in place of events."""
-
-    media_type = "application/x-ndjson"
-
-    def _written(self, body: Any) -> bytes:
-        return _encoder.encode(body) + b"\n"
 
 
 def _part(body: bytes) -> dict[str, Any]:

@@ -34,13 +34,23 @@ from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Endpoint
 from hotshoe_server.generation import check_answer, generate
 from hotshoe_server.schemas.ollama import OllamaChat, OllamaGenerate, OllamaRequest, ShowRequest
-from hotshoe_server.sse import LineStream, open_stream
+from hotshoe_server.sse import EventStream, open_stream
 from hotshoe_server.state import Served
 from hotshoe_server.tools import ToolPlan, plan_tools
 
 #: What clients put behind a model's name.
 TAG = ":latest"
 NS = 10**9
+
+
+class LineStream(EventStream):
+    """Sends JSON objects, one a line, in place of events."""
+
+    media_type = "application/x-ndjson"
+
+    def written(self, body: Any) -> bytes:
+        """Return an error as the stream has it."""
+        return msgspec.json.encode(body) + b"\n"
 
 
 def error_body(error: ApiError) -> dict[str, str]:
