@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Protocol
 
+import msgspec
+
 from hotshoe_server.call import Call
 from hotshoe_server.errors import ApiError
 from hotshoe_server.schemas.response_answers import ResponseAnswer
@@ -118,8 +120,8 @@ async def stop(call: Call, response_id: str) -> StoredResponse:
     try:
         async with asyncio.timeout(STOP_S):
             while entry.running:  # asked again, as it may be on its way to the engine
-                for served in call.server.models.values():
-                    await served.client.abort_everywhere([response_id])
+                served = call.server.find(msgspec.json.decode(entry.answer)["model"])
+                await served.client.abort_everywhere([response_id])
                 await asyncio.sleep(POLL_S)
                 entry = await stored(call, response_id)
     except TimeoutError:
