@@ -45,9 +45,7 @@ class ServerConfig:
     ssl_certfile: str | None = option(None, "certificate chain, to speak TLS")
     ssl_keyfile: str | None = option(None, "private key of the certificate")
     access_log: bool = option(False, "print a line for each request")
-    ollama: bool = option(
-        False, "answer in Ollama's form, too: /api/chat, /api/generate and others"
-    )
+    ollama: bool = option(False, "answer in Ollama's form, too: /api/chat and others")
     enable_tokenizer_info_endpoint: bool = option(False, "tell of the tokenizer: /tokenizer_info")
     middleware: list[str] = option([], "MODULE:NAME of ASGI middleware, code that this server runs")
     log_format: str = option(

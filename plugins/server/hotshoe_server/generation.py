@@ -27,14 +27,7 @@ DEADLINE = "deadline"  # see `EngineClient.generate`
 #: How errors begin whose cause is the grammar that the client sent; see `hotshoe.grammar`.
 GRAMMAR = "grammar: "
 #: Where requests give one, the first of those that are given.
-GRAMMAR_FIELDS = (
-    "structured_outputs",
-    "response_format",
-    "text",
-    "output_config",
-    "format",
-    "tools",
-)
+GRAMMAR_FIELDS = "structured_outputs response_format text output_config format tools".split()
 #: Which field of each route's requests the prompt is made from.
 PROMPT_FIELDS = {
     "/v1/completions": "prompt",
@@ -43,11 +36,8 @@ PROMPT_FIELDS = {
     "/v1/messages": "messages",
     "/v1/embeddings": "input",
     "/inference/v1/generate": "token_ids",
-    "/api/chat": "messages",
-    "/api/generate": "prompt",
 }
-#: Tokens and log probabilities of prompts that an answer may hold again for further choices; each
-#: takes up to a hundred bytes or so.
+#: Entries of prompts, each of a hundred bytes or so, that an answer may hold for further choices.
 MAX_REPEATED = 2**15
 #: Of an answer that is built as a whole: about what the text of a token takes, about what an entry
 #: with a log probability takes, and what all of them may take.
@@ -131,16 +121,6 @@ def _updates(
         raise ApiError("unsupported_parameter", message, "tool_choice")
     search = replace(search, max_tokens=params.max_tokens, adapter=params.adapter)
     return search_beams(client, prompt, search, request_id, priority, **ends)
-
-
-async def last_update(updates: AsyncIterator[RequestUpdate]) -> RequestUpdate:
-    """Run to the end and return the last update."""
-    last: RequestUpdate | None = None
-    async with aclosing(updates):  # type: ignore[type-var]
-        async for update in updates:
-            last = update
-    assert last is not None, "a stream of updates ends with a finished one"
-    return last
 
 
 def check_length(call: Call, token_ids: Sequence[int], room: bool = True) -> None:

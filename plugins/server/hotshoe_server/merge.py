@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import TypeVar
 
+from hotshoe.text.output_processor import RequestUpdate
+
 T = TypeVar("T")
 
 
@@ -43,3 +45,13 @@ async def merge(streams: Sequence[AsyncIterator[T]]) -> AsyncIterator[tuple[int,
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def last_update(updates: AsyncIterator[RequestUpdate]) -> RequestUpdate:
+    """Run to the end and return the last update."""
+    last: RequestUpdate | None = None
+    async with aclosing(updates):  # type: ignore[type-var]
+        async for update in updates:
+            last = update
+    assert last is not None, "a stream of updates ends with a finished one"
+    return last

@@ -43,7 +43,7 @@ class EventStream(Response):
         error_body: Returns its data; default: OpenAI's form.
     """
 
-    media_type = "text/event-stream"
+    media_type, write = "text/event-stream", staticmethod(event)
 
     def __init__(
         self,
@@ -77,11 +77,7 @@ class EventStream(Response):
         found = as_api_error(error)
         if found.code == "internal_error":
             _log.error("a stream failed", exc_info=error)
-        return self.written(self._error_body(found))
-
-    def written(self, body: Any) -> bytes:
-        """Return an error as the stream has it."""
-        return event(body, self._error_name)
+        return self.write(self._error_body(found), self._error_name)
 
 
 def _part(body: bytes) -> dict[str, Any]:

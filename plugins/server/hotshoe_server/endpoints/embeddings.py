@@ -9,7 +9,8 @@ from hotshoe.text.output_processor import RequestUpdate, floats
 from hotshoe.types import PoolingParams
 from hotshoe_server.call import Call
 from hotshoe_server.extensions import Endpoint
-from hotshoe_server.generation import check_length, generate, last_update
+from hotshoe_server.generation import check_length, generate
+from hotshoe_server.merge import last_update
 from hotshoe_server.renderer import Rendered
 from hotshoe_server.schemas.embeddings import (
     Embedding,

@@ -43,14 +43,14 @@ TAG = ":latest"
 NS = 10**9
 
 
+def _line(body: Any, name: str | None = None) -> bytes:
+    return msgspec.json.encode(body) + b"\n"
+
+
 class LineStream(EventStream):
     """Sends JSON objects, one a line, in place of events."""
 
-    media_type = "application/x-ndjson"
-
-    def written(self, body: Any) -> bytes:
-        """Return an error as the stream has it."""
-        return msgspec.json.encode(body) + b"\n"
+    media_type, write = "application/x-ndjson", staticmethod(_line)
 
 
 def error_body(error: ApiError) -> dict[str, str]:

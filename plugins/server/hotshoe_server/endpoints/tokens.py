@@ -14,8 +14,9 @@ from hotshoe_server.conversation import bounded_grammar
 from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Endpoint
 from hotshoe_server.finish import finish_reason, usage_of
-from hotshoe_server.generation import check_answer, check_count, generate, last_update
+from hotshoe_server.generation import check_answer, check_count, generate
 from hotshoe_server.logprobs import LOWEST, prompt_logprobs, token_text
+from hotshoe_server.merge import last_update
 from hotshoe_server.renderer import Rendered
 from hotshoe_server.schemas.chat import Conversation
 from hotshoe_server.schemas.fields import StreamOptions
