@@ -23,6 +23,7 @@ MOVABLE = {
     "full": ("full", "window"),
     "window": ("full", "window"),
     "latent": ("latent",),
+    "index": ("index",),
     "state": ("state",),
 }
 #: Pairs of types that blocks may be converted between, and what that costs; "" is exact.
@@ -192,8 +193,9 @@ def _check_entries(where: str, source: CacheSpec, target: CacheSpec) -> None:
 
 
 def _entry(part: CachePart) -> tuple[str, str, tuple[int, ...]]:
-    """Return what a part of a latent or a state is, whatever the tokens of a block."""
-    return part.name, part.axes, part.shape[1:] if part.name == "latent" else part.shape
+    """Return what a part of rows or of a state is, whatever the tokens of a block."""
+    rows = part.name in ("latent", "index")
+    return part.name, part.axes, part.shape[1:] if rows else part.shape
 
 
 def _check_type(where: str, source: CachePart, target: CachePart) -> str:

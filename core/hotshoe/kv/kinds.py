@@ -60,7 +60,7 @@ class CacheKind(Protocol):
 
 
 class Paged:
-    """Kinds "full", "latent" and "window": a block for every `block_tokens` tokens.
+    """Kinds "full", "latent", "index" and "window": a block for every `block_tokens` tokens.
 
     Args:
         spec: Of the group's layers.
@@ -164,9 +164,7 @@ class State:
 
 #: What makes a group's kind object, by `CacheSpec.kind`.
 KINDS: dict[str, Callable[[CacheSpec, int], CacheKind]] = {
-    "full": Paged,
-    "latent": Paged,
-    "window": Paged,
+    **dict.fromkeys(("full", "latent", "index", "window"), Paged),
     "state": State,
 }
 

@@ -18,6 +18,7 @@ from hotshoe.layers.formats import (
     stored_kv_scales,
 )
 from hotshoe.layers.gated_delta import DeltaNames, GatedDelta, delta_rows
+from hotshoe.layers.indexer import Asked, Indexer
 from hotshoe.layers.latent import LatentAttention
 from hotshoe.layers.linear import Linear, Matrix
 from hotshoe.layers.logits import Logits
@@ -36,6 +37,7 @@ __all__ = [
     "AdapterLimits",
     "AdapterTable",
     "AddRMSNorm",
+    "Asked",
     "Attention",
     "BuildContext",
     "CacheLayer",
@@ -47,6 +49,7 @@ __all__ = [
     "GatedDelta",
     "GatedMLP",
     "Holder",
+    "Indexer",
     "LatentAttention",
     "LayerNorm",
     "Linear",

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-import torch
 from torch import Tensor
 
-from hotshoe.layers.cache import Prepare, give_back
+from hotshoe.layers.cache import Prepare
 from hotshoe.layers.context import BuildContext, ForwardBatch
+from hotshoe.layers.indexer import Asked, Indexer, pack, unpack
 from hotshoe.layers.linear import Matrix
 from hotshoe.layers.norm import RMSNorm
 from hotshoe.layers.rotary import Rotary
+from hotshoe.layers.rows import RowLayer
 from hotshoe.layers.split import Section
-from hotshoe.slots import CacheView, MlaAttentionOp, MlaAttentionSpec
-from hotshoe.slots.reference.dtypes import torch_dtype
+from hotshoe.slots import CacheView, MlaAttentionSpec, SparseMlaSpec
 from hotshoe.slots.reference.linear import plain_weight
-from hotshoe.types.cache import CachePart, CacheSpec
 
 
-class LatentAttention:
+class LatentAttention(RowLayer):
     """One layer's attention between its projections to q and latents, and the output projection.
 
     The latents are normed here. Every rank keeps all rows, and the matrix of its own heads.
@@ -32,6 +32,8 @@ class LatentAttention:
         up: Checkpoint name of the matrix.
         norm: Checkpoint name of the latents' norm.
         norm_eps: Its epsilon.
+        indexer: Chooses the tokens that are attended to, for this layer or one before; None for
+            attention to all.
 
     Attributes:
         spec: This rank's.
@@ -48,12 +50,18 @@ class LatentAttention:
         up: str,
         norm: str,
         norm_eps: float,
+        indexer: Indexer | None = None,
     ) -> None:
         assert rotary.rotary_dim == spec.rope_dim
         rows = spec.nope_dim + spec.v_dim
         heads = ctx.split("attention heads", Section(spec.num_heads, rows))
         self.spec = replace(spec, num_heads=heads.size // rows, interleaved=rotary.interleaved)
-        self._op: MlaAttentionOp = ctx.selector.choose("mla_attention", self.spec)
+        slot: str = "mla_attention"
+        asked: Any = self.spec
+        if indexer is not None:
+            slot, asked = "sparse_mla_attention", SparseMlaSpec(self.spec, indexer.spec.top_k)
+        self._op = ctx.selector.choose(slot, asked)
+        self._indexer = indexer
         self._norm = RMSNorm(ctx, norm, spec.latent_dim, norm_eps)
         parts = [(up, spec.num_heads * rows)]
         # Each head's part is multiplied alone, so it is kept in the model's type, and what only
@@ -61,18 +69,11 @@ class LatentAttention:
         self._matrix = Matrix(
             ctx, parts, spec.latent_dim, quantize=not ctx.format.online, outputs=heads
         )
-        self._matrix.deliver(
-            ctx, self._load, ctx.holder("mla_attention", self.spec, ctx.dtype, self._op)
-        )
+        self._matrix.deliver(ctx, self._load, ctx.holder(slot, asked, ctx.dtype, self._op))
         ctx.weight_bytes.append(self._op.nbytes)
         self._cos_sin = rotary.table
-        self._device = ctx.device
-        self.cache: Tensor
-        shape = (spec.block_size, spec.row_dim)
-        part = CachePart("latent", "td", shape, spec.kv_dtype)
-        self.cache_spec = CacheSpec("latent", spec.block_size, (part,))
+        super().__init__("latent", spec.block_size, spec.row_dim, spec.kv_dtype, ctx.device)
         self.planner: tuple[Hashable, Prepare] = (self.spec, self._op.prepare)
-        self.view = 0
         ctx.cache_layers.append(self)
 
     def _load(self, tensors: Mapping[str, Sequence[Tensor]]) -> None:
@@ -80,28 +81,16 @@ class LatentAttention:
         up = plain_weight(replace(self._matrix.spec, activation=None), tensors)
         self._op.load(up.view(spec.num_heads, spec.nope_dim + spec.v_dim, spec.latent_dim))
 
-    def allocate_cache(self, num_blocks: int) -> None:
-        """Take memory for the cache: [num_blocks, block_size, row_dim], left as it comes."""
-        shape, dtype = (num_blocks, *self.cache_spec.parts[0].shape), self.spec.kv_dtype
-        self.cache = torch.empty(shape, dtype=torch_dtype(dtype), device=self._device)
-        self.cache[-1] = 0  # the null block: what nobody reads must not spoil sums by NaN
-
-    def share_cache(self, other: LatentAttention) -> None:
-        """Use another layer's cache, whose blocks have equal parts."""
-        self.cache = other.cache
-
-    def free_cache(self) -> None:
-        """Give the cache's memory back, though an operation may remember the tensor."""
-        give_back(self.cache)
-        del self.cache
-
-    def __call__(self, q: Tensor, rows: Tensor, batch: ForwardBatch) -> Tensor:
+    def __call__(
+        self, q: Tensor, rows: Tensor, batch: ForwardBatch, asked: Asked | None = None
+    ) -> Tensor:
         """Write the step's rows and attend.
 
         Args:
             q: [num_tokens, num_heads * (nope_dim + rope_dim)], this rank's heads; overwritten.
             rows: [num_tokens, latent_dim + rope_dim], neither normed nor rotated.
             batch: The step.
+            asked: What the indexer chooses by; None where it has chosen for a layer before.
 
         Returns:
             [num_tokens, num_heads * v_dim].
@@ -119,8 +108,22 @@ class LatentAttention:
             batch.views[self.view].slot_mapping,
         )
         if batch.between is not None:
-            return batch.between(turned, self._read, spec.num_heads * spec.v_dim)
-        return self._read(turned, batch.views)
+            packed = turned if asked is None else pack(turned, asked)
+            return batch.between(packed, self._read, spec.num_heads * spec.v_dim)
+        return self._attend(turned, asked, batch.views)
 
-    def _read(self, q: Tensor, views: Sequence[CacheView]) -> Tensor:
-        return self._op(q, self.cache, views[self.view].prepared)
+    def _read(self, packed: Tensor, views: Sequence[CacheView]) -> Tensor:
+        """Attend with what was handed over between two pieces of a recorded step."""
+        if packed.dim() == 3 or self._indexer is None:
+            return self._attend(packed, None, views)
+        heads, width = self.spec.num_heads, self.spec.nope_dim + self.spec.rope_dim
+        return self._attend(*unpack(packed, (heads, width), self._indexer.spec), views)
+
+    def _attend(self, q: Tensor, asked: Asked | None, views: Sequence[CacheView]) -> Tensor:
+        chosen: tuple[Tensor, ...] = ()
+        if self._indexer is not None:
+            if asked is not None:
+                self._indexer.choose(asked, views)
+            chosen = (self._indexer.chosen,)
+        out: Tensor = self._op(q, self.cache, views[self.view].prepared, *chosen)
+        return out

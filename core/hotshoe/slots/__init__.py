@@ -14,7 +14,9 @@ from hotshoe.slots.base import (
 from hotshoe.slots.mixers import (
     GatedDeltaOp,
     GatedDeltaWeights,
+    IndexerOp,
     MlaAttentionOp,
+    SparseMlaOp,
     StateSpaceOp,
     StateSpaceWeights,
 )
@@ -55,6 +57,7 @@ from hotshoe.slots.specs import (
     GatedActivationSpec,
     GatedMlpSpec,
     GraphSpec,
+    IndexerSpec,
     KVLayout,
     LayerNormSpec,
     LinearSpec,
@@ -66,6 +69,7 @@ from hotshoe.slots.specs import (
     RotaryAndCacheSpec,
     RouterSpec,
     SampleSpec,
+    SparseMlaSpec,
     TransferSpec,
 )
 from hotshoe.slots.state_specs import GatedDeltaSpec, StateSpaceSpec
@@ -98,6 +102,8 @@ __all__ = [
     "GatedMlpSpec",
     "GraphOp",
     "GraphSpec",
+    "IndexerOp",
+    "IndexerSpec",
     "KVLayout",
     "LayerNormOp",
     "LayerNormSpec",
@@ -125,6 +131,8 @@ __all__ = [
     "ScaledOp",
     "Selector",
     "Slot",
+    "SparseMlaOp",
+    "SparseMlaSpec",
     "StateSpaceOp",
     "StateSpaceSpec",
     "StateSpaceWeights",

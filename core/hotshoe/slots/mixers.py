@@ -84,6 +84,101 @@ class MlaAttentionOp(Protocol):
         ...
 
 
+class SparseMlaOp(Protocol):
+    """Latent attention over chosen rows. All but the call is as in `MlaAttentionOp`."""
+
+    def load(self, up: Tensor) -> None:
+        """See `MlaAttentionOp.load`."""
+        ...
+
+    def state(self) -> dict[str, Tensor]:
+        """See `MlaAttentionOp.state`."""
+        ...
+
+    def nbytes(self) -> int:
+        """See `MlaAttentionOp.nbytes`."""
+        ...
+
+    def prepare(self, shape: StepShape, view: CacheView) -> Any:
+        """Plan a step, as `AttentionOp.prepare` does."""
+        ...
+
+    def write(
+        self,
+        q: Tensor,
+        latent: Tensor,
+        key: Tensor,
+        positions: Tensor,
+        cos_sin: Tensor,
+        cache: Tensor,
+        slot_mapping: Tensor,
+    ) -> Tensor:
+        """See `MlaAttentionOp.write`."""
+        ...
+
+    def __call__(self, q: Tensor, cache: Tensor, prepared: Any, chosen: Tensor) -> Tensor:
+        """Attend.
+
+        Args:
+            q: What `write` returned.
+            cache: As for `write`, this step's rows written.
+            prepared: What `prepare` returned for this step.
+            chosen: [num_tokens, top_k] int32, as `IndexerOp` returns it.
+
+        Returns:
+            [num_tokens, num_heads * v_dim], model dtype, contiguous.
+        """
+        ...
+
+
+class IndexerOp(Protocol):
+    """The choice of tokens that a query attends to. It writes the cache of keys and reads it."""
+
+    def prepare(self, shape: StepShape, view: CacheView) -> Any:
+        """Plan a step, as `AttentionOp.prepare` does."""
+        ...
+
+    def write(
+        self,
+        q: Tensor,
+        key: Tensor,
+        positions: Tensor,
+        cos_sin: Tensor,
+        cache: Tensor,
+        slot_mapping: Tensor,
+    ) -> Tensor:
+        """Rotate q and keys, and write the step's keys; it runs before anything of them is read.
+
+        Args:
+            q: [num_tokens, num_heads, head_dim], model dtype; may be overwritten.
+            key: [num_tokens, head_dim], normed, not yet rotated.
+            positions: [num_tokens] int32.
+            cos_sin: [max_position, rope_dim] float32, cosines then sines.
+            cache: [num_blocks, block_size, head_dim], kv dtype; written at slot_mapping, nowhere
+                else.
+            slot_mapping: [num_tokens] int32.
+
+        Returns:
+            q, rotated; may be a view of what was given.
+        """
+        ...
+
+    def __call__(self, q: Tensor, weights: Tensor, cache: Tensor, prepared: Any) -> Tensor:
+        """Choose; float32 inside.
+
+        Args:
+            q: What `write` returned.
+            weights: [num_tokens, num_heads] float32, of either sign.
+            cache: As for `write`, this step's keys written.
+            prepared: What `prepare` returned for this step.
+
+        Returns:
+            [num_tokens, top_k] int32: positions of the token's sequence, each once, in any order,
+            then -1 where there are fewer. Of equal scores, any may be chosen.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class StateSpaceWeights:
     """What a state-space block has beside its projections; on the device, all of this rank.

@@ -16,6 +16,7 @@ from hotshoe.slots.specs import (
     MlaAttentionSpec,
     NormSpec,
     QuantSpec,
+    SparseMlaSpec,
 )
 
 #: Element types of quantized activations; others are not compared.
@@ -38,6 +39,11 @@ def of_attention(spec: AttentionSpec, rows: int) -> tuple[Result, ...]:
 def of_latent_attention(spec: MlaAttentionSpec, rows: int) -> tuple[Result, ...]:
     """Describe a row of all heads' values for each token."""
     return (Result((rows, spec.num_heads * spec.v_dim), spec.dtype),)
+
+
+def of_sparse_attention(spec: SparseMlaSpec, rows: int) -> tuple[Result, ...]:
+    """Describe a row of all heads' values for each token."""
+    return of_latent_attention(spec.attention, rows)
 
 
 def of_queries(spec: Any, rows: int) -> tuple[Result, ...]:

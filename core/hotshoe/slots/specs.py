@@ -206,6 +206,51 @@ class MlaAttentionSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class IndexerSpec:
+    """The choice of tokens that a query attends to, by small heads over a cache of their keys.
+
+    A query at position p scores each position s <= p: the sum over heads of the head's weight times
+    the positive part of its q·key. The top_k largest are chosen, or all of fewer. One key serves
+    all heads. A factor that all scores share would change nothing, so there is none.
+    Source: DeepSeek-V3.2, arXiv:2512.02556, section 2.1.
+
+    Attributes:
+        num_heads: All of them; ranks choose alike.
+        head_dim: Channels of a head's q, and of the key.
+        rope_dim: The leading ones, which are rotated.
+        top_k: Most tokens that a query attends to.
+        interleaved: Rotated pairs are (2i, 2i+1) rather than (i, i + rope_dim/2).
+    """
+
+    num_heads: int
+    head_dim: int
+    rope_dim: int
+    top_k: int
+    dtype: str
+    kv_dtype: str
+    block_size: int
+    interleaved: bool = False
+
+    @property
+    def row_dim(self) -> int:
+        """Numbers that the cache keeps of a token."""
+        return self.head_dim
+
+
+@dataclass(frozen=True, slots=True)
+class SparseMlaSpec:
+    """Latent attention in which each query attends to chosen tokens alone, `top_k` at most."""
+
+    attention: MlaAttentionSpec
+    top_k: int
+
+    @property
+    def dtype(self) -> str:
+        """The element type of q and of the result."""
+        return self.attention.dtype
+
+
+@dataclass(frozen=True, slots=True)
 class NormSpec:
     """RMS norm over the last dimension; the effective weight is weight_offset + weight.
 

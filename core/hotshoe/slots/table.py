@@ -23,6 +23,7 @@ from hotshoe.slots.specs import (
     GatedActivationSpec,
     GatedMlpSpec,
     GraphSpec,
+    IndexerSpec,
     LayerNormSpec,
     LinearSpec,
     LoraSpec,
@@ -31,6 +32,7 @@ from hotshoe.slots.specs import (
     NormSpec,
     RotaryAndCacheSpec,
     SampleSpec,
+    SparseMlaSpec,
     TransferSpec,
 )
 from hotshoe.slots.state_specs import GatedDeltaSpec, StateSpaceSpec
@@ -57,6 +59,11 @@ def _attended(spec: AttentionSpec, length: int) -> int:
 def _latent_bytes(spec: MlaAttentionSpec, length: int) -> int:
     """Return the bytes of the cache rows that one query sees, and of the matrix."""
     return length * spec.row_dim * TYPE_BITS.get(spec.kv_dtype, 8) // 8 + linear_bytes(spec.up)
+
+
+def _key_bytes(spec: IndexerSpec, length: int) -> int:
+    """Return the bytes of the keys that one query is compared with."""
+    return length * spec.head_dim * TYPE_BITS.get(spec.kv_dtype, 8) // 8
 
 
 def _state_bytes(spec: StateSpaceSpec | GatedDeltaSpec, state_size: int) -> int:
@@ -100,6 +107,30 @@ SLOTS: dict[str, Slot] = {
             matrices=lambda s: (s.up,),
             needs=("load", "state", "nbytes", "prepare", "write"),
             reference_waits=True,
+            contract=2,
+        ),
+        Slot(
+            "indexer",
+            IndexerSpec,
+            f"{_REFERENCE}.indexer:Indexer",
+            "choice of the cached tokens that a query attends to, and the write of their keys",
+            reference_supports=_JUDGE,
+            results=lambda s, n: (Result((n, s.top_k), "int32"),),
+            step_bytes=_key_bytes,
+            needs=("prepare", "write"),
+            reference_waits=True,
+            contract=2,
+        ),
+        Slot(
+            "sparse_mla_attention",
+            SparseMlaSpec,
+            f"{_REFERENCE}.sparse_mla_attention:SparseMlaAttention",
+            "multi-head latent attention over chosen rows of a paged cache, and the write of rows",
+            reference_supports=_JUDGE,
+            results=results.of_sparse_attention,
+            step_bytes=lambda s, n: _latent_bytes(s.attention, min(n, s.top_k)),
+            matrices=lambda s: (s.attention.up,),
+            needs=("load", "state", "nbytes", "prepare", "write"),
             contract=2,
         ),
         Slot(

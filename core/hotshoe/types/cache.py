@@ -62,8 +62,8 @@ class CacheSpec:
     """One layer's cache.
 
     Attributes:
-        kind: "full" and "latent" keep every token; "window" may drop what no later query sees;
-            "state" keeps one entry per sequence or checkpoint.
+        kind: "full", "latent" and "index" keep every token; "window" may drop what no later query
+            sees; "state" keeps one entry per sequence or checkpoint.
         block_tokens: Tokens that one block stands for.
         parts: What a block holds.
         window: A query at position p reads tokens in (p - window, p]; None reads all.

@@ -9,10 +9,14 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from hotshoe.errors import ConfigError
 from hotshoe.layers import (
+    Asked,
     BuildContext,
     ForwardBatch,
+    Indexer,
     LatentAttention,
+    LayerNorm,
     Linear,
     Matrix,
     RMSNorm,
@@ -21,14 +25,18 @@ from hotshoe.layers import (
     Section,
 )
 from hotshoe.layers.split import Split
-from hotshoe.slots import MlaAttentionSpec, Quantized
+from hotshoe.slots import IndexerSpec, MlaAttentionSpec, Quantized
 from hotshoe_models.spec import DecoderSpec, LatentSpec
 
 WHAT = "attention heads"
 
 
 class LatentMixer:
-    """See `hotshoe_models.mixers.Mixer`. Ranks share the latents, and divide the heads."""
+    """See `hotshoe_models.mixers.Mixer`. Ranks share the latents, and divide the heads.
+
+    Attributes:
+        shares: It reads the tokens that a layer before has chosen.
+    """
 
     def __init__(
         self, spec: DecoderSpec, ctx: BuildContext, i: int, rotaries: Mapping[Rotation, Rotary]
@@ -46,7 +54,11 @@ class LatentMixer:
         self._q = _Queries(spec, ctx, latent, prefix)
         self._rows = Linear(ctx, rows)
         self._temperature = spec.layers[i].temperature
-        self._attention = _attention(spec, ctx, latent, rotaries[rotation], prefix)
+        rotary, mixer = rotaries[rotation], spec.layers[i].mixer
+        self._index = _Index(spec, ctx, latent, rotary, prefix) if mixer == "indexed" else None
+        self.shares = mixer == "shared"
+        indexer = None if mixer == "latent" else _last_indexer(ctx, i)
+        self._attention = _attention(spec, ctx, latent, rotary, prefix, indexer)
         self._o = Linear(
             ctx,
             Matrix(
@@ -59,16 +71,21 @@ class LatentMixer:
             ),
         )
         both = (self._q.input_quant, self._rows.input_quant)
-        self.input_quant = both[0] if both[0] == both[1] else None
+        plain = both[0] != both[1] or self._index is not None
+        self.input_quant = None if plain else both[0]
 
     def __call__(
         self, hidden: Tensor | Quantized, batch: ForwardBatch, keep: Tensor | None
     ) -> Tensor:
         """See `Mixer`."""
-        q = self._q(hidden)
+        q, latents = self._q(hidden)
         if self._temperature is not None:
             q.mul_(self._temperature.of(batch.positions))
-        out = self._attention(q, self._rows(hidden), batch)
+        asked = None
+        if self._index is not None:
+            assert isinstance(hidden, Tensor) and isinstance(latents, Tensor)
+            asked = self._index(hidden, latents, batch)
+        out = self._attention(q, self._rows(hidden), batch, asked)
         return self._o(out if keep is None else out[keep])
 
 
@@ -95,19 +112,74 @@ class _Queries:
         else:
             self._first = linear("q_a_proj", latent.q_dim, size, latent.bias, None)
             self._second = linear("q_b_proj", total, latent.q_dim, False, heads)
-            quant = self._second.input_quant
+            quant = None if latent.index is not None else self._second.input_quant
             name = prefix + "q_a_layernorm"
             self._norm = RMSNorm(ctx, name, latent.q_dim, latent.norm_eps, quant=quant)
         self.input_quant = self._first.input_quant
 
-    def __call__(self, hidden: Tensor | Quantized) -> Tensor:
-        """Return [num_tokens, num_heads * (nope_dim + rope_dim)], this rank's heads."""
+    def __call__(self, hidden: Tensor | Quantized) -> tuple[Tensor, Tensor | Quantized]:
+        """Return [num_tokens, num_heads * (nope_dim + rope_dim)], this rank's heads, and what they
+        were made of: normed latents, or the hidden states."""
         first = self._first(hidden)
-        return first if self._norm is None else self._second(self._norm(first))
+        if self._norm is None:
+            return first, hidden
+        latents = self._norm(first)
+        return self._second(latents), latents
+
+
+class _Index:
+    """What an indexer chooses by: heads of the latents that q is made of, a key and weights of the
+    hidden states. All ranks have all of it."""
+
+    def __init__(
+        self, spec: DecoderSpec, ctx: BuildContext, latent: LatentSpec, rotary: Rotary, prefix: str
+    ) -> None:
+        index, size = latent.index, spec.hidden_size
+        assert index is not None and latent.q_dim is not None
+        # Only a checkpoint's own form: a choice is worth more than what its matrices take.
+        stored = not ctx.format.online
+
+        def matrix(name: str, rows: int, columns: int, quantize: bool) -> Matrix:
+            return Matrix(ctx, [(f"{prefix}indexer.{name}", rows)], columns, quantize=quantize)
+
+        heads, head_dim = index.num_heads, index.head_dim
+        sizes = (heads, head_dim, latent.rope_dim, index.top_k)
+        types = (ctx.dtype, ctx.kv_dtype, ctx.block_size, index.interleaved)
+        self._indexer = Indexer(ctx, IndexerSpec(*sizes, *types), rotary)
+        self._q = Linear(ctx, matrix("wq_b", heads * head_dim, latent.q_dim, stored))
+        self._key = Linear(ctx, matrix("wk", head_dim, size, stored))
+        self._norm = LayerNorm(ctx, f"{prefix}indexer.k_norm", head_dim, index.norm_eps)
+        self._weights = Linear(ctx, matrix("weights_proj", heads, size, False), "float32")
+
+    def __call__(self, hidden: Tensor, latents: Tensor, batch: ForwardBatch) -> Asked:
+        """Write the step's keys, and return what its tokens are chosen by."""
+        key = self._norm(self._key(hidden))
+        return self._indexer.write(self._q(latents), key, self._weights(hidden), batch)
+
+
+def _last_indexer(ctx: BuildContext, i: int) -> Indexer:
+    """Return the indexer of this layer, or of the last one before it that has one.
+
+    Raises:
+        ConfigError: Another stage has it.
+    """
+    found = [layer for layer in ctx.cache_layers if isinstance(layer, Indexer)]
+    if not found:
+        raise ConfigError(
+            f"layers[{i}] attends to the tokens that an earlier layer has chosen, which another "
+            "stage has; use --pipeline-parallel-size 1, or let a stage begin with a layer that "
+            "has an indexer (--pipeline-layers)"
+        )
+    return found[-1]
 
 
 def _attention(
-    spec: DecoderSpec, ctx: BuildContext, latent: LatentSpec, rotary: Rotary, prefix: str
+    spec: DecoderSpec,
+    ctx: BuildContext,
+    latent: LatentSpec,
+    rotary: Rotary,
+    prefix: str,
+    indexer: Indexer | None,
 ) -> LatentAttention:
     return LatentAttention(
         ctx,
@@ -126,4 +198,5 @@ def _attention(
         f"{prefix}kv_b_proj",
         f"{prefix}kv_a_layernorm",
         latent.norm_eps,
+        indexer,
     )

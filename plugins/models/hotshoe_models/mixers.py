@@ -256,6 +256,6 @@ MIXERS: Mapping[str, Callable[[DecoderSpec, BuildContext, int, Rotaries], Mixer]
     "state": StateMixer,
     "delta": DeltaMixer,
     "attention+state": BothMixer,
-    "latent": LatentMixer,
+    **dict.fromkeys(("latent", "indexed", "shared"), LatentMixer),
     "mlp": MlpMixer,
 }

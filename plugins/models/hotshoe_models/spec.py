@@ -170,8 +170,26 @@ class DeltaBlock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IndexSpec:
+    """The choice of tokens that latent attention reads; see `hotshoe.slots.IndexerSpec`.
+
+    Attributes:
+        norm_eps: Epsilon of the keys' layer norm.
+    """
+
+    num_heads: int
+    head_dim: int
+    top_k: int
+    interleaved: bool = False
+    norm_eps: float = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LatentSpec:
-    """Latent attention, for layers whose mixer is "latent"; see `hotshoe.slots.MlaAttentionSpec`.
+    """Latent attention, for layers whose mixer is "latent", "indexed" or "shared".
+
+    See `hotshoe.slots.MlaAttentionSpec`. Layers that are "indexed" choose the tokens that they
+    read, and "shared" ones read those that the last such layer before them has chosen.
 
     Attributes:
         q_dim: Size of the latents that q is made of; None makes q of the hidden states.
@@ -180,6 +198,7 @@ class LatentSpec:
         v_dim: Channels of a head's values.
         bias: The projections to latents have biases.
         norm_eps: Epsilon of both latents' norms.
+        index: How tokens are chosen; None where all are read.
     """
 
     q_dim: int | None
@@ -189,6 +208,7 @@ class LatentSpec:
     v_dim: int
     bias: bool = False
     norm_eps: float = 1e-6
+    index: IndexSpec | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

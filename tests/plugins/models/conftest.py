@@ -31,6 +31,8 @@ from hotshoe_models.plugin import ARCHITECTURES, IMPLEMENTATIONS
 VOCAB = 256
 #: Relative error of what a router sees, far above that of float32.
 NEAR = 1e-5
+#: Far below every score of a token that is seen.
+HIDDEN = -1e30
 #: Relative change of weights that stands for the rounding of what is computed with them.
 ROUNDING = 1e-6
 LENGTH = 64
@@ -97,7 +99,9 @@ class Variant:
 
     @property
     def chooses(self) -> bool:
-        """Whether a token has fewer experts than there are."""
+        """Whether a token has fewer experts than there are, or attends to chosen tokens."""
+        if "index_topk" in self.values:
+            return True
         counts = [self.values[key] for key in COUNTS if key in self.values]
         chosen = [self.values[key] for key in CHOSEN if key in self.values]
         return bool(counts) and counts != chosen
@@ -143,6 +147,8 @@ LATENT = {
     "v_head_dim": 12,
     "first_k_dense_replace": 3,
 }
+#: Fewer tokens than any text but the shortest has.
+INDEX = {"index_topk": 9, "index_head_dim": 16, "index_n_heads": 8}
 VARIANTS = [
     Variant("llama", "Llama", {"num_key_value_heads": 4}, end_to_end=True),
     Variant("llama-tied-gqa", "Llama", {"num_key_value_heads": 1, **TIED}, end_to_end=True),
@@ -382,6 +388,51 @@ VARIANTS = [
             "mlp_layer_types": ["sparse", "dense", "sparse"],
         },
         end_to_end=True,
+    ),
+    Variant(
+        "deepseek-v3.2",
+        "DeepseekV32",
+        {**LATENT, **INDEX, "rope_parameters": {**YARN_ROPE, "mscale": 1.0, "mscale_all_dim": 1.0}},
+        end_to_end=True,
+    ),
+    Variant(
+        "deepseek-v3.2-experts",
+        "DeepseekV32",
+        {
+            **LATENT,
+            **INDEX,
+            **EXPERTS,
+            **GROUPS,
+            "attention_bias": True,
+            "first_k_dense_replace": 1,
+            "n_shared_experts": 1,
+        },
+    ),
+    Variant(
+        "glm-moe-dsa",
+        "GlmMoeDsa",
+        {
+            **LATENT,
+            **INDEX,
+            **EXPERTS,
+            **without(GROUPS, "n_group"),
+            "topk_group": 1,
+            "mlp_layer_types": ["sparse", "dense", "sparse"],
+            "indexer_types": ["full", "shared", "full"],
+        },
+        end_to_end=True,
+    ),
+    Variant(
+        "glm-moe-dsa-pattern",
+        "GlmMoeDsa",
+        {
+            **LATENT,
+            **INDEX,
+            "num_hidden_layers": 4,
+            "first_k_dense_replace": 4,
+            "index_topk_freq": 2,
+        },
+        raw=True,
     ),
     Variant("youtu", "Youtu", without(LATENT, "first_k_dense_replace")),
     Variant("phi3-older", "Phi3", {"rope_scaling": {**longrope(8, 16), "type": "su"}}, raw=True),
@@ -1456,9 +1507,10 @@ class Checkpoint:
         return out[0, len(tokens) :].tolist()
 
     def unstable(self, tokens: Sequence[int]) -> int:
-        """Return the first position at which rounding may change a choice of experts, or the end.
+        """Return the first position at which rounding may change a choice, or the end.
 
-        Nothing that comes at or behind it need agree with what is computed in another order.
+        Choices are those of experts, and of tokens that sparse attention reads. Nothing that comes
+        at or behind it need agree with what is computed in another order.
         """
         found: list[Tensor] = []
 
@@ -1468,8 +1520,22 @@ class Checkpoint:
             others = _chosen(type(router).forward(router, moved, *inputs[1:]))
             found.append((ids != others).any(-1).view(-1))
 
-        routers = [m for m in self.model.modules() if type(m).__name__.lower().endswith("router")]
-        hooks = [router.register_forward_hook(judge) for router in routers]
+        def judge_index(module: torch.nn.Module, inputs: tuple[Tensor, ...], output: Any) -> None:
+            scores = index_scores(module, inputs)
+            # More than are seen are never chosen from; many scores are equal, as they are 0.
+            at, top_k = scores.sort(-1, descending=True).values, output.shape[-1]
+            at = torch.nn.functional.pad(at, (0, 1), value=-torch.inf)
+            gap = (at[:, top_k - 1] - at[:, top_k]).nan_to_num(torch.inf)
+            largest = scores.masked_fill(scores.isinf(), 0).abs().amax(-1)
+            found.append(gap <= NEAR * largest)
+
+        hooks = []
+        for module in self.model.modules():
+            kind = type(module).__name__.lower()
+            if kind.endswith("router"):
+                hooks.append(module.register_forward_hook(judge))
+            if kind.endswith("indexer"):
+                hooks.append(module.register_forward_hook(judge_index))
         self.logits(tokens)
         for hook in hooks:
             hook.remove()
@@ -1511,6 +1577,21 @@ def describe(variant: Variant) -> tuple[str, str, dict[str, Any]]:
         return f"{family}ForConditionalGeneration", f"{family}Config", whole
     config = CONFIG_CLASSES.get(variant.family, f"{variant.family}Config")
     return architecture(variant.family), config, values
+
+
+def index_scores(module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
+    """Return what an indexer chooses by [tokens, tokens], -inf for what a query does not see."""
+    found: list[Tensor] = []
+    plain = Tensor.topk
+
+    def topk(scores: Tensor, *arguments: Any, **named: Any) -> Any:
+        found.append(scores[0].float())
+        return plain(scores, *arguments, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Tensor, "topk", topk)
+        type(module).forward(module, *inputs)
+    return found[0].masked_fill(found[0] < HIDDEN, -torch.inf)
 
 
 def save_tiny(variant: Variant, path: Path, seed: int) -> Checkpoint:

@@ -11,6 +11,7 @@ from hotshoe.platform import DeviceFacts
 from hotshoe.slots import SLOTS, Selector
 from hotshoe.types.mesh import Axis
 from hotshoe_models.decoder import DenseDecoder
+from hotshoe_models.latent import LatentMixer
 from hotshoe_models.spec import DecoderSpec, LayerSpec
 
 CPU = DeviceFacts("plain", "cpu", "a test's device", "any", 1 << 30, 1)
@@ -45,14 +46,27 @@ def test_every_family(described_variant, checkpoints, stepper_class) -> None:
             stepper(stage=Axis(0, 2))
         return
     alone = stepper()
-    size = len(alone.model._layers)
-    stages = [stepper(stage=Axis(i, size)) for i in range(size)]
+    layers = stages_of(alone)
+    size = len(layers)
+    stages = [stepper(stage=Axis(i, size), stage_layers=layers) for i in range(size)]
     for step in [{0: draw(5), 1: draw(3)}, {1: draw(1), 0: draw(1)}, {0: draw(2), 2: draw(6)}]:
         hidden = None
         for stage in stages:
             hidden = stage.forward(step, hidden)
         found = stages[-1].model.head(hidden, "generate")
         assert torch.equal(found, torch.cat(list(alone.step(step).values())))
+
+
+def stages_of(alone) -> tuple[int, ...]:
+    """Return the layers of each stage: one, and those that share its choice of tokens."""
+    layers: list[int] = []
+    for layer in alone.model._layers:
+        mixer = layer._mixer
+        if isinstance(mixer, LatentMixer) and mixer.shares:
+            layers[-1] += 1
+        else:
+            layers.append(1)
+    return tuple(layers)
 
 
 def context(rank: int, size: int, layers: tuple[int, ...] = ()) -> BuildContext:

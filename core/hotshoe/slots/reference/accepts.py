@@ -11,12 +11,14 @@ from hotshoe.slots.base import Verdict, accept, refuse
 from hotshoe.slots.specs import (
     AttentionSpec,
     GatedMlpSpec,
+    IndexerSpec,
     LinearSpec,
     MlaAttentionSpec,
     MoeSpec,
     QuantSpec,
     RotaryAndCacheSpec,
     RouterSpec,
+    SparseMlaSpec,
 )
 from hotshoe.slots.state_specs import GatedDeltaSpec, StateSpaceSpec
 from hotshoe.types.cache import QUANTIZED
@@ -92,10 +94,24 @@ def _keys_and_values(spec: AttentionSpec | RotaryAndCacheSpec) -> Iterator[str]:
         )
 
 
-def _latents(spec: MlaAttentionSpec) -> Iterator[str]:
+def _latents(spec: MlaAttentionSpec | IndexerSpec) -> Iterator[str]:
     if spec.kv_dtype not in TYPES:
         known = ", ".join(TYPES)
         yield f"keeps latents in {known}, not in {spec.kv_dtype}; use --kv-cache-dtype auto"
+
+
+def _sparse(spec: SparseMlaSpec) -> Iterator[str]:
+    yield from _reasons(spec.attention)
+    if spec.top_k < 1:
+        yield f"attends to at least one token, not to {spec.top_k}"
+
+
+def _index(spec: IndexerSpec) -> Iterator[str]:
+    yield from _latents(spec)
+    if spec.top_k < 1:
+        yield f"chooses at least one token, not {spec.top_k}"
+    if not 0 <= spec.rope_dim <= spec.head_dim or spec.rope_dim % 2:
+        yield f"rotates an even number of {spec.head_dim} channels, not {spec.rope_dim}"
 
 
 def _experts(spec: MoeSpec) -> Iterator[str]:
@@ -208,6 +224,8 @@ _OWN_REASONS: dict[type, Callable[[Any], Iterator[str]]] = {
     AttentionSpec: _keys_and_values,
     RotaryAndCacheSpec: _keys_and_values,
     MlaAttentionSpec: _latents,
+    SparseMlaSpec: _sparse,
+    IndexerSpec: _index,
     LinearSpec: _matrix,
     StateSpaceSpec: _state_space,
     GatedDeltaSpec: _gated_delta,

@@ -21,17 +21,17 @@ class MlaAttention:
     def __init__(self, spec: MlaAttentionSpec, facts: DeviceFacts) -> None:
         self._spec = spec
         self._device = facts.device
-        self._up = torch.empty(0)
+        self.up = torch.empty(0)
 
     def load(self, up: Tensor) -> None:
         fresh = up.to(self._device, torch_dtype(self._spec.dtype), copy=True)
-        self._up = renewed(self._up, fresh)
+        self.up = renewed(self.up, fresh)
 
     def state(self) -> dict[str, Tensor]:
-        return {"weight": self._up.flatten(0, 1)} if self._up.numel() else {}
+        return {"weight": self.up.flatten(0, 1)} if self.up.numel() else {}
 
     def nbytes(self) -> int:
-        return self._up.nbytes
+        return self.up.nbytes
 
     def write(
         self,
@@ -63,7 +63,7 @@ class MlaAttention:
             blocks = prepared.block_table[i, : -(-length // size)].long()
             rows = cache[blocks].flatten(0, 1)[:length]
             attend = absorbed if absorbs(spec, end - begin, length) else projected
-            out[begin:end] = attend(spec, q[begin:end], rows, self._up)
+            out[begin:end] = attend(spec, q[begin:end], rows, self.up)
         return out.flatten(1)
 
 

@@ -9,19 +9,19 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hotshoe.slots import CacheView, KVLayout, MlaAttentionSpec, StepShape
+from hotshoe.slots import KVLayout, MlaAttentionSpec
 from hotshoe.slots.reference.dtypes import torch_dtype
 from hotshoe.slots.reference.rotary import rotate
 from hotshoe_conformance.cases.attention import MIXED, ROUNDED_OPERANDS, SHAPES, Batch
 from hotshoe_conformance.cases.base import DTYPES, FAR, Cost, Setup, Suite, in_dtype, normal, vary
+from hotshoe_conformance.cases.rows import PagedRows, draw_blocks
 from hotshoe_conformance.place import Place, padded
-from hotshoe_conformance.tolerance import Close, Exact, Expected
+from hotshoe_conformance.tolerance import Close, Expected
 
 SLOT = "mla_attention"
 BASE = MlaAttentionSpec(4, 64, 32, 16, 32, "float32", "float32", 16, 48**-0.5)
@@ -61,7 +61,8 @@ def _grid(layouts: Sequence[KVLayout]) -> list[Setup]:
     return [*specs, *shapes, far]
 
 
-def _draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:
+def draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:
+    """Draw a specification and a batch."""
     nope_dim, rope_dim = rng.choice((16, 32, 64)), rng.choice((8, 16, 32))
     spec = MlaAttentionSpec(
         rng.randrange(1, 9),
@@ -82,12 +83,13 @@ def _draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:
 
 
 @dataclass(slots=True)
-class MlaProblem:
+class MlaProblem(PagedRows):
     """A step's q, latents and keys, what was cached before [tokens, row_dim], and the blocks.
 
     Attributes:
         past: Of each request, the rows of earlier steps.
         blocks: Of each request, in order.
+        chosen: Of sparse attention, what each token attends to [tokens, top_k] int32.
     """
 
     spec: MlaAttentionSpec
@@ -99,106 +101,51 @@ class MlaProblem:
     past: list[Tensor]
     blocks: list[Tensor]
     num_blocks: int
-
-    def _slots(self) -> list[Tensor]:
-        """Return the place of every token of each request among all rows of the cache."""
-        size = self.spec.block_size
-        return [
-            blocks[at // size] * size + at % size
-            for (_, length), blocks in zip(self.batch.requests, self.blocks, strict=True)
-            for at in [torch.arange(length)]
-        ]
-
-    def _new_slots(self) -> Tensor:
-        counts = [count for count, _ in self.batch.requests]
-        return torch.cat([s[-c:] for s, c in zip(self._slots(), counts, strict=True)])
-
-    def _rows(self) -> Tensor:
-        """Return the cache before the step [num_blocks * block_size, row_dim]."""
-        spec = self.spec
-        shape = (self.num_blocks * spec.block_size, spec.row_dim)
-        rows = torch.full(shape, torch.nan, dtype=torch_dtype(spec.kv_dtype))
-        for past, slots in zip(self.past, self._slots(), strict=True):
-            rows[slots[: len(past)]] = past
-        return rows
-
-    def _far_blocks(self) -> int:
-        return -(-self.batch.far // (self.spec.block_size * self.spec.row_dim))
-
-    def _cache(self, place: Place) -> Tensor:
-        shape = (self.num_blocks, self.spec.block_size, self.spec.row_dim)
-        return place.behind(self._rows().view(shape), self._far_blocks(), written=True)
-
-    def _step(self, place: Place) -> tuple[StepShape, CacheView]:
-        requests, far = self.batch.requests, self._far_blocks()
-        starts = [0, *accumulate(count for count, _ in requests)]
-        lengths = [length for _, length in requests]
-        table = torch.zeros(len(requests), max(map(len, self.blocks)) + self.batch.spare).int()
-        for row, blocks in enumerate(self.blocks):
-            table[row, : len(blocks)] = blocks + far
-        shape = StepShape(
-            len(requests),
-            place(torch.tensor(starts, dtype=torch.int32)),
-            place(torch.tensor(lengths, dtype=torch.int32)),
-            max(count for count, _ in requests),
-            max(lengths),
-        )
-        slots = place((self._new_slots() + far * self.spec.block_size).int())
-        return shape, CacheView(place(padded(table, self.batch.spare, poison=-1)), slots)
-
-    def _positions(self) -> Tensor:
-        return torch.cat([torch.arange(n - count, n) for count, n in self.batch.requests]).int()
+    chosen: Tensor | None = None
 
     def call(self, op: Any, place: Place) -> Mapping[str, Tensor]:
         run, cache = self._bind(op, place)
         out = run()
-        rows = cache[self._far_blocks() :].flatten(0, 1).cpu()
-        slots = self._new_slots()
-        rest = torch.ones(len(rows), dtype=torch.bool)
-        rest[slots] = False
-        return {"out": out, "written": rows[slots], "other rows": rows[rest]}
+        return {"out": out, **self.found(cache)}
 
     def prepare(self, op: Any, place: Place) -> Callable[[], object]:
         return self._bind(op, place)[0]
 
     def _bind(self, op: Any, place: Place) -> tuple[Callable[[], Tensor], Tensor]:
         op.load(place(self.up))
-        cache, (shape, view) = self._cache(place), self._step(place)
+        cache, (shape, view) = self.cache(place), self.step(place)
         q = place(self.q, written=True)
         latent, key = place(self.latent), place(padded(self.key, self.batch.gap))
-        positions, table = place(self._positions()), place(_table(self.spec))
+        positions, table = place(self.positions()), place(rotations(self.spec.rope_dim))
         prepared = op.prepare(shape, view)
+        chosen = () if self.chosen is None else (place(self.chosen),)
 
         def run() -> Tensor:
             turned = op.write(q, latent, key, positions, table, cache, view.slot_mapping)
-            out: Tensor = op(turned, cache, prepared)
+            out: Tensor = op(turned, cache, prepared, *chosen)
             return out
 
         return run, cache
 
     def expected(self) -> Mapping[str, Expected]:
         spec = self.spec
-        table = _table(spec)[self._positions().long()]
+        table = rotations(spec.rope_dim)[self.positions().long()]
         key = rotate(self.key.float()[:, None], table, spec.interleaved)[:, 0]
         new = torch.cat((self.latent.float(), key), dim=-1)
         turned = rotate(self.q[..., spec.nope_dim :].float(), table, spec.interleaved)
         q = torch.cat((self.q[..., : spec.nope_dim].float(), turned), dim=-1)
         counts = [count for count, _ in self.batch.requests]
         found = []
-        parts = zip(q.split(counts), new.split(counts), self.past, strict=True)
-        for queries, rows, past in parts:
-            stored = rows.to(torch_dtype(spec.kv_dtype))
-            found.append(_attend(spec, queries, torch.cat((past, stored)), self.up))
+        chosen = [None] * len(counts) if self.chosen is None else self.chosen.split(counts)
+        parts = zip(q.split(counts), new.split(counts), self.past, chosen, strict=True)
+        for queries, rows, past, own in parts:
+            both = torch.cat((past, rows.to(torch_dtype(spec.kv_dtype))))
+            found.append(_attend(spec, queries, both, self.up, _seen(queries, both, own)))
         value, magnitude = (torch.cat(tensors).flatten(1) for tensors in zip(*found, strict=True))
         plain = spec.dtype == spec.kv_dtype == "float32"
-        rest = torch.ones(self.num_blocks * spec.block_size, dtype=torch.bool)
-        rest[self._new_slots()] = False
-        largest = ROUNDED_OPERANDS * new.abs().amax(-1, keepdim=True).expand(new.shape)
-        through = spec.dtype if spec.dtype != "float32" else None
         return {
             "out": Close(value, spec.dtype, magnitude if plain else ROUNDED_OPERANDS * magnitude),
-            "written": Close(new, spec.kv_dtype, largest, through=through),
-            "other rows": Exact(self._rows()[rest]),
+            **self.kept(new),
         }
 
     def alone(self) -> tuple[MlaProblem, slice]:
@@ -213,6 +160,7 @@ class MlaProblem:
             key=self.key[rows],
             past=self.past[only],
             blocks=self.blocks[only],
+            chosen=None if self.chosen is None else self.chosen[rows],
         )
         return problem, rows
 
@@ -228,14 +176,23 @@ class MlaProblem:
         return Cost(rows * spec.row_dim * size + self.up.nbytes + 2 * self.q.nbytes, products)
 
 
-def _attend(spec: MlaAttentionSpec, q: Tensor, rows: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
+def _seen(q: Tensor, rows: Tensor, chosen: Tensor | None) -> Tensor:
+    """Return which rows each query attends to [tokens, rows]."""
+    if chosen is None:
+        return torch.ones((len(q), len(rows)), dtype=torch.bool).tril(len(rows) - len(q))
+    seen = torch.zeros((len(q), len(rows) + 1), dtype=torch.bool)
+    return seen.scatter_(1, chosen.long() % (len(rows) + 1), True)[:, :-1]
+
+
+def _attend(
+    spec: MlaAttentionSpec, q: Tensor, rows: Tensor, up: Tensor, seen: Tensor
+) -> tuple[Tensor, Tensor]:
     """Return one request's result [tokens, num_heads, v_dim], and what was added up for it."""
     latent, key = rows.double().split((spec.latent_dim, spec.rope_dim), dim=-1)
     to_keys, to_values = up.double().split((spec.nope_dim, spec.v_dim), dim=1)
     keys = torch.einsum("lr,hnr->lhn", latent, to_keys)
     keys = torch.cat((keys, key[:, None].expand(-1, spec.num_heads, -1)), dim=-1)
     scores = torch.einsum("qhd,lhd->hql", q.double(), keys) * spec.scale
-    seen = torch.ones(scores.shape[1:], dtype=torch.bool).tril(len(rows) - len(q))
     weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
     values = torch.einsum("lr,hvr->lhv", latent, to_values)
     magnitudes = torch.einsum("lr,hvr->lhv", latent.abs(), to_values.abs())
@@ -243,17 +200,20 @@ def _attend(spec: MlaAttentionSpec, q: Tensor, rows: Tensor, up: Tensor) -> tupl
     return value, magnitude
 
 
-def _table(spec: MlaAttentionSpec) -> Tensor:
-    frequencies = THETA ** (-torch.arange(0, spec.rope_dim, 2) / spec.rope_dim)
+def rotations(rope_dim: int) -> Tensor:
+    """Return the table of cosines and sines [MAX_POSITION, rope_dim]."""
+    frequencies = THETA ** (-torch.arange(0, rope_dim, 2) / rope_dim)
     angles = torch.arange(MAX_POSITION)[:, None] * frequencies
     return torch.cat((angles.cos(), angles.sin()), dim=1)
 
 
 def _problem(setup: Setup, source: torch.Generator) -> MlaProblem:
-    spec, batch = setup.spec, setup.shape
-    needed = [-(-length // spec.block_size) for _, length in batch.requests]
-    num_blocks = sum(needed) + 3
-    order = torch.randperm(num_blocks, generator=source)
+    return problem_of(setup.spec, setup.shape, source)
+
+
+def problem_of(spec: MlaAttentionSpec, batch: Batch, source: torch.Generator) -> MlaProblem:
+    """Make the inputs of attention to everything."""
+    blocks, num_blocks = draw_blocks(spec.block_size, batch, source)
     tokens = sum(count for count, _ in batch.requests)
     up_shape = (spec.num_heads, spec.nope_dim + spec.v_dim, spec.latent_dim)
     return MlaProblem(
@@ -264,7 +224,7 @@ def _problem(setup: Setup, source: torch.Generator) -> MlaProblem:
         normal((tokens, spec.latent_dim), spec.dtype, source),
         normal((tokens, spec.rope_dim), spec.dtype, source),
         [normal((n - count, spec.row_dim), spec.kv_dtype, source) for count, n in batch.requests],
-        list(order[: sum(needed)].split(needed)),
+        blocks,
         num_blocks,
     )
 
@@ -278,4 +238,4 @@ def _bench(layouts: Sequence[KVLayout]) -> list[Setup]:
     return [Setup(in_dtype(LITE, d), batch) for d in DTYPES[:2] for batch in batches]
 
 
-SUITE = Suite(SLOT, _grid, _draw, _problem, _bench)
+SUITE = Suite(SLOT, _grid, draw, _problem, _bench)

@@ -14,6 +14,7 @@ from hotshoe.slots import (
     AttentionSpec,
     GatedDeltaSpec,
     GatedMlpSpec,
+    IndexerSpec,
     LinearSpec,
     MlaAttentionSpec,
     MoeSpec,
@@ -22,6 +23,7 @@ from hotshoe.slots import (
     RotaryAndCacheSpec,
     RouterSpec,
     Selector,
+    SparseMlaSpec,
 )
 from hotshoe.slots.reference.accepts import supports
 from hotshoe.slots.reference.linear import Linear, quantize_rows
@@ -253,4 +255,27 @@ DELTA = GatedDeltaSpec(4, 2, 8, 8, 4, "float32", "float32", "float32", 16, 1e-6)
 )
 def test_gated_delta_blocks_are_judged(changes, message) -> None:
     found = reason(replace(DELTA, **changes))
+    assert message in found and bool(message) == bool(found)
+
+
+ROWS = MlaAttentionSpec(4, 8, 8, 4, 8, "float32", "float32", 16, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (IndexerSpec(4, 8, 4, 16, "float32", "bfloat16", 16, True), ""),
+        (IndexerSpec(4, 8, 4, 0, "float32", "float32", 16), "at least one token, not 0"),
+        (IndexerSpec(4, 8, 10, 2, "float32", "float32", 16), "even number of 8 channels, not 10"),
+        (IndexerSpec(4, 8, 3, 2, "float32", "float32", 16), "even number of 8 channels, not 3"),
+        (IndexerSpec(4, 8, 4, 2, "float32", "float8_e4m3fn", 16), "use --kv-cache-dtype auto"),
+        (IndexerSpec(4, 8, 4, 2, "int8", "float32", 16), "not in dtype int8"),
+        (SparseMlaSpec(ROWS, 1), ""),
+        (SparseMlaSpec(ROWS, 0), "at least one token, not to 0"),
+        (SparseMlaSpec(replace(ROWS, kv_dtype="int8"), 4), "keeps latents in"),
+        (SparseMlaSpec(replace(ROWS, dtype="int8"), 4), "not in dtype int8"),
+    ],
+)
+def test_choices_of_tokens_are_judged(spec, message) -> None:
+    found = reason(spec)
     assert message in found and bool(message) == bool(found)

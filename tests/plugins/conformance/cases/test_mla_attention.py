@@ -92,7 +92,7 @@ class Stale(MlaAttention):
     """Keeps the tensor that it was lent."""
 
     def load(self, up):
-        self._up = up
+        self.up = up
 
 
 @pytest.mark.parametrize(

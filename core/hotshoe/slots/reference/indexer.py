@@ -1,0 +1,80 @@
+"""Reference of slot `indexer`: one request at a time, float32 inside."""
+
+import torch
+from torch import Tensor
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots.operations import AttentionMetadata, whole_step
+from hotshoe.slots.reference.rotary import rotate
+from hotshoe.slots.specs import IndexerSpec
+
+#: Scores of single heads that are held at once, at least those of one query.
+MOST_SCORES = 1 << 24
+
+
+class Indexer:
+    """See `hotshoe.slots.IndexerOp`."""
+
+    prepare = staticmethod(whole_step)
+
+    def __init__(self, spec: IndexerSpec, facts: DeviceFacts) -> None:
+        self._spec = spec
+
+    def write(
+        self,
+        q: Tensor,
+        key: Tensor,
+        positions: Tensor,
+        cos_sin: Tensor,
+        cache: Tensor,
+        slot_mapping: Tensor,
+    ) -> Tensor:
+        spec, table, slots = self._spec, cos_sin[positions.long()], slot_mapping.long()
+        key = rotate(key.unsqueeze(1), table, spec.interleaved).squeeze(1)
+        cache[slots // spec.block_size, slots % spec.block_size] = key.to(cache.dtype)
+        return rotate(q, table, spec.interleaved)
+
+    def __call__(
+        self, q: Tensor, weights: Tensor, cache: Tensor, prepared: AttentionMetadata
+    ) -> Tensor:
+        spec = self._spec
+        out = torch.full((len(q), spec.top_k), -1, dtype=torch.int32, device=q.device)
+        starts, lengths = prepared.query_start_loc.tolist(), prepared.seq_lens.tolist()
+        for i in range(prepared.num_reqs):
+            begin, end, length = starts[i], starts[i + 1], lengths[i]
+            blocks = prepared.block_table[i, : -(-length // spec.block_size)].long()
+            keys = cache[blocks].flatten(0, 1)[:length].float()
+            step = max(1, MOST_SCORES // (length * spec.num_heads))
+            for first in range(begin, end, step):
+                last = min(first + step, end)
+                at = torch.arange(first, last, device=q.device) + (length - end)
+                found = choose(scores(q[first:last], weights[first:last], keys), at, spec.top_k)
+                out[first:last, : found.shape[1]] = found
+        return out
+
+
+def scores(q: Tensor, weights: Tensor, keys: Tensor) -> Tensor:
+    """Score keys.
+
+    Args:
+        q: [n, num_heads, head_dim], rotated.
+        weights: [n, num_heads] float32.
+        keys: [seq_len, head_dim] float32.
+
+    Returns:
+        [n, seq_len] float32.
+    """
+    each = torch.matmul(q.float(), keys.T).relu_()
+    return torch.matmul(weights.float().unsqueeze(1), each).squeeze(1)
+
+
+def choose(scored: Tensor, at: Tensor, top_k: int) -> Tensor:
+    """Return the positions of the largest scores, [n, min(top_k, seq_len)] int32, -1 for none.
+
+    Args:
+        scored: [n, seq_len] float32; overwritten.
+        at: [n] int64, the position of each query, which sees none behind it.
+    """
+    behind = torch.arange(scored.shape[1], device=scored.device) > at[:, None]
+    found = scored.masked_fill_(behind, -torch.inf).topk(min(top_k, scored.shape[1])).indices
+    return found.masked_fill(found > at[:, None], -1).int()

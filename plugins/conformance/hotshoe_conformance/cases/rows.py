@@ -1,0 +1,117 @@
+"""Caches of one row for each token in cases: where rows lie, and what is there afterwards.
+
+Rows that no request owns are NaN, as are those behind a request's last token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hotshoe.slots import CacheView, StepShape
+from hotshoe.slots.reference.dtypes import torch_dtype
+from hotshoe_conformance.cases.attention import ROUNDED_OPERANDS, Batch
+from hotshoe_conformance.place import Place, padded
+from hotshoe_conformance.tolerance import Close, Exact, Expected
+
+
+class PagedRows:
+    """What problems over such a cache have in common.
+
+    Attributes:
+        spec: Has block_size, row_dim, dtype and kv_dtype.
+        past: Of each request, the rows of earlier steps.
+        blocks: Of each request, in order.
+    """
+
+    __slots__ = ()
+    spec: Any
+    batch: Batch
+    past: list[Tensor]
+    blocks: list[Tensor]
+    num_blocks: int
+
+    def slots(self) -> list[Tensor]:
+        """Return the place of every token of each request among all rows of the cache."""
+        size = self.spec.block_size
+        return [
+            blocks[at // size] * size + at % size
+            for (_, length), blocks in zip(self.batch.requests, self.blocks, strict=True)
+            for at in [torch.arange(length)]
+        ]
+
+    def new_slots(self) -> Tensor:
+        """Return those of the step's tokens."""
+        counts = [count for count, _ in self.batch.requests]
+        return torch.cat([s[-c:] for s, c in zip(self.slots(), counts, strict=True)])
+
+    def rows(self) -> Tensor:
+        """Return the cache before the step [num_blocks * block_size, row_dim]."""
+        spec = self.spec
+        shape = (self.num_blocks * spec.block_size, spec.row_dim)
+        rows = torch.full(shape, torch.nan, dtype=torch_dtype(spec.kv_dtype))
+        for past, slots in zip(self.past, self.slots(), strict=True):
+            rows[slots[: len(past)]] = past
+        return rows
+
+    def far_blocks(self) -> int:
+        """Return how many blocks lie before the first one in use."""
+        return -(-self.batch.far // (self.spec.block_size * self.spec.row_dim))
+
+    def cache(self, place: Place) -> Tensor:
+        """Return it on the device, with the blocks before the first one in use."""
+        shape = (self.num_blocks, self.spec.block_size, self.spec.row_dim)
+        return place.behind(self.rows().view(shape), self.far_blocks(), written=True)
+
+    def step(self, place: Place) -> tuple[StepShape, CacheView]:
+        """Return the step as operations plan it."""
+        requests, far = self.batch.requests, self.far_blocks()
+        starts = [0, *accumulate(count for count, _ in requests)]
+        lengths = [length for _, length in requests]
+        table = torch.zeros(len(requests), max(map(len, self.blocks)) + self.batch.spare).int()
+        for row, blocks in enumerate(self.blocks):
+            table[row, : len(blocks)] = blocks + far
+        shape = StepShape(
+            len(requests),
+            place(torch.tensor(starts, dtype=torch.int32)),
+            place(torch.tensor(lengths, dtype=torch.int32)),
+            max(count for count, _ in requests),
+            max(lengths),
+        )
+        slots = place((self.new_slots() + far * self.spec.block_size).int())
+        return shape, CacheView(place(padded(table, self.batch.spare, poison=-1)), slots)
+
+    def positions(self) -> Tensor:
+        """Return the position of each token of the step, int32."""
+        return torch.cat([torch.arange(n - count, n) for count, n in self.batch.requests]).int()
+
+    def found(self, cache: Tensor) -> Mapping[str, Tensor]:
+        """Return what is in the cache after the step, on the host."""
+        rows = cache[self.far_blocks() :].flatten(0, 1).cpu()
+        return {"written": rows[self.new_slots()], "other rows": rows[self._rest()]}
+
+    def kept(self, new: Tensor) -> Mapping[str, Expected]:
+        """Return what has to be there, given the step's rows [tokens, row_dim] float32."""
+        spec = self.spec
+        largest = ROUNDED_OPERANDS * new.abs().amax(-1, keepdim=True).expand(new.shape)
+        through = spec.dtype if spec.dtype != "float32" else None
+        return {
+            "written": Close(new, spec.kv_dtype, largest, through=through),
+            "other rows": Exact(self.rows()[self._rest()]),
+        }
+
+    def _rest(self) -> Tensor:
+        rest = torch.ones(self.num_blocks * self.spec.block_size, dtype=torch.bool)
+        rest[self.new_slots()] = False
+        return rest
+
+
+def draw_blocks(block_size: int, batch: Batch, source: torch.Generator) -> tuple[list[Tensor], int]:
+    """Hand out blocks in random order; return those of each request, and how many there are."""
+    needed = [-(-length // block_size) for _, length in batch.requests]
+    order = torch.randperm(sum(needed) + 3, generator=source)
+    return list(order[: sum(needed)].split(needed)), len(order)
