@@ -1,6 +1,8 @@
 """Models loaded, unloaded, put to sleep and woken, over engines that a test controls."""
 
 import asyncio
+import os
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -8,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.plugins.server.conftest import Gate, Http, RunningServer, ScriptedEngine
+from tests.plugins.server.test_serving import children, command_of, wait_for
 
 from hotshoe.config import EngineConfig
 from hotshoe.errors import ConfigError, EngineDeadError, MemoryLimitError, RequestError
@@ -360,3 +363,22 @@ def test_two_models_from_a_file(run_server, tmp_path) -> None:
     assert [(card["id"], card["state"]) for card in cards] == [("one", "ready"), ("two", "asleep")]
     assert server.stop() == 0
     assert "Traceback" not in server.log.read_text()
+
+
+@pytest.mark.slow
+def test_a_killed_engine_leaves_the_other_model_serving(run_server) -> None:
+    server = run_server("demo", "--model", "two=demo", "--platform", "null")
+
+    def states() -> dict[str, str]:
+        return {card["id"]: card["state"] for card in server.get("/v1/models").json()["data"]}
+
+    is_engine = "hotshoe.engine.transport.child"
+    victim = next(p for p in children(server.process.pid) if is_engine in command_of(p))
+    os.kill(victim, signal.SIGKILL)
+    wait_for(lambda: "down" in states().values())
+    [alive] = [name for name, state in states().items() if state == "ready"]
+    assert ask(server, alive).status_code == 200
+    assert [server.get(path).status_code for path in ("/live", "/ready", "/health")] == [200] * 3
+    wait_for(lambda: set(states().values()) == {"ready"})
+    assert [ask(server, name).status_code for name in ("demo", "two")] == [200] * 2
+    assert server.stop() == 0
