@@ -156,8 +156,7 @@ class ServerState:
     @property
     def max_body_bytes(self) -> int:
         """The longest body: as configured, or what a conversation that fills the context takes."""
-        given = self.config.max_body_bytes
-        return given or BODY_BASE_BYTES + BODY_TOKEN_BYTES * self.max_model_len
+        return self.config.max_body_bytes or BODY_BASE_BYTES + BODY_TOKEN_BYTES * self.max_model_len
 
     def find(self, asked: str | None) -> Served:
         """Return the model that a request names, itself or by an adapter of it.
@@ -186,8 +185,7 @@ class ServerState:
             ApiError: There is no such model, or several and none is named.
         """
         if asked is None and len(self.models) > 1:
-            known = ", ".join(self.names)
-            message = f"there are several models here; name one of {known}"
+            message = f"there are several models here; name one of {', '.join(self.names)}"
             raise ApiError("missing_required_parameter", message, "model")
         found = self.find(asked)
         if asked is not None and not found.is_called(asked):
