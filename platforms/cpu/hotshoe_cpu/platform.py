@@ -84,6 +84,7 @@ class CpuPlatform(Platform):
             gated_delta,
             graph,
             groups,
+            layer_norm,
             linear,
             lora,
             mlp,
@@ -110,7 +111,7 @@ class CpuPlatform(Platform):
             Candidate("linear", "rounding", widened.supports_rounding, widened.Rounding),
             Candidate("rms_norm", "native", norm.supports, norm.Norm),
             Candidate("add_rms_norm", "native", norm.supports, norm.AddNorm),
-            Candidate("layer_norm", "native", norm.supports_layer_norm, norm.LayerNorm),
+            Candidate("layer_norm", "native", layer_norm.supports, layer_norm.LayerNorm),
             Candidate(
                 "gated_activation", "native", activation.supports, activation.GatedActivation
             ),
