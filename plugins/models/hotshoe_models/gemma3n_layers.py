@@ -136,7 +136,7 @@ class _Streams:
         """Add to each stream a mixture of all: a new tensor like the state."""
         factors = self._predicting(self._modalities(state[self.active].contiguous()))
         factors = factors.view(-1, self._count, self._count).to(state.dtype)
-        return torch.einsum("nij,jnh->inh", factors, state) + state
+        return torch.einsum("nij,jns->ins", factors, state) + state
 
     def correct(self, predicted: Tensor, made: Tensor) -> Tensor:
         """Add to each stream a share of what the layer made [n, hidden_size] beyond prediction."""
