@@ -80,6 +80,7 @@ SAMPLES = {
     "block_size": (["--block-size", "32"], 32),
     "kv_cache_dtype": (["--kv-cache-dtype", "fp8_e5m2"], "fp8_e5m2"),
     "kv_cache_memory_bytes": (["--kv-cache-memory-bytes", "1000"], 1000),
+    "memory_share": (["--memory-share", "0.25"], 0.25),
     "enable_prefix_caching": (["--no-enable-prefix-caching"], False),
     "state_cache_mode": (["--state-cache-mode", "all"], "all"),
     "state_dtype": (["--state-dtype", "bfloat16"], "bfloat16"),

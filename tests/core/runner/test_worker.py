@@ -183,6 +183,6 @@ def test_caches_that_cannot_be_had_are_refused_before_memory_is_taken() -> None:
     config = EngineConfig(max_model_len=16, max_num_batched_tokens=16)
     worker = TorchWorker(config, None, Plain(), Selector(SLOTS, (), FACTS), None, None)
     ctx = BuildContext(Selector(SLOTS, (), FACTS), "float32", "float32", 16, 16)
-    ctx.cache_layers.append(SimpleNamespace(cache_spec=CacheSpec("index", 16, ())))
-    with pytest.raises(ConfigError, match=r"layers\[0\] has a cache of kind index"):
+    ctx.cache_layers.append(SimpleNamespace(cache_spec=CacheSpec("unknown", 16, ())))
+    with pytest.raises(ConfigError, match=r"layers\[0\] has a cache of kind unknown"):
         worker.layout(ctx)
