@@ -17,10 +17,10 @@ from torch import Tensor
 from hotshoe.slots import IndexerSpec, KVLayout
 from hotshoe.slots.reference.dtypes import torch_dtype
 from hotshoe.slots.reference.rotary import rotate
-from hotshoe_conformance.cases.attention import MIXED, SHAPES, Batch
-from hotshoe_conformance.cases.base import DTYPES, FAR, Cost, Setup, Suite, in_dtype, normal, vary
+from hotshoe_conformance.cases.attention import Batch
+from hotshoe_conformance.cases.base import DTYPES, Cost, Setup, Suite, in_dtype, normal
 from hotshoe_conformance.cases.mla_attention import rotations
-from hotshoe_conformance.cases.rows import PagedRows, draw_blocks
+from hotshoe_conformance.cases.rows import PagedRows, draw_blocks, grid
 from hotshoe_conformance.place import Place
 from hotshoe_conformance.tolerance import TOLERANCES, Close, Exact, Expected
 
@@ -45,18 +45,7 @@ VARIATIONS: tuple[dict[str, Any], ...] = (
 
 
 def _grid(layouts: Sequence[KVLayout]) -> list[Setup]:
-    specs = [Setup(spec, MIXED, True) for spec in vary(BASE, VARIATIONS)]
-    specs += [
-        Setup(replace(BASE, dtype="bfloat16"), MIXED, True),
-        Setup(replace(BASE, kv_dtype="bfloat16"), MIXED, True),
-    ]
-    shapes = [
-        Setup(in_dtype(BASE, dtype), shape, i in (0, 2, 4))
-        for dtype in DTYPES
-        for i, shape in enumerate(SHAPES)
-    ]
-    far = Setup(in_dtype(BASE, "bfloat16"), replace(MIXED, far=FAR), bytes=2 * FAR + (1 << 20))
-    return [*specs, *shapes, far]
+    return grid(BASE, VARIATIONS)
 
 
 def _draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:

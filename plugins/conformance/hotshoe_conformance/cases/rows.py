@@ -5,7 +5,8 @@ Rows that no request owns are NaN, as are those behind a request's last token.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -14,7 +15,8 @@ from torch import Tensor
 
 from hotshoe.slots import CacheView, StepShape
 from hotshoe.slots.reference.dtypes import torch_dtype
-from hotshoe_conformance.cases.attention import ROUNDED_OPERANDS, Batch
+from hotshoe_conformance.cases.attention import MIXED, ROUNDED_OPERANDS, SHAPES, Batch
+from hotshoe_conformance.cases.base import DTYPES, FAR, Setup, in_dtype, vary
 from hotshoe_conformance.place import Place, padded
 from hotshoe_conformance.tolerance import Close, Exact, Expected
 
@@ -115,3 +117,19 @@ def draw_blocks(block_size: int, batch: Batch, source: torch.Generator) -> tuple
     needed = [-(-length // block_size) for _, length in batch.requests]
     order = torch.randperm(sum(needed) + 3, generator=source)
     return list(order[: sum(needed)].split(needed)), len(order)
+
+
+def grid(base: Any, variations: Sequence[Mapping[str, Any]]) -> list[Setup]:
+    """Return setups of a slot over such a cache: its variations, types and shapes of batches."""
+    specs = [Setup(spec, MIXED, True) for spec in vary(base, variations)]
+    specs += [
+        Setup(replace(base, dtype="bfloat16"), MIXED, True),
+        Setup(replace(base, kv_dtype="bfloat16"), MIXED, True),
+    ]
+    shapes = [
+        Setup(in_dtype(base, dtype), shape, i in (0, 2, 4))
+        for dtype in DTYPES
+        for i, shape in enumerate(SHAPES)
+    ]
+    far = Setup(in_dtype(base, "bfloat16"), replace(MIXED, far=FAR), bytes=2 * FAR + (1 << 20))
+    return [*specs, *shapes, far]
