@@ -12,6 +12,11 @@ import hotshoe_native
 ROOT = Path(__file__).parents[2]
 #: The library of each that must be in the process before Python is.
 RUNTIMES = {"address": "libasan.so", "undefined": "libubsan.so", "thread": "libtsan.so"}
+#: Tests that name the instruction set which they call.
+PLACES = [
+    "tests/native",
+    *(f"tests/platforms/cpu/test_{name}.py" for name in ("gated_delta", "state_space")),
+]
 #: Python frees nothing at its end. The first finding of any kind ends the process.
 OPTIONS = "detect_leaks=0:halt_on_error=1:print_stacktrace=1"
 
@@ -60,7 +65,7 @@ def test_kernels_are_clean(sanitizer: str) -> None:
     # The thread sanitizer of some compilers does not know where Linux puts libraries at random.
     plain = ["setarch", "-R"] * (shutil.which("setarch") is not None)
     tests = [sys.executable, "-m", "pytest", "-q", "-x", "-s", "-p", "no:cacheprovider"]
-    chosen = ["tests/native", "-m", "not slow", "-k", f"{isa} and not emulated"]
+    chosen = [*PLACES, "-m", "not slow", "-k", f"{isa} and not emulated"]
     mistake = [sys.executable, "-c", PREPARE + MISTAKES[sanitizer]]
     result = subprocess.run([*environment, *plain, *mistake], check=False, cwd=ROOT)
     assert result.returncode != 0, "it sees nothing"
