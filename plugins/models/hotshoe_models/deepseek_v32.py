@@ -10,21 +10,37 @@ from dataclasses import replace
 from hotshoe.layers import BuildContext
 from hotshoe.models import ModelConfig
 from hotshoe_models.decoder import DenseDecoder
-from hotshoe_models.deepseek import V3_DEFAULTS, corrected_router, latent_spec, with_mixtures
+from hotshoe_models.deepseek import SHARED, corrected_router, latent_spec, with_mixtures
 from hotshoe_models.mixtures import sparse_types, with_expert_defaults
 from hotshoe_models.spec import IndexSpec
 from hotshoe_models.values import refuse, unused_layers
 
 DEFAULTS = {
-    **V3_DEFAULTS,
+    **SHARED,
+    "vocab_size": 129280,
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "moe_intermediate_size": 2048,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 128,
+    "n_shared_experts": 1,
+    "n_routed_experts": 256,
+    "routed_scaling_factor": 2.5,
+    "n_group": 8,
+    "topk_group": 4,
+    "num_experts_per_tok": 8,
+    "norm_topk_prob": True,
     "max_position_embeddings": 163840,
     "mlp_bias": False,
     "head_dim": 64,
+    "first_k_dense_replace": 3,
     "mlp_layer_types": None,
     "layer_types": None,
     "index_topk": 2048,
     "index_head_dim": 128,
     "index_n_heads": 64,
+    "num_nextn_predict_layers": 1,
 }
 INDEXED = "indexed_attention"
 
