@@ -14,7 +14,7 @@ from hotshoe.errors import ConfigError
 
 #: Where the benchmarks keep their numbers.
 _NUMBERS = ("summary", "median")
-_SETTINGS = ("workload", "engine", "server")
+SETTINGS = ("workload", "engine", "server")
 
 
 class Compare:
@@ -70,7 +70,7 @@ def ratios(before: Mapping[str, float], after: Mapping[str, float]) -> list[tupl
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """Name the settings that differ, but for the seed."""
     lines = []
-    for part in _SETTINGS:
+    for part in SETTINGS:
         old, new = before.get(part, {}), after.get(part, {})
         lines += [
             f"{part}: {name} is {old.get(name)} and {new.get(name)}"

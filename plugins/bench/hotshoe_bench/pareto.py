@@ -49,25 +49,26 @@ def draw(points: Sequence[Point], title: str) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
         'font-family="sans-serif" font-size="12">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        _text(WIDTH / 2, 28, "middle", title),
-        _text(WIDTH / 2, HEIGHT - 14, "middle", "output tokens per second of one user"),
-        _text(MARGIN, 48, "start", "output tokens per second of all users"),
+        text(WIDTH / 2, 28, "middle", title),
+        text(WIDTH / 2, HEIGHT - 14, "middle", "output tokens per second of one user"),
+        text(MARGIN, 48, "start", "output tokens per second of all users"),
     ]
     for number in range(TICKS + 1):
         user, total = right * number / TICKS, top * number / TICKS
         (x, y), (left, bottom) = place(user, total), place(0, 0)
         parts += [
             f'<path d="M{left} {y}H{WIDTH - MARGIN}M{x} {bottom}V{MARGIN}" stroke="#ddd"/>',
-            _text(x, bottom + 16, "middle", f"{user:.3g}"),
-            _text(left - 6, y + 4, "end", f"{total:.4g}"),
+            text(x, bottom + 16, "middle", f"{user:.3g}"),
+            text(left - 6, y + 4, "end", f"{total:.4g}"),
         ]
     parts.append(f'<polyline points="{line}" fill="none" stroke="#1565c0" stroke-width="2"/>')
     for point in points:
         x, y = place(point.user, point.total)
         parts.append(f'<circle cx="{x}" cy="{y}" r="4" fill="#1565c0"/>')
-        parts.append(_text(x + 7, y - 6, "start", str(point.sessions)))
+        parts.append(text(x + 7, y - 6, "start", str(point.sessions)))
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _text(x: float, y: float, anchor: str, words: str) -> str:
+def text(x: float, y: float, anchor: str, words: str) -> str:
+    """Return words at a place of an SVG image."""
     return f'<text x="{x}" y="{y}" text-anchor="{anchor}">{escape(words)}</text>'

@@ -1,4 +1,4 @@
-"""The plugin: adds `hotshoe bench serve`, `agent` and `compare`. Imports no HTTP library."""
+"""The plugin: adds `hotshoe bench serve`, `agent`, `compare`, `report`. Imports no HTTP library."""
 
 from collections.abc import Mapping
 
@@ -20,5 +20,8 @@ def hotshoe_commands() -> Mapping[str, CommandEntry]:
         ),
         "bench compare": CommandEntry(
             "hotshoe_bench.compare:Compare", "print two benchmark results side by side"
+        ),
+        "bench report": CommandEntry(
+            "hotshoe_bench.page:Report", "write benchmark results as a page of HTML"
         ),
     }
