@@ -3,25 +3,30 @@
     python tools/soak.py --hours 24 [-- demo --platform cpu ...]
 
 Starts `hotshoe serve` with the words after `--`. The load: short and long prompts, shared prefixes,
-several sequences, answers that nobody waits for, requests that are refused. What the server and its
-children hold in memory, and their open files, are sampled throughout. It passes if memory grows by
-less than `--max-slope` MiB a minute over the second half, files by less than `--max-files` from the
-middle to the end, and every request had the end that was meant for it. Latency is told by quarters.
+several sequences, grammars, adapters that are served, answers that nobody waits for, requests that
+are refused; meanwhile the model sleeps and wakes. What the server and its children hold in memory,
+and their open files, are sampled throughout. It passes if memory grows by less than `--max-slope`
+MiB a minute over the second half, files by less than `--max-files` from the middle to the end, and
+every request had the end that was meant for it. Latency is told by quarters.
 """
 
 import argparse
 import asyncio
+import http.client
 import json
 import random
 import signal
+import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
+from http import HTTPStatus
 from pathlib import Path
 
 import uvloop
@@ -100,7 +105,48 @@ async def refused(client: Client, model: str, rng: random.Random) -> str:
     return "refused" if exchange.failure == "HTTP 400" else f"failed: {exchange.failure}"
 
 
-KINDS: dict[Sender, int] = {short: 8, long: 1, shared: 3, several: 2, left: 2, refused: 1}
+async def shaped(client: Client, model: str, rng: random.Random) -> str:
+    """An answer of a form that nobody asked for before."""
+    names = [f"field_{rng.randrange(10**6)}" for _ in range(3)]
+    form = {"type": "object", "properties": {name: {"type": "integer"} for name in names}}
+    extra = {"structured_outputs": {"json": form}}
+    return await answered(client, request_body(ENDPOINT, model, ids(rng, 1, 40), 24, extra))
+
+
+KINDS: dict[Sender, int] = {
+    short: 8,
+    long: 1,
+    shared: 3,
+    several: 2,
+    shaped: 1,
+    left: 2,
+    refused: 1,
+}
+
+
+class Admin(http.client.HTTPConnection):
+    """Talks to the admin socket of a server."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=START_S)
+        self._path = path
+
+    def connect(self) -> None:
+        """Connect to the socket's file."""
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+def sleep_and_wake(path: Path) -> str:
+    """Let the model sleep and wake, with its requests kept meanwhile; return what came of it."""
+    for verb in ("/sleep", "/wake_up"):
+        with closing(Admin(path)) as admin:
+            admin.request("POST", verb)
+            answer = admin.getresponse()
+            if answer.status != HTTPStatus.OK:
+                return f"failed: {verb} {answer.status} {answer.read(200)!r}"
+    return "slept"
 
 
 #: What a process holds of its own. Pages of files are left out: their share depends on who else on
@@ -162,7 +208,7 @@ def growth(samples: Sequence[tuple[float, int]]) -> dict[str, float]:
     }
 
 
-async def soak(args: Namespace, url: str, pid: int) -> dict[str, object]:
+async def soak(args: Namespace, url: str, pid: int, admin: Path) -> dict[str, object]:
     """Run the load and watch the memory."""
     ends: Counter[str] = Counter()
     samples: list[tuple[float, dict[int, int]]] = []
@@ -176,7 +222,7 @@ async def soak(args: Namespace, url: str, pid: int) -> dict[str, object]:
         while time.monotonic() < stop:
             [send] = rng.choices(list(KINDS), list(KINDS.values()))
             start = time.monotonic()
-            ends[f"{send.__name__}: {await send(client, model, rng)}"] += 1
+            ends[f"{send.__name__}: {await send(client, rng.choice(models), rng)}"] += 1
             if send is shared:
                 latencies.append((start - begin, time.monotonic() - start))
 
@@ -186,9 +232,14 @@ async def soak(args: Namespace, url: str, pid: int) -> dict[str, object]:
             counts.append(open_files(samples[-1][1]))
             await asyncio.sleep(SAMPLE_S)
 
+    async def rest() -> None:
+        while (left_s := stop - time.monotonic()) > 0:
+            await asyncio.sleep(min(args.sleep_every, left_s))
+            ends[f"sleep: {await asyncio.to_thread(sleep_and_wake, admin)}"] += 1
+
     async with Client(Target(url, ENDPOINT)) as client:
-        [model, *_] = await client.models()
-        await asyncio.gather(watch(), *(work() for _ in range(args.concurrency)))
+        models = await client.models()  # those behind the first are adapters
+        await asyncio.gather(watch(), rest(), *(work() for _ in range(args.concurrency)))
     total = growth([(second, sum(sizes.values())) for second, sizes in samples])
     failed = {end: count for end, count in ends.items() if "failed" in end}
     lasting = set.intersection(*(set(sizes) for _, sizes in samples))
@@ -209,9 +260,10 @@ async def soak(args: Namespace, url: str, pid: int) -> dict[str, object]:
     }
 
 
-def start(words: Sequence[str], log: Path) -> tuple[subprocess.Popen[bytes], str]:
+def start(words: Sequence[str], log: Path, admin: Path) -> tuple[subprocess.Popen[bytes], str]:
     """Start a server on a free port and wait until it is ready; its log goes to a file."""
-    command = [sys.executable, "-m", "hotshoe.cli", "serve", *words, "--port", "0"]
+    command = [sys.executable, "-m", "hotshoe.cli", "serve", *words]
+    command += ["--port", "0", "--admin-socket", str(admin)]
     with log.open("wb") as file:
         process = subprocess.Popen(command, stderr=file)
     end = time.monotonic() + START_S
@@ -231,6 +283,7 @@ def parse(words: Sequence[str] | None = None) -> Namespace:
     parser.add_argument("--concurrency", type=int, default=24)
     parser.add_argument("--max-slope", type=float, default=0.25, help="MiB a minute")
     parser.add_argument("--max-files", type=int, default=20, help="open files more at the end")
+    parser.add_argument("--sleep-every", type=float, default=60, help="seconds between two sleeps")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log", type=Path, default=Path("soak.log"), help="of the server")
     parser.add_argument("serve", nargs="*", default=SERVE, help="words for `hotshoe serve`")
@@ -243,13 +296,15 @@ def parse(words: Sequence[str] | None = None) -> Namespace:
 def main() -> int:
     """Soak and print one JSON object."""
     args = parse()
-    process, url = start(args.serve, args.log)
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            found = runner.run(soak(args, url, process.pid))
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
+    with tempfile.TemporaryDirectory() as folder:
+        admin = Path(folder) / "admin"
+        process, url = start(args.serve, args.log, admin)
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                found = runner.run(soak(args, url, process.pid, admin))
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
     print(json.dumps(found, indent=2))
     return 0 if found["passed"] else 1
 
