@@ -138,6 +138,7 @@ def as_json(explanation: Explanation) -> dict[str, Any]:
         "caches": [_group_values(group) for group in explanation.caches],
         "unbuilt": dict(explanation.unbuilt),
         "unasked": dict(explanation.unasked),
+        "packages": dict(explanation.packages),
         "weights": [asdict(fate) for fate in explanation.weights],
         "weights_note": explanation.weights_note,
     }
@@ -163,6 +164,7 @@ def as_text(explanation: Explanation) -> str:
         _section("decided for you", table(("option", "value", "because"), changes)),
         _section("slots", table(header, chosen)),
         *(f"{slot} was not asked: {'; '.join(why)}" for slot, why in explanation.unasked.items()),
+        _section("packages", table(("package", "candidates"), _package_rows(explanation))),
         _section("weights", table(WEIGHTS_HEADER, [_weight_row(w) for w in explanation.weights])),
         explanation.weights_note,
         _section("memory", table(("use", "size", "how"), memory)),
@@ -175,6 +177,14 @@ def as_text(explanation: Explanation) -> str:
         ),
     ]
     return "\n".join(section for section in sections if section)
+
+
+def _package_rows(explanation: Explanation) -> list[tuple[str, str]]:
+    """Say which package each candidate comes with."""
+    by_package: dict[str, list[str]] = {}
+    for name, package in explanation.packages.items():
+        by_package.setdefault(package, []).append(name)
+    return [(package, ", ".join(names)) for package, names in sorted(by_package.items())]
 
 
 def _weight_row(fate: WeightFate) -> tuple[object, ...]:

@@ -7,9 +7,10 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from hotshoe.cli.table import table
+from hotshoe.plugins import PluginManager
 from hotshoe.plugins.survey import survey
 
-# What a hook's names are called here. `hotshoe_candidates` is missing: it needs a platform's name.
+# What a hook's names are called here; `hotshoe_candidates` has a table of its own.
 OFFERS = {
     "platforms": "hotshoe_platforms",
     "models": "hotshoe_named_models",
@@ -40,6 +41,7 @@ class Plugins:
         manager = survey().plugin_manager()
         # Asking may show that a plugin is broken, so it comes first.
         offers = {kind: sorted(manager.mapping(hook)) for kind, hook in OFFERS.items()}
+        packs = packed(manager)
         conflicts = [text for hook in OFFERS.values() for text in manager.conflicts(hook).values()]
         plugins: list[dict[str, Any]] = [
             {
@@ -53,7 +55,7 @@ class Plugins:
             for record in manager.records
         ]
         if args.json:
-            found = {"plugins": plugins, "offers": offers, "conflicts": conflicts}
+            found = {"plugins": plugins, "offers": offers, "packs": packs, "conflicts": conflicts}
             print(json.dumps(found))
             return 0
         rows = [
@@ -66,6 +68,27 @@ class Plugins:
         print(table(("plugin", "distribution", "version", "hooks, or what is wrong"), rows))
         print()
         print(table(("offered", "names"), [(kind, ", ".join(n)) for kind, n in offers.items()]))
+        if packs:
+            print()
+            lines = [
+                (p["plugin"], p["package"], p["platform"], ", ".join(p["candidates"]))
+                for p in packs
+            ]
+            print(table(("pack", "package", "platform", "candidates"), lines))
         for conflict in conflicts:
             print(f"\n{conflict}")
         return 0
+
+
+def packed(manager: PluginManager) -> list[dict[str, Any]]:
+    """Return what kernel packs offer beside each platform, as `slot/name`."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for platform in manager.mapping(OFFERS["platforms"]):
+        for record, candidate in manager.sequence("hotshoe_candidates", platform=platform):
+            package = f"{record.distribution} {record.version}"
+            name = f"{getattr(candidate, 'slot', '?')}/{getattr(candidate, 'name', candidate)}"
+            found.setdefault((record.name, package, platform), []).append(name)
+    return [
+        {"plugin": plugin, "package": package, "platform": platform, "candidates": names}
+        for (plugin, package, platform), names in sorted(found.items())
+    ]

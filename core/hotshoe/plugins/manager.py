@@ -2,7 +2,8 @@
 
 A plugin that fails to import, was built for another hook version, or fails in a hook is recorded
 with its cause and left out; it is never mistaken for one that is not installed, and never stops the
-others. A name that two plugins offer is nobody's until one is disabled. Nothing runs per step.
+others. A name that two plugins offer is nobody's until one is disabled, but for names of core and
+of a platform in its own package. Nothing runs per step.
 """
 
 from __future__ import annotations
@@ -157,19 +158,47 @@ class PluginManager:
     def conflicts(self, hook: str) -> dict[str, str]:
         """Return the names that two plugins offer through a hook, each with who they are."""
         return {
-            name: f"plugins {found[0][0]!r} and {found[1][0]!r} both offer {name!r} "
-            f"through {hook}; disable one with --disable-plugins"
+            name: f"plugins {found[0][0]!r} and {found[1][0]!r} both offer {name!r} through {hook} "
+            f"({self._packages(found)}); disable one with --disable-plugins"
             for name, found in self._offers(hook).items()
             if len(found) > 1
         }
 
+    def _packages(self, offers: Sequence[tuple[str, Any]]) -> str:
+        """Return the packages of those who offer something, with versions."""
+        records = [self._record(plugin) for plugin, _ in offers]
+        return " and ".join(f"{record.distribution} {record.version}" for record in records)
+
     def _offers(self, hook: str) -> dict[str, list[tuple[str, Any]]]:
-        """Return who offers what under each name."""
+        """Return who offers what under each name.
+
+        What core offers, and the name that a plugin has itself in the distribution that the name
+        belongs to, is not contested: who else offers it is warned.
+        """
         offers: dict[str, list[tuple[str, Any]]] = {}
         for plugin, values in self._results(hook, Mapping):
             for name, value in values.items():
                 offers.setdefault(name, []).append((plugin, value))
+        for name, found in offers.items():
+            home = [(plugin, value) for plugin, value in found if self._owns(plugin, name)]
+            if len(home) == 1 < len(found):
+                others = [plugin for plugin, _ in found if plugin != home[0][0]]
+                self._warn(others, f"{name!r} belongs to {self._packages(home)}; rename yours")
+                offers[name] = home
         return offers
+
+    def _owns(self, plugin: str, name: str) -> bool:
+        record = self._record(plugin)
+        return record.distribution == CORE or (plugin == name and self._point(record).reserved)
+
+    def _warn(self, plugins: Sequence[str], text: str) -> None:
+        """Let the records of plugins say what is wrong with an offer of theirs, once."""
+        self.records = [
+            replace(r, warning="; ".join(filter(None, (r.warning, f"{r.name}: {text}"))))
+            if r.name in plugins and r.error is None and text not in (r.warning or "")
+            else r
+            for r in self.records
+        ]
 
     def pick(self, kind: str, name: str, hook: str, own: Mapping[str, Any] | None = None) -> Any:
         """Return what is offered under a name.
@@ -232,9 +261,8 @@ class PluginManager:
         Raises:
             PluginError: None does.
         """
-        for plugin, values in self._results(hook, Mapping):
-            if name in values:
-                return self._record(plugin)
+        for plugin, _ in self._offers(hook).get(name, ()):
+            return self._record(plugin)
         raise PluginError(f"no plugin offers {name!r} through {hook}")
 
     def _record(self, plugin: str) -> PluginRecord:

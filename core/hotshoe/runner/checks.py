@@ -87,6 +87,21 @@ class ResultChecks:
         return f"the first result with NaN or infinity came from {who}, or from its weights"
 
 
+def held_bytes(selector: Selector, nbytes: Callable[[], object]) -> int:
+    """Return what an operation says that its weight holds.
+
+    Raises:
+        EngineError: It says something else than a number of bytes.
+    """
+    size = nbytes()
+    if isinstance(size, int) and size >= 0:
+        return size
+    owners = [owner for owner, _ in selector.built(getattr(nbytes, "__self__", None))]
+    if not owners:
+        raise TypeError(f"nbytes() returned {size!r}, not a number of bytes")
+    raise selector.blamed(owners, f"says of its weight that nbytes() is {size!r}")
+
+
 class _Checked:
     """Stands where an operation was, calls it, and shows what it returned."""
 

@@ -40,7 +40,7 @@ from hotshoe.platform import MemoryBudget, Platform
 from hotshoe.plugins.platforms import blaming, checked
 from hotshoe.runner.adapters import adapter_table, load_adapter, required
 from hotshoe.runner.balance import ExpertBalance, balance_of
-from hotshoe.runner.checks import ResultChecks
+from hotshoe.runner.checks import ResultChecks, held_bytes
 from hotshoe.runner.granted import enough_memory, stay_in_files
 from hotshoe.runner.graphs import BATCH_SIZES, TOKEN_SIZES, graph_sizes
 from hotshoe.runner.heads import head_of, wants_further
@@ -155,7 +155,7 @@ class TorchWorker:
                 ctx.device,
                 config.check_weights,
             )
-            weight_bytes = sum(nbytes() for nbytes in ctx.weight_bytes)
+            weight_bytes = sum(held_bytes(self._selector, say) for say in ctx.weight_bytes)
             gc.collect()
         self._context, self._model = ctx, model
         self._peers.wait(ctx.device)  # others may still be taking memory

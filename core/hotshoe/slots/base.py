@@ -19,6 +19,7 @@ from hotshoe.foreign import ForeignError, cause_of, foreign
 from hotshoe.lazy import resolve_lazy
 from hotshoe.patience import patience
 from hotshoe.platform import DeviceFacts
+from hotshoe.slots.contract import shortcoming
 from hotshoe.slots.faults import Built, Owner, Owners
 from hotshoe.slots.results import Result
 from hotshoe.slots.sizes import linear_bytes
@@ -140,8 +141,8 @@ class Slot:
         table_bytes: Bytes of the tables that it looks up, of the specification.
         reference_supports: Judges a specification for the reference, or a lazy path; default: it
             computes every one.
-        needs: Attributes that an operation has beside being called, as its signature says; one
-            that lacks them counts as not built.
+        needs: Methods, and `layout`, that an operation has beside being called, as its signature
+            says; one that lacks them counts as not built.
         outside: It is called beside steps, for them, or in steps that are never recorded; a
             recording never holds it.
         reference_waits: Its reference waits for the device, so a step with it is not recorded.
@@ -279,6 +280,16 @@ class Selector:
         uses = self.uses.items()
         return sum(count * self.slots[slot].table_bytes(spec) for (slot, spec), count in uses)
 
+    def packages(self) -> dict[str, str]:
+        """Return the package of each candidate that was asked, by `slot/name`; not core's own."""
+        asked = {slot: self._by_slot[slot] for slot, _ in self.decisions}
+        return {
+            f"{slot}/{name}": candidate.package
+            for slot, found in asked.items()
+            for name, candidate in found.items()
+            if name not in (REFERENCE, COMPOSED)
+        }
+
     def unasked(self) -> dict[str, tuple[str, ...]]:
         """Return slots that nobody was asked about, as others served the blocks around them.
 
@@ -358,11 +369,8 @@ class Selector:
         self._met.add((slot, name))
         with waiting:
             operation = resolve_lazy(self._by_slot[slot][name].build)(spec, self.facts)
-        if operation is None and name != COMPOSED:
-            raise TypeError("build() returned None, not an operation")
-        missing = [n for n in self.slots[slot].needs if not hasattr(operation, n)]
-        if missing and name != COMPOSED:
-            raise TypeError(f"its operation has no {' and no '.join(missing)}")
+        if name != COMPOSED and (wrong := shortcoming(self.slots[slot], operation)):
+            raise TypeError(wrong)
         return operation
 
     def fault(self, error: BaseException) -> EngineError | None:

@@ -83,7 +83,7 @@ SLOTS: dict[str, Slot] = {
             reference_supports=_JUDGE,
             results=results.of_attention,
             step_bytes=_attended,
-            needs=("layout",),
+            needs=("layout", "prepare"),
             reference_waits=True,
             contract=2,
         ),

@@ -222,6 +222,7 @@ class Kit:
             self.platform.asynchronous,
             MAX_DEFECTS - len(found.defects),
             lambda size: self._clock.reason if self._clock.over else why_alone_here(size),
+            lambda case: self._note(self._repeat(case, candidate.name)),
         )
         for case, outcome in outcomes:
             self._clock.say(f"{candidate.slot}/{candidate.name}, case {case.index}")

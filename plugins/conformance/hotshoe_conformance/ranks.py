@@ -75,13 +75,14 @@ class Group:
             process.wait()
         self._folder.cleanup()
 
-    def outcomes(self, cases: Sequence[Case]) -> Iterator[Outcome]:
+    def outcomes(self, cases: Sequence[Case], begin: Callable[[Case], None]) -> Iterator[Outcome]:
         """Yield an outcome for each case, in their order, up to the first that ends the group."""
         for case in cases:
             self._answers[case.index] = {}
         patience_s = START_S
         for case in cases:
             verb = case.setup.shape.verb
+            begin(case)
             defect = self._gather(case.index, verb, patience_s)
             patience_s = CASE_S
             answers = self._answers[case.index]
@@ -142,12 +143,14 @@ def group_outcomes(
     patient: bool,
     max_defects: int,
     hindrance: Callable[[int], str] = lambda size: "",
+    begin: Callable[[Case], None] = lambda case: None,
 ) -> Iterator[tuple[Case, Outcome]]:
     """Run cases in groups of the sizes that they are for; stop after some defects.
 
     Args:
         patient: As for `rank.Member`.
         hindrance: Why no more cases of a size can be run, empty if they can; asked before each.
+        begin: Is told of each case before it is waited for.
     """
     by_size: dict[int, list[Case]] = {}
     for case in sorted(cases, key=lambda case: case.setup.shape.verb in ENDINGS):
@@ -156,7 +159,7 @@ def group_outcomes(
         while waiting and max_defects > 0 and not hindrance(size):
             indices = tuple(case.index for case in waiting)
             with closing(Group(replace(job, size=size, cases=indices), patient)) as group:
-                for outcome in group.outcomes(list(waiting)):
+                for outcome in group.outcomes(list(waiting), begin):
                     yield waiting.pop(0), outcome
                     max_defects -= bool(outcome.defect)
                     if max_defects <= 0 or hindrance(size):

@@ -35,6 +35,7 @@ EXPLANATION = Explanation(
     {"OSError: no libvendor": ("rms_norm/native",)},
     {"gated_activation": ("fused serves gated_mlp whole", "candidates: native, reference")},
     caches=(GroupUse("window", 512, (0, 1, 2, 4, 6, 7), 1, 16, 1 << 15, 33, 2, 8),),
+    packages=dict.fromkeys(("rms_norm/native", "rms_norm/other"), "some-pack 3.0"),
 )
 
 
@@ -50,6 +51,7 @@ def test_text_names_choice_and_every_refusal() -> None:
         "gated_activation was not asked: fused serves gated_mlp whole; candidates: native, "
         "reference",
         "native refused: too small",
+        "some-pack 3.0 rms_norm/native, rms_norm/other",
         "weights 5.00 MiB as they are",
         "window of 512 tokens 6 0-2 4 6-7 1 16 tokens, 32768 bytes 33 blocks, 1.03 MiB 2 of 8, "
         "0.26 MiB",
@@ -74,6 +76,7 @@ def test_json_holds_the_same() -> None:
     assert first["layers"] == 12
     assert first["step_share"] == 0.25
     assert document["memory"] == [{"use": "weights", "bytes": 5 << 20, "note": "as they are"}]
+    assert document["packages"]["rms_norm/other"] == "some-pack 3.0"
     [group] = document["caches"]
     assert (group["layers"], group["wasted_bytes"]) == ([0, 1, 2, 4, 6, 7], 33 * (1 << 15) // 4)
     assert document["unbuilt"] == {"OSError: no libvendor": ["rms_norm/native"]}

@@ -8,6 +8,7 @@ from hotshoe.cli import plugins as module
 from hotshoe.plugins import hookspecs, manager
 from hotshoe.plugins.hookspecs import HOOK_API, hookimpl
 from hotshoe.plugins.manager import EntryPoint
+from hotshoe.slots import Candidate
 
 
 class Good:
@@ -16,6 +17,15 @@ class Good:
     @hookimpl
     def hotshoe_named_models(self) -> dict[str, str]:
         return {"tiny": "/models/tiny"}
+
+
+class Pack:
+    HOTSHOE_HOOK_API = HOOK_API
+
+    @hookimpl
+    def hotshoe_candidates(self, platform: str) -> list[Candidate]:
+        found = [Candidate("rms_norm", name, "no:judge", "no:build") for name in ("fast", "small")]
+        return found if platform == "null" else []
 
 
 def broken() -> object:
@@ -28,6 +38,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     points = [
         EntryPoint("good", "hotshoe-good", "1.0", Good),
         EntryPoint("bad", "hotshoe-bad", "2.0", broken),
+        EntryPoint("pack", "some-pack", "3.0", Pack),
     ]
     monkeypatch.setattr(manager, "installed_entry_points", lambda: [*own, *points])
 
@@ -38,6 +49,7 @@ def test_table(hotshoe) -> None:
     assert any(line.split() == ["good", "hotshoe-good", "1.0", "named_models"] for line in lines)
     assert any("ImportError: no such library" in line for line in lines if "hotshoe-bad" in line)
     assert any(line.split() == ["models", "tiny"] for line in lines)
+    assert any("some-pack 3.0  null" in line and "rms_norm/small" in line for line in lines)
 
 
 @pytest.mark.usefixtures("installed")
@@ -47,8 +59,12 @@ def test_json(hotshoe) -> None:
         "bad": "ImportError: no such library",
         "core": None,
         "good": None,
+        "pack": None,
     }
     assert document["offers"]["models"] == ["tiny"]
+    candidates = ["rms_norm/fast", "rms_norm/small"]
+    own = {"plugin": "pack", "package": "some-pack 3.0", "platform": "null"}
+    assert document["packs"] == [{**own, "candidates": candidates}]
 
 
 def test_the_real_installation_lists_core(hotshoe) -> None:

@@ -121,6 +121,27 @@ def test_the_same_name_twice_is_nobodys() -> None:
         found.pick("model", "one", hook)
 
 
+def test_who_contests_a_name_is_named_with_its_package() -> None:
+    found = manager(a=Plugin(one="1"), b=Plugin(one="2"))
+    text = found.conflicts("hotshoe_named_models")["one"]
+    assert "(dist-a 1 and dist-b 1)" in text
+
+
+def test_a_name_in_its_own_package_is_not_contested() -> None:
+    hook = "hotshoe_named_models"
+    points = [
+        EntryPoint("aaa", "foreign", "2", functools.partial(Plugin, cpu="theirs")),
+        EntryPoint("cpu", "hotshoe-platform-cpu", "1", functools.partial(Plugin, cpu="ours")),
+    ]
+    found = PluginManager(points)
+    assert found.mapping(hook) == {"cpu": "ours"}
+    assert found.conflicts(hook) == {}
+    assert found.owner(hook, "cpu").distribution == "hotshoe-platform-cpu"
+    warned, own = found.records
+    assert warned.warning == "aaa: 'cpu' belongs to hotshoe-platform-cpu 1; rename yours"
+    assert own.warning is None
+
+
 def test_code_that_fails_is_its_plugins() -> None:
     hook, found = "hotshoe_named_models", manager(a=Plugin(one="1"))
     with (

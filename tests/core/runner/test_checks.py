@@ -13,7 +13,7 @@ from hotshoe.errors import EngineError
 from hotshoe.platform import DeviceFacts
 from hotshoe.plugins import HOOK_API, PluginManager, hookimpl
 from hotshoe.plugins.manager import EntryPoint, installed_entry_points
-from hotshoe.runner.checks import ResultChecks, _Checked
+from hotshoe.runner.checks import ResultChecks, _Checked, held_bytes
 from hotshoe.slots import SLOTS, Candidate, NormSpec, Selector, accept
 from hotshoe.slots.reference.norm import build_norm
 from hotshoe_conformance.cases import SUITES
@@ -193,3 +193,21 @@ def test_a_request_without_a_token_says_how_to_find_the_operation() -> None:
     assert "run again with --check-candidates" in said
     said = complaint(check_candidates=True)
     assert "first result with NaN or infinity came from candidate wrong of slot rms_norm" in said
+
+
+class Forgetful:
+    def __call__(self, x: Any, weight: Any) -> Any:
+        return x
+
+    def nbytes(self) -> Any:
+        return None
+
+
+def test_bytes_that_are_no_number_are_the_candidates() -> None:
+    chosen = selector(lambda spec, facts: Forgetful())
+    operation = chosen.choose("rms_norm", SPEC)
+    with pytest.raises(EngineError, match=r"candidate wrong of .* says .* nbytes\(\) is None"):
+        held_bytes(chosen, operation.nbytes)
+    assert held_bytes(chosen, lambda: 3) == 3
+    with pytest.raises(TypeError, match="not a number of bytes"):
+        held_bytes(chosen, lambda: None)

@@ -66,6 +66,7 @@ class Explanation:
         shares: Each decision's share of the bytes of a decode step, at half of max_model_len.
         unbuilt: Why candidates that were chosen cannot be built on this machine, and which.
         unasked: Slots that were not asked, and why.
+        packages: The package of each candidate that was asked, by `slot/name`.
         weights: What becomes of each tensor of the checkpoint.
         weights_note: Why the checkpoint's files were not looked at.
     """
@@ -82,6 +83,7 @@ class Explanation:
     weights: tuple[WeightFate, ...] = ()
     weights_note: str = ""
     caches: tuple[GroupUse, ...] = ()
+    packages: Mapping[str, str] = field(default_factory=dict)
 
 
 def explain(
@@ -139,6 +141,7 @@ def explain(
         tuple(found),
         note,
         group_uses(setup.config, caches),
+        selector.packages(),
     )
 
 

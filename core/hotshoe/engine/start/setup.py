@@ -131,10 +131,13 @@ class EngineSetup:
     def _made_format(self, hook: str, kind: str, name: str, *arguments: object) -> WeightFormat:
         """Let the plugin make a format."""
         from hotshoe.layers.formats import checked_format
+        from hotshoe.layers.guarded import GuardedFormat
 
         method = self.plugins.pick(kind, name, hook)
-        with blaming_plugin(self.plugins, hook, name):
-            return checked_format(resolve_lazy(method)(*arguments), name)
+        guard = blaming_plugin(self.plugins, hook, name)
+        with guard:
+            made = checked_format(resolve_lazy(method)(*arguments), name)
+        return GuardedFormat(made, guard)
 
     def _builder(self) -> ModelBuilder:
         """Return what builds the architecture, and names its plugin where that fails."""
