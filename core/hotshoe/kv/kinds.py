@@ -72,10 +72,8 @@ class Paged:
 
     def __init__(self, spec: CacheSpec, step_tokens: int) -> None:
         self.drops = spec.window is not None
-        self._spec = spec
-        self._size = spec.block_tokens
-        self._window = spec.window
-        self._step_tokens = step_tokens
+        self._spec, self._step_tokens = spec, step_tokens
+        self._size, self._window = spec.block_tokens, spec.window
 
     def num_columns(self, num_tokens: int) -> int:
         """See `CacheKind`."""
@@ -85,6 +83,8 @@ class Paged:
         """See `CacheKind`."""
         if self._window is None:
             return 0
+        if self._spec.chunked:
+            return num_tokens // self._window * self._window // self._size
         return max(num_tokens - self._window + 1, 0) // self._size
 
     def num_blocks_for(self, num_tokens: int) -> int:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from hotshoe.errors import CheckpointError
 from hotshoe.layers.cache import Prepare, give_back, stored_as
+from hotshoe.layers.chunks import check_chunk, prepare_chunks
 from hotshoe.layers.context import BuildContext, ForwardBatch
 from hotshoe.layers.rotary import Rotary
 from hotshoe.layers.weights import Holder, Place
@@ -67,6 +68,7 @@ class Attention:
         sinks: Checkpoint name of the per-head sink logits; None for none.
         kv_scales: Checkpoint names of the scales of keys and of values, for a cache of 8-bit
             floats; None for none.
+        chunk: A query sees its own chunk of so many tokens, up to itself; None for all of them.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Attention:
         qk_norm: QkNorm | None = None,
         sinks: str | None = None,
         kv_scales: tuple[str, str] | None = None,
+        chunk: int | None = None,
     ) -> None:
         scales = ctx.kv_scales(kv_scales)
         self.spec = replace(spec, sinks=sinks is not None, kv_scales=scales)
@@ -106,8 +109,8 @@ class Attention:
         self._sinks: Tensor | None = None
         self._kv_scales: Tensor | None = None
         self.cache: Tensor
-        self.cache_spec = self._cache_spec(ctx.max_model_len)
-        self.planner: tuple[Hashable, Prepare] = (self.spec, self._attend.prepare)
+        self.cache_spec = self._cache_spec(ctx.max_model_len, chunk)
+        self.planner = self._planner()
         self.view = 0
         self._norms: dict[str, Tensor] = {}
         holder = ctx.holder("attention", self.spec, ctx.dtype, self)
@@ -174,7 +177,7 @@ class Attention:
         rest = {"sinks": self._sinks, "kv_scales": self._kv_scales}
         return self._norms | {name: part for name, part in rest.items() if part is not None}
 
-    def _cache_spec(self, max_model_len: int) -> CacheSpec:
+    def _cache_spec(self, max_model_len: int, chunk: int | None) -> CacheSpec:
         """Say what is kept; a window that holds the longest sequence drops nothing."""
         spec, layout = self.spec, self.layout
         sizes = (spec.block_size, spec.num_kv_heads, spec.head_dim)
@@ -185,9 +188,20 @@ class Attention:
         if spec.kv_scales == "token":
             shape = (spec.num_kv_heads, spec.block_size)
             parts += tuple(CachePart(f"{name}_scale", "ht", shape, "float32") for name in "kv")
+        if chunk is not None and chunk < max_model_len:
+            return CacheSpec("window", spec.block_size, parts, chunk, chunked=True)
         if spec.window is None or spec.window >= max_model_len:
             return CacheSpec("full", spec.block_size, parts)
         return CacheSpec("window", spec.block_size, parts, spec.window)
+
+    def _planner(self) -> tuple[Hashable, Prepare]:
+        """Return what prepares a view for this layer; see `CacheLayer`."""
+        kept, prepare = self.cache_spec, self._attend.prepare
+        if not kept.chunked or kept.window is None:
+            return self.spec, prepare
+        check_chunk(kept.window, kept.block_tokens)
+        inner = partial(prepare_chunks, kept.window, kept.block_tokens, prepare)
+        return (self.spec, kept.window), inner
 
     def block_bytes(self) -> int:
         """Return the bytes of one block of this layer, K and V together."""

@@ -69,6 +69,7 @@ class CacheSpec:
         window: A query at position p reads tokens in (p - window, p]; None reads all.
         tokens_per_entry: Above 1 for caches that keep one entry for several tokens.
         checkpoints: Of kind "state": which states are kept.
+        chunked: A query reads its own chunk alone, up to itself; chunks have `window` tokens.
     """
 
     kind: CacheKind
@@ -77,6 +78,7 @@ class CacheSpec:
     window: int | None = None
     tokens_per_entry: int = 1
     checkpoints: Checkpoints = "none"
+    chunked: bool = False
 
     @property
     def block_bytes(self) -> int:

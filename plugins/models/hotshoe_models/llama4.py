@@ -1,15 +1,13 @@
 """Llama 4 (text): some layers do not rotate, and their queries grow with position; each token has
 one expert, which takes a scaled input, and a shared one.
 
-Layers that rotate attend within chunks; texts of one chunk alone are served. Defaults are those of
-transformers' Llama4TextConfig.
+Layers that rotate attend within chunks. Defaults are those of transformers' Llama4TextConfig.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from hotshoe.errors import ConfigError
 from hotshoe.layers import BuildContext, MoeNames, Stacked
 from hotshoe.models import ModelConfig
 from hotshoe.slots import RouterSpec
@@ -79,7 +77,7 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     """Build Llama4ForCausalLM."""
     config = with_expert_defaults(config, DEFAULTS)
     rotated = _rotated(config)
-    _check_chunks(config, ctx, rotated)
+    chunks = _chunks(config, rotated)
     full = layer_specs(config, ctx, [FULL] * len(rotated), default_theta=DEFAULT_THETA)
     layers = interleaved(full)
     normed, temperature = flag(config, "use_qk_norm"), _temperature(config)
@@ -89,10 +87,10 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     if normed and factor != 1.0:
         raise refuse(config, "use_qk_norm", "scales neither of q and k by its rotation")
     layers = tuple(
-        replace(layer, unit_qk=normed)
+        replace(layer, chunk=chunk, unit_qk=normed)
         if turns
-        else replace(layer, rotation=None, temperature=temperature)
-        for layer, turns in zip(layers, rotated, strict=True)
+        else replace(layer, chunk=chunk, rotation=None, temperature=temperature)
+        for layer, turns, chunk in zip(layers, rotated, chunks, strict=True)
     )
     bias = flag(config, "attention_bias")
     spec = decoder_spec(
@@ -116,28 +114,17 @@ def _rotated(config: ModelConfig) -> list[bool]:
     return [bool(turns) for turns in listed[:layers]]
 
 
-def _check_chunks(config: ModelConfig, ctx: BuildContext, rotated: list[bool]) -> None:
-    """Refuse texts of several chunks, which some layers would not see whole.
-
-    Raises:
-        ConfigError: Names the longest that is served.
-    """
+def _chunks(config: ModelConfig, rotated: list[bool]) -> list[int | None]:
+    """Return the chunk within which each layer attends; None where it sees all."""
     key, chunk = "layer_types", optional_size(config, "attention_chunk_size")
     types = config.get(key) or [CHUNKED if turns and chunk else FULL for turns in rotated]
     if not isinstance(types, list) or len(types) != len(rotated):
         raise refuse(config, key, f"needs one entry for each of {len(rotated)} layers")
     if not all(kind in (CHUNKED, FULL) for kind in types):
         raise refuse(config, key, f"knows only {CHUNKED} and {FULL}")
-    if CHUNKED not in types:
-        return
-    if chunk is None:
+    if CHUNKED in types and chunk is None:
         raise refuse(config, "attention_chunk_size", f"has layers of type {CHUNKED}")
-    if ctx.max_model_len > chunk:
-        raise ConfigError(
-            f"max_model_len {ctx.max_model_len}: {config.architecture} attends within chunks of "
-            f"{chunk} tokens in some layers (attention_chunk_size), and texts of one chunk alone "
-            f"are served; set --max-model-len {chunk} or lower"
-        )
+    return [chunk if kind == CHUNKED else None for kind in types]
 
 
 def _temperature(config: ModelConfig) -> Temperature | None:

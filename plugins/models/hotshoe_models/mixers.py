@@ -133,6 +133,7 @@ def _attention(spec: DecoderSpec, ctx: BuildContext, i: int, rotaries: Rotaries)
         qk_norm=_qk_norm(spec, i),
         sinks=None if names.sinks is None else prefix + names.sinks,
         kv_scales=stored_kv_scales(ctx.format, (prefix + names.o).rpartition(".")[0]),
+        chunk=layer.chunk,
     )
 
 

@@ -84,6 +84,7 @@ class LayerSpec:
     Attributes:
         rotation: None leaves q and k as they are.
         window: A query sees this many tokens, itself included; None sees all.
+        chunk: A query sees its own chunk of this many tokens, up to itself; None for no chunks.
         mixer: What looks at other tokens, a name in `hotshoe_models.mixers.MIXERS`.
         mixture: Experts in the place of the MLP; None for none.
         mlp: There is an MLP behind the mixer.
@@ -97,6 +98,7 @@ class LayerSpec:
 
     rotation: Rotation | None
     window: int | None = None
+    chunk: int | None = None
     mixer: str = "attention"
     mixture: Mixture | None = None
     mlp: bool = True

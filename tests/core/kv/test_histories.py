@@ -147,10 +147,21 @@ class History:
 
 
 def mix_of(windows, pools, spares, block_size: int, step_tokens: int, longest: int) -> Mix:
-    """Put groups into pools that hold one sequence of the greatest length, and some blocks more."""
+    """Put groups into pools that hold one sequence of the greatest length, and some blocks more.
+
+    A negative window means chunks.
+    """
     groups = tuple(
         CacheGroup(
-            CacheSpec("full" if window is None else "window", block_size, (), window), (), pool
+            CacheSpec(
+                "full" if window is None else "window",
+                block_size,
+                (),
+                window and abs(window),
+                chunked=window is not None and window < 0,
+            ),
+            (),
+            pool,
         )
         for window, pool in zip(windows, pools, strict=True)
     )
@@ -162,7 +173,9 @@ def mix_of(windows, pools, spares, block_size: int, step_tokens: int, longest: i
 
 @st.composite
 def mixes(draw: st.DrawFn) -> Mix:
-    windows = draw(st.lists(st.sampled_from([None, None, 1, 2, 5, 9, 17]), min_size=1, max_size=5))
+    windows = draw(
+        st.lists(st.sampled_from([None, None, 1, 2, 5, 9, 17, -4, -12]), min_size=1, max_size=5)
+    )
     pools = [draw(st.integers(0, 1)) if i else 0 for i in range(len(windows))]
     spares = draw(st.tuples(st.integers(0, 20), st.integers(1, 20)))
     size, step = draw(st.integers(1, 4)), draw(st.sampled_from([1, 3, 10]))

@@ -38,6 +38,11 @@ def test_a_window_bounds_what_a_step_computes_of_one_sequence():
     assert plain.step_end(0, 8192) == 8192
 
 
+def test_a_chunk_is_read_from_its_begin():
+    chunked = kind("window", window=8, chunked=True)
+    assert [chunked.first_read(n) for n in (0, 1, 7, 8, 9, 15, 16, 30)] == [0, 0, 0, 2, 2, 2, 4, 6]
+
+
 def test_one_state_takes_one_column_however_long_its_sequence():
     state = kind("state")
     assert [state.num_columns(n) for n in (0, 1, 4, 99)] == [0, 1, 1, 1]

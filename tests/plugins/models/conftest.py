@@ -36,6 +36,8 @@ HIDDEN = -1e30
 #: Relative change of weights that stands for the rounding of what is computed with them.
 ROUNDING = 1e-6
 LENGTH = 64
+#: Of every layer that a `Stepper` runs.
+BLOCKS = 128
 CPU = DeviceFacts("plain", "cpu", "a test's device", "any", 1 << 30, 1)
 LLAMA3_ROPE = {
     "rope_type": "llama3",
@@ -1265,6 +1267,12 @@ VARIANTS += [
         end_to_end=True,
     ),
     Variant(
+        "llama4-chunks",
+        "Llama4",
+        {**LLAMA4, "attention_chunk_size": 48, "max_position_embeddings": 128},
+        max_model_len=128,
+    ),
+    Variant(
         "llama4-published",
         "Llama4",
         {
@@ -1670,9 +1678,9 @@ class Stepper:
         build = resolve_lazy(ARCHITECTURES[config.architecture] if own else IMPLEMENTATIONS[impl])
         self.model = build(config, self.ctx)
         load_weights(self.ctx.weights, path, "safetensors", torch.float32, 0)
-        self._free = random.sample(range(64), 64)
+        self._free = random.sample(range(BLOCKS), BLOCKS)
         for layer in self.ctx.cache_layers:
-            layer.allocate_cache(64)
+            layer.allocate_cache(BLOCKS)
             for part in layer.cache if isinstance(layer.cache, tuple) else (layer.cache,):
                 part.fill_(float("nan"))
         groups = [
@@ -1706,6 +1714,8 @@ class Stepper:
         lengths = [self._lengths[sequence] for sequence in scheduled]
         longest = max(len(tokens) for tokens in scheduled.values())
         shape = StepShape(len(scheduled), _ints(starts), _ints(lengths), longest, max(lengths))
+        if longest > 1:  # or it may be a recorded one
+            shape.host_lens = ([len(tokens) for tokens in scheduled.values()], lengths)
         views = []
         for plan in self._plans:
             view = CacheView(self._block_table(list(scheduled)), _ints(slots))

@@ -156,6 +156,22 @@ def test_windows_drop_what_no_query_sees(variants, name, checkpoints, make_llm):
     assert hit.num_cached_tokens == whole_blocks(llm, 40)
 
 
+def test_chunks_of_texts_are_left_behind(variants, checkpoints, make_llm):
+    """Texts of three chunks: in pieces, behind cached prefixes, and with too little memory."""
+    checkpoint = checkpoints.get(variants["llama4-chunks"])
+    options = {"async_scheduling": True, "max_num_batched_tokens": 33, "max_num_seqs": 4}
+    llm = make_llm(checkpoint, 128, **options)
+    assert kinds(llm) == {"full", "window"}
+    shared = draw(104)
+    assert_greedy(llm, checkpoint, [shared], 1)
+    hits = assert_greedy(llm, checkpoint, [shared + draw(3), shared[:96], shared[:50]], 4)
+    assert [hit.num_cached_tokens for hit in hits] == [
+        whole_blocks(llm, count) for count in (104, 95, 49)
+    ]
+    assert_greedy(llm, checkpoint, [draw(n) for n in (3, 4, 5, 6)], 50)
+    assert llm.engine.core.stats().num_preemptions > 0
+
+
 @pytest.mark.parametrize("mode", ["align", "all"])
 @pytest.mark.parametrize("name", ["falcon-h1", "bamba", "mamba2", "qwen3-next", "kimi-linear"])
 def test_states_are_found_again(variants, name, mode, checkpoints, make_llm):

@@ -1,4 +1,4 @@
-"""Llama 4: which layers rotate, have experts, attend in chunks; texts of several chunks refused."""
+"""Llama 4: which layers rotate, have experts, attend in chunks."""
 
 import math
 
@@ -38,16 +38,21 @@ def test_layers_with_experts(build_family, values, sparse):
     assert names(ctx, "feed_forward.router.weight") == sparse
 
 
-def test_texts_of_several_chunks_are_refused(build_family):
-    build_family("Llama4", **SMALL, attention_chunk_size=16, max_model_len=16)
-    with pytest.raises(ConfigError, match=r"max_model_len 17.*chunks of 16.*--max-model-len 16"):
-        build_family("Llama4", **SMALL, attention_chunk_size=16, max_model_len=17)
+def chunks(ctx):
+    return [layer.cache_spec.window for layer in ctx.cache_layers if layer.cache_spec.chunked]
+
+
+def test_layers_that_rotate_attend_within_chunks(build_family):
+    assert chunks(build_family("Llama4", **SMALL, attention_chunk_size=8)) == [8, 8, 8]
     for whole in (
+        {"attention_chunk_size": 16},
         {"attention_chunk_size": None},
         {"attention_chunk_size": 8, "layer_types": ["full_attention"] * 4},
         {"attention_chunk_size": 8, "no_rope_layers": [0] * 4},
     ):
-        build_family("Llama4", **SMALL, **whole)
+        assert not chunks(build_family("Llama4", **SMALL, **whole))
+    with pytest.raises(ConfigError, match=r"block_size 4 .* chunks of 14 .*--block-size 2, or"):
+        build_family("Llama4", **SMALL, attention_chunk_size=14)
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def group_uses(config: ResolvedConfig, caches: CacheLayout) -> tuple[GroupUse, .
     assert length is not None and step is not None
     return tuple(
         GroupUse(
-            group.spec.kind,
+            "chunk" if group.spec.chunked else group.spec.kind,
             group.spec.window,
             group.layers,
             group.pool,
