@@ -6,8 +6,11 @@ Triton's kernels are interpreted where no accelerator runs them, which must be s
 is imported, by whomever. Interrupts are heeded, also where a shell that started the tests in the
 background lets them be ignored: processes that tests start would inherit that. Nothing is asked of
 the Hugging Face Hub, whatever names a test makes up.
+What importing and collecting made stays to the end, so the garbage collector need not look at it:
+every engine that starts or ends collects, which took longer than the test itself.
 """
 
+import gc
 import os
 import signal
 
@@ -26,3 +29,8 @@ if not torch.accelerator.is_available():
 LUCK = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.filter_too_much]
 hypothesis.settings.register_profile("hotshoe", deadline=None, suppress_health_check=LUCK)
 hypothesis.settings.load_profile("hotshoe")
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
