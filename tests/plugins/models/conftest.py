@@ -29,6 +29,8 @@ from hotshoe.types import CacheGroup, CacheLayout
 from hotshoe_models.plugin import ARCHITECTURES, IMPLEMENTATIONS
 
 VOCAB = 256
+#: Logits may differ by so much of the largest one, so that nearer tokens may change places.
+TIE = 1e-4
 #: Relative error of what a router sees, far above that of float32.
 NEAR = 1e-5
 #: Far below every score of a token that is seen.
@@ -1505,14 +1507,17 @@ class Checkpoint:
             out = self.model(torch.tensor([padded]), use_cache=False).logits
         return out[0, : len(tokens)].float()
 
-    def greedy(self, tokens: Sequence[int], count: int) -> list[int]:
-        """Return what transformers generates."""
-        ids = torch.tensor([tokens])
-        with torch.inference_mode():
-            out = self.model.generate(
-                ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False
-            )
-        return out[0, len(tokens) :].tolist()
+    def assert_greedy(self, prompt: Sequence[int], written: Sequence[int], length: int = 0) -> None:
+        """Each token must be the likeliest behind those before it, or as good as that.
+
+        One pass over the whole text shows it; what follows an unstable choice is not judged.
+        """
+        logits = self.logits([*prompt, *written[:-1]], length)[len(prompt) - 1 :]
+        gaps = logits.amax(-1) - logits.gather(-1, torch.tensor(written)[:, None])[:, 0]
+        wrong = (~(gaps <= TIE * logits.abs().amax(-1))).nonzero().flatten().tolist()
+        if wrong:
+            before = [*prompt, *written[: wrong[0]]]
+            assert self.unstable(before) < len(before), f"token {wrong[0]} of {prompt}: {written}"
 
     def unstable(self, tokens: Sequence[int]) -> int:
         """Return the first position at which rounding may change a choice, or the end.

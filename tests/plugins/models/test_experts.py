@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.plugins.models.test_parallel import TIE, Group, check_greedy, draw
+from tests.plugins.models.test_parallel import TIE, Group, draw
 
 from hotshoe import LLM, EngineConfig, SamplingParams, TokensPrompt
 from hotshoe.engine.explain.explanation import explain
@@ -94,7 +94,8 @@ def test_two_processes_write_the_tokens_of_transformers(name, more, variants, ch
         redundant = more.get("num_redundant_experts", 0)
         assert specs and all(s.held == (s.num_experts + redundant) // 2 for s in specs)
     for prompt, result in zip(prompts, results, strict=True):
-        check_greedy(checkpoint, prompt, result.outputs[0].token_ids, count)
+        assert len(result.outputs[0].token_ids) == count
+        checkpoint.assert_greedy(prompt, result.outputs[0].token_ids)
 
 
 def test_experts_that_move_change_no_logits(variants, checkpoints, stepper_class, tmp_path) -> None:
