@@ -74,10 +74,10 @@ check: venv $(STAMPS)/dev ## format, lint, spelling, types, import contracts, ar
 	$(BIN)/pytest -q tests/architecture
 
 test: venv $(STAMPS)/dev ## all tests but the slow ones
-	$(BIN)/pytest -n $(JOBS) -m "not slow"
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not slow"
 
 test-all: venv $(STAMPS)/dev ## all tests
-	$(BIN)/pytest -n $(JOBS)
+	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
 real: venv $(STAMPS)/dev ## a real model of 135 million parameters against transformers (90 MB are fetched)
 	$(PIP_INSTALL) accelerate # for transformers, the oracle
