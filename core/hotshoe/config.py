@@ -175,6 +175,13 @@ class EngineConfig:
         None, "token budget of one step, prefill and decode together", low=1, high=2**22
     )
     enforce_eager: bool = option(False, "record no graphs and compile nothing")
+    optimization_level: int = option(
+        2,
+        "0: as enforce_eager; 1: record small decode steps alone, for a fast start; 2 and 3: "
+        "record every step",
+        low=0,
+        high=3,
+    )
     scheduling_policy: str = option(
         "fcfs", "order of waiting requests", choices=("fcfs", "priority")
     )

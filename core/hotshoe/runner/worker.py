@@ -339,7 +339,8 @@ class TorchWorker:
         layers, layout = self._context.cache_layers, self.layout(self._context)
         allocate_caches(layers, layout, num_blocks)
         sizes = getattr(self._ops.graph, "sizes", BATCH_SIZES)
-        decodes = self._graph is not None and self._head is None  # which reads hidden states
+        # A head reads hidden states.
+        decodes = 0 if self._graph is None or self._head is not None else self._graph.max_num_seqs
         limits = RunnerLimits(
             max_num_seqs=config.max_num_seqs,
             max_model_len=config.max_model_len,
@@ -348,7 +349,7 @@ class TorchWorker:
             max_samples=min(budget, config.max_num_seqs * (1 + config.num_speculative_tokens)),
             null_blocks=tuple(num_blocks[group.pool] for group in layout.groups),
             max_steps_in_flight=self._max_steps,
-            graph_sizes=graph_sizes(config.max_num_seqs, sizes) if decodes else (),
+            graph_sizes=graph_sizes(decodes, sizes) if decodes else (),
             piece_sizes=graph_sizes(budget, TOKEN_SIZES) if pieces else (),
             eos_token_ids=self._model_config.eos_token_ids,
         )

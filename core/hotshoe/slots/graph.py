@@ -8,6 +8,9 @@ from hotshoe.config import EngineConfig
 from hotshoe.slots.base import COMPOSED, REFERENCE, Selector
 from hotshoe.slots.specs import GraphSpec
 
+#: Requests of the largest step that optimization level 1 records.
+FEW = 8
+
 
 def recordable(
     selector: Selector, config: EngineConfig, asynchronous: bool
@@ -19,19 +22,33 @@ def recordable(
         config: As the engine runs it.
         asynchronous: The device works beside its host, which a recording relieves.
     """
-    if config.enforce_eager or config.check_candidates:
+    if hindering(config):
         return None, ""
     decisions, slots = selector.decisions.values(), selector.slots
     waiting = {d.slot for d in decisions if slots[d.slot].reference_waits and not d.native}
     if waiting and asynchronous:
         names = " and ".join(sorted(waiting))
         return None, f"none recorded, as the reference of {names} waits for the device"
-    spec, hindrance = graph_spec(selector, config.max_num_seqs)
+    if config.optimization_level == 1:
+        called = graph_spec(selector, min(config.max_num_seqs, FEW))[0]
+        spec, hindrance = replace(called, pieces=False), "optimization_level 1"
+    else:
+        spec, hindrance = graph_spec(selector, config.max_num_seqs)
     offered = selector.offers("graph", spec)
     forced = config.kernel.get("graph", REFERENCE) != REFERENCE
     which = "of decode steps alone" if offered else "none recorded"
     said = f"{which} ({hindrance})" if hindrance else ""
     return spec if offered or forced or asynchronous else None, said
+
+
+def hindering(config: EngineConfig) -> str:
+    """Return the option that forbids to record anything, or nothing."""
+    options = {
+        "enforce_eager": config.enforce_eager,
+        "check_candidates": config.check_candidates,
+        "optimization_level 0": config.optimization_level == 0,
+    }
+    return next((name for name, holds in options.items() if holds), "")
 
 
 def graph_spec(selector: Selector, max_num_seqs: int) -> tuple[GraphSpec, str]:

@@ -66,7 +66,7 @@ SHORT: Mapping[str, str] = {
     "-asc": "--api-server-count",
     "-cc": "--compilation-config",
     "-ac": "--attention-config",
-    "-O": "--compilation-config",
+    "-O": "--optimization-level",
 }
 _ALWAYS = "this is always so here"
 _ONE = "one process computes a layer, or --tensor-parallel-size of them"
@@ -95,8 +95,9 @@ FLAGS: tuple[Flag, ...] = (
     # Of no effect.
     _ignored("--trust-remote-code", "no code of a checkpoint is ever run", takes=False),
     _ignored("--enable-chunked-prefill", "prompts are always computed in chunks", takes=False),
-    _ignored("--compilation-config", "what is recorded is found out; --enforce-eager: nothing"),
-    _ignored("--optimization-level", "what is recorded is found out; --enforce-eager: nothing"),
+    _ignored(
+        "--compilation-config", "what is recorded is found out; --optimization-level bounds it"
+    ),
     _ignored("--uvicorn-log-level", _LOGS),
     _ignored("--disable-uvicorn-access-log", "there is none without --access-log", takes=False),
     _ignored("--disable-log-stats", "numbers are at /metrics, never in the log", takes=False),
@@ -236,6 +237,8 @@ def _long(word: str) -> tuple[str, str, str]:
     name, equals, value = word.partition("=")
     if name.startswith("-O") and name[2:].isdecimal():
         return SHORT["-O"], "=", name[2:]
+    if name.startswith("-O."):  # as older versions spell it
+        return SHORT["-cc"] + name[2:], equals, value
     base, dot, path = name.partition(".")
     return SHORT.get(base, base) + dot + path, equals, value
 

@@ -88,6 +88,7 @@ SAMPLES = {
     "max_num_seqs": (["--max-num-seqs=3"], 3),
     "max_num_batched_tokens": (["--max-num-batched-tokens", "64"], 64),
     "enforce_eager": (["--enforce-eager"], True),
+    "optimization_level": (["--optimization-level", "1"], 1),
     "scheduling_policy": (["--scheduling-policy", "priority"], "priority"),
     "async_scheduling": (["--no-async-scheduling"], False),
     "pooling": (["--pooling", "mean"], "mean"),

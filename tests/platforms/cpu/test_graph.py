@@ -263,7 +263,10 @@ def test_start_up_says_what_is_recorded(tmp_path: Path) -> None:
     said, chosen = told(model)
     assert said.startswith("of decode steps alone (native: steps that compute prompts")
     assert chosen == {"native"}
-    assert told(model, enforce_eager=True) == ("", set())
+    for nothing in ({"enforce_eager": True}, {"optimization_level": 0}):
+        assert told(model, **nothing) == ("", set())
+    said, chosen = told(model, optimization_level=1)
+    assert (said, chosen) == ("of decode steps alone (optimization_level 1)", {"native"})
 
 
 def test_other_candidates_are_refused_by_name(tmp_path: Path) -> None:

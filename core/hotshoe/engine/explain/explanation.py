@@ -46,7 +46,7 @@ from hotshoe.slots import (
     TransferSpec,
     all_slots,
 )
-from hotshoe.slots.graph import recordable
+from hotshoe.slots.graph import hindering, recordable
 from hotshoe.slots.sizes import TYPE_BITS
 from hotshoe.types import CacheLayout
 
@@ -156,9 +156,8 @@ def _decide_rest(selector: _PaperSelector, setup: EngineSetup, vocab_size: int) 
     for slot, spec in questions:
         selector.decide(slot, spec)
         selector.uses[slot, spec] += 1
-    for name in ("enforce_eager", "check_candidates"):
-        if getattr(setup.config, name):
-            return f"none recorded ({name})"
+    if option := hindering(setup.config):
+        return f"none recorded ({option})"
     if any(d.native for d in selector.decisions.values() if d.slot == "graph"):
         return f"{said or 'recorded'}; memory that they keep is not counted"
     return said or "none recorded"

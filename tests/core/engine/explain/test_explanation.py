@@ -30,9 +30,19 @@ def plugins() -> PluginManager:
     return PluginManager()
 
 
-@pytest.mark.parametrize("eager", [False, True])
-def test_what_is_explained_is_what_is_done(plugins: PluginManager, eager: bool) -> None:
-    config = replace(CONFIG, enforce_eager=eager)
+@pytest.mark.parametrize(
+    ("options", "note"),
+    [
+        ({}, ""),
+        ({"enforce_eager": True}, "none recorded (enforce_eager)"),
+        ({"optimization_level": 0}, "none recorded (optimization_level 0)"),
+        ({"optimization_level": 1}, "of decode steps alone (optimization_level 1)"),
+    ],
+)
+def test_what_is_explained_is_what_is_done(
+    plugins: PluginManager, options: dict[str, object], note: str
+) -> None:
+    config = replace(CONFIG, **options)
     told = explain(config, plugins)
     with LLM(config=config, plugins=plugins) as llm:
         assert set(told.decisions) == set(llm.decisions)
@@ -48,8 +58,8 @@ def test_what_is_explained_is_what_is_done(plugins: PluginManager, eager: bool) 
     assert [n for d, n in zip(told.decisions, told.uses, strict=True) if d.slot == "sample"] == [1]
     assert told.unbuilt == {}
     [graphs] = [need.note for need in told.memory if need.use == "graphs"]
-    assert graphs.startswith("none recorded (enforce_eager)") == eager
-    assert any(d.slot == "graph" for d in told.decisions) != eager
+    assert graphs.startswith(note)
+    assert any(d.slot == "graph" for d in told.decisions) != note.startswith("none")
 
 
 def test_candidates_are_asked_about_the_device_itself() -> None:
