@@ -71,10 +71,13 @@ def unsupported(root: Schema, table: Table, max_schemas: int) -> str | None:
     if root is False:
         return "the schema false allows nothing"
     patterns: set[str] = set()
-    combined = False
+    combined, bases, refers = False, [], False
     for count, (place, schema) in enumerate(reachable(root), 1):
         if count > max_schemas:
             return f"more than {max_schemas} subschemas"
+        refers = refers or "$ref" in schema
+        if "$id" in schema and place != "#":
+            bases.append(place)
         patterns.update(_patterns(schema))
         combined = combined or _combines(schema)
         if combined and len(patterns) > MAX_COMBINED_PATTERNS:
@@ -85,10 +88,12 @@ def unsupported(root: Schema, table: Table, max_schemas: int) -> str | None:
                 reason = table[keyword](schema)
             elif keyword in ASSERTIONS or keyword == RESERVED:
                 reason = "is not supported"
-            elif keyword == "$id" and place != "#":
-                reason = "is supported at the top only"
             if reason is not None:
                 return f"JSON Schema keyword {keyword!r} {reason} (at {place})"
+    if refers and bases:  # which would change where a reference leads
+        return (
+            f"JSON Schema keyword '$id' beside '$ref' is supported at the top only (at {bases[0]})"
+        )
     return None
 
 

@@ -18,7 +18,9 @@ _CLASS = re.compile(
 _CONTROLS = "".join(map(chr, range(0x20)))
 #: Those that have an escape of one character in JSON; others cannot be generated.
 _ESCAPED = r"[\x08\t\n\x0c\r]"
-_OPERATORS = re.compile(r"(\\.)|(\[|&(?=&)|~(?=~))", re.DOTALL)
+_OPERATORS = re.compile(r"(\\.)|(\[|&(?=&)|~(?=~)|\|(?=\|))", re.DOTALL)
+#: Two hyphens are an operator, too. In a range, the hyphen that is one of its ends is escaped.
+_RANGE = re.compile(r"(\\.|[^\\])-(\\.|[^\\])", re.DOTALL)
 
 
 def rewritten(pattern: str) -> str:
@@ -38,7 +40,8 @@ def _one(match: re.Match[str]) -> str:
         return _parted(f"[{escape}]") if escape[1] in "pPs" else escape
     if body in ("", "^"):
         raise refusal(f"[{body}] in a pattern is not supported")
-    found = _OPERATORS.sub(lambda m: m[1] or "\\" + m[2], body)
+    found = _RANGE.sub(lambda m: "-".join(r"\-" if end == "-" else end for end in m.groups()), body)
+    found = _OPERATORS.sub(lambda m: m[1] or "\\" + m[2], found)
     return _parted(f"[{found}]")
 
 

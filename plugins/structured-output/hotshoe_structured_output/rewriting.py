@@ -37,6 +37,7 @@ def _rewritten(root: Schema, *rules: Callable[[dict[str, Any]], None]) -> Schema
 def _drop_annotations(schema: dict[str, Any]) -> None:
     if format_of(schema) is None:
         schema.pop("format", None)
+    schema.pop("$id", None)  # nothing refers to it, or all references are from the top
 
 
 def _open_lists(schema: dict[str, Any]) -> None:

@@ -12,7 +12,26 @@ from hotshoe.errors import RequestError
 from hotshoe.types import GrammarSpec
 from hotshoe_structured_output.patterns import rewritten
 
-CHARACTERS = ["a", '"', "\\", "\n", "\t", "/", "é", "b", "-", "[", "&", "日", " ", "]", "^"]
+CHARACTERS = [
+    "a",
+    "+",
+    ",",
+    "|",
+    '"',
+    "\\",
+    "\n",
+    "\t",
+    "/",
+    "é",
+    "b",
+    "-",
+    "[",
+    "&",
+    "日",
+    " ",
+    "]",
+    "^",
+]
 PATTERNS = [
     r'^[^"]+$',
     r"^[^\\]+$",
@@ -32,6 +51,10 @@ PATTERNS = [
     r"^[[a]+$",
     r"^[^\]\[]+$",
     r"^\[[^\[]$",
+    r"^[+--]$",
+    r"^[--/]+$",
+    r"^[a||b]+$",
+    r"^[a-b-]+$",
 ]
 
 

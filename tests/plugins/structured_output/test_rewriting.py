@@ -45,6 +45,15 @@ def test_properties_come_in_the_order_of_the_schema(llguidance_bench, keyword: s
     assert not llguidance_bench.accepts(grammar, json.dumps({"b": 2, "a": 1}))
 
 
+def test_names_that_nothing_refers_to_mean_nothing(bench) -> None:
+    inner = {"$id": "/properties/a", "type": "integer"}
+    closed = {"type": "object", "required": ["a"], "additionalProperties": False}
+    schema = {"$id": "http://a.example/b", **closed, "properties": {"a": inner}}
+    grammar = bench.compile(GrammarSpec.json_schema(schema))
+    assert bench.accepts(grammar, json.dumps({"a": 1}))
+    assert not bench.accepts(grammar, json.dumps({"a": "b"}))
+
+
 def test_lists_stay_open_in_xgrammar(bench) -> None:
     schema = {"type": "array", "prefixItems": [{"type": "integer"}]}
     grammar = bench.compile(GrammarSpec.json_schema(schema))
