@@ -127,6 +127,7 @@ class Endpoint:
         other_types: Media types of other answers, such as "text/event-stream". Without any and
             without `answer`, it is JSON of no stated type.
         error_body: Returns the JSON body of an error; default: OpenAI's form.
+        any_type: Clients of another API send its JSON without saying that it is JSON.
     """
 
     method: str
@@ -138,6 +139,7 @@ class Endpoint:
     answer: Any = None
     other_types: tuple[str, ...] = ()
     error_body: Callable[[ApiError], Any] | None = None
+    any_type: bool = False
 
 
 @dataclass(frozen=True, slots=True)

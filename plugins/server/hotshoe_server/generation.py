@@ -34,7 +34,7 @@ PROMPT_FIELDS = {
     "/v1/chat/completions": "messages",
     "/v1/responses": "input",
     "/v1/messages": "messages",
-    "/v1/embeddings": "input",
+    **dict.fromkeys(("/v1/embeddings", "/api/embed"), "input"),
     "/inference/v1/generate": "token_ids",
 }
 #: Entries of prompts, each of a hundred bytes or so, that an answer may hold for further choices.

@@ -55,7 +55,7 @@ class EndpointApp:
             self._check_room()
             arguments = []
             if self._body_type is not None:
-                arguments.append(await call.read(self._body_type))
+                arguments.append(await call.read(self._body_type, self.endpoint.any_type))
                 self._check_room()  # reading may have taken long
         except ClientDisconnect:
             return

@@ -34,6 +34,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "/v1/conversations/{conversation_id}/items": {"items": [{"role": "user", "content": "x"}]},
     "/api/chat": {"model": "demo", "messages": [{"role": "user", "content": "What is 2 + 3?"}]},
     "/api/generate": {"model": "demo", "prompt": "What is 2 + 3?"},
+    "/api/embed": {"model": "demo", "input": "x"},
     "/api/show": {"model": "demo"},
 }
 #: Posts that read no body.

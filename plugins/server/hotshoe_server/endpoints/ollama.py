@@ -1,4 +1,4 @@
-"""`/api/chat`, `/api/generate`, `/api/tags`, `/api/show` and `/api/version`, in Ollama's form.
+"""`/api/chat`, `/api/generate`, `/api/embed`, and what is told of models, in Ollama's form.
 
 Served with `--ollama` alone. A stream has one JSON object a line.
 """
@@ -30,10 +30,19 @@ from hotshoe.text.parsing import (
 from hotshoe.types import FinishReason
 from hotshoe_server.call import Call
 from hotshoe_server.conversation import Dialogue, bounded_grammar, open_dialogue
+from hotshoe_server.endpoints import embeddings
 from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Endpoint
+from hotshoe_server.fleet import state_of
 from hotshoe_server.generation import check_answer, generate
-from hotshoe_server.schemas.ollama import OllamaChat, OllamaGenerate, OllamaRequest, ShowRequest
+from hotshoe_server.schemas.embeddings import EmbeddingRequest
+from hotshoe_server.schemas.ollama import (
+    OllamaChat,
+    OllamaEmbed,
+    OllamaGenerate,
+    OllamaRequest,
+    ShowRequest,
+)
 from hotshoe_server.sse import EventStream, open_stream
 from hotshoe_server.state import Served
 from hotshoe_server.tools import ToolPlan, plan_tools
@@ -41,6 +50,8 @@ from hotshoe_server.tools import ToolPlan, plan_tools
 #: What clients put behind a model's name.
 TAG = ":latest"
 NS = 10**9
+#: When a model is unloaded that stays: clients want a date, and this one is the year 2100.
+NEVER_S = 4_102_444_800
 
 
 def _line(body: Any, name: str | None = None) -> bytes:
@@ -83,6 +94,26 @@ async def complete(call: Call, body: OllamaGenerate) -> Response:
     else:
         dialogue = await _dialogue(served, body, body.chat_messages(), ToolPlan())
     return await _answer(call, body, Exchange(dialogue, model, _in_response))
+
+
+async def embed(call: Call, body: OllamaEmbed) -> dict[str, Any]:
+    """Make vectors of texts, of whose ends what the context has no room for is left out."""
+    model, served = _chosen(call, body.model)
+    begun_ns, limit = time.monotonic_ns(), served.client.info.max_model_len
+    prompts = [await served.renderer.prompt(text, content=True) for text in body.texts()]
+    asked = EmbeddingRequest(
+        model=served.name,
+        input=[p.token_ids[:limit] if body.truncate else p.token_ids for p in prompts],
+        dimensions=body.dimensions,
+    )
+    answer = await embeddings.embed(call, asked)
+    return {
+        "model": model,
+        "embeddings": [vector.embedding for vector in answer.data],
+        "total_duration": time.monotonic_ns() - begun_ns,
+        "load_duration": 0,
+        "prompt_eval_count": answer.usage.prompt_tokens,
+    }
 
 
 def _params(served: Served, body: OllamaRequest, **more: Any) -> Any:
@@ -262,17 +293,36 @@ async def tags(call: Call) -> dict[str, Any]:
     """List the models."""
     return {
         "models": [
-            {
-                "name": name,
-                "model": name,
-                "modified_at": _written(served.created_s),
-                "size": served.client.info.memory.get("weights", 0),
-                "digest": hashlib.sha256(f"{name} {served.fingerprint}".encode()).hexdigest(),
-                "details": _details(served),
-            }
+            _card(served, name) | {"modified_at": _written(served.created_s)}
             for served in call.server.models.values()
             for name in served.names
         ]
+    }
+
+
+async def loaded(call: Call) -> dict[str, Any]:
+    """List the models that answer at once, with the bytes that they take of the device."""
+    return {
+        "models": [
+            _card(served, served.name)
+            | {
+                "expires_at": _written(NEVER_S),
+                "size_vram": sum(served.client.info.memory.values()),
+                "context_length": served.client.info.max_model_len,
+            }
+            for served in call.server.models.values()
+            if state_of(served) == "ready"
+        ]
+    }
+
+
+def _card(served: Served, name: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "model": name,
+        "size": served.client.info.memory.get("weights", 0),
+        "digest": hashlib.sha256(f"{name} {served.fingerprint}".encode()).hexdigest(),
+        "details": _details(served),
     }
 
 
@@ -302,22 +352,27 @@ async def version(call: Call) -> dict[str, str]:
     return {"version": __version__}
 
 
-def _endpoint(method: str, path: str, handler: Any, summary: str, lines: bool = False) -> Endpoint:
+def _endpoint(
+    path: str, handler: Any, summary: str, lines: bool = False, method: str = "POST"
+) -> Endpoint:
     return Endpoint(
         method,
         path,
         handler,
         f"{summary}, in Ollama's form",
-        generates=lines,
+        generates=lines or handler is embed,
         other_types=("application/x-ndjson",) if lines else (),
         error_body=error_body,
+        any_type=True,
     )
 
 
 ENDPOINTS = [
-    _endpoint("POST", "/api/chat", chat, "Answer a conversation", lines=True),
-    _endpoint("POST", "/api/generate", complete, "Answer a prompt", lines=True),
-    _endpoint("GET", "/api/tags", tags, "The models"),
-    _endpoint("POST", "/api/show", show, "A model"),
-    _endpoint("GET", "/api/version", version, "The server's version"),
+    _endpoint("/api/chat", chat, "Answer a conversation", lines=True),
+    _endpoint("/api/generate", complete, "Answer a prompt", lines=True),
+    _endpoint("/api/embed", embed, "Vectors of texts"),
+    _endpoint("/api/show", show, "A model"),
+    _endpoint("/api/tags", tags, "The models", method="GET"),
+    _endpoint("/api/ps", loaded, "The models that are loaded", method="GET"),
+    _endpoint("/api/version", version, "The server's version", method="GET"),
 ]

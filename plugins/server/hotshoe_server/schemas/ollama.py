@@ -1,4 +1,4 @@
-"""Requests in Ollama's form: `/api/chat`, `/api/generate` and `/api/show`."""
+"""Requests in Ollama's form: `/api/chat`, `/api/generate`, `/api/embed` and `/api/show`."""
 
 from __future__ import annotations
 
@@ -246,6 +246,21 @@ class OllamaGenerate(OllamaRequest):
         """Return the prompt in chat's form."""
         system = [{"role": "system", "content": self.system}] if self.system else []
         return [*system, {"role": "user", "content": self.prompt}]
+
+
+class OllamaEmbed(Schema):
+    """See Ollama's API, "Generate embeddings"; how a model is loaded has no effect."""
+
+    model: ShortText | None = None
+    input: Texts
+    truncate: bool = True
+    dimensions: int | None = None
+    options: Options | None = None
+    keep_alive: str | float | None = None
+
+    def texts(self) -> list[str]:
+        """Return the texts one by one."""
+        return [self.input] if isinstance(self.input, str) else self.input
 
 
 class ShowRequest(Schema):

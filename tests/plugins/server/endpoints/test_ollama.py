@@ -188,3 +188,36 @@ def test_models_are_told_of(http) -> None:
     assert http.post("/api/show", name="demo").json()["details"] == model["details"]
     assert http.post("/api/show", model="none").status_code == 404
     assert http.get("/api/version").json() == {"version": __version__}
+
+
+def test_texts_have_vectors(http, tokenizer) -> None:
+    answer = http.post("/api/embed", model="demo:latest", input=["Hi", "Hello there"]).json()
+    ids = [tokenizer.encode(text) for text in ("Hi", "Hello there")]
+    assert answer["embeddings"] == ids and answer["model"] == "demo:latest"
+    assert answer["prompt_eval_count"] == sum(map(len, ids))
+    assert len(http.post("/api/embed", model="demo", input="Hi").json()["embeddings"]) == 1
+    long = " ".join(["Hello"] * 600)
+    [cut] = http.post("/api/embed", model="demo", input=long).json()["embeddings"]
+    assert cut == tokenizer.encode(long)[:512]
+    refused = http.post("/api/embed", model="demo", input=long, truncate=False)
+    assert refused.status_code == 400 and "maximum context length" in refused.json()["error"]
+
+
+def test_loaded_models_are_told_of(http, engine) -> None:
+    [model] = http.get("/api/ps").json()["models"]
+    [listed] = http.get("/api/tags").json()["models"]
+    assert model["name"] == "demo" and model["digest"] == listed["digest"]
+    assert model["context_length"] == 512 and model["expires_at"].startswith("2100")
+    engine.is_sleeping = True
+    assert http.get("/api/ps").json()["models"] == []
+
+
+@pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded"])
+def test_json_need_not_say_that_it_is(http, kind: str | None) -> None:
+    headers = {} if kind is None else {"content-type": kind}
+    body = json.dumps({"model": "demo", "messages": HI, "stream": False}).encode()
+    assert http("POST", "/api/chat", content=body, headers=headers).status_code == 200
+    # A web page has to: for JSON it must ask first, and is told that it may not.
+    page = {"origin": "http://elsewhere.example", **headers}
+    refused = http("POST", "/api/chat", content=body, headers=page)
+    assert (refused.status_code, list(refused.json())) == (415, ["error"])
