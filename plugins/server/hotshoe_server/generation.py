@@ -129,7 +129,7 @@ def check_length(call: Call, token_ids: Sequence[int], room: bool = True) -> Non
     Raises:
         ApiError: It is empty or too long.
     """
-    field = PROMPT_FIELDS.get(call.path)
+    field = PROMPT_FIELDS.get(call.path.removesuffix("/render"))
     if not token_ids:
         raise ApiError("invalid_value", "the prompt is empty; give at least one token", field)
     limit = call.served.client.info.max_model_len

@@ -37,25 +37,33 @@ def _namer(tokenizer: Tokenizer, as_ids: bool) -> Callable[[int], str]:
 
 
 def chat_logprobs(
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | None,
     token_ids: Sequence[int],
     positions: Sequence[TokenLogprobs],
     as_ids: bool = False,
 ) -> ChatLogprobs:
-    """Return the log probabilities of generated tokens as chat answers have them."""
-    content, name = [], _namer(tokenizer, as_ids)
+    """Return the log probabilities of generated tokens as chat answers have them.
+
+    Without a tokenizer they are named by their ids.
+    """
+    content = []
+    name = "token_id:{}".format if tokenizer is None else _namer(tokenizer, as_ids)
+
+    def spelt(token_id: int) -> list[int] | None:
+        return None if tokenizer is None else list(tokenizer.pieces[token_id])
+
     for token_id, position in zip(token_ids, positions, strict=True):
         rivals = zip(position.token_ids[1:], position.logprobs[1:], strict=True)
         content.append(
             TokenLogprob(
                 name(token_id),
                 max(position.logprobs[0], LOWEST),
-                list(tokenizer.pieces[token_id]),
+                spelt(token_id),
                 [
                     TopLogprob(
                         name(rival),
                         max(value, LOWEST),
-                        list(tokenizer.pieces[rival]),
+                        spelt(rival),
                     )
                     for rival, value in rivals
                 ],

@@ -7,21 +7,17 @@ tokenizing run in threads, so that a long prompt does not hold up the streams of
 from __future__ import annotations
 
 import asyncio
-import base64
-import io
-import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-import numpy as np
-
 from hotshoe.errors import RequestError
 from hotshoe.text.escapes import unmarked
 from hotshoe.text.tokenizer import Tokenizer
 from hotshoe.types import EmbedsPrompt, TokensPrompt
+from hotshoe_server.embeds import read_embeds
 from hotshoe_server.errors import ApiError
 
 T = TypeVar("T")
@@ -153,7 +149,8 @@ class Renderer:
         Raises:
             RequestError: They are malformed.
         """
-        return await self._in_thread(lambda: read_embeds(encoded))
+        rows = await self._in_thread(lambda: read_embeds(encoded))
+        return Rendered([0] * (len(rows) if rows.ndim else 0), embeds=rows)
 
     async def decode(self, token_ids: Sequence[int], skip_special_tokens: bool) -> str:
         """Return the text of token ids, unknown ones left out."""
@@ -196,39 +193,3 @@ class Renderer:
             )
         ids = self.tokenizer.encode(text, add_special_tokens, marked)
         return Rendered(ids, unmarked(text) if marked else text)
-
-
-def read_embeds(encoded: str) -> Rendered:
-    """Read base64 of a NumPy file (.npy) with an array [num_tokens, hidden_size].
-
-    Raises:
-        RequestError: It is no such file, or holds objects, which would be unpickled.
-    """
-    try:
-        data = base64.b64decode(encoded, validate=True)
-        if data[:2] == b"PK":
-            raise ValueError("a file of torch.save or numpy.savez is never unpacked")
-        rows = _read_array(data)
-    except (ValueError, TypeError, SyntaxError) as error:
-        raise RequestError(
-            "prompt_embeds is base64 of a file that numpy.save writes, [num_tokens, hidden_size] "
-            f"of floating point: {error}",
-            "prompt_embeds",
-        ) from None
-    return Rendered([0] * (len(rows) if rows.ndim else 0), embeds=rows)
-
-
-def _read_array(data: bytes) -> Any:
-    """Return the array of a NumPy file, a view; its size is checked before it is believed."""
-    file = io.BytesIO(data)
-    version = np.lib.format.read_magic(file)
-    read = {(1, 0): np.lib.format.read_array_header_1_0}.get(
-        version, np.lib.format.read_array_header_2_0
-    )
-    shape, in_columns, dtype = read(file)
-    if dtype.hasobject:
-        raise ValueError("it holds objects, which are never unpickled")
-    if math.prod(shape) * dtype.itemsize != len(data) - file.tell():
-        raise ValueError("its shape does not match its size")
-    flat = np.frombuffer(data, dtype, offset=file.tell())
-    return flat.reshape(shape, order="F" if in_columns else "C")

@@ -17,9 +17,14 @@ from hotshoe_server.route import body_type
 
 EVERY = [*ENDPOINTS, *ollama.ENDPOINTS]
 #: A request of each route that works.
+GENERATED = {"request_id": "x", "choices": [{"token_ids": [50, 51]}]}
 GOOD: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "What is 2 + 3?"}]},
     "/v1/completions": {"prompt": "One day"},
+    "/v1/chat/completions/render": {"messages": [{"role": "user", "content": "x"}]},
+    "/v1/completions/render": {"prompt": "One day"},
+    "/v1/chat/completions/derender": {"generate_response": GENERATED},
+    "/v1/completions/derender": {"generate_responses": [GENERATED]},
     "/v1/responses": {"input": "What is 2 + 3?"},
     "/v1/responses/input_tokens": {"input": "What is 2 + 3?"},
     "/v1/embeddings": {"input": "x"},
@@ -70,7 +75,8 @@ def bounded(path: str) -> dict[str, Any]:
     """A request that is short whatever one field is set to."""
     short = not any(part in path for part in ("generate", "v1", "invocations"))
     limit = {} if short else {"seed": 7, "temperature": 0.0}
-    if path.startswith(("/v1/embeddings", "/v1/messages", "/v1/conversations")):
+    others = ("/v1/embeddings", "/v1/messages", "/v1/conversations")
+    if path.startswith(others) or path.endswith("/derender"):
         limit = {}
     elif path in ("/api/chat", "/api/generate"):
         limit = {"stream": False, "options": {"seed": 7, "temperature": 0.0, "num_predict": 4}}
@@ -90,6 +96,8 @@ def bodies(path: str) -> Iterator[bytes]:
 def stable(answer: httpx.Response) -> Any:
     """What is the same in equal answers."""
     value = answer.json()
+    if isinstance(value, list):
+        [value] = value
     for name in ("id", "created", "created_at", "completed_at", "request_id", "output"):
         value.pop(name, None)
     return {name: found for name, found in value.items() if not name.endswith("_duration")}

@@ -10,6 +10,7 @@ from hotshoe_server.endpoints import (
     invocations,
     messages,
     ollama,
+    render,
     response_input,
     responses,
     tokenizer_info,
@@ -26,6 +27,7 @@ ENDPOINTS = [
     *conversations.ENDPOINTS,
     *messages.ENDPOINTS,
     *tokens.ENDPOINTS,
+    *render.ENDPOINTS,
     *about.ENDPOINTS,
     *admin.ENDPOINTS,
 ]

@@ -13,7 +13,7 @@ from hotshoe.text.response import ParsedResponse
 from hotshoe.types import CompletionOutput
 from hotshoe_server.call import Call
 from hotshoe_server.chat_stream import ChatStream, new_call_id
-from hotshoe_server.conversation import open_dialogue, text_form
+from hotshoe_server.conversation import Dialogue, open_dialogue, text_form
 from hotshoe_server.extensions import Endpoint
 from hotshoe_server.finish import finish_reason, usage_of
 from hotshoe_server.generation import check_answer, check_count, generate, truncated
@@ -27,12 +27,13 @@ from hotshoe_server.schemas.answers import (
 )
 from hotshoe_server.schemas.chat import ChatRequest
 from hotshoe_server.sse import open_stream
+from hotshoe_server.state import Served
 from hotshoe_server.thinking import limit_thinking
 from hotshoe_server.tools import plan_tools
 
 
-async def chat(call: Call, body: ChatRequest) -> Response | ChatAnswer:
-    """Answer a conversation."""
+async def prepare(call: Call, body: ChatRequest) -> tuple[str, Served, Dialogue]:
+    """Return the name to answer under, the model that answers, and what it is asked."""
     model, served = call.choose(body.model)
     defaults = served.client.info.sampling_defaults
     make_params = partial(body.sampling_params, defaults, **body.more_params())
@@ -48,7 +49,12 @@ async def chat(call: Call, body: ChatRequest) -> Response | ChatAnswer:
         body.add_special_tokens,
     )
     dialogue = limit_thinking(served, dialogue, body.thinking_token_budget)
-    dialogue = replace(dialogue, rendered=truncated(call, dialogue.rendered))
+    return model, served, replace(dialogue, rendered=truncated(call, dialogue.rendered))
+
+
+async def chat(call: Call, body: ChatRequest) -> Response | ChatAnswer:
+    """Answer a conversation."""
+    model, served, dialogue = await prepare(call, body)
     check_count(served, dialogue.params.n)
     lengths = [len(dialogue.rendered.token_ids)]
     check_answer(served, dialogue.params, lengths, stream=bool(body.stream))

@@ -35,8 +35,10 @@ from hotshoe_server.sse import DONE, event, json_text, open_stream
 _TEXT = b'"text":""'
 
 
-async def complete(call: Call, body: CompletionRequest) -> Response | CompletionAnswer:
-    """Continue prompts."""
+async def prepare(
+    call: Call, body: CompletionRequest
+) -> tuple[str, SamplingParams, list[Rendered]]:
+    """Return the name to answer under, parameters and prompts."""
     model, served = call.choose(body.model)
     grammar = bounded_grammar(served, text_form(body.response_format, body.structured_outputs))
     defaults = served.client.info.sampling_defaults
@@ -47,8 +49,14 @@ async def complete(call: Call, body: CompletionRequest) -> Response | Completion
     rendered += [
         truncated(call, await served.renderer.prompt(p, body.add_special_tokens)) for p in prompts
     ]
+    return model, params, rendered
+
+
+async def complete(call: Call, body: CompletionRequest) -> Response | CompletionAnswer:
+    """Continue prompts."""
+    model, params, rendered = await prepare(call, body)
     check_answer(
-        served,
+        call.served,
         params,
         [len(prompt.token_ids) for prompt in rendered],
         repeated=body.echo + body.return_token_ids,

@@ -15,9 +15,10 @@ from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Endpoint
 from hotshoe_server.finish import finish_reason, usage_of
 from hotshoe_server.generation import check_answer, check_count, generate
-from hotshoe_server.logprobs import LOWEST, prompt_logprobs, token_text
+from hotshoe_server.logprobs import chat_logprobs, prompt_logprobs, token_text
 from hotshoe_server.merge import last_update
 from hotshoe_server.renderer import Rendered
+from hotshoe_server.schemas.answers import ChatLogprobs
 from hotshoe_server.schemas.chat import Conversation
 from hotshoe_server.schemas.fields import StreamOptions
 from hotshoe_server.schemas.tokens import (
@@ -26,7 +27,6 @@ from hotshoe_server.schemas.tokens import (
     GenerateAnswer,
     GenerateChoice,
     GenerateRequest,
-    PositionLogprobs,
     TokenizeAnswer,
     TokenizeRequest,
 )
@@ -71,6 +71,7 @@ async def detokenize(call: Call, body: DetokenizeRequest) -> DetokenizeAnswer:
 
 async def generate_tokens(call: Call, body: GenerateRequest) -> Response | GenerateAnswer:
     """Continue token ids with token ids."""
+    call.body_read = body = body.joined()
     model, served = call.choose(body.model)
     grammar = bounded_grammar(served, body.structured_outputs)
     defaults = served.client.info.sampling_defaults
@@ -78,7 +79,7 @@ async def generate_tokens(call: Call, body: GenerateRequest) -> Response | Gener
     check_count(served, params.n)
     prompt = Rendered(body.checked_token_ids(served.client.info.vocab_size))
     check_answer(served, params, [len(prompt.token_ids)], stream=bool(body.stream))
-    request_id = f"gen-{call.id}"
+    request_id = body.request_id or f"gen-{call.id}"
     updates = generate(
         call,
         model,
@@ -106,7 +107,7 @@ def _whole(body: GenerateRequest, sequence: CompletionOutput) -> GenerateChoice:
         finish_reason(sequence.finish_reason),
         sequence.stop_reason,
         sequence.text if body.detokenize else None,
-        _positions(sequence.logprobs),
+        _logprobs(sequence.token_ids, sequence.logprobs),
     )
 
 
@@ -133,7 +134,7 @@ async def _events(
                         None if reason is None else finish_reason(reason),
                         sequence.stop_reason,
                         sequence.new_text if body.detokenize else None,
-                        _positions(sequence.new_logprobs),
+                        _logprobs(sequence.new_token_ids, sequence.new_logprobs),
                     )
                 )
             answer = GenerateAnswer(id, choices)
@@ -151,13 +152,10 @@ async def _events(
     yield DONE
 
 
-def _positions(logprobs: Sequence[TokenLogprobs] | None) -> list[PositionLogprobs] | None:
-    if logprobs is None:
-        return None
-    return [
-        PositionLogprobs(list(p.token_ids), [max(v, LOWEST) for v in p.logprobs], p.rank)
-        for p in logprobs
-    ]
+def _logprobs(
+    token_ids: Sequence[int], positions: Sequence[TokenLogprobs] | None
+) -> ChatLogprobs | None:
+    return None if positions is None else chat_logprobs(None, token_ids, positions)
 
 
 _STREAM = ("text/event-stream",)

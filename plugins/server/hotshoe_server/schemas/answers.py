@@ -94,7 +94,7 @@ class TopLogprob(Struct):
 
     token: str
     logprob: float
-    bytes: list[int]
+    bytes: list[int] | None
 
 
 class TokenLogprob(Struct):
@@ -102,7 +102,7 @@ class TokenLogprob(Struct):
 
     token: str
     logprob: float
-    bytes: list[int]
+    bytes: list[int] | None
     top_logprobs: list[TopLogprob]
 
 

@@ -25,6 +25,9 @@ class StructuredOutputs(Schema):
     grammar: str | None = None
     structural_tag: dict[str, Any] | str | None = None
     disable_any_whitespace: bool = False
+    #: Ours: what comes before the form, and whether a schema that nobody serves is refused.
+    after: list[list[int]] = Field(default_factory=list, max_length=16, fail_fast=True)
+    strict: bool = True
 
     def spec(self, after: Iterable[Sequence[int]] = ()) -> GrammarSpec:
         """Return the engine's form.
@@ -44,9 +47,12 @@ class StructuredOutputs(Schema):
             )
         [(name, value)] = given.items()
         spec: GrammarSpec
+        after = self.after or after
         spec = (
             GrammarSpec.json_object(after) if name == "json_object" else _FORMS[name](value, after)
         )
+        if not self.strict:
+            spec = replace(spec, strict=False)
         return replace(spec, max_blanks=0) if self.disable_any_whitespace else spec
 
 

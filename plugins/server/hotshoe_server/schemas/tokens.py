@@ -10,7 +10,7 @@ from pydantic import Field
 
 from hotshoe.errors import RequestError
 from hotshoe.types import SamplingParams
-from hotshoe_server.schemas.answers import Answer, PromptLogprobs, Usage
+from hotshoe_server.schemas.answers import Answer, ChatLogprobs, PromptLogprobs, Usage
 from hotshoe_server.schemas.base import Schema, ShortText, Variables
 from hotshoe_server.schemas.chat import Message, Tool
 from hotshoe_server.schemas.fields import Generation
@@ -58,17 +58,55 @@ class DetokenizeAnswer(Struct):
     prompt: str
 
 
-class GenerateRequest(Generation):
-    """Tokens in, tokens out: no text is made unless stop strings or `detokenize` want it."""
+class TokenParams(Generation):
+    """How tokens are generated from tokens."""
 
     REFUSED: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "thinking_token_budget": (),
         "use_beam_search": (False,),
+        "flat_logprobs": (False,),
+        "skip_reading_prefix_cache": (False,),
+        "extra_args": ({},),
     }
 
-    token_ids: list[int] = Field(max_length=MAX_TOKENS, fail_fast=True)
     logprobs: int | None = None
     detokenize: bool = False
+
+    # vLLM's, of no effect here.
+    output_kind: int | None = None
+    skip_clone: bool | None = None
+
+    # vLLM's, refused.
+    flat_logprobs: bool | None = None
+    skip_reading_prefix_cache: bool | None = None
+    extra_args: dict[str, Any] | None = None
+
+
+class GenerateRequest(TokenParams):
+    """Tokens in, tokens out: no text is made unless stop strings or `detokenize` want it.
+
+    Parameters stand in `sampling_params`, as vLLM has them, or beside the tokens.
+    """
+
+    REFUSED: ClassVar[Mapping[str, tuple[Any, ...]]] = {**TokenParams.REFUSED, "features": ({},)}
+
+    token_ids: list[int] = Field(max_length=MAX_TOKENS, fail_fast=True)
+    inner: TokenParams | None = Field(None, alias="sampling_params")
+    features: dict[str, Any] | None = None
+
+    def joined(self) -> GenerateRequest:
+        """Return the request with all parameters beside the tokens.
+
+        Raises:
+            RequestError: One is given in both places.
+        """
+        if (inner := self.inner) is None:
+            return self
+        if twice := inner.model_fields_set & self.model_fields_set:
+            name = f"sampling_params.{min(twice)}"
+            raise RequestError(f"{name} is given outside sampling_params as well", name)
+        found = {name: getattr(inner, name) for name in inner.model_fields_set}
+        return self.model_copy(update={**found, "inner": None})
 
     def params(self, defaults: Mapping[str, Any], **more: Any) -> SamplingParams:
         """Return what the engine takes."""
@@ -93,14 +131,6 @@ class GenerateRequest(Generation):
         return self.token_ids
 
 
-class PositionLogprobs(Struct):
-    """Likely tokens at one position; the first is the one that came."""
-
-    token_ids: list[int]
-    logprobs: list[float]
-    rank: int
-
-
 class GenerateChoice(Answer):
     """One sequence, or in a stream what is new of it."""
 
@@ -109,7 +139,7 @@ class GenerateChoice(Answer):
     finish_reason: str | None
     stop_reason: str | int | None = None
     text: str | None = None
-    logprobs: list[PositionLogprobs] | None = None
+    logprobs: ChatLogprobs | None = None
 
 
 class GenerateAnswer(Answer):

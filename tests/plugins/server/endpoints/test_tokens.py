@@ -44,7 +44,9 @@ def test_tokens_in_tokens_out(http, engine, tokenizer) -> None:
     [choice] = answer["choices"]
     assert tokenizer.decode(choice["token_ids"]) == "Hello there"
     assert "text" not in choice
-    assert choice["logprobs"][0]["logprobs"] == [-0.5, -1.0]
+    first = choice["logprobs"]["content"][0]
+    assert (first["token"], first["bytes"]) == (f"token_id:{choice['token_ids'][0]}", None)
+    assert [first["logprob"], first["top_logprobs"][0]["logprob"]] == [-0.5, -1.0]
     assert not engine.requests[0].params.detokenize
     chunks = http.events(
         "/inference/v1/generate",
@@ -82,3 +84,18 @@ def test_special_tokens_of_a_conversation(http, monkeypatch, tokenizer) -> None:
     for more in ({}, {"add_special_tokens": False}):
         assert http.post("/tokenize", prompt="x", **more).status_code == 200
     assert asked == [False, False, True, True, False]
+
+
+def test_parameters_in_vllms_place(http, engine) -> None:
+    path, params = "/inference/v1/generate", {"temperature": 0.25, "top_k": 3, "output_kind": 2}
+    answer = http.post(path, token_ids=[5], sampling_params=params, request_id="mine").json()
+    asked = engine.requests[0].params
+    assert (asked.temperature, asked.top_k, answer["request_id"]) == (0.25, 3, "mine")
+    for more, field in (
+        ({"sampling_params": {"top_k": 3}, "top_k": 4}, "sampling_params.top_k"),
+        ({"sampling_params": {"top_k": "3"}}, "sampling_params.top_k"),
+        ({"sampling_params": {"flat_logprobs": True}}, "flat_logprobs"),
+        ({"features": {"mm_hashes": {}}}, "features"),
+    ):
+        error = http.post(path, token_ids=[5], **more).json()["error"]
+        assert error["param"] == field

@@ -1,0 +1,148 @@
+"""Requests in two halves: rendered to tokens, generated from tokens, and read."""
+
+import pytest
+
+CHAT, COMPLETE = "/v1/chat/completions", "/v1/completions"
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
+ASKED = {"messages": [{"role": "user", "content": "Hi"}], "temperature": 0.25}
+
+
+def generated(http, rendered: dict, **more) -> dict:
+    answer = http.post("/inference/v1/generate", **rendered, **more)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+@pytest.mark.parametrize("reply", ["Hello there", "<think>\nHm.\n</think>\n\nYes", CALL])
+@pytest.mark.parametrize("n", [1, 2])
+def test_the_halves_of_a_chat_say_what_the_whole_does(open_http, engine, reply, n: int) -> None:
+    http, engine.reply = open_http(reasoning_parser="qwen3"), reply
+    asked = {**ASKED, "tools": [TOOL], "n": n, "stop_token_ids": [8183]}
+    whole = http.post(CHAT, **asked).json()
+    rendered = http.post(f"{CHAT}/render", **asked).json()
+    answer = generated(http, rendered)
+    one, other = engine.requests
+    assert (one.params, one.prompt) == (other.params, other.prompt)
+    read = http.post(
+        f"{CHAT}/derender",
+        generate_response=answer,
+        prompt_tokens=len(rendered["token_ids"]),
+        chat_request=asked,
+    ).json()
+    assert read["id"] == rendered["request_id"] == answer["request_id"]
+    for one, other in zip(whole["choices"], read["choices"], strict=True):
+        for call in one["message"].get("tool_calls", []) + other["message"].get("tool_calls", []):
+            call.pop("id")
+        assert one == other
+    counts = ("prompt_tokens", "completion_tokens", "total_tokens", "completion_tokens_details")
+    assert [read["usage"][name] for name in counts] == [whole["usage"][name] for name in counts]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"structured_outputs": {"regex": "a+"}},
+        {"structured_outputs": {"choice": ["a", "b"]}},
+        {"structured_outputs": {"json": {"type": "object"}, "disable_any_whitespace": True}},
+        {"structured_outputs": {"grammar": 'root ::= "a"'}},
+        {"response_format": {"type": "json_object"}},
+        {"tools": [TOOL], "tool_choice": "required"},
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "x", "schema": {"not": {}}, "strict": False},
+            }
+        },
+    ],
+)
+def test_forms_of_text_are_rendered(open_http, engine, form: dict) -> None:
+    http = open_http(reasoning_parser="qwen3")
+    http.post(CHAT, **ASKED, **form)
+    rendered = http.post(f"{CHAT}/render", **ASKED, **form).json()
+    generated(http, rendered)
+    assert engine.requests[0].params.grammar == engine.requests[1].params.grammar
+
+
+def test_a_form_that_waits_for_the_end_of_reasoning_still_does(open_http, engine) -> None:
+    http = open_http(reasoning_parser="qwen3")
+    variables = {"chat_template_kwargs": {"enable_thinking": True}}
+    form = {"structured_outputs": {"regex": "a+"}, **variables}
+    http.post(CHAT, **ASKED, **form)
+    assert engine.requests[0].params.grammar.after
+    generated(http, http.post(f"{CHAT}/render", **ASKED, **form).json())
+    assert engine.requests[0].params.grammar == engine.requests[1].params.grammar
+
+
+def test_the_halves_of_completions(http, engine, tokenizer) -> None:
+    asked = {"prompt": ["Once", "Twice upon"], "logprobs": 1, "max_tokens": 4, "stop": ["there"]}
+    whole = http.post(COMPLETE, **asked).json()
+    rendered = http.post(f"{COMPLETE}/render", **asked).json()
+    assert [r["token_ids"] for r in rendered] == [tokenizer.encode(t) for t in asked["prompt"]]
+    answers = [generated(http, one) for one in rendered]
+    read = http.post(
+        f"{COMPLETE}/derender",
+        generate_responses=answers,
+        prompt_tokens=[len(one["token_ids"]) for one in rendered],
+        completion_request=asked,
+    ).json()
+    assert read["choices"] == whole["choices"]
+    for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
+        assert read["usage"][name] == whole["usage"][name]
+
+
+def test_tokens_of_log_probabilities_get_their_names(http, tokenizer) -> None:
+    [token] = tokenizer.encode(" there")
+    entry = {"token": f"token_id:{token}", "logprob": -1.0, "bytes": None}
+    choice = {"token_ids": [token], "logprobs": {"content": [{**entry, "top_logprobs": [entry]}]}}
+    response = {"request_id": "x", "choices": [choice], "prompt_logprobs": [None]}
+    read = http.post(f"{CHAT}/derender", generate_response=response).json()
+    [found] = read["choices"][0]["logprobs"]["content"]
+    assert found["token"] == found["top_logprobs"][0]["token"] == " there"
+    assert bytes(found["bytes"]) == b" there" and read["prompt_logprobs"] == [None]
+    read = http.post(f"{COMPLETE}/derender", generate_responses=[response]).json()
+    assert read["choices"][0]["logprobs"]["tokens"] == [" there"]
+
+
+ONE = {"request_id": "x", "choices": [{"token_ids": [5]}]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        (f"{CHAT}/render", {**ASKED, "use_beam_search": True}, "use_beam_search"),
+        (f"{CHAT}/render", {**ASKED, "max_tokens": 600}, "max_tokens"),
+        (f"{CHAT}/render", {**ASKED, "model": "none"}, "model"),
+        (f"{COMPLETE}/render", {"prompt": "x", "echo": True}, "echo"),
+        (f"{COMPLETE}/render", {"prompt": []}, "prompt"),
+        (f"{CHAT}/derender", {"generate_response": ONE, "stream": True}, "stream"),
+        (f"{CHAT}/derender", {"generate_response": ONE, "model": "none"}, "model"),
+        (
+            f"{CHAT}/derender",
+            {"generate_response": {**ONE, "choices": [{"token_ids": []}]}},
+            "generate_response.choices[0].token_ids",
+        ),
+        (
+            f"{CHAT}/derender",
+            {"generate_response": {**ONE, "choices": [{"token_ids": [8192]}]}},
+            "generate_response.choices[0].token_ids",
+        ),
+        (f"{COMPLETE}/derender", {"generate_responses": []}, "generate_responses"),
+        (
+            f"{COMPLETE}/derender",
+            {"generate_responses": [ONE], "prompt_tokens": [1, 2]},
+            "prompt_tokens",
+        ),
+    ],
+)
+def test_mistakes_are_named(http, engine, path: str, body: dict, field: str) -> None:
+    answer = http.post(path, **body)
+    assert 400 <= answer.status_code < 500, answer.text
+    assert answer.json()["error"]["param"] == field
+    assert engine.requests == []
