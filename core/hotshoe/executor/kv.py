@@ -80,6 +80,7 @@ class Heads:
 
     num_kv_heads: int
     head_dim: int
+    v_head_dim: int
     layout: KVLayout
 
 
@@ -89,7 +90,8 @@ def heads_of(spec: CacheSpec) -> Heads:
     sizes = [dict(zip(part.axes, part.shape, strict=True)) for part in (k, v)]
     packs = [own[letter.lower()] for own in sizes for letter in "TD" if letter in own]
     layout = KVLayout("", k.axes, v.axes, packs[0] if packs else 1, k.gap)
-    return Heads(sizes[0]["h"], sizes[0]["d"] * sizes[0].get("D", 1), layout)
+    k_dim, v_dim = (own["d"] * own.get("D", 1) for own in sizes)
+    return Heads(sizes[0]["h"], k_dim, v_dim, layout)
 
 
 def first_kept(spec: CacheSpec, num_tokens: int) -> int:
@@ -173,9 +175,10 @@ def _check_heads(where: str, source: CacheSpec, target: CacheSpec) -> None:
     if ours.num_kv_heads != theirs.num_kv_heads:
         field, remedy = f"{where}.num_kv_heads", "use the same tensor_parallel_size"
         raise _refusal(field, ours.num_kv_heads, theirs.num_kv_heads, remedy)
-    if ours.head_dim != theirs.head_dim:
-        field = f"{where}.head_dim"
-        raise _refusal(field, ours.head_dim, theirs.head_dim, "load the same model")
+    for name in ("head_dim", "v_head_dim"):
+        dims = getattr(ours, name), getattr(theirs, name)
+        if dims[0] != dims[1]:
+            raise _refusal(f"{where}.{name}", *dims, "load the same model on the same platform")
     if source.window is not None and source.window != target.window:
         remedy = "use the same max_model_len"
         raise _refusal(f"{where}.window", source.window, target.window, remedy)

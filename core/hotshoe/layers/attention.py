@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from hotshoe.errors import CheckpointError
+from hotshoe.layers.attention_cache import attention_cache, prepare_of
 from hotshoe.layers.cache import Prepare, give_back, stored_as
-from hotshoe.layers.chunks import check_chunk, prepare_chunks
 from hotshoe.layers.context import BuildContext, ForwardBatch
 from hotshoe.layers.rotary import Rotary
 from hotshoe.layers.weights import Holder, Place
@@ -29,7 +29,6 @@ from hotshoe.slots import (
     ScaledOp,
     renewed,
 )
-from hotshoe.types.cache import CachePart, CacheSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +99,7 @@ class Attention:
                 qk_norm_eps=qk_norm.eps if qk_norm else None,
                 qk_norm_offset=qk_norm.offset if qk_norm and qk_norm.weighted else 0.0,
                 kv_scales=scales,
+                v_head_dim=spec.v_head_dim,
             ),
         )
         self._cos_sin = rotary.table if rotary else None
@@ -109,8 +109,9 @@ class Attention:
         self._sinks: Tensor | None = None
         self._kv_scales: Tensor | None = None
         self.cache: Tensor
-        self.cache_spec = self._cache_spec(ctx.max_model_len, chunk)
-        self.planner = self._planner()
+        self.cache_spec = attention_cache(self.spec, self.layout, ctx.max_model_len, chunk)
+        prepare = prepare_of(self.cache_spec, self._attend.prepare)
+        self.planner: tuple[Hashable, Prepare] = ((self.spec, chunk), prepare)
         self.view = 0
         self._norms: dict[str, Tensor] = {}
         holder = ctx.holder("attention", self.spec, ctx.dtype, self)
@@ -127,9 +128,7 @@ class Attention:
             assert kv_scales is not None
             self._expect_scales(ctx, holder, kv_scales)
         if sinks is not None:
-            place = Place(holder, "sinks", (0, spec.num_heads), ())
-            shape = (spec.num_heads * ctx.size,)
-            ctx.weights.expect(sinks, shape, self._take_sinks, place=place)
+            self._expect_sinks(ctx, holder, sinks)
         ctx.cache_layers.append(self)
 
     def _take_norm(self, part: str, tensor: Tensor) -> None:
@@ -145,6 +144,11 @@ class Attention:
             offset = self._late_norm.offset
             factor = (q.float() + offset) * (k.float() + offset)
             self._factor = renewed(self._factor, factor)
+
+    def _expect_sinks(self, ctx: BuildContext, holder: Holder, name: str) -> None:
+        place = Place(holder, "sinks", (0, self.spec.num_heads), ())
+        shape = (self.spec.num_heads * ctx.size,)
+        ctx.weights.expect(name, shape, self._take_sinks, place=place)
 
     def _take_sinks(self, tensor: Tensor) -> None:
         first = self.spec.num_heads * self._rank
@@ -177,32 +181,6 @@ class Attention:
         rest = {"sinks": self._sinks, "kv_scales": self._kv_scales}
         return self._norms | {name: part for name, part in rest.items() if part is not None}
 
-    def _cache_spec(self, max_model_len: int, chunk: int | None) -> CacheSpec:
-        """Say what is kept; a window that holds the longest sequence drops nothing."""
-        spec, layout = self.spec, self.layout
-        sizes = (spec.block_size, spec.num_kv_heads, spec.head_dim)
-        parts = tuple(
-            CachePart(name, axes, layout.block_shape(axes, *sizes), spec.kv_dtype, layout.gap)
-            for name, axes in (("k", layout.k_axes), ("v", layout.v_axes))
-        )
-        if spec.kv_scales == "token":
-            shape = (spec.num_kv_heads, spec.block_size)
-            parts += tuple(CachePart(f"{name}_scale", "ht", shape, "float32") for name in "kv")
-        if chunk is not None and chunk < max_model_len:
-            return CacheSpec("window", spec.block_size, parts, chunk, chunked=True)
-        if spec.window is None or spec.window >= max_model_len:
-            return CacheSpec("full", spec.block_size, parts)
-        return CacheSpec("window", spec.block_size, parts, spec.window)
-
-    def _planner(self) -> tuple[Hashable, Prepare]:
-        """Return what prepares a view for this layer; see `CacheLayer`."""
-        kept, prepare = self.cache_spec, self._attend.prepare
-        if not kept.chunked or kept.window is None:
-            return self.spec, prepare
-        check_chunk(kept.window, kept.block_tokens)
-        inner = partial(prepare_chunks, kept.window, kept.block_tokens, prepare)
-        return (self.spec, kept.window), inner
-
     def block_bytes(self) -> int:
         """Return the bytes of one block of this layer, K and V together."""
         return self.cache_spec.block_bytes
@@ -229,8 +207,8 @@ class Attention:
         del self.cache
 
     def __call__(self, qkv: Tensor, batch: ForwardBatch) -> Tensor:
-        """Map qkv [num_tokens, (num_heads + 2 num_kv_heads) head_dim], overwritten, to
-        [num_tokens, num_heads * head_dim]."""
+        """Map qkv [num_tokens, all channels of q, k and v], overwritten, to
+        [num_tokens, num_heads * value_dim]."""
         slots = batch.views[self.view].slot_mapping
         q = self._write(qkv, batch.positions, self._cos_sin, self.cache, slots, self._qk_norm)
         if self._factor is not None:
@@ -239,9 +217,10 @@ class Attention:
 
     def read(self, q: Tensor, batch: ForwardBatch) -> Tensor:
         """Let q [num_tokens, num_heads, head_dim], normed and rotated, look at what the cache has;
-        return [num_tokens, num_heads * head_dim]."""
+        return [num_tokens, num_heads * value_dim]."""
         if batch.between is not None:
-            return batch.between(q, self._read)
+            width = None if self.spec.v_head_dim is None else q.shape[1] * self.spec.value_dim
+            return batch.between(q, self._read, width)
         return self._read(q, batch.views)
 
     def _read(self, q: Tensor, views: Sequence[CacheView]) -> Tensor:

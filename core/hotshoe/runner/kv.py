@@ -87,7 +87,8 @@ def _paged(cache: Tensor, spec: CacheSpec) -> list[PagedKV]:
     """View a layer's elements and, where there are any, their scales."""
     heads, dtype = heads_of(spec), torch_dtype(spec.parts[0].dtype)
     sizes = (spec.block_tokens, heads.num_kv_heads, heads.head_dim)
-    return parts_of(cache, dtype, heads.layout, sizes, len(spec.parts) > 2)
+    narrow = None if heads.v_head_dim == heads.head_dim else heads.v_head_dim
+    return parts_of(cache, dtype, heads.layout, sizes, len(spec.parts) > 2, narrow)
 
 
 def _form(spec: CacheSpec) -> tuple[object, ...]:

@@ -33,7 +33,7 @@ class Result:
 
 def of_attention(spec: AttentionSpec, rows: int) -> tuple[Result, ...]:
     """Describe a row of all heads' values for each token."""
-    return (Result((rows, spec.num_heads * spec.head_dim), spec.dtype),)
+    return (Result((rows, spec.num_heads * spec.value_dim), spec.dtype),)
 
 
 def of_latent_attention(spec: MlaAttentionSpec, rows: int) -> tuple[Result, ...]:

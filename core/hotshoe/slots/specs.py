@@ -24,6 +24,9 @@ class KVLayout:
     plain token-major, and "hDtd" with pack 2 keeps pairs of channels together for each token.
     A layer's cache tensor is [2, num_blocks, block_size * num_kv_heads * head_dim], K first.
 
+    Values may be narrower than keys. Then V has room for as many channels as they have, or, with
+    `wide_values`, for as many as keys have, and what lies behind a head's values is zero.
+
     `gap` elements that hold nothing lie between two blocks: where blocks are a power of two apart,
     those of one head meet in a few sets of a processor's cache. Operations that declare a gap go by
     the tensor's strides. Where tokens have scales of their own, 4 divides the gap.
@@ -37,6 +40,7 @@ class KVLayout:
     v_axes: str
     pack: int = 1
     gap: int = 0
+    wide_values: bool = False
 
     def __post_init__(self) -> None:
         if self.gap < 0:
@@ -60,6 +64,10 @@ class KVLayout:
                 sizes[letter] = self.pack
         return tuple(sizes[letter] for letter in axes)
 
+    def value_room(self, head_dim: int, v_head_dim: int | None) -> int:
+        """Return the channels that V has for a head, given those of its keys and values."""
+        return head_dim if v_head_dim is None or self.wide_values else v_head_dim
+
 
 PLAIN_LAYOUT = KVLayout("plain", "thd", "thd")
 
@@ -76,6 +84,7 @@ class AttentionSpec:
         sinks: A learned logit per head joins the softmax's denominator.
         kv_scales: How keys and values of 8-bit types are scaled: "none"; "tensor", by two numbers
             of the checkpoint; "token", each token's head by its own, computed as it is written.
+        v_head_dim: Channels of a head's values and results, fewer than `head_dim`; None for equal.
     """
 
     num_heads: int
@@ -89,6 +98,12 @@ class AttentionSpec:
     softcap: float | None = None
     sinks: bool = False
     kv_scales: str = since(2, "none")
+    v_head_dim: int | None = since(2, None)
+
+    @property
+    def value_dim(self) -> int:
+        """Channels of a head's values."""
+        return self.head_dim if self.v_head_dim is None else self.v_head_dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +115,7 @@ class RotaryAndCacheSpec:
         interleaved: Pairs are (2i, 2i+1) rather than (i, i + rotary_dim/2).
         qk_norm_eps: RMS norm over head_dim with this epsilon before rotation; None for no norm.
         qk_norm_offset: The norm's effective weight is offset + weight (Gemma uses 1).
-        kv_scales: As in `AttentionSpec`.
+        kv_scales, v_head_dim: As in `AttentionSpec`.
     """
 
     num_heads: int
@@ -115,6 +130,12 @@ class RotaryAndCacheSpec:
     qk_norm_eps: float | None = None
     qk_norm_offset: float = 0.0
     kv_scales: str = since(2, "none")
+    v_head_dim: int | None = since(2, None)
+
+    @property
+    def value_dim(self) -> int:
+        """Channels of a head's values."""
+        return self.head_dim if self.v_head_dim is None else self.v_head_dim
 
 
 @dataclass(frozen=True, slots=True)

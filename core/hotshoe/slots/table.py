@@ -52,8 +52,15 @@ def _size(spec: Any) -> int:
 def _attended(spec: AttentionSpec, length: int) -> int:
     """Return the bytes of the keys and values that one query sees."""
     seen = min(length, spec.window or length)
-    row = spec.head_dim * TYPE_BITS.get(spec.kv_dtype, 8) // 8 + 4 * (spec.kv_scales == "token")
-    return 2 * seen * spec.num_kv_heads * row
+    both = spec.head_dim + spec.value_dim
+    row = both * TYPE_BITS.get(spec.kv_dtype, 8) // 8 + 8 * (spec.kv_scales == "token")
+    return seen * spec.num_kv_heads * row
+
+
+def _row(spec: RotaryAndCacheSpec) -> int:
+    """Return the channels of a token's queries, keys and values."""
+    keys = (spec.num_heads + spec.num_kv_heads) * spec.head_dim
+    return keys + spec.num_kv_heads * spec.value_dim
 
 
 def _latent_bytes(spec: MlaAttentionSpec, length: int) -> int:
@@ -94,7 +101,7 @@ SLOTS: dict[str, Slot] = {
             "q/k norm, rotary embedding, write of k and v into the cache",
             reference_supports=_JUDGE,
             results=results.of_queries,
-            step_bytes=lambda s, n: 2 * (s.num_heads + 2 * s.num_kv_heads) * s.head_dim * _size(s),
+            step_bytes=lambda s, n: 2 * _row(s) * _size(s),
         ),
         Slot(
             "mla_attention",

@@ -110,6 +110,8 @@ def judge_attention(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
     """Accept plain attention."""
     if spec.window is not None or spec.softcap is not None or spec.sinks:
         return refuse("the vector unit knows no windows, soft caps and sinks")
+    if spec.v_head_dim is not None:
+        return refuse(f"v_head_dim {spec.v_head_dim} differs from head_dim {spec.head_dim}")
     if spec.kv_dtype != spec.dtype:
         return refuse(f"kv_dtype {spec.kv_dtype} differs from dtype {spec.dtype}")
     return _judge(facts, spec.dtype)

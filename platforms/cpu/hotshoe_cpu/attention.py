@@ -42,6 +42,8 @@ def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
         {
             f"kv_dtype {spec.kv_dtype} differs from dtype {spec.dtype}": spec.kv_dtype
             != spec.dtype,
+            f"v_head_dim {spec.v_head_dim} differs from head_dim {spec.head_dim}": spec.value_dim
+            != spec.head_dim,
             f"head_dim {spec.head_dim} is not a multiple of 8 up to {MAX_HEAD_DIM}": bool(
                 spec.head_dim % 8 or spec.head_dim > MAX_HEAD_DIM
             ),

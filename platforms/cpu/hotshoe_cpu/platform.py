@@ -90,21 +90,21 @@ class CpuPlatform(Platform):
             mlp,
             moe,
             norm,
+            padded,
             rotary,
             sampling,
             state_space,
             widened,
         )
 
+        attend = attention.supports, attention.Attention
+        wide = padded.supports, padded.Attention
+        exchange = communicator.supports, communicator.Communicator
         return (
-            Candidate(
-                "attention",
-                "native",
-                attention.supports,
-                attention.Attention,
-                layout=attention.declared_layout,
-            ),
+            Candidate("attention", "native", *attend, layout=attention.declared_layout),
             Candidate("rotary_and_cache", "native", rotary.supports, rotary.RotaryAndCache),
+            Candidate("attention", "padded", *wide, layout=padded.declared_layout),
+            Candidate("rotary_and_cache", "padded", padded.supports_writing, padded.RotaryAndCache),
             Candidate("linear", "native", linear.supports, linear.Linear),
             Candidate("linear", "groups", groups.supports, groups.Linear),
             Candidate("linear", "widened", widened.supports, widened.Linear),
@@ -124,12 +124,7 @@ class CpuPlatform(Platform):
             Candidate("sample", "native", sampling.supports, sampling.Sample),
             Candidate("state_space", "native", state_space.supports, state_space.StateSpace),
             Candidate("graph", "native", graph.supports, graph.Graph),
-            Candidate(
-                "communicator",
-                "shared_memory",
-                communicator.supports,
-                communicator.Communicator,
-            ),
+            Candidate("communicator", "shared_memory", *exchange),
         )
 
     def resolve(self, config: EngineConfig) -> Sequence[Change]:

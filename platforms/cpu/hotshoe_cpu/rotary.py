@@ -20,6 +20,8 @@ def supports(spec: RotaryAndCacheSpec, facts: DeviceFacts) -> Verdict:
             != spec.dtype,
             f"layout {spec.layout.name} is not written here": replace(spec.layout, gap=0)
             != layout(spec.kv_dtype),
+            f"v_head_dim {spec.v_head_dim} differs from head_dim {spec.head_dim}": spec.value_dim
+            != spec.head_dim,
             f"head_dim {spec.head_dim} is odd or above {MAX_HEAD_DIM}": bool(
                 spec.head_dim % 2 or spec.head_dim > MAX_HEAD_DIM
             ),

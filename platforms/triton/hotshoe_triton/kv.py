@@ -32,6 +32,8 @@ def refusals(spec: AttentionSpec | RotaryAndCacheSpec, facts: DeviceFacts) -> di
         f"kv_dtype int8 takes more registers than {facts.arch} has; use fp8": kind == "int8"
         and arch is not None
         and arch.family == "rdna",
+        f"v_head_dim {spec.v_head_dim} differs from head_dim {spec.head_dim}": spec.value_dim
+        != spec.head_dim,
         f"kv_dtype {kind} needs kv_scales": kind == "int8" and spec.kv_scales == "none",
     }
 

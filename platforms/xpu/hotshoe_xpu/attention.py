@@ -32,6 +32,8 @@ def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
     refusals = {
         f"element type {spec.dtype} is not one of {', '.join(DTYPES)}": spec.dtype not in DTYPES,
         f"kv_dtype {spec.kv_dtype} differs from dtype {spec.dtype}": spec.kv_dtype != spec.dtype,
+        f"v_head_dim {spec.v_head_dim} differs from head_dim {spec.head_dim}": spec.value_dim
+        != spec.head_dim,
         "soft caps are not computed": spec.softcap is not None,
         "sinks are not computed": spec.sinks,
     }

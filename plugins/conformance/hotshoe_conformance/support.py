@@ -108,8 +108,9 @@ class _Judge:
 
     def _layout(self, writer: Any) -> KVLayout:
         base = SUITES["attention"].grid(())[0].spec
-        kind = {name: getattr(writer, name) for name in ("dtype", "kv_dtype", "kv_scales")}
-        spec = replace(base, **kind)
+        names = ["dtype", "kv_dtype", "kv_scales"]
+        names += ["head_dim", "v_head_dim"] if writer.v_head_dim is not None else []
+        spec = replace(base, **{name: getattr(writer, name) for name in names})
         for candidate in self.by_slot["attention"]:
             layout = declared_layout(candidate, spec, self.target.facts)
             if layout is not None and candidate.ask(spec, self.target.facts).accepted:

@@ -62,10 +62,11 @@ class AttentionMixer:
         names, size = spec.names, spec.hidden_size
         prefix = names.layer.format(i)
         kv_parts = 1 if spec.layers[i].keys_as_values else 2
-        rows = [n * spec.head_dim for n in (spec.num_heads, *[spec.num_kv_heads] * kv_parts)]
+        kv_dims = (spec.head_dim, spec.value_dim)[:kv_parts]
+        rows = [spec.num_heads * spec.head_dim, *(spec.num_kv_heads * dim for dim in kv_dims)]
         heads = Section(spec.num_heads, spec.head_dim)
-        kv_heads = Section(spec.num_kv_heads, spec.head_dim, shared=True)
-        outputs = ctx.split("attention heads", heads, *[kv_heads] * kv_parts)
+        kv_heads = [Section(spec.num_kv_heads, dim, shared=True) for dim in kv_dims]
+        outputs = ctx.split("attention heads", heads, *kv_heads)
         self._gates = 0
         if spec.gated_attention:
             outputs, self._gates = with_gates(outputs, spec)
@@ -83,7 +84,8 @@ class AttentionMixer:
             ),
         )
         self._norms = _WideNorms(spec, ctx, prefix) if names.wide_qk_norm else None
-        self._values = Values(spec, ctx, i) if spec.value_norm or kv_parts == 1 else None
+        changed = spec.value_norm or spec.value_scale != 1.0 or kv_parts == 1
+        self._values = Values(spec, ctx, i) if changed else None
         self.attention = _attention(spec, ctx, i, rotaries)
         self._temperature = spec.layers[i].temperature
         self._q_width = self.attention.spec.num_heads * spec.head_dim
@@ -92,10 +94,10 @@ class AttentionMixer:
             Matrix(
                 ctx,
                 [(prefix + names.o, size)],
-                spec.num_heads * spec.head_dim,
+                spec.num_heads * spec.value_dim,
                 bias=spec.o_bias,
                 quantize=spec.quantizes("o", ctx.format),
-                inputs=ctx.split("attention heads", heads),
+                inputs=ctx.split("attention heads", Section(spec.num_heads, spec.value_dim)),
                 transposed=spec.transposed,
             ),
         )
@@ -128,10 +130,15 @@ def _attention(spec: DecoderSpec, ctx: BuildContext, i: int, rotaries: Rotaries)
     )
     return Attention(
         ctx,
-        replace(plain, window=layer.window, softcap=spec.attention_softcap),
+        replace(
+            plain,
+            window=layer.window,
+            softcap=spec.attention_softcap,
+            v_head_dim=spec.v_head_dim,
+        ),
         rotaries[layer.rotation] if layer.rotation is not None else None,
         qk_norm=_qk_norm(spec, i),
-        sinks=None if names.sinks is None else prefix + names.sinks,
+        sinks=None if names.sinks is None or not layer.sinks else prefix + names.sinks,
         kv_scales=stored_kv_scales(ctx.format, (prefix + names.o).rpartition(".")[0]),
         chunk=layer.chunk,
     )

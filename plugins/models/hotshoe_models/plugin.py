@@ -46,6 +46,7 @@ ARCHITECTURES = {
     "LlamaForCausalLM": "hotshoe_models.llama:build",
     "Mamba2ForCausalLM": "hotshoe_models.mamba2:build",
     "MiMoForCausalLM": "hotshoe_models.qwen:build_mimo",
+    "MiMoV2FlashForCausalLM": "hotshoe_models.mimo_v2:build",
     "MiniMaxM2ForCausalLM": "hotshoe_models.minimax:build",
     "Ministral3ForCausalLM": "hotshoe_models.ministral:build",
     "MinistralForCausalLM": "hotshoe_models.mistral:build",

@@ -84,6 +84,7 @@ class LayerSpec:
     Attributes:
         rotation: None leaves q and k as they are.
         window: A query sees this many tokens, itself included; None sees all.
+        sinks: Logits join the softmax's denominator, where `WeightNames.sinks` names them.
         chunk: A query sees its own chunk of this many tokens, up to itself; None for no chunks.
         mixer: What looks at other tokens, a name in `hotshoe_models.mixers.MIXERS`.
         mixture: Experts in the place of the MLP; None for none.
@@ -98,6 +99,7 @@ class LayerSpec:
 
     rotation: Rotation | None
     window: int | None = None
+    sinks: bool = True
     chunk: int | None = None
     mixer: str = "attention"
     mixture: Mixture | None = None
@@ -268,6 +270,8 @@ class DecoderSpec:
         gated_attention: Rows of each head's queries are followed by those of a gate, whose sigmoid
             scales what the head puts out.
         value_norm: Each head's values are normed, without a weight.
+        v_head_dim: Channels of a head's values, fewer than `head_dim`; None for as many.
+        value_scale: Factor on values.
         per_layer, streams: Of decoders whose layers have inputs of their own.
         state, delta: Of mixers with states.
         latent: Of mixers with latent attention.
@@ -311,6 +315,8 @@ class DecoderSpec:
     gate_scale: float = 1.0
     gated_attention: bool = False
     value_norm: bool = False
+    v_head_dim: int | None = None
+    value_scale: float = 1.0
     per_layer: PerLayerSpec | None = None
     streams: StreamSpec | None = None
     state: StateBlock | None = None
@@ -320,6 +326,11 @@ class DecoderSpec:
     further_layers: int = 0
     unquantized: frozenset[str] = frozenset({"lm_head"})
     names: WeightNames = WeightNames()
+
+    @property
+    def value_dim(self) -> int:
+        """Channels of a head's values."""
+        return self.head_dim if self.v_head_dim is None else self.v_head_dim
 
     def quantizes(self, layer: str, stored: WeightFormat) -> bool:
         """Tell whether a layer is quantized; what is stored so is nothing to choose."""

@@ -18,10 +18,12 @@ def layer(
     dtype: str = "bfloat16",
     block: int = 16,
     window: int | None = None,
+    v_dim: int | None = None,
 ) -> CacheSpec:
+    dims = (("k", layout.k_axes, dim), ("v", layout.v_axes, v_dim or dim))
     parts = tuple(
-        CachePart(name, axes, layout.block_shape(axes, block, heads, dim), dtype, layout.gap)
-        for name, axes in (("k", layout.k_axes), ("v", layout.v_axes))
+        CachePart(name, axes, layout.block_shape(axes, block, heads, own), dtype, layout.gap)
+        for name, axes, own in dims
     )
     return CacheSpec("full" if window is None else "window", block, parts, window)
 
@@ -33,7 +35,8 @@ HERE = KVDescriptor("abc", (layer(), layer()))
 @pytest.mark.parametrize("layout", [PLAIN_LAYOUT, PACKED, KVLayout("", "hdt", "hDtd", 4)])
 def test_heads_are_read_off_the_parts(layout: KVLayout) -> None:
     found = heads_of(layer(layout, 3, 32))
-    assert (found.num_kv_heads, found.head_dim) == (3, 32)
+    assert (found.num_kv_heads, found.head_dim, found.v_head_dim) == (3, 32, 32)
+    assert heads_of(layer(layout, 3, 32, v_dim=16)).v_head_dim == 16
     assert found.layout == replace(layout, name="")
 
 

@@ -182,15 +182,6 @@ def test_scales_of_the_checkpoint(ctx):
             ctx.weights.feed(names[0], torch.tensor(bad, dtype=torch.float64))
 
 
-@pytest.mark.parametrize(
-    ("window", "kind", "kept"), [(None, "full", None), (31, "window", 31), (32, "full", None)]
-)
-def test_a_window_that_holds_the_longest_sequence_is_none(ctx, window, kind, kept):
-    spec = replace(ctx.attention_spec(HEADS, KV_HEADS, DIM, 0.3), window=window)
-    layer = Attention(replace(ctx, max_model_len=32), spec, None)
-    assert (layer.cache_spec.kind, layer.cache_spec.window) == (kind, kept)
-
-
 def test_a_cache_is_given_back_though_somebody_remembers_it(ctx):
     layer = make(ctx)
     layer.allocate_cache(5)

@@ -95,6 +95,37 @@ def test_tokens_survive(source: Form, target: Form, num_blocks: int, first: int,
     assert here.isnan().any(-1).sum() == 2 * 3  # no other block was touched
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_narrow_values_survive(layout: KVLayout) -> None:
+    """As a layer lays them out: blocks of keys and values are equally far apart."""
+    there, here = (AttentionCache(each, 5) for each in (layout, PLAIN_LAYOUT))
+    k, v = torch.randn(8, HEADS, HEAD_DIM), torch.randn(8, HEADS, 5)
+    there.paged.write(k, v, torch.arange(8) + 4)
+    content = read_blocks(there.cache, [1, 2])
+    blocks = KVBlocks(KVDescriptor("m", (there.spec,)), [0] * 8, [content])
+    write_blocks(here.cache, [3, 0], converted(blocks, 0, here.spec, range(2)))
+    for found, expected in zip(here.paged.gather(torch.tensor([3, 0]), 8), (k, v), strict=True):
+        assert torch.equal(found, expected)
+
+
+class AttentionCache:
+    """A cache of blocks of 4 tokens whose values are narrow."""
+
+    def __init__(self, layout: KVLayout, v_dim: int) -> None:
+        numel = 4 * HEADS * HEAD_DIM
+        narrow = 4 * HEADS * v_dim
+        k, v = (
+            CachePart(name, axes, layout.block_shape(axes, 4, HEADS, dim), "float32", gap)
+            for name, axes, dim, gap in (
+                ("k", layout.k_axes, HEAD_DIM, layout.gap),
+                ("v", layout.v_axes, v_dim, layout.gap + numel - narrow),
+            )
+        )
+        self.spec = CacheSpec("full", 4, (k, v))
+        self.cache = torch.full((2, 5, numel + layout.gap), torch.nan)[..., :numel]
+        self.paged = PagedKV(self.cache, layout, 4, HEADS, HEAD_DIM, v_dim)
+
+
 def test_equal_caches_pass_bytes_on() -> None:
     form = Form("bfloat16", 4, LAYOUTS[-1])
     content = list(torch.randn(2, 5, 4 * HEADS * HEAD_DIM).bfloat16())

@@ -1308,6 +1308,32 @@ VARIANTS += [
         },
     ),
 ]
+MIMO = {**EXPERTS, "n_routed_experts": 6, "num_hidden_layers": 4, "head_dim": 24, "v_head_dim": 16}
+VARIANTS += [
+    Variant("mimo-v2", "MiMoV2Flash", {**MIMO, "sliding_window": 9}, end_to_end=True),
+    Variant(
+        "mimo-v2-published",
+        "MiMoV2Flash",
+        {
+            **MIMO,
+            "attention_bias": True,
+            "attention_value_scale": None,
+            "hybrid_layer_pattern": [0, 1, 1, 1],
+            "moe_layer_freq": [0, 1, 1, 1],
+            "layernorm_epsilon": 1e-5,
+            "routed_scaling_factor": None,
+            "rope_theta": 5_000_000,
+            "swa_rope_theta": 10_000,
+            "swa_num_key_value_heads": 4,
+            "partial_rotary_factor": 0.334,
+            "sliding_window": 8,
+            "sliding_window_size": 8,
+            "add_swa_attention_sink_bias": True,
+            "add_full_attention_sink_bias": False,
+        },
+        raw=True,
+    ),
+]
 NTK_ALPHA = {"type": "dynamic", "alpha": 50.0, "factor": 1.0, "mscale": 1.0}
 VARIANTS += [
     Variant("hunyuan", "HunYuanDenseV1", {"head_dim": 24, **TIED}, end_to_end=True),

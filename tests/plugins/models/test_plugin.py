@@ -32,6 +32,7 @@ from hotshoe_models import (
     hunyuan3,
     llama,
     llama4,
+    mimo_v2,
     minimax,
     ministral,
     mistral,
@@ -91,6 +92,7 @@ DEFAULTS = {
     "Mistral4Config": mistral4.DEFAULTS,
     "Llama4TextConfig": llama4.DEFAULTS,
     "HunYuanDenseV1Config": hunyuan.DEFAULTS,
+    "MiMoV2FlashConfig": mimo_v2.DEFAULTS,
     "HunYuanMoEV1Config": hunyuan.MOE_DEFAULTS,
 }
 #: What files have besides, by name; `transformers` reads it in another place, or overlooks it.

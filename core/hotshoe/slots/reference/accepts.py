@@ -86,6 +86,10 @@ def _keys_and_values(spec: AttentionSpec | RotaryAndCacheSpec) -> Iterator[str]:
         yield f"scales keys and values of 8 bits alone, not of kv_dtype {spec.kv_dtype}"
     if spec.kv_dtype == "int8" and spec.kv_scales == "none":
         yield "needs kv_scales for the kv_dtype int8"
+    if not 0 < spec.value_dim <= spec.head_dim:
+        yield f"has values of 1 to {spec.head_dim} channels, as keys have, not {spec.v_head_dim}"
+    if eight_bits and spec.v_head_dim is not None:
+        yield f"keeps values narrower than keys in {', '.join(TYPES)} alone, not in {spec.kv_dtype}"
     numbers = spec.block_size * spec.num_kv_heads * spec.head_dim
     if spec.kv_scales == "token" and numbers % 4:
         yield (

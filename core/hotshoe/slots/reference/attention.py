@@ -27,7 +27,7 @@ class Attention:
     ) -> Tensor:
         spec = self._spec
         paged = kv_of(cache, spec, self.layout, self.kv_scales)
-        out = torch.empty_like(q, memory_format=torch.contiguous_format)
+        out = q.new_empty((*q.shape[:2], spec.value_dim))
         starts = prepared.query_start_loc.tolist()
         lengths = prepared.seq_lens.tolist()
         for i in range(prepared.num_reqs):
@@ -35,7 +35,7 @@ class Attention:
             blocks = prepared.block_table[i, : -(-length // spec.block_size)]
             k, v = paged.gather(blocks, length)
             out[begin:end] = attend(spec, q[begin:end], k, v, sinks)
-        return out.view(q.shape[0], -1)
+        return out.flatten(1)
 
 
 def attend(spec: AttentionSpec, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None) -> Tensor:
@@ -43,11 +43,11 @@ def attend(spec: AttentionSpec, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor |
 
     Args:
         q: [query_len, num_heads, head_dim].
-        k, v: [seq_len, num_kv_heads, head_dim].
+        k, v: [seq_len, num_kv_heads, head_dim], values of v_head_dim channels.
         sinks: [num_heads] float32 or None.
 
     Returns:
-        [query_len, num_heads, head_dim] in q's dtype.
+        [query_len, num_heads, v_head_dim] in q's dtype.
     """
     group = spec.num_heads // spec.num_kv_heads
     keys = k.float().repeat_interleave(group, dim=1)

@@ -5,7 +5,10 @@ Not fast: a platform's own kernels read their layout directly.
 
 from __future__ import annotations
 
+import math
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from hotshoe.slots.reference.dtypes import torch_dtype
@@ -25,20 +28,29 @@ class PagedKV:
         layout: The physical layout.
         block_size: Tokens per block.
         num_kv_heads, head_dim: The cache's heads.
+        v_head_dim: Channels of values; None for those of keys.
     """
 
     def __init__(
-        self, cache: Tensor, layout: KVLayout, block_size: int, num_kv_heads: int, head_dim: int
+        self,
+        cache: Tensor,
+        layout: KVLayout,
+        block_size: int,
+        num_kv_heads: int,
+        head_dim: int,
+        v_head_dim: int | None = None,
     ) -> None:
         self._layout = layout
-        self._shape = (block_size, num_kv_heads, head_dim)
-        self._k = self._canonical(cache[0], layout.k_axes)
-        self._v = self._canonical(cache[1], layout.v_axes)
+        self._shape = (block_size, num_kv_heads)
+        self._value_dim = head_dim if v_head_dim is None else v_head_dim
+        self._k = self._canonical(cache[0], layout.k_axes, head_dim)
+        room = layout.value_room(head_dim, v_head_dim)
+        self._v = self._canonical(cache[1], layout.v_axes, room)
 
-    def _canonical(self, part: Tensor, axes: str) -> Tensor:
+    def _canonical(self, part: Tensor, axes: str, dim: int) -> Tensor:
         """View [num_blocks, numel] as [num_blocks, T, t, h, D, d]; unsplit axes get an outer 1."""
-        sizes = self._layout.block_shape(axes, *self._shape)
-        view = part.view(part.shape[0], *sizes)
+        sizes = self._layout.block_shape(axes, *self._shape, dim)
+        view = part[:, : math.prod(sizes)].view(part.shape[0], *sizes)
         for letter in "TD":
             if letter not in axes:
                 axes += letter
@@ -47,24 +59,24 @@ class PagedKV:
         return view.permute(0, *order)
 
     def write(self, k: Tensor, v: Tensor, slot_mapping: Tensor) -> None:
-        """Store k and v [num_tokens, num_kv_heads, head_dim] at their slots."""
+        """Store k and v [num_tokens, num_kv_heads, head_dim] at their slots, v of its own width."""
         block_size = self._shape[0]
         slots = slot_mapping.long()
         block, offset = slots // block_size, slots % block_size
         for part, value in ((self._k, k), (self._v, v)):
             inner = part.shape[2]
             outer_d, inner_d = part.shape[4:]
+            value = F.pad(value, (0, outer_d * inner_d - value.shape[2]))
             split = value.to(part.dtype).view(*value.shape[:2], outer_d, inner_d)
             part[block, offset // inner, offset % inner] = split
 
     def gather(self, blocks: Tensor, num_tokens: int) -> tuple[Tensor, Tensor]:
         """Return K and V [num_tokens, num_kv_heads, head_dim] of a request's blocks, in order."""
-        _, heads, head_dim = self._shape
         k, v = (
-            part[blocks.long()].reshape(-1, heads, head_dim)[:num_tokens]
+            part[blocks.long()].flatten(4).reshape(-1, self._shape[1], part[0, 0, 0, 0].numel())
             for part in (self._k, self._v)
         )
-        return k, v
+        return k[:num_tokens], v[:num_tokens, :, : self._value_dim]
 
 
 class QuantizedKV:
@@ -130,7 +142,12 @@ class QuantizedKV:
 
 
 def parts_of(
-    cache: Tensor, dtype: torch.dtype, layout: KVLayout, sizes: tuple[int, int, int], scaled: bool
+    cache: Tensor,
+    dtype: torch.dtype,
+    layout: KVLayout,
+    sizes: tuple[int, int, int],
+    scaled: bool,
+    v_head_dim: int | None = None,
 ) -> list[PagedKV]:
     """Return views of a cache as it is stored: its elements and, if it has them, its scales.
 
@@ -138,10 +155,11 @@ def parts_of(
         cache: [2, num_blocks, block_numel], or bytes of an 8-bit type.
         dtype: Of the elements.
         sizes: Tokens per block, kv heads, and channels of a head.
+        v_head_dim: Those of its values; None for as many.
     """
     block_size, heads, head_dim = sizes
     numel = block_size * heads * head_dim
-    found = [PagedKV(cache[..., :numel].view(dtype), layout, *sizes)]
+    found = [PagedKV(cache[..., :numel].view(dtype), layout, *sizes, v_head_dim)]
     if scaled:
         scales = cache[..., numel : numel + 4 * block_size * heads].view(torch.float32)
         found.append(PagedKV(scales, SCALES_LAYOUT, block_size, heads, 1))
@@ -157,5 +175,5 @@ def kv_of(
     """Return a layer's cache as a specification has it."""
     sizes = (spec.block_size, spec.num_kv_heads, spec.head_dim)
     if spec.kv_dtype not in LIMITS:
-        return PagedKV(cache, layout, *sizes)
+        return PagedKV(cache, layout, *sizes, spec.v_head_dim)
     return QuantizedKV(cache, spec.kv_dtype, layout, sizes, spec.kv_scales, given)

@@ -28,7 +28,10 @@ class RotaryAndCache:
     ) -> Tensor:
         spec = self._spec
         heads = [spec.num_heads, spec.num_kv_heads, spec.num_kv_heads]
-        q, k, v = torch.split(qkv.view(qkv.shape[0], sum(heads), spec.head_dim), heads, dim=1)
+        dims = [spec.head_dim, spec.head_dim, spec.value_dim]
+        sizes = [n * dim for n, dim in zip(heads, dims, strict=True)]
+        parts = torch.split(qkv, sizes, dim=1)
+        q, k, v = (x.view(len(x), -1, dim) for x, dim in zip(parts, dims, strict=True))
         if qk_norm is not None:
             assert spec.qk_norm_eps is not None
             q = rms_norm(q, qk_norm[0], spec.qk_norm_eps, spec.qk_norm_offset)

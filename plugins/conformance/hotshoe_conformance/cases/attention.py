@@ -72,6 +72,8 @@ VARIATIONS: tuple[dict[str, Any], ...] = (
     {"sinks": True},
     {"window": 20, "sinks": True},
     {"window": 20, "softcap": 20.0},
+    {"v_head_dim": 32},
+    {"head_dim": 96, "v_head_dim": 64, "window": 20, "sinks": True},
     *QUANTIZED,
     {"window": 20, "sinks": True, "head_dim": 80, **QUANTIZED[0]},
 )
@@ -237,7 +239,8 @@ class AttentionProblem:
             count * (length - count) + count * (count + 1) // 2
             for count, length in self.batch.requests
         )
-        return Cost(read + 2 * self.q.nbytes, 4 * pairs * self.spec.num_heads * self.spec.head_dim)
+        dims = self.spec.head_dim + self.spec.value_dim
+        return Cost(read + 2 * self.q.nbytes, 2 * pairs * self.spec.num_heads * dims)
 
 
 def _split(out: Tensor) -> tuple[Tensor, Tensor]:
@@ -251,7 +254,8 @@ def _problem(setup: Setup, source: torch.Generator) -> AttentionProblem:
     for count, length in batch.requests:
         shape = (length, spec.num_kv_heads, spec.head_dim)
         dtype = "float32" if spec.kv_dtype in LIMITS else spec.kv_dtype
-        key, value = normal(shape, dtype, source), normal(shape, dtype, source)
+        key = normal(shape, dtype, source)
+        value = normal((*shape[:2], spec.value_dim), dtype, source)
         if spec.window is not None:
             value[: max(0, length - count - spec.window + 1)] = 1000.0
         key, value = as_kept(spec, key, value)

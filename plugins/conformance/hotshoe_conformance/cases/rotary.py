@@ -62,6 +62,11 @@ VARIATIONS: tuple[dict[str, Any], ...] = (
     *QUANTIZED,
     {"rotary_dim": 16, "qk_norm_eps": 1e-6, **QUANTIZED[0]},
 )
+#: What is tried of layouts that have room for values as wide as keys.
+NARROW: tuple[dict[str, Any], ...] = (
+    {"v_head_dim": 32},
+    {"head_dim": 96, "v_head_dim": 64, "rotary_dim": 32, "qk_norm_eps": 1e-6},
+)
 SHAPES = (Tokens(1), Tokens(2), Tokens(65), Tokens(700))
 MAX_POSITION = 4096
 #: A rotated pair shares its rounding, and a norm's weight may be rounded before.
@@ -74,7 +79,15 @@ def _grid(layouts: Sequence[KVLayout]) -> list[Setup]:
     found = []
     for layout in (PLAIN_LAYOUT, *layouts):
         base = replace(BASE, layout=layout)
-        found += [Setup(spec, Tokens(9), True) for spec in vary(base, VARIATIONS)]
+        narrow = [
+            Setup(in_dtype(spec, d), Tokens(9), True)
+            for spec in vary(base, NARROW)[1:]
+            for d in DTYPES
+        ]
+        if layout.wide_values:
+            found += narrow
+            continue
+        found += [Setup(spec, Tokens(9), True) for spec in vary(base, VARIATIONS)] + narrow
         found += [Setup(in_dtype(base, d), s, s.count < 100) for d in DTYPES for s in SHAPES]
         far = in_dtype(base, "bfloat16")
         found.append(Setup(far, Tokens(40, FAR), bytes=4 * FAR + (1 << 20)))
@@ -92,7 +105,7 @@ def _draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:
         "float32",
         "float32",
         rng.choice((8, 16, 32)),
-        rng.choice((PLAIN_LAYOUT, *layouts)),
+        rng.choice((PLAIN_LAYOUT, *(layout for layout in layouts if not layout.wide_values))),
         interleaved=rng.random() < 0.3,
         qk_norm_eps=rng.choice((None, 1e-6, 1e-5)),
         qk_norm_offset=rng.choice((0.0, 1.0)),
@@ -143,10 +156,12 @@ class RotaryProblem:
         return lambda: op(qkv, positions, cos_sin, cache, slots, norms), cache
 
     def _plain(self, cache: Tensor) -> Tensor:
-        """Return [slots, 2 * kv heads * head_dim] of a cache in this problem's layout."""
+        """Return [slots, 2 * kv heads * head_dim] of a cache in this problem's layout; channels of
+        narrow values come again until they are as many as those of keys."""
         spec = self.spec
         paged = kv_of(cache, spec, spec.layout, torch.tensor(GIVEN))
         k, v = paged.gather(torch.arange(self.num_blocks), self.num_blocks * spec.block_size)
+        v = v[..., torch.arange(spec.head_dim) % spec.value_dim]
         both = torch.cat((k.flatten(1), v.flatten(1)), dim=1)
         return both.masked_fill(both.isnan(), torch.nan)  # of one sign
 
@@ -212,7 +227,8 @@ def _largest(heads: Tensor) -> Tensor:
 
 def _problem(setup: Setup, source: torch.Generator) -> RotaryProblem:
     spec, shape = setup.spec, setup.shape
-    width = (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
+    keys = (spec.num_heads + spec.num_kv_heads) * spec.head_dim
+    width = keys + spec.num_kv_heads * spec.value_dim
     num_blocks = -(-shape.count // spec.block_size) + 3
     slots = torch.randperm(num_blocks * spec.block_size, generator=source)[: shape.count]
     positions = torch.randint(0, MAX_POSITION, (shape.count,), generator=source)
@@ -238,7 +254,8 @@ LLAMA = RotaryAndCacheSpec(32, 8, 128, 128, "bfloat16", "bfloat16", 32, PLAIN_LA
 
 
 def _bench(layouts: Sequence[KVLayout]) -> list[Setup]:
-    specs = [replace(LLAMA, layout=layout) for layout in (PLAIN_LAYOUT, *layouts)]
+    even = [layout for layout in (PLAIN_LAYOUT, *layouts) if not layout.wide_values]
+    specs = [replace(LLAMA, layout=layout) for layout in even]
     return [Setup(in_dtype(spec, d), Tokens(1024)) for d in DTYPES[:2] for spec in specs]
 
 

@@ -56,6 +56,8 @@ def reason(spec) -> str:
     [
         (replace(ATTENTION, kv_dtype="uint8"), "not in kv_dtype uint8"),
         (replace(ATTENTION, kv_scales="none"), "needs kv_scales for the kv_dtype int8"),
+        (replace(ATTENTION, v_head_dim=4), "values narrower than keys in float32"),
+        (replace(ATTENTION, v_head_dim=9), "values of 1 to 8 channels, as keys have, not 9"),
         (replace(WRITER, kv_scales="block"), "knows the kv_scales none, tensor, token, not block"),
         (replace(WRITER, kv_dtype="bfloat16"), "8 bits alone, not of kv_dtype bfloat16"),
         (

@@ -1,0 +1,163 @@
+"""MiMo V2: values narrower than keys, windows with sinks and more kv heads on most layers, experts
+behind a sigmoid with correction and none shared.
+
+Files as published and as transformers writes them differ; both are read. Defaults are those of
+transformers' MiMoV2FlashConfig. Layers that predict further tokens are not used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from hotshoe.layers import BuildContext
+from hotshoe.models import ModelConfig
+from hotshoe_models.decoder import DenseDecoder
+from hotshoe_models.mixtures import (
+    DENSE,
+    SPARSE,
+    grouped_router,
+    mixture,
+    sparse_types,
+    with_expert_defaults,
+    with_experts,
+)
+from hotshoe_models.spec import LayerSpec, WeightNames
+from hotshoe_models.values import (
+    FULL,
+    SLIDING,
+    decoder_spec,
+    flag,
+    layer_specs,
+    layer_types,
+    number,
+    refuse,
+    with_rope,
+)
+
+DEFAULTS = {
+    "vocab_size": 152576,
+    "hidden_size": 4096,
+    "intermediate_size": 16384,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 4,
+    "hidden_act": "silu",
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+    "rope_parameters": None,
+    "attention_bias": False,
+    "moe_intermediate_size": 2048,
+    "num_experts_per_tok": 8,
+    "n_routed_experts": 256,
+    "routed_scaling_factor": 1.0,
+    "n_group": 1,
+    "topk_group": 1,
+    "norm_topk_prob": True,
+    "head_dim": 192,
+    "v_head_dim": 128,
+    "sliding_window": 129,
+    "layer_types": None,
+    "mlp_layer_types": None,
+    "attention_value_scale": 0.707,
+}
+PARTIAL = 0.334
+THETAS = {FULL: 5_000_000.0, SLIDING: 10_000.0}
+#: Every so-manieth layer, and the first, attends to everything.
+PATTERN = 6
+#: What published files call things, and the words for 0 and 1 in their lists.
+LISTS = {
+    "hybrid_layer_pattern": ("layer_types", (FULL, SLIDING)),
+    "moe_layer_freq": ("mlp_layer_types", (DENSE, SPARSE)),
+}
+#: Sizes of layers with windows that must be those of the others.
+EQUAL = {
+    "swa_num_attention_heads": "num_attention_heads",
+    "swa_head_dim": "head_dim",
+    "swa_v_head_dim": "v_head_dim",
+}
+NAMES = WeightNames(sinks="self_attn.attention_sink_bias")
+
+
+def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
+    """Build MiMoV2FlashForCausalLM."""
+    config = _with_rope(with_expert_defaults(_as_written(config), DEFAULTS))
+    types = layer_types(config, lambda i: SLIDING if i and (i + 1) % PATTERN else FULL)
+    window = config.size("sliding_window")
+    plain = layer_specs(config, ctx, types, window, partial_rotary=True)
+    layers = tuple(_layer(config, *pair) for pair in zip(types, plain, strict=True))
+    v_head_dim, head_dim = config.size("v_head_dim"), config.size("head_dim")
+    if v_head_dim > head_dim:
+        raise refuse(config, "v_head_dim", f"has no more than {head_dim} channels, as keys have")
+    experts = mixture(config, grouped_router(config), experts="n_routed_experts")
+    ctx.weights.ignore([r"^model\.mtp\."], "layers that predict further tokens")
+    ctx.weights.rename(r"\.self_attn\.sinks$", ".self_attn.attention_sink_bias")
+    spec = decoder_spec(
+        config,
+        with_experts(layers, experts, sparse_types(config)),
+        qkv_bias=flag(config, "attention_bias"),
+        v_head_dim=None if v_head_dim == head_dim else v_head_dim,
+        value_scale=number(config, "attention_value_scale"),
+        names=NAMES,
+    )
+    return DenseDecoder(spec, ctx)
+
+
+def _as_written(config: ModelConfig) -> ModelConfig:
+    """Return the configuration as transformers writes it.
+
+    Raises:
+        CheckpointError: A list has something else than 0 and 1.
+    """
+    values = dict(config.values)
+    for key, (ours, words) in LISTS.items():
+        listed = values.get(key)
+        if listed is None or values.get(ours) is not None:
+            continue
+        if not isinstance(listed, list) or not all(one in (0, 1) for one in listed):
+            raise refuse(config, key, "needs 0 or 1 for each layer")
+        values[ours] = [words[one] for one in listed]
+    for key, ours in EQUAL.items():
+        if values.get(key) is not None and values[key] != values.get(ours, DEFAULTS[ours]):
+            raise refuse(config, key, f"has the {ours} of its other layers there")
+    if values.get("layernorm_epsilon") is not None:
+        values.setdefault("rms_norm_eps", values["layernorm_epsilon"])
+    if values.get("sliding_window_size") is not None:  # which counts the tokens before a query
+        values["sliding_window"] = config.size("sliding_window_size") + 1
+    for key in ("routed_scaling_factor", "attention_value_scale"):
+        if key in values and values[key] is None:
+            values[key] = 1.0
+    return replace(config, values=values)
+
+
+def _with_rope(config: ModelConfig) -> ModelConfig:
+    """Fill in how each type of layer rotates, if the file does not say it by type."""
+    keys = {FULL: "rope_theta", SLIDING: "swa_rope_theta"}
+    partial = config.get("partial_rotary_factor") or PARTIAL
+    ropes: dict[str, Mapping[str, Any]] = {
+        kind: {
+            "rope_type": "default",
+            "rope_theta": config.get(key) or THETAS[kind],
+            "partial_rotary_factor": partial,
+        }
+        for kind, key in keys.items()
+    }
+    return with_rope(config, ropes)
+
+
+def _layer(config: ModelConfig, kind: str, layer: LayerSpec) -> LayerSpec:
+    """Say what layers of a type differ in: kv heads, and sinks."""
+    heads = config.size("num_key_value_heads")
+    if kind == SLIDING:
+        heads = config.size("swa_num_key_value_heads", 2 * heads)
+    if config.size("num_attention_heads") % heads:
+        raise refuse(config, "num_attention_heads", f"has {heads} kv heads in some layers")
+    words = {
+        FULL: ("add_full_attention_sink_bias", False),
+        SLIDING: ("add_swa_attention_sink_bias", True),
+    }
+    key, default = words[kind]
+    sinks = flag(config, key) if config.get(key) is not None else default
+    return replace(layer, num_kv_heads=heads, sinks=sinks)
