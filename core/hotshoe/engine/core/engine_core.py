@@ -73,11 +73,12 @@ class EngineCore:
         backend, blanks = config.structured_output_backend, config.structured_output_max_blanks
         self._backends = GrammarBackends(grammars, backend, blanks)
         self._constraints: Constraints | None = None
+        self._worker: Worker | None = None
         self._draft_model = open_draft_model(setup)
-        self._drafting = open_drafting(config, setup.plugins, self._draft_model)
-        self.adapters = Adapters(config.lora_modules)
-        self._worker: Worker | None = setup.create_worker()
         try:
+            self._drafting = open_drafting(config, setup.plugins, self._draft_model)
+            self.adapters = Adapters(config.lora_modules)
+            self._worker = setup.create_worker()
             self._pools = self._bring_up(self._worker)
         except BaseException:
             self._close_workers()

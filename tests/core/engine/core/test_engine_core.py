@@ -9,7 +9,7 @@ import pytest
 from hotshoe.builtin.null import NullWorker
 from hotshoe.config import EngineConfig
 from hotshoe.engine.core.engine_core import EngineCore, plan_cache
-from hotshoe.engine.start.setup import prepare
+from hotshoe.engine.start.setup import EngineSetup, prepare
 from hotshoe.engine.wire.messages import Add
 from hotshoe.errors import EngineDeadError, MemoryLimitError, QueueFullError, RequestError
 from hotshoe.executor import WorkerInfo
@@ -55,6 +55,18 @@ def test_overlap_keeps_two_steps_in_flight(
     assert len(started) == 2
     assert [o.token_ids for o in engine.step()] == [[3]]
     assert len(started) == 3
+
+
+def test_a_draft_model_is_closed_where_the_engine_cannot_be_made(
+    model_dir: Path, plugins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, closed = [NullWorker(1), None], []
+    monkeypatch.setattr(NullWorker, "close", lambda self: closed.append(self))
+    monkeypatch.setattr(EngineSetup, "create_worker", lambda self: made.pop(0) or 1 / 0)
+    options = {"method": "draft_model", "model": str(model_dir)}
+    with pytest.raises(ZeroDivisionError):
+        core(model_dir, plugins, speculative_config=options)
+    assert len(closed) == 1 and not made
 
 
 def test_abort_frees_everything(model_dir: Path, plugins) -> None:
