@@ -5,7 +5,8 @@ step it computes the positions that the step computed, with the tokens behind th
 by then: those of a prompt, accepted drafts, and what was sampled last. So whatever holds of the
 model's caches at a position (chunks, prefixes, preemption, refused drafts) holds of the head's.
 Where drafts are wanted, it goes on alone, one token of each row at a time, as far as the row's
-blocks reach. It writes behind the known tokens there; the next step writes these places again.
+blocks reach. It writes behind the known tokens there; the next step writes these places again. Where
+none are wanted, it writes its caches and reads nothing.
 
 The last position of a cached prefix is the one exception: its block was filled by a sequence that
 may have gone on with another token. A head reads a little of that in its place, which costs drafts
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.layers import ForwardBatch, ViewPlan
+from hotshoe.layers.context import Attend
 from hotshoe.models.base import DraftHead
 from hotshoe.runner.rows import Indexes, Ints, StepInputs
 from hotshoe.sampling.stages import place
@@ -131,10 +133,11 @@ class Ahead:
         ids = self._tables.tokens[token_index + 1]
         # Of a step that samples nothing, somebody must be last.
         wanted = last if len(samples.rows) else last.new_full((1,), len(ids) - 1)
-        batch = replace(self._batch, outputs_at=wanted)
+        fills = not num or not len(samples.rows)
+        batch = replace(self._batch, outputs_at=wanted, between=_unread if fills else None)
         passed, found = self._head.forward(ids, self._states, batch)
         self._states = self._batch = None
-        if not num or not len(samples.rows):
+        if fills:
             return None
         tokens = self._head.guess(found).to(torch.int32)
         made = [tokens]
@@ -196,6 +199,12 @@ class Ahead:
             view.prepared = plan.prepare(shape, view)
             views.append(view)
         return ForwardBatch(own.to(torch.int32), shape, views)
+
+
+def _unread(q: Tensor, attend: Attend, width: int | None = None) -> Tensor:
+    """Take the place of attention where nobody wants its result: keys and values are written."""
+    size = q[0].numel() if width is None else width
+    return q.new_zeros(1, size).expand(len(q), size)
 
 
 def _samples(inputs: StepInputs) -> Samples:

@@ -83,6 +83,12 @@ def test_without_a_wish_for_drafts_it_fills_its_cache_alone(
 ) -> None:
     result = run(runner, 0, StepPlan(0, [new(1, [3, 4])], [1], [2]))
     assert (result.ahead, len(head.ids)) == ({}, 1)
+    unread = head.batches[0].between
+    assert unread is not None, "nobody wants what attention reads"
+    q = torch.rand(3, 2, 4)
+    assert [unread(q, lambda q, views: q, width).tolist() for width in (None, 5)] == [
+        torch.zeros(3, width).tolist() for width in (8, 5)
+    ]
     result = run(runner, 3, StepPlan(1, [new(1, [3, 4, 5, 6])], [1], [2]))
     assert (result.rows, result.ahead, len(head.ids)) == ([], {}, 2)
 
