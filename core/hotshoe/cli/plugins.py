@@ -24,6 +24,7 @@ OFFERS = {
     "commands": "hotshoe_commands",
     "executors": "hotshoe_executors",
     "proposers": "hotshoe_proposers",
+    "heads": "hotshoe_heads",
     "grammar backends": "hotshoe_grammars",
     "tool parsers": "hotshoe_tool_parsers",
     "reasoning parsers": "hotshoe_reasoning_parsers",

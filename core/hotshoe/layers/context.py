@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import torch
@@ -79,7 +80,7 @@ class BuildContext:
     `own_layers` are those of this stage, once the builder has called `take_layers`. `checkpoints`
     says which states of sequences are kept, as in `CacheSpec`; the types are those that they are
     kept in. `adapters` is None where the engine takes none. `further` asks for layers that predict
-    further tokens: `hotshoe.models.base.DraftingModel`.
+    further tokens: `hotshoe.models.base.DraftingModel`. `beside` has weights of other directories.
     """
 
     selector: Selector
@@ -102,6 +103,7 @@ class BuildContext:
     adapters: AdapterTable | None = None
     further: bool = False
     weights: WeightTable = field(default_factory=WeightTable)
+    beside: list[tuple[WeightTable, Path]] = field(default_factory=list)
     cache_layers: list[CacheLayer] = field(default_factory=list)
     weight_bytes: list[Callable[[], int]] = field(default_factory=list)
     mixtures: list[Share] = field(default_factory=list)

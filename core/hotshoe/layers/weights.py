@@ -117,6 +117,10 @@ class WeightTable:
         self.expected[name] = ExpectedWeight(shape, known.dtypes & dtypes, sinks, places)
         self._missing[name] = None
 
+    def optional(self, name: str) -> None:
+        """Do without an expected tensor where the checkpoint lacks it."""
+        self._missing.pop(name, None)
+
     def ignore(self, patterns: Iterable[str], why: str = "") -> None:
         """Name (by regular expression) checkpoint tensors that this model does not use.
 

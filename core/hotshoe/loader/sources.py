@@ -112,8 +112,10 @@ class Dummy:
 
     def tensor(self, name: str) -> Tensor:
         """Return values about 0; about 1 for norms and for single scales, and other integers where
-        none else fit."""
+        none else fit; 0 where they can only be indexes."""
         expected = self._expected[name]
+        if len(expected.shape) == 1 and not any(t.is_floating_point for t in expected.dtypes):
+            return torch.zeros(expected.shape, dtype=min(expected.dtypes, key=str))
         count = int(torch.Size(expected.shape).numel())
         rolled = self._base.roll(zlib.crc32(name.encode()) % DUMMY_PERIOD)
         values = rolled.repeat(-(-count // DUMMY_PERIOD))[:count].view(expected.shape)

@@ -78,7 +78,8 @@ class DraftHead(Protocol):
 
         Args:
             ids: [n] int32, the token behind each position.
-            hidden: [n, hidden_size]: what `Model.forward` returned at these positions, or what this
+            hidden: What `Model.forward` returned at these positions, [n, hidden_size] or as many
+                columns more as the model appends for the head; or [n, hidden_size] that this
                 method returned one position before, as far as drafts follow each other.
             batch: The step, whose `outputs_at` says for which positions results are wanted.
 
@@ -94,10 +95,13 @@ class DraftHead(Protocol):
 
 @runtime_checkable
 class DraftingModel(Protocol):
-    """What a model has beside the above if `BuildContext.further` asked for it.
+    """What a model has beside the above if `BuildContext.further` asked for it, or a `HeadBuilder`
+    has made it.
+
+    A model with a head may append columns to what `forward` returns; `head` then leaves them out.
 
     Attributes:
-        draft_head: Layers of its checkpoint that predict further tokens; None where it has none.
+        draft_head: Layers that predict further tokens; None where its checkpoint has none.
     """
 
     draft_head: DraftHead | None
@@ -110,6 +114,30 @@ class ModelBuilder(Protocol):
         """Build the layers, which choose their operations and register their weights with `ctx`.
 
         Raises:
+            CheckpointError: The configuration is incomplete or asks for something unknown.
+        """
+        ...
+
+
+class HeadBuilder(Protocol):
+    """What hook `hotshoe_heads` names: gives a model a head that lies in a directory of its own."""
+
+    def __call__(
+        self, config: ModelConfig, ctx: BuildContext, model: Model, target: ModelConfig
+    ) -> DraftingModel:
+        """Build the head's layers, which register their weights with `ctx`.
+
+        Args:
+            config: Of the head's directory.
+            ctx: Of the model, with a weight table for the head alone.
+            model: Built, not loaded.
+            target: The model's own configuration.
+
+        Returns:
+            The model with its head.
+
+        Raises:
+            ConfigError: The head does not fit the model.
             CheckpointError: The configuration is incomplete or asks for something unknown.
         """
         ...

@@ -127,6 +127,14 @@ def hotshoe_proposers() -> Mapping[str, str]:  # type: ignore[empty-body]
 
 
 @hookspec
+def hotshoe_heads() -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Name methods of speculation whose head lies in a directory: `{"eagle3": "module:build"}`.
+
+    See `hotshoe.models.base.HeadBuilder`. Only a chosen one is imported.
+    """
+
+
+@hookspec
 def hotshoe_tool_parsers() -> Mapping[str, str]:  # type: ignore[empty-body]
     """Name formats of tool calls: `{"hermes": "module:FORMAT"}`.
 

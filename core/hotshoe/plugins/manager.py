@@ -34,6 +34,7 @@ CORE = "hotshoe"
 #: Which distribution offers the usual things through a hook, for those who have none.
 USUAL = {
     "hotshoe_executors": "hotshoe-executor-ray",
+    "hotshoe_heads": "hotshoe-models",
     "hotshoe_model_impls": "hotshoe-models",
     "hotshoe_models": "hotshoe-models",
     "hotshoe_proposers": "hotshoe-speculation",

@@ -5,8 +5,8 @@ step it computes the positions that the step computed, with the tokens behind th
 by then: those of a prompt, accepted drafts, and what was sampled last. So whatever holds of the
 model's caches at a position (chunks, prefixes, preemption, refused drafts) holds of the head's.
 Where drafts are wanted, it goes on alone, one token of each row at a time, as far as the row's
-blocks reach. It writes behind the known tokens there; the next step writes these places again. Where
-none are wanted, it writes its caches and reads nothing.
+blocks reach. It writes behind the known tokens there; the next step writes these places again.
+Where none are wanted, it writes its caches and reads nothing.
 
 The last position of a cached prefix is the one exception: its block was filled by a sequence that
 may have gone on with another token. A head reads a little of that in its place, which costs drafts

@@ -1,10 +1,14 @@
-"""The head of a model that makes drafts: who asks for one, and whether a model has it."""
+"""The head of a model that makes drafts: who asks for one, whether a model has it, and weights that
+lie beside the model's."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hotshoe.config import MTP, EngineConfig
-from hotshoe.errors import ConfigError
+from hotshoe.errors import CheckpointError, ConfigError
 from hotshoe.layers import BuildContext
+from hotshoe.loader import load_weights
 from hotshoe.models import ModelConfig
 from hotshoe.models.base import DraftHead, DraftingModel, Model
 
@@ -20,7 +24,7 @@ def head_of(model: Model, ctx: BuildContext, config: ModelConfig) -> DraftHead |
     Raises:
         ConfigError: The model has none.
     """
-    if not ctx.further:
+    if not ctx.further and not ctx.beside:
         return None
     head = model.draft_head if isinstance(model, DraftingModel) else None
     if head is None:
@@ -30,3 +34,39 @@ def head_of(model: Model, ctx: BuildContext, config: ModelConfig) -> DraftHead |
             "method, such as auto or draft_model"
         )
     return head
+
+
+def load_beside(ctx: BuildContext, config: EngineConfig) -> None:
+    """Load what lies in other directories.
+
+    Raises:
+        CheckpointError: As for `load_weights`, with the directory.
+    """
+    load_format, seed, check = config.load_format, config.seed, config.check_weights
+    for table, place in ctx.beside:
+        try:
+            load_weights(table, place, load_format, ctx.torch_dtype, seed, ctx.device, check)
+        except CheckpointError as error:
+            raise CheckpointError(f"speculative_config.model {place}: {error}") from error
+
+
+def move_to_host(ctx: BuildContext) -> Callable[[], None]:
+    """Copy the weights of all tables into host memory, as `WeightTable.move_to_host`; what returns
+    them is returned.
+
+    Raises:
+        RequestError: A holder does not tell its state; nothing has been moved.
+    """
+    moved: list[Callable[[], None]] = []
+
+    def restore() -> None:
+        while moved:
+            moved.pop()()
+
+    try:
+        tables = [ctx.weights, *(table for table, _ in ctx.beside)]
+        moved.extend(table.move_to_host() for table in tables)
+    except BaseException:
+        restore()
+        raise
+    return restore

@@ -43,7 +43,7 @@ from hotshoe.runner.balance import ExpertBalance, balance_of
 from hotshoe.runner.checks import ResultChecks, held_bytes
 from hotshoe.runner.granted import enough_memory, stay_in_files
 from hotshoe.runner.graphs import BATCH_SIZES, TOKEN_SIZES, graph_sizes
-from hotshoe.runner.heads import head_of, wants_further
+from hotshoe.runner.heads import head_of, load_beside, move_to_host, wants_further
 from hotshoe.runner.kv import cache_parts, converted, read_blocks, write_blocks
 from hotshoe.runner.limits import Operations, RunnerLimits
 from hotshoe.runner.peers import Peers, check_divided, group_of
@@ -155,6 +155,7 @@ class TorchWorker:
                 ctx.device,
                 config.check_weights,
             )
+            load_beside(ctx, config)
             weight_bytes = sum(held_bytes(self._selector, say) for say in ctx.weight_bytes)
             gc.collect()
         self._context, self._model = ctx, model
@@ -389,7 +390,7 @@ class TorchWorker:
     def offload(self) -> None:
         assert self._context is not None
         with enough_memory("copy the weights to host memory"):
-            self._fetch_weights = self._context.weights.move_to_host()
+            self._fetch_weights = move_to_host(self._context)
         if self._runner is not None:
             self._runner = None
             self._free_cache()

@@ -24,6 +24,8 @@ from hotshoe.speculation.proposer import Drafter, Follower, LearningFollower, Pr
 from hotshoe.types import StepPlan, TokenOutput
 
 HOOK = "hotshoe_proposers"
+#: Of methods whose head lies in a directory of its own.
+HEADS = "hotshoe_heads"
 #: The method whose drafter the engine makes, as it needs a worker.
 DRAFT_MODEL = "draft_model"
 NOTHING: Mapping[int, Sequence[int]] = MappingProxyType({})
@@ -227,13 +229,14 @@ def open_drafting(
         return None
     method, limit = options.pop("method"), config.num_speculative_tokens
     budget = Budget(limit) if options.pop("num_speculative_tokens", None) is None else None
-    if method == MTP:
-        check_head(config, options)
+    heads = plugins.mapping(HEADS)
+    if method == MTP or method in heads:
+        check_head(config, options, () if method == MTP else ("model",))
         return Drafting(Heads(), limit, nullcontext, budget, config.max_num_seqs)
     if draft_model is not None:
         return Drafting(draft_model, limit, nullcontext, budget, config.max_num_seqs)
     own = (
-        dict.fromkeys((DRAFT_MODEL, MTP)) if plugins.mapping(HOOK) else None
+        dict.fromkeys((DRAFT_MODEL, MTP, *heads)) if plugins.mapping(HOOK) else None
     )  # else it says what to install
     reference = plugins.pick("speculative_config.method", method, HOOK, own)
 
@@ -245,21 +248,23 @@ def open_drafting(
     return Drafting(drafter, limit, blaming, budget, config.max_num_seqs)
 
 
-def check_head(config: EngineConfig, options: Mapping[str, Any]) -> None:
+def check_head(config: EngineConfig, options: Mapping[str, Any], known: Sequence[str] = ()) -> None:
     """Refuse what a head cannot be asked for.
 
     Args:
         options: Of `speculative_config`, without those of every method.
+        known: Those that the method has.
 
     Raises:
         ConfigError: With the name of the option.
     """
     method = (config.speculative_config or {})["method"]
     for name in options:
-        raise ConfigError(
-            f"speculative_config: method {method} has no option {name}; it takes "
-            "num_speculative_tokens alone, as its layers lie in the model's own checkpoint"
-        )
+        if name not in known:
+            raise ConfigError(
+                f"speculative_config: method {method} has no option {name}; it takes "
+                f"{' and '.join((*known, 'num_speculative_tokens'))} alone"
+            )
     if config.num_ranks > 1 or config.distributed_executor_backend != "uni":
         raise ConfigError(
             f"speculative_config: method {method} computes in the engine's own process; leave "

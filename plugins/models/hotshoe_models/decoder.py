@@ -39,6 +39,7 @@ class DenseDecoder:
 
     Attributes:
         draft_head: See `hotshoe.models.base.DraftingModel`; builders of families set it.
+        layers: Those of this stage; a head may put something in front of one.
     """
 
     draft_head: DraftHead | None = None
@@ -81,11 +82,11 @@ class DenseDecoder:
     ) -> None:
         """Build this stage's layers and the norms between them."""
         mixers: dict[int, Mixer] = {}
-        self._layers = [Layer(spec.sized(i), ctx, i, rotaries, mixers) for i in own]
-        for i, layer, behind in zip(own, self._layers, [*self._layers[1:], None], strict=True):
+        self.layers = [Layer(spec.sized(i), ctx, i, rotaries, mixers) for i in own]
+        for i, layer, behind in zip(own, self.layers, [*self.layers[1:], None], strict=True):
             layer.join(spec, ctx, i, behind)
         first = _under(spec.names.layer.format(own.start), spec.names.input_norm)
-        self._first_norm = build_norm(spec, ctx, first, self._layers[0].input_quant)
+        self._first_norm = build_norm(spec, ctx, first, self.layers[0].input_quant)
 
     def embed(self, ids: Tensor) -> Tensor:
         """Return [num_tokens, hidden_size] for ids [num_tokens] int32."""
@@ -102,7 +103,7 @@ class DenseDecoder:
         """
         residual = hidden if self._positions is None else hidden + self._positions(batch)
         normed = residual if self._first_norm is None else self._first_norm(residual)
-        *inner, last = self._layers
+        *inner, last = self.layers
         for layer in inner:
             normed, residual = layer(normed, residual, batch, None)
         return last(normed, residual, batch, batch.outputs_at)[0]

@@ -11,7 +11,6 @@ checkpoint, whose layout GLM-4.5 has too; the modeling code beside MiMo-7B's che
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,7 +19,7 @@ from torch import Tensor
 from hotshoe.layers import BuildContext, ForwardBatch, Linear, Matrix
 from hotshoe.models.base import GENERATE
 from hotshoe_models.decoder import DenseDecoder, Layer, build_rotaries
-from hotshoe_models.norms import Norm, build_norm
+from hotshoe_models.norms import build_norm, plain_norm
 from hotshoe_models.spec import DecoderSpec
 
 
@@ -64,8 +63,8 @@ class FurtherLayer:
         prefix, size, before = spec.names.layer.format(i), spec.hidden_size, len(ctx.cache_layers)
         spec = replace(spec, names=replace(spec.names, final_norm=prefix + names.final_norm))
         self._model, self._names = model, names
-        self._embedding_norm = _norm(spec, ctx, prefix + names.embedding_norm)
-        self._hidden_norm = _norm(spec, ctx, prefix + names.hidden_norm)
+        self._embedding_norm = plain_norm(spec, ctx, prefix + names.embedding_norm)
+        self._hidden_norm = plain_norm(spec, ctx, prefix + names.hidden_norm)
         join = [(prefix + names.join, size)]
         self._join = Linear(ctx, Matrix(ctx, join, 2 * size, quantize=False))
         self._layer = Layer(spec, ctx, i, build_rotaries(ctx, spec.layers[i : i + 1]), {})
@@ -114,15 +113,3 @@ def add_further(
         whole = replace(spec, names=own, layers=(*spec.layers[:i], spec.layers[-1]))
         model.draft_head = FurtherLayer(whole, ctx, model, i, names)
     return model
-
-
-def _norm(spec: DecoderSpec, ctx: BuildContext, name: str) -> Callable[[Tensor], Tensor]:
-    norm: Norm | None = build_norm(spec, ctx, name)
-    assert norm is not None
-
-    def plain(x: Tensor) -> Tensor:
-        normed = norm(x)
-        assert isinstance(normed, Tensor)
-        return normed
-
-    return plain

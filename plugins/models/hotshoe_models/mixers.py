@@ -76,7 +76,7 @@ class AttentionMixer:
             Matrix(
                 ctx,
                 parts_of(prefix, names.qkv[: len(rows)], rows),
-                size,
+                spec.layers[i].qkv_inputs or size,
                 bias=spec.qkv_bias,
                 quantize=spec.quantizes("qkv", ctx.format),
                 outputs=ungrouped(outputs, spec) if names.grouped_qkv else outputs,

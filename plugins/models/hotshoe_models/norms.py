@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from torch import Tensor
 
@@ -27,6 +27,13 @@ def build_norm(
         size, eps, offset = spec.hidden_size, spec.norm_eps, spec.norm_offset
         return LayerNorm(ctx, name, size, eps, bias=spec.norm_bias, weight_offset=offset)
     return RMSNorm(ctx, name, spec.hidden_size, spec.norm_eps, spec.norm_offset, quant)
+
+
+def plain_norm(spec: DecoderSpec, ctx: BuildContext, name: str) -> Callable[[Tensor], Tensor]:
+    """Build a norm that quantizes nothing."""
+    norm = build_norm(spec, ctx, name)
+    assert norm is not None
+    return cast("Callable[[Tensor], Tensor]", norm)
 
 
 def build_add_norm(

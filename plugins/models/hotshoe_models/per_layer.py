@@ -60,7 +60,7 @@ class PerLayerDecoder(DenseDecoder):
     ) -> None:
         mixers: dict[int, Mixer] = {}
         built = [self.build_layer(spec.sized(i), ctx, i, rotaries, mixers) for i in own]
-        self._layers: list[Layer] = built
+        self.layers: list[Layer] = built
 
     @abstractmethod
     def build_layer(
@@ -93,8 +93,8 @@ class PerLayerDecoder(DenseDecoder):
             hidden, rows = hidden[:, : self.hidden_size].contiguous(), hidden[:, self.hidden_size :]
             inputs = self._inputs(hidden, rows)
         state = self.enter(hidden)
-        for i, layer in enumerate(self._layers):
-            keep = batch.outputs_at if i + 1 == len(self._layers) else None
+        for i, layer in enumerate(self.layers):
+            keep = batch.outputs_at if i + 1 == len(self.layers) else None
             own = None if inputs is None else inputs[:, i]
             state = layer(state, own if own is None or keep is None else own[keep], batch, keep)
         return state if self._norm is None else self._norm(self.leave(state))

@@ -101,6 +101,9 @@ ARCHITECTURES |= dict.fromkeys(COMPOSITES, "hotshoe_models.composite:build")
 #: Kinds of files that hold a whole model, by the ending of their names.
 FILES = {"gguf": "hotshoe_models.gguf.model:FORMAT"}
 
+#: Heads in a directory of their own, by the method of speculation.
+HEADS = {"eagle": "hotshoe_models.eagle:build_eagle", "eagle3": "hotshoe_models.eagle:build_eagle3"}
+
 #: What builds architectures that nobody describes.
 IMPLEMENTATIONS = {"transformers": "hotshoe_models.hf:build"}
 
@@ -121,3 +124,9 @@ def hotshoe_model_files() -> Mapping[str, str]:
 def hotshoe_model_impls() -> Mapping[str, str]:
     """Name what builds architectures that nobody describes."""
     return IMPLEMENTATIONS
+
+
+@hookimpl
+def hotshoe_heads() -> Mapping[str, str]:
+    """Name the methods of speculation whose heads are known."""
+    return HEADS

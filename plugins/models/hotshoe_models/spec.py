@@ -94,6 +94,7 @@ class LayerSpec:
         shares: The layer before this one whose keys and values it reads; None for its own.
         keys_as_values: Values are the keys, before norm and rotation; there is no matrix for them.
         head_dim, num_kv_heads, intermediate_size: Those of this layer; None for the decoder's.
+        qkv_inputs: Channels that q, k and v are made of; None for the hidden size.
         sparsity: Share of the channels between MLP matrices that a threshold closes.
     """
 
@@ -111,6 +112,7 @@ class LayerSpec:
     head_dim: int | None = None
     num_kv_heads: int | None = None
     intermediate_size: int | None = None
+    qkv_inputs: int | None = None
     sparsity: float = 0.0
 
 

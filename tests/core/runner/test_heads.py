@@ -1,12 +1,14 @@
 """A head is there where the method needs one, and its lack is named."""
 
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from hotshoe.config import EngineConfig
-from hotshoe.errors import ConfigError
-from hotshoe.runner.heads import head_of, wants_further
+from hotshoe.errors import ConfigError, RequestError
+from hotshoe.runner.heads import head_of, move_to_host, wants_further
 
 CONFIG = SimpleNamespace(architecture="SomeForCausalLM", path="/somewhere")
 
@@ -19,9 +21,38 @@ def test_one_method_wants_the_further_layers() -> None:
 
 def test_a_model_without_a_head_is_refused_only_where_one_is_wanted() -> None:
     head = object()
-    wanting, other = SimpleNamespace(further=True), SimpleNamespace(further=False)
+    wanting, other = (
+        SimpleNamespace(further=True, beside=[]),
+        SimpleNamespace(further=False, beside=[]),
+    )
     assert head_of(SimpleNamespace(draft_head=head), wanting, CONFIG) is head
     assert head_of(SimpleNamespace(draft_head=head), other, CONFIG) is None
     for model in (SimpleNamespace(), SimpleNamespace(draft_head=None)):
         with pytest.raises(ConfigError, match="SomeForCausalLM in /somewhere has none"):
             head_of(model, wanting, CONFIG)
+
+
+class Table:
+    """Of weights that are moved, or cannot be."""
+
+    def __init__(self, moved: list[str], name: str) -> None:
+        self.moved, self.name = moved, name
+
+    def move_to_host(self) -> Callable[[], None]:
+        if not self.name:
+            raise RequestError("cannot be moved")
+        self.moved.append(self.name)
+        return lambda: self.moved.remove(self.name)
+
+
+def test_weights_move_together_or_not_at_all() -> None:
+    moved: list[str] = []
+    place = Path("head")
+    both = SimpleNamespace(weights=Table(moved, "model"), beside=[(Table(moved, "head"), place)])
+    restore = move_to_host(both)
+    assert moved == ["model", "head"]
+    restore()
+    assert moved == []
+    with pytest.raises(RequestError):
+        move_to_host(SimpleNamespace(weights=both.weights, beside=[(Table(moved, ""), place)]))
+    assert moved == []

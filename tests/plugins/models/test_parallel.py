@@ -114,18 +114,18 @@ def test_biases_odd_vocabularies_and_more_ranks_than_kv_heads(tmp_path, size, ti
     weights = {n: torch.randn(w.shape) for n, w in alone.weights.expected.items()}
     feed(alone, weights)
     hidden = torch.randn(5, spec.hidden_size)
-    qkv = model._layers[0]._mixer._qkv(hidden)
+    qkv = model.layers[0]._mixer._qkv(hidden)
     expected = (
         model.head(hidden, "generate"),
         mlp(model, hidden),
-        model._layers[0]._mixer._o(qkv[:, :24]),
+        model.layers[0]._mixer._o(qkv[:, :24]),
     )
 
     def work(rank):
         ctx = context(**group.parallel(rank))
         model = DenseDecoder(spec, ctx)
         feed(ctx, weights)
-        first = model._layers[0]
+        first = model.layers[0]
         share = 24 // size
         attended = qkv[:, :24][:, share * rank : share * (rank + 1)].contiguous()
         return (
@@ -145,7 +145,7 @@ def test_biases_odd_vocabularies_and_more_ranks_than_kv_heads(tmp_path, size, ti
 
 
 def mlp(model: DenseDecoder, hidden: torch.Tensor) -> torch.Tensor:
-    layer = model._layers[0]
+    layer = model.layers[0]
     return layer._mlp(hidden)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from hotshoe.config import DTYPES, EngineConfig, ResolvedConfig
 from hotshoe.engine.start.executors import check_executor, make_worker, ranks_here
+from hotshoe.engine.start.heads import find_head, with_head
 from hotshoe.engine.start.places import find_model, find_tokenizer, open_model
 from hotshoe.errors import ConfigError, PluginError
 from hotshoe.executor import Worker
@@ -95,6 +96,7 @@ class EngineSetup:
         from hotshoe.runner.worker import TorchWorker
 
         builder, stored = self._builder(), self._format()
+        builder = with_head(builder, self.config.speculative_config, self.plugins)
         return TorchWorker(
             self.config,
             self.model_config,
@@ -182,7 +184,7 @@ def prepare(
     found, tokenizer = find_model(config, plugins), find_tokenizer(config, plugins)
     file = open_model(found.path, plugins)
     model_config = ModelConfig.load(found.path, config.hf_overrides, file)
-    changes = _found_changes(config, found, tokenizer)
+    changes = _found_changes(config, found, tokenizer) + find_head(config, plugins)
     if config.platform == "auto":
         reason = "the available platform with the highest score"
         changes.append(Change("platform", platform.name, reason))

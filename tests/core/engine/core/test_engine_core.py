@@ -61,7 +61,11 @@ def test_a_draft_model_is_closed_where_the_engine_cannot_be_made(
     model_dir: Path, plugins, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, closed = [NullWorker(1), None], []
-    monkeypatch.setattr(NullWorker, "close", lambda self: closed.append(self))
+
+    def close(self: NullWorker) -> None:
+        closed.append(self)
+
+    monkeypatch.setattr(NullWorker, "close", close)
     monkeypatch.setattr(EngineSetup, "create_worker", lambda self: made.pop(0) or 1 / 0)
     options = {"method": "draft_model", "model": str(model_dir)}
     with pytest.raises(ZeroDivisionError):

@@ -1,0 +1,308 @@
+"""EAGLE and EAGLE-3: heads of one layer that were trained beside a model, for its drafts.
+
+Both join the embedding of a token with what the model made of the token before. EAGLE takes the
+final hidden state, and has no norms around its layer. EAGLE-3 takes the states in front of three
+layers of the model, and attends with embedding and state side by side. It has an output matrix of
+its own, over the most frequent tokens alone.
+
+Sources: Li et al. 2024, arXiv:2401.15077, and 2025, arXiv:2503.01840, with the layout of the
+checkpoints published beside them; for EAGLE-3 that of SpecForge's and of speculators' files, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from hotshoe.errors import CheckpointError, ConfigError
+from hotshoe.layers import BuildContext, Embedding, ForwardBatch, Linear, Logits, Matrix
+from hotshoe.models import ModelConfig
+from hotshoe.models.base import GENERATE, DraftHead
+from hotshoe_models.decoder import DenseDecoder, Layer, build_rotaries
+from hotshoe_models.llama import DEFAULTS, llama_spec
+from hotshoe_models.norms import plain_norm
+from hotshoe_models.spec import DecoderSpec, WeightNames
+from hotshoe_models.values import flag, layer_specs, mapping, refuse, with_defaults
+
+LAYER = "midlayer."
+NAMES = WeightNames(embedding="embed_tokens", final_norm="norm", layer=LAYER, input_norm=None)
+#: Key of the layers whose states EAGLE-3 takes, at the top or in `eagle_config`.
+TAPPED = "eagle_aux_hidden_state_layer_ids"
+INTEGERS = frozenset({torch.int32, torch.int64})
+
+
+class Embedded:
+    """Embeddings of a head: its own where its checkpoint has them, else the model's."""
+
+    def __init__(self, spec: DecoderSpec, ctx: BuildContext, model: DenseDecoder) -> None:
+        name = spec.names.embedding
+        self._own = Embedding(ctx, name, spec.vocab_size, spec.hidden_size)
+        ctx.weights.optional(f"{name}.weight")
+        self._model = model
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """Return [n, hidden_size] for ids [n]."""
+        return self._own(ids) if self._own.state() else self._model.embed(ids)
+
+
+class Joined:
+    """The matrix in front of a head, with a bias where the checkpoint has one."""
+
+    def __init__(self, ctx: BuildContext, inputs: int, size: int) -> None:
+        self._linear = Linear(ctx, Matrix(ctx, [("fc", size)], inputs, quantize=False))
+        self._place = (ctx.device, ctx.torch_dtype)
+        self._bias: Tensor | None = None
+        ctx.weights.expect("fc.bias", (size,), self._take)
+        ctx.weights.optional("fc.bias")
+
+    def _take(self, bias: Tensor) -> None:
+        self._bias = bias.to(*self._place, copy=True)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map [n, inputs] to [n, size]."""
+        y = self._linear(x)
+        return y if self._bias is None else y.add_(self._bias)
+
+
+class EagleHead:
+    """See `hotshoe.models.base.DraftHead`.
+
+    Args:
+        spec: A decoder of one layer.
+        ctx: With the head's weight table.
+        model: Gives its output matrix, and its embedding where the head has none.
+    """
+
+    def __init__(self, spec: DecoderSpec, ctx: BuildContext, model: DenseDecoder) -> None:
+        before, size = len(ctx.cache_layers), spec.hidden_size
+        self._model, self._embedded = model, Embedded(spec, ctx, model)
+        self._join = Joined(ctx, 2 * size, size)
+        # As in a stage that another one follows, there is no norm behind the layer.
+        self._layer = _layer(replace(spec, layers=spec.layers * 2), ctx)
+        self.cache_layers = ctx.cache_layers[before:]
+
+    def forward(self, ids: Tensor, hidden: Tensor, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
+        """See `hotshoe.models.base.DraftHead`."""
+        joined = self._join(torch.cat([self._embedded(ids), hidden], 1))
+        return cast("tuple[Tensor, Tensor]", self._layer(joined, joined, batch, batch.outputs_at))
+
+    def guess(self, hidden: Tensor) -> Tensor:
+        """Return the likeliest tokens [n] for hidden [n, hidden_size]."""
+        return self._model.head(hidden, GENERATE).argmax(1)
+
+
+class Eagle3Head:
+    """See `hotshoe.models.base.DraftHead`.
+
+    Args:
+        spec: A decoder of one layer.
+        ctx: With the head's weight table.
+        model: Gives its embedding where the head has none.
+        num_states: States of the model that the head takes for each token.
+        num_drafted: Tokens that it can guess.
+        normed_residual: The residual of its layer begins with the normed state.
+    """
+
+    def __init__(
+        self,
+        spec: DecoderSpec,
+        ctx: BuildContext,
+        model: DenseDecoder,
+        num_states: int,
+        num_drafted: int,
+        normed_residual: bool,
+    ) -> None:
+        before, self._size = len(ctx.cache_layers), spec.hidden_size
+        self._embedded, self._normed_residual = Embedded(spec, ctx, model), normed_residual
+        self._join = Joined(ctx, num_states * self._size, self._size)
+        self._embedding_norm = plain_norm(spec, ctx, f"{LAYER}input_layernorm")
+        self._hidden_norm = plain_norm(spec, ctx, f"{LAYER}hidden_norm")
+        [layer] = spec.layers
+        self._layer = _layer(
+            replace(spec, layers=(replace(layer, qkv_inputs=2 * self._size),)), ctx
+        )
+        self._lm_head = Logits(ctx, spec.names.lm_head, num_drafted, self._size)
+        self._place, self._vocab_size = ctx.device, spec.vocab_size
+        self._targets: Tensor | None = None
+        ctx.weights.expect("d2t", (num_drafted,), self._take_targets, INTEGERS)
+        if num_drafted == spec.vocab_size:
+            ctx.weights.optional("d2t")
+        self.cache_layers = ctx.cache_layers[before:]
+
+    def _take_targets(self, offsets: Tensor) -> None:
+        """Keep which token of the model each token of the head is; the file has the difference."""
+        targets = torch.arange(len(offsets)) + offsets.cpu().long()
+        if targets.min() < 0 or targets.max() >= self._vocab_size:
+            raise CheckpointError(
+                f"d2t names tokens from {targets.min()} to {targets.max()}, but token ids lie "
+                f"below {self._vocab_size}; the head belongs to another model"
+            )
+        self._targets = targets.to(self._place)
+
+    def forward(self, ids: Tensor, hidden: Tensor, batch: ForwardBatch) -> tuple[Tensor, Tensor]:
+        """See `hotshoe.models.base.DraftHead`; the first columns of wide states are the final
+        ones, which this head does not take."""
+        if hidden.shape[1] != self._size:
+            hidden = self._join(hidden[:, self._size :].contiguous())
+        state = self._hidden_norm(hidden)
+        beside = torch.cat([self._embedding_norm(self._embedded(ids)), state], 1)
+        residual = state if self._normed_residual else hidden
+        normed, passed = self._layer(beside, residual, batch, batch.outputs_at)
+        return passed, cast("Tensor", normed)
+
+    def guess(self, hidden: Tensor) -> Tensor:
+        """Return the likeliest tokens [n] for hidden [n, hidden_size]."""
+        found = self._lm_head(hidden).argmax(1)
+        return found if self._targets is None else self._targets[found]
+
+
+class Watched:
+    """A layer whose residual is kept before it is computed."""
+
+    def __init__(self, layer: Layer, kept: list[Tensor]) -> None:
+        self._layer, self._kept = layer, kept
+
+    def __call__(
+        self, hidden: Tensor, residual: Tensor, batch: ForwardBatch, keep: Tensor | None
+    ) -> object:
+        """See `Layer`."""
+        self._kept.append(residual.clone())
+        return self._layer(hidden, residual, batch, keep)
+
+
+class TappedDecoder:
+    """A decoder whose final states carry those in front of chosen layers as further columns.
+
+    Args:
+        model: Built; its layers are watched from now on.
+        layers: The chosen ones, in rising order.
+        draft_head: What reads them.
+    """
+
+    def __init__(self, model: DenseDecoder, layers: Sequence[int], draft_head: DraftHead) -> None:
+        self.vocab_size, self.hidden_size = model.vocab_size, model.hidden_size
+        self.tasks, self.draft_head = model.tasks, draft_head
+        self.embed, self.scale_embeddings = model.embed, model.scale_embeddings
+        self._model = model
+        self._kept: list[Tensor] = []
+        for i in layers:
+            model.layers[i] = cast("Layer", Watched(model.layers[i], self._kept))
+
+    def forward(self, hidden: Tensor, batch: ForwardBatch) -> Tensor:
+        """Return [num_tokens, hidden_size * (1 + number of layers)]."""
+        self._kept.clear()
+        assert batch.outputs_at is None, "a head reads states of all tokens"
+        found = torch.cat([self._model.forward(hidden, batch), *self._kept], 1)
+        self._kept.clear()
+        return found
+
+    def head(self, hidden: Tensor, task: str) -> Tensor:
+        """Map the final states among the columns to a task's result."""
+        return self._model.head(hidden[:, : self.hidden_size].contiguous(), task)
+
+
+def build_eagle(
+    config: ModelConfig, ctx: BuildContext, model: object, target: ModelConfig
+) -> DenseDecoder:
+    """Give a model an EAGLE head."""
+    model = _plain(model, target)
+    ctx.weights.rename(r"^layers\.0\.", LAYER)
+    ctx.weights.ignore([r"^lm_head\."])
+    model.draft_head = EagleHead(_spec(config, ctx, model, target), ctx, model)
+    return model
+
+
+def build_eagle3(
+    config: ModelConfig, ctx: BuildContext, model: object, target: ModelConfig
+) -> TappedDecoder:
+    """Give a model an EAGLE-3 head."""
+    model = _plain(model, target)
+    inner = mapping(config, "transformer_layer_config")
+    config = replace(config, values={**inner, **config.values})
+    spec = _spec(config, ctx, model, target)
+    drafted = config.size("draft_vocab_size", spec.vocab_size)
+    if drafted > spec.vocab_size:
+        raise refuse(config, "draft_vocab_size", f"guesses tokens of {spec.vocab_size}")
+    ctx.weights.rename(r"^(?:model\.)?layers\.0\.", LAYER)
+    ctx.weights.ignore([r"^t2d$"])
+    layers = _chosen(config, len(model.layers))
+    normed = flag(config, "norm_before_residual")
+    head = Eagle3Head(spec, ctx, model, len(layers), drafted, normed)
+    return TappedDecoder(model, layers, head)
+
+
+def _plain(model: object, target: ModelConfig) -> DenseDecoder:
+    """Refuse a model that no such head was trained for.
+
+    Raises:
+        ConfigError: Its states are no single vectors that its layers hand on.
+    """
+    if type(model) is not DenseDecoder or GENERATE not in model.tasks:
+        raise ConfigError(
+            f"{target.architecture} hands no hidden states to a head; use another method, such "
+            "as auto or draft_model"
+        )
+    return model
+
+
+def _spec(
+    config: ModelConfig, ctx: BuildContext, model: DenseDecoder, target: ModelConfig
+) -> DecoderSpec:
+    """Describe a head's layer.
+
+    Raises:
+        ConfigError: The head was trained for another model.
+        CheckpointError: It has several layers, or its configuration is malformed.
+    """
+    verifier = mapping(config, "speculators_config").get("verifier") or {}
+    named = verifier.get("architectures") if isinstance(verifier, dict) else None
+    if isinstance(named, list) and named and target.architecture not in named:
+        raise ConfigError(
+            f"the head was trained for {', '.join(map(str, named))}, but the model is "
+            f"{target.architecture}; use a head that was trained for it"
+        )
+    config = with_defaults(config, {**DEFAULTS, "num_hidden_layers": 1})
+    sizes = {"hidden_size": model.hidden_size, "vocab_size": model.vocab_size}
+    if config.get("target_hidden_size") is not None:
+        sizes["target_hidden_size"] = model.hidden_size
+    for name, size in sizes.items():
+        if config.size(name) != size:
+            raise ConfigError(
+                f"{name} of the head is {config.size(name)}, but the model has {size}; use a "
+                "head that was trained for this model"
+            )
+    if config.size("num_hidden_layers") != 1:
+        raise refuse(config, "num_hidden_layers", "has heads of one layer only")
+    spec = llama_spec(config, layer_specs(config, ctx), names=NAMES)
+    ctx.weights.rename(r"^model\.", "")
+    ctx.weights.ignore(spec.names.unused)
+    return spec
+
+
+def _layer(spec: DecoderSpec, ctx: BuildContext) -> Layer:
+    """Build the head's layer, the first of the specification."""
+    layer = Layer(spec, ctx, 0, build_rotaries(ctx, spec.layers[:1]), {})
+    layer.join(spec, ctx, 0, None)
+    return layer
+
+
+def _chosen(config: ModelConfig, count: int) -> list[int]:
+    """Return the layers of the model whose states a head takes: those that it names, else one near
+    the begin, one in the middle and one near the end, as published.
+
+    Raises:
+        CheckpointError: They are no layers of the model in rising order.
+    """
+    own = mapping(config, "eagle_config").get(TAPPED)
+    found = config.get(TAPPED) or own or [2, count // 2, count - 3]
+    valid = isinstance(found, list) and all(type(i) is int and 0 <= i < count for i in found)
+    if not valid or sorted(set(found)) != found:
+        raise CheckpointError(
+            f"config.json: {TAPPED} must be a rising list of layers of the model, which has "
+            f"{count}, not {found!r}"
+        )
+    return found

@@ -1,0 +1,196 @@
+"""Drafts of EAGLE heads: they are those of plain code, and change no answer."""
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from tests.e2e import eagle
+from tests.e2e.test_speculation import GREEDY, SETTINGS, answers, check
+
+from hotshoe import LLM, SamplingParams, TokensPrompt
+from hotshoe.errors import CheckpointError, ConfigError
+from hotshoe.plugins import PluginManager
+from hotshoe.speculation.drafting import Heads
+from hotshoe.speculation.proposer import Wanted
+from hotshoe_models.eagle import Eagle3Head, EagleHead
+
+
+class Pair:
+    """A model and a head on disk, opened together."""
+
+    def __init__(self, path: Path, tokenizer: Path, plugins: PluginManager) -> None:
+        self.path, self._tokenizer, self._plugins = path, tokenizer, plugins
+
+    def write(self, method: str, kind: str, seed: int, changes: dict[str, object]) -> None:
+        self.method = method
+        self.model = eagle.model_weights(kind, seed)
+        self.head = eagle.head_weights(method, self.model, seed + 1)
+        eagle.write_model(self.path / "model", kind, self.model)
+        shutil.copy(self._tokenizer, self.path / "model")
+        self.write_head(**changes)
+
+    def write_head(self, without: str = "", **changes: object) -> None:
+        kept = {name: tensor for name, tensor in self.head.items() if name != without}
+        eagle.write(self.path / "head", kept, **{**eagle.HEAD_CONFIGS[self.method], **changes})
+
+    def open(self, drafts: bool = True, number: int = 3, **options) -> LLM:
+        speculative = {
+            "method": self.method,
+            "model": str(self.path / "head"),
+            "num_speculative_tokens": number,
+        }
+        settings = {"platform": "cpu", "max_num_seqs": 8, "seed": 3}
+        settings["speculative_config"] = speculative if drafts else None
+        settings |= options
+        return LLM(str(self.path / "model"), plugins=self._plugins, **settings)
+
+
+@pytest.fixture
+def pair(model_dir: Path, plugins: PluginManager, tmp_path: Path) -> Callable[..., Pair]:
+    def make(method: str, kind: str = "llama", seed: int = 3, **changes: object) -> Pair:
+        made = Pair(tmp_path, model_dir / "tokenizer.json", plugins)
+        made.write(method, kind, seed, changes)
+        return made
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("method", "kind", "platform"),
+    [
+        ("eagle", "llama", "cpu"),
+        ("eagle", "qwen3", "plain"),
+        ("eagle3", "llama", "plain"),
+        ("eagle3", "qwen3", "cpu"),
+    ],
+)
+def test_drafts_are_those_of_plain_code(
+    pair: Callable[..., Pair],
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    kind: str,
+    platform: str,
+) -> None:
+    """Behind prompts in parts, behind accepted and refused drafts, and at ends of blocks."""
+    made = pair(method, kind)
+    seen: list[tuple[list[int], list[int]]] = []
+    guessed: list[torch.Tensor] = []
+    propose = Heads.propose
+    head = Eagle3Head if method == "eagle3" else EagleHead
+    guess = head.guess
+
+    def spy(self: Heads, wanted: Sequence[Wanted]) -> list[list[int]]:
+        seen.extend((list(one.request.token_ids), list(one.made)) for one in wanted)
+        return propose(self, wanted)
+
+    def look(self, hidden: torch.Tensor) -> torch.Tensor:
+        guessed.append(hidden.clone())
+        return guess(self, hidden)
+
+    monkeypatch.setattr(Heads, "propose", spy)
+    monkeypatch.setattr(head, "guess", look)
+    prompts = [TokensPrompt([(n * i * i + i) % 251 for i in range(9 + 7 * n)]) for n in range(1, 3)]
+    options = {"enable_prefix_caching": False, "block_size": 16, "platform": platform}
+    with made.open(False, **options) as llm:
+        plain = llm.generate(prompts, GREEDY)
+    with made.open(max_num_batched_tokens=12, **options) as llm:
+        found = llm.generate(prompts, GREEDY)
+        stats = llm.stats()
+        assert 0 < stats.num_accepted_tokens < stats.num_draft_tokens
+    for ours, theirs in zip(found, plain, strict=True):
+        check(ours.outputs, theirs.outputs)
+    lengths = set()
+    for ids, drafts in seen[::4]:
+        expected, _ = eagle.drafts(method, made.model, made.head, ids, 3)
+        assert drafts and all(x in y for x, y in zip(drafts, expected, strict=False))
+        lengths.add(len(drafts))
+    assert 3 in lengths
+    ids = seen[0][0]  # the shorter prompt's, whose first draft was guessed before all others
+    _, first = eagle.drafts(method, made.model, made.head, ids, 1)
+    torch.testing.assert_close(guessed[0][0].double(), first, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("settings", [SETTINGS["all at once"], {"enforce_eager": True}])
+def test_answers_are_those_without_drafts(
+    pair: Callable[..., Pair], settings: dict[str, object]
+) -> None:
+    """Drawn or greedy, with a head that has an embedding of its own."""
+    made = pair("eagle3", seed=5, norm_before_residual=True)
+    made.head["embed_tokens.weight"] = made.model["model.embed_tokens.weight"].clone()
+    made.write_head(norm_before_residual=True)
+    if "kv_cache_memory_bytes" in settings:  # there are five caches
+        settings = {**settings, "kv_cache_memory_bytes": 10 * 5 * 16 * 256}
+    with made.open(False, enable_prefix_caching=False) as llm:
+        expected = answers(llm)
+    with made.open(**settings) as llm:
+        check(answers(llm), expected)
+        check(answers(llm), expected)  # now with a warm cache
+        assert llm.stats().num_accepted_tokens > 0
+
+
+def test_it_sleeps_and_wakes_with_the_model(pair: Callable[..., Pair]) -> None:
+    prompt, params = TokensPrompt([1, 2, 3]), SamplingParams(temperature=0, max_tokens=20)
+    with pair("eagle3").open() as llm:
+        before = llm.generate(prompt, params)[0].outputs
+        for level in (1, 2):
+            accepted = llm.stats().num_accepted_tokens
+            llm.sleep(level)
+            llm.wake_up()
+            check(llm.generate(prompt, params)[0].outputs, before)
+            assert llm.stats().num_accepted_tokens > accepted
+
+
+def test_random_weights_serve_for_measuring(pair: Callable[..., Pair]) -> None:
+    with pair("eagle3").open(load_format="dummy") as llm:
+        llm.generate(TokensPrompt([1, 2, 3]), GREEDY)
+        assert llm.stats().num_draft_tokens > 0
+
+
+VERIFIER = {"verifier": {"architectures": ["Qwen3ForCausalLM"], "name_or_path": "x"}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_size": 32}, "hidden_size of the head is 32, but the model has 64"),
+        ({"target_hidden_size": 32}, "target_hidden_size of the head is 32"),
+        ({"vocab_size": 512}, "vocab_size of the head is 512, but the model has 256"),
+        ({"draft_vocab_size": 300}, "draft_vocab_size is 300"),
+        ({"num_hidden_layers": 2}, "num_hidden_layers is 2"),
+        ({"speculators_config": VERIFIER}, "trained for Qwen3ForCausalLM, but .* Llama"),
+        ({"eagle_config": {}}, r"rising list .* not \[2, 2, 1\]"),
+        ({"quantization_config": {"quant_method": "awq"}}, "it is quantized"),
+        ({"without": "d2t"}, "lacks d2t"),
+        ({"without": "fc.weight"}, r"lacks fc\.weight"),
+        ({"without": "midlayer.hidden_norm.weight"}, r"lacks midlayer\.hidden_norm"),
+    ],
+)
+def test_a_head_that_does_not_fit_is_named(
+    pair: Callable[..., Pair], changes: dict[str, object], message: str
+) -> None:
+    made = pair("eagle3")
+    made.write_head(**changes)
+    with pytest.raises(
+        (ConfigError, CheckpointError), match=f"speculative_config.model .*{message}"
+    ):
+        made.open()
+
+
+def test_what_cannot_be_is_refused(pair: Callable[..., Pair]) -> None:
+    made = pair("eagle3")
+    for options, message in (
+        ({"model": ""}, r"speculative_config\.model is missing"),
+        ({"model": str(made.path / "nowhere")}, r"speculative_config\.model .*no model at"),
+        ({"model": str(made.path / "model")}, "num_hidden_layers is 4"),
+        ({"draft_tensor_parallel_size": 1}, "no option draft_tensor_parallel_size"),
+        ({"revision": "main"}, "only a model that is fetched by name has revisions"),
+    ):
+        own = {"method": "eagle3", "model": str(made.path / "head"), **options}
+        with pytest.raises((ConfigError, CheckpointError), match=message):
+            made.open(speculative_config=own)
+    made.head["d2t"] += 100
+    made.write_head()
+    with pytest.raises(CheckpointError, match="d2t names tokens from"):
+        made.open()
