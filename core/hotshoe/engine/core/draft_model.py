@@ -17,7 +17,7 @@ from hotshoe.engine.start.places import read_tokenizer
 from hotshoe.errors import ConfigError, UserError
 from hotshoe.executor import Worker, WorkerInfo
 from hotshoe.speculation.draft_rows import DraftLimits, DraftRows
-from hotshoe.speculation.drafting import DRAFT_MODEL
+from hotshoe.speculation.drafting import DRAFT_MODEL, check_stages
 from hotshoe.speculation.proposer import Wanted
 from hotshoe.suggest import did_you_mean
 
@@ -42,6 +42,13 @@ UNSHARED = (
     "speculative_config",
     "kv_cache_memory_bytes",
     "pooling",
+    # It computes in the engine's own process, whatever ranks the model has.
+    "tensor_parallel_size",
+    "enable_expert_parallel",
+    "enable_eplb",
+    "num_redundant_experts",
+    "distributed_executor_backend",
+    "nnodes",
 )
 
 
@@ -211,12 +218,7 @@ def _prepare(setup: EngineSetup, options: Mapping[str, Any]) -> EngineSetup:
         raise ConfigError(
             f"{NAME}.model is missing; method {DRAFT_MODEL} needs a directory or a name of a model"
         )
-    if config.num_ranks > 1 or config.distributed_executor_backend != "uni":
-        raise ConfigError(
-            f"{NAME}: method {DRAFT_MODEL} computes in the engine's own process; leave "
-            "tensor_parallel_size and pipeline_parallel_size at 1 and distributed_executor_backend "
-            "at uni, or use another method"
-        )
+    check_stages(config)
     plain = EngineConfig(own["model"])
     found = prepare(
         EngineConfig.from_mapping(
@@ -226,7 +228,8 @@ def _prepare(setup: EngineSetup, options: Mapping[str, Any]) -> EngineSetup:
             | {"quantization": own.get("quantization"), "revision": own.get("revision")}
         ),
         setup.plugins,
-        setup.platform,
+        # That of several ranks belongs to the first of them, with a part of the processors.
+        setup.platform if config.num_ranks == 1 else None,
     )
     longest = min(found.config.max_model_len, config.max_model_len)
     found = replace(found, config=replace(found.config, max_model_len=longest))
