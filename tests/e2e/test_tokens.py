@@ -79,6 +79,22 @@ def test_the_answer_does_not_depend_on_the_settings(open_llm, expected, settings
         assert answers(llm) == expected  # now with a warm cache
 
 
+def test_batch_invariant_answers_are_equal_to_the_last_bit(open_llm) -> None:
+    """Log probabilities too: together, in pieces and alone, with kernels and with references."""
+    params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True, logprobs=2)
+    prompts = [TokensPrompt(SHARED[:n]) for n in (1, 7, 23)]
+
+    def said(outputs) -> list:
+        return [(o.outputs[0].token_ids, o.outputs[0].logprobs) for o in outputs]
+
+    with open_llm(batch_invariant=True, enable_prefix_caching=False) as llm:
+        together = said(llm.generate(prompts, params))
+        assert said([llm.generate(prompt, params)[0] for prompt in prompts]) == together
+    pieces = {"max_num_batched_tokens": 8, "max_num_seqs": 2}
+    with open_llm(batch_invariant=True, enable_prefix_caching=False, **pieces) as llm:
+        assert said(llm.generate(prompts, params)) == together
+
+
 def test_quantized_answers_do_not_depend_on_the_batch(open_llm, expected) -> None:
     with open_llm(quantization="int8") as llm:
         alone = answers_alone(llm)

@@ -20,6 +20,7 @@ OFFERS = {
     "model implementations": "hotshoe_model_impls",
     "quantizations": "hotshoe_quantizations",
     "weight formats": "hotshoe_weight_formats",
+    "format examples": "hotshoe_format_examples",
     "slots": "hotshoe_slots",
     "commands": "hotshoe_commands",
     "executors": "hotshoe_executors",

@@ -98,6 +98,15 @@ def hotshoe_weight_formats() -> Mapping[str, str]:  # type: ignore[empty-body]
 
 
 @hookspec
+def hotshoe_format_examples() -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Prove weight formats: examples of what checkpoints hold: `{"awq": "module:examples"}`.
+
+    Called with a `torch.Generator`, each yields objects with `config`, `tensors` and `weight`; see
+    `hotshoe_conformance.formats.Example`. `hotshoe conformance` runs them end to end.
+    """
+
+
+@hookspec
 def hotshoe_commands() -> Mapping[str, CommandEntry]:  # type: ignore[empty-body]
     """Add subcommands: `{"name": CommandEntry(...)}`; see `hotshoe.cli.command`."""
 

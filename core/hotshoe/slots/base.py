@@ -146,6 +146,8 @@ class Slot:
         outside: It is called beside steps, for them, or in steps that are never recorded; a
             recording never holds it.
         reference_waits: Its reference waits for the device, so a step with it is not recorded.
+        alone: Lazy path of what wraps a reference so that no row depends on its neighbors, for
+            `--batch-invariant`; None where nothing does, and the reference is refused then.
         suite: Of a plugin's slot, the lazy path of its conformance suite, a
             `hotshoe_conformance.cases.base.Suite`.
     """
@@ -165,6 +167,7 @@ class Slot:
     outside: bool = False
     reference_waits: bool = False
     suite: str | None = None
+    alone: str | None = None
 
     def admitted(self, candidate: Candidate) -> Candidate:
         """Return a candidate, or one that refuses in its name if it knows an older contract."""
@@ -230,7 +233,8 @@ class Selector:
         self._require_native = require_native
         self._batch_invariant = batch_invariant
         self._by_slot: dict[str, dict[str, Candidate]] = {
-            slot.name: {c.name: c for c in _core_candidates(slot)} for slot in slots.values()
+            slot.name: {c.name: c for c in _core_candidates(slot, batch_invariant)}
+            for slot in slots.values()
         }
         for candidate in candidates:
             self._register(candidate)
@@ -455,9 +459,16 @@ class Selector:
         return Decision(slot, spec, chosen, verdict.score or 0, verdict.reason, others)
 
 
-def _core_candidates(slot: Slot) -> list[Candidate]:
+def _core_candidates(slot: Slot, batch_invariant: bool) -> list[Candidate]:
     """Return what core itself has for a slot. Where both tie, a block is composed."""
-    found = [Candidate(slot.name, REFERENCE, slot.reference_supports, slot.reference)]
+    alone = slot.alone if batch_invariant else None
+
+    def build(spec: Any, facts: DeviceFacts) -> Any:
+        operation = resolve_lazy(slot.reference)(spec, facts)
+        return operation if alone is None else resolve_lazy(alone)(operation)
+
+    claim = alone is not None
+    found = [Candidate(slot.name, REFERENCE, slot.reference_supports, build, claim)]
     if slot.composed_of:
         why = f"of {' and '.join(slot.composed_of)}"
         found.append(

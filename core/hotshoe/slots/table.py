@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 HOOK = "hotshoe_slots"
 _REFERENCE = "hotshoe.slots.reference"
 _JUDGE = f"{_REFERENCE}.accepts:supports"
+_ALONE = f"{_REFERENCE}.alone"
 
 
 def _size(spec: Any) -> int:
@@ -93,6 +94,7 @@ SLOTS: dict[str, Slot] = {
             needs=("layout", "prepare"),
             reference_waits=True,
             contract=2,
+            alone=f"{_ALONE}:AttentionAlone",
         ),
         Slot(
             "rotary_and_cache",
@@ -102,6 +104,7 @@ SLOTS: dict[str, Slot] = {
             reference_supports=_JUDGE,
             results=results.of_queries,
             step_bytes=lambda s, n: 2 * _row(s) * _size(s),
+            alone=f"{_ALONE}:written",
         ),
         Slot(
             "mla_attention",
@@ -174,6 +177,7 @@ SLOTS: dict[str, Slot] = {
             step_bytes=lambda s, n: linear_bytes(s),
             matrices=lambda s: (s,),
             needs=("load", "nbytes"),
+            alone=f"{_ALONE}:first",
         ),
         Slot(
             "rms_norm",
@@ -183,6 +187,7 @@ SLOTS: dict[str, Slot] = {
             reference_supports=_JUDGE,
             results=results.of_norm,
             step_bytes=lambda s, n: 3 * s.hidden_size * _size(s),
+            alone=f"{_ALONE}:first",
         ),
         Slot(
             "add_rms_norm",
@@ -192,6 +197,7 @@ SLOTS: dict[str, Slot] = {
             reference_supports=_JUDGE,
             results=results.of_add_norm,
             step_bytes=lambda s, n: 5 * s.hidden_size * _size(s),
+            alone=f"{_ALONE}:first_two",
         ),
         Slot(
             "layer_norm",
@@ -202,6 +208,7 @@ SLOTS: dict[str, Slot] = {
             results=lambda s, n: (Result((n, s.hidden_size), s.dtype),),
             step_bytes=lambda s, n: 3 * s.hidden_size * _size(s),
             contract=2,
+            alone=f"{_ALONE}:first",
         ),
         Slot(
             "gated_activation",
@@ -211,6 +218,7 @@ SLOTS: dict[str, Slot] = {
             reference_supports=_JUDGE,
             results=results.of_activation,
             step_bytes=lambda s, n: 3 * s.size * _size(s),
+            alone=f"{_ALONE}:first",
         ),
         Slot(
             "gated_mlp",
@@ -235,6 +243,7 @@ SLOTS: dict[str, Slot] = {
             matrices=lambda s: (s.gate_up, s.down) * s.places,
             needs=("load_gate_up", "load_down", "nbytes"),
             reference_waits=True,
+            alone=f"{_ALONE}:routed",
         ),
         Slot(
             "embedding",
@@ -245,6 +254,7 @@ SLOTS: dict[str, Slot] = {
             results=lambda s, n: (Result((n, s.size), s.dtype),),
             step_bytes=lambda s, n: 2 * s.size * _size(s),
             table_bytes=lambda s: s.num_embeddings * s.size * _size(s),
+            alone=f"{_ALONE}:same",
         ),
         Slot(
             "lora",
@@ -264,6 +274,7 @@ SLOTS: dict[str, Slot] = {
             results=lambda s, n: (Result((n,), "int64"),),
             step_bytes=lambda s, n: 4 * s.vocab_size,
             outside=True,
+            alone=f"{_ALONE}:sampled",
         ),
         Slot(
             "transfer",
@@ -271,6 +282,7 @@ SLOTS: dict[str, Slot] = {
             f"{_REFERENCE}.transfer:Transfer",
             "copies between host and an asynchronous device",
             outside=True,
+            alone=f"{_ALONE}:same",
         ),
         Slot(
             "graph",
@@ -278,6 +290,7 @@ SLOTS: dict[str, Slot] = {
             f"{_REFERENCE}.graph:Graph",
             "recording and replay of a decode step",
             outside=True,
+            alone=f"{_ALONE}:same",
         ),
         Slot(
             "communicator",

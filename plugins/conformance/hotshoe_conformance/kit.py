@@ -28,6 +28,7 @@ from hotshoe_conformance.cases import suites_of
 from hotshoe_conformance.cases.base import Case, Setup, cases, clean, quick_indices
 from hotshoe_conformance.clock import Clock
 from hotshoe_conformance.declarations import declaration_defects
+from hotshoe_conformance.formats import format_timings, prove_formats
 from hotshoe_conformance.judge import Outcome, ask, ask_outcome, hoard, judge
 from hotshoe_conformance.rank import Job
 from hotshoe_conformance.ranks import group_outcomes
@@ -139,6 +140,7 @@ class Kit:
             self._clock.say("models")
             self._note(f"hotshoe conformance --platform {self.platform.name}, the models")
             report.checks["greedy tokens of tiny models"] = self.run_tokens()
+            self._run_formats(report)
         if self.options.measure and not self.options.quick and self.options.case is None:
             self._note(f"hotshoe conformance --platform {self.platform.name}, the measurements")
             self._measure(report)
@@ -148,6 +150,16 @@ class Kit:
     def run_tokens(self) -> list[Defect]:
         """Let whole models write, here and on references."""
         return token_defects(self.platform.name, self.plugins, self.seed, self.options)
+
+    def _run_formats(self, report: Report) -> None:
+        """Run what plugins quantize, where candidates of the platform multiply."""
+        if "linear" not in self.slots:
+            return
+        self._clock.say("weight formats")
+        self._note(f"hotshoe conformance --platform {self.platform.name}, the weight formats")
+        found = prove_formats(self.plugins, self.by_slot["linear"], self.facts, self.seed)
+        report.checks["weight formats"] = found.defects
+        report.formats = found.outcomes
 
     def run_slot(self, slot: str) -> SlotReport:
         """Run all cases of a slot against all of its candidates."""
@@ -288,8 +300,11 @@ class Kit:
 
     def _timings(self, slot: str, name: str) -> Iterator[measure.Timing]:
         [candidate] = [c for c in self.by_slot[slot] if c.name == name]
-        setups = self.suites[slot].bench(self.layouts)
-        return measure.timings(self.suites[slot], setups, candidate, self.facts, self.seed)
+        suite = self.suites[slot]
+        setups = measure.timed_setups(suite, self.layouts, candidate, self.facts)
+        yield from measure.timings(suite, setups, candidate, self.facts, self.seed)
+        if slot == "linear" and name != REFERENCE:
+            yield from format_timings(self.plugins, candidate, self.facts, self.seed)
 
 
 def _following(fixed: Sequence[Setup], count: int) -> set[int]:

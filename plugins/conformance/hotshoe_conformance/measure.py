@@ -16,7 +16,7 @@ import torch
 
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import Candidate
+from hotshoe.slots import Candidate, KVLayout
 from hotshoe_conformance.cases.base import Case, Setup, Suite, clean
 from hotshoe_conformance.place import Place
 from hotshoe_conformance.report import Share
@@ -89,6 +89,25 @@ class Limits:
     def as_mapping(self) -> dict[str, float]:
         """Return the limits by unit."""
         return {BANDWIDTH: self.bandwidth, ARITHMETIC: self.arithmetic}
+
+
+def timed_setups(
+    suite: Suite, layouts: Sequence[KVLayout], candidate: Candidate, facts: DeviceFacts
+) -> Sequence[Setup]:
+    """Return what to time a candidate on: the usual, or the largest case that it accepts at all.
+
+    One that was written for a single head size, say, accepts none of the usual ones.
+    """
+    usual = suite.bench(layouts)
+    if not usual or any(candidate.ask(setup.spec, facts).accepted for setup in usual):
+        return usual
+    own: list[tuple[int, Setup]] = []
+    for setup in suite.grid(layouts):
+        if setup.bytes or not candidate.ask(setup.spec, facts).accepted:
+            continue
+        problem: Any = Case(suite.slot, 0, 0, setup).problem(suite)
+        own.append((problem.cost().bytes, setup))
+    return [max(own, key=lambda pair: pair[0])[1]] if own else ()
 
 
 def timings(

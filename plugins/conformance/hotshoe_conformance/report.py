@@ -113,6 +113,7 @@ class Report:
     Attributes:
         checks: What is wrong, by what was looked at beside the slots; empty lists where nothing is.
         limits: What the device reaches in this run, by unit, such as "B/s".
+        formats: What became of each weight format of the plugins, in words.
     """
 
     platform: str
@@ -121,6 +122,7 @@ class Report:
     slots: list[SlotReport] = field(default_factory=list)
     checks: dict[str, list[Defect]] = field(default_factory=dict)
     limits: dict[str, float] = field(default_factory=dict)
+    formats: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
 
     @property
@@ -159,7 +161,9 @@ class Report:
         header = ("slot", "verdict", "candidate", "passed", "refused", "left out", "worst error")
         parts.append(table(header, rows))
         checks = [(n, "wrong" if found else "passed") for n, found in self.checks.items()]
-        parts += [table(("check", "verdict"), checks), self._shares(), self._left_out()]
+        parts.append(table(("check", "verdict"), checks))
+        parts.append(table(("weight format", "outcome"), self.formats.items()) * bool(self.formats))
+        parts += [self._shares(), self._left_out()]
         parts.append("\n".join(f"NOT PROVED {name}: {why}" for name, why in self.unproved.items()))
         parts += [_describe(where, defect) for where, defect in self.defects]
         count = len(self.defects)

@@ -38,3 +38,9 @@ def hotshoe_quantizations() -> Mapping[str, str]:
 def hotshoe_weight_formats() -> Mapping[str, str]:
     """Name the formats as checkpoints spell their `quant_method`."""
     return FORMATS
+
+
+@hookimpl
+def hotshoe_format_examples() -> Mapping[str, str]:
+    """Say of formats what checkpoints hold, so that they are proved."""
+    return {name: f"hotshoe_quantization.examples:{name}" for name in ("awq", "gptq")}

@@ -2,12 +2,12 @@
 
 import pytest
 
-from hotshoe.slots import Candidate, accept
+from hotshoe.slots import Candidate, accept, refuse
 from hotshoe.slots.reference.norm import build_norm
 from hotshoe_conformance import measure
 from hotshoe_conformance.cases import SUITES
 from hotshoe_conformance.cases.base import HOST
-from hotshoe_conformance.measure import Limits, Timing, timings
+from hotshoe_conformance.measure import Limits, Timing, timed_setups, timings
 from hotshoe_conformance.place import Place
 
 LIMITS = Limits(bandwidth=1e9, arithmetic=1e12)
@@ -47,6 +47,21 @@ def test_a_device_and_a_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [timing.shape for timing in found] == ["count=1", "count=1024"]
     assert found[1].bytes == 2 * 1024 * 4096 * 4
     assert all(timing.seconds > 0 for timing in found)
+
+
+def test_a_candidate_of_one_size_is_timed_on_its_own_cases() -> None:
+    suite = SUITES["rms_norm"]
+
+    def judge(spec, facts):
+        return accept(1) if spec.hidden_size == 37 and not spec.quant else refuse("37 alone")
+
+    narrow = Candidate("rms_norm", "mine", judge, build_norm)
+    [setup] = timed_setups(suite, (), narrow, HOST)
+    assert setup.spec.hidden_size == 37
+    never = Candidate("rms_norm", "mine", lambda s, f: refuse("never"), build_norm)
+    assert timed_setups(suite, (), never, HOST) == ()
+    every = Candidate("rms_norm", "mine", lambda s, f: accept(1), build_norm)
+    assert timed_setups(suite, (), every, HOST) == suite.bench(())
 
 
 def test_time_is_the_median_of_several_calls() -> None:
