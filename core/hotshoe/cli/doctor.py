@@ -32,6 +32,10 @@ SHARED = Path("/dev/shm")
 #: Weights that arrive, and messages of ranks, pass through shared memory.
 LEAST_SHARED_BYTES = 64 * MIB
 LEAST_FILES = 1024
+#: Where the kernel shows devices and drivers, and the classes of devices that compute: displays
+#: and processing accelerators.
+PCI, MODULES = Path("/sys/bus/pci/devices"), Path("/sys/module")
+COMPUTING = ("0x03", "0x12")
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -58,7 +62,7 @@ class Doctor:
         parser.add_argument("--json", action="store_true", help="print JSON")
 
     def run(self, args: Namespace) -> int:
-        found = [*system(), *packages(), *plugins(), *platforms()]
+        found = [*system(), *packages(), *plugins(), *devices(), *platforms()]
         wrong = [finding for finding in found if finding.state == "wrong"]
         if args.json:
             print(json.dumps([asdict(finding) for finding in found]))
@@ -123,6 +127,31 @@ def _open_files() -> Iterator[Finding]:
     few = limit != resource.RLIM_INFINITY and limit < LEAST_FILES
     remedy = f"raise it to {LEAST_FILES} or more (ulimit -n)" if few else ""
     yield Finding("system", "open files", "wrong" if few else "ok", f"{limit} at most", remedy)
+
+
+def devices() -> Iterator[Finding]:
+    """List devices that may compute, by what the kernel says of them: their drivers."""
+    for place in sorted(PCI.glob("*")):
+        if not _line(place / "class").startswith(COMPUTING):
+            continue
+        text = f"vendor {_line(place / 'vendor')}, device {_line(place / 'device')}"
+        driver = place / "driver"
+        if not driver.exists():
+            remedy = "install its driver, if it is to compute"
+            yield Finding("device", place.name, "absent", f"{text}, no driver", remedy)
+            continue
+        name = driver.resolve().name
+        version = _line(MODULES / name / "version")
+        remedy = "if no platform below serves it, install the package of its vendor"
+        told = f"{text}, driver {name} {version}".rstrip()
+        yield Finding("device", place.name, "ok", told, remedy)
+
+
+def _line(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
 
 
 def packages() -> Iterator[Finding]:

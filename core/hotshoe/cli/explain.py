@@ -139,6 +139,7 @@ def as_json(explanation: Explanation) -> dict[str, Any]:
         "unbuilt": dict(explanation.unbuilt),
         "unasked": dict(explanation.unasked),
         "packages": dict(explanation.packages),
+        "numerics": {"hash": _hash(explanation), "of": list(explanation.numerics)},
         "weights": [asdict(fate) for fate in explanation.weights],
         "weights_note": explanation.weights_note,
     }
@@ -164,6 +165,7 @@ def as_text(explanation: Explanation) -> str:
         _section("decided for you", table(("option", "value", "because"), changes)),
         _section("slots", table(header, chosen)),
         *(f"{slot} was not asked: {'; '.join(why)}" for slot, why in explanation.unasked.items()),
+        f"\nnumerics {_hash(explanation)}" * bool(explanation.numerics),
         _section("packages", table(("package", "candidates"), _package_rows(explanation))),
         _section("weights", table(WEIGHTS_HEADER, [_weight_row(w) for w in explanation.weights])),
         explanation.weights_note,
@@ -177,6 +179,12 @@ def as_text(explanation: Explanation) -> str:
         ),
     ]
     return "\n".join(section for section in sections if section)
+
+
+def _hash(explanation: Explanation) -> str:
+    from hotshoe.engine.explain.numerics import numerics_hash
+
+    return numerics_hash(explanation.numerics) if explanation.numerics else ""
 
 
 def _package_rows(explanation: Explanation) -> list[tuple[str, str]]:

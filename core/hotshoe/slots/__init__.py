@@ -7,9 +7,6 @@ from hotshoe.slots.base import (
     Decision,
     Selector,
     Slot,
-    Verdict,
-    accept,
-    refuse,
 )
 from hotshoe.slots.mixers import (
     GatedDeltaOp,
@@ -74,6 +71,7 @@ from hotshoe.slots.specs import (
 )
 from hotshoe.slots.state_specs import GatedDeltaSpec, StateSpaceSpec
 from hotshoe.slots.table import SLOTS, all_slots
+from hotshoe.slots.verdict import Verdict, accept, refuse
 
 __all__ = [
     "COMPOSED",

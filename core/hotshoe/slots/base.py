@@ -24,49 +24,13 @@ from hotshoe.slots.faults import Built, Owner, Owners
 from hotshoe.slots.results import Result
 from hotshoe.slots.sizes import linear_bytes
 from hotshoe.slots.specs import KVLayout, LinearSpec
+from hotshoe.slots.verdict import Verdict, accept, refuse
 from hotshoe.slots.versions import younger_fields
 from hotshoe.suggest import did_you_mean
 
 REFERENCE = "reference"
 #: Chosen for a block that nobody serves as one: the layer makes it of other slots' operations.
 COMPOSED = "composed"
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """A candidate's answer to a specification: a score, or a refusal with its reason.
-
-    `defect` marks a refusal that core gave in the candidate's name: it raised, or could not build
-    what it had accepted. Start-up prints such.
-    """
-
-    score: int | None
-    reason: str = ""
-    defect: bool = False
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.score, int | None):
-            raise TypeError(f"Verdict.score is of type int, or None, not {self.score!r}")
-
-    @property
-    def accepted(self) -> bool:
-        return self.score is not None
-
-
-def accept(score: int, reason: str = "") -> Verdict:
-    """Say yes. Scores compare within one slot; the reference scores 0."""
-    return Verdict(score, reason)
-
-
-def refuse(reason: str) -> Verdict:
-    """Say no, with the reason that a user will read.
-
-    Raises:
-        ValueError: There is no reason.
-    """
-    if not reason.strip():
-        raise ValueError("a refusal says why; this one has no reason")
-    return Verdict(None, reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +51,8 @@ class Candidate:
             A reference "module:attribute" is imported when it is asked.
         hook_api: The hook version that its package was built for. Core fills it in.
         package: The distribution that it comes with, and its version. Core fills it in.
+        tolerance: The largest error that it claims, as a share of what the conformance kit allows
+            for the type; 0 claims the reference's very bits. Conformance tests the claim.
     """
 
     slot: str
@@ -97,6 +63,7 @@ class Candidate:
     layout: Callable[[Any, DeviceFacts], KVLayout] | str | None = None
     hook_api: int | None = None
     package: str = "core"
+    tolerance: float = 1.0
 
     def declared_layout(self, spec: Any, facts: DeviceFacts) -> KVLayout | None:
         """Return the layout that it says it reads; None where it does not say."""
@@ -284,12 +251,12 @@ class Selector:
         uses = self.uses.items()
         return sum(count * self.slots[slot].table_bytes(spec) for (slot, spec), count in uses)
 
-    def packages(self) -> dict[str, str]:
-        """Return the package of each candidate that was asked, by `slot/name`; not core's own."""
-        asked = {slot: self._by_slot[slot] for slot, _ in self.decisions}
+    def asked(self) -> dict[str, Candidate]:
+        """Return each candidate that was asked, by `slot/name`; core's own not among them."""
+        slots = {slot: self._by_slot[slot] for slot, _ in self.decisions}
         return {
-            f"{slot}/{name}": candidate.package
-            for slot, found in asked.items()
+            f"{slot}/{name}": candidate
+            for slot, found in slots.items()
             for name, candidate in found.items()
             if name not in (REFERENCE, COMPOSED)
         }

@@ -6,7 +6,7 @@ import re
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from hotshoe.slots.base import Verdict
+from hotshoe.slots.verdict import Verdict
 
 #: Without blanks, but for those within parentheses.
 _FIELD = re.compile(r"(?:[^\s()]|\((?:[^()]|\([^()]*\))*\))+")

@@ -120,7 +120,9 @@ class CpuPlatform(Platform):
             Candidate("moe", "by_expert", experts.supports, experts.Moe),
             Candidate("gated_delta", "native", gated_delta.supports, gated_delta.GatedDelta),
             Candidate("lora", "native", lora.supports, lora.Lora),
-            Candidate("embedding", "native", embedding.supports, embedding.Embedding),
+            Candidate(
+                *("embedding", "native", embedding.supports, embedding.Embedding), tolerance=0
+            ),
             Candidate("sample", "native", sampling.supports, sampling.Sample),
             Candidate("state_space", "native", state_space.supports, state_space.StateSpace),
             Candidate("graph", "native", graph.supports, graph.Graph),

@@ -61,6 +61,10 @@ def _fields(candidate: Candidate) -> list[str]:
         f"batch_invariant is {candidate.batch_invariant!r}": not isinstance(
             candidate.batch_invariant, bool
         ),
+        f"tolerance is {candidate.tolerance!r}, not a number from 0 to 1": not isinstance(
+            candidate.tolerance, int | float
+        )
+        or not 0 <= candidate.tolerance <= 1,
     }
     return [text for text, holds in problems.items() if holds]
 

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hotshoe.foreign import ForeignError, foreign
 from hotshoe.lazy import resolve_lazy
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import Candidate, Verdict
+from hotshoe.slots import SLOTS, Candidate, Verdict
 from hotshoe_conformance.cases.base import Problem
 from hotshoe_conformance.place import Place, poisoned
 from hotshoe_conformance.tolerance import Expected, bitwise
@@ -132,6 +132,9 @@ def judge(
             defect = defect or _layout_defect(candidate, op, spec, facts)
             if not defect and candidate.batch_invariant:
                 defect = _invariance_defect(problem(), op, first, place)
+            if not defect and candidate.tolerance < 1:
+                claimed = (outcome, first)
+                defect = _claim_defect(candidate, spec, facts, problem(), claimed)
             return replace(outcome, defect=defect)
     except ForeignError as failed:
         return Outcome(defect=f"supports() says yes, but the call raises {cause(failed)}")
@@ -260,6 +263,27 @@ def _invariance_defect(problem: Any, op: Any, whole: Mapping[str, Tensor], place
         rows = whole[name][at]
         if value.shape == rows.shape and (message := bitwise(value, rows).message):
             return f"{name}: claims batch invariance, but a row alone is another: {message}"
+    return ""
+
+
+def _claim_defect(
+    candidate: Candidate,
+    spec: Any,
+    facts: DeviceFacts,
+    problem: Problem,
+    claimed: tuple[Outcome, Mapping[str, Tensor]],
+) -> str:
+    """Compare an error with the one that is claimed; where none is, bits with the reference's."""
+    outcome, found = claimed
+    if candidate.tolerance:
+        if outcome.error <= candidate.tolerance:
+            return ""
+        return f"claims a tolerance of {candidate.tolerance:g}, but errs by {outcome.error:.3g}"
+    op = resolve_lazy(SLOTS[candidate.slot].reference)(spec, facts)
+    wanted = _on_host(problem.call(op, Place(facts.device)))
+    for name, value in wanted.items():
+        if message := bitwise(found[name], value).message:
+            return f"{name}: claims the reference's bits, but {message}"
     return ""
 
 

@@ -79,3 +79,24 @@ def test_limits_that_are_too_low(monkeypatch, tmp_path) -> None:
     found = {finding.name: finding for finding in doctor.system()}
     assert found["shared memory"].state == found["open files"].state == "wrong"
     assert "may use 512" in found["memory"].text
+
+
+def test_devices_are_named_with_their_drivers(monkeypatch, tmp_path) -> None:
+    kinds = {"0000:01:00.0": "0x030200", "0000:02:00.0": "0x120000", "0000:03:00.0": "0x020000"}
+    for name, kind in kinds.items():
+        place = tmp_path / "pci" / name
+        place.mkdir(parents=True)
+        for file, text in (("class", kind), ("vendor", "0x1abc"), ("device", "0x0001")):
+            (place / file).write_text(f"{text}\n")
+    drivers = tmp_path / "modules" / "swift"
+    drivers.mkdir(parents=True)
+    (drivers / "version").write_text("5.1\n")
+    (tmp_path / "pci" / "0000:01:00.0" / "driver").symlink_to(drivers)
+    monkeypatch.setattr(doctor, "PCI", tmp_path / "pci")
+    monkeypatch.setattr(doctor, "MODULES", tmp_path / "modules")
+    with_driver, without = doctor.devices()
+    assert with_driver.text == "vendor 0x1abc, device 0x0001, driver swift 5.1"
+    assert "package of its vendor" in with_driver.remedy
+    assert (without.name, without.state) == ("0000:02:00.0", "absent")
+    assert without.text.endswith("no driver")
+    assert not wrong([with_driver, without])

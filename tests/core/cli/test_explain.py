@@ -36,6 +36,7 @@ EXPLANATION = Explanation(
     {"gated_activation": ("fused serves gated_mlp whole", "candidates: native, reference")},
     caches=(GroupUse("window", 512, (0, 1, 2, 4, 6, 7), 1, 16, 1 << 15, 33, 2, 8),),
     packages=dict.fromkeys(("rms_norm/native", "rms_norm/other"), "some-pack 3.0"),
+    numerics=("torch 9", "rms_norm: native"),
 )
 
 
@@ -76,6 +77,8 @@ def test_json_holds_the_same() -> None:
     assert first["layers"] == 12
     assert first["step_share"] == 0.25
     assert document["memory"] == [{"use": "weights", "bytes": 5 << 20, "note": "as they are"}]
+    assert document["numerics"]["of"] == ["torch 9", "rms_norm: native"]
+    assert document["numerics"]["hash"] in as_text(EXPLANATION)
     assert document["packages"]["rms_norm/other"] == "some-pack 3.0"
     [group] = document["caches"]
     assert (group["layers"], group["wasted_bytes"]) == ([0, 1, 2, 4, 6, 7], 33 * (1 << 15) // 4)

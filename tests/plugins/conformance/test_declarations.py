@@ -47,5 +47,10 @@ def test_names_and_claims(installed, offer) -> None:
     assert [d.what for d in found] == ["sample/mine: batch_invariant is 1"]
 
 
+def test_tolerances_that_are_none(installed, offer) -> None:
+    found = Kit("mine", WHOLE, installed(offer("sample", "m:f", tolerance=2))).undeclared
+    assert [d.what for d in found] == ["sample/mine: tolerance is 2, not a number from 0 to 1"]
+
+
 def test_nothing_to_object_to(installed, offer) -> None:
     assert Kit("mine", WHOLE, installed(offer("sample", "m:f"))).undeclared == []

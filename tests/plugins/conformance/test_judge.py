@@ -292,3 +292,21 @@ def test_memory_of_every_call_that_is_kept(build, defect: str) -> None:
     gc.collect()  # what other tests left, and would be missing at the second count
     assert hoard(candidate, SPEC, HOST, problem).startswith(defect)
     assert bool(hoard(candidate, SPEC, HOST, problem)) == bool(defect)
+
+
+def test_claims_of_numerics_are_tested(run, defects) -> None:
+    def near(spec, facts):
+        exact = build_norm(spec, facts)
+        return lambda x, weight: exact(x, weight) * (1 + 2**-18)
+
+    def same(spec, facts):
+        return build_norm(spec, facts)
+
+    assert defects("rms_norm", same, tolerance=0) == []
+    found = defects("rms_norm", near, tolerance=0)
+    assert any("claims the reference's bits, but" in defect for defect in found)
+    errors = [outcome.error for outcome in run("rms_norm", near)]
+    assert defects("rms_norm", near, tolerance=1.0) == []
+    low = defects("rms_norm", near, tolerance=min(error for error in errors if error) / 2)
+    assert low
+    assert "claims a tolerance of" in low[0]

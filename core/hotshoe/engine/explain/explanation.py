@@ -20,6 +20,7 @@ from hotshoe.engine.explain.estimate import (
     step_shares,
 )
 from hotshoe.engine.explain.fates import WeightFate, fates
+from hotshoe.engine.explain.numerics import numerics
 from hotshoe.engine.start.setup import EngineSetup, prepare
 from hotshoe.errors import ConfigError, SelectionError
 from hotshoe.executor import Worker
@@ -67,6 +68,7 @@ class Explanation:
         unbuilt: Why candidates that were chosen cannot be built on this machine, and which.
         unasked: Slots that were not asked, and why.
         packages: The package of each candidate that was asked, by `slot/name`.
+        numerics: What decides the bits of results, a line each; see `numerics`.
         weights: What becomes of each tensor of the checkpoint.
         weights_note: Why the checkpoint's files were not looked at.
     """
@@ -84,6 +86,7 @@ class Explanation:
     weights_note: str = ""
     caches: tuple[GroupUse, ...] = ()
     packages: Mapping[str, str] = field(default_factory=dict)
+    numerics: tuple[str, ...] = ()
 
 
 def explain(
@@ -141,7 +144,8 @@ def explain(
         tuple(found),
         note,
         group_uses(setup.config, caches),
-        selector.packages(),
+        {name: candidate.package for name, candidate in selector.asked().items()},
+        numerics(setup.config, facts, selector.decisions.values(), selector.asked()),
     )
 
 

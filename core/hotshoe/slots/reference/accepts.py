@@ -7,7 +7,6 @@ from dataclasses import fields
 from typing import Any
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots.base import Verdict, accept, refuse
 from hotshoe.slots.specs import (
     AttentionSpec,
     GatedMlpSpec,
@@ -21,6 +20,7 @@ from hotshoe.slots.specs import (
     SparseMlaSpec,
 )
 from hotshoe.slots.state_specs import GatedDeltaSpec, StateSpaceSpec
+from hotshoe.slots.verdict import Verdict, accept, refuse
 from hotshoe.types.cache import QUANTIZED
 
 #: Element types of activations, and of a KV cache that is not quantized.

@@ -1,0 +1,42 @@
+"""Verdicts: what a candidate answers to a specification. Free of torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A candidate's answer to a specification: a score, or a refusal with its reason.
+
+    `defect` marks a refusal that core gave in the candidate's name: it raised, or could not build
+    what it had accepted. Start-up prints such.
+    """
+
+    score: int | None
+    reason: str = ""
+    defect: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.score, int | None):
+            raise TypeError(f"Verdict.score is of type int, or None, not {self.score!r}")
+
+    @property
+    def accepted(self) -> bool:
+        return self.score is not None
+
+
+def accept(score: int, reason: str = "") -> Verdict:
+    """Say yes. Scores compare within one slot; the reference scores 0."""
+    return Verdict(score, reason)
+
+
+def refuse(reason: str) -> Verdict:
+    """Say no, with the reason that a user will read.
+
+    Raises:
+        ValueError: There is no reason.
+    """
+    if not reason.strip():
+        raise ValueError("a refusal says why; this one has no reason")
+    return Verdict(None, reason)
