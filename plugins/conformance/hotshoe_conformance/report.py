@@ -122,8 +122,8 @@ class Report:
     slots: list[SlotReport] = field(default_factory=list)
     checks: dict[str, list[Defect]] = field(default_factory=dict)
     limits: dict[str, float] = field(default_factory=dict)
-    formats: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+    formats: dict[str, str] = field(default_factory=dict)
 
     @property
     def defects(self) -> list[tuple[str, Defect]]:

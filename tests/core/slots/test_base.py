@@ -286,7 +286,7 @@ def test_batch_invariance_takes_only_who_claims_it():
     assert decision.chosen == "slow"
     assert "--batch-invariant is set" in dict(decision.others)["fast"].reason
     with pytest.raises(SelectionError, match=r"--batch-invariant allows.*reference: its results"):
-        chooser.decide("embedding", SPEC)
+        chooser.decide("lora", SPEC)  # nothing wraps its reference
 
 
 def test_every_slot_has_a_reference_that_builds():

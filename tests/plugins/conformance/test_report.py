@@ -64,13 +64,15 @@ def test_text() -> None:
     mine = CandidateReport("mine", passed=1, shares=shares)
     checks = {"declarations": [], "tokens": [Defect("token 3 is 9", shape="llama")]}
     slots = [SlotReport("sample", [mine]), SlotReport("linear", [BROKEN])]
-    report = Report("p", "a device", 7, slots, checks, {"B/s": 5e9}, 1.25)
+    formats = {"--quantization four": "passed: mine"}
+    report = Report("p", "a device", 7, slots, checks, {"B/s": 5e9}, 1.25, formats)
     lines = [" ".join(line.split()) for line in report.as_text().splitlines()]
     for line in (
         "p: a device, seed 7, 1.2 s",
         "sample native mine 1 0 0 0.00 of tolerance",
         "declarations passed",
         "tokens wrong",
+        "--quantization four passed: mine",
         "limits measured: 5.0 GB/s",
         "sample mine 12.500 75% of bandwidth count=1 dtype=a",
         "sample mine 2.500 over 100% of arithmetic count=9 dtype=b",
