@@ -21,7 +21,7 @@ PIP_INSTALL := $(BIN)/python -m pip install $(PIP_FLAGS) -c constraints.txt
 EDITABLE := $(or $(DEV),$(wildcard $(STAMPS)/editable))
 
 # "." is the native package; an editable one is rebuilt by `make native`.
-DISTRIBUTIONS := . core $(patsubst %/pyproject.toml,%,$(wildcard platforms/*/pyproject.toml plugins/*/pyproject.toml))
+DISTRIBUTIONS := . core bridge $(patsubst %/pyproject.toml,%,$(wildcard platforms/*/pyproject.toml plugins/*/pyproject.toml))
 files = $(shell find $(1) -type f -not -path '*/build/*' -not -path '*.egg-info/*' -not -name '*.py[co]' -not -name '*.so')
 sources = $(if $(EDITABLE),$(1)/pyproject.toml,$(if $(filter .,$(1)),setup.py $(call files,csrc),$(call files,$(1))))
 $(foreach d,$(DISTRIBUTIONS),$(eval sources-$(d) := constraints.txt $(call sources,$(d))))

@@ -37,7 +37,17 @@ from hotshoe.platform import (
     Target,
 )
 from hotshoe.plugins import PluginManager, hookspecs
-from hotshoe.slots import SLOTS, Candidate, KVLayout, QuantSpec, accept, mixers, operations, refuse
+from hotshoe.slots import (
+    SLOTS,
+    Candidate,
+    KVLayout,
+    QuantSpec,
+    Verdict,
+    accept,
+    mixers,
+    operations,
+    refuse,
+)
 from hotshoe.text.output_processor import RequestUpdate, SequenceUpdate
 from hotshoe.types import (
     CompletionOutput,
@@ -261,6 +271,17 @@ def hooks_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+SLOTS_HEAD = """\
+Element types are named as in PyTorch: `float32`, `bfloat16`, `float16`. Slots compute in these.
+Storage has more: `int8`, `float8_e4m3fn` and `float8_e5m2` for caches, and the formats of
+`QuantSpec` for operands of products.
+
+`PLAIN_LAYOUT` is the `KVLayout` of core's references: token, head, channel. `REFERENCE` names
+core's plain implementation among the candidates of each slot. `COMPOSED` names the choice for a
+block that nobody serves as one: the layer then makes it of the slots that its record
+lists.""".splitlines()
+
+
 def slots_page() -> str:
     """Every slot with its specification, and every call signature."""
     lines = [
@@ -269,9 +290,11 @@ def slots_page() -> str:
         "",
         "A candidate answers a specification with a verdict; the chosen one builds an operation",
         "with the signature listed below. Every name is in `hotshoe.slots`.",
+        "",
+        *SLOTS_HEAD,
     ]
     lines += _described(Candidate, members=())
-    for item in (accept, refuse, QuantSpec, KVLayout):
+    for item in (Verdict, accept, refuse, QuantSpec, KVLayout):
         lines += _described(item)
     for slot in SLOTS.values():
         lines += ["", f"## {slot.name}", "", _sentence(slot.doc)]

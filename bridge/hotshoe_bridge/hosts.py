@@ -1,0 +1,89 @@
+"""What of each slot reaches which host, and why the rest does not: one table.
+
+`python -m hotshoe_bridge` prints it, and the page about the bridge is held to it by a test.
+"""
+
+from __future__ import annotations
+
+TRANSFORMERS, KERNELS, VLLM, SGLANG = HOSTS = ("transformers", "kernels", "vllm", "sglang")
+NO = "no: "
+_CACHE = f"{NO}that host writes and reads a cache of its own layout"
+_RUNTIME = f"{NO}part of the host's own runtime"
+_UNWRITTEN = f"{NO}not written yet"
+
+#: Of each slot, how it reaches hosts, or why it does not; a host that is missing has `OTHERWISE`.
+REACH: dict[str, dict[str, str]] = {
+    "attention": {
+        TRANSFORMERS: "implementation `hotshoe` of its attention interface",
+        KERNELS: f"{NO}its layers see no cache",
+        VLLM: _CACHE,
+    },
+    "rotary_and_cache": {
+        TRANSFORMERS: "writes the blocks that `attention` reads; rotation stays with the model",
+        KERNELS: f"{NO}its layers see no cache",
+        VLLM: _CACHE,
+    },
+    "mla_attention": {
+        VLLM: _CACHE,
+        TRANSFORMERS: f"{NO}its models expand latents before attention",
+    },
+    "indexer": {VLLM: _CACHE, TRANSFORMERS: f"{NO}its models choose tokens in code of their own"},
+    "sparse_mla_attention": {
+        VLLM: _CACHE,
+        TRANSFORMERS: f"{NO}its models choose tokens in code of their own",
+    },
+    "state_space": {VLLM: _CACHE, TRANSFORMERS: f"{NO}states lie in the model's own cache object"},
+    "gated_delta": {VLLM: _CACHE, TRANSFORMERS: f"{NO}states lie in the model's own cache object"},
+    "linear": {
+        TRANSFORMERS: "modules of class `torch.nn.Linear`",
+        KERNELS: "layer `Linear`",
+        VLLM: "quantization method `hotshoe`, of plain weights",
+    },
+    "rms_norm": {
+        TRANSFORMERS: "modules named RMSNorm, with and without an offset",
+        KERNELS: "layers `RMSNorm` and `RMSNormZeroCentered`",
+        VLLM: "out-of-tree classes of `RMSNorm` and `GemmaRMSNorm`",
+    },
+    "add_rms_norm": {
+        TRANSFORMERS: f"{NO}no module adds and norms at once",
+        KERNELS: f"{NO}no layer adds and norms at once",
+        VLLM: "the same classes, called with a residual",
+    },
+    "layer_norm": {
+        TRANSFORMERS: "modules of class `torch.nn.LayerNorm`",
+        VLLM: f"{NO}that class has no out-of-tree form",
+    },
+    "gated_activation": {
+        TRANSFORMERS: "within MLPs, where `gated_mlp` is composed",
+        VLLM: "out-of-tree class of `SiluAndMul`",
+    },
+    "gated_mlp": {
+        TRANSFORMERS: "modules of `gate_proj`, `up_proj`, `down_proj` and an activation",
+        VLLM: f"{NO}no class of it is the whole block",
+    },
+    "moe": {TRANSFORMERS: _UNWRITTEN, VLLM: _UNWRITTEN},
+    "embedding": dict.fromkeys(HOSTS, f"{NO}the table stays with the host, and a gather is all"),
+    "lora": dict.fromkeys(HOSTS, f"{NO}adapters are the host's"),
+    "sample": dict.fromkeys(HOSTS, f"{NO}the host chooses tokens"),
+    "transfer": dict.fromkeys(HOSTS, _RUNTIME),
+    "graph": dict.fromkeys(HOSTS, _RUNTIME),
+    "communicator": dict.fromkeys(HOSTS, _RUNTIME),
+}
+OTHERWISE = {
+    TRANSFORMERS: _UNWRITTEN,
+    KERNELS: f"{NO}that library has no such layer",
+    VLLM: _UNWRITTEN,
+    SGLANG: _UNWRITTEN,
+}
+#: Which numbers were compared with the host's own, and which were not.
+PROVED = {
+    TRANSFORMERS: "each module against its own forward, at installation; whole models in tests",
+    KERNELS: "the classes alone; not run with that library",
+    VLLM: "the classes alone, with a stand-in; not run with that engine",
+    SGLANG: "nothing is written for it",
+}
+
+
+def reach(slot: str, host: str) -> str:
+    """Say how a slot reaches a host, or why it does not."""
+    return REACH.get(slot, {}).get(host, OTHERWISE[host])
