@@ -30,6 +30,8 @@ LIMITS = [
     for name, value in runpy.run_path(str(LIMITS_TABLE)).items()
     if name.isupper()
 ]
+#: How the module ends that every machine can run.
+NEEDED = "_generic"
 NANOBIND = Path(nanobind.include_dir()).parent
 INCLUDES = [
     str(CSRC),
@@ -151,8 +153,11 @@ class BuildNative(build_ext):
             ]
             for ext in self.extensions
         }
+        every = [nanobind_job, *chain(*jobs.values())]
         with ThreadPoolExecutor(self.parallel or os.cpu_count()) as pool:
-            list(pool.map(self._compile, [nanobind_job, *chain(*jobs.values())]))
+            done = list(pool.map(self._compile, every))
+        failed = [job for job, compiled in zip(every, done, strict=True) if not compiled]
+        self._leave_out(failed, jobs)
         for ext in self.extensions:
             self.compiler.link_shared_object(
                 [str(job.target) for job in [*jobs[ext.name], nanobind_job]],
@@ -161,17 +166,35 @@ class BuildNative(build_ext):
                 extra_postargs=link_flags,
             )
 
+    def _leave_out(self, failed: list[Job], jobs: dict[str, list[Job]]) -> None:
+        """Do without the instruction sets that a source does not compile for, and say so.
+
+        The one that every machine has is needed, and so are those that were asked for by name.
+        """
+        spared = set() if self.isa else {name for name in jobs if not name.endswith(NEEDED)}
+        for name in sorted(spared):
+            broken = [job for job in jobs[name] if job in failed]
+            if broken:
+                sources = ", ".join(str(job.source) for job in broken)
+                print(f"{name} is left out: {sources} does not compile", file=sys.stderr)
+                failed = [job for job in failed if job not in broken]
+                self.extensions = [ext for ext in self.extensions if ext.name != name]
+        if failed:
+            job = failed[0]
+            raise CompileError(f"cannot compile {job.source} for {job.target}")
+
     def _command(self, flags: list[str], source: Path, target: Path) -> list[str]:
         includes = [f"-I{folder}" for folder in [*INCLUDES, *self.compiler.include_dirs]]
         compiler = self.compiler.compiler_so_cxx
         return [*compiler, *flags, *includes, "-c", str(source), "-o", str(target)]
 
-    def _compile(self, job: Job) -> None:
-        if job.is_stale():
-            job.target.parent.mkdir(parents=True, exist_ok=True)
-            command = self._command(self.flags + job.flags, job.source, job.target)
-            if subprocess.run(command, check=False).returncode != 0:
-                raise CompileError(f"cannot compile {job.source} for {job.target}")
+    def _compile(self, job: Job) -> bool:
+        """Compile a source, unless what it gave is still good; tell whether it is there."""
+        if not job.is_stale():
+            return True
+        job.target.parent.mkdir(parents=True, exist_ok=True)
+        command = self._command(self.flags + job.flags, job.source, job.target)
+        return subprocess.run(command, check=False).returncode == 0
 
     def _accepts(self, flags: list[str]) -> bool:
         """Try the flags on an empty program; say so when the compiler refuses them."""

@@ -2,6 +2,8 @@
 
 import platform
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,3 +62,53 @@ def test_no_library_has_a_stack_that_executes() -> None:
         flags = dict(headers)
         assert not flags[PT_GNU_STACK] & 1, library
         assert PT_GNU_RELRO in flags, library
+
+
+#: Compiles and links nothing, but leaves files behind; one source fails for one instruction set.
+COMPILER = """#!{python}
+import sys
+words = sys.argv[1:]
+failing = {failing!r}
+if any(w.endswith("/norm.cpp") for w in words) and f"-DHOTSHOE_MODULE=_{{failing}}" in words:
+    sys.exit("norm.cpp: no such instruction")
+if "-o" in words:
+    open(words[words.index("-o") + 1], "w").close()
+"""
+
+
+@pytest.fixture
+def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Build with that compiler."""
+    if platform.machine() != "x86_64":
+        pytest.skip("other machines have no instruction sets but one")
+
+    def build(failing: str, *more: str) -> subprocess.CompletedProcess[str]:
+        compiler = tmp_path / "compiler"
+        compiler.write_text(COMPILER.format(python=sys.executable, failing=failing))
+        compiler.chmod(0o755)
+        for tool in ("CC", "CXX", "LDSHARED", "LDCXXSHARED"):
+            monkeypatch.setenv(tool, str(compiler))
+        places = [f"--build-lib={tmp_path}/lib", f"--build-temp={tmp_path}/temp"]
+        command = [sys.executable, "setup.py", "-q", "build_ext", *places, *more]
+        root = Path(__file__).resolve().parents[2]
+        return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+
+    return build
+
+
+def test_a_source_that_does_not_compile_costs_its_instruction_set_alone(
+    built, tmp_path: Path
+) -> None:
+    done = built("avx2")
+    assert done.returncode == 0, done.stderr
+    assert "hotshoe_native._avx2 is left out: csrc" in done.stderr
+    made = {path.name.split(".")[0] for path in (tmp_path / "lib/hotshoe_native").iterdir()}
+    assert made >= {"_generic", "_avx512"}
+    assert "_avx2" not in made
+
+
+@pytest.mark.parametrize(("failing", "more"), [("generic", ()), ("avx2", ("--isa=avx2",))])
+def test_what_is_needed_or_asked_for_is_not_left_out(built, failing: str, more) -> None:
+    done = built(failing, *more)
+    assert done.returncode != 0
+    assert "cannot compile csrc" in done.stderr
