@@ -1497,6 +1497,11 @@ VARIANTS += [
     ),
     Variant("olmo", "Olmo", {"clip_qkv": 2.0, **TIED}, end_to_end=True, impl="transformers"),
 ]
+#: On which platforms engines run. With references an engine differs by the kinds of its caches
+#: alone, so these variants are enough: `test_logits` shows that references compute all of them.
+PLATFORMS = ("reference", "cpu", "cuda")
+PLAIN = ("llama-tied-gqa", "gemma3", "gpt-oss", "deepseek-v3", "falcon-h1", "qwen3-next")
+PLAIN += ("mamba2", "glm-moe-dsa", "transformers-llama")
 #: Families whose norms add 1 to their weights.
 OFFSET = ("Gemma2", "Gemma3", "Nemotron", "Qwen3Next", "Qwen3_5", "Qwen3_5Moe")
 #: Families whose class for texts has another name than theirs and ForCausalLM.
@@ -1774,8 +1779,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
     `described_variant`: those that no library's code computes; `divided_variant`: those of the
     chosen ones (`end_to_end_variant`) that ranks share; `rounded_variant`: those in which rounding
-    chooses no other experts.
+    chooses no other experts. Engines (`make_llm`) run
+    on every platform, with references the variants in PLAIN alone.
     """
+    engines = "make_llm" in metafunc.fixturenames
     for name, wanted in (
         ("variant", VARIANTS),
         ("described_variant", [v for v in VARIANTS if v.impl == "auto"]),
@@ -1783,8 +1790,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         ("divided_variant", [v for v in VARIANTS if v.end_to_end and v.impl == "auto"]),
         ("rounded_variant", [v for v in VARIANTS if v.end_to_end and not v.chooses]),
     ):
-        if name in metafunc.fixturenames:
+        if name not in metafunc.fixturenames:
+            continue
+        if not engines:
             metafunc.parametrize(name, wanted, ids=lambda v: v.name)
+            continue
+        runs = [(p, v) for p in PLATFORMS for v in wanted if p != "reference" or v.name in PLAIN]
+        ids = [f"{platform}-{variant.name}" for platform, variant in runs]
+        metafunc.parametrize(["make_llm", name], runs, ids=ids, indirect=["make_llm"])
+        engines = False
+    if engines:
+        metafunc.parametrize("make_llm", PLATFORMS, indirect=True)
 
 
 @pytest.fixture(autouse=True)

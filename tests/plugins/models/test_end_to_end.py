@@ -53,7 +53,7 @@ def plugins():
     return PluginManager(points)
 
 
-@pytest.fixture(params=BLOCK_SIZES)
+@pytest.fixture
 def make_llm(request, plugins):
     """Make engines whose cache holds one request of full length and a little more."""
     platforms = plugins.mapping("hotshoe_platforms")
