@@ -30,7 +30,8 @@ class Installation:
         program = {
             "hotshoe": [python, "-m", "hotshoe.cli"],
             "pip": [sys.executable, "-m", "pip", "--python", python],
-            "pytest": [python, "-m", "pytest", "-p", "no:cacheprovider"],
+            # Rewriting the plain asserts of all plugins takes longer than the tests.
+            "pytest": [python, "-m", "pytest", "--assert=plain", "-p", "no:cacheprovider"],
             "python": [python],
         }[words[0]]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}  # noqa: TID251
