@@ -1,6 +1,6 @@
 """Runs a candidate of the test's own through the kit."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -37,20 +37,18 @@ def reference() -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="session")
-def run() -> Callable[..., list[Outcome]]:
+def run() -> Callable[..., Iterator[Outcome]]:
     """Judge a candidate on the quick cases of a slot and some random ones."""
 
-    def run(slot: str, build: Any, seed: int = 1, **fields: Any) -> list[Outcome]:
+    def run(slot: str, build: Any, seed: int = 1, **fields: Any) -> Iterator[Outcome]:
         candidate = Candidate(slot, "mine", fields.pop("supports", unquantized), build, **fields)
-        suite, outcomes = SUITES[slot], []
+        suite = SUITES[slot]
         num_fixed = len(suite.grid(()))
         for case in cases(suite, (), seed, NUM_RANDOM):
             if not (case.setup.quick or case.index >= num_fixed):
                 continue
             problem = case.problem(suite)
-            outcome = judge(candidate, case.setup.spec, HOST, lambda p=problem: p, problem.expected)
-            outcomes.append(outcome)
-        return outcomes
+            yield judge(candidate, case.setup.spec, HOST, lambda p=problem: p, problem.expected)
 
     return run
 
@@ -59,6 +57,12 @@ def run() -> Callable[..., list[Outcome]]:
 def defects(run) -> Callable[..., list[str]]:
     """As `run`, but only what is wrong."""
     return lambda *args, **kwargs: [o.defect for o in run(*args, **kwargs) if o.defect]
+
+
+@pytest.fixture(scope="session")
+def finds(run) -> Callable[..., bool]:
+    """Whether anything is wrong; cases behind the first that shows it are not run."""
+    return lambda *args, **kwargs: any(o.defect for o in run(*args, **kwargs))
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ SPEC = NormSpec(64, 1e-6, "float32")
 
 
 def test_the_reference_is_right(run) -> None:
-    outcomes = run("rms_norm", build_norm, supports=lambda spec, facts: accept(1))
+    outcomes = [*run("rms_norm", build_norm, supports=lambda spec, facts: accept(1))]
     assert len(outcomes) > 20
     assert [o.defect for o in outcomes if o.defect] == []
     assert max(o.error for o in outcomes) < 1
@@ -188,7 +188,7 @@ def test_dishonest_verdicts(supports, defect: str) -> None:
 
 
 def test_a_refusal_is_no_defect_and_runs_nothing(run) -> None:
-    outcomes = run("rms_norm", cannot_be_built, supports=lambda s, f: refuse("not today"))
+    outcomes = [*run("rms_norm", cannot_be_built, supports=lambda s, f: refuse("not today"))]
     assert {(o.refused, o.defect) for o in outcomes} == {("not today", "")}
 
 

@@ -92,8 +92,8 @@ def low_precision(op, spec, q, cache, metadata, sinks):
         low_precision,
     ],
 )
-def test_boundaries_and_layouts(defects, wrapped, change) -> None:
-    assert defects("attention", wrapped("attention", change))
+def test_boundaries_and_layouts(finds, wrapped, change) -> None:
+    assert finds("attention", wrapped("attention", change))
 
 
 class Apart(Attention):

@@ -7,12 +7,12 @@ def test_the_reference_passes(defects) -> None:
     assert defects("embedding", build) == []
 
 
-def test_a_scale_that_is_overlooked(defects, blind) -> None:
-    assert defects("embedding", blind("embedding", scale=1.0))
+def test_a_scale_that_is_overlooked(finds, blind) -> None:
+    assert finds("embedding", blind("embedding", scale=1.0))
 
 
-def test_rows_that_are_others(defects, wrapped) -> None:
+def test_rows_that_are_others(finds, wrapped) -> None:
     def before(op, spec, ids, table):
         return op((ids - 1).clamp(min=0), table)
 
-    assert defects("embedding", wrapped("embedding", before))
+    assert finds("embedding", wrapped("embedding", before))

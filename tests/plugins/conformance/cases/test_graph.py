@@ -23,9 +23,9 @@ class Latest(Graph):
         return lambda: self.function()  # noqa: PLW0108  # whatever it is by then
 
 
-def test_replays_that_are_none(defects) -> None:
-    assert defects("graph", Frozen)
-    assert defects("graph", Latest)
+def test_replays_that_are_none(finds) -> None:
+    assert finds("graph", Frozen)
+    assert finds("graph", Latest)
 
 
 class CalledOnce(Graph):
@@ -64,6 +64,6 @@ class LatestPieces(Graph):
         return lambda: self.function(lambda call: call())
 
 
-def test_pieces_that_are_none(defects) -> None:
+def test_pieces_that_are_none(finds) -> None:
     for graph in (CalledOnce, CalledLast, LatestPieces):
-        assert defects("graph", graph), graph
+        assert finds("graph", graph), graph

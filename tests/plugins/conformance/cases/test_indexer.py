@@ -15,8 +15,8 @@ def test_the_reference_passes(defects) -> None:
 @pytest.mark.parametrize(
     "fields", [{"top_k": 12}, {"interleaved": False}, {"interleaved": True}], ids=str
 )
-def test_fields_that_are_overlooked(defects, blind, fields) -> None:
-    assert defects("indexer", blind("indexer", **fields))
+def test_fields_that_are_overlooked(finds, blind, fields) -> None:
+    assert finds("indexer", blind("indexer", **fields))
 
 
 class Longer(Indexer):
@@ -113,8 +113,8 @@ class OneRowMore(Indexer):
         OneRowMore,
     ],
 )
-def test_other_choices_and_rows(defects, build) -> None:
-    assert defects("indexer", build)
+def test_other_choices_and_rows(finds, build) -> None:
+    assert finds("indexer", build)
 
 
 def test_the_order_of_a_choice_is_free(defects) -> None:

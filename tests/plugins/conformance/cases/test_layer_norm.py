@@ -10,18 +10,18 @@ def test_the_reference_passes(defects) -> None:
     assert defects("layer_norm", build_layer_norm) == []
 
 
-def test_an_epsilon_that_is_overlooked(defects, blind) -> None:
-    assert defects("layer_norm", blind("layer_norm", eps=1e-5))
+def test_an_epsilon_that_is_overlooked(finds, blind) -> None:
+    assert finds("layer_norm", blind("layer_norm", eps=1e-5))
 
 
-def test_a_bias_that_is_overlooked(defects, wrapped) -> None:
+def test_a_bias_that_is_overlooked(finds, wrapped) -> None:
     def bare(op, spec, x, weight, bias):
         return op(x, weight, None if bias is None else torch.zeros_like(bias))
 
-    assert defects("layer_norm", wrapped("layer_norm", bare))
+    assert finds("layer_norm", wrapped("layer_norm", bare))
 
 
-def test_a_mean_that_is_left_in(defects) -> None:
+def test_a_mean_that_is_left_in(finds) -> None:
     def build(spec, facts):
         def norm(x, weight, bias):
             wide = x.float()
@@ -30,7 +30,7 @@ def test_a_mean_that_is_left_in(defects) -> None:
 
         return norm
 
-    assert defects("layer_norm", build)
+    assert finds("layer_norm", build)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

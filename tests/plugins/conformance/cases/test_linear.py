@@ -22,8 +22,8 @@ def parts_in_another_order(self, tensors):
 
 
 @pytest.mark.parametrize("load", [no_bias, parts_in_another_order])
-def test_weights_that_are_loaded_wrongly(defects, load) -> None:
-    assert defects("linear", type("Mutant", (Linear,), {"load": load}))
+def test_weights_that_are_loaded_wrongly(finds, load) -> None:
+    assert finds("linear", type("Mutant", (Linear,), {"load": load}))
 
 
 def packed_rows(self, x):
@@ -47,8 +47,8 @@ def overwriting(self, x):
 
 
 @pytest.mark.parametrize("call", [packed_rows, one_column_less, rounded_twice, overwriting])
-def test_rows_that_are_read_wrongly(defects, call) -> None:
-    assert defects("linear", type("Mutant", (Linear,), {"__call__": call}))
+def test_rows_that_are_read_wrongly(finds, call) -> None:
+    assert finds("linear", type("Mutant", (Linear,), {"__call__": call}))
 
 
 def test_rows_with_nan_that_become_numbers(defects) -> None:

@@ -15,8 +15,8 @@ def test_the_reference_passes(defects) -> None:
 @pytest.mark.parametrize(
     "fields", [{"scale": 48**-0.5}, {"interleaved": False}, {"interleaved": True}], ids=str
 )
-def test_fields_that_are_overlooked(defects, blind, fields) -> None:
-    assert defects("mla_attention", blind("mla_attention", **fields))
+def test_fields_that_are_overlooked(finds, blind, fields) -> None:
+    assert finds("mla_attention", blind("mla_attention", **fields))
 
 
 class Longer(MlaAttention):
@@ -111,8 +111,8 @@ class Stale(MlaAttention):
         Stale,
     ],
 )
-def test_boundaries_rows_and_matrices(defects, build) -> None:
-    assert defects("mla_attention", build)
+def test_boundaries_rows_and_matrices(finds, build) -> None:
+    assert finds("mla_attention", build)
 
 
 def test_a_claim_of_batch_invariance(defects) -> None:

@@ -19,8 +19,8 @@ def no_bias(self, tensors):
 
 
 @pytest.mark.parametrize("load", [up_before_gate, no_bias])
-def test_weights_that_are_loaded_wrongly(defects, load) -> None:
-    assert defects("gated_mlp", type("Mutant", (GatedMlp,), {"load_gate_up": load}))
+def test_weights_that_are_loaded_wrongly(finds, load) -> None:
+    assert finds("gated_mlp", type("Mutant", (GatedMlp,), {"load_gate_up": load}))
 
 
 def no_activation(self, x):
@@ -46,8 +46,8 @@ def overwriting(self, x):
 
 
 @pytest.mark.parametrize("call", [no_activation, one_column_less, packed_rows, overwriting])
-def test_blocks_that_compute_something_else(defects, call) -> None:
-    assert defects("gated_mlp", type("Mutant", (GatedMlp,), {"__call__": call}))
+def test_blocks_that_compute_something_else(finds, call) -> None:
+    assert finds("gated_mlp", type("Mutant", (GatedMlp,), {"__call__": call}))
 
 
 def test_rows_with_nan_that_become_numbers(defects) -> None:

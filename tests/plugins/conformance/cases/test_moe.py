@@ -28,11 +28,11 @@ ROUTERS = {
 
 
 @pytest.mark.parametrize("field", ROUTERS)
-def test_routers_that_overlook_a_field(defects, field) -> None:
+def test_routers_that_overlook_a_field(finds, field) -> None:
     def build(self, spec, facts):
         Moe.__init__(self, replace(spec, router=ROUTERS[field](spec.router)), facts)
 
-    assert defects("moe", mutant(__init__=build))
+    assert finds("moe", mutant(__init__=build))
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_routers_that_overlook_a_field(defects, field) -> None:
     [{"limit": None}, {"alpha": 1.0}, {"shift": 0.0}, {"activation": "silu"}],
     ids=str,
 )
-def test_activations_that_overlook_a_field(defects, changes, monkeypatch) -> None:
+def test_activations_that_overlook_a_field(finds, changes, monkeypatch) -> None:
     whole = moe.activated
 
     def call(self, x, logits, correction):
@@ -48,7 +48,7 @@ def test_activations_that_overlook_a_field(defects, changes, monkeypatch) -> Non
             patch.setattr(moe, "activated", lambda x, spec: whole(x, replace(spec, **changes)))
             return Moe.__call__(self, x, logits, correction)
 
-    assert defects("moe", mutant(__call__=call))
+    assert finds("moe", mutant(__call__=call))
 
 
 def no_correction(self, x, logits, correction):
@@ -96,15 +96,15 @@ def one_expert_less(self, x, logits, correction):
         one_expert_less,
     ],
 )
-def test_mixtures_that_compute_something_else(defects, call) -> None:
-    assert defects("moe", mutant(__call__=call))
+def test_mixtures_that_compute_something_else(finds, call) -> None:
+    assert finds("moe", mutant(__call__=call))
 
 
-def test_experts_that_are_loaded_in_another_order(defects) -> None:
+def test_experts_that_are_loaded_in_another_order(finds) -> None:
     def load(self, expert, tensors):
         Moe.load_down(self, self._spec.num_experts - 1 - expert, tensors)
 
-    assert defects("moe", mutant(load_down=load))
+    assert finds("moe", mutant(load_down=load))
 
 
 def test_rows_with_nan_that_become_numbers(defects) -> None:

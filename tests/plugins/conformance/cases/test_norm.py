@@ -18,12 +18,12 @@ def test_the_references_pass_also_quantized(defects) -> None:
 
 @pytest.mark.parametrize("slot", ["rms_norm", "add_rms_norm"])
 @pytest.mark.parametrize("fields", [{"weight_offset": 0.0}, {"eps": 1e-6}], ids=str)
-def test_fields_that_are_overlooked(defects, blind, slot, fields) -> None:
-    assert defects(slot, blind(slot, **fields))
+def test_fields_that_are_overlooked(finds, blind, slot, fields) -> None:
+    assert finds(slot, blind(slot, **fields))
 
 
-def test_the_residual_s_scale(defects, blind) -> None:
-    assert defects("add_rms_norm", blind("add_rms_norm", residual_scale=1.0))
+def test_the_residual_s_scale(finds, blind) -> None:
+    assert finds("add_rms_norm", blind("add_rms_norm", residual_scale=1.0))
 
 
 def test_squares_in_the_element_type(defects) -> None:

@@ -17,8 +17,8 @@ def test_the_reference_passes(defects) -> None:
     [{"interleaved": False}, {"interleaved": True}, {"qk_norm_offset": 0.0}],
     ids=str,
 )
-def test_fields_that_are_overlooked(defects, blind, fields) -> None:
-    assert defects("rotary_and_cache", blind("rotary_and_cache", **fields))
+def test_fields_that_are_overlooked(finds, blind, fields) -> None:
+    assert finds("rotary_and_cache", blind("rotary_and_cache", **fields))
 
 
 def no_norm(op, spec, qkv, positions, cos_sin, cache, slots, qk_norm):
@@ -55,8 +55,8 @@ def swapped(op, spec, qkv, positions, cos_sin, cache, slots, qk_norm):
 @pytest.mark.parametrize(
     "change", [no_norm, next_position, next_slot, one_slot_more, unwritten, swapped]
 )
-def test_what_is_written_where(defects, wrapped, change) -> None:
-    assert defects("rotary_and_cache", wrapped("rotary_and_cache", change))
+def test_what_is_written_where(finds, wrapped, change) -> None:
+    assert finds("rotary_and_cache", wrapped("rotary_and_cache", change))
 
 
 def test_declared_layouts_are_tried_beside_the_plain_one() -> None:

@@ -39,5 +39,5 @@ def spoiling(op, spec, logits, *more):
 
 
 @pytest.mark.parametrize("change", [no_failures, last_of_ties, spoiling])
-def test_ties_failures_and_inputs(defects, wrapped, change) -> None:
-    assert defects("sample", wrapped("sample", change))
+def test_ties_failures_and_inputs(finds, wrapped, change) -> None:
+    assert finds("sample", wrapped("sample", change))

@@ -32,6 +32,6 @@ class Views(Transfer):
         return lambda: list(shared.values())
 
 
-def test_copies_that_are_not_in_order(defects) -> None:
-    assert defects("transfer", Late)
-    assert defects("transfer", Views)
+def test_copies_that_are_not_in_order(finds) -> None:
+    assert finds("transfer", Late)
+    assert finds("transfer", Views)
