@@ -1,7 +1,7 @@
 """One rank of a group under test: its side of every case, and the process that it is.
 
-Started by `ranks` alone, which reads a line of JSON for each case from the descriptor it handed
-over. A rank that fails leaves at once, so that the others notice instead of waiting.
+Started by `ranks` alone, which sends the job and receives an answer for each case. A rank that
+fails leaves at once, so that the others notice instead of waiting.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from hotshoe.engine.wire.children import channel_to_owner, when_orphaned
 from hotshoe.errors import EngineError
 from hotshoe.foreign import ForeignError, foreign
 from hotshoe.lazy import resolve_lazy
@@ -168,9 +169,10 @@ class Job:
 
 
 def main() -> None:
-    """Read the job from the command line and answer case after case."""
-    descriptor, text = sys.argv[1:]
-    job = Job(**json.loads(text))
+    """Receive the job from the owner and answer case after case."""
+    owner = channel_to_owner()
+    job = Job(**json.loads(owner.fetch() or sys.exit(1)))
+    when_orphaned(owner, lambda: os._exit(1))
     plugins = PluginManager()
     platform = choose_platform(plugins, job.platform)
     config = resolved(platform, job.platform_options, job.rank, job.size)
@@ -181,13 +183,11 @@ def main() -> None:
     spec = CommunicatorSpec(job.size)
     member = Member(candidate, spec, facts, job.rank, Path(job.directory), platform.asynchronous)
     known = {case.index: case for case in cases(SUITE, (), job.seed, max(job.cases) + 1)}
-    with (
-        os.fdopen(int(descriptor), "w", encoding="utf-8", buffering=1) as answers,
-        torch.inference_mode(),
-    ):
+    with torch.inference_mode():
         for index in job.cases:
             answer = member.answer(known[index])
-            answers.write(json.dumps(asdict(answer)) + "\n")
+            owner.send(json.dumps(asdict(answer)).encode())
+            owner.drain()
             if answer.over:
                 break
         member.close()

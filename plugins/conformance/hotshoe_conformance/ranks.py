@@ -7,28 +7,24 @@ cases get a new one. Nothing is waited for without end.
 from __future__ import annotations
 
 import json
-import os
-import queue
-import subprocess
 import sys
-import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import asdict, replace
 
+from hotshoe.engine.ranks.processes import ProcessGroup
+from hotshoe.engine.wire.children import Times
 from hotshoe.errors import EngineError
-from hotshoe.foreign import ending
+from hotshoe.executor import Seat
 from hotshoe_conformance.cases.base import Case
 from hotshoe_conformance.cases.communicator import DIES, ENDINGS, LOSSES, TIMEOUT_S
 from hotshoe_conformance.judge import Outcome
 from hotshoe_conformance.rank import LATE_S, Answer, Job
 
 COMMAND = (sys.executable, "-m", "hotshoe_conformance.rank")
-STDERR = 2
 #: Processes have so long to come up and meet, and from then on for each case.
-START_S, CASE_S = 120.0, 2 * TIMEOUT_S + 2 * LATE_S
+TIMES = Times(start_s=120.0, silent_s=2 * TIMEOUT_S + 2 * LATE_S)
 #: The first sign of a failure is often an effect; for so long the cause may still show.
 GRACE_S = 1.0
 
@@ -47,44 +43,27 @@ class Group:
         self._patient = patient
         self._answers: dict[int, dict[int, Answer]] = {}
         self._gone: set[int] = set()
-        self._news: queue.SimpleQueue[tuple[int, Answer | None]] = queue.SimpleQueue()
-        self._folder = tempfile.TemporaryDirectory(prefix="hotshoe-ranks-")
-        self._processes = [self._start(rank) for rank in range(job.size)]
+        self._ranks = ProcessGroup(job.size, command=COMMAND)
+        self._ranks.start(self._job_of)
 
-    def _start(self, rank: int) -> subprocess.Popen[bytes]:
-        job = replace(self._job, rank=rank, directory=self._folder.name)
-        ours, theirs = os.pipe()
-        process = subprocess.Popen(
-            [*COMMAND, str(theirs), json.dumps(asdict(job))], stdout=STDERR, pass_fds=[theirs]
-        )
-        os.close(theirs)
-        threading.Thread(target=self._listen, args=[rank, ours], daemon=True).start()
-        return process
-
-    def _listen(self, rank: int, descriptor: int) -> None:
-        with os.fdopen(descriptor, encoding="utf-8") as lines:
-            for line in lines:
-                self._news.put((rank, Answer(**json.loads(line))))
-        self._news.put((rank, None))
+    def _job_of(self, seat: Seat) -> bytes:
+        job = replace(self._job, rank=seat.rank, directory=seat.directory)
+        return json.dumps(asdict(job)).encode()
 
     def close(self) -> None:
         """End the processes, by force where they run."""
-        for process in self._processes:
-            process.kill()
-        for process in self._processes:
-            process.wait()
-        self._folder.cleanup()
+        self._ranks.stop()
 
     def outcomes(self, cases: Sequence[Case], begin: Callable[[Case], None]) -> Iterator[Outcome]:
         """Yield an outcome for each case, in their order, up to the first that ends the group."""
         for case in cases:
             self._answers[case.index] = {}
-        patience_s = START_S
+        patience_s = TIMES.start_s
         for case in cases:
             verb = case.setup.shape.verb
             begin(case)
             defect = self._gather(case.index, verb, patience_s)
-            patience_s = CASE_S
+            patience_s = TIMES.silent_s
             answers = self._answers[case.index]
             yield joined([answers[rank] for rank in sorted(answers)], defect)
             spoilt = verb == DIES or (self._patient and verb in LOSSES)
@@ -103,28 +82,23 @@ class Group:
             if gone := missing & self._gone:
                 allowed = self._patient and verb in LOSSES and last not in gone
                 return "" if allowed else self._ending(min(gone))
-            try:
-                rank, answer = self._news.get(timeout=max(deadline - time.monotonic(), 0))
-            except queue.Empty:
-                if any(answer.over for answer in answers.values()):
-                    return ""
-                return f"no answer of rank {min(missing)} within {patience_s:g} s"
-            if answer is None:
-                self._gone.add(rank)
-                continue
-            self._answers[answer.case][rank] = answer
-            if answer.over:
-                deadline = min(deadline, time.monotonic() + GRACE_S)
+            news = self._ranks.receive(deadline - time.monotonic())
+            if not news and time.monotonic() >= deadline:
+                over = any(answer.over for answer in answers.values())
+                late = f"no answer of rank {min(missing)} within {patience_s:g} s"
+                return "" if over else late
+            for rank, message in news:
+                if message is None:
+                    self._gone.add(rank)
+                    continue
+                answer = Answer(**json.loads(message))
+                self._answers[answer.case][rank] = answer
+                if answer.over:
+                    deadline = min(deadline, time.monotonic() + GRACE_S)
         return ""
 
     def _ending(self, rank: int) -> str:
-        process = self._processes[rank]
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE_S)
-        code = process.returncode
-        if code is not None and code < 0:
-            return f"rank {rank} was {ending(code)}"
-        return f"rank {rank} ended with {code}; its error is above"
+        return f"rank {rank} {self._ranks.ending(rank)}; what it wrote is above"
 
 
 def joined(answers: Sequence[Answer], defect: str = "") -> Outcome:

@@ -6,17 +6,17 @@ It connects to the engine when it is told to, and ends at once when the supervis
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 import sys
-import threading
-from typing import NoReturn
+from functools import partial
 
 import msgspec
 
 from hotshoe.config import EngineConfig
 from hotshoe.engine.api.async_engine import AsyncEngine
+from hotshoe.engine.wire.children import channel_to_owner, when_orphaned
+from hotshoe.engine.wire.connection import Connection
 from hotshoe.errors import HotshoeError, UserError
 from hotshoe.plugins import PluginManager
 from hotshoe_server.command import check_early, describe, find_extensions, with_options
@@ -24,44 +24,18 @@ from hotshoe_server.config import ServerConfig
 from hotshoe_server.logs import COMMAND, start_logs
 from hotshoe_server.serving import Server, Start
 from hotshoe_server.state import Shared
-from hotshoe_server.supervisor import BEAT_S, HOPELESS, READY, SERVING, Mission
+from hotshoe_server.supervisor import HOPELESS, READY, SERVING, TIMES, Mission
 
 
-class Channel:
-    """What leads to the supervisor, whose end ends this process.
-
-    Args:
-        fd: Descriptor of a connected socket.
-    """
-
-    def __init__(self, fd: int) -> None:
-        self._socket = socket.socket(fileno=fd)
-        self._lines = self._socket.makefile("rb")
-
-    def mission(self) -> Mission | None:
-        """Return what this process is told; None if the supervisor went before it said anything."""
-        line = self._lines.readline()
-        return msgspec.json.decode(line, type=Mission) if line else None
-
-    def wait_until_told(self) -> None:
-        """Wait until loading may begin."""
-        if self._lines.readline() != READY:
-            os._exit(1)
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    def say_serving(self) -> None:
-        """Say that requests are served, now and for as long as the loop runs that runs this."""
-        with contextlib.suppress(OSError):  # it has gone, or is suspended and has enough to read
-            self._socket.send(SERVING, socket.MSG_DONTWAIT)
-        asyncio.get_running_loop().call_later(BEAT_S, self.say_serving)
-
-    def _watch(self) -> NoReturn:
-        with contextlib.suppress(OSError):  # it went before it had read all that was said
-            self._lines.read()
-        os._exit(1)
+def say_serving(channel: Connection) -> None:
+    """Say that requests are served, now and for as long as the loop runs that runs this."""
+    channel.flush()
+    if not channel.has_backlog:  # a supervisor that is suspended has enough to read
+        channel.send(SERVING)
+    asyncio.get_running_loop().call_later(TIMES.beat_s, say_serving, channel)
 
 
-def serve(channel: Channel, mission: Mission) -> int:
+def serve(channel: Connection, mission: Mission) -> int:
     """Serve as told; return the exit code.
 
     Raises:
@@ -80,7 +54,8 @@ def serve(channel: Channel, mission: Mission) -> int:
     ]
 
     def load() -> AsyncEngine:
-        channel.wait_until_told()
+        if channel.fetch() != READY:
+            os._exit(1)
         client = AsyncEngine.connect(mission.engine_socket)
         for line in describe(client):
             tell(line)
@@ -97,7 +72,7 @@ def serve(channel: Channel, mission: Mission) -> int:
         load,
         tell,
         Shared(mission.process, mission.shared_file, socket.socket(fileno=mission.store)),
-        Start(mission.answers_early, channel.say_serving),
+        Start(mission.answers_early, partial(say_serving, channel)),
     )
     admin = None if mission.admin is None else socket.socket(fileno=mission.admin)
     return server.run(socket.socket(fileno=mission.listener), admin)
@@ -105,10 +80,12 @@ def serve(channel: Channel, mission: Mission) -> int:
 
 def main() -> int:
     """Take the channel from the command line, and what to do from the channel."""
-    channel = Channel(int(sys.argv[1]))
-    mission = channel.mission()
-    if mission is None:
+    channel = channel_to_owner()
+    message = channel.fetch()
+    if message is None:  # the supervisor went before it said anything
         return 1
+    mission = msgspec.json.decode(message, type=Mission)
+    when_orphaned(channel, lambda: os._exit(1))
     try:
         return serve(channel, mission)
     except HotshoeError as error:

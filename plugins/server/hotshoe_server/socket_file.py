@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hotshoe.engine.wire.spawn import spawn
+from hotshoe.engine.wire.children import ChildProcess, Times, channel_to_owner
+from hotshoe.engine.wire.connection import Connection
 from hotshoe.errors import ConfigError
 from hotshoe_server.sockets import open_unix, remove_dead
 
@@ -29,7 +30,7 @@ class Listening:
     """
 
     listener: socket.socket
-    lifeline: socket.socket | None = None
+    lifeline: Connection | None = None
 
     @property
     def descriptors(self) -> list[int]:
@@ -53,25 +54,25 @@ def unix_socket(option: str, path: str | None, private: bool = True) -> Iterator
     if path is None:
         yield None
         return
-    keeper, lifeline = spawn(COMMAND, [path])  # first, so that there is no file without a keeper
+    keeper = ChildProcess(COMMAND, [path])  # first, so that there is no file without a keeper
     try:
-        with lifeline, open_unix(option, path, private) as listener:
+        with open_unix(option, path, private) as listener:
             try:
-                yield Listening(listener, lifeline)
+                yield Listening(listener, keeper.connection)
             finally:
                 Path(path).unlink(missing_ok=True)
     finally:
         keeper.kill()  # who has nothing to do any more
-        keeper.wait()
+        keeper.wait(Times().killed_s)
+        keeper.connection.close()
 
 
 def main() -> int:
     """Wait for the end of the lifeline, then remove the file; the command line names both."""
     for number in (signal.SIGTERM, signal.SIGINT):  # the server's affair, who ends after them
         signal.signal(number, signal.SIG_IGN)
-    lifeline, path = sys.argv[1:]
-    with socket.socket(fileno=int(lifeline)) as theirs:
-        theirs.recv(1)
+    channel_to_owner().fetch()
+    path = sys.argv[2]
     with contextlib.suppress(ConfigError, OSError):  # it is another server's, or gone already
         remove_dead("", Path(path))
     return 0

@@ -1,6 +1,6 @@
 """The store of responses for several API processes: the supervisor keeps it, they ask for it.
 
-Each process has a stream socket of its own; four bytes of length, then a message by msgspec. An
+Each process has a stream socket of its own, with the frames of `hotshoe.engine.wire.connection`. An
 answer to `put` means that every process finds the response from now on.
 """
 
@@ -9,16 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import struct
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from hotshoe.engine.wire.connection import HEADER, framed
 from hotshoe_server.store import Events, ResponseStore, Store, StoredResponse
-
-_HEADER = struct.Struct("<I")
 
 
 class Put(Struct, tag=True):
@@ -150,11 +148,10 @@ class RemoteStore:
 
 
 async def _send(writer: asyncio.StreamWriter, message: object) -> None:
-    data = msgspec.msgpack.encode(message)
-    writer.write(_HEADER.pack(len(data)) + data)
+    writer.write(framed(msgspec.msgpack.encode(message)))
     await writer.drain()
 
 
 async def _receive(reader: asyncio.StreamReader) -> bytes:
-    (size,) = _HEADER.unpack(await reader.readexactly(_HEADER.size))
+    (size,) = HEADER.unpack(await reader.readexactly(HEADER.size))
     return await reader.readexactly(size)

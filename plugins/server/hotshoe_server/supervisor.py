@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import logging
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,7 +25,7 @@ import msgspec
 
 from hotshoe.config import EngineConfig
 from hotshoe.engine.transport.process import EngineProcess
-from hotshoe.engine.wire.spawn import LIMITS, spawn
+from hotshoe.engine.wire.children import LIMITS, ChildProcess, Times
 from hotshoe.errors import EngineError, lack_of
 from hotshoe.foreign import ending
 from hotshoe_server.config import ServerConfig
@@ -37,22 +36,22 @@ from hotshoe_server.store_link import serve_store
 
 COMMAND = (sys.executable, "-P", "-m", "hotshoe_server.api_process")
 _log = logging.getLogger(__name__)
-POLL_S = 0.1
-#: Between two starts of an API process: so long at least, longer with each that was in vain.
-RESTART_S, MAX_RESTART_S = 1.0, 30.0
+#: Of an API process. `leave_s` comes after the shutdown timeout. A process that merely has much to
+#: do is never silent for `silent_s`; only the supervisor's own looks count, and there are none
+#: while it, or the machine, is suspended. No option: who halts a process to debug it takes a server
+#: of one. `start_s` begins when a process may load. It needs seconds, but an extension's code may
+#: wait for something, and the log names whose it is.
+TIMES = Times(
+    start_s=300.0,
+    beat_s=5.0,
+    silent_s=60.0,
+    look_s=0.1,
+    leave_s=10.0,
+    pause_s=1.0,
+    max_pause_s=30.0,
+)
 #: How many in a row may end before they serve, while no other does.
 TRIES = 3
-#: Beyond the shutdown timeout: how long a process may take to end.
-EXIT_S = 10.0
-#: How often an API process that serves says so, which takes it some microseconds.
-BEAT_S = 5.0
-#: After so long without that it is killed. Nobody who merely has much to do is that far behind, and
-#: what counts are the supervisor's own looks, of which there are none while it, or the machine, is
-#: suspended. No option: longer is for who halts a process to debug it, and takes a server of one.
-SILENT_S = 60.0
-#: The same for one that may load and does not serve yet. What is left to do then takes seconds, but
-#: for extensions: their code may have to wait for something, and the log names whose it is.
-START_S = 300.0
 #: Exit code of an API process that would fail again: it has said what the user's mistake is. While
 #: another one serves, it is tried again nevertheless: what has changed since then may change back.
 HOPELESS = 2
@@ -63,8 +62,8 @@ class Mission(msgspec.Struct):
 
     The first process may when the engine serves, and says SERVING when it does; the others then, so
     that one process alone, the first, ever says that the model is being loaded. Each goes on saying
-    SERVING, every BEAT_S, as a sign of life. `listener`, `admin`, `store` and `shared_file` are
-    descriptors; `store` leads to `serve_store`, and `shared_file` is as in
+    SERVING, every `TIMES.beat_s`, as a sign of life. `listener`, `admin`, `store` and `shared_file`
+    are descriptors; `store` leads to `serve_store`, and `shared_file` is as in
     `hotshoe_server.state.ServerState`. `process` counts from 0; only the first has the admin
     socket.
     """
@@ -81,13 +80,13 @@ class Mission(msgspec.Struct):
     answers_early: bool
 
 
-READY = b"ready\n"
-SERVING = b"serving\n"
+READY = b"ready"
+SERVING = b"serving"
 
 
 @dataclass(slots=True)
 class Worker:
-    """An API process, the channel to it, and the task that answers it about stored responses.
+    """An API process, and the task that answers it about stored responses.
 
     Attributes:
         num_failed: How many in its place ended before they served, since one did.
@@ -96,8 +95,7 @@ class Worker:
         silent_s: How long it has said nothing since, by what `is_stuck` has counted.
     """
 
-    process: subprocess.Popen[bytes]
-    channel: socket.socket
+    child: ChildProcess
     storing: asyncio.Task[None]
     started_s: float
     num_failed: int
@@ -105,38 +103,33 @@ class Worker:
     has_served: bool = False
     silent_s: float = 0.0
 
-    def tell(self, message: bytes) -> None:
-        """Send, unless it has died already, which the watch will see."""
-        with contextlib.suppress(OSError):
-            self.channel.sendall(message)
-
     def let_load(self) -> None:
         """Tell it that it may; from now on it has to do something."""
         self.may_load = True
-        self.tell(READY)
+        self.child.connection.send(READY)
 
     def serves(self) -> bool:
         """Return whether it has said so, even if it has ended since."""
-        with contextlib.suppress(OSError):  # nothing new
-            if self.channel.recv(4096, socket.MSG_DONTWAIT):
-                self.has_served, self.silent_s = True, 0.0
+        self.child.connection.flush()
+        if self.child.connection.receive():
+            self.has_served, self.silent_s = True, 0.0
         return self.has_served
 
     def is_stuck(self) -> bool:
-        """Return whether it has had something to say for too long; asked every `POLL_S`."""
-        limit_s = SILENT_S if self.serves() else START_S
+        """Return whether it has had something to say for too long; asked at each look."""
+        limit_s = TIMES.silent_s if self.serves() else TIMES.start_s
         if self.may_load:
-            self.silent_s += POLL_S
+            self.silent_s += TIMES.look_s
         return self.silent_s > limit_s
 
     def is_due(self) -> bool:
         """Return whether one that has ended may be replaced by now."""
-        pause_s = min(RESTART_S * (1 + self.num_failed), MAX_RESTART_S)
+        pause_s = min(TIMES.pause_s * (1 + self.num_failed), TIMES.max_pause_s)
         return time.monotonic() - self.started_s > pause_s
 
     def release(self) -> None:
         """Let go of what led to a process that has ended."""
-        self.channel.close()
+        self.child.connection.close()
         self.storing.cancel()
 
 
@@ -210,7 +203,7 @@ class Supervisor:
         """Wait for a signal, and for what befalls the processes meanwhile."""
         while not self._stop.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), POLL_S)
+                await asyncio.wait_for(self._stop.wait(), TIMES.look_s)
             if booting.done() and not self._engine_serves:
                 booting.result()
                 self._engine_serves = True
@@ -222,7 +215,7 @@ class Supervisor:
             for index, worker in enumerate(self._workers):
                 if self._stop.is_set():
                     return
-                if worker.process.poll() is None:
+                if worker.child.code is None:
                     if worker.is_stuck():
                         self._kill(index, worker)
                 elif self._gives_up(index, worker):
@@ -233,18 +226,20 @@ class Supervisor:
     def _kill(self, index: int, worker: Worker) -> None:
         """End one that cannot end by itself; `_watch` will see that it has ended."""
         if worker.has_served:
-            _log.warning("API process %d has been stuck for %g s; killing it", index, SILENT_S)
+            _log.warning(
+                "API process %d has been stuck for %g s; killing it", index, TIMES.silent_s
+            )
         else:
             said = "API process %d has not come to serve within %g s; killing it"
-            _log.warning(said, index, START_S)
-        worker.process.kill()
+            _log.warning(said, index, TIMES.start_s)
+        worker.child.kill()
         worker.silent_s = 0.0
 
     def _gives_up(self, index: int, worker: Worker) -> bool:
         """Return whether to end with `_code`, as this one has ended and none serves."""
         if any(one.serves() for one in self._workers):
             return False
-        code = worker.process.returncode
+        code = worker.child.code or 0
         if code == HOPELESS:
             self._code = HOPELESS
         elif worker.num_failed + 1 >= TRIES:
@@ -257,7 +252,7 @@ class Supervisor:
         return bool(self._code)
 
     def _replace(self, index: int, worker: Worker, spawn_one: Callable[[int, int], Worker]) -> None:
-        how = ending(worker.process.returncode)
+        how = ending(worker.child.code or 0)
         _log.warning("API process %d has ended (%s); starting another one", index, how)
         failed = 0 if worker.serves() else worker.num_failed + 1
         worker.release()
@@ -281,9 +276,7 @@ class Supervisor:
         shared = self._shared_file.fileno()
         door = [] if index or not admin else admin.descriptors
         with theirs:
-            process, channel = spawn(
-                COMMAND, fds=[theirs.fileno(), shared, *front.descriptors, *door]
-            )
+            child = ChildProcess(COMMAND, fds=[theirs.fileno(), shared, *front.descriptors, *door])
             mission = Mission(
                 engine=asdict(self._engine_config),
                 server=asdict(self._config),
@@ -297,8 +290,8 @@ class Supervisor:
                 answers_early=index == 0 and not self._engine_serves,
             )
         storing = asyncio.create_task(serve_store(self._store, ours))
-        worker = Worker(process, channel, storing, time.monotonic(), num_failed)
-        worker.tell(msgspec.json.encode(mission) + b"\n")
+        worker = Worker(child, storing, time.monotonic(), num_failed)
+        child.connection.send(msgspec.json.encode(mission))
         if self._first_serves if index else self._engine_serves:
             worker.let_load()
         return worker
@@ -306,16 +299,15 @@ class Supervisor:
     async def _end(self) -> None:
         """Let the API processes drain, and kill those that do not end."""
         self._terminate()
-        limit = time.monotonic() + self._config.shutdown_timeout_s + EXIT_S
-        while any(worker.process.poll() is None for worker in self._workers):
+        limit = time.monotonic() + self._config.shutdown_timeout_s + TIMES.leave_s
+        while any(worker.child.code is None for worker in self._workers):
             if time.monotonic() > limit:
                 for worker in self._workers:
-                    worker.process.kill()
-            await asyncio.sleep(POLL_S)
+                    worker.child.kill()
+            await asyncio.sleep(TIMES.look_s)
         for worker in self._workers:
             worker.release()
 
     def _terminate(self) -> None:
         for worker in self._workers:
-            if worker.process.poll() is None:
-                worker.process.terminate()
+            worker.child.terminate()

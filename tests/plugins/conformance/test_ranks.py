@@ -1,6 +1,7 @@
 """Groups of processes, with processes that only play a part; and one that is real."""
 
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -16,10 +17,11 @@ JOB = Job("cpu", {}, "mine", size=2, seed=1)
 #: Every rank does as its script says, which sees `job` and `say`.
 PLAYER = """
 import json, os, signal, sys, time
-job = json.loads(sys.argv[2])
-out = os.fdopen(int(sys.argv[1]), "w", buffering=1)
+from hotshoe.engine.wire.children import channel_to_owner
+owner = channel_to_owner()
+job = json.loads(owner.fetch())
 def say(case, **fields):
-    out.write(json.dumps({"case": case, **fields}) + "\\n")
+    owner.send(json.dumps({"case": case, **fields}).encode())
 for case in job["cases"]:
     {script}
     say(case)
@@ -60,8 +62,14 @@ def test_cases_that_are_well(play) -> None:
 @pytest.mark.parametrize(
     ("script", "defect"),
     [
-        ("if job['rank'] and case == 5: os.kill(os.getpid(), 11)", "rank 1 was killed by SIGSEGV"),
-        ("if not job['rank'] and case == 5: sys.exit(3)", "rank 0 ended with 3"),
+        (
+            "if job['rank'] and case == 5: os.kill(os.getpid(), 11)",
+            "rank 1 was killed by SIGSEGV; what it wrote is above",
+        ),
+        (
+            "if not job['rank'] and case == 5: sys.exit(3)",
+            "rank 0 ended with 3; what it wrote is above",
+        ),
     ],
 )
 def test_a_process_that_goes_is_named_and_the_rest_goes_on(play, script, defect) -> None:
@@ -72,7 +80,7 @@ def test_a_process_that_goes_is_named_and_the_rest_goes_on(play, script, defect)
 
 
 def test_a_process_that_hangs_is_not_waited_for(play, monkeypatch) -> None:
-    monkeypatch.setattr(ranks, "CASE_S", 3.0)
+    monkeypatch.setattr(ranks, "TIMES", replace(ranks.TIMES, silent_s=3.0))
     script = """done = os.path.join(job["directory"], "done")
     if case == 9 and not job["rank"]:
         open(done, "w").close()  # so rank 0 has answered all, however slow it is
@@ -112,17 +120,20 @@ def test_a_rank_that_is_to_die(play) -> None:
     dies = "if case == 9 and job['rank']: os.kill(os.getpid(), 9)"
     assert play(dies, last=DIES)[-1] == (9, "")
     both = "if case == 9: os.kill(os.getpid(), 9)"
-    assert "rank 0 was killed by SIGKILL" in play(both, last=DIES)[-1][1]
+    assert "rank 0 was killed (SIGKILL" in play(both, last=DIES)[-1][1]
     assert play(both, patient=True, last=DIES)[-1] == (9, "")
 
 
 def test_who_stays_may_end_by_its_device_when_another_leaves(play) -> None:
     ends = "if case == 5 and not job['rank']: os.kill(os.getpid(), 6)"
-    assert play(ends, verb=LEAVES, last=DIES)[1] == (5, "rank 0 was killed by SIGABRT")
+    assert play(ends, verb=LEAVES, last=DIES)[1] == (
+        5,
+        "rank 0 was killed by SIGABRT; what it wrote is above",
+    )
     assert play(ends, patient=True, verb=LEAVES) == [(4, ""), (9, ""), (5, "")]
     leaver = "if case == 5 and job['rank']: os.kill(os.getpid(), 6)"
     found = play(leaver, patient=True, verb=LEAVES)
-    assert found[-1] == (5, "rank 1 was killed by SIGABRT")
+    assert found[-1] == (5, "rank 1 was killed by SIGABRT; what it wrote is above")
 
 
 def test_a_lost_device_is_not_used_for_the_next_case(play) -> None:

@@ -255,19 +255,19 @@ def test_a_second_signal_while_an_extension_starts() -> None:
 #: Runs when an interpreter starts: the supervisor loses patience when it is told that somebody
 #: hangs, and has it again when that one was killed.
 IMPATIENT = """
-import signal
+import dataclasses, signal
 from hotshoe_server import supervisor
 
-def lose_patience(*_):
-    supervisor.START_S = 0.0
+def have(start_s):
+    supervisor.TIMES = dataclasses.replace(supervisor.TIMES, start_s=start_s)
 
 def kill(*arguments):
     real_kill(*arguments)
-    supervisor.START_S = 3600.0
+    have(3600.0)
 
 real_kill, supervisor.Supervisor._kill = supervisor.Supervisor._kill, kill
-supervisor.START_S = 3600.0
-signal.signal(signal.SIGUSR1, lose_patience)
+have(3600.0)
+signal.signal(signal.SIGUSR1, lambda *_: have(0.0))
 """
 #: An extension's lifespan that hangs, the first time.
 HANGING = """

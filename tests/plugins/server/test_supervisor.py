@@ -2,10 +2,10 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import signal
 import socket
-import subprocess
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,11 +17,13 @@ from tests.plugins.server.test_serving import Stream
 from tests.plugins.server.test_sockets import self_signed
 
 from hotshoe import EngineConfig
+from hotshoe.engine.wire.children import ChildProcess
+from hotshoe.engine.wire.connection import Connection
 from hotshoe.errors import EngineError
 from hotshoe_server import supervisor
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.socket_file import Listening
-from hotshoe_server.supervisor import HOPELESS, READY, SERVING, TRIES, Supervisor, Worker
+from hotshoe_server.supervisor import HOPELESS, READY, SERVING, TIMES, TRIES, Supervisor, Worker
 
 NULL = ("demo", "--platform", "null", "--api-processes", "2")
 
@@ -79,10 +81,10 @@ def test_one_that_dies_is_replaced(server) -> None:
 
 #: Runs when an interpreter starts: less patience, and a signal after which the loop stands still.
 STUCK = """
-import signal, time
+import dataclasses, signal, time
 from hotshoe_server import supervisor
 
-supervisor.BEAT_S, supervisor.SILENT_S = 0.1, 6.0
+supervisor.TIMES = dataclasses.replace(supervisor.TIMES, beat_s=0.1, silent_s=6.0)
 signal.signal(signal.SIGUSR1, lambda *_: time.sleep(3600))
 """
 
@@ -107,20 +109,20 @@ def test_one_that_is_stuck_is_replaced(run_server, tmp_path, monkeypatch, number
 
 def test_silence_is_counted_in_looks() -> None:
     def looks_in(seconds: float) -> int:
-        return int(seconds / supervisor.POLL_S)
+        return int(seconds / TIMES.look_s)
 
-    looks = looks_in(supervisor.SILENT_S)
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        worker = Worker(None, ours, None, 0.0, 0)
+    looks = looks_in(TIMES.silent_s)
+    ours, theirs = map(Connection, socket.socketpair())
+    with contextlib.closing(ours), contextlib.closing(theirs):
+        worker = Worker(FakeChild(None, ours), None, 0.0, 0)
         # Until others have done their part, it has nothing to say.
-        assert not any(worker.is_stuck() for _ in range(2 * looks_in(supervisor.START_S)))
+        assert not any(worker.is_stuck() for _ in range(2 * looks_in(TIMES.start_s)))
         worker.let_load()
-        assert theirs.recv(100) == READY
-        assert not any(worker.is_stuck() for _ in range(looks_in(supervisor.START_S) - 1))
+        assert theirs.fetch(60) == READY
+        assert not any(worker.is_stuck() for _ in range(looks_in(TIMES.start_s) - 1))
         assert any(worker.is_stuck() for _ in range(3))
         for _ in range(3):
-            theirs.sendall(SERVING)
+            theirs.send(SERVING)
             assert not any(worker.is_stuck() for _ in range(looks - 1))
         assert any(worker.is_stuck() for _ in range(3))
 
@@ -297,17 +299,15 @@ UNABLE = (False, 0)
 HANGS = (False, "hangs")
 
 
-class FakeProcess:
-    """What is asked of an API process; `returncode` None for one that lives."""
+@dataclasses.dataclass
+class FakeChild:
+    """What is asked of an API process; `code` None for one that lives."""
 
-    def __init__(self, returncode: int | None) -> None:
-        self.returncode = returncode
-
-    def poll(self) -> int | None:
-        return self.returncode
+    code: int | None
+    connection: Connection
 
     def kill(self) -> None:
-        self.returncode = -9
+        self.code = -9
 
 
 async def watched(
@@ -335,13 +335,14 @@ async def watched(
         served, code = now
         if started == enough:
             owner._stop.set()
-        ours, theirs = socket.socketpair()
-        with theirs:
-            theirs.sendall(SERVING if served else b"")
+        ours, theirs = map(Connection, socket.socketpair())
+        if served:
+            theirs.send(SERVING)
+        theirs.close()
         hangs = (served, code) == HANGS
-        process = FakeProcess(None if hangs else code)
+        child = FakeChild(None if hangs else code, ours)
         ended = asyncio.create_task(asyncio.sleep(0))
-        return Worker(process, ours, ended, 0.0, num_failed, may_load=hangs)
+        return Worker(child, ended, 0.0, num_failed, may_load=hangs)
 
     owner._workers = [spawn(place, 0) for place in range(len(told))]
     booting = asyncio.create_task(asyncio.sleep(0))
@@ -366,8 +367,7 @@ async def watched(
     ],
 )
 def test_who_is_replaced_how_often(monkeypatch, caplog, told, enough: list[int], code: int) -> None:
-    for name in ("POLL_S", "RESTART_S"):
-        monkeypatch.setattr(supervisor, name, 0.0)
+    monkeypatch.setattr(supervisor, "TIMES", dataclasses.replace(TIMES, look_s=0.0, pause_s=0.0))
     engine = SimpleNamespace(is_restarting=False)
     found = asyncio.run(watched(told, engine, enough if code == 0 else []))
     assert found == (code, enough)
@@ -386,8 +386,8 @@ def test_who_is_replaced_how_often(monkeypatch, caplog, told, enough: list[int],
 def test_who_does_not_come_to_serve_is_killed(
     monkeypatch, caplog, told, enough: list[int], code: int
 ) -> None:
-    for name, value in (("POLL_S", 0.001), ("RESTART_S", 0.0), ("START_S", 0.01)):
-        monkeypatch.setattr(supervisor, name, value)
+    hasty = dataclasses.replace(TIMES, look_s=0.001, pause_s=0.0, start_s=0.01)
+    monkeypatch.setattr(supervisor, "TIMES", hasty)
     engine = SimpleNamespace(is_restarting=False)
     found = asyncio.run(watched(told, engine, enough if code == 0 else []))
     assert found == (code, enough)
@@ -400,7 +400,7 @@ def test_who_does_not_come_to_serve_is_killed(
 
 
 def test_nobody_is_replaced_while_the_engine_is(monkeypatch, caplog) -> None:
-    monkeypatch.setattr(supervisor, "POLL_S", 0.0)
+    monkeypatch.setattr(supervisor, "TIMES", dataclasses.replace(TIMES, look_s=0.0))
     asked = 0
 
     class Engine:
@@ -422,10 +422,8 @@ def test_when_not_all_can_be_started_none_stays(monkeypatch) -> None:
     def spawn(self, engine_socket, listener, admin, index: int, num_failed: int) -> Worker:
         if index == 1:
             raise OSError(12, "Cannot allocate memory")
-        ours, theirs = socket.socketpair()
-        started.append(subprocess.Popen(["sleep", "3600"]))
-        theirs.close()
-        return Worker(started[0], ours, asyncio.create_task(asyncio.sleep(0)), 0.0, num_failed)
+        started.append(ChildProcess(["sleep"], ["3600"]))  # a number more, which it adds
+        return Worker(started[0], asyncio.create_task(asyncio.sleep(0)), 0.0, num_failed)
 
     monkeypatch.setattr(supervisor, "EngineProcess", lambda config: engine)
     monkeypatch.setattr(Supervisor, "_spawn", spawn)
@@ -434,4 +432,4 @@ def test_when_not_all_can_be_started_none_stays(monkeypatch) -> None:
     with socket.socket() as listener, pytest.raises(EngineError, match="API process 1 cannot be"):
         server.run(Listening(listener), None)
     server._shared_file.close()
-    assert closed and started[0].wait(60) == -signal.SIGTERM
+    assert closed and started[0].wait(60) and started[0].code == -signal.SIGTERM

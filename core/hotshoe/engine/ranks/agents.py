@@ -28,7 +28,7 @@ from hotshoe.engine.ranks.agent_messages import (
     decode_from,
     encode,
 )
-from hotshoe.engine.ranks.processes import END_S
+from hotshoe.engine.wire.children import RANKS
 from hotshoe.engine.wire.connection import Connection
 from hotshoe.engine.wire.handshake import HANDSHAKE_S, greet, read_secret
 from hotshoe.engine.wire.messages import Side, check_side
@@ -230,7 +230,7 @@ def _part_with(nodes: dict[int, Node], leave_s: float) -> None:
     """Tell agents to end their ranks, and wait until they have."""
     for node in nodes.values():
         node.connection.send(encode(End(leave_s)))
-    deadline = time.monotonic() + leave_s + END_S
+    deadline = time.monotonic() + leave_s + RANKS.killed_s
     for node in nodes.values():
         while not node.connection.ended and (left_s := deadline - time.monotonic()) > 0:
             node.connection.flush()

@@ -32,6 +32,7 @@ from hotshoe.engine.ranks.rank_messages import (
     decode_news,
     encode,
 )
+from hotshoe.engine.wire.children import RANKS
 from hotshoe.engine.wire.messages import Side, WireError
 from hotshoe.errors import EngineDeadError, EngineError
 from hotshoe.executor import RankGroup, Seat, WorkerInfo
@@ -41,11 +42,8 @@ from hotshoe.types import StepPlan, StepResult
 if TYPE_CHECKING:
     from hotshoe.loader.sources import Weights
 
-#: How long all ranks together may take to end in good order.
-LEAVE_S = 4.0
 #: The first sign of a failure is often an effect; for so long the cause may still show.
 GRACE_S = 0.3
-LOOK_S = 0.25
 #: Who is waited for is said after so long, then each time that it has doubled.
 PATIENCE_S = 60.0
 
@@ -129,7 +127,8 @@ class ParallelWorker:
             HotshoeError: What a rank failed with.
         """
         limit_s = self._config.engine_stall_timeout_s
-        look_s, waited_s = min(LOOK_S, limit_s), 0.0  # counted, as while all are suspended none is
+        look_s = min(RANKS.look_s, limit_s)
+        waited_s = 0.0  # counted, as while all are suspended none is
         while not self._results:
             waited_s += 0.0 if self._pump(look_s) else look_s
             if waited_s > limit_s:
@@ -197,7 +196,7 @@ class ParallelWorker:
     def close(self) -> None:
         if self._runs:
             self._broadcast(Leave())
-            self._stop(LEAVE_S)
+            self._stop(RANKS.leave_s)
 
     def _broadcast(self, command: RankCommand) -> None:
         """Send to all; what a busy one does not take yet is sent while results are awaited."""

@@ -5,55 +5,38 @@ When this process goes, however it does, they see it and end.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import selectors
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from hotshoe.engine.wire.connection import Connection
-from hotshoe.engine.wire.spawn import LIMITS, spawn
+from hotshoe.engine.wire.children import LIMITS, RANKS, ChildProcess
 from hotshoe.errors import EngineError, lack_of
 from hotshoe.executor import Seat
 from hotshoe.executor.group import FirstMessage
 from hotshoe.foreign import ending
 
 COMMAND = (sys.executable, "-P", "-X", "faulthandler", "-m", "hotshoe.engine.ranks.rank")
-#: How long all ranks together may take to end.
-END_S = 4.0
-DEAD_S = 1.0
+TIMES = RANKS
 
 
-@dataclass(frozen=True, slots=True)
-class RankProcess:
-    """One rank: its process, the channel to it, and its standard input.
+class RankProcess(ChildProcess):
+    """The process of one rank, which expects its first message."""
 
-    Nothing is written to that; the rank ends when it is closed.
-    """
-
-    rank: int
-    process: subprocess.Popen[bytes]
-    connection: Connection
-
-    @classmethod
-    def start(cls, rank: int, size: int, command: Sequence[str]) -> RankProcess:
-        """Start a process that expects `Join`."""
-        process, channel = spawn(command, [f"rank-{rank}-of-{size}"], stdin=subprocess.PIPE)
-        return cls(rank, process, Connection(channel))
+    def __init__(self, rank: int, size: int, command: Sequence[str]) -> None:
+        super().__init__(command, [f"rank-{rank}-of-{size}"])
+        self.rank = rank
 
     def ending(self) -> str:
         """Say how the process has ended, or is about to."""
-        try:
-            code = self.process.wait(DEAD_S)
-        except subprocess.TimeoutExpired:
+        self.wait(TIMES.exit_s)
+        code = self.code
+        if code is None:
             return "closed its channel"
         if code == -signal.SIGKILL:
             return "was killed (SIGKILL; the machine may have run out of memory)"
@@ -64,8 +47,7 @@ def await_exits(ranks: Sequence[RankProcess], limit_s: float) -> None:
     """Give processes time to end by themselves."""
     deadline_s = time.monotonic() + limit_s
     for rank in ranks:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            rank.process.wait(max(deadline_s - time.monotonic(), 0))
+        rank.wait(max(deadline_s - time.monotonic(), 0))
 
 
 def end_ranks(ranks: Sequence[RankProcess], directory: str) -> None:
@@ -77,12 +59,9 @@ def end_ranks(ranks: Sequence[RankProcess], directory: str) -> None:
     """
     shutil.rmtree(directory, ignore_errors=True)
     for rank in ranks:
-        if rank.process.poll() is None:
-            os.killpg(rank.process.pid, signal.SIGKILL)  # with what it has started, as a compiler
-    await_exits(ranks, END_S)
+        rank.kill()
+    await_exits(ranks, TIMES.killed_s)
     for rank in ranks:
-        assert rank.process.stdin is not None
-        rank.process.stdin.close()
         rank.connection.close()
     shutil.rmtree(directory, ignore_errors=True)
 
@@ -120,7 +99,7 @@ class ProcessGroup:
         number = self._numbers.start
         try:
             for number in self._numbers:
-                self.ranks.append(RankProcess.start(number, self.size, self._command))
+                self.ranks.append(RankProcess(number, self.size, self._command))
         except OSError as error:
             raise lack_of(error) or EngineError(
                 f"rank {number} of {self.size} cannot be started: {error}; {LIMITS}"
@@ -162,7 +141,7 @@ class ProcessGroup:
         return self._of(rank).ending()
 
     def name(self, rank: int) -> str:
-        return f"process {self._of(rank).process.pid}"
+        return f"process {self._of(rank).pid}"
 
     def stop(self, leave_s: float = 0.0) -> None:
         if self._finalizer is None:

@@ -9,14 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import select
 import shutil
-import socket
-import sys
 import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from hotshoe.config import EngineConfig
@@ -36,6 +34,7 @@ from hotshoe.engine.ranks.rank_messages import (
     encode,
 )
 from hotshoe.engine.start.setup import prepare
+from hotshoe.engine.wire.children import channel_to_owner, when_orphaned
 from hotshoe.engine.wire.connection import Connection
 from hotshoe.engine.wire.messages import Side, WireError, check_side
 from hotshoe.errors import ConfigError, HotshoeError, RequestError, UserError
@@ -46,7 +45,6 @@ from hotshoe.types import StepHandle
 
 #: Where a process shows its name to `ps` and `top`.
 NAME_FILE = Path("/proc/self/comm")
-OWNER_LOOK_S = 1.0
 
 #: Makes the worker of a rank, and says whether it returns from a step before that has ended.
 Build = Callable[[Join], tuple[Worker, bool]]
@@ -123,9 +121,7 @@ class Rank:
 
     def _say(self, news: RankNews) -> None:
         self._connection.send(encode(news))
-        while self._connection.has_backlog:
-            select.select([], [self._connection], [])
-            self._connection.flush()
+        self._connection.drain()
 
 
 def _profile(worker: Worker, folder: str | None) -> Obeyed:
@@ -201,28 +197,22 @@ def check_plugins(wanted: list[tuple[str, str]], plugins: PluginManager) -> None
         )
 
 
-def end_with_owner(directory: str) -> None:
-    """Wait until the owner has gone or let go, then end at once, whatever else is under way."""
-    owner = os.getppid()
-    while not select.select([0], [], [], OWNER_LOOK_S)[0] and os.getppid() == owner:
-        pass
+def end(directory: str) -> None:
+    """End at once, whatever is under way, and remove what belongs to the ranks."""
     shutil.rmtree(directory, ignore_errors=True)
     os._exit(1)
 
 
 def main(build: Build = build_worker) -> int:
     """Take the channel from the command line, and its first message from the channel."""
-    connection = Connection(socket.socket(fileno=int(sys.argv[1])))
+    connection = channel_to_owner()
     message = connection.fetch()
     if message is None:  # the owner went before it said anything
         return 1
     join = decode_join(message)
     with contextlib.suppress(OSError):  # other systems have no such file
         NAME_FILE.write_text(f"hotshoe-rank{join.seat.rank}")
-    watch = threading.Thread(
-        target=end_with_owner, args=[join.seat.directory], name="hotshoe-owner", daemon=True
-    )
-    watch.start()
+    watch = when_orphaned(connection, partial(end, join.seat.directory))
     if not Rank(connection, join, build).run():
         watch.join()  # the owner lets go or has gone; then what belongs to the ranks is removed
     return 0

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import shutil
 import signal
-import socket
 import sys
-import threading
 import time
 import traceback
 from dataclasses import replace
@@ -22,6 +19,7 @@ from hotshoe.config import EngineConfig
 from hotshoe.engine.core.boot import boot
 from hotshoe.engine.transport.loop import EngineLoop
 from hotshoe.engine.transport.socket_port import SocketPort
+from hotshoe.engine.wire.children import ENGINE, channel_to_owner, when_orphaned
 from hotshoe.engine.wire.connection import Connection
 from hotshoe.engine.wire.messages import (
     Dead,
@@ -34,9 +32,6 @@ from hotshoe.engine.wire.messages import (
     encode,
 )
 from hotshoe.errors import HotshoeError, lack_of
-
-#: How long an orphan tries to end in good order.
-GRACE_S = 1.0
 
 
 class Stopped(KeyboardInterrupt):
@@ -70,7 +65,7 @@ class Child:
             if message is None:
                 self.is_orphaned = True
                 return 1
-            threading.Thread(target=self._watch_owner, name="hotshoe-owner", daemon=True).start()
+            when_orphaned(self._control, self._leave)
             self._serve(decode_start(message))
         except Stopped:
             return 0
@@ -112,12 +107,11 @@ class Child:
             raise Stopped
         self._loop.stop()
 
-    def _watch_owner(self) -> None:
-        """Wait for the end of the channel, the only thing that can come now."""
-        select.select([self._control], [], [])
+    def _leave(self) -> None:
+        """End as at a SIGTERM, by force if that takes long."""
         self.is_orphaned = True
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(GRACE_S)
+        time.sleep(ENGINE.orphan_s)
         self._clean()
         os._exit(1)
 
@@ -129,10 +123,8 @@ class Child:
 
 
 def main() -> int:
-    """Take the channel's number, and perhaps the folder, from the command line."""
-    number, *folder = sys.argv[1:]
-    control = Connection(socket.socket(fileno=int(number)))
-    child = Child(control, folder[0] if folder else None)
+    """Take the channel, and perhaps the folder, from the command line."""
+    child = Child(channel_to_owner(), sys.argv[2] if sys.argv[2:] else None)
     code = child.run()
     if child.is_orphaned:
         os._exit(code)  # what libraries do at exit may take long, and memory is wanted back

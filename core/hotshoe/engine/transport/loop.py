@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from hotshoe.engine.client import EngineInfo, EngineStats, PauseMode, SleepMode
 from hotshoe.engine.core.engine_core import EngineCore
+from hotshoe.engine.wire.children import ENGINE
 from hotshoe.engine.wire.messages import (
     Abort,
     Add,
@@ -44,7 +45,6 @@ from hotshoe.types import FinishReason, TokenOutput
 
 LOG = logging.getLogger(__name__)
 IDLE_S = 1.0
-HEARTBEAT_S = 0.5
 
 
 class Port(Protocol):
@@ -168,7 +168,7 @@ class EngineLoop:
         self._port.wake()
 
     def _beat(self) -> None:
-        interval_s = min(HEARTBEAT_S, self._info.config.engine_stall_timeout_s / 4)
+        interval_s = min(ENGINE.beat_s, self._info.config.engine_stall_timeout_s / 4)
         while not self._stopping.wait(interval_s):
             self._port.broadcast(Heartbeat(self.clock.num_steps, self.clock.tick(interval_s)))
 

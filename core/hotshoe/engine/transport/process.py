@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import logging
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -24,7 +21,7 @@ from hotshoe.engine.core.boot import load_tokenizer
 from hotshoe.engine.start.places import find_model, is_here
 from hotshoe.engine.transport.link import Listener
 from hotshoe.engine.transport.socket_link import SocketLink
-from hotshoe.engine.wire.connection import Connection
+from hotshoe.engine.wire.children import ENGINE, LIMITS, ChildProcess
 from hotshoe.engine.wire.messages import (
     Dead,
     FromEngine,
@@ -35,20 +32,13 @@ from hotshoe.engine.wire.messages import (
     decode_from_engine,
     encode,
 )
-from hotshoe.engine.wire.spawn import LIMITS, spawn
 from hotshoe.errors import EngineError, HotshoeError, lack_of
 from hotshoe.foreign import ending
 from hotshoe.plugins import PluginManager
 from hotshoe.text.tokenizer import Tokenizer
 
 LOG = logging.getLogger(__name__)
-TERMINATE_S = 5.0
-EXIT_S = 2.0
-POLL_S = 0.2
-#: A stuck engine has so long to print its stacks; one that is suspended prints none.
-STACK_S = 2.0
-#: Between attempts to start another engine: so long after the first, twice after the second, ...
-PAUSE_S, MAX_PAUSE_S = 0.5, 10.0
+TIMES = ENGINE
 COMMAND = (sys.executable, "-P", "-X", "faulthandler", "-m", "hotshoe.engine.transport.child")
 
 
@@ -94,7 +84,7 @@ class EngineProcess:
     @property
     def pid(self) -> int:
         """Of the present engine process."""
-        return self._process.pid
+        return self._child.pid
 
     def wait(self) -> None:
         """Wait until the engine serves; from then on it is watched.
@@ -116,7 +106,7 @@ class EngineProcess:
         Another one may run already: so this asks the watcher, once for every end.
         """
         with self._ended:
-            self._ended.wait_for(lambda: len(self._endings) > self._num_told, EXIT_S + 1.0)
+            self._ended.wait_for(lambda: len(self._endings) > self._num_told, TIMES.exit_s + 1.0)
             if len(self._endings) == self._num_told:
                 return "it closed the connection"
             self._num_told = len(self._endings)
@@ -126,16 +116,10 @@ class EngineProcess:
         """End the engine process, politely at first. May be called twice."""
         self._closing.set()
         self.is_over = True
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(TERMINATE_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+        self._child.stop(TIMES)
         if self._watcher.ident is not None and self._watcher is not threading.current_thread():
             self._watcher.join()
-        self._control.close()
+        self._child.connection.close()
         self._remove_folder()
 
     def _remove_folder(self) -> None:
@@ -144,13 +128,12 @@ class EngineProcess:
 
     def _spawn(self) -> None:
         folder = [] if self._folder is None else [str(self._folder)]
-        self._process, channel = spawn(COMMAND, folder)
-        self._control = Connection(channel)
+        self._child = ChildProcess(COMMAND, folder)
         self._verdict = None
         start = Start(Side(), asdict(self._config), str(self.path), self.num_restarts)
-        self._control.send(encode(start))
+        self._child.connection.send(encode(start))
         if self._closing.is_set():  # `close` may have looked at the one before
-            self._process.terminate()
+            self._child.terminate()
 
     def _wait_ready(self) -> None:
         """Wait until the engine serves.
@@ -160,17 +143,17 @@ class EngineProcess:
             EngineError: It ended while it started.
         """
         while True:
-            self._control.flush()
+            self._child.connection.flush()
             said = self._hear()
             if isinstance(said, Ready):
                 return
             if isinstance(said, Dead):
                 raise said.error.unwrap()
-            if self._control.ended:
+            if self._child.connection.ended:
                 raise EngineError(f"the engine process ended while it started: {self._reap()}")
 
     def _hear(self) -> FromEngine | None:
-        message = self._control.fetch(POLL_S)
+        message = self._child.connection.fetch(TIMES.look_s)
         return None if message is None else decode_from_engine(message)
 
     def _watch(self) -> None:
@@ -195,9 +178,9 @@ class EngineProcess:
         """Return when the engine process has closed the channel; kill it when it is stuck."""
         limit_s = self._config.engine_stall_timeout_s
         silent_s = 0.0  # counted here, as the time while both processes are suspended is no silence
-        while not self._control.ended:
+        while not self._child.connection.ended:
             said = self._hear()
-            silent_s = silent_s + POLL_S if said is None else 0.0
+            silent_s = silent_s + TIMES.look_s if said is None else 0.0
             if isinstance(said, Heartbeat) and said.busy_s > limit_s:
                 self._kill(f"stuck: a step has not come to an end within {limit_s:g} s")
             elif silent_s > limit_s:
@@ -205,19 +188,13 @@ class EngineProcess:
 
     def _kill(self, verdict: str) -> None:
         self._verdict = verdict
-        self._process.send_signal(signal.SIGABRT)  # at which it prints where its threads are
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(STACK_S)
-        self._process.kill()
-        self._process.wait()
+        self._child.abort(TIMES)
 
     def _reap(self) -> str:
         """Let a process that has closed its channel end, by force if need be; say how it ended."""
-        try:
-            self._process.wait(EXIT_S)
-        except subprocess.TimeoutExpired:
+        if not self._child.wait(TIMES.exit_s):
             self._kill("stuck while it ended")
-        return ending(self._process.returncode) if self._verdict is None else self._verdict
+        return self._verdict or ending(self._child.code or 0)
 
     def _restart(self) -> bool:
         """Start engines until one serves or there were enough of them."""
@@ -225,9 +202,9 @@ class EngineProcess:
         while self.num_restarts < self._config.engine_restarts:
             if self._closing.wait(pause_s):
                 return False
-            pause_s = min(pause_s + PAUSE_S, MAX_PAUSE_S)
+            pause_s = min(pause_s + TIMES.pause_s, TIMES.max_pause_s)
             self.num_restarts += 1
-            self._control.close()
+            self._child.connection.close()
             try:
                 self._spawn()
                 self._wait_ready()

@@ -6,6 +6,7 @@ a slow reader. Both sides of every transport between processes use it.
 
 from __future__ import annotations
 
+import select
 import selectors
 import socket
 import struct
@@ -14,11 +15,17 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-_HEADER = struct.Struct("<I")
+#: What stands before a message: its length.
+HEADER = struct.Struct("<I")
 _CHUNK_BYTES = 1 << 18
 _CHUNKS_PER_CALL = 64
 MAX_MESSAGE_BYTES = 1 << 28
 MAX_BACKLOG_BYTES = 1 << 28
+
+
+def framed(message: bytes) -> bytes:
+    """Return a message as it is sent."""
+    return HEADER.pack(len(message)) + message
 
 
 class Connection:
@@ -52,7 +59,7 @@ class Connection:
 
     def send(self, message: bytes) -> None:
         """Send a message, or keep it; to an end that has gone, nothing is sent."""
-        data = _HEADER.pack(len(message)) + message
+        data = framed(message)
         with self._lock:
             if self.ended:
                 return
@@ -70,6 +77,12 @@ class Connection:
         with self._lock:
             num_sent = self._write(self._backlog)
             del self._backlog[:num_sent]
+
+    def drain(self) -> None:
+        """Wait until all that was kept is sent, or the other end has gone."""
+        while self.has_backlog:
+            select.select([], [self._sock], [])
+            self.flush()
 
     def receive(self) -> list[bytes]:
         """Return the messages that have come, without waiting."""
@@ -125,12 +138,12 @@ class Connection:
 
     def _split(self) -> None:
         start, unread = 0, self._unread
-        while len(unread) - start >= _HEADER.size:
-            (size,) = _HEADER.unpack_from(unread, start)
+        while len(unread) - start >= HEADER.size:
+            (size,) = HEADER.unpack_from(unread, start)
             if size > MAX_MESSAGE_BYTES:
                 self.ended = True
                 break
-            begin = start + _HEADER.size
+            begin = start + HEADER.size
             if len(unread) < begin + size:
                 break
             start = begin + size

@@ -1,6 +1,7 @@
 """Ranks in processes: one answer for all of them, and an end for all when one goes wrong."""
 
 import contextlib
+import dataclasses
 import os
 import re
 import signal
@@ -17,6 +18,7 @@ from hotshoe.engine.ranks import parallel as ranks
 from hotshoe.engine.ranks import processes
 from hotshoe.engine.ranks.parallel import ParallelWorker
 from hotshoe.engine.ranks.processes import ProcessGroup, RankProcess, end_ranks
+from hotshoe.engine.wire.children import RANKS
 from hotshoe.errors import CheckpointError, ConfigError, EngineDeadError, EngineError, RequestError
 from hotshoe.plugins import PluginManager
 from hotshoe.slots import AttentionSpec, Verdict
@@ -239,9 +241,9 @@ def test_who_hangs_while_loading_is_given_up(open_ranks, all_of_them: bool) -> N
 def test_who_cannot_be_killed_is_not_waited_for(tmp_path: Path, monkeypatch) -> None:
     """As a process that waits for storage which has gone."""
     spared: list[int] = []
-    monkeypatch.setattr(processes, "END_S", 0.1)
+    monkeypatch.setattr(processes, "TIMES", dataclasses.replace(RANKS, killed_s=0.1))
     monkeypatch.setattr(os, "killpg", lambda pid, number: spared.append(pid))
-    rank = RankProcess.start(0, 1, [sys.executable, "-c", "import time; time.sleep(1000)"])
+    rank = RankProcess(0, 1, [sys.executable, "-c", "import time; time.sleep(1000)"])
     end_ranks([rank], str(tmp_path))
     assert spared == [rank.process.pid]
     assert rank.process.poll() is None
@@ -255,13 +257,13 @@ def test_what_belongs_to_ranks_goes_before_they_do(tmp_path: Path, monkeypatch) 
     folder.mkdir()
     (folder / "rank-0").write_text("1")
     there, kill = [], os.killpg
-    rank = RankProcess.start(0, 1, [sys.executable, "-c", "import time; time.sleep(1000)"])
+    rank = RankProcess(0, 1, [sys.executable, "-c", "import time; time.sleep(1000)"])
 
     def watch(group: int, number: int) -> None:
         there.append(folder.exists())
         kill(group, number)
 
-    monkeypatch.setattr(processes.os, "killpg", watch)
+    monkeypatch.setattr(os, "killpg", watch)
     end_ranks([rank], str(folder))
     assert there == [False]
     assert rank.process.poll() is not None
@@ -270,16 +272,15 @@ def test_what_belongs_to_ranks_goes_before_they_do(tmp_path: Path, monkeypatch) 
 def test_ranks_that_cannot_all_be_started(open_ranks, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = open_ranks(load=False)
     started: list[int] = []
-    start = RankProcess.start
 
     def fail_later(rank: int, size: int, command) -> RankProcess:
         if rank == 1:
             raise BlockingIOError(11, "Resource temporarily unavailable")
-        made = start(rank, size, command)
-        started.append(made.process.pid)
+        made = RankProcess(rank, size, command)
+        started.append(made.pid)
         return made
 
-    monkeypatch.setattr(RankProcess, "start", fail_later)
+    monkeypatch.setattr(processes, "RankProcess", fail_later)
     with pytest.raises(EngineError, match=r"rank 1 of 2 cannot be started: .*limits on processes"):
         worker.load()
     assert len(started) == 1 and gone(started)

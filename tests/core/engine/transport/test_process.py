@@ -22,6 +22,7 @@ import pytest
 import hotshoe.engine.transport.process
 from hotshoe import AsyncEngine, EngineConfig, SamplingParams, TokensPrompt
 from hotshoe.engine.transport.process import EngineProcess
+from hotshoe.engine.wire.children import ENGINE
 from hotshoe.errors import (
     CheckpointError,
     ConfigError,
@@ -189,7 +190,9 @@ def kill(
 def test_why_other_engines_do_not_start_is_logged(
     kill: Callable[..., EngineProcess], monkeypatch: pytest.MonkeyPatch, caplog
 ) -> None:
-    monkeypatch.setattr(hotshoe.engine.transport.process, "PAUSE_S", 0.01)
+    monkeypatch.setattr(
+        hotshoe.engine.transport.process, "TIMES", dataclasses.replace(ENGINE, pause_s=0.01)
+    )
     process = kill(num_bad=2, num_restarts=2)
     within(SOON_S, lambda: process.is_over)
     assert logged(caplog) == [
@@ -203,7 +206,9 @@ def test_why_other_engines_do_not_start_is_logged(
 def test_an_engine_starts_behind_others_that_could_not(
     kill: Callable[..., EngineProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hotshoe.engine.transport.process, "PAUSE_S", 0.01)
+    monkeypatch.setattr(
+        hotshoe.engine.transport.process, "TIMES", dataclasses.replace(ENGINE, pause_s=0.01)
+    )
     process = kill(num_bad=4, num_restarts=5)
     within(60, lambda: process.num_restarts == 5 and not process.is_restarting)
     assert not process.is_over
@@ -215,8 +220,8 @@ def test_an_engine_starts_behind_others_that_could_not(
 def test_a_pause_between_engines_ends_with_all(
     kill: Callable[..., EngineProcess], monkeypatch: pytest.MonkeyPatch, caplog
 ) -> None:
-    for name in ("PAUSE_S", "MAX_PAUSE_S"):
-        monkeypatch.setattr(hotshoe.engine.transport.process, name, 90.0)
+    slow = dataclasses.replace(ENGINE, pause_s=90.0, max_pause_s=90.0)
+    monkeypatch.setattr(hotshoe.engine.transport.process, "TIMES", slow)
     process = kill(num_bad=2, num_restarts=2)
     within(SOON_S, lambda: "(1 of 2) did not start" in caplog.text)
     begin = time.monotonic()
@@ -239,7 +244,9 @@ def no_descriptors() -> Iterator[None]:
 def test_a_front_end_without_descriptors_finds_the_new_engine_later(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog
 ) -> None:
-    monkeypatch.setattr(hotshoe.engine.transport.process, "PAUSE_S", 0.1)
+    monkeypatch.setattr(
+        hotshoe.engine.transport.process, "TIMES", dataclasses.replace(ENGINE, pause_s=0.1)
+    )
     engine = start("process", engine_restarts=1000)
 
     async def main() -> None:
@@ -341,7 +348,7 @@ def test_a_process_that_cannot_be_started_is_an_error(config: Configure, monkeyp
     def spawn(*_: object) -> None:
         raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(hotshoe.engine.transport.process, "spawn", spawn)
+    monkeypatch.setattr(hotshoe.engine.transport.process, "ChildProcess", spawn)
     with pytest.raises(EngineError, match=r"cannot be started: .*unavailable; .*limits on proc"):
         AsyncEngine(config(), transport="process")
 

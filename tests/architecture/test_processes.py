@@ -1,0 +1,43 @@
+"""One module has child processes; the page about them has its time limits."""
+
+import ast
+from dataclasses import fields
+from pathlib import Path
+
+from hotshoe.engine.wire.children import ENGINE, RANKS
+from hotshoe_conformance.ranks import TIMES as KIT
+from hotshoe_server.supervisor import TIMES as API
+
+MODULES = {"multiprocessing", "subprocess"}
+#: Where processes are started, and why.
+STARTS = {
+    "core/hotshoe/engine/wire/children.py": "every process of ours",
+    "core/hotshoe/cli/bench/startup.py": "a command is measured up to its first line",
+    "core/hotshoe/cli/doctor.py": "a command is run for its output",
+    "core/hotshoe/plugins/survey.py": "a plugin may end the process that imports it",
+    "platforms/triton/hotshoe_triton/matrix.py": "tools are run for their output",
+    "platforms/triton/hotshoe_triton/tune.py": "a pool compiles kernels",
+    "plugins/conformance/hotshoe_conformance/command.py": "the kit is run for its output",
+}
+
+
+def test_processes_are_started_in_one_module(sources) -> None:
+    found = {
+        source.path
+        for source in sources
+        for node in ast.walk(source.tree)
+        if (isinstance(node, ast.Import) and MODULES & {alias.name for alias in node.names})
+        or (isinstance(node, ast.ImportFrom) and node.module in MODULES)
+    }
+    assert found == set(STARTS)
+
+
+def test_the_page_has_their_time_limits(root: Path) -> None:
+    page = (root / "docs/explanation/engine.md").read_text()
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| `")]
+    told = {row[0].partition("`:")[0].strip("`"): row[1:] for row in rows if "`:" in row[0]}
+    for field in fields(ENGINE):
+        for times, text in zip((ENGINE, RANKS, API, KIT), told[field.name], strict=True):
+            value = getattr(times, field.name)
+            assert text == "–" or text.startswith((f"{value:g}", "`")), (field.name, text, value)
+            assert value or not text[0].isdigit(), (field.name, text)
