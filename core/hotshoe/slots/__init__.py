@@ -40,6 +40,7 @@ from hotshoe.slots.operations import (
     ScaledOp,
     StepShape,
     TransferOp,
+    even_sizes,
     renewed,
     whole_step,
 )
@@ -71,7 +72,7 @@ from hotshoe.slots.specs import (
 )
 from hotshoe.slots.state_specs import GatedDeltaSpec, StateSpaceSpec
 from hotshoe.slots.table import SLOTS, all_slots
-from hotshoe.slots.verdict import Verdict, accept, refuse
+from hotshoe.slots.verdict import Verdict, accept, accept_unless, refuse
 
 __all__ = [
     "COMPOSED",
@@ -139,7 +140,9 @@ __all__ = [
     "TransferSpec",
     "Verdict",
     "accept",
+    "accept_unless",
     "all_slots",
+    "even_sizes",
     "refuse",
     "renewed",
     "whole_step",

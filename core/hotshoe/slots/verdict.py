@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -40,3 +41,9 @@ def refuse(reason: str) -> Verdict:
     if not reason.strip():
         raise ValueError("a refusal says why; this one has no reason")
     return Verdict(None, reason)
+
+
+def accept_unless(refusals: Mapping[str, bool], score: int, reason: str = "") -> Verdict:
+    """Refuse for the first of the reasons that holds, else accept."""
+    refusal = next((text for text, holds in refusals.items() if holds), None)
+    return accept(score, reason) if refusal is None else refuse(refusal)

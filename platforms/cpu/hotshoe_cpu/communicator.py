@@ -19,7 +19,7 @@ from torch import Tensor
 
 from hotshoe.errors import EngineError
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import CommunicatorSpec, Rendezvous, Verdict, refuse
+from hotshoe.slots import CommunicatorSpec, Rendezvous, Verdict, even_sizes, refuse
 from hotshoe_cpu.native import judge, kernels
 from hotshoe_native import MAX_RANKS
 
@@ -125,7 +125,7 @@ class Communicator:
     def reduce_scatter(
         self, x: Tensor, sizes: Sequence[int] | None = None, out: Tensor | None = None
     ) -> Tensor:
-        sizes = _even_sizes(x, self.size) if sizes is None else sizes
+        sizes = even_sizes(x.shape[0], self.size) if sizes is None else sizes
         out = _out(x, sizes[self.rank], out)
         width = x.numel() // max(x.shape[0], 1)
         first = sum(sizes[: self.rank]) * width
@@ -139,8 +139,8 @@ class Communicator:
         recv_sizes: Sequence[int] | None = None,
         out: Tensor | None = None,
     ) -> Tensor:
-        send = _even_sizes(x, self.size) if send_sizes is None else send_sizes
-        receive = _even_sizes(x, self.size) if recv_sizes is None else recv_sizes
+        send = even_sizes(x.shape[0], self.size) if send_sizes is None else send_sizes
+        receive = even_sizes(x.shape[0], self.size) if recv_sizes is None else recv_sizes
         # Where in the others' messages this rank's pieces lie depends on what comes before them.
         table = self.all_gather(torch.tensor([send])) * _row_bytes(x)
         ends = table.cumsum(1)[:, self.rank].tolist()
@@ -287,10 +287,3 @@ def _addresses(out: Tensor, nbytes: Sequence[int]) -> list[int]:
     """Return where each rank's piece goes."""
     base = out.data_ptr()
     return [base + sum(nbytes[:rank]) for rank in range(len(nbytes))]
-
-
-def _even_sizes(x: Tensor, size: int) -> list[int]:
-    rows, rest = divmod(x.shape[0], size)
-    if rest:
-        raise ValueError(f"{x.shape[0]} rows do not divide among {size} ranks; give sizes")
-    return [rows] * size

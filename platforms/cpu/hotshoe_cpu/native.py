@@ -8,7 +8,7 @@ from types import ModuleType
 
 import hotshoe_native
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import Verdict, accept, refuse
+from hotshoe.slots import Verdict, accept_unless
 
 FEATURE = "native:"
 SCORE = 100
@@ -37,11 +37,8 @@ def judge(facts: DeviceFacts, dtype: str, refusals: dict[str, bool] | None = Non
         refusals: Reasons by which the specification is refused, each with whether it holds.
     """
     isa = isa_name(facts)
-    if isa is None:
-        return refuse("no build of the native kernels can run on this machine")
-    if dtype not in DTYPE_CODES:
-        return refuse(f"element type {dtype} is not one of {', '.join(DTYPE_CODES)}")
-    for reason, holds in (refusals or {}).items():
-        if holds:
-            return refuse(reason)
-    return accept(SCORE, f"native kernels, {isa}")
+    known = {
+        "no build of the native kernels can run on this machine": isa is None,
+        f"element type {dtype} is not one of {', '.join(DTYPE_CODES)}": dtype not in DTYPE_CODES,
+    }
+    return accept_unless(known | (refusals or {}), SCORE, f"native kernels, {isa}")

@@ -14,9 +14,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AttentionMetadata, AttentionSpec, Verdict
+from hotshoe.slots import AttentionMetadata, AttentionSpec, Verdict, accept_unless
 from hotshoe_triton import attention
-from hotshoe_triton.device import judged
 
 SCORE = 60
 #: Tokens from which a prompt is worth collecting its keys and values.
@@ -37,7 +36,7 @@ def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
         f"element type {spec.dtype} has no kernel": spec.dtype == "float32",
     }
     paged = attention.supports(spec, facts)
-    return judged(refusals, SCORE, "cuDNN for long prompts") if paged.accepted else paged
+    return accept_unless(refusals, SCORE, "cuDNN for long prompts") if paged.accepted else paged
 
 
 class Attention(attention.Attention):

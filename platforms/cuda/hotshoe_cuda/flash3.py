@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AttentionMetadata, AttentionSpec, Verdict
+from hotshoe.slots import AttentionMetadata, AttentionSpec, Verdict, accept_unless
 from hotshoe_triton import attention
-from hotshoe_triton.device import judged
 
 #: On an H200 prompts take 0.5 to 0.9 of cuDNN's time, and 0.7 of Triton's. Steps that only decode
 #: take 1.1 to 1.16 of Triton's from 32 sequences on.
@@ -45,7 +44,7 @@ def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
         f"block_size {spec.block_size} exceeds {largest}: blocks are copied with what is behind "
         "a request's end": spec.block_size > largest,
     }
-    return judged(refusals, SCORE, "FlashAttention 3 for prompts")
+    return accept_unless(refusals, SCORE, "FlashAttention 3 for prompts")
 
 
 class Attention(attention.Attention):

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AttentionMetadata, AttentionSpec, Verdict
+from hotshoe.slots import AttentionMetadata, AttentionSpec, Verdict, accept_unless
 from hotshoe_triton import attention
-from hotshoe_triton.device import judged
 
 #: Below Triton's: on an H200 it is faster for a single long sequence alone.
 SCORE = 30
@@ -54,7 +53,7 @@ def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
     }
     paged = attention.supports(spec, facts)
     note = "FlashInfer's XQA for steps that only decode"
-    return judged(refusals, SCORE, note) if paged.accepted else paged
+    return accept_unless(refusals, SCORE, note) if paged.accepted else paged
 
 
 def _none_for(what: str, value: object, known: tuple[object, ...]) -> str:

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AddNormSpec, GatedActivationSpec, NormSpec, Verdict
-from hotshoe_triton.device import judged
+from hotshoe.slots import AddNormSpec, GatedActivationSpec, NormSpec, Verdict, accept_unless
 
 SCORE = 40
 PACKAGE = "aiter"
@@ -34,7 +33,7 @@ def judge(facts: DeviceFacts, dtype: str, refusals: dict[str, bool]) -> Verdict:
         f"element type {dtype} is not one of {', '.join(DTYPES)}": dtype not in DTYPES,
         **refusals,
     }
-    return judged(refusals, SCORE, "AITER; chosen by name alone while Triton serves too")
+    return accept_unless(refusals, SCORE, "AITER; chosen by name alone while Triton serves too")
 
 
 def supports_norm(spec: NormSpec | AddNormSpec, facts: DeviceFacts) -> Verdict:

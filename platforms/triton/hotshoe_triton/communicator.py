@@ -24,7 +24,7 @@ from torch.distributed.distributed_c10d import (
 
 from hotshoe.errors import EngineError
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import CommunicatorSpec, Rendezvous, Verdict, accept, refuse
+from hotshoe.slots import CommunicatorSpec, Rendezvous, Verdict, accept, even_sizes, refuse
 
 SCORE = 50
 #: PyTorch ends a process whose collective is lost, but first waits four times this for a record of
@@ -141,7 +141,7 @@ class Communicator:
     def reduce_scatter(
         self, x: Tensor, sizes: Sequence[int] | None = None, out: Tensor | None = None
     ) -> Tensor:
-        sizes = _even_sizes(x, self.size) if sizes is None else list(sizes)
+        sizes = even_sizes(x.shape[0], self.size) if sizes is None else list(sizes)
         longest, own = max(sizes), sizes[self.rank]
         out = x.new_empty((own, *x.shape[1:])) if out is None else out
         if x.numel() == 0:
@@ -160,8 +160,8 @@ class Communicator:
         recv_sizes: Sequence[int] | None = None,
         out: Tensor | None = None,
     ) -> Tensor:
-        send = _even_sizes(x, self.size) if send_sizes is None else list(send_sizes)
-        receive = _even_sizes(x, self.size) if recv_sizes is None else list(recv_sizes)
+        send = even_sizes(x.shape[0], self.size) if send_sizes is None else list(send_sizes)
+        receive = even_sizes(x.shape[0], self.size) if recv_sizes is None else list(recv_sizes)
         out = x.new_empty((sum(receive), *x.shape[1:])) if out is None else out
         self._run(self._group.alltoall_base, out, x, receive, send, AllToAllOptions())
         return out
@@ -242,10 +242,3 @@ def _padded(x: Tensor, rows: int) -> Tensor:
     if x.shape[0] == rows:
         return x
     return torch.cat([x, x.new_zeros((rows - x.shape[0], *x.shape[1:]))])
-
-
-def _even_sizes(x: Tensor, size: int) -> list[int]:
-    rows, rest = divmod(x.shape[0], size)
-    if rest:
-        raise ValueError(f"{x.shape[0]} rows do not divide among {size} ranks; give sizes")
-    return [rows] * size

@@ -5,11 +5,10 @@ An architecture that has no row here is refused by every candidate. Nothing here
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import Verdict, accept, refuse
+from hotshoe.slots import Verdict, accept_unless
 
 SCORE = 50
 DTYPES = ("bfloat16", "float16", "float32")
@@ -85,13 +84,7 @@ def judge(facts: DeviceFacts, dtype: str, refusals: dict[str, bool] | None = Non
         f"architecture {facts.arch} is not one of {', '.join(_KNOWN)}": facts.arch not in _KNOWN,
         f"element type {dtype} is not one of {', '.join(DTYPES)}": dtype not in DTYPES,
     }
-    return judged(known | (refusals or {}), SCORE, f"Triton kernels for {facts.arch}")
-
-
-def judged(refusals: Mapping[str, bool], score: int, note: str) -> Verdict:
-    """Refuse for the first reason that holds, else accept."""
-    reason = next((reason for reason, holds in refusals.items() if holds), None)
-    return accept(score, note) if reason is None else refuse(reason)
+    return accept_unless(known | (refusals or {}), SCORE, f"Triton kernels for {facts.arch}")
 
 
 def chaining(facts: DeviceFacts) -> dict[str, bool]:

@@ -16,9 +16,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AttentionMetadata, AttentionSpec, Verdict, whole_step
+from hotshoe.slots import AttentionMetadata, AttentionSpec, Verdict, accept_unless, whole_step
 from hotshoe_triton.attention import LAYOUT
-from hotshoe_triton.device import judged
 
 SCORE = 40
 DTYPES = ("bfloat16", "float16", "float32")
@@ -37,7 +36,7 @@ def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
         "soft caps are not computed": spec.softcap is not None,
         "sinks are not computed": spec.sinks,
     }
-    return judged(refusals, SCORE, "oneDNN through PyTorch, from collected keys and values")
+    return accept_unless(refusals, SCORE, "oneDNN through PyTorch, from collected keys and values")
 
 
 class Attention:

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AddNormSpec, GatedActivationSpec, NormSpec, Verdict
-from hotshoe_triton.device import judged
+from hotshoe.slots import AddNormSpec, GatedActivationSpec, NormSpec, Verdict, accept_unless
 from hotshoe_xpu.extension import hindrance
 
 SCORE = 30
@@ -31,7 +30,7 @@ def judge(dtype: str, refusals: dict[str, bool]) -> Verdict:
         f"element type {dtype} is not one of {', '.join(DTYPES)}": dtype not in DTYPES,
         **refusals,
     }
-    return judged(refusals, SCORE, "Intel's extension for PyTorch")
+    return accept_unless(refusals, SCORE, "Intel's extension for PyTorch")
 
 
 def supports_norm(spec: NormSpec | AddNormSpec, facts: DeviceFacts) -> Verdict:

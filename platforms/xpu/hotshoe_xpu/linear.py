@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import LinearSpec, Quantized, Verdict, renewed
-from hotshoe_triton.device import judged
+from hotshoe.slots import LinearSpec, Quantized, Verdict, accept_unless, renewed
 
 SCORE = 60
 DTYPES = ("bfloat16", "float16", "float32")
@@ -24,7 +23,7 @@ def supports(spec: LinearSpec, facts: DeviceFacts) -> Verdict:
         f"element type {spec.dtype} is not one of {', '.join(DTYPES)}": spec.dtype not in DTYPES,
         f"results of type {results} are not written": results not in DTYPES,
     }
-    return judged(refusals, SCORE, "oneDNN through PyTorch")
+    return accept_unless(refusals, SCORE, "oneDNN through PyTorch")
 
 
 class Linear:

@@ -19,6 +19,7 @@ from hotshoe.slots import (
     Selector,
     Slot,
     accept,
+    accept_unless,
     refuse,
 )
 from hotshoe.slots.base import resolve_lazy
@@ -368,3 +369,8 @@ def test_slots_within_a_block_that_is_served_whole_are_named():
     assert chooser.unasked() == {"linear": why, "gated_activation": why}
     chooser.decide("linear", spec.down)
     assert list(chooser.unasked()) == ["gated_activation"]
+
+
+def test_the_first_reason_that_holds_refuses() -> None:
+    assert accept_unless({"a": False, "b": True, "c": True}, 7) == refuse("b")
+    assert accept_unless({"a": False}, 7, "fast") == accept(7, "fast")

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from hotshoe.errors import EngineError
 from hotshoe.platform import DeviceFacts
+from hotshoe.slots.operations import even_sizes
 from hotshoe.slots.rendezvous import Rendezvous
 from hotshoe.slots.specs import CommunicatorSpec
 
@@ -71,7 +72,7 @@ class Communicator:
     def reduce_scatter(
         self, x: Tensor, sizes: Sequence[int] | None = None, out: Tensor | None = None
     ) -> Tensor:
-        sizes = sizes or even_sizes(x, self.size)
+        sizes = sizes or even_sizes(x.shape[0], self.size)
         first = sum(sizes[: self.rank])
         piece = self.all_reduce(x)[first : first + sizes[self.rank]]
         return _give(piece, x, out)
@@ -83,8 +84,8 @@ class Communicator:
         recv_sizes: Sequence[int] | None = None,
         out: Tensor | None = None,
     ) -> Tensor:
-        send = send_sizes or even_sizes(x, self.size)
-        receive = recv_sizes or even_sizes(x, self.size)
+        send = send_sizes or even_sizes(x.shape[0], self.size)
+        receive = recv_sizes or even_sizes(x.shape[0], self.size)
         width = row_bytes(x)
         found = torch.empty((sum(receive), *x.shape[1:]), dtype=x.dtype)
         splits = [[count * width for count in counts] for counts in (receive, send)]
@@ -186,18 +187,6 @@ def own_address(address: str) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # sends nothing
         probe.connect((host, int(port)))
         return str(probe.getsockname()[0])
-
-
-def even_sizes(x: Tensor, size: int) -> list[int]:
-    """Return equal pieces of x's rows.
-
-    Raises:
-        ValueError: They do not come out even; give sizes then.
-    """
-    rows, rest = divmod(x.shape[0], size)
-    if rest:
-        raise ValueError(f"{x.shape[0]} rows do not divide among {size} ranks; give sizes")
-    return [rows] * size
 
 
 def row_bytes(x: Tensor) -> int:

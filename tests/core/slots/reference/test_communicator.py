@@ -11,7 +11,7 @@ import torch
 from hotshoe.errors import EngineError
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import CommunicatorSpec, Rendezvous
-from hotshoe.slots.reference.communicator import Communicator, even_sizes, row_bytes
+from hotshoe.slots.reference.communicator import Communicator, row_bytes
 
 FACTS = DeviceFacts("plain", "cpu", "a test's device", "any", 1 << 30, 1)
 
@@ -64,12 +64,6 @@ def test_errors_say_who_lost_whom_and_no_more(pair):
 
     prefix, message = pair(work)
     assert message.startswith(prefix) and "[" not in message and "\n" not in message
-
-
-def test_even_sizes():
-    assert even_sizes(torch.zeros(6, 2), 3) == [2, 2, 2]
-    with pytest.raises(ValueError, match="7 rows do not divide among 3 ranks"):
-        even_sizes(torch.zeros(7, 2), 3)
 
 
 def test_row_bytes():
