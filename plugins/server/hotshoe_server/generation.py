@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from hotshoe.engine.api.beams import search_beams
 from hotshoe.errors import RequestError
+from hotshoe.scheduler import limits
 from hotshoe.text.output_processor import RequestUpdate, SequenceUpdate
 from hotshoe.types import FinishReason, PoolingParams, SamplingParams, TokensPrompt
 from hotshoe_server.call import Call
@@ -130,16 +131,11 @@ def check_length(call: Call, token_ids: Sequence[int], room: bool = True) -> Non
         ApiError: It is empty or too long.
     """
     field = PROMPT_FIELDS.get(call.path.removesuffix("/render"))
-    if not token_ids:
-        raise ApiError("invalid_value", "the prompt is empty; give at least one token", field)
-    limit = call.served.client.info.max_model_len
-    if len(token_ids) > limit - room:
-        raise ApiError(
-            "context_length_exceeded",
-            f"this model's maximum context length is {limit} tokens, prompt and output together, "
-            f"but the prompt has {len(token_ids)}; shorten it",
-            field,
-        )
+    try:
+        limits.check_length(len(token_ids), call.served.client.info.max_model_len, room)
+    except RequestError as error:
+        code = "context_length_exceeded" if token_ids else "invalid_value"
+        raise ApiError(code, str(error), field) from None
 
 
 def check_wishes(call: Call, num_prompt_tokens: int, priority: int) -> None:

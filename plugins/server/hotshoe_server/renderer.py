@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from hotshoe.errors import RequestError
+from hotshoe.scheduler.limits import too_long
 from hotshoe.text.escapes import unmarked
 from hotshoe.text.tokenizer import Tokenizer
 from hotshoe.types import EmbedsPrompt, TokensPrompt
@@ -185,11 +186,7 @@ class Renderer:
     ) -> Rendered:
         limit = self._max_model_len
         if limit is not None and self.tokenizer.exceeds(text, TEXT_FACTOR * limit):
-            raise ApiError(
-                "context_length_exceeded",
-                f"this model's maximum context length is {limit} tokens, but the prompt has "
-                f"{len(text)} characters, clearly more; shorten it",
-                field,
-            )
+            error = too_long(limit, f"{len(text)} characters, clearly more")
+            raise ApiError("context_length_exceeded", str(error), field)
         ids = self.tokenizer.encode(text, add_special_tokens, marked)
         return Rendered(ids, unmarked(text) if marked else text)

@@ -71,7 +71,7 @@ def test_bad_tools_are_refused(hotshoe, null, tmp_path: Path, text: str) -> None
 def test_a_conversation_that_is_too_long_ends_a_script(hotshoe, null) -> None:
     ran = hotshoe("chat", *null, "-q", "-p", "A" * 80)
     assert ran.code == 2
-    assert "clearly more than max_model_len, 64, tokens" in ran.err
+    assert "maximum context length is 64 tokens" in ran.err
 
 
 def test_a_conversation_that_is_too_long_does_not_end_a_session(

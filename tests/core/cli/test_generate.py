@@ -83,7 +83,7 @@ def test_standard_input_that_is_no_text(hotshoe, null, monkeypatch: pytest.Monke
         (["--dtype", "float7"], "invalid choice: 'float7'"),
         (["--max-model-len", "4000"], "exceeds the model's 64"),
         (["--kv-cache-memory-bytes", "10"], "the KV cache may take"),
-        (["-p", "A" * 70], "the prompt has 70 characters, clearly more than"),
+        (["-p", "A" * 70], "the prompt has 70 characters, clearly more"),
         (["--skip-tokenizer-init"], "no tokenizer"),
     ],
 )

@@ -46,7 +46,7 @@ from hotshoe.types import FinishReason, PoolingParams, Prompt, SamplingParams, T
 if TYPE_CHECKING:
     from hotshoe.loader.sources import Weights
 
-NUM_TOKENISERS = 2
+NUM_TOKENIZERS = 2
 DEADLINE = "deadline"
 
 
@@ -124,7 +124,7 @@ class AsyncEngine:
         self._lost: EngineDeadError | None = None
         self._stalled: EngineDeadError | None = None
         self._closed = False
-        self._pool = ThreadPoolExecutor(NUM_TOKENISERS, thread_name_prefix="hotshoe-tokenize")
+        self._pool = ThreadPoolExecutor(NUM_TOKENIZERS, thread_name_prefix="hotshoe-tokenize")
 
     def _attach(self, link: Link) -> None:
         self._link = link

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hotshoe.errors import EngineError, RequestError
+from hotshoe.scheduler.limits import check_length
 from hotshoe.text.output_processor import OutputProcessor, RequestUpdate
 from hotshoe.types import (
     BeamSearchParams,
@@ -69,13 +70,8 @@ class BeamSearch:
                 f"probabilities, but this engine allows {limit} (--max-logprobs)",
                 "beam_width",
             )
+        check_length(len(prompt.token_ids), info.max_model_len)
         room = info.max_model_len - len(prompt.token_ids)
-        if room < 1:
-            raise RequestError(
-                f"the prompt has {len(prompt.token_ids)} tokens, but max_model_len is "
-                f"{info.max_model_len} and at least one must be generated; shorten it",
-                "prompt",
-            )
         self._length = min(params.max_tokens or room, room)
         self._ends = frozenset(() if params.ignore_eos else info.eos_token_ids)
         self._live = [_Beam()]

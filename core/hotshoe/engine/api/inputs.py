@@ -14,6 +14,7 @@ from typing import Any
 from hotshoe.config import ResolvedConfig
 from hotshoe.engine.wire.messages import Add
 from hotshoe.errors import RequestError
+from hotshoe.scheduler.limits import check_length, too_long
 from hotshoe.text.bad_words import bad_word_token_ids
 from hotshoe.text.tokenizer import Tokenizer
 from hotshoe.types import (
@@ -206,29 +207,17 @@ class InputProcessor:
         tokenizer, limit = self._require_tokenizer(), self._config.max_model_len
         assert limit is not None
         if tokenizer.exceeds(text, limit):
-            raise RequestError(
-                f"the prompt has {len(text)} characters, clearly more than max_model_len, {limit}, "
-                "tokens; shorten it",
-                "prompt",
-            )
+            raise too_long(limit, f"{len(text)} characters, clearly more")
         return tokenizer.encode(text, add_special_tokens, marked)
 
     def _bounded(self, ids: list[int], room: bool) -> list[int]:
-        if not ids:
-            raise RequestError("the prompt is empty; give at least one token", "prompt")
+        check_length(len(ids), self._config.max_model_len, generates=room)
         for token_id in (min(ids), max(ids)):
             if not 0 <= token_id < self._vocab_size:
                 raise RequestError(
                     f"token id {token_id} is outside the vocabulary (0 to {self._vocab_size - 1})",
                     "prompt",
                 )
-        if len(ids) > self._config.max_model_len - room:
-            rest = " and at least one must be generated" if room else ""
-            raise RequestError(
-                f"the prompt has {len(ids)} tokens, but max_model_len is "
-                f"{self._config.max_model_len}{rest}; shorten it",
-                "prompt",
-            )
         return ids
 
     def _checked(self, params: SamplingParams) -> SamplingParams:
