@@ -40,11 +40,10 @@ from hotshoe.slots.operations import (
     ScaledOp,
     StepShape,
     TransferOp,
-    even_sizes,
     renewed,
     whole_step,
 )
-from hotshoe.slots.rendezvous import Rendezvous
+from hotshoe.slots.rendezvous import Rendezvous, even_sizes
 from hotshoe.slots.results import Result
 from hotshoe.slots.specs import (
     PLAIN_LAYOUT,

@@ -453,15 +453,3 @@ def renewed(held: Tensor | None, fresh: Tensor) -> Tensor:
     if (held.shape, held.dtype) != (fresh.shape, fresh.dtype):
         raise ValueError(f"{fresh.dtype} {fresh.shape} cannot replace {held.dtype} {held.shape}")
     return held.copy_(fresh)
-
-
-def even_sizes(num_rows: int, size: int) -> list[int]:
-    """Return equal pieces of rows, one for each rank.
-
-    Raises:
-        ValueError: They do not come out even; give sizes then.
-    """
-    rows, rest = divmod(num_rows, size)
-    if rest:
-        raise ValueError(f"{num_rows} rows do not divide among {size} ranks; give sizes")
-    return [rows] * size

@@ -55,3 +55,15 @@ class Rendezvous:
         """
         store = resolve_lazy("hotshoe.slots.reference.communicator:open_store")
         return store(self, name)
+
+
+def even_sizes(num_rows: int, size: int) -> list[int]:
+    """Return equal pieces of rows, one for each rank.
+
+    Raises:
+        ValueError: They do not come out even; give sizes then.
+    """
+    rows, rest = divmod(num_rows, size)
+    if rest:
+        raise ValueError(f"{num_rows} rows do not divide among {size} ranks; give sizes")
+    return [rows] * size

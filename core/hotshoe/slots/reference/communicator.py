@@ -19,8 +19,7 @@ from torch import Tensor
 
 from hotshoe.errors import EngineError
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots.operations import even_sizes
-from hotshoe.slots.rendezvous import Rendezvous
+from hotshoe.slots.rendezvous import Rendezvous, even_sizes
 from hotshoe.slots.specs import CommunicatorSpec
 
 #: Typed as anything, as its stubs leave out what is used here.

@@ -1,4 +1,4 @@
-"""What operations of several ranks share."""
+"""What ranks that meet share."""
 
 import pytest
 
