@@ -1,4 +1,4 @@
-"""Training of the bundled demo model: network, batches, optimiser, loop, evaluation, export.
+"""Training of the bundled demo model: network, batches, optimizer, loop, evaluation, export.
 
 Consumes the folder that `demo_data.prepare` wrote; `tools/train_demo.py` is the entry.
 """

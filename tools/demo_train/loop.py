@@ -8,7 +8,7 @@ from demo_data.tokenizer import END_OF_TEXT
 
 from demo_train.batches import Plan, batches
 from demo_train.network import Network, Shape, document_mask
-from demo_train.optimiser import Muon, rate_at
+from demo_train.optimizer import Muon, rate_at
 
 
 def train(prepared: Prepared, plan: Plan, device: torch.device, workers: int) -> Network:

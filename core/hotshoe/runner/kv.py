@@ -40,7 +40,7 @@ def converted(blocks: KVBlocks, layer: int, target: CacheSpec, wanted: range) ->
     """Lay out one layer of blocks as another cache has it.
 
     Args:
-        blocks: Judged by `check_transfer`; they cover the wanted blocks.
+        blocks: PromptSpan by `check_transfer`; they cover the wanted blocks.
         target: That layer's cache.
         wanted: Which blocks of the sequence, counted in blocks of the target.
 

@@ -27,10 +27,10 @@ from hotshoe.runner.ahead import Ahead, MadeDrafts, Tables
 from hotshoe.runner.given import GivenRows
 from hotshoe.runner.graphs import Pieces, Recordings
 from hotshoe.runner.inbox import Inbox
-from hotshoe.runner.judging import JUDGED_TOKENS, Judged, judge, judged_prompts
 from hotshoe.runner.limits import Operations, RunnerLimits
 from hotshoe.runner.peers import Peers
 from hotshoe.runner.pooling import PooledRows, PoolingRows
+from hotshoe.runner.prompt_logprobs import MAX_POSITIONS, PromptSpan, prompt_logprobs, prompt_spans
 from hotshoe.runner.rows import Ints, Rows, StepInputs, padding_inputs
 from hotshoe.runner.running import RunningStep
 from hotshoe.sampling import LogprobTensors, SampledBatch, Sampler
@@ -167,7 +167,7 @@ class Runner:
         if self._ahead is not None:
             self._ahead(inputs, staged.token_index, None, staged.sampled_index)
         if self._is_last and GENERATE in self._model.tasks:
-            logits = self._logits(hidden[-max(self._limits.max_samples, JUDGED_TOKENS) :])
+            logits = self._logits(hidden[-max(self._limits.max_samples, MAX_POSITIONS) :])
             self._sampler.warm_up(logits[:1])
         self._transfer.download([])()
 
@@ -248,11 +248,11 @@ class Runner:
     def _run(self, step_id: int, inputs: StepInputs) -> RunningStep:
         adapted = self._adapters.begin(inputs)
         if self._special[inputs.rows].any():
-            judging = judged_prompts(inputs, self._prompt_widths, self._rows.num_prompt)
+            spans = prompt_spans(inputs, self._prompt_widths, self._rows.num_prompt)
             pooling = self._pooling.among(inputs)
             given = self._given.among(inputs)
-            if judging or pooling or given:
-                return self._run_special(step_id, inputs, judging, pooling, given)
+            if spans or pooling or given:
+                return self._run_special(step_id, inputs, spans, pooling, given)
         count = inputs.num_tokens
         replay = None
         if not adapted:  # recordings know no adapters
@@ -278,14 +278,14 @@ class Runner:
         self,
         step_id: int,
         whole: StepInputs,
-        judging: list[Judged],
+        spans: list[PromptSpan],
         pooling: list[int],
         given: list[tuple[slice, Tensor]],
     ) -> RunningStep:
         """Run a step with embeddings, or with more hidden states looked at than those that sample.
 
         Args:
-            judging: From `judged_prompts`.
+            spans: From `prompt_spans`.
             pooling: From `PoolingRows.among`.
             given: From `GivenRows.among`.
         """
@@ -295,7 +295,7 @@ class Runner:
         hidden = self._forward(inputs, staged, every=True, given=given, hidden=arrived)
         if not self._is_last:
             return self._pass_on(step_id, hidden)
-        prompts = judge(judging, hidden, self._logits, self._tokens)
+        prompts = prompt_logprobs(spans, hidden, self._logits, self._tokens)
         pooled = self._pooling.take(whole, pooling, hidden, self._vectors)
         sampling = hidden[staged.sample_at]
         logits = self._logits(sampling) if len(inputs.sample_rows) else sampling

@@ -52,8 +52,8 @@ class RunningStep:
         for row, device_form, width in self.prompts:
             taken = len(device_form.tensors)
             found = LogprobTensors(*tensors[:taken])
-            judged = result.prompt_logprobs.setdefault(row, [])
-            judged += found.to_host([width] * len(found.ranks))
+            entries = result.prompt_logprobs.setdefault(row, [])
+            entries += found.to_host([width] * len(found.ranks))
             del tensors[:taken]
         if self.pooled is not None:
             self.pooled.book(result, tensors.pop(0))

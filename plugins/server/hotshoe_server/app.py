@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from hotshoe_server.doorman import Doorman
+from hotshoe_server.admission import Admission
 from hotshoe_server.endpoints import ENDPOINTS, OPTIONAL
 from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Endpoint, Parts, PublicFile, blamed
@@ -62,7 +62,7 @@ def create_app(server: ServerState, extensions: Mapping[str, Parts] | None = Non
     hears_all = server.config.access_log or any(parts.middleware for parts in added.values())
     if not hears_all:
         plain = [e.path for e in endpoints if e.generates and e.error_body is None]
-        server.turn_away = Doorman(server, guard, plain)
+        server.turn_away = Admission(server, guard, plain)
     if server.config.allowed_origins:
         app = CORSMiddleware(
             app,

@@ -3,7 +3,7 @@ have to be taken in time.
 
 Bodies are bounded where they are read (`hotshoe_server.call`). What is left of one that was
 answered before it had come is thrown away here, within the same bounds. An overloaded server
-refuses a request by its head (`hotshoe_server.doorman`): such a one reaches no application.
+refuses a request by its head (`hotshoe_server.admission`): such a one reaches no application.
 
 A request that asks for another protocol is served in this one, as RFC 9110, section 7.8, allows.
 """

@@ -113,7 +113,7 @@ class ServerState:
         reading: How long bodies that are being read may still take to arrive.
         body_bytes: Of all bodies of requests under way, as far as they have come.
         shared: What ties this process to others; None when there is one alone.
-        turn_away: Refuses a request by its head alone, see `hotshoe_server.doorman`; None while
+        turn_away: Refuses a request by its head alone, see `hotshoe_server.admission`; None while
             the application hears of every request.
         fleet: Changes which models there are, and who sleeps; None where that cannot be.
     """

@@ -189,13 +189,13 @@ def test_prompt_logprobs_over_chunks(model: TableModel, runner: Runner, chunks: 
         assert entry.rank == int((expected[before] > expected[before, after]).sum()) + 1
     assert step(runner, 9, {2: 1}).prompt_logprobs == {}
     step(runner, 10, {2: 1, 0: 3}, new(0, [6] * 4))
-    assert model.batches[-1].outputs_at is not None  # no prompt is judged any more
+    assert model.batches[-1].outputs_at is not None  # no prompt is predicted any more
 
 
-def test_prompts_are_judged_a_part_at_a_time(
+def test_prompts_are_predicted_a_part_at_a_time(
     model: TableModel, runner: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hotshoe.runner.judging.JUDGED_TOKENS", 3)
+    monkeypatch.setattr("hotshoe.runner.prompt_logprobs.MAX_POSITIONS", 3)
     heights = []
     head = model.head
     model.head = lambda hidden, task: heights.append(len(hidden)) or head(hidden, task)
@@ -217,7 +217,7 @@ def test_prompts_are_judged_a_part_at_a_time(
         assert [x.logprobs[0] for x in found] == pytest.approx(values, abs=1e-5)
 
 
-def test_a_prompt_given_up_before_it_was_judged_slows_nothing(model: TableModel) -> None:
+def test_a_prompt_given_up_before_it_was_predicted_slows_nothing(model: TableModel) -> None:
     runner = make_runner(model, graph_sizes(ROWS))
     runner.record_graphs()
     asking = SamplingParams(temperature=0, prompt_logprobs=1)
@@ -370,7 +370,7 @@ def test_a_step_with_a_prompt_runs_in_pieces() -> None:
 
 
 def test_what_no_pieces_hold_runs_as_it_is() -> None:
-    """A longer step, one that judges a prompt, one that brings more than the inbox holds."""
+    """A longer step, one that predicts a prompt, one that brings more than the inbox holds."""
     model = AttendingModel()
     runner = make_runner(model, (), (4, 8))
     runner.record_graphs()

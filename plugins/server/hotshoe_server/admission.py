@@ -20,7 +20,7 @@ from hotshoe_server.state import ServerState
 _UNUSUAL = frozenset({b"origin", b"expect"})
 
 
-class Doorman:
+class Admission:
     """Says who is turned away.
 
     Args:

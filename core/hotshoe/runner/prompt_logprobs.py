@@ -12,11 +12,11 @@ from hotshoe.runner.rows import Ints, StepInputs
 from hotshoe.sampling import LogprobTensors, compute_logprobs
 
 #: Prompt positions whose logits are held at once; a prompt has many, and a vocabulary is large.
-JUDGED_TOKENS = 128
+MAX_POSITIONS = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class PromptSpan:
     """Prompt tokens of a row that a step predicts.
 
     Attributes:
@@ -33,12 +33,12 @@ class Judged:
     width: int
 
 
-def judged_prompts(inputs: StepInputs, widths: Ints, num_prompt: Ints) -> list[Judged]:
+def prompt_spans(inputs: StepInputs, widths: Ints, num_prompt: Ints) -> list[PromptSpan]:
     """Return the prompt tokens of a step that are reported.
 
     Args:
         inputs: The step.
-        widths: Of every row, as `Judged.width`; -1 reports nothing.
+        widths: Of every row, as `PromptSpan.width`; -1 reports nothing.
         num_prompt: Tokens of every row's prompt.
     """
     wanted = widths[inputs.rows] >= 0
@@ -46,30 +46,33 @@ def judged_prompts(inputs: StepInputs, widths: Ints, num_prompt: Ints) -> list[J
         return []
     counts = np.diff(inputs.query_start_loc)
     starts = inputs.seq_lens - counts
-    judged = np.minimum(counts, num_prompt[inputs.rows] - 1 - starts)
+    counted = np.minimum(counts, num_prompt[inputs.rows] - 1 - starts)
     found = []
-    for i in np.flatnonzero(wanted & (judged > 0)).tolist():
+    for i in np.flatnonzero(wanted & (counted > 0)).tolist():
         row, first = int(inputs.rows[i]), int(inputs.query_start_loc[i])
-        found.append(Judged(row, first, int(starts[i]), int(judged[i]), int(widths[row])))
+        found.append(PromptSpan(row, first, int(starts[i]), int(counted[i]), int(widths[row])))
     return found
 
 
-def judge(
-    judging: Sequence[Judged], hidden: Tensor, logits_of: Callable[[Tensor], Tensor], tokens: Tensor
+def prompt_logprobs(
+    spans: Sequence[PromptSpan],
+    hidden: Tensor,
+    logits_of: Callable[[Tensor], Tensor],
+    tokens: Tensor,
 ) -> list[tuple[int, LogprobTensors, int]]:
     """Compute log probabilities of prompt tokens, as `RunningStep.prompts` holds them.
 
     Args:
-        judging: From `judged_prompts`.
+        spans: From `prompt_spans`.
         hidden: [num_tokens, hidden_size] of the whole step.
         logits_of: Maps hidden states [n, hidden_size] to logits.
         tokens: [rows, max_model_len + 1], all tokens known of each row.
     """
     found = []
-    for j in judging:
-        for done in range(0, j.count, JUDGED_TOKENS):
-            end = min(done + JUDGED_TOKENS, j.count)
-            logits = logits_of(hidden[j.first + done : j.first + end])
-            targets = tokens[j.row, j.position + done + 1 : j.position + end + 1].long()
-            found.append((j.row, compute_logprobs(logits, targets, j.width), j.width))
+    for span in spans:
+        for done in range(0, span.count, MAX_POSITIONS):
+            end = min(done + MAX_POSITIONS, span.count)
+            logits = logits_of(hidden[span.first + done : span.first + end])
+            targets = tokens[span.row, span.position + done + 1 : span.position + end + 1].long()
+            found.append((span.row, compute_logprobs(logits, targets, span.width), span.width))
     return found

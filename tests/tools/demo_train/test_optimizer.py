@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from demo_train.optimiser import Muon, orthogonalise, rate_at
+from demo_train.optimizer import Muon, orthogonalise, rate_at
 
 
 @pytest.mark.parametrize("shape", [(3, 32, 64), (2, 64, 32), (1, 48, 48)])
