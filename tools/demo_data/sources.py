@@ -1,8 +1,8 @@
-"""Where the demo model's text comes from: Debian packages, their licences, the files taken.
+"""Where the demo model's text comes from: Debian packages, their licenses, the files taken.
 
 Packages are fetched with `apt-get download` and unpacked without being installed.  This module
 knows no text format (see `text.py`) and fetches nothing that is already in the cache.
-`write_sources_table` records versions, digests and licences next to the weights.
+`write_sources_table` records versions, digests and licenses next to the weights.
 """
 
 import hashlib
@@ -17,14 +17,14 @@ class Source:
 
     Attributes:
         package: Debian package name.
-        licence: Licence of the text taken, as its `copyright` file states it.
+        license: License of the text taken, as its `copyright` file states it.
         patterns: Globs below the unpacked package, e.g. `usr/share/doc/x/**/*.html`.
         form: How `text.py` reads the files: "html", "mallard", "pod", "python", "dict".
         max_characters: At most this much text is kept, so that no source dominates.
     """
 
     package: str
-    licence: str
+    license: str
     patterns: tuple[str, ...]
     form: str = "html"
     max_characters: int = 9_000_000
@@ -82,7 +82,7 @@ SOURCES: tuple[Source, ...] = (
     Source("aptitude-doc-en", "GPL-2+", (f"{_DOC}/aptitude/html/en/*.html",)),
 )
 
-# Licences whose text may be quoted at some length under Apache-2.0's roof, with its notice.
+# Licenses whose text may be quoted at some length under Apache-2.0's roof, with its notice.
 _PERMISSIVE = frozenset(
     "PSF-2.0,PostgreSQL,public domain,Apache-2.0,BSD-3-Clause,MIT,MIT or Apache-2.0,WordNet-3.0".split(
         ","
@@ -124,7 +124,7 @@ HOLDERS: dict[str, str] = {
 
 def quotable() -> frozenset[str]:
     """Return the packages of which extracts are shipped as held-out text."""
-    return frozenset(source.package for source in SOURCES if source.licence in _PERMISSIVE)
+    return frozenset(source.package for source in SOURCES if source.license in _PERMISSIVE)
 
 
 def fetch(cache: Path) -> dict[str, Path]:
@@ -150,17 +150,17 @@ _TABLE_HEAD = """\
 # Text that the demo model learned from
 
 The weights derive from the documentation in these Debian 12 packages, and from conversations and
-stories that `tools/demo_data` generates. Each package's text stays under its own licence; Debian
-ships the licence texts under `/usr/share/common-licenses` and in each package's `copyright` file.
+stories that `tools/demo_data` generates. Each package's text stays under its own license; Debian
+ships the license texts under `/usr/share/common-licenses` and in each package's `copyright` file.
 No text of the packages is distributed here except `heldout/text.txt`: short extracts, kept out of
-training, of the packages marked in the column "extract", all under permissive licences.
+training, of the packages marked in the column "extract", all under permissive licenses.
 
-| package | version | licence of the text | copyright | characters | extract | SHA-256 of the package |
+| package | version | license of the text | copyright | characters | extract | SHA-256 of the package |
 |---|---|---|---|---:|---|---|"""
 
 
 def write_sources_table(cache: Path, characters: dict[str, int], path: Path) -> None:
-    """Write the table of sources (package, version, licence, size, digest) as Markdown.
+    """Write the table of sources (package, version, license, size, digest) as Markdown.
 
     Args:
         cache: The folder given to `fetch`.
@@ -175,7 +175,7 @@ def write_sources_table(cache: Path, characters: dict[str, int], path: Path) -> 
         row = (
             source.package,
             version,
-            source.licence,
+            source.license,
             HOLDERS[source.package],
             f"{characters[source.package]:,}",
             "yes" if source.package in quotable() else "no",

@@ -10,7 +10,7 @@ this step may be hit by a later row of the *same* step, and full blocks are regi
 are scheduled. What is read before it is written is found once its step is planned (`begin_step`).
 Across steps, the device executes steps in the order of their plans; so a block freed while a step
 is in flight may be given away at once: its new owner writes in a later step. A block that no query
-from this step on reads may even be given away in this very step.
+from this step on reads may even be given away in this step.
 
 Groups of equal specifications do everything alike. They form a *band*, and their blocks of one
 column a *bundle*, which is taken, found, shared and released as one.
@@ -312,7 +312,7 @@ class KVCoordinator:
                 band.pool.forget(block_hash + band.tag)
 
     def reset_prefix_cache(self) -> None:
-        """Forget all cached content, for instance because the weights have changed.
+        """Forget all cached content, such as when the weights have changed.
 
         No sequence may hold blocks: it would go on to register blocks computed from old ones.
         """

@@ -226,7 +226,7 @@ class AdapterTable:
         return True
 
     def _place_of(self, name: str, wanted: Sequence[str]) -> None:
-        """Bring an adapter into a place on the device, and note that it is used."""
+        """Bring an adapter into a place on the device, and record its use."""
         if name in self._places:
             self._places.move_to_end(name)
             return

@@ -44,7 +44,7 @@ class Request:
         drafts: Tokens that may follow the known ones; see `propose`.
         draft_masks: Where there is a mask: those behind each of the drafts.
         num_accepted: Drafts accepted in its last step, of which the worker is still to be told.
-        fast_until: While `num_computed_tokens` is below this, a step simply computes one more
+        fast_until: While `num_computed_tokens` is below this, a step computes one more
             token: the row decodes, its blocks suffice and its length limit is not reached.
         num_pending_steps: Of a preempted request: steps whose tokens are still to be reported.
         ready: It may be run; one with a grammar may not before that is compiled.

@@ -1,6 +1,6 @@
 """The scheduler: one token budget a step, no prefill phase and no decode phase.
 
-Every request simply lets `num_computed_tokens` catch up with its tokens. Steps are planned by
+Every request lets `num_computed_tokens` catch up with its tokens. Steps are planned by
 `schedule` and their results booked by `update`, in the same order; with `max_in_flight_steps`
 above 1, a step is planned before the results of the one before it are known. Called by the engine
 core, from one thread.

@@ -1,7 +1,7 @@
 """Keeps control tokens that somebody spells in a text from becoming those tokens.
 
 A chat template writes the markup of roles with control tokens, and messages come from strangers. So
-each control token that is spelt in what the template is given gets a mark behind its first
+each control token that is spelled in what the template is given gets a mark behind its first
 character. The template's own markup has none. `Guarded` tokenizes such a text: the library looks
 for added tokens first, and splits the rest at the marks, which it drops. So no model of any kind
 can make the token of the two parts, and all else is what it always was. Used by `Tokenizer`.

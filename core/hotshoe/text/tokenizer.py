@@ -113,7 +113,7 @@ class Tokenizer:
         return found
 
     def encode(self, text: str, add_special_tokens: bool = True, marked: bool = False) -> list[int]:
-        """Return token ids; special tokens spelt out in the text become those tokens.
+        """Return token ids; special tokens spelled out in the text become those tokens.
 
         Args:
             text: What to tokenize.

@@ -2,7 +2,7 @@
 
 A *row* is a persistent place for one running request, `0 <= row < max_num_seqs`. The scheduler
 hands rows out and takes them back; the worker keeps per-row state (tokens, block table, sampling
-parameters) and never sees a request leave: a row is simply initialized anew. Both sides derive
+parameters) and never sees a request leave: a row is initialized anew. Both sides derive
 the rest alike: a row samples one token in a step exactly when the step computes its last known
 token, and its token count then grows by one. A row that also verifies drafts yields the accepted
 ones before that token, and the plan of its next step says by how many its count grew further.

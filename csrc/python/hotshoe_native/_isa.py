@@ -13,7 +13,7 @@ class Isa(NamedTuple):
     Attributes:
         name: Extension module name without its leading underscore.
         machines: `platform.machine()` values it is built for; empty = every machine.
-        features: CPU features it needs, spelt as the Linux kernel does in /proc/cpuinfo.
+        features: CPU features it needs, spelled as the Linux kernel does in /proc/cpuinfo.
         default: Whether a plain build makes it.
         defines: Preprocessor names set for this build.
     """

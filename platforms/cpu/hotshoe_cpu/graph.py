@@ -1,7 +1,7 @@
 """Candidate `native` of slot `graph`: decode steps as lists of kernel calls, repeated in C++.
 
 A list holds the kernels' addresses and numbers, so everything that a step computes must be a call
-of a kernel of this platform, or one of a few operations of PyTorch that are simply made again. What
+of a kernel of this platform, or one of a few operations of PyTorch that are made again. What
 else there is makes a step run as it is: other candidates are refused when an engine starts, other
 calls of PyTorch when a step is recorded, and a list is believed only once it has repeated its step,
 bit for bit, over poisoned memory.

@@ -1,4 +1,4 @@
-"""The operations whose kernels are cross-compiled: specifications that models really have.
+"""The operations whose kernels are cross-compiled: specifications that models have.
 
 Each case builds an operation and calls it with tensors of the facts' device; `matrix.py` compiles
 instead of launching.

@@ -1,7 +1,7 @@
 """Prompts of an exact number of tokens, as token ids or as text that encodes to that many.
 
 Text is written with tokens that keep their shape between others: a blank and small letters. What
-was written is encoded again and must give the very same ids, so lengths and shared prefixes are
+was written is encoded again and must give the same ids, so lengths and shared prefixes are
 exact, not nearly so.
 """
 

@@ -113,7 +113,7 @@ def judge(
         facts: The device.
         problem: Makes the inputs; called only when the candidate accepts.
         expected: Makes what must come out.
-        poison: Fill memory that is taken; not where most of a very large piece stays unused.
+        poison: Fill memory that is taken; not where most of a large piece stays unused.
     """
     outcome = ask_outcome(candidate, spec, facts)
     if outcome is not None:

@@ -1,7 +1,7 @@
 """Judges answers of the demo model against the held-out cases.
 
 Used by the training script, by the tests and by anyone who wants to see whether an engine or a
-quantised model still answers as the original does.  Reads no files and runs no model.
+quantized model still answers as the original does.  Reads no files and runs no model.
 """
 
 import json

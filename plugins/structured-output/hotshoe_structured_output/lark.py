@@ -113,7 +113,7 @@ def _start(tag: StructuralTag, announced: str) -> str:
 
 
 def _free_text(tag: StructuralTag, special: Mapping[str, int]) -> str:
-    """Return the rule of text between marks: a mark that is a token is not spelt out in it."""
+    """Return the rule of text between marks: a mark that is a token is not spelled out in it."""
     marks = (*tag.triggers, *tag.marks, *tag.preface)
     tokens = [token for token in special if any(token in mark for mark in marks)]
     rule = f"TEXT: {_ANY_TEXT}"

@@ -158,16 +158,16 @@ def test_template_writes_calls_and_results(tok, as_text: bool) -> None:
     )
 
 
-def test_every_source_has_a_licence_and_a_digest() -> None:
+def test_every_source_has_a_license_and_a_digest() -> None:
     rows = [
         [cell.strip() for cell in line.strip("|\n").split("|")]
         for line in (MODEL / "SOURCES.md").read_text().splitlines()
         if line.startswith("| ") and not line.startswith("| package")
     ]
     assert len(rows) == 30
-    for package, version, licence, holder, characters, extract, digest in rows:
-        assert all((package, version, licence, holder))
+    for package, version, license, holder, characters, extract, digest in rows:
+        assert all((package, version, license, holder))
         assert int(characters.replace(",", "")) > 10_000
         assert extract in ("yes", "no")
         assert len(digest.strip("`")) == 64
-        assert not (extract == "yes" and "GPL" in licence)
+        assert not (extract == "yes" and "GPL" in license)

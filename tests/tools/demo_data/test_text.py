@@ -59,6 +59,6 @@ def test_a_source_is_deduplicated_split_and_capped(tmp_path: Path) -> None:
 def test_every_source_names_its_holder_and_only_permissive_ones_are_quoted() -> None:
     assert set(HOLDERS) == {source.package for source in SOURCES}
     assert all(source.form in text._FORMS for source in SOURCES)
-    quoted = [source.licence for source in SOURCES if source.package in quotable()]
+    quoted = [source.license for source in SOURCES if source.package in quotable()]
     assert len(quoted) > 8
-    assert not [licence for licence in quoted if "GPL" in licence or "SA" in licence]
+    assert not [license for license in quoted if "GPL" in license or "SA" in license]

@@ -1,7 +1,7 @@
 """What one slot's cases are made of. The modules beside this one are data and little else.
 
 A `Suite` lists `Setup`s (a specification and what the inputs look like) and turns one into a
-`Problem`: inputs, the call, and what must come out, computed on the host in float32 from the very
+`Problem`: inputs, the call, and what must come out, computed on the host in float32 from the
 values that the candidate gets.
 """
 

@@ -51,7 +51,7 @@ class Metadata:
         return self._values.get(f"{self.arch}.{key}", default)
 
     def whole(self, key: str) -> Any:
-        """Return the value of a key that is spelt out; None where there is none."""
+        """Return the value of a key that is spelled out; None where there is none."""
         return self._values.get(key)
 
     def integer(self, key: str, default: int | None = None) -> int:
