@@ -165,9 +165,9 @@ def test_every_source_has_a_license_and_a_digest() -> None:
         if line.startswith("| ") and not line.startswith("| package")
     ]
     assert len(rows) == 30
-    for package, version, license, holder, characters, extract, digest in rows:
-        assert all((package, version, license, holder))
+    for package, version, terms, holder, characters, extract, digest in rows:
+        assert all((package, version, terms, holder))
         assert int(characters.replace(",", "")) > 10_000
         assert extract in ("yes", "no")
         assert len(digest.strip("`")) == 64
-        assert not (extract == "yes" and "GPL" in license)
+        assert not (extract == "yes" and "GPL" in terms)

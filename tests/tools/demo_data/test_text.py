@@ -61,4 +61,4 @@ def test_every_source_names_its_holder_and_only_permissive_ones_are_quoted() -> 
     assert all(source.form in text._FORMS for source in SOURCES)
     quoted = [source.license for source in SOURCES if source.package in quotable()]
     assert len(quoted) > 8
-    assert not [license for license in quoted if "GPL" in license or "SA" in license]
+    assert not [terms for terms in quoted if "GPL" in terms or "SA" in terms]
