@@ -6,6 +6,7 @@ that every change of a flag, field, hook or slot is seen in a diff.
 
 import argparse
 import inspect
+import itertools
 import re
 import sys
 import textwrap
@@ -57,6 +58,7 @@ from hotshoe.types import (
     SamplingParams,
     TokenLogprobs,
 )
+from hotshoe_server.endpoints import ENDPOINTS, OPTIONAL
 from hotshoe_server.vllm_flags import FLAGS, SAME, SHORT, VALUES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -89,12 +91,48 @@ honored ends the start with exit code 2 and says what to use. Underscores, `-tp=
 (thousands), `32K` (of 1,024), `auto`, several words after a list's flag, and lists as JSON are read
 as well. A YAML file given by `--config` takes the names of [our own flags](cli.md).
 
-Hotshoe reads no environment variables of vLLM. For `VLLM_API_KEY` give
-`--api-key-env VLLM_API_KEY`. Fields of requests are in [HTTP API](http-api.md#fields).
+Flags come first here, then [endpoints](#endpoints), [metrics](#metrics) and
+[environment variables](#environment-variables).
 
 `vllm run-batch` is [`hotshoe run-batch MODEL`](../how-to/run-a-batch.md), with `-i` and `-o` as
 there. A message that spells control tokens is text here, unless the server has
 `--allow-special-tokens-in-text`; vLLM takes them for the tokens.""".split("\n")
+#: Endpoints of vLLM, in groups, and what stands for those that are not here.
+VLLM_ENDPOINTS = {
+    "": """/abort_requests /detokenize /health /inference/v1/generate /invocations /is_sleeping
+        /load /metrics /pause /ping /reset_prefix_cache /resume /server_info /sleep /start_profile
+        /stop_profile /tokenize /tokenizer_info /update_weights /v1/chat/completions
+        /v1/chat/completions/render /v1/completions /v1/completions/render /v1/embeddings
+        /v1/load_lora_adapter /v1/messages /v1/messages/count_tokens /v1/models /v1/responses
+        /v1/unload_lora_adapter /version /wake_up""",
+    "`/v1/embeddings` gives vectors": "/classify /pooling /rerank /score /v1/rerank /v1/score",
+    "speech is not served": "/v1/audio/transcriptions /v1/audio/translations /v1/realtime",
+    "`/pause` answers when the engine has paused": "/is_paused",
+    "a rank takes no code from outside": "/collective_rpc",
+    "items of other kinds are not served": "/reset_encoder_cache /reset_mm_cache",
+    "the number of ranks is fixed": "/is_scaling_elastic_ep /scale_elastic_ep",
+}
+#: Endpoints that extensions of the server bring.
+EXTENSIONS = {"/metrics", "/start_profile", "/stop_profile"}
+#: Environment variables of vLLM and of its libraries.
+VLLM_VARIABLES = {
+    "CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES": "the same, read by the driver",
+    "DO_NOT_TRACK, VLLM_NO_USAGE_STATS": "Hotshoe reports to nobody",
+    "HF_ENDPOINT, HF_HUB_OFFLINE, HF_TOKEN": "the same, read by the Hub's library",
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "adapters change over the admin socket, `--admin-socket`",
+    "VLLM_API_KEY": "`--api-key-env VLLM_API_KEY`",
+    "VLLM_ATTENTION_BACKEND": "`--kernel attention=NAME`",
+    "VLLM_BATCH_INVARIANT": "`--batch-invariant`",
+    "VLLM_CPU_KVCACHE_SPACE": "`--kv-cache-memory-bytes`",
+    "VLLM_CPU_OMP_THREADS_BIND": "`--platform-options.cores`, such as `0-3`",
+    "VLLM_ENGINE_ITERATION_TIMEOUT_S": "`--engine-stall-timeout-s`",
+    "VLLM_HOST_IP": "`--master-addr`",
+    "VLLM_PLUGINS": "`--disable-plugins`",
+    "VLLM_SERVER_DEV_MODE": "`--admin-socket`",
+    "VLLM_TARGET_DEVICE": "`--platform`",
+    "VLLM_TORCH_PROFILER_DIR": "`--profile-dir`",
+    "VLLM_USE_V2_MODEL_RUNNER, VLLM_WORKER_MULTIPROC_METHOD": "there is one way",
+}
 #: Effect of a flag -> title of its section, head of its second column.
 VLLM_EFFECTS = (
     ("alias", "Other names", "here, where `{}` is the value"),
@@ -245,7 +283,39 @@ def from_vllm_page() -> str:
                 values = ", ".join(f"`{value}`" for value in flag.harmless)
                 text += f"; other values than {values} are refused"
             lines.append(f"| `{flag.name}` | {_cell(text)} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_vllm_names()]) + "\n"
+
+
+def _vllm_names() -> list[str]:
+    """What becomes of vLLM's endpoints, metrics and environment variables."""
+    optional = itertools.chain(*OPTIONAL.values())
+    here = {endpoint.path for endpoint in (*ENDPOINTS, *optional)} | EXTENSIONS
+    known = sorted(here & {name for names in VLLM_ENDPOINTS.values() for name in names.split()})
+    same = ", ".join(f"`{name}`" for name in known)
+    lines = [
+        "",
+        "## Endpoints",
+        "",
+        "The same paths, with the [fields](http-api.md#fields) of each:",
+    ]
+    lines += ["", *textwrap.wrap(f"{same}.", 100, break_on_hyphens=False)]
+    lines += ["", "| path | here |", "|---|---|"]
+    for text, names in VLLM_ENDPOINTS.items():
+        missing = [name for name in names.split() if name not in here]
+        if missing:
+            lines.append(f"| {', '.join(f'`{name}`' for name in missing)} | {text or 'not yet'} |")
+    lines += [
+        "",
+        "## Metrics",
+        "",
+        "With `--metrics-names vllm` every metric that has a counterpart",
+    ]
+    lines += ["is given under its name there as well. [Metrics](metrics.md) has both names."]
+    lines += ["", "## Environment variables", "", "Hotshoe reads none; flags stand for them."]
+    lines += ["", "| variable | here |", "|---|---|"]
+    for names, text in VLLM_VARIABLES.items():
+        lines.append(f"| {', '.join(f'`{name}`' for name in names.split(', '))} | {text} |")
+    return lines
 
 
 def hooks() -> dict[str, FunctionType]:
