@@ -225,7 +225,7 @@ def test_profiles_are_refused_where_nothing_records(llm: LLM, tmp_path: Path) ->
 
 BAD = {
     "empty": (TokensPrompt([]), {}, "empty"),
-    "too long": (TokensPrompt([1] * 64), {}, "max_model_len is 64"),
+    "too long": (TokensPrompt([1] * 64), {}, "maximum context length is 64 tokens"),
     "negative": (TokensPrompt([-1]), {}, "outside the vocabulary"),
     "beyond": (TokensPrompt([1 << 17]), {}, "outside the vocabulary"),
     "not a number": (TokensPrompt([1.5]), {}, "integers"),
