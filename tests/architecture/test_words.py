@@ -109,4 +109,4 @@ def test_the_linter_finds(text: str, found: str) -> None:
 
 
 def test_the_linter_leaves_code_alone() -> None:
-    assert faults("a page", "Set `simply` in ```\nprior to\n``` and all simplyfied") == []
+    assert faults("a page", "Set `simply` in ```\nprior to\n``` and simplify") == []
