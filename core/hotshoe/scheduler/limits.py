@@ -8,27 +8,6 @@ from hotshoe.scheduler.config import SchedulerConfig
 from hotshoe.scheduler.request import Request
 
 
-def too_long(limit: int, size: str) -> RequestError:
-    """Return the refusal of a prompt of a size that the context does not have."""
-    return RequestError(
-        f"this model's maximum context length is {limit} tokens, prompt and output together, but "
-        f"the prompt has {size}; shorten it",
-        "prompt",
-    )
-
-
-def check_length(num_tokens: int, limit: int, generates: bool = True) -> None:
-    """Refuse a prompt without tokens, and one that leaves no room for a token that is wanted.
-
-    Raises:
-        RequestError: It is empty or too long.
-    """
-    if num_tokens == 0:
-        raise RequestError("the prompt is empty; give at least one token", "prompt")
-    if num_tokens > limit - generates:
-        raise too_long(limit, f"{num_tokens} tokens")
-
-
 def length_limit(request: Request, config: SchedulerConfig, cache: KVCoordinator) -> int:
     """Return the length, in tokens, at which a request ends.
 
@@ -36,8 +15,8 @@ def length_limit(request: Request, config: SchedulerConfig, cache: KVCoordinator
         RequestError: It could not be served even if it were alone.
     """
     length = request.num_prompt_tokens
-    check_length(length, config.max_model_len, generates=request.pooling is None)
     room = config.max_model_len - (request.pooling is None)
+    assert 0 < length <= room, "a front end checks the length of its prompts"
     max_tokens = request.params.max_tokens or config.max_model_len
     limit = min(room + 1, length + max_tokens)
     # The last token is never computed, so it needs no place.

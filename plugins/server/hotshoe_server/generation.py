@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
+from hotshoe.engine.api import inputs
 from hotshoe.engine.api.beams import search_beams
 from hotshoe.errors import RequestError
-from hotshoe.scheduler import limits
 from hotshoe.text.output_processor import RequestUpdate, SequenceUpdate
 from hotshoe.types import FinishReason, PoolingParams, SamplingParams, TokensPrompt
 from hotshoe_server.call import Call
@@ -132,7 +132,7 @@ def check_length(call: Call, token_ids: Sequence[int], room: bool = True) -> Non
     """
     field = PROMPT_FIELDS.get(call.path.removesuffix("/render"))
     try:
-        limits.check_length(len(token_ids), call.served.client.info.max_model_len, room)
+        inputs.check_length(len(token_ids), call.served.client.info.max_model_len, room)
     except RequestError as error:
         code = "context_length_exceeded" if token_ids else "invalid_value"
         raise ApiError(code, str(error), field) from None

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from hotshoe.engine.api.inputs import too_long
 from hotshoe.errors import RequestError
-from hotshoe.scheduler.limits import too_long
 from hotshoe.text.escapes import unmarked
 from hotshoe.text.tokenizer import Tokenizer
 from hotshoe.types import EmbedsPrompt, TokensPrompt

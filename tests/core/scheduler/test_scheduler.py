@@ -71,20 +71,10 @@ def work(plan: StepPlan) -> dict[int, int]:
 
 def test_a_request_that_cannot_be_served_is_refused_with_the_numbers() -> None:
     scheduler = make_scheduler(num_blocks=8)
-    cases = [
-        ([], LONG, "prompt", "the prompt is empty"),
-        ([2] * 64, LONG, "prompt", "context length is 64 tokens, .* the prompt has 64 tokens"),
-        (
-            [2] * 20,
-            SamplingParams(max_tokens=14),
-            "max_tokens",
-            "20 prompt .* up to 14 generated ones need 9 KV cache blocks of 4 .* there are 8",
-        ),
-    ]
-    for prompt, params, field, message in cases:
-        with pytest.raises(RequestError, match=message) as caught:
-            add(scheduler, "a", prompt, params)
-        assert caught.value.field == field
+    message = "20 prompt .* up to 14 generated ones need 9 KV cache blocks of 4 .* there are 8"
+    with pytest.raises(RequestError, match=message) as caught:
+        add(scheduler, "a", [2] * 20, SamplingParams(max_tokens=14))
+    assert caught.value.field == "max_tokens"
     assert not scheduler.has_work()
     # The last token is never computed: 33 tokens fit into 32 places.
     add(scheduler, "a", [2] * 20, SamplingParams(max_tokens=13))
@@ -549,8 +539,6 @@ def test_a_request_that_pools_ends_with_its_prompt(preempt: bool) -> None:
 def test_a_prompt_that_pools_may_fill_the_model() -> None:
     scheduler = make_scheduler()
     add(scheduler, "a", [2] * 64, ONE, pooling=Pooling("last"))
-    with pytest.raises(RequestError, match=r"length is 64 tokens, .* the prompt has 65 tokens"):
-        add(scheduler, "b", [2] * 65, ONE, pooling=Pooling("last"))
 
     for _ in range(4):
         plan = plan_step(scheduler)

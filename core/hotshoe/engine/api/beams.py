@@ -13,8 +13,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from hotshoe.engine.api.inputs import check_length
 from hotshoe.errors import EngineError, RequestError
-from hotshoe.scheduler.limits import check_length
 from hotshoe.text.output_processor import OutputProcessor, RequestUpdate
 from hotshoe.types import (
     BeamSearchParams,

@@ -14,7 +14,6 @@ from typing import Any
 from hotshoe.config import ResolvedConfig
 from hotshoe.engine.wire.messages import Add
 from hotshoe.errors import RequestError
-from hotshoe.scheduler.limits import check_length, too_long
 from hotshoe.text.bad_words import bad_word_token_ids
 from hotshoe.text.tokenizer import Tokenizer
 from hotshoe.types import (
@@ -289,3 +288,24 @@ def _integers(ids: Sequence[int]) -> list[int]:
         kind = type(wrong).__name__
         raise RequestError(f"token ids are integers, not {wrong!r} of type {kind}", "prompt")
     return ids
+
+
+def too_long(limit: int, size: str) -> RequestError:
+    """Return the refusal of a prompt of a size that the context does not have."""
+    return RequestError(
+        f"this model's maximum context length is {limit} tokens, prompt and output together, but "
+        f"the prompt has {size}; shorten it",
+        "prompt",
+    )
+
+
+def check_length(num_tokens: int, limit: int, generates: bool = True) -> None:
+    """Refuse a prompt without tokens, and one that leaves no room for a token that is wanted.
+
+    Raises:
+        RequestError: It is empty or too long.
+    """
+    if num_tokens == 0:
+        raise RequestError("the prompt is empty; give at least one token", "prompt")
+    if num_tokens > limit - generates:
+        raise too_long(limit, f"{num_tokens} tokens")

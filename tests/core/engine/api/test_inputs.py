@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hotshoe.config import EngineConfig
-from hotshoe.engine.api.inputs import InputProcessor
+from hotshoe.engine.api.inputs import InputProcessor, check_length
 from hotshoe.errors import RequestError
 from hotshoe.text.tokenizer import Tokenizer
 from hotshoe.types import (
@@ -156,3 +156,14 @@ def test_control_tokens_that_content_spells_are_text_unless_allowed() -> None:
     assert (text(careful, PoolingParams()), text(trusting, PoolingParams())) == (0, 1)
     # A prompt to go on with is the model's own language.
     assert text(careful, SamplingParams()) == 1
+
+
+@pytest.mark.parametrize(("generates", "longest"), [(True, 63), (False, 64)])
+def test_one_check_of_the_length_of_prompts(generates: bool, longest: int) -> None:
+    check_length(longest, 64, generates)
+    with pytest.raises(RequestError, match=r"context length is 64 .* has 65 tokens; shorten it"):
+        check_length(65, 64, generates)
+    with pytest.raises(RequestError, match=f"has {longest + 1} tokens"):
+        check_length(longest + 1, 64, generates)
+    with pytest.raises(RequestError, match="the prompt is empty"):
+        check_length(0, 64, generates)
