@@ -26,6 +26,8 @@ FACTS = DeviceFacts("cuda", "cpu", "two devices", "sm_90", 1 << 30, 4)
 TIMEOUT_S = 3600.0
 #: One program and small halves, as the interpreter takes its time.
 communicator.PROGRAMS, communicator.BLOCK = 2, 64
+#: Every length and every type, and the longest in two.
+SUMS = [(1, torch.float32), (63, torch.bfloat16), (200, torch.float16), (200, torch.bfloat16)]
 
 
 class Files:
@@ -65,9 +67,7 @@ def opened(folder: str, rank: int, size: int) -> communicator.Communicator:
 
 def sums(group: communicator.Communicator) -> None:
     """Print a digest of sums of many lengths and types, new, into given memory and in place."""
-    for turn, (count, dtype) in enumerate(
-        itertools.product((1, 63, 200), (torch.float32, torch.bfloat16, torch.float16))
-    ):
+    for turn, (count, dtype) in enumerate(SUMS):
         inputs = [
             torch.randn(count, generator=torch.Generator().manual_seed(100 * turn + rank)).to(dtype)
             for rank in range(group.size)
