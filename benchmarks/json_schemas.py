@@ -1,11 +1,12 @@
 """How many JSON Schemas of a public collection are kept right: masks alone, no model runs.
 
-    python benchmarks/json_schemas.py --data DIR [--backend llguidance] [--limit 500]
+    python benchmarks/json_schemas.py --data DIR [--backend llguidance] [--limit 500] [--judged]
 
 DIR holds files as MaskBench of https://github.com/guidance-ai/jsonschemabench has them, in its
 `maskbench/data`: {"schema", "tests": [{"valid", "data"}]}. Whoever runs this fetches them. A schema
 is *right* where every valid instance can be generated and no other one, *under-constrained* where
-one that is not valid can be. The vocabulary is the demo model's.
+one that is not valid can be. With `--judged`, `oneOf` may be taken for `anyOf`, and finished texts
+are judged as by `--structured-output-one-of judged`. The vocabulary is the demo model's.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import numpy as np
 
 from hotshoe import GrammarSpec
 from hotshoe.errors import RequestError
-from hotshoe.grammar import GrammarCompiler, Vocabulary
+from hotshoe.grammar import CompiledGrammar, GrammarCompiler, Vocabulary
+from hotshoe.grammar.backend import JudgingGrammar
 from hotshoe.grammar.backends import GrammarBackends
 from hotshoe.grammar.vocabulary import vocabulary_of
 from hotshoe.text.tokenizer import Tokenizer
@@ -35,10 +37,10 @@ VOCAB_SIZE = 8192
 class Judge:
     """Compiles schemas as an engine does, and follows instances through them token by token."""
 
-    def __init__(self, preferred: str) -> None:
+    def __init__(self, preferred: str, judged: bool = False) -> None:
         self._tokenizer = Tokenizer.load(MODEL)
         self._vocabulary: Vocabulary = vocabulary_of(self._tokenizer, VOCAB_SIZE, (8181, 8183))
-        self._backends = GrammarBackends(hotshoe_grammars(), preferred)
+        self._backends = GrammarBackends(hotshoe_grammars(), preferred, judged=judged)
         self._compilers: dict[str, GrammarCompiler] = {}
         self.first_masks: list[float] = []
         self.masks: list[float] = []
@@ -57,7 +59,7 @@ class Judge:
         self.first_masks.append(time.perf_counter() - begin)
         wrong: dict[bool, str] = {}
         for number, test in enumerate(tests):
-            kept, why = self._follows(compiler, grammar.matcher(), test["data"])
+            kept, why = self._follows(compiler, grammar, test["data"])
             if kept is not test["valid"]:
                 wrong.setdefault(bool(test["valid"]), f"test {number}: {why}")
         if False in wrong:
@@ -69,8 +71,10 @@ class Judge:
             self._compilers[name] = self._backends[name].open(self._vocabulary)
         return self._compilers[name]
 
-    def _follows(self, compiler: GrammarCompiler, matcher: Any, data: Any) -> tuple[bool, str]:
-        text = json.dumps(data, ensure_ascii=False)
+    def _follows(
+        self, compiler: GrammarCompiler, grammar: CompiledGrammar, data: Any
+    ) -> tuple[bool, str]:
+        text, matcher = json.dumps(data, ensure_ascii=False), grammar.matcher()
         words = np.zeros((1, self._vocabulary.num_words), np.int32)
         token_ids = self._tokenizer.encode(text, add_special_tokens=False)
         for place, token_id in enumerate(token_ids):
@@ -81,7 +85,10 @@ class Judge:
             if not allowed or not matcher.accept(token_id):
                 before = self._tokenizer.decode(token_ids[max(0, place - 12) : place + 1])
                 return False, matcher.failure() or f"not after {before!r}"
-        return matcher.may_end(), "ends too early" if not matcher.may_end() else "kept"
+        if not matcher.may_end():
+            return False, "ends too early"
+        objection = isinstance(grammar, JudgingGrammar) and grammar.objection(text.encode())
+        return not objection, objection or "kept"
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -94,10 +101,11 @@ def main() -> None:
     parser.add_argument("--backend", default="auto")
     parser.add_argument("--limit", type=int, help="only so many, evenly spread")
     parser.add_argument("--details", type=Path, help="write the verdict of each schema as JSON")
+    parser.add_argument("--judged", action="store_true")
     args = parser.parse_args()
     files = sorted(args.data.glob("*.json"))
     files = files[:: max(1, len(files) // args.limit)] if args.limit else files
-    judge, details = Judge(args.backend), {}
+    judge, details = Judge(args.backend, args.judged), {}
     verdicts: dict[str, Counter[str]] = defaultdict(Counter)
     for file in files:
         found = json.loads(file.read_text(encoding="utf-8"))

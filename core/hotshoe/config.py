@@ -220,6 +220,12 @@ class EngineConfig:
     structured_output_max_blanks: int = option(
         1, "most blanks, tabs and newlines where JSON allows any", low=0, high=40
     )
+    structured_output_one_of: str = option(
+        "exclusive",
+        "oneOf whose branches may hold together: exclusive refuses it; judged takes it for anyOf "
+        "and lets a request fail whose finished text follows several branches",
+        choices=("exclusive", "judged"),
+    )
     structured_output_cache_bytes: int = option(256 * 2**20, "memory for compiled grammars", low=0)
     structured_output_timeout_s: float = option(
         10.0, "seconds that a request waits for its grammar to be compiled", low=0.01

@@ -77,6 +77,18 @@ class CompiledGrammar(Protocol):
         ...
 
 
+@runtime_checkable
+class JudgingGrammar(Protocol):
+    """A compiled grammar that may allow more than was asked for."""
+
+    def objection(self, text: bytes) -> str | None:
+        """Say why a finished text does not follow what was asked for; None if it does.
+
+        Called between two steps; its work is bounded.
+        """
+        ...
+
+
 class GrammarCompiler(Protocol):
     """A backend bound to a vocabulary."""
 

@@ -28,15 +28,21 @@ class GrammarBackends:
         offered: Lazy references to backend classes by name, best first.
         preferred: A name, or "auto" to take the first that does not refuse.
         max_blanks: For specifications that do not say.
+        judged: JSON Schemas whose `oneOf` is undecided are served, and their texts judged.
 
     Raises:
         ConfigError: There is no backend of the preferred name, or its library is missing.
     """
 
     def __init__(
-        self, offered: Mapping[str, str], preferred: str = AUTO, max_blanks: int = 1
+        self,
+        offered: Mapping[str, str],
+        preferred: str = AUTO,
+        max_blanks: int = 1,
+        judged: bool = False,
     ) -> None:
         self._max_blanks = max_blanks
+        self._judged = judged
         self._offered = dict(offered)
         self._made: dict[str, GrammarBackend] = {}
         self._preferred = preferred
@@ -70,6 +76,8 @@ class GrammarBackends:
             raise _refusal(f"this engine has no backend for structured output{INSTALL}")
         if spec.max_blanks is None:
             spec = replace(spec, max_blanks=self._max_blanks)
+        if self._judged != spec.judged:
+            spec = replace(spec, judged=self._judged)
         names = list(self._offered)
         key = spec.bare
         if key in self._chosen:

@@ -16,7 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from hotshoe.errors import UserError
-from hotshoe.grammar.backend import ForkingMatcher, GrammarCompiler, Matcher, Vocabulary
+from hotshoe.grammar.backend import (
+    ForkingMatcher,
+    GrammarCompiler,
+    JudgingGrammar,
+    Matcher,
+    Vocabulary,
+)
 from hotshoe.grammar.backends import GrammarBackends
 from hotshoe.grammar.compilation import Compilations, Ready
 from hotshoe.scheduler import Request, Scheduler
@@ -34,6 +40,7 @@ class _Constraint:
         deadline: `time.monotonic()` after which it no longer waits for `grammar`.
         matcher: None until the grammar begins.
         endings: Mask of the tokens that may end this request.
+        begin: Where the grammar has begun, in the request's tokens.
     """
 
     request: Request
@@ -42,6 +49,7 @@ class _Constraint:
     compiler: GrammarCompiler | None = None
     matcher: Matcher | None = None
     endings: Words | None = None
+    begin: int = 0
 
     @property
     def num_generated(self) -> int:
@@ -178,6 +186,9 @@ class Constraints:
                 del self._running[output.request_id]
                 if output.error is not None and constraint.matcher is not None:
                     output.error += _OVERLAP
+                objection = self._objection(constraint, output)
+                if objection is not None:
+                    output.finish_reason, output.error = FinishReason.ERROR, f"grammar: {objection}"
             elif not self._follow(constraint, len(output.token_ids)):
                 assert constraint.matcher is not None
                 failure = constraint.matcher.failure()  # what has grown too large takes nothing
@@ -265,7 +276,10 @@ class Constraints:
         constraint.endings = _endings(constraint.request, self._compilations.vocabulary())
         spec = constraint.request.params.grammar
         if spec is not None and not spec.after:
-            constraint.matcher = grammar.matcher()
+            constraint.matcher, constraint.begin = (
+                grammar.matcher(),
+                constraint.request.num_prompt_tokens,
+            )
         else:
             self._limit(constraint)
 
@@ -282,7 +296,22 @@ class Constraints:
                     del self._running[constraint.request.request_id]
                     break
                 constraint.matcher = constraint.grammar.result()[1].matcher()
+                constraint.begin = place + 1
         return True
+
+    def _objection(self, constraint: _Constraint, output: TokenOutput) -> str | None:
+        """Say why a text that ends by itself does not follow what was asked for."""
+        if constraint.grammar is None or constraint.matcher is None:
+            return None
+        if output.finish_reason not in (None, FinishReason.STOP):
+            return None
+        grammar = constraint.grammar.result()[1]
+        if not isinstance(grammar, JudgingGrammar):
+            return None
+        spelt = self._compilations.vocabulary().tokens
+        return grammar.objection(
+            b"".join(spelt[t] for t in constraint.request.token_ids[constraint.begin :])
+        )
 
     def _limit(self, constraint: _Constraint) -> None:
         """Allow one token alone where the free text has to end."""
@@ -332,7 +361,7 @@ class Constraints:
                 f"{params.min_tokens}",
             )
         else:
-            self._end(constraint, output)
+            self._end(constraint, output, self._objection(constraint, output))
 
     def _end(self, constraint: _Constraint, output: TokenOutput, error: str | None = None) -> None:
         """End a request: at the end of its grammar, or with an error."""

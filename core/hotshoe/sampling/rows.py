@@ -23,6 +23,7 @@ class RowLists:
     bias_values: npt.NDArray[np.float32]
     allowed_ids: Ints
     ending_ids: Ints
+    logprob_ids: Ints
     bad_words: tuple[tuple[int, ...], ...]
 
 
@@ -45,7 +46,9 @@ class RowParameters:
         #: Number of most likely tokens to report; -1 reports nothing.
         self.num_logprobs = np.full(max_num_seqs, -1, np.int64)
         empty = np.zeros(0, np.int64)
-        self.lists = [RowLists(empty, empty.astype(np.float32), empty, empty, ())] * max_num_seqs
+        self.lists = [
+            RowLists(empty, empty.astype(np.float32), empty, empty, empty, ())
+        ] * max_num_seqs
         #: Which rows have a list that is not empty, by field of `RowLists`.
         self.users = {f.name: np.zeros(max_num_seqs, np.bool_) for f in fields(RowLists)}
 
@@ -76,6 +79,9 @@ class RowParameters:
             bias_values=np.fromiter(bias.values(), np.float32),
             allowed_ids=self._known(params.allowed_token_ids),
             ending_ids=self._known(ending),
+            logprob_ids=np.array(
+                [t for t in params.logprob_token_ids if t < self.vocab_size], np.int64
+            ),
             bad_words=tuple(
                 word for word in params.bad_words_token_ids if max(word) < self.vocab_size
             ),

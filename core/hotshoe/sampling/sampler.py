@@ -32,6 +32,8 @@ class BatchPlan:
         zeros: [n] float64, the random numbers of an all-greedy batch.
         logprobs_at: [m] batch positions that report log probabilities, m may be 0.
         logprobs_widths: How many most likely tokens each of them reports.
+        logprobs_more: [m, w] further tokens that they report; None if there are none.
+        logprobs_counts: How many of these each of them has.
     """
 
     rows: Ints
@@ -42,6 +44,8 @@ class BatchPlan:
     logprobs_at: Tensor
     logprobs_rows: list[int]
     logprobs_widths: list[int]
+    logprobs_more: Tensor | None
+    logprobs_counts: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,7 @@ class SampledBatch:
     def _add_logprobs(self, result: StepResult, logprobs: LogprobTensors) -> None:
         """Give the rows that asked for them the log probabilities of their tokens."""
         tokens_of = dict(zip(result.rows, result.tokens, strict=True))
-        found = logprobs.to_host(self.plan.logprobs_widths)
+        found = logprobs.to_host(self.plan.logprobs_widths, self.plan.logprobs_counts)
         for row, entry in zip(self.plan.logprobs_rows, found, strict=True):
             reported = result.logprobs.setdefault(row, []) if row in tokens_of else None
             if reported is not None and len(reported) < len(tokens_of[row]):
@@ -156,7 +160,8 @@ class Sampler:
         tokens = self._sample_op(logits, *plan.arguments, self._uniforms(plan, num_tokens))
         logprobs = None
         if raw is not None:
-            logprobs = compute_logprobs(raw, tokens[plan.logprobs_at], max(plan.logprobs_widths))
+            chosen, k = tokens[plan.logprobs_at], max(plan.logprobs_widths)
+            logprobs = compute_logprobs(raw, chosen, k, plan.logprobs_more)
         return SampledBatch(tokens, logprobs, plan)
 
     def warm_up(self, logits: Tensor) -> None:
@@ -184,6 +189,11 @@ class Sampler:
         temperature, top_k, top_p, min_p = (place(x[rows], device) for x in scalars)
         widths = np.minimum(params.num_logprobs[rows], self._max_logprobs)
         reporting = np.flatnonzero(widths >= 0)
+        lists = [params.lists[row].logprob_ids for row in rows[reporting]]
+        counts = [len(ids) for ids in lists]
+        more = np.zeros((len(counts), max(counts, default=0)), np.int64)
+        for place_of, ids in enumerate(lists):
+            more[place_of, : len(ids)] = ids
         return BatchPlan(
             rows=rows,
             arguments=(temperature, top_k, top_p, min_p),
@@ -193,4 +203,6 @@ class Sampler:
             logprobs_at=place(reporting, device),
             logprobs_rows=rows[reporting].tolist(),
             logprobs_widths=widths[reporting].tolist(),
+            logprobs_more=place(more, device) if more.size else None,
+            logprobs_counts=counts,
         )

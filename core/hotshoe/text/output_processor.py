@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from hotshoe.text.detokenizer import Detokenizer
+from hotshoe.text.repetition import REASON, RepetitionMatcher
 from hotshoe.text.stop import StopAutomaton, StopMatcher
 from hotshoe.text.tokenizer import Tokenizer
 from hotshoe.types import (
@@ -33,7 +34,8 @@ class _Sequence:
     index: int
     detokenizer: Detokenizer | None
     matcher: StopMatcher | None
-    logprobs: list[TokenLogprobs] | None
+    repetition: RepetitionMatcher | None
+    logprobs: list[TokenLogprobs] | None = None
     texts: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     cumulative_logprob: float = 0.0
@@ -265,7 +267,11 @@ class OutputProcessor:
         matcher = None
         if request.automaton is not None:
             matcher = StopMatcher(request.automaton, params.include_stop_str_in_output)
-        return _Sequence(index, detokenizer, matcher, None if params.logprobs is None else [])
+        wanted = params.repetition_detection
+        repetition = None if wanted is None else RepetitionMatcher(wanted, params.min_tokens)
+        sequence = _Sequence(index, detokenizer, matcher, repetition)
+        sequence.logprobs = None if params.logprobs is None else []
+        return sequence
 
     def _merge(
         self, updates: dict[str, RequestUpdate], request: _Request, gained: SequenceUpdate
@@ -344,7 +350,9 @@ def _join(parts: Sequence[SequenceUpdate]) -> SequenceUpdate:
 
 
 def _advance(params: SamplingParams, sequence: _Sequence, output: TokenOutput) -> SequenceUpdate:
-    """Append an output's tokens to a sequence, up to a stop string."""
+    """Append an output's tokens to a sequence, up to a stop string or a repetition."""
+    if sequence.repetition is not None:
+        output = sequence.repetition.cut(output)
     text, num_kept = _read_text(params, sequence, output)
     token_ids, logprobs = output.token_ids[:num_kept], None
     sequence.token_ids.extend(token_ids)
@@ -359,7 +367,8 @@ def _advance(params: SamplingParams, sequence: _Sequence, output: TokenOutput) -
         sequence.stop_reason = sequence.matcher.matched
     elif output.finish_reason is not None:
         sequence.finish_reason = output.finish_reason
-        sequence.stop_reason = output.stop_token_id
+        repeats = output.finish_reason is FinishReason.REPETITION
+        sequence.stop_reason = REASON if repeats else output.stop_token_id
         sequence.error = output.error
     return _mark(sequence, text, token_ids, logprobs)
 

@@ -42,6 +42,7 @@ class GrammarSpec:
         max_blanks: Most blanks, tabs and newlines where JSON allows any, 0 to MAX_BLANKS; None
             leaves it to the engine.
         strict: Without it, a JSON Schema that no backend serves asks for any JSON object.
+        judged: An undecided `oneOf` is kept as `anyOf`, and finished texts judged; the engine's.
         fallbacks: Backends that may serve it where `backend` cannot compile it; the engine's.
 
     Raises:
@@ -57,6 +58,7 @@ class GrammarSpec:
     fallbacks: tuple[str, ...] = ()
     free_tokens: int | None = None
     opening: tuple[tuple[int, ...], ...] = ()
+    judged: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:

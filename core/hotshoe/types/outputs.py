@@ -11,6 +11,7 @@ class FinishReason(str, Enum):
     LENGTH = "length"
     ABORT = "abort"
     ERROR = "error"
+    REPETITION = "repetition"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,7 @@ class TokenLogprobs:
     """Log probabilities at one position, natural log, of the unmodified model distribution.
 
     `token_ids[0]` is the sampled (or prompt) token and `rank` its 1-based rank; the others are
-    the most likely tokens, best first (so the chosen token can appear twice).
+    the most likely tokens, best first (the chosen one can appear twice), and `logprob_token_ids`.
     """
 
     token_ids: tuple[int, ...]

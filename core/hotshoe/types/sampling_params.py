@@ -24,10 +24,10 @@ MAX_ALLOWED_TOKEN_IDS = 65536
 MAX_SEED = 2**63 - 1
 MAX_LENGTH = 2**31 - 1
 
-_LISTS = ("stop", "bad_words", "stop_token_ids", "allowed_token_ids", "bad_words_token_ids")
+_IDS = ("stop_token_ids", "allowed_token_ids", "logprob_token_ids")
+_LISTS = ("stop", "bad_words", "bad_words_token_ids", *_IDS)
 _FLAGS = ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "detokenize")
-# field -> (lowest, highest, lowest is allowed).
-_FLOAT_RANGES: dict[str, tuple[float, float, bool]] = {
+_FLOAT_RANGES: dict[str, tuple[float, float, bool]] = {  # lowest, highest, lowest is allowed
     "temperature": (0.0, 1000.0, True),
     "top_p": (0.0, 1.0, False),
     "min_p": (0.0, 1.0, True),
@@ -35,8 +35,7 @@ _FLOAT_RANGES: dict[str, tuple[float, float, bool]] = {
     "frequency_penalty": (-2.0, 2.0, True),
     "repetition_penalty": (0.01, 100.0, True),  # dividing by less could overflow a logit
 }
-# field -> (lowest, highest, may be None)
-_INT_RANGES: dict[str, tuple[int, int, bool]] = {
+_INT_RANGES: dict[str, tuple[int, int, bool]] = {  # lowest, highest, may be None
     "n": (1, MAX_N, False),
     "top_k": (-1, MAX_LENGTH, False),
     "max_tokens": (1, MAX_LENGTH, True),
@@ -45,14 +44,14 @@ _INT_RANGES: dict[str, tuple[int, int, bool]] = {
     "logprobs": (0, MAX_LENGTH, True),
     "prompt_logprobs": (0, MAX_LENGTH, True),
 }
-# field -> most entries
-_COUNT_CAPS: dict[str, int] = {
+_COUNT_CAPS: dict[str, int] = {  # most entries
     "stop": MAX_STOP_STRINGS,
     "stop_token_ids": MAX_STOP_TOKEN_IDS,
     "logit_bias": MAX_LOGIT_BIAS,
     "bad_words": MAX_BAD_WORDS,
     "bad_words_token_ids": MAX_BAD_WORDS * 4,
     "allowed_token_ids": MAX_ALLOWED_TOKEN_IDS,
+    "logprob_token_ids": MAX_STOP_TOKEN_IDS,
 }
 
 
@@ -73,12 +72,14 @@ class SamplingParams:
         seed: Makes this request's tokens reproducible whatever runs beside it.
         logprobs: Number of most likely tokens reported per generated token, beside the chosen.
         prompt_logprobs: The same for every prompt token but the first.
+        logprob_token_ids: Reported per generated token as well, behind the most likely ones.
         logit_bias: Added to the logits of these token ids.
         bad_words: Strings whose token sequences are never completed.
         bad_words_token_ids: The same as token ids; the engine adds those of `bad_words`.
         allowed_token_ids: When given, no other token is sampled.
         grammar: What the text must conform to.
         adapter: Name of a loaded adapter (LoRA); None for the model itself.
+        repetition_detection: Longest and shortest pattern, and the count, that end a text.
 
     Raises:
         RequestError: A value is out of range; `field` names it.
@@ -103,23 +104,21 @@ class SamplingParams:
     seed: int | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    logprob_token_ids: tuple[int, ...] = ()
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     bad_words: tuple[str, ...] = ()
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
     allowed_token_ids: tuple[int, ...] = ()
     grammar: GrammarSpec | None = None
     adapter: str | None = None
+    repetition_detection: tuple[int, int, int] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("stop", "bad_words"):
-            if isinstance(value := getattr(self, name), str):
-                object.__setattr__(self, name, (value,))
         for name in _LISTS:
             object.__setattr__(self, name, _frozen(name, getattr(self, name)))
         if not isinstance(self.logit_bias, Mapping):
-            raise RequestError(
-                f"logit_bias must map token ids to numbers, not {self.logit_bias!r}", "logit_bias"
-            )
+            message = f"logit_bias must map token ids to numbers, not {self.logit_bias!r}"
+            raise RequestError(message, "logit_bias")
         object.__setattr__(self, "logit_bias", dict(self.logit_bias))
         for name in _FLAGS:
             if not isinstance(value := getattr(self, name), bool):
@@ -139,29 +138,24 @@ class SamplingParams:
         for name in ("stop", "bad_words"):
             for text in getattr(self, name):
                 if not isinstance(text, str) or not 0 < len(text) <= MAX_STOP_STRING_CHARS:
-                    raise RequestError(
-                        f"{name} takes strings of 1 to {MAX_STOP_STRING_CHARS} characters", name
-                    )
-        for name in ("stop_token_ids", "allowed_token_ids"):
+                    message = f"{name} takes strings of 1 to {MAX_STOP_STRING_CHARS} characters"
+                    raise RequestError(message, name)
+        for name in _IDS:
             for token_id in getattr(self, name):
                 _check_int(name, token_id, 0, MAX_LENGTH, False)
         words = tuple(_frozen("bad_words_token_ids", word) for word in self.bad_words_token_ids)
         object.__setattr__(self, "bad_words_token_ids", words)
         if any(not 0 < len(word) <= MAX_BAD_WORD_TOKENS for word in words):
-            raise RequestError(
-                f"bad_words_token_ids takes sequences of 1 to {MAX_BAD_WORD_TOKENS} tokens",
-                "bad_words_token_ids",
-            )
+            message = f"bad_words_token_ids takes sequences of 1 to {MAX_BAD_WORD_TOKENS} tokens"
+            raise RequestError(message, "bad_words_token_ids")
         for token_id in (token_id for word in words for token_id in word):
             _check_int("bad_words_token_ids", token_id, 0, MAX_LENGTH, False)
         for token_id, bias in self.logit_bias.items():
             _check_int("logit_bias", token_id, 0, MAX_LENGTH, False)
             _check_float("logit_bias", bias, -100.0, 100.0, True)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            raise RequestError(
-                f"min_tokens ({self.min_tokens}) exceeds max_tokens ({self.max_tokens})",
-                "min_tokens",
-            )
+            message = f"min_tokens ({self.min_tokens}) exceeds max_tokens ({self.max_tokens})"
+            raise RequestError(message, "min_tokens")
         if self.stop and not self.detokenize:
             raise RequestError("stop strings need detokenize=True", "stop")
         if self.grammar is not None and not isinstance(self.grammar, GrammarSpec):
@@ -174,6 +168,8 @@ class SamplingParams:
 
 
 def _frozen(name: str, value: Any) -> tuple[Any, ...]:
+    if isinstance(value, str) and name in ("stop", "bad_words"):
+        return (value,)
     if not isinstance(value, (list, tuple)):
         raise RequestError(f"{name} must be a list, not {value!r}", name)
     return tuple(value)

@@ -69,6 +69,7 @@ def measures(record: RequestRecord) -> dict[table.Metric, float]:
     found: dict[table.Metric, float] = {
         table.E2E: record.end_s - record.arrival_s,
         table.PROMPT_LENGTH: record.num_prompt_tokens,
+        table.COMPUTED_PROMPT: record.num_prompt_tokens - record.num_cached_tokens,
         table.GENERATED_LENGTH: generated,
         table.NUM_SEQUENCES: record.params.n,
     }

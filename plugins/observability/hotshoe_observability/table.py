@@ -347,6 +347,13 @@ PROMPT_LENGTH = _histogram(
     "vllm:request_prompt_tokens",
     VLLM_TOKENS,
 )
+COMPUTED_PROMPT = _histogram(
+    "hotshoe_request_computed_prompt_tokens",
+    "Prompt tokens of a request that its first sequence did not find in the prefix cache.",
+    TOKENS,
+    "vllm:request_prefill_kv_computed_tokens",
+    VLLM_TOKENS,
+)
 GENERATED_LENGTH = _histogram(
     "hotshoe_request_generated_tokens",
     "Tokens generated for a request.",
@@ -370,7 +377,7 @@ NUM_SEQUENCES = _histogram(
 )
 FRONT_END = (
     *(REQUESTS, FAILED, REFUSED, ANSWERED, TTFT, ITL, TPOT, E2E, QUEUE, PREFILL, DECODE),
-    *(INFERENCE, PROMPT_LENGTH, GENERATED_LENGTH, MAX_TOKENS, NUM_SEQUENCES),
+    *(INFERENCE, PROMPT_LENGTH, COMPUTED_PROMPT, GENERATED_LENGTH, MAX_TOKENS, NUM_SEQUENCES),
 )
 
 #: Written by the exposition itself.

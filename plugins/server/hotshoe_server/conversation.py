@@ -117,7 +117,7 @@ class Reader:
         events = self._parser.feed(text) if text else []
         if self.finished:
             rest = self._parser.finish()
-            if self._tools.forced and sequence.finish_reason is FinishReason.LENGTH:
+            if self._tools.forced and sequence.finish_reason is not FinishReason.STOP:
                 rest = [e for e in rest if not isinstance(e, (ContentDelta, MalformedCall))]
             events = [*events, *rest]
         self._count(events, len(sequence.new_token_ids))

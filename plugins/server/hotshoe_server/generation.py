@@ -239,7 +239,9 @@ def check_answer(
         )
     if stream:
         return
-    each = TEXT_BYTES if params.logprobs is None else ENTRY_BYTES * (1 + params.logprobs)
+    each, more = TEXT_BYTES, len(params.logprob_token_ids)
+    if params.logprobs is not None:
+        each = ENTRY_BYTES * (1 + params.logprobs + more)
     limit = served.client.info.max_model_len
     tokens = (min(limit - prompt, params.max_tokens or limit) for prompt in num_prompt_tokens)
     num_bytes = params.n * sum(tokens) * each + sum(num_prompt_tokens) * repeated * ENTRY_BYTES

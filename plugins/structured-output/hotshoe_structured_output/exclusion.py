@@ -159,19 +159,19 @@ def _values(schemas: Conjunction) -> set[str] | None:
     for schema in schemas:
         for listed in (schema.get("enum"), [schema["const"]] if "const" in schema else None):
             if listed is not None:
-                texts = {json.dumps(_plain(value), sort_keys=True) for value in listed}
+                texts = {json.dumps(plain(value), sort_keys=True) for value in listed}
                 found = texts if found is None else found & texts
     return found
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Return a value in which 1.0 is written as 1, as they are equal."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
+        return {name: plain(item) for name, item in value.items()}
     return value
 
 

@@ -211,7 +211,7 @@ def _json(schema: Schema, max_blanks: int) -> str:
     if max_blanks:
         options["whitespace_flexible"] = True
         options["whitespace_pattern"] = rf"[ \t\n\r]{{1,{max_blanks}}}"
-    options["coerce_one_of"] = True  # its branches exclude each other, or it was refused
+    options["coerce_one_of"] = True  # its branches exclude each other, or texts are judged
     body = {} if schema is True else for_llguidance(schema)
     assert isinstance(body, Mapping), "the schema false was refused before"
     # The library moves the last keyword to the place of its options, so these are the last.

@@ -11,12 +11,14 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.grammar import Matcher, Vocabulary
 from hotshoe.types import GrammarSpec
 from hotshoe_structured_output import gbnf, lark
 from hotshoe_structured_output.exclusion import undecided
+from hotshoe_structured_output.judge import Judge, Test
 from hotshoe_structured_output.keywords import LLGUIDANCE, unsupported
 from hotshoe_structured_output.schema import Schema, parse_json, reachable, refusal
 from hotshoe_structured_output.tags import StructuralTag, parse_tag
@@ -64,7 +66,7 @@ class LLGuidance:
 
     def refusal(self, spec: GrammarSpec) -> str | None:
         if spec.kind == "json_schema":
-            return _schemas_refusal(parse_json(spec.value, "schema"))
+            return _schemas_refusal(parse_json(spec.value, "schema"), judged=spec.judged)
         if spec.kind == "structural_tag":
             return _tag_refusal(parse_tag(spec.value))
         return None
@@ -73,11 +75,12 @@ class LLGuidance:
         return LLGuidanceCompiler(vocabulary)
 
 
-def _schemas_refusal(*schemas: Schema) -> str | None:
+def _schemas_refusal(*schemas: Schema, judged: bool = False) -> str | None:
     found = (
         unsupported(schema, LLGUIDANCE, MAX_SCHEMAS) or _too_wide(schema) for schema in schemas
     )
-    return next((reason for reason in found if reason is not None), None) or undecided(*schemas)
+    reason = next((reason for reason in found if reason is not None), None)
+    return reason if reason is not None or judged else undecided(*schemas)
 
 
 def _too_wide(root: Schema) -> str | None:
@@ -109,6 +112,25 @@ class _Tokens:
         return []
 
 
+class _Bytes:
+    """The same for texts that are followed byte by byte."""
+
+    def __init__(self) -> None:
+        self.tokens = [*(bytes([byte]) for byte in range(256)), b"<end>"]
+        self.special_token_ids = [256]
+        self.bos_token_id = None
+        self.eos_token_id = 256
+
+    def __call__(self, text: bytes) -> list[int]:
+        return list(text)
+
+
+def _follows(initial: llguidance.LLMatcher, text: str) -> bool:
+    """Tell whether a string, written as JSON, is a whole text of a grammar."""
+    matcher, written = initial.deep_copy(), json.dumps(text, ensure_ascii=False).encode()
+    return matcher.try_consume_tokens(list(written)) == len(written) and matcher.is_accepting()
+
+
 class LLGuidanceCompiler:
     """See `hotshoe.grammar.GrammarCompiler`."""
 
@@ -116,6 +138,7 @@ class LLGuidanceCompiler:
         import llguidance
         from llguidance import TokenizerWrapper  # type: ignore[attr-defined]
 
+        self._wrap = TokenizerWrapper
         self._library = llguidance
         self._special = vocabulary.special
         self._tokenizer = llguidance.LLTokenizer(
@@ -141,7 +164,24 @@ class LLGuidanceCompiler:
         matcher = self._library.LLMatcher(self._tokenizer, text, log_level=0, limits=limits)
         if matcher.is_error():
             raise refusal(f"this {spec.kind} cannot be compiled: {_plain(matcher.get_error())}")
-        return LLGuidanceGrammar(matcher, BASE_BYTES + BYTES_PER_BYTE * len(text))
+        num_bytes = BASE_BYTES + BYTES_PER_BYTE * len(text)
+        return LLGuidanceGrammar(matcher, num_bytes, self._judge(spec))
+
+    def _judge(self, spec: GrammarSpec) -> Judge | None:
+        """Return what judges texts of a schema that has `oneOf` taken for `anyOf`."""
+        schema = json.loads(spec.value) if spec.judged and spec.kind == "json_schema" else True
+        if undecided(schema) is None:
+            return None
+        plain = self._library.LLTokenizer(self._wrap(_Bytes()), n_vocab=257)
+
+        def compile_test(part: Mapping[str, Any]) -> Test:
+            text = lark.json_schema(part, 0)
+            matcher = self._library.LLMatcher(plain, text, log_level=0)
+            if matcher.is_error():
+                raise refusal(f"a pattern cannot be compiled: {_plain(matcher.get_error())}")
+            return partial(_follows, matcher)
+
+        return Judge(schema, compile_test)
 
     def fill(self, matchers: Sequence[Matcher], masks: npt.NDArray[np.int32]) -> None:
         inner = [(m.inner, i) for i, m in enumerate(matchers) if isinstance(m, LLGuidanceMatcher)]
@@ -193,11 +233,17 @@ _WRITERS: Mapping[str, Callable[[LLGuidanceCompiler, GrammarSpec], str]] = {
 
 
 class LLGuidanceGrammar:
-    """See `hotshoe.grammar.CompiledGrammar`. Matchers share the automata that they discover."""
+    """See `hotshoe.grammar.JudgingGrammar`. Matchers share the automata that they discover."""
 
-    def __init__(self, initial: llguidance.LLMatcher, num_bytes: int) -> None:
+    def __init__(
+        self, initial: llguidance.LLMatcher, num_bytes: int, judge: Judge | None = None
+    ) -> None:
         self._initial = initial
+        self._judge = judge
         self.num_bytes = num_bytes
+
+    def objection(self, text: bytes) -> str | None:
+        return None if self._judge is None else self._judge.objection(text)
 
     def matcher(self) -> LLGuidanceMatcher:
         return LLGuidanceMatcher(self._initial.deep_copy())

@@ -28,7 +28,9 @@ NO_FLAG = {
     "detokenize",
     "grammar",
     "logit_bias",
+    "logprob_token_ids",
     "prompt_logprobs",
+    "repetition_detection",
     "seed",
 }
 # One value that is not the default, as words and as the field then holds it.
@@ -105,6 +107,7 @@ SAMPLES = {
     ),
     "structured_output_backend": (["--structured-output-backend", "xgrammar"], "xgrammar"),
     "structured_output_max_blanks": (["--structured-output-max-blanks", "2"], 2),
+    "structured_output_one_of": (["--structured-output-one-of", "judged"], "judged"),
     "structured_output_cache_bytes": (["--structured-output-cache-bytes", "9"], 9),
     "structured_output_timeout_s": (["--structured-output-timeout-s", "2"], 2.0),
     "max_num_queued_reqs": (["--max-num-queued-reqs", "9"], 9),

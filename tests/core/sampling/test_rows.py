@@ -24,6 +24,7 @@ RICH = SamplingParams(
     stop_token_ids=(7, 900),
     bad_words_token_ids=((1, 2), (900, 1)),
     logprobs=2,
+    logprob_token_ids=(3, 1, 3, 900),
 )
 
 
@@ -41,7 +42,7 @@ def test_values_of_a_row():
     lists = rows.lists[1]
     assert lists.bias_ids.tolist() == [2] and lists.bias_values.tolist() == [1.5]
     assert lists.allowed_ids.tolist() == [1, 3] and lists.ending_ids.tolist() == [7, 9]
-    assert lists.bad_words == ((1, 2),)
+    assert lists.bad_words == ((1, 2),) and lists.logprob_ids.tolist() == [3, 1, 3]
     assert all(users.tolist() == [False, True, False] for users in rows.users.values())
 
 

@@ -86,6 +86,8 @@ def random_params(rng):
         "logprobs": lambda: rng.choice([0, 2, 5]),
     }
     chosen = {name: make() for name, make in options.items() if rng.random() < 0.5}
+    if "logprobs" in chosen and rng.random() < 0.5:
+        chosen["logprob_token_ids"] = rng.choices(range(VOCAB), k=rng.randrange(1, 4))
     return SamplingParams(max_tokens=100, **chosen)
 
 
@@ -139,6 +141,7 @@ def check_logprobs(batch, raw, params):
             continue
         [got], k = result.logprobs[row], params[row].logprobs
         order = exact[i].argsort(descending=True, stable=True)[:k].tolist()
+        order += params[row].logprob_token_ids
         [chosen] = result.tokens[i]
         assert list(got.token_ids) == [chosen, *order]
         np.testing.assert_allclose(got.logprobs, exact[i][[chosen, *order]], rtol=1e-5, atol=1e-5)

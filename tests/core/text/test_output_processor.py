@@ -9,7 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotshoe.text import OutputProcessor
-from hotshoe.types import FinishReason, SamplingParams, TokenLogprobs, TokenOutput
+from hotshoe.types import (
+    FinishReason,
+    SamplingParams,
+    TokenLogprobs,
+    TokenOutput,
+)
 
 
 class Driver:
@@ -247,3 +252,16 @@ def test_work_per_token_does_not_grow(byte_level_tokenizer, stop):
             driver.process([TokenOutput("r", [token_id])])
         times.append(time.process_time() - start)
     assert min(times[2:]) < 2.5 * min(times[:2])  # quadratic work would be five times more
+
+
+def test_a_repetition_ends_a_sequence_and_is_aborted_in_the_engine(driver, byte_level_tokenizer):
+    ids = byte_level_tokenizer.encode("ab")
+    driver.add(params(repetition_detection=(len(ids), len(ids), 3), logprobs=0))
+    values = [logprob(i, -1.0) for i in ids]
+    for _ in range(2):
+        driver.feed(ids, logprobs=values)
+    driver.feed([*ids, *ids], logprobs=values * 2)
+    found = driver.completion()
+    assert (found.text, found.finish_reason) == ("ababab", FinishReason.REPETITION)
+    assert (found.stop_reason, len(found.logprobs)) == ("repetition_detected", 3 * len(ids))
+    assert driver.aborted == ["r"] and len(driver.processor) == 0

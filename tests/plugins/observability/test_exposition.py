@@ -41,6 +41,7 @@ VLLM_NAMES = {
             "request_inference_time_seconds",
             "request_decode_time_seconds",
             "request_prompt_tokens",
+            "request_prefill_kv_computed_tokens",
             "request_generation_tokens",
             "request_params_max_tokens",
             "request_params_n",

@@ -42,6 +42,7 @@ def test_measures(make_record) -> None:
     assert found == {
         "hotshoe_request_seconds": 8.0,
         "hotshoe_request_prompt_tokens": 20,
+        "hotshoe_request_computed_prompt_tokens": 4,
         "hotshoe_request_generated_tokens": 5,
         "hotshoe_request_sequences": 1,
         "hotshoe_request_max_tokens": 9,

@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import httpx
 import pytest
 from tests.plugins.server.conftest import Gate, Http, ScriptedEngine
 
@@ -208,3 +210,32 @@ def test_another_tenant_neither_sees_nor_ends_it(open_http: Any, engine: Scripte
         assert events((await making).text)[-1]["type"] == "response.completed"
 
     run(work)
+
+
+@pytest.mark.slow
+def test_any_process_knows_the_responses_of_all(run_server: Any) -> None:
+    server = run_server("demo", "--platform", "cpu", "--api-processes", "2")
+    body = {"input": "Hi", "background": True, "max_output_tokens": 40, "ignore_eos": True}
+
+    def ask(method: str, path: str, **more: Any) -> httpx.Response:
+        # A connection of its own comes to any of the processes.
+        return httpx.request(method, server.url + path, timeout=END_S, **more)
+
+    made = [ask("POST", PATH, json={**body, "stream": i % 2 > 0}) for i in range(8)]
+    found = [events(r.text)[0]["response"] if i % 2 else r.json() for i, r in enumerate(made)]
+    for number, answer in enumerate(found):
+        path, end = f"{PATH}/{answer['id']}", time.monotonic() + END_S
+        while not ended(answer) and time.monotonic() < end:
+            answer = ask("GET", path).json()
+        assert (answer["status"], answer["usage"]["output_tokens"]) == ("incomplete", 40)
+        assert {ask("GET", path).json()["status"] for _ in range(4)} == {"incomplete"}
+        if number % 2:
+            again = ask("GET", path, params={"stream": "true", "starting_after": 1})
+            assert events(again.text) == events(made[number].text)[2:]
+    # Whoever is asked ends what another process makes, and forgets it.
+    long = {**body, "max_output_tokens": 2000}
+    for _ in range(4):
+        path = f"{PATH}/{ask('POST', PATH, json=long).json()['id']}"
+        assert ask("POST", f"{path}/cancel").json()["status"] == "cancelled"
+        assert ask("DELETE", path).status_code == 200
+        assert {ask("GET", path).status_code for _ in range(4)} == {404}

@@ -39,6 +39,12 @@ def parser() -> Parser:
         (["--tool-call-parser", "hermes"], ["--tool-call-parser", "hermes"]),
         (["--tool-call-parser"], ["--tool-call-parser"]),
         (["-O3"], ["--optimization-level=3"]),
+        (
+            ["--load-format", "auto", "--dtype=half"],
+            ["--load-format", "safetensors", "--dtype=float16"],
+        ),
+        (["-q", "awq_marlin"], ["--quantization", "awq"]),
+        (["--shutdown-timeout", "5"], ["--shutdown-timeout-s", "5"]),
         (["-O", "1"], ["--optimization-level", "1"]),
         (["--no-enable-prefix-caching"], ["--no-enable-prefix-caching"]),
         (["m", "--", "--model"], ["m", "--", "--model"]),

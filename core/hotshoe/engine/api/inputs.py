@@ -15,6 +15,7 @@ from hotshoe.config import ResolvedConfig
 from hotshoe.engine.wire.messages import Add
 from hotshoe.errors import RequestError
 from hotshoe.text.bad_words import bad_word_token_ids
+from hotshoe.text.repetition import check_repetition
 from hotshoe.text.tokenizer import Tokenizer
 from hotshoe.types import (
     EmbedsPrompt,
@@ -230,11 +231,13 @@ class InputProcessor:
                     "(--max-logprobs)",
                     name,
                 )
+        _check_more(params)
         words = (token_id for word in params.bad_words_token_ids for token_id in word)
         for name, ids in (
             ("logit_bias", params.logit_bias),
             ("allowed_token_ids", params.allowed_token_ids),
             ("stop_token_ids", params.stop_token_ids),
+            ("logprob_token_ids", params.logprob_token_ids),
             ("bad_words_token_ids", list(words)),
         ):
             if ids and max(ids) >= self._vocab_size:
@@ -259,10 +262,17 @@ class InputProcessor:
         return params
 
 
+def _check_more(params: SamplingParams) -> None:
+    if params.repetition_detection is not None:
+        check_repetition(params.repetition_detection)
+    if params.logprob_token_ids and params.logprobs is None:
+        raise RequestError("logprob_token_ids needs logprobs", "logprob_token_ids")
+
+
 def _for_core(params: SamplingParams) -> SamplingParams:
-    """Leave out the strings, which the front end has dealt with or will."""
-    if params.stop or params.bad_words:
-        return replace(params, stop=(), bad_words=())
+    """Leave out what the front end has dealt with or will."""
+    if params.stop or params.bad_words or params.repetition_detection:
+        return replace(params, stop=(), bad_words=(), repetition_detection=None)
     return params
 
 

@@ -71,7 +71,8 @@ class EngineCore:
         config = setup.config
         grammars = setup.plugins.mapping("hotshoe_grammars")
         backend, blanks = config.structured_output_backend, config.structured_output_max_blanks
-        self._backends = GrammarBackends(grammars, backend, blanks)
+        judged = config.structured_output_one_of == "judged"
+        self._backends = GrammarBackends(grammars, backend, blanks, judged)
         self._constraints: Constraints | None = None
         self._worker: Worker | None = None
         self._draft_model = open_draft_model(setup)

@@ -15,6 +15,7 @@ from itertools import zip_longest
 from typing import Any
 
 from hotshoe.text.output_processor import OutputProcessor, RequestUpdate
+from hotshoe.text.repetition import BOUNDS
 from hotshoe.text.tokenizer import Tokenizer
 from hotshoe.types import (
     CompletionOutput,
@@ -60,7 +61,7 @@ from hotshoe_server.state import Served
 from hotshoe_server.tools import ToolPlan
 
 #: Parameters that a request for tokens has under other names, or not at all.
-_APART = ("grammar", "adapter", "bad_words_token_ids")
+_APART = ("grammar", "adapter", "bad_words_token_ids", "repetition_detection")
 #: Kind of a grammar -> its name in `structured_outputs`, where these differ.
 _FORMS = {"json_schema": "json", "ebnf": "grammar"}
 
@@ -117,6 +118,9 @@ def _written(params: SamplingParams) -> dict[str, Any]:
         if field.name not in _APART and (value := getattr(params, field.name)) not in (None, ())
     }
     found["logit_bias"] = {str(token): bias for token, bias in params.logit_bias.items()}
+    if params.repetition_detection is not None:
+        pairs = zip(BOUNDS, params.repetition_detection, strict=True)
+        found["repetition_detection"] = dict(pairs)
     if params.grammar is not None:
         found["structured_outputs"] = _form(params.grammar)
     return found

@@ -38,8 +38,6 @@ FOREIGN: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "guided_decoding_backend": ((), "the server chooses (--structured-output-backend)"),
     "guided_whitespace_pattern": ((), "leave it out"),
     "logits_processors": (([],), "leave it out"),
-    "logprob_token_ids": (([],), "leave it out"),
-    "repetition_detection": ((), "leave it out"),
     "vllm_xargs": (({},), "leave it out"),
     "kv_transfer_params": (({},), "leave it out"),
     "mm_processor_kwargs": (({},), "leave it out"),
@@ -51,6 +49,19 @@ def _not_zero(count: int) -> int:
     if count == 0:
         raise RequestError("truncate_prompt_tokens is a count, or -1", "truncate_prompt_tokens")
     return count
+
+
+class Repetition(Schema):
+    """vLLM's field `repetition_detection`; without a longest pattern, nothing is looked for."""
+
+    max_pattern_size: int = 0
+    min_pattern_size: int = 0
+    min_count: int = 0
+
+    def wanted(self) -> tuple[int, int, int] | None:
+        """Return what the engine takes."""
+        longest, least = self.max_pattern_size, self.min_pattern_size or 1
+        return (longest, least, self.min_count) if longest else None
 
 
 RequestId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")]
@@ -92,8 +103,10 @@ class Generation(Schema):
     bad_words: ShortList[str] | None = None
     allowed_token_ids: ShortList[int] | None = None
     prompt_logprobs: int | None = None
+    logprob_token_ids: ShortList[int] | None = None
     structured_outputs: StructuredOutputs | None = None
     thinking_token_budget: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    repetition_detection: Repetition | None = None
     use_beam_search: bool | None = None
     length_penalty: float | None = None
     priority: int = Field(0, ge=-(2**31), le=2**31 - 1)
@@ -116,8 +129,6 @@ class Generation(Schema):
     guided_decoding_backend: Any = None
     guided_whitespace_pattern: Any = None
     logits_processors: Any = None
-    logprob_token_ids: Any = None
-    repetition_detection: Any = None
     vllm_xargs: Any = None
     kv_transfer_params: Any = None
     mm_processor_kwargs: Any = None
@@ -154,6 +165,8 @@ class Generation(Schema):
             value = getattr(self, self.RENAMED.get(name, name))
             if value is not None:
                 values[name] = value
+        if self.repetition_detection is not None:
+            values["repetition_detection"] = self.repetition_detection.wanted()
         if self.logit_bias:
             values["logit_bias"] = _token_biases(self.logit_bias)
         try:
@@ -220,6 +233,7 @@ _SAMPLING = (
     *("presence_penalty", "frequency_penalty", "top_k", "min_p", "repetition_penalty"),
     *("min_tokens", "stop_token_ids", "include_stop_str_in_output", "ignore_eos"),
     *("skip_special_tokens", "bad_words", "allowed_token_ids", "prompt_logprobs"),
+    "logprob_token_ids",
 )
 
 
@@ -228,6 +242,7 @@ _NOT_SEARCHED = (
     *("stream", "stop", "seed", "presence_penalty", "frequency_penalty", "logit_bias", "top_k"),
     *("min_p", "min_tokens", "stop_token_ids", "bad_words", "allowed_token_ids", "logprobs"),
     *("prompt_logprobs", "structured_outputs", "response_format", "thinking_token_budget"),
+    *("repetition_detection", "logprob_token_ids"),
 )
 
 

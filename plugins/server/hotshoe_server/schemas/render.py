@@ -57,7 +57,7 @@ class ChoiceRead(Schema):
 
     index: int = 0
     token_ids: Annotated[list[int], Field(min_length=1, max_length=MAX_TOKENS, fail_fast=True)]
-    finish_reason: Literal["stop", "length", "abort", "error"] = "stop"
+    finish_reason: Literal["stop", "length", "abort", "error", "repetition"] = "stop"
     stop_reason: str | int | None = None
     text: str | None = None
     logprobs: LogprobsRead | None = None

@@ -96,6 +96,18 @@ def test_values_beyond_the_engine_are_refused_by_name(
     assert caught.value.field == field
 
 
+def test_what_needs_more_than_a_bound_is_refused_by_name(inputs: InputProcessor) -> None:
+    for values in ({"repetition_detection": (4, 1, 1)}, {"logprob_token_ids": [3]}):
+        with pytest.raises(RequestError) as found:
+            inputs.prepare("a", "x", SamplingParams(**values))
+        assert found.value.field == next(iter(values))
+    params = SamplingParams(repetition_detection=(4, 1, 2), logprob_token_ids=[3], logprobs=0)
+    prepared = inputs.prepare("a", "x", params)
+    assert prepared.params.repetition_detection == (4, 1, 2)
+    sent = prepared.add.params
+    assert (sent.repetition_detection, sent.logprob_token_ids) == (None, (3,))
+
+
 def test_a_conversation_is_rendered_by_the_template(inputs: InputProcessor) -> None:
     rendered = inputs.render_chat([{"role": "user", "content": "hi"}])
     assert len(rendered.token_ids) == len("user:hi\n")

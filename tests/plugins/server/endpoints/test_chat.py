@@ -652,3 +652,16 @@ def test_what_is_no_text_is_refused_by_name(http, kind) -> None:
     told = response.json()["error"]
     assert told["param"].startswith("messages[0].content[1]")
     assert f"a part of type {kind} is not served" in told["message"]
+
+
+def test_log_probabilities_of_named_tokens(http, engine) -> None:
+    asked = {"messages": ASK, "logprobs": True, "logprob_token_ids": [7, 5]}
+    assert http.post(PATH, **asked).status_code == 200
+    params = engine.requests[0].params
+    assert (params.logprobs, params.logprob_token_ids) == (0, (7, 5))
+    for more in (
+        {"logprob_token_ids": [-1]},
+        {"logprob_token_ids": [1] * 257},
+    ):
+        error = http.post(PATH, **asked | more).json()["error"]
+        assert error["param"] == "logprob_token_ids"

@@ -304,3 +304,16 @@ def test_an_answer_does_not_repeat_a_prompt_without_end(http, engine, more: dict
     few = http.post(PATH, prompt=[1, 2], n=64, max_tokens=1, **more)
     assert few.status_code == 200, few.text
     assert len(few.json()["choices"]) == 64
+
+
+def test_a_text_that_repeats_itself_ends(http, engine) -> None:
+    engine.reply = "Hello" + " there" * 20
+    wanted = {"max_pattern_size": 4, "min_pattern_size": 1, "min_count": 3}
+    asked = {"prompt": "x", "max_tokens": 30, "repetition_detection": wanted}
+    [choice] = http.post(PATH, **asked).json()["choices"]
+    assert choice["text"] == "Hello there there there"
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("repetition", "repetition_detected")
+    [choice] = http.post(PATH, **asked | {"repetition_detection": {}}).json()["choices"]
+    assert choice["finish_reason"] == "stop"
+    error = http.post(PATH, **asked | {"repetition_detection": {"x": 1}}).json()["error"]
+    assert error["param"] == "repetition_detection.x"
