@@ -15,7 +15,7 @@ RUNTIMES = {"address": "libasan.so", "undefined": "libubsan.so", "thread": "libt
 #: Tests that name the instruction set which they call.
 PLACES = [
     "tests/native",
-    *(f"tests/platforms/cpu/test_{name}.py" for name in ("gated_delta", "state_space")),
+    *(f"tests/platforms/cpu/test_{name}.py" for name in ("gated_delta", "sparse", "state_space")),
 ]
 #: Python frees nothing at its end. The first finding of any kind ends the process.
 OPTIONS = "detect_leaks=0:halt_on_error=1:print_stacktrace=1"

@@ -93,12 +93,14 @@ class CpuPlatform(Platform):
             padded,
             rotary,
             sampling,
+            sparse,
             state_space,
             widened,
         )
 
         attend = attention.supports, attention.Attention
         wide = padded.supports, padded.Attention
+        chosen = sparse.supports, sparse.SparseMlaAttention
         exchange = communicator.supports, communicator.Communicator
         return (
             Candidate("attention", "native", *attend, layout=attention.declared_layout),
@@ -125,6 +127,8 @@ class CpuPlatform(Platform):
             ),
             Candidate("sample", "native", sampling.supports, sampling.Sample),
             Candidate("state_space", "native", state_space.supports, state_space.StateSpace),
+            Candidate("indexer", "native", sparse.supports_choice, sparse.Indexer),
+            Candidate("sparse_mla_attention", "native", *chosen),
             Candidate("graph", "native", graph.supports, graph.Graph),
             Candidate("communicator", "shared_memory", *exchange),
         )

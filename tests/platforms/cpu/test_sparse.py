@@ -1,0 +1,91 @@
+"""The native choice of tokens and attention to it, against core's references; NaN harms its row."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import CacheView, IndexerSpec, MlaAttentionSpec, SparseMlaSpec, StepShape
+from hotshoe.slots.reference import indexer, sparse_mla_attention
+from hotshoe_cpu import sparse
+
+CHOICE = IndexerSpec(9, 24, 8, 13, "float32", "float32", 8)
+LATENT = MlaAttentionSpec(35, 40, 16, 8, 12, "float32", "float32", 8, 0.2)
+#: Tokens of the step, and in all.
+REQUESTS = ((1, 60), (21, 50), (3, 3), (1, 1))
+COUNT = sum(count for count, _ in REQUESTS)
+
+
+def step() -> tuple[StepShape, CacheView]:
+    counts, lengths = zip(*REQUESTS, strict=True)
+    starts = torch.tensor([0, *counts]).cumsum(0).int()
+    table = torch.randperm(40)[:32].view(4, 8).int()
+    slots = [
+        int(table[r, at // 8]) * 8 + at % 8
+        for r, (count, length) in enumerate(REQUESTS)
+        for at in range(length - count, length)
+    ]
+    shape = StepShape(4, starts, torch.tensor(lengths).int(), max(counts), max(lengths))
+    return shape, CacheView(table, torch.tensor(slots).int())
+
+
+@pytest.mark.parametrize("top_k", [1, 13, 64])
+def test_choices_are_those_of_the_reference(
+    facts: DeviceFacts, top_k: int, rng: torch.Generator
+) -> None:
+    spec = replace(CHOICE, top_k=top_k)
+    assert sparse.supports_choice(spec, facts).accepted
+    cache, (shape, view) = torch.randn(40, 8, 24, generator=rng), step()
+    q = torch.randn(COUNT + 2, 9, 24, generator=rng)
+    weights = torch.randn(COUNT + 2, 9, generator=rng)
+    ours, theirs = sparse.Indexer(spec, facts), indexer.Indexer(spec, facts)
+    found = [op(q, weights, cache, op.prepare(shape, view)) for op in (ours, theirs)]
+    assert found[0].shape == (COUNT + 2, top_k) and found[0].dtype == torch.int32
+    assert torch.equal(*(part.sort(dim=1).values for part in found))
+
+
+def test_scores_that_are_not_numbers(facts: DeviceFacts, rng: torch.Generator) -> None:
+    """A key of NaN is chosen last, and a query of NaN gets positions that it sees."""
+    cache, (shape, view) = torch.randn(40, 8, 24, generator=rng), step()
+    cache[view.block_table[0, 0], 5] = torch.nan
+    q, weights = torch.randn(COUNT, 9, 24, generator=rng), torch.ones(COUNT, 9)
+    q[1] = torch.nan
+    op = sparse.Indexer(CHOICE, facts)
+    found = op(q, weights, cache, op.prepare(shape, view))
+    assert 5 not in found[0] and len(found[0].unique()) == 13
+    assert found[1].min() >= 0 and found[1].max() <= 29 and len(found[1].unique()) == 13
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 3e-2), ("float16", 4e-3)]
+)
+def test_attention_is_that_of_the_reference(
+    facts: DeviceFacts, dtype: str, tolerance: float, rng: torch.Generator
+) -> None:
+    attention = replace(LATENT, dtype=dtype, kv_dtype=dtype)
+    spec, kind = SparseMlaSpec(attention, 70), getattr(torch, dtype)
+    assert sparse.supports(spec, facts).accepted
+    shape, view = step()
+    cache = torch.randn(40, 8, 48, generator=rng).to(kind)
+    q = torch.randn(COUNT, 35, 24, generator=rng).to(kind)
+    up = (torch.randn(35, 28, 40, generator=rng) / 6).to(kind)
+    chosen = torch.full((COUNT, 70), -1, dtype=torch.int32)
+    seen = [at + 1 for count, length in REQUESTS for at in range(length - count, length)]
+    for row, number in zip(chosen, seen, strict=True):
+        picked = torch.randperm(number, generator=rng)[:45]
+        row[: len(picked)] = picked
+    found = []
+    for op in (sparse.SparseMlaAttention(spec, facts), sparse_mla_attention.SparseMlaAttention):
+        built = op if not isinstance(op, type) else op(spec, facts)
+        built.load(up)
+        found.append(built(q, cache, built.prepare(shape, view), chosen))
+    assert found[0].shape == (COUNT, 35 * 12) and found[0].dtype == kind
+    torch.testing.assert_close(*found, rtol=tolerance, atol=tolerance)
+
+
+def test_refusals(facts: DeviceFacts) -> None:
+    eight = replace(CHOICE, kv_dtype="int8")
+    assert "kv_dtype int8 is not one of float32" in sparse.supports_choice(eight, facts).reason
+    spec = SparseMlaSpec(replace(LATENT, dtype="float64"), 3)
+    assert "element type float64" in sparse.supports(spec, facts).reason
