@@ -60,7 +60,7 @@ def test_every_family(described_variant, checkpoints, stepper_class) -> None:
 def stages_of(alone) -> tuple[int, ...]:
     """Return the layers of each stage: one, and those that share its choice of tokens."""
     layers: list[int] = []
-    for layer in alone.model._layers:
+    for layer in alone.model.layers:
         mixer = layer._mixer
         if isinstance(mixer, LatentMixer) and mixer.shares:
             layers[-1] += 1
