@@ -37,6 +37,7 @@ HEAD_CONFIGS = {
         "draft_vocab_size": DRAFTED,
         "eagle_config": {"eagle_aux_hidden_state_layer_ids": TAPPED},
     },
+    "medusa": {"architectures": ["MedusaModel"], "num_heads": 3, "num_hidden_layers": 1},
 }
 Weights = dict[str, Tensor]
 
@@ -85,6 +86,8 @@ def model_weights(kind: str, seed: int) -> Weights:
 def head_weights(method: str, model: Weights, seed: int) -> Weights:
     """Return a head that is often right."""
     generator = torch.Generator().manual_seed(seed)
+    if method == "medusa":
+        return _medusa_weights(model, generator)
     if method == "eagle":
         found = draw({f"layers.0.{n}": s for n, s in layer_shapes().items()}, generator)
         found["fc.weight"] = torch.randn(SIZE, 2 * SIZE, generator=generator) * 0.02
@@ -110,6 +113,34 @@ def head_weights(method: str, model: Weights, seed: int) -> Weights:
     found["t2d"] = torch.zeros(VOCAB, dtype=torch.bool).index_fill_(0, targets, True)
     found["lm_head.weight"] = model["lm_head.weight"][targets]
     return found
+
+
+def _medusa_weights(model: Weights, generator: torch.Generator) -> Weights:
+    """Return heads that each know what follows one token further on."""
+    vectors = model["model.embed_tokens.weight"]
+    follows = (model["lm_head.weight"] @ vectors.T).argmax(0)
+    found, behind = {}, follows
+    for i in range(3):
+        behind = follows[behind]
+        found[f"blocks.{i}.layers.0.weight"] = torch.randn(SIZE, SIZE, generator=generator) * 0.05
+        found[f"blocks.{i}.layers.0.bias"] = torch.randn(SIZE, generator=generator) * 0.1
+        found[f"lm_heads.{i}.weight"] = torch.empty_like(vectors)
+        found[f"lm_heads.{i}.weight"][behind] = vectors
+    return found
+
+
+def _medusa_drafts(final: Tensor, head: Weights, count: int) -> list[list[int]]:
+    found = []
+    for i in range(count):
+        y = final @ head[f"blocks.{i}.layers.0.weight"].double().T
+        x = final + torch.nn.functional.silu(y + head[f"blocks.{i}.layers.0.bias"].double())
+        found.append(near_best(head[f"lm_heads.{i}.weight"].double() @ x).tolist())
+    return found
+
+
+def near_best(logits: Tensor) -> Tensor:
+    """Return the tokens whose logits are within rounding of the best."""
+    return (logits >= logits.max() - 1e-4 * logits.abs().max()).nonzero().flatten()
 
 
 def write(path: Path, weights: Weights, **values: object) -> Path:
@@ -165,6 +196,8 @@ def drafts(
     and what the first draft's logits are made of. The chain ends where several are likely."""
     *layers, final = states(model, ids[:-1])
     hidden = final
+    if method == "medusa":
+        return _medusa_drafts(final[-1], head, count), final[-1]
     if method == "eagle3":
         hidden = torch.cat([layers[i] for i in TAPPED], 1) @ head["fc.weight"].double().T
     known, found, first = list(ids), list[list[int]](), None
@@ -173,8 +206,7 @@ def drafts(
         passed, normed = step(method, head, embedded, hidden)
         first = normed[-1] if first is None else first
         matrix = (head if method == "eagle3" else model)["lm_head.weight"].double()
-        logits = matrix @ normed[-1]
-        near = (logits >= logits.max() - 1e-4 * logits.abs().max()).nonzero().flatten()
+        near = near_best(matrix @ normed[-1])
         best = (near + head["d2t"][near] if method == "eagle3" else near).tolist()
         found.append(best)
         if len(best) > 1:

@@ -1,4 +1,4 @@
-"""Drafts of EAGLE heads: they are those of plain code, and change no answer."""
+"""Drafts of EAGLE and Medusa heads: they are those of plain code, and change no answer."""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -15,6 +15,7 @@ from hotshoe.plugins import PluginManager
 from hotshoe.speculation.drafting import Heads
 from hotshoe.speculation.proposer import Wanted
 from hotshoe_models.eagle import Eagle3Head, EagleHead
+from hotshoe_models.medusa import MedusaHeads
 
 
 class Pair:
@@ -64,6 +65,7 @@ def pair(model_dir: Path, plugins: PluginManager, tmp_path: Path) -> Callable[..
         ("eagle", "qwen3", "plain"),
         ("eagle3", "llama", "plain"),
         ("eagle3", "qwen3", "cpu"),
+        ("medusa", "qwen3", "cpu"),
     ],
 )
 def test_drafts_are_those_of_plain_code(
@@ -78,7 +80,7 @@ def test_drafts_are_those_of_plain_code(
     seen: list[tuple[list[int], list[int]]] = []
     guessed: list[torch.Tensor] = []
     propose = Heads.propose
-    head = Eagle3Head if method == "eagle3" else EagleHead
+    head = {"eagle": EagleHead, "eagle3": Eagle3Head, "medusa": MedusaHeads}[method]
     guess = head.guess
 
     def spy(self: Heads, wanted: Sequence[Wanted]) -> list[list[int]]:
@@ -146,6 +148,24 @@ def test_random_weights_serve_for_measuring(pair: Callable[..., Pair]) -> None:
     with pair("eagle3").open(load_format="dummy") as llm:
         llm.generate(TokensPrompt([1, 2, 3]), GREEDY)
         assert llm.stats().num_draft_tokens > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_size": 32}, "hidden_size of the head is 32"),
+        ({"num_heads": 65}, "num_heads is 65"),
+        ({"truncated_vocab_size": 100}, "truncated_vocab_size is 100"),
+        ({"without": "lm_heads.2.weight"}, r"lacks 2\.1\.weight"),
+    ],
+)
+def test_medusa_heads_that_do_not_fit_are_named(
+    pair: Callable[..., Pair], changes: dict[str, object], message: str
+) -> None:
+    made = pair("medusa")
+    made.write_head(**changes)
+    with pytest.raises((ConfigError, CheckpointError), match=message):
+        made.open()
 
 
 VERIFIER = {"verifier": {"architectures": ["Qwen3ForCausalLM"], "name_or_path": "x"}}

@@ -89,7 +89,10 @@ class DraftHead(Protocol):
         ...
 
     def guess(self, hidden: Tensor) -> Tensor:
-        """Return the likeliest tokens of the model, [n] integers, for hidden [n, hidden_size]."""
+        """Return the likeliest tokens of the model, [n] integers, for hidden [n, hidden_size].
+
+        A head that guesses several tokens at once returns [n, k], and is asked once for a step.
+        """
         ...
 
 

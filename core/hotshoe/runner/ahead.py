@@ -140,6 +140,8 @@ class Ahead:
         if fills:
             return None
         tokens = self._head.guess(found).to(torch.int32)
+        if tokens.dim() == 2:
+            return MadeDrafts(samples.rows.tolist(), tokens[:, :num].contiguous())
         made = [tokens]
         device = last.device
         rows = place(samples.rows.astype(np.int64), device)

@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 
 from hotshoe.errors import CheckpointError, ConfigError
-from hotshoe.layers import BuildContext, Embedding, ForwardBatch, Linear, Logits, Matrix
+from hotshoe.layers import BuildContext, ForwardBatch, Logits
 from hotshoe.models import ModelConfig
 from hotshoe.models.base import GENERATE, DraftHead
 from hotshoe_models.decoder import DenseDecoder, Layer, build_rotaries
+from hotshoe_models.heads import Embedded, Joined, check_sizes, plain_decoder
 from hotshoe_models.llama import DEFAULTS, llama_spec
 from hotshoe_models.norms import plain_norm
 from hotshoe_models.spec import DecoderSpec, WeightNames
@@ -33,39 +34,6 @@ NAMES = WeightNames(embedding="embed_tokens", final_norm="norm", layer=LAYER, in
 #: Key of the layers whose states EAGLE-3 takes, at the top or in `eagle_config`.
 TAPPED = "eagle_aux_hidden_state_layer_ids"
 INTEGERS = frozenset({torch.int32, torch.int64})
-
-
-class Embedded:
-    """Embeddings of a head: its own where its checkpoint has them, else the model's."""
-
-    def __init__(self, spec: DecoderSpec, ctx: BuildContext, model: DenseDecoder) -> None:
-        name = spec.names.embedding
-        self._own = Embedding(ctx, name, spec.vocab_size, spec.hidden_size)
-        ctx.weights.optional(f"{name}.weight")
-        self._model = model
-
-    def __call__(self, ids: Tensor) -> Tensor:
-        """Return [n, hidden_size] for ids [n]."""
-        return self._own(ids) if self._own.state() else self._model.embed(ids)
-
-
-class Joined:
-    """The matrix in front of a head, with a bias where the checkpoint has one."""
-
-    def __init__(self, ctx: BuildContext, inputs: int, size: int) -> None:
-        self._linear = Linear(ctx, Matrix(ctx, [("fc", size)], inputs, quantize=False))
-        self._place = (ctx.device, ctx.torch_dtype)
-        self._bias: Tensor | None = None
-        ctx.weights.expect("fc.bias", (size,), self._take)
-        ctx.weights.optional("fc.bias")
-
-    def _take(self, bias: Tensor) -> None:
-        self._bias = bias.to(*self._place, copy=True)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Map [n, inputs] to [n, size]."""
-        y = self._linear(x)
-        return y if self._bias is None else y.add_(self._bias)
 
 
 class EagleHead:
@@ -80,7 +48,7 @@ class EagleHead:
     def __init__(self, spec: DecoderSpec, ctx: BuildContext, model: DenseDecoder) -> None:
         before, size = len(ctx.cache_layers), spec.hidden_size
         self._model, self._embedded = model, Embedded(spec, ctx, model)
-        self._join = Joined(ctx, 2 * size, size)
+        self._join = Joined(ctx, "fc", 2 * size, size)
         # As in a stage that another one follows, there is no norm behind the layer.
         self._layer = _layer(replace(spec, layers=spec.layers * 2), ctx)
         self.cache_layers = ctx.cache_layers[before:]
@@ -118,7 +86,7 @@ class Eagle3Head:
     ) -> None:
         before, self._size = len(ctx.cache_layers), spec.hidden_size
         self._embedded, self._normed_residual = Embedded(spec, ctx, model), normed_residual
-        self._join = Joined(ctx, num_states * self._size, self._size)
+        self._join = Joined(ctx, "fc", num_states * self._size, self._size)
         self._embedding_norm = plain_norm(spec, ctx, f"{LAYER}input_layernorm")
         self._hidden_norm = plain_norm(spec, ctx, f"{LAYER}hidden_norm")
         [layer] = spec.layers
@@ -209,7 +177,7 @@ def build_eagle(
     config: ModelConfig, ctx: BuildContext, model: object, target: ModelConfig
 ) -> DenseDecoder:
     """Give a model an EAGLE head."""
-    model = _plain(model, target)
+    model = plain_decoder(model, target)
     ctx.weights.rename(r"^layers\.0\.", LAYER)
     ctx.weights.ignore([r"^lm_head\."])
     model.draft_head = EagleHead(_spec(config, ctx, model, target), ctx, model)
@@ -220,7 +188,7 @@ def build_eagle3(
     config: ModelConfig, ctx: BuildContext, model: object, target: ModelConfig
 ) -> TappedDecoder:
     """Give a model an EAGLE-3 head."""
-    model = _plain(model, target)
+    model = plain_decoder(model, target)
     inner = mapping(config, "transformer_layer_config")
     config = replace(config, values={**inner, **config.values})
     spec = _spec(config, ctx, model, target)
@@ -233,20 +201,6 @@ def build_eagle3(
     normed = flag(config, "norm_before_residual")
     head = Eagle3Head(spec, ctx, model, len(layers), drafted, normed)
     return TappedDecoder(model, layers, head)
-
-
-def _plain(model: object, target: ModelConfig) -> DenseDecoder:
-    """Refuse a model that no such head was trained for.
-
-    Raises:
-        ConfigError: Its states are no single vectors that its layers hand on.
-    """
-    if type(model) is not DenseDecoder or GENERATE not in model.tasks:
-        raise ConfigError(
-            f"{target.architecture} hands no hidden states to a head; use another method, such "
-            "as auto or draft_model"
-        )
-    return model
 
 
 def _spec(
@@ -266,15 +220,7 @@ def _spec(
             f"{target.architecture}; use a head that was trained for it"
         )
     config = with_defaults(config, {**DEFAULTS, "num_hidden_layers": 1})
-    sizes = {"hidden_size": model.hidden_size, "vocab_size": model.vocab_size}
-    if config.get("target_hidden_size") is not None:
-        sizes["target_hidden_size"] = model.hidden_size
-    for name, size in sizes.items():
-        if config.size(name) != size:
-            raise ConfigError(
-                f"{name} of the head is {config.size(name)}, but the model has {size}; use a "
-                "head that was trained for this model"
-            )
+    check_sizes(config, model, ("hidden_size", "vocab_size", "target_hidden_size"))
     if config.size("num_hidden_layers") != 1:
         raise refuse(config, "num_hidden_layers", "has heads of one layer only")
     spec = llama_spec(config, layer_specs(config, ctx), names=NAMES)

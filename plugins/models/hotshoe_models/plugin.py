@@ -102,7 +102,11 @@ ARCHITECTURES |= dict.fromkeys(COMPOSITES, "hotshoe_models.composite:build")
 FILES = {"gguf": "hotshoe_models.gguf.model:FORMAT"}
 
 #: Heads in a directory of their own, by the method of speculation.
-HEADS = {"eagle": "hotshoe_models.eagle:build_eagle", "eagle3": "hotshoe_models.eagle:build_eagle3"}
+HEADS = {
+    "eagle": "hotshoe_models.eagle:build_eagle",
+    "eagle3": "hotshoe_models.eagle:build_eagle3",
+    "medusa": "hotshoe_models.medusa:build",
+}
 
 #: What builds architectures that nobody describes.
 IMPLEMENTATIONS = {"transformers": "hotshoe_models.hf:build"}
