@@ -32,7 +32,7 @@ inline void prefetch_tile(const bf16* from, int64_t step) {
 }
 
 template <bool Tall>
-void score_tiles(const ScoreJob<bf16>& job, int row, int column) {
+void score_tiles(const ScoreJob<bf16, bf16>& job, int row, int column) {
   const bf16 *first = job.keys[column] + job.key_at, *second = job.keys[column + 1] + job.key_at;
   const bf16* q = job.q + row * job.q_stride;
   const int64_t q_bytes = job.q_stride * 2, key_bytes = job.key_step * 2;
@@ -77,7 +77,7 @@ void score_tiles(const ScoreJob<bf16>& job, int row, int column) {
 }
 
 template <bool Tall>
-void value_tiles(const ValueJob<bf16>& job, int row, int dim) {
+void value_tiles(const ValueJob<bf16, bf16>& job, int row, int dim) {
   float* out = job.out + row * job.out_stride + dim;
   float* below = out + 16 * job.out_stride;
   const bf16* p = job.p + row * job.p_stride;
@@ -133,7 +133,7 @@ void value_tiles(const ValueJob<bf16>& job, int row, int dim) {
 }
 
 // As compute_scores, for an even number of columns of 16 keys.
-inline void compute_scores_tiled(const ScoreJob<bf16>& job, int rows, int columns) {
+inline void compute_scores_tiled(const ScoreJob<bf16, bf16>& job, int rows, int columns) {
   for (int column = 0; column < columns; column += 2) {
     for (int row = 0; row < rows; row += 32) {
       (rows - row > 16 ? score_tiles<true> : score_tiles<false>)(job, row, column);
@@ -143,7 +143,7 @@ inline void compute_scores_tiled(const ScoreJob<bf16>& job, int rows, int column
 
 // As accumulate_values, for segments of whole tiles and head_dim a multiple of 32. Weights are read
 // once for each 32 channels: 32 rows of them stay near for as long as all channels take.
-inline void accumulate_values_tiled(const ValueJob<bf16>& job, int rows) {
+inline void accumulate_values_tiled(const ValueJob<bf16, bf16>& job, int rows) {
   for (int row = 0; row < rows; row += 32) {
     for (int dim = 0; dim < job.head_dim; dim += 2 * kTileWidth) {
       (rows - row > 16 ? value_tiles<true> : value_tiles<false>)(job, row, dim);

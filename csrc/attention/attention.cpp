@@ -2,8 +2,9 @@
 //
 // Per block and kv head the cache holds K as [head_dim / p][block_size][p] and V as
 // [block_size / p][head_dim][p], p = 2 for 16-bit types and 1 for float: the layout that pair
-// multiply-adds and tile multipliers read directly. A task of the plan (plan.h) walks its keys in
-// chunks: scores (tiles.h), online softmax (softmax.h), weighted values.
+// multiply-adds and tile multipliers read directly. Numbers of 8 bits are widened as they are
+// read, or once for many rows. A task of the plan (plan.h) walks its keys in chunks: scores
+// (tiles.h), online softmax (softmax.h), weighted values.
 // Source: Dao et al. 2022, arXiv:2205.14135; Kwon et al. 2023, arXiv:2309.06180.
 
 #include <nanobind/nanobind.h>
@@ -17,6 +18,7 @@
 
 #include "attention/amx_tiles.h"
 #include "attention/plan.h"
+#include "attention/scratch.h"
 #include "attention/softmax.h"
 #include "attention/tiles.h"
 #include "common/parallel.h"
@@ -28,60 +30,12 @@ namespace nb = nanobind;
 namespace hotshoe {
 namespace {
 
-constexpr int kChunk = 512;                // keys between two updates of the row states
-constexpr int kScoreStride = kChunk + VL;  // not a power of two: rows would share cache sets
-constexpr int kMaxColumns = kChunk / std::min(VL, 8);
-
-constexpr int round_up(int n, int unit) { return (n + unit - 1) / unit * unit; }
-
-// Scratch memory of one thread, carved from thread_scratch.
-template <class T>
-struct Scratch {
-  using A = typename Dot<T>::A;
-  static constexpr int kWeightStride = kChunk + 64 / int(sizeof(A));  // likewise, whole lines
-
-  Scratch(int wanted_rows, int head_dim)
-      : head_dim(head_dim), out_stride(round_up(head_dim, VL)) {
-    const int rows = round_up(wanted_rows, 16);
-    size_t bytes = 0;
-    const auto take = [&](size_t n) {
-      const size_t at = bytes;
-      bytes += (n + 63) / 64 * 64;
-      return at;
-    };
-    const size_t q_at = take(size_t(rows) * head_dim * sizeof(A));
-    const size_t scores_at = take(size_t(rows) * kScoreStride * 4);
-    const size_t weights_at = take(size_t(rows) * kWeightStride * sizeof(A));
-    const size_t out_at = take(size_t(rows) * out_stride * 4);
-    const size_t states_at = take(size_t(rows) * sizeof(RowState));
-    const size_t last_at = take(size_t(head_dim) * kTileKeys * sizeof(T));
-    char* base = static_cast<char*>(thread_scratch(bytes));
-    q_rows = reinterpret_cast<A*>(base + q_at);
-    score_rows = reinterpret_cast<float*>(base + scores_at);
-    weight_rows = reinterpret_cast<A*>(base + weights_at);
-    out_rows = reinterpret_cast<float*>(base + out_at);
-    states = reinterpret_cast<RowState*>(base + states_at);
-    last_values = reinterpret_cast<T*>(base + last_at);
-  }
-
-  A* q(int row) const { return q_rows + int64_t(row) * head_dim; }
-  float* scores(int row) const { return score_rows + int64_t(row) * kScoreStride; }
-  A* weights(int row) const { return weight_rows + int64_t(row) * kWeightStride; }
-  float* out(int row) const { return out_rows + int64_t(row) * out_stride; }
-
-  int head_dim, out_stride;
-  A* q_rows;
-  float* score_rows;
-  A* weight_rows;
-  float* out_rows;
-  RowState* states;
-  T* last_values;  // the last group of keys when it is not full
-};
-
 // One task: a unit on consecutive kv heads, whose keys and values lie side by side in each block.
-template <class T>
+// T is what queries and results are, S what the cache keeps.
+template <class T, class S>
 class TaskRun {
-  static constexpr int kPack = Dot<T>::pack;
+  using A = Operand<T>;
+  static constexpr int kPack = Dot<A, S>::pack;
 
  public:
   TaskRun(const AttentionArgs& args, const ScoreMap& map, const Plan& plan, const Task& task)
@@ -94,10 +48,12 @@ class TaskRun {
         group_size_(args.num_heads / args.num_kv_heads),
         rows_(unit_.num_queries * group_size_),
         block_shift_(std::countr_zero(unsigned(args.block_size))),
+        wide_(kIsNarrow<S> && rows_ > kReadingRows),
         tiled_(kHasTiles && std::is_same_v<T, bf16> && rows_ >= kMinTiledRows &&
-               args.head_dim % (2 * kTileWidth) == 0 && args.block_size % kTileKeys == 0),
+               (wide_ || !kIsNarrow<S>) && args.head_dim % (2 * kTileWidth) == 0 &&
+               args.block_size % kTileKeys == 0),
         head_rows_(tiled_ ? round_up(rows_, 16) : rows_),
-        s_(heads_ * head_rows_, args.head_dim) {
+        s_({heads_, head_rows_, args.head_dim, args.token_scales, wide_}) {
     if (tiled_) configure_tiles();
   }
 
@@ -109,6 +65,7 @@ class TaskRun {
     start();
     for (int key = unit_.key_begin; key < unit_.key_end; key += kChunk) {
       const int n = std::min(kChunk, unit_.key_end - key);
+      if (args_.token_scales) fetch_scales(key, n);
       scores(key, n);
       weights(key, n);
       values(key, n);
@@ -179,7 +136,8 @@ class TaskRun {
 
   // Scales and rounds one row of the accumulator into the output.
   void store_row(int head, int row, const float* out, float sum) {
-    const Vec factor = vset(sum == 0.0f ? 0.0f : 1.0f / sum);
+    const float scale = args_.kv_scales ? args_.kv_scales[1] : 1.0f;
+    const Vec factor = vset(sum == 0.0f ? 0.0f : scale / sum);
     T* to = result_of(head, row);
     for_vectors(args_.head_dim, [&](int64_t d, auto lanes) {
       store(to + d, load(out + d, lanes) * factor, lanes);
@@ -202,11 +160,42 @@ class TaskRun {
   }
 
   // Of the first head; those of the others follow `head_stride` apart.
-  const T* block(const void* cache, int key) const {
-    const int32_t* table = args_.block_table + unit_.request * args_.table_stride;
-    return static_cast<const T*>(cache) + table[key >> block_shift_] * args_.block_stride +
-           first_head_ * args_.head_stride;
+  const S* block(const void* cache, int key) const {
+    return block_start(cache, key) + first_head_ * args_.head_stride;
   }
+
+  const S* block_start(const void* cache, int key) const {
+    const int32_t* table = args_.block_table + unit_.request * args_.table_stride;
+    return static_cast<const S*>(cache) + table[key >> block_shift_] * args_.block_stride;
+  }
+
+  // Calls f(first key, count) on runs of the chunk's keys that lie in one block.
+  template <class F>
+  void for_blocks(int key, int n, const F& f) const {
+    for (const int end = key + n; key < end;) {
+      const int count = std::min(args_.block_size - offset_in_block(key), end - key);
+      f(key, count);
+      key += count;
+    }
+  }
+
+  void fetch_scales(int chunk, int n) {
+    const int64_t behind = args_.num_kv_heads * args_.head_stride;
+    const auto fetch = [&](const void* cache, int head, float* to) {
+      for_blocks(chunk, n, [&](int key, int count) {
+        const auto* scales = reinterpret_cast<const float*>(block_start(cache, key) + behind);
+        scales += int64_t(first_head_ + head) * args_.block_size + offset_in_block(key);
+        std::memcpy(to + key - chunk, scales, size_t(count) * 4);
+      });
+      std::fill(to + n, to + padded_keys(n), 0.0f);
+    };
+    for (int head = 0; head < heads_; ++head) {
+      fetch(args_.k_cache, head, s_.key_scales(head));
+      fetch(args_.v_cache, head, s_.value_scales(head));
+    }
+  }
+
+  int padded_keys(int n) const { return round_up(n, std::max(2 * VL, group_keys())); }
 
   // Before the chunk that begins at this key nothing was added to the results.
   bool is_first(int key) const { return key == unit_.key_begin; }
@@ -214,50 +203,81 @@ class TaskRun {
   int offset_in_block(int key) const { return key & (args_.block_size - 1); }
 
   void scores(int key, int n) {
+    if (wide_) return wide_scores(key, n);
     const int width = tiled_ ? kTileWidth : std::min(VL, args_.block_size);
     const int columns = (n + width - 1) / width, padded = round_up(columns, kScoreColumns);
     // All columns, then what is fetched beside the last of them.
-    const T* keys[kMaxColumns + kScoreColumns];
+    const S* keys[kMaxColumns + kScoreColumns];
     for (int c = 0; c < padded + kScoreColumns; ++c) {
       const int at = key + std::min(c < padded ? c : c - padded, columns - 1) * width;
       keys[c] = block(c < padded ? args_.k_cache : args_.v_cache, at) +
                 offset_in_block(at) * kPack;
     }
+    score_columns(keys, columns, width, int64_t(args_.block_size) * kPack);
+  }
+
+  // Widens the chunk's keys first, into one block of them all.
+  void wide_scores(int chunk, int n) {
+    if constexpr (kIsNarrow<S>) {
+      for_blocks(chunk, n, [&](int key, int count) {
+        const S* from = block(args_.k_cache, key) + offset_in_block(key) * kPack;
+        bf16* to = s_.wide + (key - chunk) * kPack;
+        for (int d = 0; d < args_.head_dim; d += kPack) {
+          widen_row(from, to, count * kPack);
+          from += args_.block_size * kPack;
+          to += kWideStride;
+        }
+      });
+      const int width = tiled_ ? kTileWidth : VL, columns = (n + width - 1) / width;
+      const bf16* keys[kMaxColumns + kScoreColumns];
+      for (int c = 0; c < round_up(columns, kScoreColumns) + kScoreColumns; ++c) {
+        keys[c] = s_.wide + std::min(c, columns - 1) * width * kPack;
+      }
+      score_columns(keys, columns, width, kWideStride);
+    }
+  }
+
+  // Addresses are those of all columns, and of as many more as are scored at once.
+  template <class E>
+  void score_columns(const E* const* keys, int columns, int width, int64_t key_step) {
     for (int first = 0; first < columns; first += kScoreColumns) {
       for (int head = 0; head < heads_; ++head) {
         const bool last = head + 1 == heads_;
         const int at = head * head_rows_;
-        const ScoreJob<T> job{s_.q(at),
-                              args_.head_dim,
-                              keys + first,
-                              keys + first + (last ? kScoreColumns : 0),
-                              head * args_.head_stride,
-                              last ? 0 : (head + 1) * args_.head_stride,
-                              int64_t(args_.block_size) * kPack,
-                              args_.head_dim / kPack,
-                              s_.scores(at) + first * width,
-                              kScoreStride,
-                              width};
+        const ScoreJob<A, E> job{s_.q(at),
+                                 args_.head_dim,
+                                 keys + first,
+                                 keys + first + (last ? kScoreColumns : 0),
+                                 head * args_.head_stride,
+                                 last ? 0 : (head + 1) * args_.head_stride,
+                                 key_step,
+                                 args_.head_dim / kPack,
+                                 s_.scores(at) + first * width,
+                                 kScoreStride,
+                                 width};
         score(job, std::min(kScoreColumns, columns - first));
       }
     }
   }
 
-  void score(const ScoreJob<T>& job, int columns) const {
-    if constexpr (kHasTiles && std::is_same_v<T, bf16>) {
+  template <class E>
+  void score(const ScoreJob<A, E>& job, int columns) const {
+    if constexpr (kHasTiles && std::is_same_v<A, bf16> && std::is_same_v<E, bf16>) {
       if (tiled_) return compute_scores_tiled(job, rows_, columns);
     }
     compute_scores(job, rows_, columns);
   }
 
   void weights(int key, int n) {
-    const int padded = round_up(n, std::max(2 * VL, group_keys()));
-    for_rows([&](int, int row, int at) {
+    const int padded = padded_keys(n);
+    for_rows([&](int head, int row, int at) {
       const int position = queries_[row / group_size_].position - key;  // relative to the chunk
       const int end = std::clamp(position + 1, 0, n);
       const int begin = args_.window > 0 ? std::clamp(position - args_.window + 1, 0, end) : 0;
-      const float rescale = softmax_row(s_.scores(at), begin, end, padded, map_, s_.states[at],
-                                        s_.weights(at));
+      ChunkScales scales;
+      if (args_.token_scales) scales = {s_.key_scales(head), s_.value_scales(head)};
+      const float rescale = softmax_row(s_.scores(at), begin, end, padded, map_, scales,
+                                        s_.states[at], s_.weights(at));
       if (rescale == 1.0f || is_first(key)) return;
       const Vec factor = vset(rescale);
       float* out = s_.out(at);
@@ -266,52 +286,68 @@ class TaskRun {
   }
 
   void values(int key, int n) {
-    Segment<T> segments[kChunk / 8];
+    if (wide_) return wide_values(key, n);
+    Segment<S> segments[kChunk / 8];
     int count = 0;
     const bool first_chunk = is_first(key);
     const int rest = n % group_keys(), end = key + n - rest;
-    const T* then = block(args_.k_cache, std::min(key + kChunk, unit_.key_end - 1));
-    while (key < end) {
-      const int offset = offset_in_block(key);
-      const int keys = std::min(args_.block_size - offset, end - key);
-      segments[count++] = {block(args_.v_cache, key) + int64_t(offset) * args_.head_dim,
+    const S* then = block(args_.k_cache, std::min(key + kChunk, unit_.key_end - 1));
+    for_blocks(key, n - rest, [&](int first, int keys) {
+      segments[count++] = {block(args_.v_cache, first) +
+                               int64_t(offset_in_block(first)) * args_.head_dim,
                            keys / kPack};
-      key += keys;
-    }
+    });
     // One head takes all blocks at once; several go through each block side by side.
     const int run = heads_ > 1 ? 1 : count;
     int column = 0;
     for (int first = 0; first < count; first += run) {
-      const T* following = first + run < count ? segments[first + run].values : then;
+      const S* following = first + run < count ? segments[first + run].values : then;
       for (int head = 0; head < heads_; ++head) {
-        const T* next_head = segments[first].values + (head + 1) * args_.head_stride;
+        const S* next_head = segments[first].values + (head + 1) * args_.head_stride;
         add_values(segments + first, run, head * args_.head_stride, head, column,
                    head + 1 < heads_ ? next_head : following, first_chunk && first == 0);
       }
       column += segments[first].steps * kPack;
     }
     for (int head = 0; rest && head < heads_; ++head) {
-      const Segment<T> last{last_values(key, rest, head), group_keys() / kPack};
+      const Segment<S> last{last_values(end, rest, head), group_keys() / kPack};
       add_values(&last, 1, 0, head, n - rest, then, first_chunk && count == 0);
     }
   }
 
+  // Widens the chunk's values first, one behind the other, up to a group with zeros.
+  void wide_values(int chunk, int n) {
+    if constexpr (kIsNarrow<S>) {
+      const int dim = args_.head_dim, padded = round_up(n, group_keys());
+      for_blocks(chunk, n, [&](int key, int count) {
+        const S* from = block(args_.v_cache, key) + int64_t(offset_in_block(key)) * dim;
+        widen_row(from, s_.wide + (key - chunk) * dim, round_up(count, kPack) * dim);
+      });
+      bf16* last = s_.wide + n / kPack * kPack * dim;
+      for (int d = 0; d < dim && n % kPack; ++d) last[d * kPack + 1] = bf16{};
+      std::fill(s_.wide + round_up(n, kPack) * dim, s_.wide + padded * dim, bf16{});
+      const Segment<bf16> all{s_.wide, padded / kPack};
+      add_values(&all, 1, 0, 0, 0, s_.wide, is_first(chunk));
+    }
+  }
+
   // The values of `head` lie `value_at` behind the segments; their weights begin at `column`.
-  void add_values(const Segment<T>* segments, int count, int64_t value_at, int head, int column,
-                  const T* next, bool first) {
+  template <class E>
+  void add_values(const Segment<E>* segments, int count, int64_t value_at, int head, int column,
+                  const E* next, bool first) {
     const int at = head * head_rows_;
-    const ValueJob<T> job{s_.weights(at) + column,
-                          Scratch<T>::kWeightStride,
-                          segments,
-                          count,
-                          value_at,
-                          next,
-                          int64_t(args_.head_dim) * kPack,
-                          s_.out(at),
-                          s_.out_stride,
-                          args_.head_dim,
-                          first};
-    if constexpr (kHasTiles && std::is_same_v<T, bf16>) {
+    const ValueJob<A, E> job{s_.weights(at) + column,
+                             Scratch<A, S>::kWeightStride,
+                             segments,
+                             count,
+                             value_at,
+                             next,
+                             int64_t(args_.head_dim) * kPack,
+                             s_.out(at),
+                             s_.out_stride,
+                             args_.head_dim,
+                             first};
+    if constexpr (kHasTiles && std::is_same_v<A, bf16> && std::is_same_v<E, bf16>) {
       if (tiled_) return accumulate_values_tiled(job, rows_);
     }
     accumulate_values(job, rows_);
@@ -322,13 +358,13 @@ class TaskRun {
 
   // The values of the last `count` keys, filled up to a group with zeros: what the cache holds
   // there may be NaN, which a weight of 0 would not remove.
-  const T* last_values(int key, int count, int head) {
-    const T* from = block(args_.v_cache, key) + head * args_.head_stride +
+  const S* last_values(int key, int count, int head) {
+    const S* from = block(args_.v_cache, key) + head * args_.head_stride +
                     int64_t(offset_in_block(key)) * args_.head_dim;
-    T* to = s_.last_values;
+    S* to = s_.last_values;
     const int whole = count / kPack * kPack * args_.head_dim;
     std::copy(from, from + whole, to);
-    std::fill(to + whole, to + group_keys() * args_.head_dim, T{});
+    std::fill(to + whole, to + group_keys() * args_.head_dim, S{});
     for (int d = 0; d < args_.head_dim && count % kPack; ++d) {
       to[whole + d * kPack] = from[whole + d * kPack];
     }
@@ -342,9 +378,10 @@ class TaskRun {
   const int first_head_, heads_, group_size_;
   const int rows_;  // of each head
   const int block_shift_;
+  const bool wide_;  // what the cache keeps is widened before it is multiplied
   const bool tiled_;
   const int head_rows_;  // between heads in the scratch memory
-  Scratch<T> s_;
+  Scratch<A, S> s_;
 };
 
 // Memory that outlives a call, one set for each calling thread.
@@ -367,11 +404,11 @@ void prepare_partials(const AttentionArgs& args, Workspace& work) {
   }
 }
 
-template <class T>
+template <class T, class S>
 void run_task(const AttentionArgs& args, const ScoreMap& map, Workspace& work, int64_t index) {
   const Task& task = work.plan.tasks[index];
   const Unit& unit = work.plan.units[task.unit];
-  TaskRun<T> run(args, map, work.plan, task);
+  TaskRun<T, S> run(args, map, work.plan, task);
   run.compute();
   const Query* queries = &work.plan.queries[unit.first_query];
   if (queries->num_splits == 1) return run.store_all();
@@ -395,54 +432,69 @@ void check(const AttentionArgs& args) {
   if (!(args.scale > 0)) throw std::invalid_argument("scale must be positive");
 }
 
-void attend(const AttentionArgs& args, int dtype) {
+void attend(const AttentionArgs& args, int dtype, int kv_dtype) {
   check(args);
   thread_local Workspace work;
   Workspace& shared = work;  // thread_local names would mean the workers' own
   make_plan(args, num_threads(), shared.plan);
   prepare_partials(args, shared);
-  const ScoreMap map(args.scale, args.softcap);
+  const ScoreMap map(args.scale * (args.kv_scales ? args.kv_scales[0] : 1.0f), args.softcap);
   const int64_t tasks = int64_t(shared.plan.tasks.size());
   visit_float(dtype, [&](auto tag) {
-    parallel_dynamic(tasks,
-                     [&](int64_t i) { run_task<decltype(tag)>(args, map, shared, i); });
+    using T = decltype(tag);
+    visit_stored<T>(dtype, kv_dtype, [&](auto stored) {
+      parallel_dynamic(tasks, [&](int64_t i) {
+        run_task<T, decltype(stored)>(args, map, shared, i);
+      });
+    });
   });
+}
+
+// With the arguments of `stored_as` behind the others.
+template <class... Stored>
+void paged_attention(uintptr_t out, uintptr_t q, uintptr_t k_cache, uintptr_t v_cache,
+                     uintptr_t block_table, uintptr_t query_start_loc, uintptr_t seq_lens,
+                     uintptr_t sinks, int num_reqs, int num_heads, int num_kv_heads, int head_dim,
+                     int block_size, int max_blocks, int64_t out_stride, int64_t q_stride,
+                     int64_t block_stride, int64_t head_stride, int64_t table_stride, float scale,
+                     int window, float softcap, int dtype, Stored... stored) {
+  AttentionArgs args{reinterpret_cast<const void*>(q), reinterpret_cast<const void*>(k_cache),
+                     reinterpret_cast<const void*>(v_cache), reinterpret_cast<void*>(out),
+                     reinterpret_cast<const int32_t*>(block_table),
+                     reinterpret_cast<const int32_t*>(query_start_loc),
+                     reinterpret_cast<const int32_t*>(seq_lens),
+                     reinterpret_cast<const float*>(sinks), num_reqs, num_heads, num_kv_heads,
+                     head_dim, block_size, max_blocks, q_stride, out_stride, table_stride,
+                     block_stride, head_stride, scale, window, softcap};
+  attend(args, dtype, stored_as(args, dtype, stored...));
 }
 
 }  // namespace
 
 void bind_attention(nb::module_& m) {
   m.def(
-      "paged_attention",
-      recorded(+[](uintptr_t out, uintptr_t q, uintptr_t k_cache, uintptr_t v_cache,
-                   uintptr_t block_table, uintptr_t query_start_loc, uintptr_t seq_lens,
-                   uintptr_t sinks, int num_reqs, int num_heads, int num_kv_heads, int head_dim,
-                   int block_size, int max_blocks, int64_t out_stride, int64_t q_stride,
-                   int64_t block_stride, int64_t head_stride, int64_t table_stride, float scale,
-                   int window, float softcap, int dtype) {
-        attend({reinterpret_cast<const void*>(q), reinterpret_cast<const void*>(k_cache),
-                reinterpret_cast<const void*>(v_cache), reinterpret_cast<void*>(out),
-                reinterpret_cast<const int32_t*>(block_table),
-                reinterpret_cast<const int32_t*>(query_start_loc),
-                reinterpret_cast<const int32_t*>(seq_lens),
-                reinterpret_cast<const float*>(sinks), num_reqs, num_heads, num_kv_heads,
-                head_dim, block_size, max_blocks, q_stride, out_stride, table_stride,
-                block_stride, head_stride, scale, window, softcap},
-               dtype);
-      }),
-      nb::call_guard<nb::gil_scoped_release>(),
+      "paged_attention", recorded(&paged_attention<>), nb::call_guard<nb::gil_scoped_release>(),
       "paged_attention(out, q, k_cache, v_cache, block_table, query_start_loc, seq_lens, sinks,\n"
       "    num_reqs, num_heads, num_kv_heads, head_dim, block_size, max_blocks, out_stride,\n"
       "    q_stride, block_stride, head_stride, table_stride, scale, window, softcap, dtype)\n\n"
       "Causal attention of every query token over its request's cached keys and values.\n\n"
       "Addresses: out, q [num_tokens, num_heads, head_dim] with token strides; k_cache, v_cache\n"
       "with strides per block and kv head, per head K [head_dim/p][block_size][p] and\n"
-      "V [block_size/p][head_dim][p] with p = 2 for 16-bit types, else 1; block_table\n"
+      "V [block_size/p][head_dim][p] with p = 1 for float32, else 2; block_table\n"
       "[num_reqs, max_blocks] int32 with a row stride; query_start_loc [num_reqs + 1] int32;\n"
       "seq_lens [num_reqs] int32, this step's tokens included; sinks [num_heads] float32 or 0.\n"
       "window 0 and softcap 0 mean none. Strides count elements. Requests without queries and\n"
       "output rows of no request are left alone.\n\n"
       "Raises:\n    ValueError: A size is out of range, or a request outgrows its block table.");
+  m.def(
+      "paged_attention_8bit", recorded(&paged_attention<int, uintptr_t, bool>),
+      nb::call_guard<nb::gil_scoped_release>(),
+      "paged_attention_8bit(..., dtype, kv_dtype, kv_scales, token_scales)\n\n"
+      "As paged_attention, over a cache of 8 bits: kv_dtype 3 int8, 4 float8_e4m3fn, 5\n"
+      "float8_e5m2. Its numbers are multiplied by kv_scales [2] float32, of keys and of values,\n"
+      "unless that is 0; with token_scales by scales [num_kv_heads, block_size] float32 behind\n"
+      "the numbers of each block.\n\n"
+      "Raises:\n    ValueError: As paged_attention, or kv_dtype is none of these.");
 }
 
 }  // namespace hotshoe

@@ -1,12 +1,13 @@
 // Multiplication of packed operands: how a vector of the KV cache meets one query value.
 //
 // The cache stores, for each lane (a key or a channel), `pack` neighbors along the contracted
-// axis together. `Dot<T>` loads VL lanes of such groups and adds their products with a broadcast
-// group of the other operand, kept as `A` elements, to float accumulators. Used by tiles.h.
+// axis together. `Dot<A, S>` loads VL lanes of such groups, kept as S, and adds their products with a
+// broadcast group of the other operand, of elements A, to float accumulators. Used by tiles.h.
 #pragma once
 
 #include <type_traits>
 
+#include "common/narrow.h"
 #include "common/words.h"
 #include "linear/amx.h"
 
@@ -29,56 +30,68 @@ inline Vec high_half(IntLanes words, bf16) { return from_words(words & int32_t(0
 inline Vec high_half(IntLanes words, f16 tag) { return low_half(words >> 16, tag); }
 }  // namespace detail
 
-#ifdef HOTSHOE_AMX
-constexpr bool kTilesWantBf16 = true;
+#if defined(HOTSHOE_AMX) || defined(__AVX512BF16__)
+constexpr bool kDotsTakeBf16 = true;
 #else
-constexpr bool kTilesWantBf16 = false;
+constexpr bool kDotsTakeBf16 = false;
 #endif
 
-// 16-bit types where vectors cannot multiply them: pairs are widened to two floats.
+// What queries and weights of softmax are multiplied as.
 template <class T>
+using Operand = std::conditional_t<kDotsTakeBf16 && std::is_same_v<T, bf16>, bf16, float>;
+
+// What the cache keeps as S, of 16 bits or 8: pairs are widened to two floats.
+template <class A, class S>
 struct Dot {
-  using A = std::conditional_t<kTilesWantBf16 && std::is_same_v<T, bf16>, bf16, float>;
   static constexpr int pack = 2;
   struct Pair {
     Vec even, odd;
   };
   using B = Pair;
-  static B load(const T* p) { return widen(load_words(p)); }
-  static B load_n(const T* p, int lanes) { return widen(load_words_n(p, lanes)); }
+  static B load(const S* p) {
+    if constexpr (kIsNarrow<S>) return widen(load_pairs(p));
+    return widen(load_words(p));
+  }
+  static B load_n(const S* p, int lanes) {
+    if constexpr (kIsNarrow<S>) return widen(load_pairs_n(p, lanes));
+    return widen(load_words_n(p, lanes));
+  }
   static Pair broadcast(const A* a) { return {vset(to_float(a[0])), vset(to_float(a[1]))}; }
   static Vec multiply_add(Pair a, B b, Vec sum) {
     return vfma(a.odd, b.odd, vfma(a.even, b.even, sum));
   }
 
  private:
+  using Half = std::conditional_t<std::is_same_v<S, f16>, f16, bf16>;
   static B widen(IntLanes words) {
-    return {detail::low_half(words, T{}), detail::high_half(words, T{})};
+    return {detail::low_half(words, Half{}), detail::high_half(words, Half{})};
   }
 };
 
 template <>
-struct Dot<float> {
-  using A = float;
+struct Dot<float, float> {
   static constexpr int pack = 1;
   using B = Vec;
   static B load(const float* p) { return vload(p); }
   static B load_n(const float* p, int lanes) { return vload_n(p, lanes); }
-  static Vec broadcast(const A* a) { return vset(*a); }
+  static Vec broadcast(const float* a) { return vset(*a); }
   static Vec multiply_add(Vec a, B b, Vec sum) { return vfma(a, b, sum); }
 };
 
 #ifdef __AVX512BF16__
-template <>
-struct Dot<bf16> {
-  using A = bf16;
+template <class S>
+struct Dot<bf16, S> {
   static constexpr int pack = 2;
   using B = __m512bh;
-  static B load(const bf16* p) { return (__m512bh)_mm512_loadu_si512(p); }
-  static B load_n(const bf16* p, int lanes) {
+  static B load(const S* p) {
+    if constexpr (kIsNarrow<S>) return (__m512bh)load_pairs(p);
+    return (__m512bh)_mm512_loadu_si512(p);
+  }
+  static B load_n(const S* p, int lanes) {
+    if constexpr (kIsNarrow<S>) return (__m512bh)load_pairs_n(p, lanes);
     return (__m512bh)_mm512_maskz_loadu_epi32(first_lanes(lanes), p);
   }
-  static B broadcast(const A* a) {
+  static B broadcast(const bf16* a) {
     int32_t pair;
     std::memcpy(&pair, a, 4);
     return (__m512bh)_mm512_set1_epi32(pair);

@@ -23,6 +23,8 @@ struct AttentionArgs {
   float scale;
   int window;     // 0: none
   float softcap;  // 0: none
+  const float* kv_scales = nullptr;  // of all keys and all values, or null
+  bool token_scales = false;  // scales [num_kv_heads][block_size] lie behind a block's numbers
 };
 
 // One token of a request.

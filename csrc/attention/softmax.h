@@ -54,17 +54,23 @@ struct RowState {
 // what float holds.
 constexpr float kMaxWeights = 0x1p64f;
 
-// Turns scores into weights relative to `reference` and returns their sum.
+// Turns scores into weights relative to `reference` and returns their sum. What is stored is each
+// weight times its value's scale, where there are any.
 template <class A>
-float weigh_row(const float* scores, int padded, float exponent, float reference, A* weights) {
+float weigh_row(const float* scores, int padded, float exponent, float reference,
+                const float* scales, A* weights) {
   if (reference == kMinusInfinity) reference = 0.0f;
   const Vec scale = vset(exponent), shift = vset(-reference * exponent);
   Vec sum = vzero(), other = vzero();  // one chain would wait for itself
   for (int i = 0; i < padded; i += 2 * VL) {
-    const Vec a = vexp2_for<A>(vfma(vload(scores + i), scale, shift));
-    const Vec b = vexp2_for<A>(vfma(vload(scores + i + VL), scale, shift));
+    Vec a = vexp2_for<A>(vfma(vload(scores + i), scale, shift));
+    Vec b = vexp2_for<A>(vfma(vload(scores + i + VL), scale, shift));
     sum += a;
     other += b;
+    if (scales) {
+      a *= vload(scales + i);
+      b *= vload(scales + i + VL);
+    }
     vstore_pair(weights + i, a, b);
   }
   return vsum(sum + other);
@@ -76,6 +82,16 @@ inline float largest_of(const float* scores, int padded) {
   return vmax_lane(largest);
 }
 
+// What scores of keys, and weights of their values, are multiplied by; null for nothing. There is a
+// number for each column, 0 behind the last key.
+struct ChunkScales {
+  const float *keys = nullptr, *values = nullptr;
+};
+
+inline void multiply_row(float* to, const float* by, int n) {
+  for (int i = 0; i < n; i += VL) vstore(to + i, vload(to + i) * vload(by + i));
+}
+
 // Turns scores [begin, end) of a row into weights, 0 elsewhere up to `padded`, a multiple of two
 // vectors. Returns the factor on what was accumulated before.
 //
@@ -83,21 +99,22 @@ inline float largest_of(const float* scores, int padded) {
 // largest of a few scores, nearly always does, and saves a pass that looks for the maximum.
 template <class A>
 float softmax_row(float* scores, int begin, int end, int padded, const ScoreMap& map,
-                  RowState& state, A* weights) {
+                  const ChunkScales& scales, RowState& state, A* weights) {
   if (begin >= end) {  // no key, hence no reference either
     std::fill(weights, weights + padded, A{});
     return 1.0f;
   }
+  if (scales.keys) multiply_row(scores, scales.keys, padded);
   if (map.cap > 0) map.soft_cap(scores, padded);
   std::fill(scores, scores + begin, kMinusInfinity);
   std::fill(scores + end, scores + padded, kMinusInfinity);
   const float exponent = map.exponent(), before = state.reference;
   float reference = before;
   if (before == kMinusInfinity) reference = vmax_lane(vload(scores + begin / VL * VL));
-  float sum = weigh_row(scores, padded, exponent, reference, weights);
+  float sum = weigh_row(scores, padded, exponent, reference, scales.values, weights);
   if (!(std::abs(sum) <= kMaxWeights)) {  // what overflows may be NaN, or negative (vexp2)
     reference = largest_of(scores, padded);
-    sum = weigh_row(scores, padded, exponent, reference, weights);
+    sum = weigh_row(scores, padded, exponent, reference, scales.values, weights);
   }
   if (reference == before) {
     state.sum += sum;

@@ -13,12 +13,13 @@ namespace hotshoe {
 // Rows of the largest register tile: R x 4 sums, 4 operands and a broadcast fit the registers.
 constexpr int kTileRows = kVectorRegisters == 32 ? 6 : 3;
 
-template <class T>
+// Operands A meet what the cache keeps as S.
+template <class A, class S>
 struct ScoreJob {
-  const typename Dot<T>::A* q;  // [rows, q_stride]
+  const A* q;  // [rows, q_stride]
   int64_t q_stride;
-  const T* const* keys;     // address per column vector, its first group of channels
-  const T* const* next;     // likewise, what to fetch meanwhile
+  const S* const* keys;     // address per column vector, its first group of channels
+  const S* const* next;     // likewise, what to fetch meanwhile
   int64_t key_at, next_at;  // elements to add to these addresses
   int64_t key_step;         // elements from one group of channels to the next
   int steps;                // groups of channels
@@ -28,20 +29,20 @@ struct ScoreJob {
 };
 
 // A run of consecutive keys in one block.
-template <class T>
+template <class S>
 struct Segment {
-  const T* values;  // its first group of keys, channel 0
+  const S* values;  // its first group of keys, channel 0
   int steps;        // groups of keys
 };
 
-template <class T>
+template <class A, class S>
 struct ValueJob {
-  const typename Dot<T>::A* p;  // [rows, p_stride], columns in the order of the segments' keys
+  const A* p;  // [rows, p_stride], columns in the order of the segments' keys
   int64_t p_stride;
-  const Segment<T>* segments;
+  const Segment<S>* segments;
   int num_segments;
   int64_t value_at;    // elements to add to the segments' addresses
-  const T* next;       // what to fetch while the last of them is multiplied
+  const S* next;       // what to fetch while the last of them is multiplied
   int64_t value_step;  // elements from one group of keys to the next
   float* out;          // [rows, out_stride]
   int64_t out_stride;
@@ -49,7 +50,7 @@ struct ValueJob {
   bool first;  // nothing was added to `out` yet: what it holds means nothing
 
   // What to fetch while segment i is multiplied.
-  const T* after(int i) const {
+  const S* after(int i) const {
     return i + 1 < num_segments ? segments[i + 1].values + value_at : next;
   }
 };
@@ -57,30 +58,31 @@ struct ValueJob {
 // Adds the products of R rows at `a` and the C vectors of each step, the first at b(0) .. b(C - 1).
 // While step s of these is multiplied, step s of what begins at next(c) is fetched: blocks lie
 // anywhere, and the processor foresees none.
-template <class T, int R, int C, bool Whole, class Address, class NextAddress>
+template <class S, int R, int C, bool Whole, class A, class Address, class NextAddress>
 inline __attribute__((always_inline)) void accumulate(
-    Vec (&sum)[R][C], const typename Dot<T>::A* a, int64_t a_stride, const Address& b,
-    const NextAddress& next, int64_t b_step, int steps, int lanes) {
+    Vec (&sum)[R][C], const A* a, int64_t a_stride, const Address& b, const NextAddress& next,
+    int64_t b_step, int steps, int lanes) {
+  using D = Dot<A, S>;
   for (int s = 0; s < steps; ++s) {
-    typename Dot<T>::B operand[C];
+    typename D::B operand[C];
     for (int c = 0; c < C; ++c) {
-      const T* address = b(c) + s * b_step;
+      const S* address = b(c) + s * b_step;
       __builtin_prefetch(next(c) + s * b_step, 0, 2);  // the first-level cache takes fewer at once
-      operand[c] = Whole ? Dot<T>::load(address) : Dot<T>::load_n(address, lanes);
+      operand[c] = Whole ? D::load(address) : D::load_n(address, lanes);
     }
     for (int r = 0; r < R; ++r) {
-      const auto value = Dot<T>::broadcast(a + r * a_stride + s * Dot<T>::pack);
+      const auto value = D::broadcast(a + r * a_stride + s * D::pack);
       for (int c = 0; c < C; ++c) {
-        sum[r][c] = Dot<T>::multiply_add(value, operand[c], sum[r][c]);
+        sum[r][c] = D::multiply_add(value, operand[c], sum[r][c]);
       }
     }
   }
 }
 
-template <class T, int R, int C, bool Whole>
-void score_tile(const ScoreJob<T>& job, int row, int column) {
+template <int R, int C, bool Whole, class A, class S>
+void score_tile(const ScoreJob<A, S>& job, int row, int column) {
   Vec sum[R][C];
-  const T *keys[C], *next[C];
+  const S *keys[C], *next[C];
   for (int c = 0; c < C; ++c) {
     keys[c] = job.keys[column + c] + job.key_at;
     next[c] = job.next[column + c] + job.next_at;
@@ -88,7 +90,7 @@ void score_tile(const ScoreJob<T>& job, int row, int column) {
   for (auto& line : sum) {
     for (Vec& v : line) v = vzero();
   }
-  accumulate<T, R, C, Whole>(
+  accumulate<S, R, C, Whole>(
       sum, job.q + row * job.q_stride, job.q_stride, [&](int c) { return keys[c]; },
       [&](int c) { return next[c]; }, job.key_step, job.steps, job.width);
   for (int r = 0; r < R; ++r) {
@@ -97,23 +99,24 @@ void score_tile(const ScoreJob<T>& job, int row, int column) {
   }
 }
 
-template <class T, int R, int C, bool Whole>
-void value_tile(const ValueJob<T>& job, int row, int dim) {
+template <int R, int C, bool Whole, class A, class S>
+void value_tile(const ValueJob<A, S>& job, int row, int dim) {
+  constexpr int pack = Dot<A, S>::pack;
   Vec sum[R][C];
   for (int r = 0; r < R; ++r) {
     const float* out = job.out + (row + r) * job.out_stride + dim;
     for (int c = 0; c < C; ++c) sum[r][c] = job.first ? vzero() : vload(out + c * VL);
   }
-  const auto* p = job.p + row * job.p_stride;
+  const A* p = job.p + row * job.p_stride;
   for (int i = 0; i < job.num_segments; ++i) {
-    const Segment<T>& segment = job.segments[i];
-    const T* values = segment.values + job.value_at + dim * Dot<T>::pack;
-    const T* next = job.after(i) + dim * Dot<T>::pack;
-    accumulate<T, R, C, Whole>(
-        sum, p, job.p_stride, [&](int c) { return values + c * VL * Dot<T>::pack; },
-        [&](int c) { return next + c * VL * Dot<T>::pack; }, job.value_step, segment.steps,
+    const Segment<S>& segment = job.segments[i];
+    const S* values = segment.values + job.value_at + dim * pack;
+    const S* next = job.after(i) + dim * pack;
+    accumulate<S, R, C, Whole>(
+        sum, p, job.p_stride, [&](int c) { return values + c * VL * pack; },
+        [&](int c) { return next + c * VL * pack; }, job.value_step, segment.steps,
         job.head_dim - dim);
-    p += segment.steps * Dot<T>::pack;
+    p += segment.steps * pack;
   }
   for (int r = 0; r < R; ++r) {
     float* out = job.out + (row + r) * job.out_stride + dim;
@@ -133,48 +136,48 @@ constexpr int kScoreColumns = 4;
 
 // Scores of all rows against up to kScoreColumns column vectors. Addresses must be there for as
 // many (repeats will do), and score rows have the room.
-template <class T>
-void compute_scores(const ScoreJob<T>& job, int rows, int columns) {
+template <class A, class S>
+void compute_scores(const ScoreJob<A, S>& job, int rows, int columns) {
   if (job.width < VL) {
     for (int column = 0; column < columns; ++column) {
       for_row_tiles<kTileRows>(0, rows, [&](auto tile_rows, int row) {
-        score_tile<T, tile_rows(), 1, false>(job, row, column);
+        score_tile<tile_rows(), 1, false>(job, row, column);
       });
     }
     return;
   }
   for_row_tiles<kTileRows>(0, rows, [&](auto tile_rows, int row) {
-    score_tile<T, tile_rows(), kScoreColumns, true>(job, row, 0);
+    score_tile<tile_rows(), kScoreColumns, true>(job, row, 0);
   });
 }
 
-template <class T, int C, bool Whole, int R = kTileRows>
-void value_columns(const ValueJob<T>& job, int rows, int dim) {
+template <int C, bool Whole, int R = kTileRows, class A, class S>
+void value_columns(const ValueJob<A, S>& job, int rows, int dim) {
   for_row_tiles<R>(0, rows, [&](auto tile_rows, int row) {
-    value_tile<T, tile_rows(), C, Whole>(job, row, dim);
+    value_tile<tile_rows(), C, Whole>(job, row, dim);
   });
 }
 
 // out = out + P V, or P V, for all rows and channels.
-template <class T>
-void accumulate_values(const ValueJob<T>& job, int rows) {
+template <class A, class S>
+void accumulate_values(const ValueJob<A, S>& job, int rows) {
   int dim = 0;
   if constexpr (kVectorRegisters == 32) {
     constexpr int kFew = 2;  // rows that leave registers for wider tiles, which read longer runs
     for (; rows <= kFew && job.head_dim - dim >= 8 * VL; dim += 8 * VL) {
-      value_columns<T, 8, true, kFew>(job, rows, dim);
+      value_columns<8, true, kFew>(job, rows, dim);
     }
   }
-  for (; job.head_dim - dim >= 4 * VL; dim += 4 * VL) value_columns<T, 4, true>(job, rows, dim);
+  for (; job.head_dim - dim >= 4 * VL; dim += 4 * VL) value_columns<4, true>(job, rows, dim);
   if (job.head_dim - dim >= 2 * VL) {
-    value_columns<T, 2, true>(job, rows, dim);
+    value_columns<2, true>(job, rows, dim);
     dim += 2 * VL;
   }
   if (job.head_dim - dim >= VL) {
-    value_columns<T, 1, true>(job, rows, dim);
+    value_columns<1, true>(job, rows, dim);
     dim += VL;
   }
-  if (dim < job.head_dim) value_columns<T, 1, false>(job, rows, dim);
+  if (dim < job.head_dim) value_columns<1, false>(job, rows, dim);
 }
 
 }  // namespace hotshoe

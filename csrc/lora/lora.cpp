@@ -79,7 +79,7 @@ struct Groups {
 // low[n][r] = a[r] x[n] for R rows of a and N tokens.
 template <class T, int R, int N>
 void shrink_tile(const T* const* x, const T* a, int64_t k, float* const* low) {
-  using D = Dot<T>;
+  using D = Dot<Operand<T>, T>;
   constexpr int64_t kStep = VL * D::pack;
   Vec sums[R][N];
   for (auto& row : sums) std::fill_n(row, N, vzero());
@@ -91,7 +91,7 @@ void shrink_tile(const T* const* x, const T* a, int64_t k, float* const* low) {
       const T* row = a + r * k + i;
       __builtin_prefetch(row + R * k, 0, kNear);  // of the next task
       const auto factors = D::load(row);
-      for (int n = 0; n < N; ++n) sums[r][n] = Dot<T>::multiply_add(tokens[n], factors, sums[r][n]);
+      for (int n = 0; n < N; ++n) sums[r][n] = D::multiply_add(tokens[n], factors, sums[r][n]);
     }
   }
   for (; i < k; i += VL) {

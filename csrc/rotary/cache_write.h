@@ -1,22 +1,27 @@
 // Writes keys and values of consecutive tokens into a block of the paged cache.
 //
 // The layout is the one that attention.cpp reads: K [head_dim / p][block_size][p] and
-// V [block_size / p][head_dim][p] for one block and kv head, p = 2 for 16-bit types, else 1.
+// V [block_size / p][head_dim][p] for one block and kv head, p = 1 for float, else 2.
 // Only the elements of the given tokens are stored to, because another thread may be writing
 // the other token of a group.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 namespace hotshoe {
 
-// Channels of a 16-bit key as the pairs that the cache keeps together.
 template <class T>
-using KeyGroup = std::conditional_t<sizeof(T) == 2, uint32_t, T>;
+constexpr int kCachePack = sizeof(T) == 4 ? 1 : 2;
 
+// Two elements of 16 bits or 8.
 template <class T>
-constexpr int kCachePack = sizeof(T) == 2 ? 2 : 1;
+using Pair = std::conditional_t<sizeof(T) == 2, uint32_t, uint16_t>;
+
+// Channels of a key that the cache keeps together.
+template <class T>
+using KeyGroup = std::conditional_t<kCachePack<T> == 2, Pair<T>, T>;
 
 // rows: [count][head_dim]; block: the K of one block and head; slot: the first token's in it.
 template <class T>
@@ -32,11 +37,11 @@ void write_keys(const T* rows, int count, int head_dim, int block_size, int slot
 // One element of each row in turn; as words, which compilers do a vector at a time.
 template <class T>
 void interleave(const T* first, const T* second, int n, T* to) {
-  static_assert(sizeof(T) == 2);
-  const auto* a = reinterpret_cast<const uint16_t*>(first);
-  const auto* b = reinterpret_cast<const uint16_t*>(second);
-  auto* pairs = reinterpret_cast<uint32_t*>(to);
-  for (int i = 0; i < n; ++i) pairs[i] = a[i] | uint32_t(b[i]) << 16;
+  using Word = std::conditional_t<sizeof(T) == 2, uint16_t, uint8_t>;
+  const auto* a = reinterpret_cast<const Word*>(first);
+  const auto* b = reinterpret_cast<const Word*>(second);
+  auto* pairs = reinterpret_cast<Pair<T>*>(to);
+  for (int i = 0; i < n; ++i) pairs[i] = Pair<T>(a[i] | uint32_t(b[i]) << 8 * sizeof(T));
 }
 
 // rows: `count` tokens `row_stride` apart; block: the V of one block and head.

@@ -1,7 +1,8 @@
 // Norm of q and k per head, rotary embedding, and the write of k and v into the paged cache.
 //
 // One pass over the rows of the fused projection: q is rewritten in place, k goes to the cache
-// rotated, v as it is. All arithmetic is in float and rounded once.
+// rotated, v as it is. All arithmetic is in float and rounded once; where the cache keeps 8 bits,
+// these are rounded from what it would keep of 16 or 32.
 // Source: Su et al. 2021, arXiv:2104.09864; Zhang and Sennrich 2019, arXiv:1910.07467.
 
 #include <nanobind/nanobind.h>
@@ -9,6 +10,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "common/narrow.h"
 #include "common/parallel.h"
 #include "common/rows.h"
 #include "record/record.h"
@@ -35,6 +37,8 @@ struct RotaryArgs {
   int64_t qkv_stride, block_stride, head_stride;
   float eps, weight_offset;
   bool interleaved;
+  const float* kv_scales = nullptr;  // of all keys and all values, or null
+  bool token_scales = false;  // scales [num_kv_heads][block_size] lie behind a block's numbers
 };
 
 // One head of one token as floats, normalized while it is read when there is a norm.
@@ -129,9 +133,9 @@ Run next_run(const RotaryArgs& args, int token, int end) {
 
 // Asks for the lines of the cache that a few tokens from `slot` of a block on will be written to:
 // processors foresee those of many tokens alone.
-template <class T>
-void fetch_run(const RotaryArgs& args, const T* k_block, const T* v_block, int slot, int count) {
-  constexpr int p = kCachePack<T>, kLine = 64 / sizeof(T);
+template <class S>
+void fetch_run(const RotaryArgs& args, const S* k_block, const S* v_block, int slot, int count) {
+  constexpr int p = kCachePack<S>, kLine = 64 / sizeof(S);
   const int dim = args.head_dim;
   for (int at = slot * p; at < args.block_size * dim; at += args.block_size * p) {
     for (int e = 0; e < count * p; e += kLine) __builtin_prefetch(k_block + at + e, 1);
@@ -140,30 +144,62 @@ void fetch_run(const RotaryArgs& args, const T* k_block, const T* v_block, int s
   for (int at = slot / p * p * dim; at < end; at += kLine) __builtin_prefetch(v_block + at, 1);
 }
 
-template <class T>
+// Makes 8 bits of one head's rows, `stride` apart, and of their scales what the cache keeps.
+template <class T, class S>
+void narrow_rows(const RotaryArgs& args, const T* rows, int64_t stride, int count,
+                 const float* given, S* to, float* scales) {
+  for (int t = 0; t < count; ++t, rows += stride, to += args.head_dim) {
+    float scale = given ? *given : 1.0f;
+    if (args.token_scales) scales[t] = scale = narrow_scale<S>(rows, args.head_dim);
+    narrow_row(rows, args.head_dim, scale, to);
+  }
+}
+
+// The keys and values of one head, as the cache keeps them.
+template <class T, class S>
+void write_head(const RotaryArgs& args, const Run& run, int head, const T* keys, const T* v) {
+  const int slot = args.slot_mapping[run.begin], dim = args.head_dim;
+  const int offset = slot % args.block_size;
+  const int64_t block = slot / args.block_size * args.block_stride;
+  S* const k_block = static_cast<S*>(args.k_cache) + block;
+  S* const v_block = static_cast<S*>(args.v_cache) + block;
+  const int64_t at = head * args.head_stride;
+  if (run.count < kTokensAtOnce && head + 1 < args.num_kv_heads) {
+    const int64_t next = at + args.head_stride;
+    fetch_run(args, k_block + next, v_block + next, offset, run.count);
+  }
+  if constexpr (kIsNarrow<S>) {
+    alignas(64) S codes[kTokensAtOnce * kMaxHeadDim];
+    const auto scales = [&](S* of) {
+      return reinterpret_cast<float*>(of + args.num_kv_heads * args.head_stride) +
+             int64_t(head) * args.block_size + offset;
+    };
+    narrow_rows(args, keys, dim, run.count, args.kv_scales, codes, scales(k_block));
+    write_keys(codes, run.count, dim, args.block_size, offset, k_block + at);
+    const float* given = args.kv_scales ? args.kv_scales + 1 : nullptr;
+    narrow_rows(args, v, args.qkv_stride, run.count, given, codes, scales(v_block));
+    write_values(codes, dim, run.count, dim, offset, v_block + at);
+  } else {
+    write_keys(keys, run.count, dim, args.block_size, offset, k_block + at);
+    write_values(v, args.qkv_stride, run.count, dim, offset, v_block + at);
+  }
+}
+
+template <class T, class S>
 void write_run(const RotaryArgs& args, const Run& run) {
   alignas(64) T keys[kTokensAtOnce * kMaxHeadDim];
-  const int slot = args.slot_mapping[run.begin];
-  if (slot < 0) return;
-  const int dim = args.head_dim, offset = slot % args.block_size;
-  const int64_t block = slot / args.block_size * args.block_stride;
+  if (args.slot_mapping[run.begin] < 0) return;
+  const int dim = args.head_dim;
   const T* row = static_cast<const T*>(args.qkv) + run.begin * args.qkv_stride;
   const T* k = row + int64_t(args.num_heads) * dim;
   const T* v = k + int64_t(args.num_kv_heads) * dim;
   for (int head = 0; head < args.num_kv_heads; ++head, k += dim, v += dim) {
     prepare_heads(args, k, args.qkv_stride, keys, run.count, args.k_weight, run.begin, 1);
-    const int64_t at = block + head * args.head_stride;
-    if (run.count < kTokensAtOnce && head + 1 < args.num_kv_heads) {
-      const int64_t next = at + args.head_stride;
-      fetch_run(args, static_cast<const T*>(args.k_cache) + next,
-                static_cast<const T*>(args.v_cache) + next, offset, run.count);
-    }
-    write_keys(keys, run.count, dim, args.block_size, offset, static_cast<T*>(args.k_cache) + at);
-    write_values(v, args.qkv_stride, run.count, dim, offset, static_cast<T*>(args.v_cache) + at);
+    write_head<T, S>(args, run, head, keys, v);
   }
 }
 
-template <class T>
+template <class T, class S>
 void process_tokens(const RotaryArgs& args, int begin, int end) {
   const bool q_changes = args.q_weight || args.cos_sin;
   for (int token = begin; token < end && q_changes; ++token) {
@@ -172,7 +208,7 @@ void process_tokens(const RotaryArgs& args, int begin, int end) {
   }
   for (int token = begin; token < end;) {
     const Run run = next_run(args, token, end);
-    write_run<T>(args, run);
+    write_run<T, S>(args, run);
     token += run.count;
   }
 }
@@ -188,39 +224,44 @@ void check(const RotaryArgs& args) {
   }
 }
 
-void rotary_and_cache(const RotaryArgs& args, int dtype) {
+void rotary_and_cache(const RotaryArgs& args, int dtype, int kv_dtype) {
   check(args);
   visit_float(dtype, [&](auto tag) {
-    parallel_for(
-        args.num_tokens,
-        [&](int64_t begin, int64_t end) {
-          process_tokens<decltype(tag)>(args, int(begin), int(end));
-        },
-        kMinTokensPerThread);
+    using T = decltype(tag);
+    visit_stored<T>(dtype, kv_dtype, [&](auto stored) {
+      parallel_for(
+          args.num_tokens,
+          [&](int64_t begin, int64_t end) {
+            process_tokens<T, decltype(stored)>(args, int(begin), int(end));
+          },
+          kMinTokensPerThread);
+    });
   });
+}
+
+// With the arguments of `stored_as` behind the others.
+template <class... Stored>
+void prepare(uintptr_t qkv, uintptr_t positions, uintptr_t cos_sin, uintptr_t k_cache,
+             uintptr_t v_cache, uintptr_t slot_mapping, uintptr_t q_weight, uintptr_t k_weight,
+             int num_tokens, int num_heads, int num_kv_heads, int head_dim, int rotary_dim,
+             int block_size, int64_t qkv_stride, int64_t block_stride, int64_t head_stride,
+             float eps, float weight_offset, bool interleaved, int dtype, Stored... stored) {
+  RotaryArgs args{
+      reinterpret_cast<void*>(qkv), reinterpret_cast<const int32_t*>(positions),
+      reinterpret_cast<const float*>(cos_sin), reinterpret_cast<void*>(k_cache),
+      reinterpret_cast<void*>(v_cache), reinterpret_cast<const int32_t*>(slot_mapping),
+      reinterpret_cast<const void*>(q_weight), reinterpret_cast<const void*>(k_weight),
+      num_tokens, num_heads, num_kv_heads, head_dim, rotary_dim, block_size, qkv_stride,
+      block_stride, head_stride, eps, weight_offset, interleaved};
+  const int kv_dtype = stored_as(args, dtype, stored...);
+  rotary_and_cache(args, dtype, kv_dtype);
 }
 
 }  // namespace
 
 void bind_rotary(nb::module_& m) {
   m.def(
-      "rotary_and_cache",
-      recorded(+[](uintptr_t qkv, uintptr_t positions, uintptr_t cos_sin, uintptr_t k_cache,
-                   uintptr_t v_cache, uintptr_t slot_mapping, uintptr_t q_weight,
-                   uintptr_t k_weight, int num_tokens, int num_heads, int num_kv_heads,
-                   int head_dim, int rotary_dim, int block_size, int64_t qkv_stride,
-                   int64_t block_stride, int64_t head_stride, float eps, float weight_offset,
-                   bool interleaved, int dtype) {
-        rotary_and_cache(
-            {reinterpret_cast<void*>(qkv), reinterpret_cast<const int32_t*>(positions),
-             reinterpret_cast<const float*>(cos_sin), reinterpret_cast<void*>(k_cache),
-             reinterpret_cast<void*>(v_cache), reinterpret_cast<const int32_t*>(slot_mapping),
-             reinterpret_cast<const void*>(q_weight), reinterpret_cast<const void*>(k_weight),
-             num_tokens, num_heads, num_kv_heads, head_dim, rotary_dim, block_size, qkv_stride,
-             block_stride, head_stride, eps, weight_offset, interleaved},
-            dtype);
-      }),
-      nb::call_guard<nb::gil_scoped_release>(),
+      "rotary_and_cache", recorded(&prepare<>), nb::call_guard<nb::gil_scoped_release>(),
       "rotary_and_cache(qkv, positions, cos_sin, k_cache, v_cache, slot_mapping, q_weight,\n"
       "    k_weight, num_tokens, num_heads, num_kv_heads, head_dim, rotary_dim, block_size,\n"
       "    qkv_stride, block_stride, head_stride, eps, weight_offset, interleaved, dtype)\n\n"
@@ -233,6 +274,15 @@ void bind_rotary(nb::module_& m) {
       "first rotary_dim channels, as pairs (2i, 2i+1) when interleaved, else (i, i +\n"
       "rotary_dim/2). The k part of qkv is left as it was.\n\n"
       "Raises:\n    ValueError: A size is out of range.");
+  m.def(
+      "rotary_and_cache_8bit", recorded(&prepare<int, uintptr_t, bool>),
+      nb::call_guard<nb::gil_scoped_release>(),
+      "rotary_and_cache_8bit(..., dtype, kv_dtype, kv_scales, token_scales)\n\n"
+      "As rotary_and_cache, to a cache as paged_attention_8bit reads it: the nearest numbers,\n"
+      "ties to even, of k and v over their scales. Those of kv_scales are given; with\n"
+      "token_scales they are the largest magnitude of a token's head over the type's, which are\n"
+      "written, too.\n\n"
+      "Raises:\n    ValueError: As rotary_and_cache, or kv_dtype is none of these.");
 }
 
 }  // namespace hotshoe

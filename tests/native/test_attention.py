@@ -11,6 +11,7 @@ import pytest
 import torch
 
 CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+NARROW = {torch.int8: 3, torch.float8_e4m3fn: 4, torch.float8_e5m2: 5}
 # Relative to the sum of |weight * value|: rounding of weights and outputs, float sums.
 TOLERANCE = {torch.float32: 4e-6, torch.bfloat16: 9e-3, torch.float16: 1.2e-3}
 
@@ -358,3 +359,47 @@ def test_impossible_sizes_are_refused(
         batch.query_start_loc[1] = 3
     with pytest.raises(ValueError, match=message):
         batch.run(native)
+
+
+@pytest.mark.parametrize("kind", NARROW)
+@pytest.mark.parametrize("dtype", CODES)
+@pytest.mark.parametrize("heads", [1, 7, 20])
+def test_numbers_of_8_bits_are_read_exactly(
+    native: ModuleType, heads: int, dtype: torch.dtype, kind: torch.dtype
+) -> None:
+    """The only key has all the weight, so its value is the result."""
+    codes = torch.arange(256).to(torch.uint8)
+    want = codes.view(kind).float()
+    odd = ~want.isfinite() | (want == -128)
+    codes[odd], want[odd] = 0, 0
+    cache = torch.full((2, 4, 256, 2), 0xFF, dtype=torch.uint8)
+    cache[0], cache[1, 0, :, 0] = 0, codes
+    q = torch.ones(heads, 256, dtype=dtype)
+    out = torch.full_like(q, torch.nan)
+    scales = torch.tensor([1.0, 0.25])
+    table, starts, lengths = (torch.tensor(x).int() for x in ([[0]], [0, 1], [1]))
+    native.paged_attention_8bit(
+        *(t.data_ptr() for t in (out, q, *cache, table, starts, lengths)),
+        *(0, 1, heads, 1, 256, 8, 1, 256 * heads, 256 * heads, 2048, 2048, 1, 1.0, 0, 0.0),
+        *(CODES[dtype], NARROW[kind], scales.data_ptr(), False),
+    )
+    assert torch.equal(out, (want / 4).to(dtype).expand(heads, -1))
+
+
+@pytest.mark.parametrize("kind", NARROW)
+def test_a_nan_of_8_bits_stays_nan(native: ModuleType, kind: torch.dtype) -> None:
+    cache = torch.full((2, 8, 2, 4), 0x7F, dtype=torch.uint8)
+    q, out = torch.ones(1, 8), torch.empty(1, 8)
+    table, starts, lengths = (torch.tensor(x).int() for x in ([[0]], [0, 1], [2]))
+    native.paged_attention_8bit(
+        *(t.data_ptr() for t in (out, q, *cache, table, starts, lengths)),
+        *(0, 1, 1, 1, 8, 8, 1, 8, 8, 64, 64, 1, 1.0, 0, 0.0, 0, NARROW[kind], 0, False),
+    )
+    assert out.isnan().all() == kind.is_floating_point
+
+
+def test_other_types_of_a_cache_are_refused(native: ModuleType, rng: torch.Generator) -> None:
+    with pytest.raises(ValueError, match="cache dtype code 2"):
+        native.paged_attention_8bit(
+            *[0] * 8, 0, 1, 1, 8, 8, 0, 8, 8, 64, 64, 1, 1.0, 0, 0.0, 1, 2, 0, False
+        )

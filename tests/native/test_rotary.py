@@ -7,6 +7,7 @@ import pytest
 import torch
 
 CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+NARROW = {torch.int8: 3, torch.float8_e4m3fn: 4, torch.float8_e5m2: 5}
 TOLERANCE = {torch.float32: 3e-6, torch.bfloat16: 2**-8, torch.float16: 2**-10}
 MAX_POSITION = 200
 
@@ -132,3 +133,47 @@ def test_impossible_sizes_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         native.rotary_and_cache(*[0] * 8, 0, 1, 1, *sizes, 0, 0, 0, 1e-6, 0.0, False, 0)
+
+
+@pytest.mark.parametrize("kind", NARROW)
+@pytest.mark.parametrize("dtype", CODES)
+@pytest.mark.parametrize("by_token", [False, True])
+def test_8_bits_are_rounded_as_pytorch_does(
+    native: ModuleType, by_token: bool, dtype: torch.dtype, kind: torch.dtype, rng: torch.Generator
+) -> None:
+    """Large, subnormal and impossible numbers among them; scales by token map the largest one."""
+    heads, dim, size, count = 2, 24, 8, 13
+    limit = 127.0 if kind == torch.int8 else torch.finfo(kind).max
+    exponents = torch.randint(-20, 12, (count, 3 * heads, dim), generator=rng)
+    x = (torch.randn(exponents.shape, generator=rng) * 2.0**exponents).to(dtype)
+    x[3], x[5, :, 7] = 0, torch.nan
+    qkv = x.clone()
+    numel = size * heads * dim
+    cache = torch.full((2, 3, numel + 4 * size * heads * by_token), 0xAA, dtype=torch.uint8)
+    given = torch.tensor([0.5, 4.0])
+    slot_mapping = torch.randperm(3 * size, generator=rng)[:count].int()
+    native.rotary_and_cache_8bit(
+        *(qkv.data_ptr(), 0, 0, *(part.data_ptr() for part in cache), slot_mapping.data_ptr()),
+        *(0, 0, count, heads, heads, dim, 0, size, 3 * heads * dim, cache.stride(1), size * dim),
+        *(1e-6, 0.0, False, CODES[dtype], NARROW[kind]),
+        *(0 if by_token else given.data_ptr(), by_token),
+    )
+    k, v = (part[:, :numel].view(kind) for part in cache)
+    k = k.view(3, heads, dim // 2, size, 2).permute(0, 3, 1, 2, 4).reshape(3 * size, heads, dim)
+    v = v.view(3, heads, size // 2, dim, 2).permute(0, 2, 4, 1, 3).reshape(3 * size, heads, dim)
+    for part, found in enumerate((k, v)):
+        own = x[:, heads * (part + 1) :][:, :heads].float()
+        scale = given[part]
+        if by_token:
+            largest = own.abs().amax(-1, keepdim=True)
+            scale = torch.where(largest == 0, 1.0, largest / limit)
+            behind = cache[part, :, numel:].view(torch.float32)
+            stored = behind.view(3, heads, size).transpose(1, 2).reshape(3 * size, heads, 1)
+            actual = stored[slot_mapping.long()]
+            torch.testing.assert_close(actual, scale, rtol=0, atol=0, equal_nan=True)
+        number = (own / scale).clamp(-limit, limit)
+        known = ~number.isnan()
+        number = (number.nan_to_num().round() if kind == torch.int8 else number).to(kind).float()
+        actual = found[slot_mapping.long()].float()
+        assert torch.equal(actual[known], number[known])
+        assert actual[~known].isnan().all() or kind == torch.int8

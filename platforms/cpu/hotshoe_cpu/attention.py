@@ -8,18 +8,12 @@ from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import AttentionMetadata, AttentionSpec, KVLayout, Verdict, whole_step
+from hotshoe_cpu.kv import ITEM_BYTES, entry, layout, refusals, stored
 from hotshoe_cpu.native import DTYPE_CODES, judge, kernels
 
 MAX_HEAD_DIM = 256
 MIN_BLOCK_SIZE = 8
 LINE_BYTES = 64
-
-
-def layout(kv_dtype: str, gap: int = 0) -> KVLayout:
-    """Return the layout for a cache type: pairs of 16-bit elements stay together."""
-    if kv_dtype == "float32":
-        return KVLayout("cpu-float", "hdt", "htd", gap=gap)
-    return KVLayout("cpu-pairs", "hDtd", "hTdt", pack=2, gap=gap)
 
 
 def declared_layout(spec: AttentionSpec, facts: DeviceFacts) -> KVLayout:
@@ -28,8 +22,9 @@ def declared_layout(spec: AttentionSpec, facts: DeviceFacts) -> KVLayout:
     A gap of a 64th of a block, in whole cache lines, spreads the blocks of one head over the sets
     of the second-level cache, which so holds what prompts read again and again.
     """
-    size = 4 if spec.kv_dtype == "float32" else 2
-    block_lines = spec.block_size * spec.num_kv_heads * spec.head_dim * size // LINE_BYTES
+    size = ITEM_BYTES[spec.kv_dtype]
+    numbers = spec.num_kv_heads * (spec.head_dim * size + 4 * (spec.kv_scales == "token"))
+    block_lines = spec.block_size * numbers // LINE_BYTES
     return layout(spec.kv_dtype, -(-block_lines // 64) * LINE_BYTES // size)
 
 
@@ -40,8 +35,7 @@ def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
         facts,
         spec.dtype,
         {
-            f"kv_dtype {spec.kv_dtype} differs from dtype {spec.dtype}": spec.kv_dtype
-            != spec.dtype,
+            **refusals(spec),
             f"v_head_dim {spec.v_head_dim} differs from head_dim {spec.head_dim}": spec.value_dim
             != spec.head_dim,
             f"head_dim {spec.head_dim} is not a multiple of 8 up to {MAX_HEAD_DIM}": bool(
@@ -59,16 +53,18 @@ class Attention:
     """See `hotshoe.slots.AttentionOp`."""
 
     prepare = staticmethod(whole_step)
+    kv_scales: Tensor | None = None
 
     def __init__(self, spec: AttentionSpec, facts: DeviceFacts) -> None:
         self.layout = declared_layout(spec, facts)
-        self._kernel = kernels(facts).paged_attention
+        self._kernel = entry(kernels(facts), "paged_attention", spec.kv_dtype)
         self._width = spec.num_heads * spec.head_dim
         self._heads = (spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.block_size)
         self._head_stride = spec.block_size * spec.head_dim
         code = DTYPE_CODES[spec.dtype]
         self._numbers = (spec.scale, spec.window or 0, spec.softcap or 0.0, code)
         self._sinks = spec.sinks
+        self._spec = spec
         self._cache: Tensor | None = None
 
     def _bind(self, cache: Tensor) -> None:
@@ -76,6 +72,7 @@ class Attention:
         self._k = cache.data_ptr()
         self._v = self._k + cache.stride(0) * cache.itemsize
         self._block_stride = cache.stride(1)
+        self._stored = stored(self._spec, self.kv_scales)
 
     def __call__(
         self, q: Tensor, cache: Tensor, prepared: AttentionMetadata, sinks: Tensor | None
@@ -104,5 +101,6 @@ class Attention:
             self._head_stride,
             table.stride(0),
             *self._numbers,
+            *self._stored,
         )
         return out

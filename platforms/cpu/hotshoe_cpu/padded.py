@@ -31,14 +31,14 @@ SCORE = 50
 
 def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
     """Judge as for heads of one width."""
-    return _judge(spec.v_head_dim, spec.head_dim, attention.supports(_even(spec), facts))
+    return _judge(spec, attention.supports(_even(spec), facts))
 
 
 def supports_writing(spec: RotaryAndCacheSpec, facts: DeviceFacts) -> Verdict:
     """Judge as for heads of one width, and the layout."""
     if not spec.layout.wide_values:
         return refuse(f"layout {spec.layout.name} has no room for values as wide as keys")
-    return _judge(spec.v_head_dim, spec.head_dim, rotary.supports(_even_writer(spec), facts))
+    return _judge(spec, rotary.supports(_even_writer(spec), facts))
 
 
 def declared_layout(spec: AttentionSpec, facts: DeviceFacts) -> KVLayout:
@@ -46,9 +46,12 @@ def declared_layout(spec: AttentionSpec, facts: DeviceFacts) -> KVLayout:
     return replace(attention.declared_layout(_even(spec), facts), wide_values=True)
 
 
-def _judge(v_head_dim: int | None, head_dim: int, verdict: Verdict) -> Verdict:
+def _judge(spec: AttentionSpec | RotaryAndCacheSpec, verdict: Verdict) -> Verdict:
+    v_head_dim, head_dim = spec.v_head_dim, spec.head_dim
     if v_head_dim is None or not 0 < v_head_dim < head_dim:
         return refuse("values have as many channels as keys")
+    if spec.kv_dtype != spec.dtype:
+        return refuse(f"kv_dtype {spec.kv_dtype} differs from dtype {spec.dtype}")
     if not verdict.accepted:
         return verdict
     return accept(SCORE, f"{verdict.reason}; values of {v_head_dim} channels take {head_dim}")

@@ -6,7 +6,8 @@ from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import RotaryAndCacheSpec, Verdict
-from hotshoe_cpu.attention import MAX_HEAD_DIM, layout
+from hotshoe_cpu.attention import MAX_HEAD_DIM
+from hotshoe_cpu.kv import entry, layout, refusals, stored
 from hotshoe_cpu.native import DTYPE_CODES, judge, kernels
 
 
@@ -16,8 +17,7 @@ def supports(spec: RotaryAndCacheSpec, facts: DeviceFacts) -> Verdict:
         facts,
         spec.dtype,
         {
-            f"kv_dtype {spec.kv_dtype} differs from dtype {spec.dtype}": spec.kv_dtype
-            != spec.dtype,
+            **refusals(spec),
             f"layout {spec.layout.name} is not written here": replace(spec.layout, gap=0)
             != layout(spec.kv_dtype),
             f"v_head_dim {spec.v_head_dim} differs from head_dim {spec.head_dim}": spec.value_dim
@@ -33,9 +33,11 @@ def supports(spec: RotaryAndCacheSpec, facts: DeviceFacts) -> Verdict:
 class RotaryAndCache:
     """See `hotshoe.slots.RotaryAndCacheOp`."""
 
+    kv_scales: Tensor | None = None
+
     def __init__(self, spec: RotaryAndCacheSpec, facts: DeviceFacts) -> None:
         self._native = kernels(facts)
-        self._kernel = self._native.rotary_and_cache
+        self._kernel = entry(self._native, "rotary_and_cache", spec.kv_dtype)
         self._q_shape = (spec.num_heads, spec.head_dim)
         self._sizes = (
             spec.num_heads,
@@ -49,6 +51,7 @@ class RotaryAndCache:
         code = DTYPE_CODES[spec.dtype]
         self._numbers = (eps or 0.0, spec.qk_norm_offset, spec.interleaved, code)
         self._normed = eps is not None
+        self._spec = spec
         self._cache: Tensor | None = None
 
     def _bind(self, cache: Tensor) -> None:
@@ -58,6 +61,7 @@ class RotaryAndCache:
         self._k = cache.data_ptr()
         self._v = self._k + cache.stride(0) * cache.itemsize
         self._block_stride = cache.stride(1)
+        self._stored = stored(self._spec, self.kv_scales)
 
     def __call__(
         self,
@@ -87,6 +91,7 @@ class RotaryAndCache:
             self._block_stride,
             self._head_stride,
             *self._numbers,
+            *self._stored,
         )
         heads, dim = self._q_shape
         return qkv.as_strided((qkv.size(0), heads, dim), (row_stride, dim, 1))

@@ -9,7 +9,7 @@ from hotshoe.platform import DeviceFacts
 from hotshoe.slots import PLAIN_LAYOUT, AttentionMetadata, AttentionSpec, RotaryAndCacheSpec
 from hotshoe.slots.reference import attention as plain
 from hotshoe.slots.reference import rotary as plain_rotary
-from hotshoe_cpu import attention, rotary
+from hotshoe_cpu import attention, kv, rotary
 
 SPEC = AttentionSpec(4, 2, 64, "bfloat16", "bfloat16", 32, 0.125)
 BLOCKS = 12
@@ -21,9 +21,15 @@ class Layer:
 
     def __init__(self, attend: object, prepare: object, spec: AttentionSpec) -> None:
         self.attend, self.prepare = attend, prepare
-        numel, gap = spec.block_size * spec.num_kv_heads * spec.head_dim, attend.layout.gap
-        room = torch.full((2, BLOCKS, numel + gap), torch.nan, dtype=getattr(torch, spec.dtype))
-        self.cache, self.gaps = room[..., :numel].zero_(), room[..., numel:]
+        tokens, gap = spec.block_size * spec.num_kv_heads, attend.layout.gap
+        numel, dtype, poison = tokens * spec.head_dim, getattr(torch, spec.kv_dtype), torch.nan
+        if dtype.itemsize == 1:
+            numel += 4 * tokens * (spec.kv_scales == "token")
+            dtype, poison = torch.uint8, 0xFF
+        room = torch.full((2, BLOCKS, numel + gap), poison, dtype=dtype)
+        self.cache, self.gaps = room[..., :numel], room[..., numel:]
+        if spec.kv_scales == "tensor":
+            attend.kv_scales = prepare.kv_scales = torch.tensor([0.02, 0.03])
 
     def __call__(
         self,
@@ -35,11 +41,13 @@ class Layer:
         norms: tuple[torch.Tensor, torch.Tensor],
     ) -> torch.Tensor:
         q = self.prepare(qkv.clone(), positions, cos_sin, self.cache, meta.slot_mapping, norms)
-        assert self.gaps.isnan().all()
+        assert (self.gaps.isnan() | (self.gaps == 0xFF)).all()
         return self.attend(q, self.cache, meta, sinks)
 
 
 def build(spec: AttentionSpec, facts: DeviceFacts) -> tuple[Layer, Layer]:
+    """Make both layers. Those of 8 bits write alike: 16 bits that differ by a rounding differ by
+    more in 8."""
     rotation = RotaryAndCacheSpec(
         spec.num_heads,
         spec.num_kv_heads,
@@ -51,12 +59,14 @@ def build(spec: AttentionSpec, facts: DeviceFacts) -> tuple[Layer, Layer]:
         PLAIN_LAYOUT,
         qk_norm_eps=1e-6,
         qk_norm_offset=1.0,
+        kv_scales=spec.kv_scales,
     )
     native_rotation = replace(rotation, layout=attention.declared_layout(spec, facts))
     assert attention.supports(spec, facts).accepted
     assert rotary.supports(native_rotation, facts).accepted
+    writer = rotary if spec.kv_dtype == spec.dtype else plain_rotary
     native = Layer(
-        attention.Attention(spec, facts), rotary.RotaryAndCache(native_rotation, facts), spec
+        attention.Attention(spec, facts), writer.RotaryAndCache(native_rotation, facts), spec
     )
     reference = Layer(
         plain.Attention(spec, facts), plain_rotary.RotaryAndCache(rotation, facts), spec
@@ -97,9 +107,37 @@ def metadata(
 def test_steps_match_the_reference(
     facts: DeviceFacts, changes: dict[str, object], dtype: str, rng: torch.Generator
 ) -> None:
-    spec = replace(SPEC, dtype=dtype, kv_dtype=dtype, **changes)
+    check_steps(replace(SPEC, dtype=dtype, kv_dtype=dtype, **changes), facts, rng)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(
+    ("kv_dtype", "kv_scales"),
+    [
+        ("int8", "token"),
+        ("int8", "tensor"),
+        ("float8_e4m3fn", "token"),
+        ("float8_e4m3fn", "tensor"),
+        ("float8_e5m2", "none"),
+    ],
+)
+@pytest.mark.parametrize("group", [2, 12])
+def test_caches_of_8_bits_match_the_reference(
+    facts: DeviceFacts,
+    group: int,
+    kv_dtype: str,
+    kv_scales: str,
+    dtype: str,
+    rng: torch.Generator,
+) -> None:
+    """Few heads of a KV head read what is kept as it is, many widen it first."""
+    spec = replace(SPEC, dtype=dtype, kv_dtype=kv_dtype, kv_scales=kv_scales)
+    check_steps(replace(spec, num_heads=2 * group, window=18, softcap=9.0), facts, rng)
+
+
+def check_steps(spec: AttentionSpec, facts: DeviceFacts, rng: torch.Generator) -> None:
     native, reference = build(spec, facts)
-    kind = getattr(torch, dtype)
+    dtype, kind = spec.dtype, getattr(torch, spec.dtype)
     angles = torch.rand(200, spec.head_dim // 4, generator=rng) * 6
     cos_sin = torch.cat([angles.cos(), angles.sin()], -1)
     sinks = torch.randn(spec.num_heads, generator=rng) if spec.sinks else None
@@ -120,6 +158,7 @@ def test_steps_match_the_reference(
     ("changes", "reason"),
     [
         ({"kv_dtype": "float16"}, "kv_dtype float16 differs"),
+        ({"kv_dtype": "int8"}, "kv_dtype int8 needs kv_scales"),
         ({"head_dim": 60}, "head_dim 60"),
         ({"head_dim": 264}, "head_dim 264"),
         ({"block_size": 48}, "block_size 48"),
@@ -133,8 +172,8 @@ def test_refusals(facts: DeviceFacts, changes: dict[str, object], reason: str) -
 
 
 def test_layout_shapes_agree_with_the_slot() -> None:
-    for dtype, p in (("float32", 1), ("bfloat16", 2)):
-        layout = attention.layout(dtype)
+    for dtype, p in (("float32", 1), ("bfloat16", 2), ("int8", 2)):
+        layout = kv.layout(dtype)
         inner = (p,) * (p > 1)
         assert layout.block_shape(layout.k_axes, 32, 2, 64) == (2, 64 // p, 32, *inner)
         assert layout.block_shape(layout.v_axes, 32, 2, 64) == (2, 32 // p, 64, *inner)

@@ -10,7 +10,7 @@ from hotshoe.slots import PLAIN_LAYOUT, RotaryAndCacheSpec
 from hotshoe.slots.reference.kv import PagedKV
 from hotshoe.slots.reference.rotary import RotaryAndCache as Plain
 from hotshoe_cpu import rotary
-from hotshoe_cpu.attention import layout
+from hotshoe_cpu.kv import layout
 
 SPEC = RotaryAndCacheSpec(4, 2, 48, 32, "float32", "float32", 16, layout("float32"))
 
