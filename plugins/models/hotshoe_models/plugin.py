@@ -61,6 +61,7 @@ ARCHITECTURES = {
     "OlmoeForCausalLM": "hotshoe_models.olmoe:build",
     "PhiForCausalLM": "hotshoe_models.phi:build",
     "Phi3ForCausalLM": "hotshoe_models.phi3:build",
+    "PhiMoEForCausalLM": "hotshoe_models.phi_moe:build",
     "PhimoeForCausalLM": "hotshoe_models.phi_moe:build",
     "Qwen2ForCausalLM": "hotshoe_models.qwen:build_qwen2",
     "Qwen2MoeForCausalLM": "hotshoe_models.qwen_moe:build_qwen2",

@@ -51,3 +51,9 @@ def test_the_original_length_may_lie_beside_the_rotation(build_family) -> None:
     }
     ctx = build_family("Phimoe", max_model_len=17, **EXPERTS, **beside)
     assert ctx.cache_layers[0]._cos_sin[0, 0].item() == pytest.approx(1.5)
+
+
+def test_published_files_spell_the_name_otherwise(build_family) -> None:
+    """One description serves both names: microsoft's files and those that transformers writes."""
+    published, written = (build_family(name, **EXPERTS) for name in ("PhiMoE", "Phimoe"))
+    assert set(published.weights.expected) == set(written.weights.expected)
