@@ -16,7 +16,8 @@ def length_limit(request: Request, config: SchedulerConfig, cache: KVCoordinator
     """
     length = request.num_prompt_tokens
     room = config.max_model_len - (request.pooling is None)
-    assert 0 < length <= room, "a front end checks the length of its prompts"
+    if not 0 < length <= room:  # a front end that checks its prompts says more
+        raise RequestError(f"the prompt has {length} tokens, not 1 to {room}", "prompt")
     max_tokens = request.params.max_tokens or config.max_model_len
     limit = min(room + 1, length + max_tokens)
     # The last token is never computed, so it needs no place.

@@ -35,3 +35,10 @@ def test_an_adapter_waits_while_as_many_others_run_as_may() -> None:
     assert lacks_place(mine, [other, plain], config)
     assert not lacks_place(mine, [mine, plain], config)
     assert not lacks_place(plain, [other], config)
+
+
+@pytest.mark.parametrize("num_tokens", [0, 64])
+def test_a_prompt_that_no_front_end_has_checked_is_refused(num_tokens: int) -> None:
+    scheduler = Scheduler(SchedulerConfig(num_blocks=64, **SIZES))
+    with pytest.raises(RequestError, match=f"has {num_tokens} tokens, not 1 to 63"):
+        length_limit(request(num_tokens), scheduler.config, scheduler.cache)
