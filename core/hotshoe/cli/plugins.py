@@ -18,6 +18,7 @@ OFFERS = {
     "model files": "hotshoe_model_files",
     "architectures": "hotshoe_models",
     "model implementations": "hotshoe_model_impls",
+    "model lengths": "hotshoe_model_lengths",
     "quantizations": "hotshoe_quantizations",
     "weight formats": "hotshoe_weight_formats",
     "format examples": "hotshoe_format_examples",

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 MAX_JSON_BYTES = 16 * MIB
 #: Of a file that does not say; older ones say `n_positions`.
 MAX_LEN = 2048
+#: Keys of a text's greatest length, the usual one first.
+LENGTHS = ("max_position_embeddings", "n_positions", "model_max_length")
 #: No size of a model that exists comes near; larger ones would take minutes to be found too large.
 MAX_SIZE = 2**24
 _MOST = {"num_hidden_layers": 1000}
@@ -62,8 +64,15 @@ class ModelConfig:
         path: Path,
         overrides: Mapping[str, Any] | None = None,
         file: ModelFile | None = None,
+        lengths: Mapping[str, int] | None = None,
     ) -> ModelConfig:
         """Read a model directory, or what a file says of itself.
+
+        Args:
+            path: Of the directory or the file.
+            overrides: Entries that replace those of config.json.
+            file: What a plugin read of a file.
+            lengths: By architecture, for files that say none.
 
         Raises:
             CheckpointError: No directory, no or malformed config.json.
@@ -82,7 +91,7 @@ class ModelConfig:
             names[0],
             values,
             _weight_type(values.get("dtype") or values.get("torch_dtype")),
-            _trained_len(values),
+            _trained_len(values, (lengths or {}).get(names[0], MAX_LEN)),
             eos_token_ids(path, values),
             file,
         )
@@ -126,11 +135,10 @@ class ModelConfig:
         return _positive(self.values, name, default)
 
 
-def _trained_len(values: Mapping[str, Any]) -> int:
+def _trained_len(values: Mapping[str, Any], default: int) -> int:
     """Return the longest sequence of training, by whichever key the file has for it."""
-    keys = ("max_position_embeddings", "n_positions", "model_max_length")
-    found = next((key for key in keys if values.get(key) is not None), keys[0])
-    return _positive(values, found, MAX_LEN)
+    found = next((key for key in LENGTHS if values.get(key) is not None), LENGTHS[0])
+    return _positive(values, found, default)
 
 
 def _check_place(path: Path) -> None:

@@ -51,6 +51,12 @@ def hotshoe_models() -> Mapping[str, str]:  # type: ignore[empty-body]
 
 
 @hookspec
+def hotshoe_model_lengths() -> Mapping[str, int]:  # type: ignore[empty-body]
+    """Say how many positions an architecture has where config.json leaves them out, as some
+    published files do: `{"LlamaForCausalLM": 2048}`."""
+
+
+@hookspec
 def hotshoe_model_impls() -> Mapping[str, str]:  # type: ignore[empty-body]
     """Build architectures that no plugin describes: `{"library": "module:build"}`.
 

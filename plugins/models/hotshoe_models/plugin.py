@@ -99,6 +99,18 @@ COMPOSITES = {
 }
 ARCHITECTURES |= dict.fromkeys(COMPOSITES, "hotshoe_models.composite:build")
 
+#: Positions of models whose published files may leave them out.
+LENGTHS = {
+    f"{name}For{use}": length
+    for name, length in {
+        "Gemma3": 131072,
+        "Gemma3n": 32768,
+        "Gemma4": 131072,
+        "Llama4": 131072,
+    }.items()
+    for use in ("CausalLM", "ConditionalGeneration")
+}
+
 #: Kinds of files that hold a whole model, by the ending of their names.
 FILES = {"gguf": "hotshoe_models.gguf.model:FORMAT"}
 
@@ -117,6 +129,12 @@ IMPLEMENTATIONS = {"transformers": "hotshoe_models.hf:build"}
 def hotshoe_models() -> Mapping[str, str]:
     """Name the architectures as `architectures` in config.json spells them."""
     return ARCHITECTURES
+
+
+@hookimpl
+def hotshoe_model_lengths() -> Mapping[str, int]:
+    """Say how many positions there are where config.json does not."""
+    return LENGTHS
 
 
 @hookimpl

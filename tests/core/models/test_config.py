@@ -37,6 +37,14 @@ def test_older_files_name_their_positions(write):
         ModelConfig.load(write({**values, "n_positions": -1}))
 
 
+def test_lengths_of_architectures_are_for_files_without_one(write):
+    lengths = {"SomeForCausalLM": 99}
+    path = write({**BASE, "max_position_embeddings": None})
+    assert ModelConfig.load(path, lengths=lengths).max_model_len == 99
+    assert ModelConfig.load(path, lengths={"Other": 99}).max_model_len == 2048
+    assert ModelConfig.load(write(BASE), lengths=lengths).max_model_len == 4096
+
+
 def test_both_spellings_of_the_type(write):
     assert ModelConfig.load(write({**BASE, "dtype": "float16"})).dtype == "float16"
     assert ModelConfig.load(write({**BASE, "torch_dtype": "torch.float16"})).dtype == "float16"

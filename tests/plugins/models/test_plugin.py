@@ -133,6 +133,13 @@ def test_naming_the_architectures_imports_no_torch():
     assert run.stdout.strip() == "False"
 
 
+@pytest.mark.parametrize("name", plugin.LENGTHS)
+def test_lengths_are_those_of_the_configuration_class(name):
+    text = DEFAULTS.get(f"{name.partition('For')[0]}TextConfig", {})
+    assert plugin.LENGTHS[name] == text["max_position_embeddings"]
+    assert name in plugin.ARCHITECTURES
+
+
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_defaults_are_those_of_the_configuration_class(name):
     config_class = getattr(transformers, name)

@@ -182,8 +182,8 @@ def prepare(
         plugins = PluginManager(disabled=config.disable_plugins)
     platform = platform or choose_platform(plugins, config.platform)
     found, tokenizer = find_model(config, plugins), find_tokenizer(config, plugins)
-    file = open_model(found.path, plugins)
-    model_config = ModelConfig.load(found.path, config.hf_overrides, file)
+    file, lengths = open_model(found.path, plugins), plugins.mapping("hotshoe_model_lengths")
+    model_config = ModelConfig.load(found.path, config.hf_overrides, file, lengths)
     changes = _found_changes(config, found, tokenizer) + find_head(config, plugins)
     if config.platform == "auto":
         reason = "the available platform with the highest score"

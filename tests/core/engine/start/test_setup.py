@@ -60,6 +60,10 @@ class Plugin:
     def hotshoe_named_models(self) -> dict[str, str]:
         return {"tiny": str(self.path)}
 
+    @hookimpl
+    def hotshoe_model_lengths(self) -> dict[str, int]:
+        return {"Tiny": 77}
+
 
 @pytest.fixture
 def installed(model_dir: Path) -> PluginManager:
@@ -117,6 +121,12 @@ def test_no_more_rows_than_the_budget_can_advance(installed: PluginManager) -> N
 def test_overrides_reach_the_model(installed: PluginManager) -> None:
     config = EngineConfig(model="tiny", hf_overrides={"max_position_embeddings": 7})
     assert prepare(config, installed).config.max_model_len == 7
+
+
+def test_a_plugin_knows_the_length_that_a_file_leaves_out(installed: PluginManager) -> None:
+    overrides = {"architectures": ["Tiny"], "max_position_embeddings": None}
+    config = EngineConfig(model="tiny", hf_overrides=overrides)
+    assert prepare(config, installed).config.max_model_len == 77
 
 
 @pytest.mark.parametrize(
