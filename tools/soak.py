@@ -39,8 +39,9 @@ ENDPOINT = "/v1/completions"
 SAMPLE_S = 2.0
 START_S = 120
 MIB = 2**20
-#: A small KV cache, for memory that is first touched later on would look like a leak.
-SERVE = ["demo", "--kv-cache-memory-bytes", str(128 * MIB)]
+#: Small caches, for memory that is first touched later on would look like a leak.
+SERVE = ["demo", "--kv-cache-memory-bytes", str(64 * MIB)]
+SERVE += ["--structured-output-cache-bytes", str(16 * MIB)]
 PREFIX = [1000 + i % 2000 for i in range(300)]
 
 Sender = Callable[[Client, str, random.Random], Awaitable[str]]
