@@ -273,6 +273,7 @@ def start(words: Sequence[str], log: Path, admin: Path) -> tuple[subprocess.Pope
         if any(line.startswith("ready") for line in lines):
             return process, next(line.split()[2] for line in lines if line.startswith("listening"))
         time.sleep(0.1)
+    process.kill()
     sys.exit(f"the server did not start; see {log}")
 
 
