@@ -52,7 +52,9 @@ class TokenPieces(dict[int, bytes]):
         self._steps = _compile(spec)
 
     def __missing__(self, token_id: int) -> bytes:
-        piece = self.make(token_id, first=False) or b""
+        piece = self.make(token_id, first=False)
+        if piece is None:
+            return b""  # and is not kept: strangers can name any number of them
         self[token_id] = piece
         return piece
 

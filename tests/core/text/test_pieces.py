@@ -52,6 +52,7 @@ def test_bytes_of_partial_characters_and_unknown_ids():
     assert TokenPieces(make(decoders.ByteLevel()))[TOKENS.index("é")] == b"\xe9"
     pieces = TokenPieces(make(None))
     assert pieces[10**6] == b"" and pieces.make(10**6, first=True) is None
+    assert not pieces, "whoever names unknown ones would fill it"
 
 
 @pytest.mark.parametrize(

@@ -251,10 +251,11 @@ def _usage(prompt: int, generated: int, reasoning: int = 0) -> Usage:
 def _named(tokenizer: Tokenizer, read: RivalRead) -> tuple[str, float, list[int]]:
     """Return a token's text, value and bytes; one that is named by its id has none yet."""
     number = read.token.removeprefix("token_id:")
-    if number == read.token or not (number.isascii() and number.isdecimal() and len(number) < 10):
+    is_id = number != read.token and number.isascii() and number.isdecimal() and len(number) < 10
+    piece = tokenizer.pieces[int(number)] if is_id else b""
+    if not piece:  # it is a text, or of no token that is known
         return read.token, read.logprob, read.bytes or list(read.token.encode())
-    token_id = int(number)
-    return token_text(tokenizer, token_id), read.logprob, list(tokenizer.pieces[token_id])
+    return token_text(tokenizer, int(number)), read.logprob, list(piece)
 
 
 def _chat_logprobs(tokenizer: Tokenizer, read: LogprobsRead | None) -> ChatLogprobs | None:

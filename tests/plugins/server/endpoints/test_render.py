@@ -108,6 +108,10 @@ def test_tokens_of_log_probabilities_get_their_names(http, tokenizer) -> None:
     assert bytes(found["bytes"]) == b" there" and read["prompt_logprobs"] == [None]
     read = http.post(f"{COMPLETE}/derender", generate_responses=[response]).json()
     assert read["choices"][0]["logprobs"]["tokens"] == [" there"]
+    entry["token"] = "token_id:99999999"  # which no token has
+    choice["logprobs"]["content"] = [{**entry, "top_logprobs": []}]
+    read = http.post(f"{CHAT}/derender", generate_response=response).json()
+    assert read["choices"][0]["logprobs"]["content"][0]["token"] == entry["token"]
 
 
 ONE = {"request_id": "x", "choices": [{"token_ids": [5]}]}
