@@ -172,11 +172,16 @@ class Exchange:
         return told
 
     def _logprobs(self, sequence: SequenceUpdate) -> list[TokenLogprob]:
-        """Return the log probabilities of what a sequence gained, where they are wanted."""
+        """Return the log probabilities of the text that a sequence gained, where they are wanted.
+
+        The token that ends it is no text. It comes with the last of the text, or behind it.
+        """
         if not sequence.new_logprobs:
             return []
         tokenizer, body = self._call.served.renderer.tokenizer, self._body
         ids, found = sequence.new_token_ids, sequence.new_logprobs
+        if ids[-1] == sequence.stop_reason or ids[-1] in tokenizer.special_token_ids:
+            ids, found = ids[:-1], found[:-1]
         return chat_logprobs(tokenizer, ids, found, body.return_tokens_as_token_ids).content
 
     def _end(self, update: RequestUpdate) -> list[Told]:

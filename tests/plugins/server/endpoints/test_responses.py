@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from hotshoe.types import FinishReason
+
 PATH = "/v1/responses"
 TOOL = {
     "type": "function",
@@ -200,6 +202,23 @@ def test_log_probabilities_of_the_text_alone(open_http, engine) -> None:
     assert same["logprobs"] == text["logprobs"]
     plain = http.post(PATH, input="Really?", include=[LOGPROBS]).json()["output"]
     assert plain[-1]["content"][0]["logprobs"][0]["top_logprobs"] == []
+
+
+def test_an_end_that_comes_with_the_text_has_no_log_probability(http, engine, monkeypatch) -> None:
+    [token] = engine.tokenizer.encode(" there", False)
+    made = engine._output
+
+    def at_once(child: str, token_id: int, step: int, params):
+        output = made(child, token_id, step, params)
+        if token_id == token:
+            output.token_ids, output.logprobs = [token, 8183], output.logprobs * 2
+            output.finish_reason = FinishReason.STOP
+        return output
+
+    monkeypatch.setattr(engine, "_output", at_once)
+    answer = http.post(PATH, input="Really?", include=[LOGPROBS]).json()
+    [text] = answer["output"][0]["content"]
+    assert "".join(entry["token"] for entry in text["logprobs"]) == text["text"] == "Hello there"
 
 
 def test_an_answer_of_too_many_log_probabilities_is_refused(http, engine, monkeypatch) -> None:
