@@ -110,7 +110,8 @@ def test_answers_over_a_small_cache_do_not_depend_on_the_batch(open_llm, expecte
     assert alone != expected, "nothing was quantized"
     # A number takes a byte here, and every 16 of them another four for their scale.
     with open_llm(kv_cache_dtype=kind, **SHORT | {"kv_cache_memory_bytes": 25600}) as llm:
-        assert llm.engine.core.stats().num_blocks == (12 if kind == "fp8_e5m2" else 10)
+        gaps = llm.config.platform == "cpu"  # which take the place of a block
+        assert llm.engine.core.stats().num_blocks == (12 if kind == "fp8_e5m2" else 10) - gaps
         assert answers(llm) == alone
         assert llm.engine.core.stats().num_preemptions > 0
         llm.sleep()

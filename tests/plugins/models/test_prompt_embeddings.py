@@ -68,7 +68,7 @@ def test_other_rows_share_no_prefix(saved) -> None:
     [
         (np.zeros((3, 63), np.float32), r"not \[3, 63\]"),
         (np.zeros((0, 64), np.float32), "empty"),
-        (np.zeros((64, 64), np.float32), "max_model_len"),
+        (np.zeros((64, 64), np.float32), "maximum context length"),
         (np.full((3, 64), np.nan, np.float32), "NaN, infinity"),
     ],
 )
