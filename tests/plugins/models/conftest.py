@@ -1546,9 +1546,14 @@ class Checkpoint:
         logits = self.logits([*prompt, *written[:-1]], length)[len(prompt) - 1 :]
         gaps = logits.amax(-1) - logits.gather(-1, torch.tensor(written)[:, None])[:, 0]
         wrong = (~(gaps <= TIE * logits.abs().amax(-1))).nonzero().flatten().tolist()
-        if wrong:
-            before = [*prompt, *written[: wrong[0]]]
-            assert self.unstable(before) < len(before), f"token {wrong[0]} of {prompt}: {written}"
+        if not wrong:
+            return
+        first = wrong[0]
+        before = [*prompt, *written[:first]]
+        if self.unstable(before) == len(before):
+            off = float(gaps[first] / logits[first].abs().max())
+            # Both tokens' logits may be off.
+            assert off <= 2 * self.rounding(before)[-1], f"token {first} of {prompt}: {written}"
 
     def unstable(self, tokens: Sequence[int]) -> int:
         """Return the first position at which rounding may change a choice, or the end.
