@@ -208,7 +208,8 @@ async def search_beams(
     steps = 0
 
     async def one(prompt: TokensPrompt, name: str) -> RequestUpdate:
-        left = None if until is None else max(until - time.monotonic(), 0.001)
+        # At once where the time is over: a step may be quicker than any least time.
+        left = None if until is None else max(until - time.monotonic(), 1e-6)
         updates = client.generate(prompt, search.step_params, name, priority, tenant, left)
         async with aclosing(updates):  # type: ignore[type-var]
             return [update async for update in updates][-1]
