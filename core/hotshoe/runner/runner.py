@@ -181,18 +181,23 @@ class Runner:
         for size in reversed(self._decodes.sizes):
             if self._spent(begin, self._decodes, "decoding requests", size):
                 break
-            staged, in_place = self._stage(self._padding_inputs(np.ones(size, np.int32)))
-            assert in_place, "the inbox holds every decode step"
+            staged = self._stage_recorded(self._padding_inputs(np.ones(size, np.int32)))
             self._decodes.keep(size, self._record(partial(self._decode, staged)))
         for size in reversed(self._mixed.sizes):
             if self._spent(begin, self._mixed, "tokens beside prompts", size):
                 break
             inputs = self._padding_inputs(np.ones(1, np.int32))
             inputs = inputs.padded_tokens(size, self._padding_slots)
-            staged, in_place = self._stage(inputs)
-            assert in_place, "the inbox holds every step of so few tokens"
+            staged = self._stage_recorded(inputs)
             self._set_pieces(inputs, staged)
             self._mixed.keep(size, self._pieces.record(partial(self._compute, staged)))
+
+    def _stage_recorded(self, inputs: StepInputs) -> StagedInputs:
+        """Bring a step to the inbox's fixed addresses, and wait: its host memory is soon needed."""
+        staged, in_place = self._stage(inputs)
+        assert in_place, "the inbox holds every step that is recorded"
+        self._transfer.download([])()
+        return staged
 
     def _spent(self, begin: float, recordings: Recordings, of: str, size: int) -> bool:
         """Tell whether the time for recordings is over, and say so; one of a kind there is."""

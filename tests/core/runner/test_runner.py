@@ -254,6 +254,26 @@ def test_a_seed_gives_the_same_tokens_in_any_company(model: TableModel, runner: 
     assert tokens(0, []) == tokens(3, [1, 2]) == tokens(1, [0, 2, 3])
 
 
+def test_what_is_to_be_recorded_has_arrived_before_the_next_is_sent(
+    model: TableModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Host memory holds the steps in flight alone, and a device may copy late."""
+    events: list[str] = []
+    plain = Transfer.upload
+
+    def upload(transfer: Transfer, source: torch.Tensor, target: torch.Tensor) -> None:
+        events.append("sent")
+        plain(transfer, source, target)
+
+    def download(transfer: Transfer, tensors: list[torch.Tensor]):
+        return lambda: events.append("arrived")
+
+    monkeypatch.setattr(Transfer, "upload", upload)
+    monkeypatch.setattr(Transfer, "download", download)
+    make_runner(model, (1, 2, 4), (4, 8)).record_graphs()
+    assert events == ["sent", "arrived"] * 5
+
+
 def test_a_recorded_step_pads_with_rows_that_own_nothing(model: TableModel) -> None:
     runner = make_runner(model, graph_sizes(ROWS))
     runner.record_graphs()
