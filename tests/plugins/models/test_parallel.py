@@ -88,7 +88,7 @@ def test_every_family(described_variant, checkpoints, stepper_class, group) -> N
             text = texts[sequence] = [*texts[sequence], *step[sequence]]
             error = (found[0][sequence] - logits).abs().max() / logits.abs().max()
             if error > TIE and checkpoint.unstable(text) == len(text):
-                assert error <= checkpoint.rounding(text)[-1]
+                assert error <= 2 * checkpoint.rounding(text)[-1]  # both may be off
 
 
 def draw(count: int) -> list[int]:
