@@ -126,6 +126,8 @@ def test_the_writer_stores_what_the_reference_stores(
         assert torch.equal(ours.isnan(), theirs.isnan())
         # Rotated channels may be rounded otherwise, and so fall to the neighbor.
         largest = theirs.abs().amax(-1, keepdim=True).nan_to_num().expand(theirs.shape)
+        if scales == "tensor" and kv_dtype == "int8":  # its steps do not follow the numbers
+            largest = (127 * given).amax().expand(theirs.shape)
         close = (ours - theirs).abs() <= 1.01 * step * largest
         assert (close | theirs.isnan()).all()
         assert ((ours == theirs) | theirs.isnan()).float().mean() > 0.95

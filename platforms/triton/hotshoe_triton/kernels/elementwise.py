@@ -49,9 +49,13 @@ def row_scale(largest, LIMIT: tl.constexpr):
 
 @triton.jit
 def quantize(x, scale, LIMIT: tl.constexpr, dtype: tl.constexpr):
-    """Return x / scale in an 8-bit type, to the nearest, ties to even; what is NaN as integer 0."""
+    """Return x / scale in an 8-bit type, to the nearest, ties to even; what is NaN as integer 0.
+
+    Comparisons let NaN through, where the hardware's minimum would make a number of it.
+    """
     y = tl.div_rn(x, scale)
-    y = tl.minimum(tl.maximum(y, -LIMIT), LIMIT)
+    y = tl.where(y > LIMIT, LIMIT, y)
+    y = tl.where(y < -LIMIT, -LIMIT, y)
     if dtype == tl.int8:
         y = tl.where(y == y, (y + ROUNDER) - ROUNDER, 0.0)
     return y.to(dtype)
