@@ -42,7 +42,8 @@ DEFAULTS = {
     "index_n_heads": 64,
     "num_nextn_predict_layers": 1,
 }
-INDEXED = "indexed_attention"
+#: A layer's type, as different releases of transformers write it.
+INDEXED = ("indexed_attention", "deepseek_sparse_attention")
 
 
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
@@ -87,6 +88,6 @@ def _check(config: ModelConfig) -> None:
     """Refuse layers of another kind, and q that is made of no latents."""
     types = config.get("layer_types")
     count = config.size("num_hidden_layers")
-    if types is not None and types != [INDEXED] * count:
-        raise refuse(config, "layer_types", f"has {INDEXED} in each of {count} layers")
+    if types is not None and types not in [[kind] * count for kind in INDEXED]:
+        raise refuse(config, "layer_types", f"has {INDEXED[0]} in each of {count} layers")
     config.size("q_lora_rank")

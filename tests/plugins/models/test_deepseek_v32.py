@@ -44,6 +44,11 @@ def test_every_layer_has_an_indexer_that_turns_halves(build_family):
     }
 
 
+def test_layers_may_have_the_older_name(build_family):
+    older = {"layer_types": ["deepseek_sparse_attention"] * 2}
+    assert specs(build_family("DeepseekV32", **{**SIZES, **older}), "indexer")
+
+
 def test_weights_of_heads_are_kept_exact(build_family):
     ctx = build_family("DeepseekV32", dtype="bfloat16", **SIZES)
     [spec] = [s for s in specs(ctx, "linear") if s.out_features == 4]
