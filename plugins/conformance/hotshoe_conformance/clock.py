@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 
 #: A run that is done sooner says nothing; a longer one says so often where it is.
@@ -36,6 +37,12 @@ class Clock:
     def reason(self) -> str:
         """Why what is left is left out."""
         return f"the time limit of {self._limit_s:g} s"
+
+    def late(self, left_out: Counter[str], what: str) -> bool:
+        """Tell whether it is too late to begin one more of something, which is counted then."""
+        if self.over:
+            left_out[f"{what}: {self.reason}"] += 1
+        return self.over
 
     def share_of(self, parts: int) -> None:
         """Let one of so many parts begin: it may take its share of what is left."""

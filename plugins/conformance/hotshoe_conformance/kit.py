@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,11 @@ NUM_RANDOM, NUM_RANDOM_QUICK = 40, 8
 MAX_DEFECTS = 3
 #: Cases that want memory beyond 32-bit indices run where this many times as much is free.
 MEMORY_FACTOR = 1.25
+#: Behind the slots: whole models, and weight formats.
+WHOLE_CHECKS = 2
+
+#: Is told of something before it begins; true leaves it out.
+Late = Callable[[str], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,31 +138,36 @@ class Kit:
         report = Report(self.platform.name, self.facts.name, self.seed)
         narrowed = self.options.slot is not None
         report.checks["declarations"] = self.undeclared
-        for left, slot in zip(range(len(self.slots), 0, -1), self.slots, strict=True):
-            self._clock.share_of(left)
+        after = 0 if narrowed else WHOLE_CHECKS
+        for done, slot in enumerate(self.slots):
+            self._clock.share_of(len(self.slots) - done + after)
             report.slots.append(self.run_slot(slot))
         if not narrowed:
+            self._clock.share_of(WHOLE_CHECKS)
             self._clock.say("models")
             self._note(f"hotshoe conformance --platform {self.platform.name}, the models")
-            report.checks["greedy tokens of tiny models"] = self.run_tokens()
-            self._run_formats(report)
+            late = partial(self._clock.late, report.left_out)
+            report.checks["greedy tokens of tiny models"] = self.run_tokens(late)
+            self._clock.share_of(1)
+            self._run_formats(report, late)
         if self.options.measure and not self.options.quick and self.options.case is None:
             self._note(f"hotshoe conformance --platform {self.platform.name}, the measurements")
             self._measure(report)
         report.seconds = self._clock.seconds
         return report
 
-    def run_tokens(self) -> list[Defect]:
-        """Let whole models write, here and on references."""
-        return token_defects(self.platform.name, self.plugins, self.seed, self.options)
+    def run_tokens(self, late: Late = lambda what: False) -> list[Defect]:
+        """Let whole models write, here and on references, but for runs that are too late."""
+        return token_defects(self.platform.name, self.plugins, self.seed, self.options, late)
 
-    def _run_formats(self, report: Report) -> None:
+    def _run_formats(self, report: Report, late: Late) -> None:
         """Run what plugins quantize, where candidates of the platform multiply."""
         if "linear" not in self.slots:
             return
         self._clock.say("weight formats")
         self._note(f"hotshoe conformance --platform {self.platform.name}, the weight formats")
-        found = prove_formats(self.plugins, self.by_slot["linear"], self.facts, self.seed)
+        asked = (self.by_slot["linear"], self.facts, self.seed)
+        found = prove_formats(self.plugins, *asked, late)
         report.checks["weight formats"] = found.defects
         report.formats = found.outcomes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -114,6 +115,7 @@ class Report:
         checks: What is wrong, by what was looked at beside the slots; empty lists where nothing is.
         limits: What the device reaches in this run, by unit, such as "B/s".
         formats: What became of each weight format of the plugins, in words.
+        left_out: What of the checks was not run, and why, with its number.
     """
 
     platform: str
@@ -124,6 +126,7 @@ class Report:
     limits: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     formats: dict[str, str] = field(default_factory=dict)
+    left_out: Counter[str] = field(default_factory=Counter)
 
     @property
     def defects(self) -> list[tuple[str, Defect]]:
@@ -180,9 +183,8 @@ class Report:
             for candidate in slot.candidates:
                 for reason, count in candidate.left_out.items():
                     reasons[slot.slot, reason] = reasons.get((slot.slot, reason), 0) + count
-        return "\n".join(
-            f"left out: {n} cases of {slot}: {why}" for (slot, why), n in reasons.items()
-        )
+        lines = [f"left out: {n} cases of {slot}: {why}" for (slot, why), n in reasons.items()]
+        return "\n".join(lines + [f"left out: {n} {what}" for what, n in self.left_out.items()])
 
     def _shares(self) -> str:
         limits = [f"{value / 1e9:,.1f} G{unit}" for unit, value in self.limits.items()]

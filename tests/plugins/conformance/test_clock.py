@@ -1,5 +1,7 @@
 """A run's time, on a clock that the test sets."""
 
+from collections import Counter
+
 import pytest
 
 from hotshoe_conformance import clock
@@ -34,6 +36,15 @@ def test_parts_share_what_is_left(now: list[float]) -> None:
     now[0] += 1
     assert limited.over
     assert limited.reason == "the time limit of 60 s"
+
+
+def test_something_is_late_where_no_time_is_left(now: list[float]) -> None:
+    limited, left_out = Clock(60, print), Counter()
+    limited.share_of(1)
+    assert not limited.late(left_out, "runs") and not left_out
+    now[0] += 61
+    assert limited.late(left_out, "runs") and limited.late(left_out, "runs")
+    assert left_out == {"runs: the time limit of 60 s": 2}
 
 
 def test_without_a_limit_nothing_is_over(now: list[float]) -> None:

@@ -127,6 +127,17 @@ def test_who_multiplies_is_named(build, said: str) -> None:
     assert "multiplied by candidate mine of slot linear" in defect
 
 
+def test_a_format_that_is_too_late() -> None:
+    late = [True, False]
+    report = prove_formats(
+        plugins({"four": Mine, "large": Large}), [REF], HOST, 7, lambda what: late.pop(0)
+    )
+    assert report.outcomes == {
+        "--quantization four": "not run: no time was left",
+        "--quantization large": "wrong",
+    }
+
+
 def test_formats_that_cannot_be_run() -> None:
     outcomes, [defect] = proved({"failing": Failing, "other": other_form}, stored={"far": Stored})
     assert outcomes["--quantization failing"] == "wrong"

@@ -21,6 +21,17 @@ def test_the_oracle_agrees_with_itself(quick: bool) -> None:
     assert token_defects(PLATFORM, host_plugins(), 3, Options(quick=quick)) == []
 
 
+def test_nothing_runs_that_is_too_late() -> None:
+    told: list[str] = []
+
+    def late(what: str) -> bool:
+        told.append(what)
+        return True
+
+    assert token_defects(PLATFORM, host_plugins(), 3, Options(quick=True), late) == []
+    assert told == ["runs of tiny models"] * len(RUNS)
+
+
 def test_runs_differ_in_what_an_engine_can_do() -> None:
     names = [run.name for run in RUNS]
     assert len(set(names)) == len(names)
