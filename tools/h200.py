@@ -88,7 +88,7 @@ CHECKS = (
     Part("kernels", 240, [TRITON, "-n", "6", *without([f"{TRITON}/test_matrix.py"])]),
     Part("engine", 240, [CUDA, "-v", "-m", "not slow", *without(OWN)], alone=True),
     Part("own kernels", 240, [*OWN, "-v"]),
-    Part("tokens", 240, ["tests/plugins/models/test_end_to_end.py", "-k", "cuda", "-n", "3"]),
+    Part("tokens", 240, ["tests/plugins/models/test_end_to_end.py", "-k", "cuda", "-n", "6"]),
     Part(
         "conformance",
         260,

@@ -127,7 +127,9 @@ def test_preemption(end_to_end_variant, checkpoints, make_llm):
     checkpoint = checkpoints.get(variant)
     llm = make_llm(checkpoint, variant.max_model_len, max_num_batched_tokens=8, max_num_seqs=5)
     assert_greedy(llm, checkpoint, [draw(random.randint(2, 4)) for _ in range(5)], 27)
-    if "full" in kinds(llm):  # windows alone stop growing before there is a shortage
+    # Windows stop growing before there is a shortage: alone, and beside others in large blocks.
+    small = llm.config.block_size < 16
+    if "full" in kinds(llm) and (small or "window" not in kinds(llm)):
         assert llm.engine.core.stats().num_preemptions > 0
 
 
