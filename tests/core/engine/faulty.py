@@ -2,7 +2,9 @@
 
 Options of the platform: `load_s` seconds to load, `load_error` a message to refuse with, `step_s`
 seconds a step takes, `fail_step` and `hang_step` the ids of steps that fail or take `hang_s`,
-`hurry` a file that lets no step take its time while it is there.
+`hurry` a file that lets no step take its time while it is there. With `hold_at`, the name of one
+of its methods, weights can be moved and replaced; the first worker that gets there makes the file
+`reached`, and stays until there is the file `hurry`.
 """
 
 import time
@@ -32,7 +34,8 @@ class FaultyPlatform(NullPlatform):
         return ()  # it has options
 
     def create_worker(self, config: EngineConfig) -> "FaultyWorker":
-        return FaultyWorker(config)
+        kind = FaultyWeightsWorker if "hold_at" in config.platform_options else FaultyWorker
+        return kind(config)
 
 
 class FaultyWorker(NullWorker):
@@ -61,3 +64,20 @@ class FaultyWorker(NullWorker):
 
     def hurries(self) -> bool:
         return "hurry" in self.options and Path(self.options["hurry"]).exists()
+
+
+class FaultyWeightsWorker(FaultyWorker):
+    def offload(self) -> None:
+        self.hold("offload")
+
+    def restore(self) -> None:
+        self.hold("restore")
+
+    def update_weights(self, weights: object, check_only: bool = False) -> None:
+        self.hold("update_weights")
+
+    def hold(self, place: str) -> None:
+        reached = Path(self.options["reached"])
+        if place == self.options["hold_at"] and not reached.exists():
+            reached.touch()
+            self.wait(60)

@@ -350,7 +350,8 @@ class AsyncEngine:
     def on_found(self, info: EngineInfo) -> None:
         """See `Listener.on_found`."""
         self._info = info
-        self._state = State()
+        # Before its first word: it is as asleep as the one before it was.
+        self._state = State(is_sleeping=self._state.is_sleeping)
         self._lost = self._stalled = None
 
     def _judge(self, beat: Heartbeat) -> None:

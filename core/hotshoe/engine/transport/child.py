@@ -97,6 +97,8 @@ class Child:
             self._path = path
             info = replace(booted.info, num_restarts=start.num_restarts)
             self._loop = EngineLoop(booted.core, info, port)
+            if start.sleep_level is not None:
+                self._loop.lie_down(start.sleep_level)
             if not self._stopping:
                 self._control.send(encode(Ready()))
                 self._loop.run()

@@ -32,6 +32,7 @@ from hotshoe.engine.wire.messages import (
     News,
     Refused,
     Reply,
+    Resting,
     Side,
     State,
     Unwanted,
@@ -104,6 +105,7 @@ class EngineLoop:
         self._owners: dict[str, tuple[int, str]] = {}
         self._state = State()
         self._last_adds: dict[int, int] = {}  # number of each front end's last addition
+        self._sleep_level: int | None = None
         self._has_added = False  # since the state was told
         self._stopping = threading.Event()
         # Calls that wait for the core to be quiet: front end, number, and what is to be done then.
@@ -123,7 +125,7 @@ class EngineLoop:
             "stats": self._stats,
             "abort_everywhere": self._abort_everywhere,
             "resume": self._resume,
-            "wake_up": core.wake_up,
+            "wake_up": self._wake_up,
             "update_weights": self._update_weights,
             "load_adapter": core.load_adapter,
             "unload_adapter": core.unload_adapter,
@@ -142,6 +144,7 @@ class EngineLoop:
         beating = threading.Thread(target=self._beat, name="hotshoe-heartbeat", daemon=True)
         beating.start()
         dead = EngineDeadError("the engine was closed")
+        self._state = State(is_sleeping=self._core.is_sleeping)  # perhaps from the start
         try:
             while not self._stopping.is_set():
                 for peer, command in self._port.receive(0.0 if self._core.has_work() else IDLE_S):
@@ -166,6 +169,11 @@ class EngineLoop:
         """Let `run` return after the present step. May be called from anywhere."""
         self._stopping.set()
         self._port.wake()
+
+    def lie_down(self, level: int) -> None:
+        """Let the engine sleep, and say so to who may start another one."""
+        self._core.sleep(level)
+        self._rest(max(level, self._sleep_level or 0))
 
     def _beat(self) -> None:
         interval_s = min(ENGINE.beat_s, self._info.config.engine_stall_timeout_s / 4)
@@ -321,7 +329,7 @@ class EngineLoop:
         def finish() -> None:
             self._emit(self._timed(core.quiesce))
             try:
-                core.sleep(level)
+                self.lie_down(level)
             finally:
                 if mode == "wait" and not was_paused:
                     core.resume()  # sleep holds requests back from now on
@@ -330,6 +338,15 @@ class EngineLoop:
             return finish
         finish()
         return lambda: None
+
+    def _wake_up(self, tags: list[str] | None) -> None:
+        self._core.wake_up(tags)
+        if not self._core.is_sleeping:
+            self._rest(None)
+
+    def _rest(self, level: int | None) -> None:
+        self._sleep_level = level
+        self._port.broadcast(Resting(level))
 
     def _update_weights(self, path: str) -> None:
         self._emit(self._timed(self._core.quiesce))

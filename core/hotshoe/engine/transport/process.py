@@ -27,6 +27,7 @@ from hotshoe.engine.wire.messages import (
     FromEngine,
     Heartbeat,
     Ready,
+    Resting,
     Side,
     Start,
     decode_from_engine,
@@ -69,6 +70,7 @@ class EngineProcess:
         self.path = self._folder / "engine.sock" if self._folder else Path(path or "")
         self._closing = threading.Event()
         self._verdict: str | None = None
+        self._sleep_level: int | None = None  # as the engine has said, after each change
         self._ended = threading.Condition()
         self._endings: list[str] = []
         self._num_told = 0
@@ -130,7 +132,8 @@ class EngineProcess:
         folder = [] if self._folder is None else [str(self._folder)]
         self._child = ChildProcess(COMMAND, folder)
         self._verdict = None
-        start = Start(Side(), asdict(self._config), str(self.path), self.num_restarts)
+        options, path = asdict(self._config), str(self.path)
+        start = Start(Side(), options, path, self.num_restarts, self._sleep_level)
         self._child.connection.send(encode(start))
         if self._closing.is_set():  # `close` may have looked at the one before
             self._child.terminate()
@@ -178,10 +181,11 @@ class EngineProcess:
         """Return when the engine process has closed the channel; kill it when it is stuck."""
         limit_s = self._config.engine_stall_timeout_s
         silent_s = 0.0  # counted here, as the time while both processes are suspended is no silence
-        while not self._child.connection.ended:
-            said = self._hear()
+        while (said := self._hear()) or not self._child.connection.ended:
             silent_s = silent_s + TIMES.look_s if said is None else 0.0
-            if isinstance(said, Heartbeat) and said.busy_s > limit_s:
+            if isinstance(said, Resting):
+                self._sleep_level = said.level
+            elif isinstance(said, Heartbeat) and said.busy_s > limit_s:
                 self._kill(f"stuck: a step has not come to an end within {limit_s:g} s")
             elif silent_s > limit_s:
                 self._kill(f"stuck: no sign of life for {limit_s:g} s")

@@ -19,6 +19,7 @@ from hotshoe.engine.wire.messages import (
     Dead,
     Heartbeat,
     News,
+    Resting,
     decode_command,
     encode,
     not_understood,
@@ -33,7 +34,8 @@ class SocketPort:
 
     Args:
         path: Where to listen.
-        owner: The channel to the process that started this one; it gets signs of life.
+        owner: The channel to the process that started this one; it gets signs of life, and
+            hears who sleeps.
 
     Raises:
         ConfigError: Another engine listens there, or the path cannot be used.
@@ -73,7 +75,7 @@ class SocketPort:
 
     def broadcast(self, news: News) -> None:
         message = encode(news)
-        if self._owner is not None and isinstance(news, (Heartbeat, Dead)):
+        if self._owner is not None and isinstance(news, (Heartbeat, Resting, Dead)):
             self._owner.send(message)
         for peer in list(self._peers.values()):
             peer.send(message)

@@ -19,7 +19,7 @@ from hotshoe.errors import EngineError, HotshoeError
 from hotshoe.types import Pooling, SamplingParams, TokenOutput
 
 #: Counts incompatible changes of this page; both sides must have the same.
-PROTOCOL = 3
+PROTOCOL = 4
 
 
 class Side(Struct, array_like=True, frozen=True):
@@ -161,13 +161,19 @@ class Heartbeat(Struct, array_like=True, tag=True):
     busy_s: float
 
 
+class Resting(Struct, array_like=True, tag=True):
+    """The engine sleeps at this level; None: it is awake. Meant for who may start another one."""
+
+    level: int | None
+
+
 class Dead(Struct, array_like=True, tag=True):
     """The engine has stopped; nothing follows."""
 
     error: WireError
 
 
-News = Welcome | Batch | Refused | Reply | State | Unwanted | Heartbeat | Dead
+News = Welcome | Batch | Refused | Reply | State | Unwanted | Heartbeat | Resting | Dead
 
 
 # Between a process and the engine process that it has started, over their private channel, which
@@ -175,19 +181,23 @@ News = Welcome | Batch | Refused | Reply | State | Unwanted | Heartbeat | Dead
 
 
 class Start(Struct, array_like=True, tag=True):
-    """Build the engine of this configuration, after so many that died, and listen at a socket."""
+    """Build the engine of this configuration, after so many that died, and listen at a socket.
+
+    It serves asleep where the last one has said that it was `Resting`.
+    """
 
     side: Side
     config: dict[str, Any]
     socket_path: str
     num_restarts: int = 0
+    sleep_level: int | None = None
 
 
 class Ready(Struct, array_like=True, tag=True):
     """The engine listens."""
 
 
-FromEngine = Ready | Heartbeat | Dead
+FromEngine = Ready | Heartbeat | Resting | Dead
 
 #: What decoding raises at bytes that are none of these messages.
 UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)

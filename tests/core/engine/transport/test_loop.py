@@ -25,6 +25,7 @@ from hotshoe.engine.wire.messages import (
     News,
     Refused,
     Reply,
+    Resting,
     Side,
     State,
     Welcome,
@@ -204,6 +205,19 @@ def test_everybody_is_told_what_changes_and_before_the_reply(run: Run) -> None:
     assert [type(n) for n in seen] == [State] * 4 + [Reply, State, Reply]
     assert [n.is_paused for n in port.of(State, 1)] == [False, True, False]
     assert [n.is_paused for n in port.of(State, 2)] == [False, True]
+
+
+def test_who_may_start_another_one_hears_how_deeply_it_sleeps(run: Run) -> None:
+    port = run()
+    port.commands.put([(1, Hello(Side()))])
+    verbs = [("sleep", level) for level in (2, 0)] + [
+        ("wake_up", tags) for tags in (["scheduling"], None)
+    ]
+    for number, (verb, argument) in enumerate(verbs):
+        named = {"level": argument, "mode": "keep"} if verb == "sleep" else {"tags": argument}
+        port.commands.put([(1, Call(number, verb, named))])
+    until(lambda: len(port.of(Reply, 1)) == 4)
+    assert [news.level for news in port.of(Resting, None)] == [2, 2, None]
 
 
 def test_room_is_told_when_it_changes_and_after_every_addition(

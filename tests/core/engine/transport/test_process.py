@@ -31,6 +31,7 @@ from hotshoe.errors import (
     HotshoeError,
     MemoryLimitError,
     PluginError,
+    RequestError,
 )
 from hotshoe.types import FinishReason
 
@@ -264,6 +265,78 @@ def test_a_front_end_without_descriptors_finds_the_new_engine_later(
             await asyncio.sleep(0.05)
 
     asyncio.run(asyncio.wait_for(main(), 90))
+
+
+#: What an engine is met at: where its worker stays meanwhile.
+MET = {"sleep": "offload", "wake_up": "restore", "update_weights": "update_weights"}
+
+
+@pytest.mark.parametrize(
+    ("verb", "number"),
+    [
+        *((verb, number) for verb in MET for number in (signal.SIGKILL, signal.SIGTERM)),
+        ("update_weights", signal.SIGSTOP),
+    ],
+)
+def test_an_engine_ends_while_it_falls_asleep_wakes_or_gets_weights(
+    start: Start, hurry: Path, tmp_path: Path, monkeypatch, verb: str, number: int
+) -> None:
+    """Killed, it has done nothing of it. Asked to end, it does so afterwards."""
+    quick = dataclasses.replace(ENGINE, stacks_s=0.1, pause_s=0.01)
+    monkeypatch.setattr(hotshoe.engine.transport.process, "TIMES", quick)
+    limits = {"engine_stall_timeout_s": 1.0} if number == signal.SIGSTOP else {}
+    reached = tmp_path / "reached"
+    faults = {"hold_at": MET[verb], "hurry": str(hurry), "reached": str(reached)}
+    engine = start("process", faults, engine_restarts=9, **limits)
+
+    async def main() -> None:
+        if verb == "wake_up":
+            await engine.sleep(1)
+        arguments = ["a-directory"] if verb == "update_weights" else []
+        call = asyncio.create_task(getattr(engine, verb)(*arguments))
+        while not reached.exists():
+            await asyncio.sleep(0.01)
+        first = pid_of(engine)
+        os.kill(first, number)
+        if number == signal.SIGTERM:
+            hurry.touch()
+            await call
+        else:
+            with pytest.raises(EngineDeadError, match=r"SIGKILL|stuck: no sign of life"):
+                await call
+        while engine.num_restarts == 0:
+            await asyncio.sleep(0.01)
+        done = number == signal.SIGTERM
+        assert engine.is_sleeping == (verb == ("sleep" if done else "wake_up"))
+        assert not is_alive(first)
+        await engine.wake_up()
+        assert await collect(engine, 7) == [8, 9, 10]
+        assert not engine.is_sleeping
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_an_engine_that_dies_asleep_comes_back_asleep(start: Start) -> None:
+    """Also where it was awake in part, and where nobody but its owner told it to sleep."""
+    engine = start("process", engine_restarts=2)
+
+    async def main() -> None:
+        await engine.sleep(2)
+        await engine.wake_up(["weights"])
+        for restarts in (1, 2):
+            os.kill(pid_of(engine), signal.SIGKILL)
+            while engine.num_restarts < restarts:
+                await asyncio.sleep(0.01)
+            assert engine.is_sleeping
+        asked = asyncio.create_task(collect(engine, 7))
+        stats = await engine.stats()
+        assert stats.is_sleeping and not stats.num_steps
+        with pytest.raises(RequestError, match="weights before"):
+            await engine.wake_up(["kv_cache"])
+        await engine.wake_up()
+        assert await asked == [8, 9, 10]
+
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 @pytest.mark.parametrize("fault", ["stopped", "hanging"])
