@@ -17,7 +17,6 @@ STARTS = {
     "core/hotshoe/plugins/survey.py": "a plugin may end the process that imports it",
     "platforms/triton/hotshoe_triton/matrix.py": "tools are run for their output",
     "platforms/triton/hotshoe_triton/tune.py": "a pool compiles kernels",
-    "plugins/conformance/hotshoe_conformance/command.py": "the kit is run for its output",
 }
 
 

@@ -1,27 +1,18 @@
 """`hotshoe conformance`: runs the kit on a platform. Exit code 1 where something is wrong.
 
-The kit runs in a process of its own, so that a kernel which takes the process down, or never comes
-back, is named, too.
-A single case runs in this one, where a debugger finds it.
+The kit runs in a process of its own (`apart`), so that a kernel which takes the process down, or
+never comes back, is named, too. A single case runs in this one, where a debugger finds it.
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-import tempfile
 from argparse import ArgumentParser, Namespace
-from contextlib import suppress
 from pathlib import Path
 
 from hotshoe.cli.parser import EntryAction, entry_text, json_or_text
-from hotshoe.foreign import ending
-
-#: A case of any device takes far less, even where something is compiled for it.
-HUNG_S = 900.0
-SAY_EVERY_S = 60.0
-LOOK_S = 5.0
+from hotshoe_conformance.apart import run_apart
 
 
 class Conformance:
@@ -109,42 +100,3 @@ def words_of(args: Namespace) -> list[str]:
     for name, value in args.platform_options.items():
         words += [f"--platform-options.{name}", entry_text(value)]
     return words
-
-
-def run_apart(words: list[str]) -> int:
-    """Run the command in another process; say where it was if it does not come back."""
-    with tempfile.NamedTemporaryFile("r") as record:
-        command = [sys.executable, "-m", "hotshoe.cli", "conformance", *words]
-        command += ["--record", record.name]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            try:
-                out, hung = watch(process, Path(record.name))
-            finally:
-                process.kill()  # no harm to one that has ended
-        print(out, end="")
-        if process.returncode >= 0:
-            return process.returncode
-        how = ending(process.returncode)
-        what = f"one case did not end within {HUNG_S:g} s" if hung else f"the process was {how}"
-        print(f"WRONG: {what}\n  repeat: {record.read() or 'before its first case'}")
-        return 1
-
-
-def watch(process: subprocess.Popen[str], record: Path) -> tuple[str, bool]:
-    """Wait for a run, and end it when one case takes too long.
-
-    Returns:
-        What it printed, and whether it was ended.
-    """
-    last, same_s = "", 0.0
-    while True:
-        with suppress(subprocess.TimeoutExpired):
-            return process.communicate(timeout=LOOK_S)[0], False
-        where = record.read_text()
-        same_s = same_s + LOOK_S if where and where == last else 0.0
-        last = where
-        if same_s >= HUNG_S:
-            process.kill()
-            return process.communicate()[0], True
-        if same_s and same_s % SAY_EVERY_S < LOOK_S:
-            _say(f"{same_s:.0f} s in one case: {where}")
