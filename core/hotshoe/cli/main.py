@@ -11,10 +11,11 @@ import itertools
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from hotshoe import __version__
 from hotshoe.cli.command import Command, CommandEntry
-from hotshoe.cli.parser import Parser
+from hotshoe.cli.parser import Parser, hyphenated, listed
 from hotshoe.errors import ConfigError, HotshoeError, PluginError, UserError, lack_of
 from hotshoe.lazy import resolve_lazy
 from hotshoe.plugins import PluginManager
@@ -25,6 +26,7 @@ HOOK = "hotshoe_commands"
 #: What a disk says that takes no more of what is printed.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _DISABLE = "--disable-plugins"
+_CONFIG = "--config"
 _HELP = ("-h", "--help")
 #: Commands of core that list plugins, and so are there though one ends the process at import.
 LISTING = ("doctor", "platforms", "plugins")
@@ -88,9 +90,10 @@ def _run(words: list[str]) -> int:
         print(f"hotshoe {__version__}")
         return 0
     if words and words[0] in LISTING:
-        plugins = PluginManager(own_entry_points())
+        disabled, plugins = [], PluginManager(own_entry_points())
     else:
-        plugins = PluginManager(disabled=_disabled(words))
+        disabled = _disabled(words)
+        plugins = PluginManager(disabled=disabled)
     commands = plugins.mapping(HOOK)
     if not words or words[0] in _HELP:
         print(_overview("hotshoe", commands))
@@ -100,7 +103,8 @@ def _run(words: list[str]) -> int:
         # A module that is missing is named below, with what to do.
         with blaming_plugin(plugins, HOOK, name, passing=ModuleNotFoundError):
             command: Command = resolve_lazy(commands[name].target)()
-        return _call(name, command, commands[name].help, words[len(name.split()) :])
+        words = words[len(name.split()) :]
+        return _call(name, command, commands[name].help, words, disabled)
     group = {n: entry for n, entry in commands.items() if n.startswith(f"{words[0]} ")}
     if group and (len(words) == 1 or words[1] in _HELP):
         print(_overview(f"hotshoe {words[0]}", group))
@@ -113,18 +117,38 @@ def _run(words: list[str]) -> int:
 
 
 def _disabled(words: Sequence[str]) -> list[str]:
-    """Return the plugins that a command line leaves out, so that they are never imported.
+    """Return the plugins that a command line and its file leave out; they are never imported.
 
-    What follows is parsed again by the command; one that does not know the flag refuses it.
+    Everything is parsed again by the command; one that does not know the flags refuses them.
+
+    Raises:
+        ConfigError: The file is unreadable.
     """
-    found = [w.partition("=")[2] for w in words if w.startswith(f"{_DISABLE}=")]
-    return found + [value for flag, value in itertools.pairwise(words) if flag == _DISABLE]
+    found = [name for value in _values(words, _DISABLE) for name in listed(value, str) or [value]]
+    for path in _values(words, _CONFIG):
+        from hotshoe.cli.options import disabled_in  # needs much, for few commands
+
+        found = [*disabled_in(Path(path)), *found]
+    return found
 
 
-def _call(name: str, command: Command, text: str, words: Sequence[str]) -> int:
+def _values(words: Sequence[str], flag: str) -> list[str]:
+    """Return what stands behind a flag, as `--flag VALUE` or `--flag=VALUE`."""
+    words = [hyphenated(word) for word in words]
+    inside = [word.partition("=")[2] for word in words if word.startswith(f"{flag}=")]
+    return inside + [value for word, value in itertools.pairwise(words) if word == flag]
+
+
+def _call(
+    name: str, command: Command, text: str, words: Sequence[str], disabled: Sequence[str]
+) -> int:
     parser = Parser(f"hotshoe {name}", text)
     command.add_arguments(parser)
-    return command.run(parser.parse(words))
+    args = parser.parse(words)
+    late = [n for n in getattr(args, "disable_plugins", ()) if n not in disabled]
+    if late:  # by now they have been imported
+        raise ConfigError(f"give each plugin a flag of its own: {_DISABLE} {late[0]}")
+    return command.run(args)
 
 
 def _overview(prog: str, commands: Mapping[str, CommandEntry]) -> str:

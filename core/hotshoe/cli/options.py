@@ -64,6 +64,7 @@ LONE = {"speculative_config": "method"}
 METAVARS = {int: "N", float: "X", str: "TEXT"}
 
 _ABSENT = argparse.SUPPRESS
+_DISABLED = "disable_plugins"
 
 
 def add_engine_flags(parser: argparse.ArgumentParser) -> None:
@@ -135,6 +136,16 @@ def given_options(args: argparse.Namespace, configs: Sequence[type[Any]]) -> dic
     names = {f.name for config in configs for f in fields(config)}
     values = {name: as_flag(name, value, configs) for name, value in values.items()}
     return merged(values, {name: value for name, value in vars(args).items() if name in names})
+
+
+def disabled_in(path: Path) -> list[str]:
+    """Return the plugins that a file leaves out; what is no list of names, its command refuses.
+
+    Raises:
+        ConfigError: The file is unreadable.
+    """
+    names = as_flag(_DISABLED, _read_yaml(path).get(_DISABLED), (EngineConfig,))
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
 def as_flag(name: str, value: Any, configs: Sequence[type[Any]]) -> Any:

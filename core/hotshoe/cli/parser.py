@@ -175,14 +175,14 @@ class ListAction(argparse.Action):
     ) -> None:
         try:
             single = values.split(",") if self._parse is int else [values]
-            found = _listed(values, self._parse) or [self._parse(value) for value in single]
+            found = listed(values, self._parse) or [self._parse(value) for value in single]
         except ValueError:
             wanted = f"{self.metavar}, or a JSON list of these"
             raise argparse.ArgumentError(self, f"{values!r} is not {wanted}") from None
         setattr(namespace, self.dest, [*getattr(namespace, self.dest, ()), *found])
 
 
-def _listed(text: str, kind: type[Any]) -> list[Any]:
+def listed(text: str, kind: type[Any]) -> list[Any]:
     """Return the entries of `["a", "b"]`, none when the text is no such list."""
     try:
         found = json.loads(text) if text.startswith("[") else None

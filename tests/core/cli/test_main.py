@@ -216,8 +216,22 @@ def test_control_c_ends_quietly(model_dir: Path) -> None:
     assert "Traceback" not in rest
 
 
-@pytest.mark.parametrize("words", [["--disable-plugins", "bad"], ["--disable-plugins=bad"]])
-def test_a_plugin_that_is_left_out_is_never_imported(hotshoe, monkeypatch, words) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--disable-plugins", "bad"],
+        ["--disable-plugins=bad"],
+        ["--disable_plugins", '["bad"]'],
+        ["--config", "listed.yaml"],
+        ["--config=alone.yaml"],
+    ],
+)
+def test_a_plugin_that_is_left_out_is_never_imported(
+    hotshoe, monkeypatch, tmp_path: Path, words: list[str]
+) -> None:
+    (tmp_path / "listed.yaml").write_text("disable_plugins: [bad]\n")
+    (tmp_path / "alone.yaml").write_text("disable-plugins: bad\n")
+    monkeypatch.chdir(tmp_path)
     imported = []
     points = [*installed_entry_points(), EntryPoint("bad", "d", "1", lambda: imported.append(1))]
     kind = module.PluginManager
@@ -228,3 +242,18 @@ def test_a_plugin_that_is_left_out_is_never_imported(hotshoe, monkeypatch, words
     with pytest.raises(SystemExit):
         hotshoe("explain", "demo", "--help")
     assert imported
+
+
+def test_plugins_that_would_be_left_out_too_late_are_refused(hotshoe) -> None:
+    ran = hotshoe("explain", "demo", "--disable-plugins", "ui", "bench")
+    assert ran.code == 2
+    assert "give each plugin a flag of its own: --disable-plugins bench" in ran.err
+
+
+@pytest.mark.parametrize("text", ["disable_plugins: [5]", "disable_plugins: {a: 1}", "[1]", ": :"])
+def test_a_file_that_leaves_out_what_is_no_plugin_is_refused(
+    hotshoe, tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "c.yaml").write_text(text)
+    ran = hotshoe("explain", "demo", "--config", str(tmp_path / "c.yaml"))
+    assert ran.code == 2 and ran.err.startswith("hotshoe: error: ")
