@@ -281,7 +281,7 @@ def startup(arguments: list[str], repeats: int) -> dict[str, Any]:
 
 def new_process(arguments: list[str]) -> dict[str, Any]:
     """Return the phases of a new process, and its first token's age."""
-    begin = time.time()
+    begin = time.monotonic()
     command = [sys.executable, __file__, "--first-token", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -293,12 +293,12 @@ def new_process(arguments: list[str]) -> dict[str, Any]:
 
 
 def first_token(folder: Path, options: dict[str, Any]) -> None:
-    begin = time.time()
+    begin = time.monotonic()
     bench = Bench(folder, options, 1, {})
     bench.generate(bench.prompts(1, 16), 1)
     phases = {name: round(seconds, 2) for name, seconds in bench.llm.startup.items()}
     phases["python and imports before"] = round(begin - PROCESS_START, 2)
-    print(json.dumps({"first_token_at": time.time(), "phases": phases}))
+    print(json.dumps({"first_token_at": time.monotonic(), "phases": phases}))
 
 
 def main() -> None:
@@ -353,7 +353,7 @@ def write(path: Path | None, results: dict[str, Any]) -> None:
         path.write_text(json.dumps(results, indent=1))
 
 
-PROCESS_START = time.time()
+PROCESS_START = time.monotonic()
 
 if __name__ == "__main__":
     main()

@@ -54,7 +54,7 @@ def touch_cache(generate: Generate, prompt: Callable[[int, int], list[int]]) -> 
 
 
 def main() -> None:
-    started = time.time()
+    started = time.monotonic()
     cases_dir, model, cases, *settings = sys.argv[1:]
     options = {k: yaml.safe_load(v) for k, v in (s.split("=", 1) for s in settings)}
     sys.path.insert(0, str(Path(cases_dir)))
@@ -63,7 +63,7 @@ def main() -> None:
     rss = common.TreeRSS()
     generate = make_generate(common.MODELS[model], options)
     generate([common.prompt(16, 1)], 1)
-    first_token = time.time() - started
+    first_token = time.monotonic() - started
     name = "hotshoe" + "".join(f"-{v}" for v in options.values() if isinstance(v, str))
     common.emit(name, model, "e_start", {"first_token_from_process_start_s": first_token})
     touch_cache(generate, common.prompt)
