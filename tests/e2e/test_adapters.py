@@ -130,6 +130,15 @@ def test_base_and_adapters_in_one_batch_write_their_own_tokens(llm: LLM, wanted)
         assert found == [wanted[name][index] for name, index in pairs]
 
 
+@pytest.mark.parametrize("level", [1, 2])
+def test_an_engine_wakes_up_behind_steps_with_adapters(llm: LLM, wanted, level: int) -> None:
+    pairs = [("all", 0)]
+    assert generate(llm, pairs) == [wanted[name][index] for name, index in pairs]
+    llm.sleep(level)
+    llm.wake_up()
+    assert generate(llm, pairs) == [wanted[name][index] for name, index in pairs]
+
+
 def test_drafts_of_a_model_without_adapters_change_no_token(root: Path, wanted) -> None:
     drafts = {"method": "draft_model", "model": str(root / "model"), "num_speculative_tokens": 3}
     pairs = [(name, index) for index in range(len(PROMPTS)) for name in (*ADAPTERS, None)]

@@ -33,6 +33,11 @@ class AdapterRows:
         """Take over what a new row names."""
         self._names[new.row] = new.params.adapter
 
+    def end(self) -> None:
+        """Let no adapter take part in what follows, which no request asks for."""
+        if self._table is not None:
+            self._table.uses = {}
+
     def begin(self, inputs: StepInputs) -> bool:
         """Let the adapters of a step's rows take part; tell whether there are any."""
         if self._table is None:

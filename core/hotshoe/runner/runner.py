@@ -157,6 +157,7 @@ class Runner:
     @torch.inference_mode()
     def warm_up(self, lengths: Sequence[int]) -> None:
         """Run prompts of these lengths as the largest of steps, keeping nothing, and wait."""
+        self._adapters.end()
         inputs = self._padding_inputs(np.array(lengths, np.int32))
         staged, _ = self._stage(inputs)
         hidden = None
