@@ -195,6 +195,9 @@ class EngineConfig:
         choices=POOLING_KINDS,
     )
     max_logprobs: int = option(20, "most log probabilities a request may ask for", low=0, high=1000)
+    logits_processors: list[str] = option(
+        [], "stages over logits that requests may use: a plugin's name, or MODULE:CLASS"
+    )
     skip_tokenizer_init: bool = option(False, "work on token ids only")
     allow_special_tokens_in_text: bool = option(
         False, "let control tokens that messages and texts to embed spell be those tokens"

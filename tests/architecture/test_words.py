@@ -50,7 +50,6 @@ WORDS = {
     "doorm[ae]n": "admission",
     "evict(s|ed|ing|ions?)?": "preemption; take blocks",
     "guided decoding": "grammar, structured output",
-    "logits processors?": "stage of sampling",
     "page tables?": "block table",
     "radix caches?": "prefix cache",
     "speculative tokens?": "draft",

@@ -27,6 +27,7 @@ OFFERS = {
     "executors": "hotshoe_executors",
     "proposers": "hotshoe_proposers",
     "heads": "hotshoe_heads",
+    "logits processors": "hotshoe_logits_processors",
     "grammar backends": "hotshoe_grammars",
     "tool parsers": "hotshoe_tool_parsers",
     "reasoning parsers": "hotshoe_reasoning_parsers",

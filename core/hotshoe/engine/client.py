@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from hotshoe.config import ResolvedConfig
 from hotshoe.platform import Change, DeviceFacts
+from hotshoe.types.arguments import Argument
 from hotshoe.types.pooling import Pooling
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class EngineInfo:
         hidden_size: Entries of an embedding; 0 where none is made.
         pooling: How embeddings are made; None where none is.
         num_restarts: How many engines died before this one took over.
+        arguments: What requests may give to logits processors.
     """
 
     config: ResolvedConfig
@@ -79,6 +81,7 @@ class EngineInfo:
     hidden_size: int = 0
     pooling: Pooling | None = None
     num_restarts: int = 0
+    arguments: Mapping[str, Argument] = field(default_factory=dict)
 
     @property
     def model(self) -> str:

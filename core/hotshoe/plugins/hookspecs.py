@@ -126,6 +126,15 @@ def hotshoe_grammars() -> Mapping[str, str]:  # type: ignore[empty-body]
 
 
 @hookspec
+def hotshoe_logits_processors() -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Name stages over the logits of a step: `{"name": "module:Class"}`.
+
+    See `hotshoe.sampling.processors.LogitsProcessor`. Only those of `--logits-processors` are
+    imported.
+    """
+
+
+@hookspec
 def hotshoe_executors() -> Mapping[str, str]:  # type: ignore[empty-body]
     """Name what runs the ranks of an engine: `{"ray": "module:function"}`.
 

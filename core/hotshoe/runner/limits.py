@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
+import torch
+
+from hotshoe.sampling.stages import Planner
 from hotshoe.slots import GraphOp, SampleOp, TransferOp
 
 
@@ -34,8 +39,17 @@ class RunnerLimits:
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """The chosen candidates that the runner itself calls."""
+    """The chosen candidates that the runner itself calls, and the logits processors."""
 
     sample: SampleOp
     transfer: TransferOp
     graph: GraphOp
+    processors: Sequence[Planner] = ()
+
+
+MakeProcessors: TypeAlias = Callable[[int, torch.device], Sequence[Planner]]
+
+
+def no_processors(vocab_size: int, device: torch.device) -> Sequence[Planner]:
+    """Make none."""
+    return ()

@@ -117,9 +117,8 @@ class Runner:
         table = (limits.max_num_seqs + 1, self._rows.max_blocks)
         self._blocks = nulls.view(-1, 1, 1).repeat(1, *table)
         self._tables = self._blocks.unbind()
-        self._sampler = Sampler(
-            model.vocab_size, ops.sample, limits.eos_token_ids, self._tokens, limits.max_logprobs
-        )
+        own = (limits.eos_token_ids, self._tokens, limits.max_logprobs, ops.processors)
+        self._sampler = Sampler(model.vocab_size, ops.sample, *own)
         # How many of the most likely tokens to report of a row's prompt; -1 reports nothing.
         self._prompt_widths = np.full(limits.max_num_seqs, -1, np.int32)
         self._pooling = PoolingRows()

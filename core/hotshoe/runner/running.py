@@ -59,7 +59,9 @@ class RunningStep:
             self.pooled.book(result, tensors.pop(0))
         if self.made is not None:
             self.made.book(result, tensors[0])
-        result.failed = {row: f"{why}; {self.remark}" for row, why in result.failed.items()}
+        blamed = {} if self.sampled is None else self.sampled.blamed
+        for row, why in result.failed.items():
+            result.failed[row] = blamed.get(row, f"{why}; {self.remark}")
         for why in set(result.failed.values()):
             _log.warning("step %d: %s", self.step_id, why)
         return result

@@ -45,7 +45,7 @@ from hotshoe.runner.granted import enough_memory, stay_in_files
 from hotshoe.runner.graphs import BATCH_SIZES, TOKEN_SIZES, graph_sizes
 from hotshoe.runner.heads import head_of, load_beside, move_to_host, wants_further
 from hotshoe.runner.kv import cache_parts, converted, read_blocks, write_blocks
-from hotshoe.runner.limits import Operations, RunnerLimits
+from hotshoe.runner.limits import MakeProcessors, Operations, RunnerLimits, no_processors
 from hotshoe.runner.peers import Peers, check_divided, group_of
 from hotshoe.runner.runner import Runner
 from hotshoe.runner.running import RunningStep
@@ -125,6 +125,8 @@ class TorchWorker:
         self._fetch_weights: Callable[[], None] | None = None
         self._graph: GraphSpec | None = None
         self._checks = ResultChecks(selector, config.check_candidates)
+        #: From the width of the logits and their device to stages of plugins, if there are any.
+        self.make_processors: MakeProcessors = no_processors
 
     def load(self) -> WorkerInfo:
         with self._phase("activate platform"), blaming(self._platform.name):
@@ -278,7 +280,8 @@ class TorchWorker:
         transfer = choose("transfer", spec) if overlaps else Transfer(spec, facts)
         nothing = GraphSpec(self._config.max_num_seqs)
         graph = choose("graph", self._graph) if self._graph else Graph(nothing, facts)
-        return Operations(sample, transfer, graph)
+        processors = self.make_processors(vocab_size, torch.device(facts.device))
+        return Operations(sample, transfer, graph, processors)
 
     def _measure(self) -> None:
         """Run the largest step over a cache of one block, so that the platform sees its peak."""

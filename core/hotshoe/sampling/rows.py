@@ -4,8 +4,9 @@ Written by `Sampler.set_row` when a row starts or resumes; read when a batch of 
 Holds request constants only: everything that changes per token is derived from the token table.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class RowLists:
-    """The parameters of one row that are lists; all ids lie below the vocabulary size."""
+    """The parameters of one row that have entries; all ids lie below the vocabulary size."""
 
     bias_ids: Ints
     bias_values: npt.NDArray[np.float32]
@@ -25,6 +26,7 @@ class RowLists:
     ending_ids: Ints
     logprob_ids: Ints
     bad_words: tuple[tuple[int, ...], ...]
+    extra_args: Mapping[str, Any]
 
 
 class RowParameters:
@@ -47,7 +49,7 @@ class RowParameters:
         self.num_logprobs = np.full(max_num_seqs, -1, np.int64)
         empty = np.zeros(0, np.int64)
         self.lists = [
-            RowLists(empty, empty.astype(np.float32), empty, empty, empty, ())
+            RowLists(empty, empty.astype(np.float32), empty, empty, empty, (), {})
         ] * max_num_seqs
         #: Which rows have a list that is not empty, by field of `RowLists`.
         self.users = {f.name: np.zeros(max_num_seqs, np.bool_) for f in fields(RowLists)}
@@ -85,6 +87,7 @@ class RowParameters:
             bad_words=tuple(
                 word for word in params.bad_words_token_ids if max(word) < self.vocab_size
             ),
+            extra_args=params.extra_args,
         )
 
     def _known(self, token_ids: Iterable[int]) -> Ints:

@@ -5,7 +5,7 @@ sampler itself with the logits of the rows that sample in a step. Nothing waits 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from hotshoe.sampling.logprobs import LogprobTensors, compute_logprobs
 from hotshoe.sampling.masks import TokenMasks
 from hotshoe.sampling.rows import Ints, RowParameters
-from hotshoe.sampling.stages import Stage, Step, place, plan_stages
+from hotshoe.sampling.stages import Planner, Stage, Step, place, plan_stages
 from hotshoe.sampling.uniform import uniforms
 from hotshoe.sampling.verify import NO_DRAFTS, verify
 from hotshoe.slots import SampleOp
@@ -55,11 +55,13 @@ class SampledBatch:
     Attributes:
         tokens: [n] int64, one for each of plan.rows; -1 where no token could be sampled.
         logprobs: Of the positions that report some.
+        blamed: Why rows fail, where that is known; by row.
     """
 
     tokens: Tensor
     logprobs: LogprobTensors | None
     plan: BatchPlan
+    blamed: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -107,6 +109,7 @@ class Sampler:
         token_table: [max_num_seqs, max_model_len + 1] int32 or int64, on the device, shared with
             the runner, which writes it: all tokens known of each row, prompt first.
         max_logprobs: Caps what requests report.
+        processors: Plan further stages that change values.
     """
 
     def __init__(
@@ -116,12 +119,14 @@ class Sampler:
         eos_token_ids: Sequence[int],
         token_table: Tensor,
         max_logprobs: int = 20,
+        processors: Sequence[Planner] = (),
     ) -> None:
         self._params = RowParameters(token_table.shape[0], vocab_size)
         self._sample_op = sample_op
         self._eos_token_ids = tuple(eos_token_ids)
         self._token_table = token_table
         self._max_logprobs = max_logprobs
+        self._processors = processors
         self._plan: BatchPlan | None = None
         self._masks: tuple[Sequence[int], Sequence[bytes]] = ((), ())
         self._token_masks = TokenMasks(token_table.device)
@@ -151,10 +156,9 @@ class Sampler:
         logits = logits.float()
         reporting = len(plan.logprobs_rows) > 0
         raw = logits[plan.logprobs_at] if reporting else None
-        if plan.stages:
-            step = Step(num_tokens, self._token_table)
-            for stage in plan.stages:
-                stage.apply(logits, step)
+        step = Step(num_tokens, self._token_table)
+        for stage in plan.stages:
+            stage.apply(logits, step)
         if self._masks[0]:
             self._token_masks.apply(logits, rows, *self._masks)
         tokens = self._sample_op(logits, *plan.arguments, self._uniforms(plan, num_tokens))
@@ -162,7 +166,7 @@ class Sampler:
         if raw is not None:
             chosen, k = tokens[plan.logprobs_at], max(plan.logprobs_widths)
             logprobs = compute_logprobs(raw, chosen, k, plan.logprobs_more)
-        return SampledBatch(tokens, logprobs, plan)
+        return SampledBatch(tokens, logprobs, plan, step.blamed)
 
     def warm_up(self, logits: Tensor) -> None:
         """Choose tokens of logits [n, vocab_size] by the operation alone, and forget them."""
@@ -199,7 +203,7 @@ class Sampler:
             arguments=(temperature, top_k, top_p, min_p),
             greedy=not params.temperature[rows].any(),
             zeros=torch.zeros(len(rows), dtype=torch.float64, device=device),
-            stages=plan_stages(params, rows, device),
+            stages=plan_stages(params, rows, device, self._processors),
             logprobs_at=place(reporting, device),
             logprobs_rows=rows[reporting].tolist(),
             logprobs_widths=widths[reporting].tolist(),

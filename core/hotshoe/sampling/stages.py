@@ -8,8 +8,8 @@ the entries that change. `plan` returns None when no row uses a stage. Used by `
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -33,10 +33,12 @@ class Step:
     Attributes:
         num_tokens: [n] int64 on the host, tokens known before this sample.
         token_table: [max_num_seqs, max_model_len + 1] integer, on the device.
+        blamed: Why rows fail, by row; stages fill it in.
     """
 
     num_tokens: Ints
     token_table: Tensor
+    blamed: dict[int, str] = field(default_factory=dict)
 
 
 class Stage(Protocol):
@@ -264,17 +266,15 @@ class MinTokens:
             logits.index_put_((self.entries.at, self.entries.token_ids), never)
 
 
+Planner: TypeAlias = Callable[[RowParameters, Ints, torch.device], Stage | None]
 #: In order of application: values change first, then whatever is forbidden stays so.
-STAGES: tuple[Callable[[RowParameters, Ints, torch.device], Stage | None], ...] = (
-    Penalties.plan,
-    LogitBias.plan,
-    AllowedTokens.plan,
-    BadWords.plan,
-    MinTokens.plan,
-)
+CHANGING: tuple[Planner, ...] = (Penalties.plan, LogitBias.plan)
+FORBIDDING: tuple[Planner, ...] = (AllowedTokens.plan, BadWords.plan, MinTokens.plan)
 
 
-def plan_stages(params: RowParameters, rows: Ints, device: torch.device) -> list[Stage]:
-    """Plan the stages that a batch needs; an empty list for plain rows."""
-    planned = (plan(params, rows, device) for plan in STAGES)
+def plan_stages(
+    params: RowParameters, rows: Ints, device: torch.device, more: Sequence[Planner] = ()
+) -> list[Stage]:
+    """Plan the stages that a batch needs; `more` change values. Plain rows need none."""
+    planned = (plan(params, rows, device) for plan in (*CHANGING, *more, *FORBIDDING))
     return [stage for stage in planned if stage is not None]

@@ -4,6 +4,7 @@ Standard library only, so that the scheduler, a front end or a test can import t
 milliseconds. No behavior beyond validation lives here.
 """
 
+from hotshoe.types.arguments import Argument
 from hotshoe.types.beams import BeamSearchParams
 from hotshoe.types.cache import CacheGroup, CacheLayout, CachePart, CachePool, CacheSpec
 from hotshoe.types.grammar import GrammarSpec
@@ -15,6 +16,7 @@ from hotshoe.types.sampling_params import SamplingParams
 from hotshoe.types.steps import FinishedStep, NewRow, StepHandle, StepPlan, StepResult
 
 __all__ = [
+    "Argument",
     "BeamSearchParams",
     "CacheGroup",
     "CacheLayout",

@@ -21,6 +21,7 @@ MAX_LOGIT_BIAS = 1024
 MAX_BAD_WORDS = 256
 MAX_BAD_WORD_TOKENS = 1024
 MAX_ALLOWED_TOKEN_IDS = 65536
+MAX_EXTRA_ARGS = 64
 MAX_SEED = 2**63 - 1
 MAX_LENGTH = 2**31 - 1
 
@@ -52,6 +53,7 @@ _COUNT_CAPS: dict[str, int] = {  # most entries
     "bad_words_token_ids": MAX_BAD_WORDS * 4,
     "allowed_token_ids": MAX_ALLOWED_TOKEN_IDS,
     "logprob_token_ids": MAX_STOP_TOKEN_IDS,
+    "extra_args": MAX_EXTRA_ARGS,
 }
 
 
@@ -79,6 +81,7 @@ class SamplingParams:
         allowed_token_ids: When given, no other token is sampled.
         grammar: What the text must conform to.
         adapter: Name of a loaded adapter (LoRA); None for the model itself.
+        extra_args: Arguments of logits processors; `Argument` says how they are declared.
         repetition_detection: Longest and shortest pattern, and the count, that end a text.
 
     Raises:
@@ -112,6 +115,7 @@ class SamplingParams:
     grammar: GrammarSpec | None = None
     adapter: str | None = None
     repetition_detection: tuple[int, int, int] | None = None
+    extra_args: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in _LISTS:
@@ -120,6 +124,8 @@ class SamplingParams:
             message = f"logit_bias must map token ids to numbers, not {self.logit_bias!r}"
             raise RequestError(message, "logit_bias")
         object.__setattr__(self, "logit_bias", dict(self.logit_bias))
+        if not isinstance(self.extra_args, Mapping) or {*map(type, self.extra_args)} - {str}:
+            raise RequestError("extra_args must map names to values", "extra_args")
         for name in _FLAGS:
             if not isinstance(value := getattr(self, name), bool):
                 raise RequestError(f"{name} must be true or false, not {value!r}", name)

@@ -99,9 +99,7 @@ FLAGS: tuple[Flag, ...] = (
     # Of no effect.
     _ignored("--trust-remote-code", "no code of a checkpoint is ever run", takes=False),
     _ignored("--enable-chunked-prefill", "prompts are always computed in chunks", takes=False),
-    _ignored(
-        "--compilation-config", "what is recorded is found out; --optimization-level bounds it"
-    ),
+    _ignored("--compilation-config", _RECORDED),
     _ignored("--uvicorn-log-level", _LOGS),
     _ignored("--disable-uvicorn-access-log", "there is none without --access-log", takes=False),
     _ignored("--disable-log-stats", "numbers are at /metrics, never in the log", takes=False),
@@ -212,11 +210,10 @@ FLAGS: tuple[Flag, ...] = (
     _refused("--hf-config-path", "use --hf-overrides"),
     _refused("--tool-parser-plugin", "an installed plugin adds some (hook hotshoe_tool_parsers)"),
     _refused("--tool-server", "tools are called by the client"),
-    _refused("--logits-processors", "they are not offered"),
     _refused(
         "--reasoning-parser-plugin", "an installed plugin adds some (hotshoe_reasoning_parsers)"
     ),
-    _refused("--logits-processor-pattern", "they are not offered"),
+    _refused("--logits-processor-pattern", "requests name no code; use --logits-processors"),
     _refused("--io-processor-plugin", "an installed plugin adds endpoints"),
     _refused("--scheduler-cls", "the scheduler is one"),
     _refused("--worker-cls", "an installed plugin adds executors (hook hotshoe_executors)"),
@@ -280,6 +277,7 @@ SAME: tuple[str, ...] = (
     *("--return-tokens-as-token-ids", "--trust-request-chat-template"),
     *("--generation-config", "--hf-overrides", "--host", "--kv-cache-dtype"),
     *("--kv-cache-memory-bytes", "--load-format", "--max-logprobs", "--max-model-len"),
+    "--logits-processors",
     *("--master-addr", "--master-port", "--model-impl", "--nnodes"),
     *("--max-num-batched-tokens", "--max-num-seqs", "--pipeline-parallel-size", "--port"),
     *("--quantization",),

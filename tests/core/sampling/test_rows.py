@@ -24,6 +24,7 @@ RICH = SamplingParams(
     stop_token_ids=(7, 900),
     bad_words_token_ids=((1, 2), (900, 1)),
     logprobs=2,
+    extra_args={"a": 1},
     logprob_token_ids=(3, 1, 3, 900),
 )
 

@@ -129,16 +129,7 @@ class AsyncEngine:
     def _attach(self, link: Link) -> None:
         self._link = link
         self._info = link.info
-        info = self._info
-        self._inputs = InputProcessor(
-            self.config,
-            info.vocab_size,
-            link.tokenizer,
-            info.has_logits,
-            tasks=info.tasks,
-            pooling=info.pooling,
-            hidden_size=info.hidden_size,
-        )
+        self._inputs = InputProcessor(link.info, link.tokenizer)
         self._outputs = OutputProcessor(link.tokenizer)
         link.start()
 

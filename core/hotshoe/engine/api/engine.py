@@ -33,15 +33,7 @@ class Engine:
         self.core, self.tokenizer, self.info = booted.core, booted.tokenizer, booted.info
         self.setup = self.core.setup
         self.startup = self.info.startup
-        self.inputs = InputProcessor(
-            self.setup.config,
-            self.info.vocab_size,
-            self.tokenizer,
-            self.info.has_logits,
-            tasks=self.info.tasks,
-            pooling=self.info.pooling,
-            hidden_size=self.info.hidden_size,
-        )
+        self.inputs = InputProcessor(self.info, self.tokenizer)
         self._outputs = OutputProcessor(self.tokenizer)
 
     def add(

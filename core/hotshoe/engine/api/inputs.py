@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hotshoe.config import ResolvedConfig
+from hotshoe.engine.client import EngineInfo
 from hotshoe.engine.wire.messages import Add
 from hotshoe.errors import RequestError
 from hotshoe.text.bad_words import bad_word_token_ids
@@ -26,6 +26,7 @@ from hotshoe.types import (
     TextPrompt,
     TokensPrompt,
 )
+from hotshoe.types.arguments import check_arguments
 
 #: Parameters that look at the prompt's token ids, with the values that do not.
 _ABOUT_PROMPT = {"prompt_logprobs": None, "repetition_penalty": 1.0}
@@ -62,29 +63,14 @@ class InputProcessor:
     """Tokenizes, validates and fans out.
 
     Args:
-        config: Resolved configuration.
-        vocab_size: Token ids must lie below it.
+        info: Of the engine.
         tokenizer: None when the engine works on token ids only.
-        has_logits: As in `WorkerInfo`.
-        tasks, pooling, hidden_size: As in `EngineInfo`.
     """
 
-    def __init__(
-        self,
-        config: ResolvedConfig,
-        vocab_size: int,
-        tokenizer: Tokenizer | None,
-        has_logits: bool = True,
-        *,
-        tasks: Sequence[str] = ("generate",),
-        pooling: Pooling | None = None,
-        hidden_size: int = 0,
-    ) -> None:
-        self._config = config
-        self._vocab_size = vocab_size
+    def __init__(self, info: EngineInfo, tokenizer: Tokenizer | None) -> None:
+        self._info, self._config = info, info.config
+        self._vocab_size = info.vocab_size
         self._tokenizer = tokenizer
-        self._has_logits = has_logits
-        self._tasks, self._pooling, self._hidden_size = tuple(tasks), pooling, hidden_size
         self._numbers = itertools.count(1)
 
     def prepare(
@@ -103,7 +89,7 @@ class InputProcessor:
         pooling = None
         if isinstance(params, PoolingParams):
             pooling, params = self._pooled(params), _NOTHING
-        elif "generate" not in self._tasks:
+        elif "generate" not in self._info.tasks:
             raise RequestError("this model makes embeddings only; it generates no text", "params")
         embeds = None
         if isinstance(prompt, EmbedsPrompt):
@@ -155,21 +141,22 @@ class InputProcessor:
         return TokensPrompt(self._encode(text, add_special_tokens=False, marked=marked))
 
     def _pooled(self, params: PoolingParams) -> Pooling:
-        if "embed" not in self._tasks or self._pooling is None:
+        if "embed" not in self._info.tasks or self._info.pooling is None:
             raise RequestError(
                 "this model makes no embeddings: its checkpoint does not say how (modules.json), "
                 "and the engine was not told (--pooling last or mean)",
                 "model",
             )
-        return params.over(self._pooling, self._hidden_size)
+        return params.over(self._info.pooling, self._info.hidden_size)
 
     def _embeds(self, prompt: EmbedsPrompt, params: SamplingParams) -> tuple[bytes, TokensPrompt]:
         """Return the rows as little-endian float32, and token ids that stand for them."""
-        if not self._hidden_size:
+        hidden_size = self._info.hidden_size
+        if not hidden_size:
             raise RequestError("this engine takes no embeddings", "prompt")
         from hotshoe.models.embeds import embeds_bytes  # numpy, for those who need it
 
-        rows, count = embeds_bytes(prompt.embeds, self._hidden_size)
+        rows, count = embeds_bytes(prompt.embeds, hidden_size)
         self._bounded([0] * count, room=False)
         for name, harmless in _ABOUT_PROMPT.items():
             if getattr(params, name, harmless) != harmless:
@@ -232,6 +219,8 @@ class InputProcessor:
                     name,
                 )
         _check_more(params)
+        if params.extra_args:
+            check_arguments(params.extra_args, self._info.arguments)
         words = (token_id for word in params.bad_words_token_ids for token_id in word)
         for name, ids in (
             ("logit_bias", params.logit_bias),
@@ -246,7 +235,7 @@ class InputProcessor:
                     f"(0 to {self._vocab_size - 1})",
                     name,
                 )
-        for name in () if self._has_logits else _ABOUT_LOGITS:
+        for name in () if self._info.has_logits else _ABOUT_LOGITS:
             if getattr(params, name) not in (None, (), {}):
                 raise RequestError(
                     f"{name} cannot be served: tokens are not sampled from logits here", name

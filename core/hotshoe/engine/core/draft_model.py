@@ -39,6 +39,7 @@ UNSHARED = (
     "model_impl",
     "enable_lora",
     "lora_modules",
+    "logits_processors",
     "speculative_config",
     "kv_cache_memory_bytes",
     "pooling",

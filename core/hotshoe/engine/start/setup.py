@@ -6,12 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from hotshoe.config import DTYPES, EngineConfig, ResolvedConfig
 from hotshoe.engine.start.executors import check_executor, make_worker, ranks_here
 from hotshoe.engine.start.heads import find_head, with_head
 from hotshoe.engine.start.places import find_model, find_tokenizer, open_model
+from hotshoe.engine.start.processors import find_processors, make_processors
 from hotshoe.errors import ConfigError, PluginError
 from hotshoe.executor import Worker
 from hotshoe.lazy import resolve_lazy
@@ -75,12 +77,18 @@ class EngineSetup:
         """Make the platform's own worker, if it has one.
 
         Raises:
+            ConfigError: It would have to run logits processors.
             PluginError: It answers steps as hook API 1 had it.
         """
         with blaming(self.platform.name):
             own = self.platform.create_worker(self.config)
             if not isinstance(own, Worker | None):
                 raise TypeError(f"create_worker() returned {type(own).__name__}, not a Worker")
+        if own is not None and self.config.logits_processors:
+            raise ConfigError(
+                f"logits_processors: platform {self.platform.name} samples in a worker of its own; "
+                "leave them out"
+            )
         if own is not None and self.platform.name in self.plugins.mapping(PLATFORMS):
             owner = self.plugins.owner(PLATFORMS, self.platform.name)
             if (owner.hook_api or HOOK_API) < WORKER_API:
@@ -97,7 +105,7 @@ class EngineSetup:
 
         builder, stored = self._builder(), self._format()
         builder = with_head(builder, self.config.speculative_config, self.plugins)
-        return TorchWorker(
+        worker = TorchWorker(
             self.config,
             self.model_config,
             self.platform,
@@ -106,6 +114,9 @@ class EngineSetup:
             stored,
             rendezvous,
         )
+        found = find_processors(self.config, self.plugins)
+        worker.make_processors = partial(make_processors, found, str(self.model_config.path))
+        return worker
 
     def _format(self) -> WeightFormat:
         """Return how matrices are stored: as the checkpoint says, or the user wants them.

@@ -37,8 +37,7 @@ FOREIGN: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "guided_json_object": ((False,), "use structured_outputs.json_object"),
     "guided_decoding_backend": ((), "the server chooses (--structured-output-backend)"),
     "guided_whitespace_pattern": ((), "leave it out"),
-    "logits_processors": (([],), "leave it out"),
-    "vllm_xargs": (({},), "leave it out"),
+    "logits_processors": (([],), "give arguments to those of --logits-processors (vllm_xargs)"),
     "kv_transfer_params": (({},), "leave it out"),
     "mm_processor_kwargs": (({},), "leave it out"),
     "media_io_kwargs": (({},), "leave it out"),
@@ -77,6 +76,8 @@ class Generation(Schema):
     #: SamplingParams' name -> the field's, where they differ.
     RENAMED: ClassVar[Mapping[str, str]] = {}
     DEFAULT_MAX_TOKENS: ClassVar[int | None] = None
+    #: The field that has arguments of logits processors.
+    EXTRA_ARGS: ClassVar[str] = "vllm_xargs"
 
     model: ShortText | None = None
     stream: bool | None = None
@@ -107,6 +108,7 @@ class Generation(Schema):
     structured_outputs: StructuredOutputs | None = None
     thinking_token_budget: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     repetition_detection: Repetition | None = None
+    vllm_xargs: Annotated[dict[str, Any] | None, Few] = None
     use_beam_search: bool | None = None
     length_penalty: float | None = None
     priority: int = Field(0, ge=-(2**31), le=2**31 - 1)
@@ -129,7 +131,6 @@ class Generation(Schema):
     guided_decoding_backend: Any = None
     guided_whitespace_pattern: Any = None
     logits_processors: Any = None
-    vllm_xargs: Any = None
     kv_transfer_params: Any = None
     mm_processor_kwargs: Any = None
     media_io_kwargs: Any = None
@@ -167,6 +168,8 @@ class Generation(Schema):
                 values[name] = value
         if self.repetition_detection is not None:
             values["repetition_detection"] = self.repetition_detection.wanted()
+        if given := getattr(self, self.EXTRA_ARGS):
+            values["extra_args"] = given
         if self.logit_bias:
             values["logit_bias"] = _token_biases(self.logit_bias)
         try:
@@ -203,14 +206,15 @@ class Generation(Schema):
         names = {
             **self.RENAMED,
             "beam_width": "n",
+            "extra_args": self.EXTRA_ARGS,
             "max_tokens": self.max_tokens_field or "max_tokens",
         }
         if getattr(self, "top_logprobs", None) is not None:
             names["logprobs"] = "top_logprobs"
-        old = error.field or ""
+        old, *inner = (error.field or "").split(".", 1)
         new = names.get(old, old)
         text = re.sub(rf"\b{re.escape(old)}\b", new, str(error), count=1) if old else str(error)
-        return RequestError(text, new or None)
+        return RequestError(text, ".".join([new, *inner]) or None)
 
     def _refuse_unsupported(self) -> None:
         refused = {name: (values, "leave it out") for name, values in self.REFUSED.items()}
@@ -242,7 +246,7 @@ _NOT_SEARCHED = (
     *("stream", "stop", "seed", "presence_penalty", "frequency_penalty", "logit_bias", "top_k"),
     *("min_p", "min_tokens", "stop_token_ids", "bad_words", "allowed_token_ids", "logprobs"),
     *("prompt_logprobs", "structured_outputs", "response_format", "thinking_token_budget"),
-    *("repetition_detection", "logprob_token_ids"),
+    *("repetition_detection", "logprob_token_ids", "vllm_xargs"),
 )
 
 

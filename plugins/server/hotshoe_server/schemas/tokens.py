@@ -11,7 +11,7 @@ from pydantic import Field
 from hotshoe.errors import RequestError
 from hotshoe.types import SamplingParams
 from hotshoe_server.schemas.answers import Answer, ChatLogprobs, PromptLogprobs, Usage
-from hotshoe_server.schemas.base import Schema, ShortText, Variables
+from hotshoe_server.schemas.base import Few, Schema, ShortText, Variables
 from hotshoe_server.schemas.chat import Message, Tool
 from hotshoe_server.schemas.fields import Generation
 
@@ -66,11 +66,13 @@ class TokenParams(Generation):
         "use_beam_search": (False,),
         "flat_logprobs": (False,),
         "skip_reading_prefix_cache": (False,),
-        "extra_args": ({},),
+        "vllm_xargs": ({},),
     }
+    EXTRA_ARGS: ClassVar[str] = "extra_args"
 
     logprobs: int | None = None
     detokenize: bool = False
+    extra_args: Annotated[dict[str, Any] | None, Few] = None
 
     # vLLM's, of no effect here.
     output_kind: int | None = None
@@ -79,7 +81,6 @@ class TokenParams(Generation):
     # vLLM's, refused.
     flat_logprobs: bool | None = None
     skip_reading_prefix_cache: bool | None = None
-    extra_args: dict[str, Any] | None = None
 
 
 class GenerateRequest(TokenParams):

@@ -7,7 +7,9 @@ import pytest
 
 from hotshoe.config import EngineConfig
 from hotshoe.engine.api.inputs import InputProcessor, check_length
+from hotshoe.engine.client import EngineInfo
 from hotshoe.errors import RequestError
+from hotshoe.platform import DeviceFacts
 from hotshoe.text.tokenizer import Tokenizer
 from hotshoe.types import (
     GrammarSpec,
@@ -20,10 +22,17 @@ from hotshoe.types import (
 from hotshoe_demo import MODEL
 
 
+def processor(
+    config: EngineConfig, vocab_size: int, tokenizer: Tokenizer | None, **more: object
+) -> InputProcessor:
+    facts = DeviceFacts("null", "cpu", "nothing", "none", 1 << 30, 1)
+    return InputProcessor(EngineInfo(config, "/m", vocab_size, 8, (), facts, **more), tokenizer)
+
+
 @pytest.fixture
 def inputs(model_dir: Path) -> InputProcessor:
     config = EngineConfig(max_model_len=64, max_logprobs=3)
-    return InputProcessor(config, 256, Tokenizer.load(model_dir))
+    return processor(config, 256, Tokenizer.load(model_dir))
 
 
 def test_text_and_its_tokens_give_the_same_request(inputs: InputProcessor) -> None:
@@ -114,7 +123,7 @@ def test_a_conversation_is_rendered_by_the_template(inputs: InputProcessor) -> N
 
 
 def test_without_a_tokenizer_text_is_refused() -> None:
-    inputs = InputProcessor(EngineConfig(max_model_len=64), 256, None)
+    inputs = processor(EngineConfig(max_model_len=64), 256, None)
     for call in (
         lambda: inputs.prepare("a", "text", SamplingParams()),
         lambda: inputs.prepare("a", TokensPrompt([1]), SamplingParams(stop="x")),
@@ -138,7 +147,7 @@ def test_without_a_tokenizer_text_is_refused() -> None:
     ],
 )
 def test_without_logits_what_is_about_them_is_refused(model_dir: Path, name: str, value) -> None:
-    inputs = InputProcessor(
+    inputs = processor(
         EngineConfig(max_model_len=64), 256, Tokenizer.load(model_dir), has_logits=False
     )
     with pytest.raises(RequestError, match="not sampled from logits") as caught:
@@ -153,9 +162,9 @@ def test_control_tokens_that_content_spells_are_text_unless_allowed() -> None:
     ask = [{"role": "user", "content": spelt}]
     config = EngineConfig(max_model_len=64)
     tasks = {"tasks": ("generate", "embed"), "pooling": Pooling("last"), "hidden_size": 8}
-    careful = InputProcessor(config, 8192, tokenizer, **tasks)
+    careful = processor(config, 8192, tokenizer, **tasks)
     allowed = replace(config, allow_special_tokens_in_text=True)
-    trusting = InputProcessor(allowed, 8192, tokenizer, **tasks)
+    trusting = processor(allowed, 8192, tokenizer, **tasks)
     [start] = tokenizer.encode("<|im_start|>", add_special_tokens=False)
 
     def chat(inputs: InputProcessor) -> int:

@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from hotshoe.errors import RequestError
+
 PATH = "/v1/chat/completions"
 ASK = [{"role": "user", "content": "What is the weather in Paris?"}]
 TOOL = {
@@ -442,6 +444,24 @@ def test_mistakes_are_named(http, field: str, value: object, param: str) -> None
     response = http.post(PATH, **{"messages": ASK, field: value})
     assert response.status_code == 400, response.text
     assert response.json()["error"]["param"] == param
+
+
+def test_arguments_of_logits_processors(http, engine) -> None:
+    given = {"no_echo": 4, "words": ["a"]}
+    assert http.post(PATH, messages=ASK, vllm_xargs=given).status_code == 200
+    assert http.post("/inference/v1/generate", token_ids=[5], extra_args=given).status_code == 200
+    sent = {"sampling_params": {"extra_args": given}}
+    assert http.post("/inference/v1/generate", token_ids=[5], **sent).status_code == 200
+    assert [request.params.extra_args for request in engine.requests] == [given] * 3
+    engine.refusal = RequestError("extra_args.no_echo must be an integer", "extra_args.no_echo")
+    error = http.post(PATH, messages=ASK, vllm_xargs=given).json()["error"]
+    assert error["message"] == "vllm_xargs.no_echo must be an integer"
+    assert error["param"] == "vllm_xargs.no_echo"
+    many = {str(number): 1 for number in range(65)}
+    for field, value in (("vllm_xargs", [1]), ("vllm_xargs", many), ("use_beam_search", True)):
+        response = http.post(PATH, messages=ASK, **{"vllm_xargs": given, field: value})
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == "vllm_xargs"
 
 
 def test_harmless_fields_of_openai_are_accepted(http) -> None:
