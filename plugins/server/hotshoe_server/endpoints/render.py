@@ -115,7 +115,7 @@ def _written(params: SamplingParams) -> dict[str, Any]:
     found: dict[str, Any] = {
         field.name: value
         for field in fields(params)
-        if field.name not in _APART and (value := getattr(params, field.name)) not in (None, ())
+        if field.name not in _APART and (value := getattr(params, field.name)) not in (None, (), {})
     }
     found["logit_bias"] = {str(token): bias for token, bias in params.logit_bias.items()}
     if params.repetition_detection is not None:
