@@ -1,7 +1,9 @@
 """Whatever a peer sends or a client writes, a parser takes it or refuses it in words, and soon."""
 
+import base64
 import contextlib
 import json
+import struct
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,11 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fuzz.mutations import changed_bytes, changed_json
 
+from hotshoe.engine.ranks import agent_messages, rank_messages
 from hotshoe.engine.wire import messages
 from hotshoe.engine.wire.messages import UNREADABLE
 from hotshoe.errors import RequestError
-from hotshoe.types import GrammarSpec
+from hotshoe.types import GrammarSpec, SamplingParams, StepResult
 from hotshoe_bench.sse import read_stream
+from hotshoe_server.embeds import read_embeds
 from hotshoe_structured_output.gbnf import is_lark, to_lark
 from hotshoe_structured_output.llguidance_backend import LLGuidance
 
@@ -26,13 +30,30 @@ DECODERS = (
     messages.decode_news,
     messages.decode_start,
     messages.decode_from_engine,
+    agent_messages.decode_to,
+    agent_messages.decode_from,
+    rank_messages.decode_join,
+    rank_messages.decode_command,
+    rank_messages.decode_news,
 )
 FRAMES = [
     messages.encode(messages.Heartbeat(3, 0.5)),
     messages.encode(messages.Unwanted(["a", "b"])),
     messages.encode(messages.Ready()),
+    messages.encode(messages.Resting(1)),
+    messages.encode(messages.Start(messages.Side(), {"model": "demo"}, "/tmp/s", 1, 2)),
+    messages.encode(
+        messages.Add(["a"], [1, 2], SamplingParams(stop=["x"], logit_bias={5: 1.0}), cache_salt="s")
+    ),
+    agent_messages.encode(agent_messages.Begin(4, 2, "/tmp/a", [b"one", b"two"])),
+    agent_messages.encode(agent_messages.Gone(1, "killed")),
+    rank_messages.encode(rank_messages.Allocate([7, 8])),
+    rank_messages.encode(rank_messages.ChangeWeights("update", "/new")),
+    rank_messages.encode(rank_messages.Done(StepResult(1, [0], [[5]]))),
     messages.encode(messages.Dead(messages.WireError.wrap(RequestError("no", "prompt")))),
 ]
+HEADER = b"{'descr': '<f4', 'fortran_order': False, 'shape': (3, 2), }\n"
+ARRAY = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(HEADER)) + HEADER + bytes(24)
 GBNF = r"""root ::= object # all of it
 object ::= "{" ws (pair ("," ws pair)*)? "}"
 pair ::= "\"" [^"\\\x00-\x1f]{1,8} "\"" ":" ws [0-9]+
@@ -81,6 +102,20 @@ def test_messages_of_other_forms(value: Any) -> None:
         frame = msgspec.msgpack.encode(value)
         for decode in DECODERS:
             soon(decode, frame, refused=UNREADABLE)
+
+
+def read_array(data: bytes) -> None:
+    rows = read_embeds(base64.b64encode(data).decode())
+    assert rows.ndim == 2 and rows.nbytes < len(data) and rows.dtype.kind == "f"
+
+
+def test_the_seed_is_an_array() -> None:
+    read_array(ARRAY)
+
+
+@given(changed_bytes(ARRAY))
+def test_arrays(data: bytes) -> None:
+    soon(read_array, data, refused=(RequestError,))
 
 
 @st.composite
