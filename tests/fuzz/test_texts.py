@@ -6,6 +6,7 @@ import json
 import struct
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -18,11 +19,12 @@ from hotshoe.engine.ranks import agent_messages, rank_messages
 from hotshoe.engine.wire import messages
 from hotshoe.engine.wire.messages import UNREADABLE
 from hotshoe.errors import RequestError
+from hotshoe.grammar.backend import Vocabulary
 from hotshoe.types import GrammarSpec, SamplingParams, StepResult
 from hotshoe_bench.sse import read_stream
 from hotshoe_server.embeds import read_embeds
 from hotshoe_structured_output.gbnf import is_lark, to_lark
-from hotshoe_structured_output.llguidance_backend import LLGuidance
+from hotshoe_structured_output.llguidance_backend import LLGuidance, LLGuidanceCompiler
 
 SOON_S = 10.0
 DECODERS = (
@@ -67,6 +69,38 @@ SCHEMA: dict[str, Any] = {
     ],
     "$defs": {"list": {"type": "array", "items": {"$ref": "#"}, "minItems": 1, "maxItems": 3}},
 }
+TAG: dict[str, Any] = {
+    "structures": [
+        {"begin": "<call>", "schema": {"type": "object"}, "end": "</call>"},
+        {
+            "begin": "<b>",
+            "parts": [{"regex": "[a-z]+"}, {"text": ";"}, {"until": "</b>"}],
+            "end": "",
+        },
+        {"begin": "<c>", "parts": [{"text": "x"}, {"either": [[{"text": "y"}], []]}], "end": "z"},
+    ],
+    "triggers": ["<call>", "<b>", "<c>"],
+    "closing": "!",
+}
+PATTERN = r"(?i:a|b){1,3}[^\"\]-]*\d+(?P<n>\p{L}|\s)?[\w-]$"
+PATTERN_PIECES = [
+    "(",
+    ")",
+    "[",
+    "]",
+    "[^",
+    "{9999}",
+    "*",
+    "+?",
+    "\\",
+    "\\p{",
+    "&&",
+    "--",
+    "|",
+    "(?=",
+]
+LARK = 'start: "a" NAME list*\nNAME: /[a-z]{1,8}/\nlist: "[" (start ("," start)*)? "]"\n'
+LARK_PIECES = ["start:", "/", '"', "(", ")*", "%ignore", "%json {", "{9999}", "->", "|", "~", "\n"]
 EVENT = {
     "choices": [{"text": "a", "delta": {"content": "b"}, "finish_reason": None}],
     "usage": {"prompt_tokens": 3, "completion_tokens": 2},
@@ -119,13 +153,13 @@ def test_arrays(data: bytes) -> None:
 
 
 @st.composite
-def grammars(draw: st.DrawFn) -> str:
-    """Cut pieces out of a grammar and put others in."""
-    text = GBNF
+def cut(draw: st.DrawFn, seed: str, pieces: list[str]) -> str:
+    """Cut parts out of a text and put others in."""
+    text = seed
     for _ in range(draw(st.integers(1, 4))):
         begin = draw(st.integers(0, len(text)))
         end = min(begin + draw(st.integers(0, 12)), len(text))
-        text = text[:begin] + draw(st.sampled_from(PIECES) | st.text(max_size=4)) + text[end:]
+        text = text[:begin] + draw(st.sampled_from(pieces) | st.text(max_size=4)) + text[end:]
     return text
 
 
@@ -134,10 +168,48 @@ def test_the_seed_is_a_grammar() -> None:
     assert LLGuidance().refusal(GrammarSpec.json_schema(json.dumps(SCHEMA))) is None
 
 
-@given(grammars())
+@given(cut(GBNF, PIECES))
 def test_grammars(text: str) -> None:
     soon(is_lark, text)
     soon(to_lark, text, refused=(RequestError,))
+
+
+@cache
+def compiler() -> LLGuidanceCompiler:
+    letters = tuple(bytes([byte]) for byte in range(256))
+    return LLGuidance().open(Vocabulary((*letters, b""), {}, (256,)))
+
+
+def compiled(spec: GrammarSpec) -> None:
+    if LLGuidance().refusal(spec) is None:
+        compiler().compile(spec)
+
+
+def test_the_seeds_are_compiled() -> None:
+    for spec in (
+        GrammarSpec.structural_tag(TAG),
+        GrammarSpec.regex(PATTERN),
+        GrammarSpec.ebnf(LARK),
+    ):
+        compiled(spec)
+
+
+@given(changed_json(TAG))
+def test_structural_tags(tag: Any) -> None:
+    with contextlib.suppress(RequestError):
+        soon(compiled, GrammarSpec.structural_tag(tag))
+
+
+@given(cut(PATTERN, PATTERN_PIECES))
+def test_patterns(pattern: str) -> None:
+    with contextlib.suppress(RequestError):
+        soon(compiled, GrammarSpec.regex(pattern))
+
+
+@given(cut(LARK, LARK_PIECES))
+def test_grammars_of_the_library(text: str) -> None:
+    with contextlib.suppress(RequestError):
+        soon(compiled, GrammarSpec.ebnf(text))
 
 
 @given(changed_json(SCHEMA))

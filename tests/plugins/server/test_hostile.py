@@ -1,13 +1,22 @@
 """One request of many megabytes leaves the server answering everybody else, and lean."""
 
+import asyncio
+import base64
 import contextlib
+import io
 import json
 import threading
 import time
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
+
+from hotshoe.text import Tokenizer
+from hotshoe_server import conversation, renderer
+from hotshoe_server.call import SMALL_BODY_BYTES, Call
+from hotshoe_server.logprobs import CompletionLogprobsWriter
 
 #: Of the 64 MB that a body may have there.
 SIZE = 6_000_000
@@ -75,6 +84,60 @@ def test_a_hostile_request_freezes_nobody(run_server) -> None:
     # Each of them took seconds once; the margin is for machines that do other things, too.
     assert max(longest.values()) < 1.0, longest
     assert resident_bytes(server.process.pid) - before < 400 * 2**20
+
+
+def array() -> str:
+    file = io.BytesIO()
+    np.save(file, np.ones((1, 2), np.float32))
+    return base64.b64encode(file.getvalue()).decode()
+
+
+SAYS_HI = {"messages": [{"role": "user", "content": "hi"}]}
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"type": "object"}}}
+#: Work that a request may make long: who does it, and a request that needs it.
+SLOW = {
+    "body": (Call, "_validated", "/v1/completions", {"prompt": "x" * SMALL_BODY_BYTES}),
+    "template": (Tokenizer, "render_marked", "/v1/chat/completions", SAYS_HI),
+    "text": (Tokenizer, "encode", "/v1/completions", {"prompt": "hi"}),
+    "tokens": (Tokenizer, "decode", "/detokenize", {"tokens": [5]}),
+    "schema": (
+        *(conversation, "bounded_grammar", "/v1/chat/completions"),
+        SAYS_HI | {"response_format": SCHEMA},
+    ),
+    "log probabilities": (
+        *(CompletionLogprobsWriter, "write", "/v1/completions"),
+        {"prompt": [5], "logprobs": 1},
+    ),
+    "embeddings": (renderer, "read_embeds", "/v1/completions", {"prompt_embeds": array()}),
+}
+
+
+@pytest.mark.parametrize(("owner", "name", "path", "body"), SLOW.values(), ids=SLOW)
+def test_slow_work_for_one_request_holds_nobody_up(
+    http, monkeypatch: pytest.MonkeyPatch, owner: object, name: str, path: str, body: dict
+) -> None:
+    begun, done, real = threading.Event(), threading.Event(), getattr(owner, name)
+
+    def slow(*arguments, **options):
+        if not begun.is_set():
+            begun.set()
+            assert done.wait(10), "the loop waits for it"
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(owner, name, slow)
+
+    async def main() -> None:
+        long = asyncio.create_task(http.send("POST", path, json=body))
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        for _ in range(3):
+            other = await http.send("POST", "/v1/completions", json={"prompt": [5, 6]})
+            assert other.status_code == 200
+        assert not long.done()
+        done.set()
+        assert (await long).status_code in (200, 400)  # a body of that length may ask too much
+
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 @pytest.mark.parametrize("coding", ["gzip", "br", "gzip, identity"])
