@@ -145,12 +145,23 @@ def anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def rows_below(text: str, heading: str) -> list[str]:
+    """Return the rows of the table below a heading."""
+    part = text.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    return [line for line in part.splitlines() if line.startswith("| ")][1:]
+
+
 def test_the_tests_of_the_threat_model_exist(root: Path, pages: dict[Path, str]) -> None:
     text = pages[root / "docs/explanation/threat-model.md"]
-    tests = {path: path.read_text() for path in (root / "tests").rglob("test_*.py")}
-    names = re.findall(r"`(test_\w+)`", text)
-    assert len(names) > 10
-    for name in names:
-        assert any(f"def {name}(" in source for source in tests.values()), name
-    for path in re.findall(r"`(tests/[\w/.]+)`", text):
-        assert (root / path).exists(), path
+    sources = [path.read_text() for path in (root / "tests").rglob("test_*.py")]
+    defined = {name for source in sources for name in re.findall(r"def (test_\w+)\(", source)}
+    attacks = rows_below(text, "Attacks that others have published")
+    promises = rows_below(text, "Eight promises")
+    assert (len(attacks), len(promises)) == (14, 8)
+    for row in attacks + promises:
+        last = row.strip("| ").rpartition(" | ")[2]
+        names = re.findall(r"`(test_\w+)`", last)
+        places = re.findall(r"`(tests/[\w/.]+)`", last)
+        assert names or places, row
+        assert [name for name in names if name not in defined] == [], row
+        assert [place for place in places if not (root / place).exists()] == [], row
