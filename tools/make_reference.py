@@ -279,11 +279,18 @@ def from_vllm_page() -> str:
         lines += ["", f"## {title}", "", f"| flag | {column} |", "|---|---|"]
         for flag in sorted((f for f in FLAGS if f.effect == effect), key=lambda f: f.name):
             text = f"`{' '.join(flag.to)}`" if flag.to else flag.why
-            if flag.harmless:
+            if flag.keys:
+                pairs = flag.keys.items()
+                text = "; ".join(f"{key}: {_words(words)}" for key, words in pairs)
+            if flag.harmless and not flag.to:
                 values = ", ".join(f"`{value}`" for value in flag.harmless)
                 text += f"; other values than {values} are refused"
             lines.append(f"| `{flag.name}` | {_cell(text)} |")
     return "\n".join([*lines, *_vllm_names()]) + "\n"
+
+
+def _words(words: Sequence[str]) -> str:
+    return f"`{' '.join(words)}`" if words else "of no effect"
 
 
 def _vllm_names() -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hotshoe.errors import ConfigError
 
@@ -26,7 +26,9 @@ class Flag:
         name: With its hyphens.
         why: Of one without effect or refused: a sentence on the reason, or on what to use.
         to: Of another name here: the words that stand for it, `{}` for its value.
-        harmless: Of one without effect: values that ask for nothing else, None if every one does.
+        harmless: Values that ask for nothing here, None if every one does.
+        keys: Of one whose value is a JSON object: what each of its entries is, as `to`; nothing
+            for one without effect.
         takes: Whether a value follows; without, `--no-NAME` is known as well.
     """
 
@@ -35,17 +37,22 @@ class Flag:
     to: tuple[str, ...] = ()
     harmless: tuple[str, ...] | None = ()
     takes: bool = True
+    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def effect(self) -> str:
         """What becomes of it: "alias", "no effect" or "refused"."""
-        if self.to:
+        if self.to or self.keys:
             return "alias"
         return "no effect" if self.harmless != () else "refused"
 
 
-def _alias(name: str, *to: str, takes: bool = True) -> Flag:
-    return Flag(name, to=to, takes=takes)
+def _alias(name: str, *to: str, takes: bool = True, harmless: tuple[str, ...] = ()) -> Flag:
+    return Flag(name, to=to, takes=takes, harmless=harmless)
+
+
+def _object(name: str, **keys: tuple[str, ...]) -> Flag:
+    return Flag(name, keys=keys)
 
 
 def _ignored(name: str, why: str, *harmless: str, takes: bool = True) -> Flag:
@@ -76,6 +83,8 @@ _ONE = "one process computes a layer, or --tensor-parallel-size of them"
 _LOGS = "logs are the matter of --log-format and --access-log"
 _TEXT = "models here read text alone"
 _PROXY = "let the proxy in front of the server do it"
+_DRAFT_MODEL = ("--speculative-config", "draft_model", "--speculative-config.model", VALUE)
+_POOLING = ("--pooling", VALUE)
 _FRACTION = ("--platform-options.memory_fraction", VALUE)
 
 FLAGS: tuple[Flag, ...] = (
@@ -85,7 +94,6 @@ FLAGS: tuple[Flag, ...] = (
     _alias("--api-server-count", "--api-processes", VALUE),
     _alias("--device", "--platform", VALUE),
     _alias("--guided-decoding-backend", "--structured-output-backend", VALUE),
-    _alias("--structured-outputs-config.backend", "--structured-output-backend", VALUE),
     _alias("--h11-max-incomplete-event-size", "--max-header-bytes", VALUE),
     _alias("--otlp-traces-endpoint", "--otlp-endpoint", VALUE),
     _alias("--mamba-cache-mode", "--state-cache-mode", VALUE),
@@ -96,6 +104,28 @@ FLAGS: tuple[Flag, ...] = (
     _alias("--disable-frontend-multiprocessing", "--no-engine-process", takes=False),
     _alias("--shutdown-timeout", "--shutdown-timeout-s", VALUE),
     _alias("--enable-log-requests", "--access-log", takes=False),
+    _alias("--attention-backend", "--kernel", "attention={}", harmless=("auto",)),
+    _alias("--linear-backend", "--kernel", "linear={}", harmless=("auto",)),
+    _alias("--moe-backend", "--kernel", "moe={}", harmless=("auto",)),
+    _alias("--speculative-model", *_DRAFT_MODEL),
+    _alias("--num-speculative-tokens", "--speculative-config.num_speculative_tokens", VALUE),
+    # Objects.
+    _object("--attention-config", backend=("--kernel", "attention={}")),
+    _object(
+        "--structured-outputs-config",
+        backend=("--structured-output-backend", VALUE),
+        disable_any_whitespace=("--structured-output-max-blanks", "0"),
+        disable_fallback=(),
+        reasoning_parser=("--reasoning-parser", VALUE),
+    ),
+    _object(
+        "--eplb-config",
+        num_redundant_experts=("--num-redundant-experts", VALUE),
+        step_interval=("--eplb-step-interval", VALUE),
+    ),
+    _object("--pooler-config", pooling_type=_POOLING, seq_pooling_type=_POOLING),
+    _object("--override-pooler-config", pooling_type=_POOLING),
+    _object("--profiler-config", profiler=(), torch_profiler_dir=("--profile-dir", VALUE)),
     # Of no effect.
     _ignored("--trust-remote-code", "no code of a checkpoint is ever run", takes=False),
     _ignored("--enable-chunked-prefill", "prompts are always computed in chunks", takes=False),
@@ -127,8 +157,8 @@ FLAGS: tuple[Flag, ...] = (
     _ignored("--preemption-mode", "what is preempted is computed anew", "recompute"),
     _ignored("--response-role", "answers are the assistant's", "assistant"),
     _ignored("--chat-template-content-format", "parts of text are joined", "auto", "string"),
-    _ignored("--tokenizer-mode", "tokenizer.json is read", "auto", "hf"),
-    _ignored("--config-format", "config.json is read", "auto", "hf"),
+    _ignored("--tokenizer-mode", "tokenizer.json is read", "auto", "hf", "slow", "mistral"),
+    _ignored("--config-format", "config.json is read", "auto", "hf", "mistral"),
     _ignored("--task", "the model's tasks are found out", "auto", "generate", "embed"),
     _ignored("--runner", "the model's tasks are found out", "auto", "generate", "pooling"),
     _ignored("--convert", "the model's tasks are found out", "auto", "none", "embed"),
@@ -201,8 +231,6 @@ FLAGS: tuple[Flag, ...] = (
     _refused("--log-config-file", _LOGS),
     _refused("--max-cpu-loras", "all adapters that are loaded stay in host memory"),
     _refused("--kv-transfer-config", "the cache is not shared with other servers"),
-    _refused("--attention-backend", "use --kernel attention=NAME"),
-    _refused("--attention-config", "use --kernel attention=NAME"),
     _refused("--num-gpu-blocks-override", "use --kv-cache-memory-bytes"),
     _refused("--tokenizer-revision", "fetch that revision and name its directory by --tokenizer"),
     _refused("--code-revision", "no code of a checkpoint is ever run"),
@@ -218,15 +246,10 @@ FLAGS: tuple[Flag, ...] = (
     _refused("--scheduler-cls", "the scheduler is one"),
     _refused("--worker-cls", "an installed plugin adds executors (hook hotshoe_executors)"),
     _refused("--worker-extension-cls", "an installed plugin adds endpoints"),
-    _refused("--pooler-config", "use --pooling"),
-    _refused("--override-pooler-config", "use --pooling"),
     _refused("--reasoning-config", "requests have thinking_token_budget; use --reasoning-parser"),
     _refused("--model-loader-extra-config", "use --load-format"),
     _refused("--all2all-backend", "use --kernel communicator=NAME"),
-    _refused("--moe-backend", "use --kernel moe=NAME"),
-    _refused("--linear-backend", "use --kernel linear=NAME"),
     _refused("--kernel-config", "use --kernel SLOT=NAME"),
-    _refused("--eplb-config", "use --num-redundant-experts"),
     _refused("--data-parallel-address", _BALANCER),
     _refused("--data-parallel-rpc-port", _BALANCER),
     _refused("--data-parallel-hybrid-lb", _BALANCER, takes=False),
@@ -245,17 +268,13 @@ FLAGS: tuple[Flag, ...] = (
     _refused("--collect-detailed-traces", "use --otlp-endpoint"),
     _refused("--enable-layerwise-nvtx-tracing", "POST /start_profile", takes=False),
     _refused("--additional-config", "use --platform-options.NAME VALUE"),
-    _refused("--profiler-config", "POST /start_profile"),
     _refused("--weight-transfer-config", "POST /update_weights"),
     _refused("--ssl-ciphers", f"those of the library are taken; {_PROXY}"),
     _refused("--tokens-only", "use --skip-tokenizer-init", takes=False),
     _refused("--enable-offline-docs", "there are no pages of documentation", takes=False),
     _refused("--enable-return-routed-experts", "answers do not name experts", takes=False),
     _refused("--num-lookahead-slots", "use --speculative-config"),
-    _refused("--speculative-model", "use --speculative-config"),
-    _refused("--num-speculative-tokens", "use --speculative-config"),
     _refused("--override-neuron-config", "there is no such platform"),
-    _refused("--structured-outputs-config", "use --structured-output-backend"),
     _refused("--allow-deprecated-quantization", "there are none", takes=False),
     _refused("--num-scheduler-steps", "--async-scheduling overlaps steps"),
     _refused("--headless", "engines and servers are not started apart", takes=False),
@@ -295,10 +314,18 @@ VALUES: Mapping[str, Mapping[str, str]] = {
     },
     "--reasoning-parser": {"openai_gptoss": "harmony"},
     "--kv-cache-dtype": {"fp8_e4m3": "fp8"},
-    "--load-format": {"auto": "safetensors", "hf": "safetensors"},
+    "--load-format": {"auto": "safetensors", "hf": "safetensors", "mistral": "safetensors"},
     "--dtype": {"half": "float16", "float": "float32"},
     "--quantization": {"awq_marlin": "awq", "gptq_marlin": "gptq"},
     "--model-impl": {"vllm": "native"},
+    "--structured-output-backend": {"guidance": "llguidance"},
+    "--pooling": {"LAST": "last", "MEAN": "mean"},
+    "--kernel": {
+        "attention=CPU_ATTN": "attention=native",
+        "attention=FLASHINFER": "attention=flashinfer",
+        "attention=FLASH_ATTN": "attention=flash3",
+        "attention=TRITON_ATTN": "attention=triton",
+    },
 }
 _BY_NAME = {flag.name: flag for flag in FLAGS}
 
@@ -328,7 +355,7 @@ def rewrite(words: Sequence[str], say: Callable[[str], None]) -> list[str]:
             continue
         if flag.takes and not equals:
             value = _value(flag, rest)
-        found += _meant(flag, value, off, say)
+        found += _meant(flag, value if name == flag.name else _entry(name, value), off, say)
     return found
 
 
@@ -345,9 +372,8 @@ def _long(word: str) -> tuple[str, str, str]:
 
 def _find(name: str) -> tuple[Flag | None, bool]:
     """Return the flag of a name, and whether it is switched off."""
-    for known in (name, name.partition(".")[0]):
-        if known in _BY_NAME:
-            return _BY_NAME[known], False
+    if found := _BY_NAME.get(name.partition(".")[0]):
+        return found, False
     flag = _BY_NAME.get(name.replace("--no-", "--", 1)) if name.startswith("--no-") else None
     return (None, False) if flag is None or flag.takes else (flag, True)
 
@@ -365,8 +391,12 @@ def _meant(flag: Flag, value: str, off: bool, say: Callable[[str], None]) -> lis
     Raises:
         ConfigError: There are none.
     """
+    if flag.keys and not off:
+        return [
+            word for key, entry in _entries(flag, value) for word in _kept(flag, key, entry, say)
+        ]
     if flag.to and not off:
-        return [word.replace(VALUE, value) for word in flag.to]
+        return [] if value in (flag.harmless or ()) else _filled(flag.to, value)
     if off and flag.effect != "no effect":
         return []  # it is off already
     if off or (flag.harmless == () or (flag.harmless and _plain(value) not in flag.harmless)):
@@ -375,6 +405,54 @@ def _meant(flag: Flag, value: str, off: bool, say: Callable[[str], None]) -> lis
         raise ConfigError(f"{shown} of vLLM is not offered here: {flag.why}")
     say(f"{flag.name} of vLLM has no effect here: {flag.why}")
     return []
+
+
+def _filled(words: Sequence[str], value: str) -> list[str]:
+    """Return words with a value in its place, by the name that it has here."""
+    known = VALUES.get(words[0], {})
+    found = (word.replace(VALUE, value) for word in words)
+    return [known.get(word, word) for word in found]
+
+
+def _entry(name: str, value: str) -> str:
+    """Return the JSON object that `--flag.key value` stands for."""
+    try:
+        read = json.loads(value)
+    except (ValueError, RecursionError):
+        read = value
+    return json.dumps({name.partition(".")[2]: read})
+
+
+def _entries(flag: Flag, value: str) -> list[tuple[str, object]]:
+    """Return the entries of a JSON object.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ConfigError(f"{flag.name} takes a JSON object, not {value[:100]!r}")
+    return list(found.items())
+
+
+def _kept(flag: Flag, key: str, value: object, say: Callable[[str], None]) -> list[str]:
+    """Return the words that stand for an entry of a flag's object.
+
+    Raises:
+        ConfigError: There are none.
+    """
+    if key not in flag.keys or not isinstance(value, (str, int, float, type(None))):
+        known = ", ".join(sorted(flag.keys))
+        raise ConfigError(f"{flag.name}: {key} of vLLM is not offered here, only {known}")
+    if value in (None, False, "auto"):
+        return []  # asks for nothing
+    if not flag.keys[key]:
+        say(f"{flag.name}: {key} of vLLM has no effect here")
+        return []
+    return _filled(flag.keys[key], str(value))
 
 
 def _plain(value: str) -> str:
