@@ -126,7 +126,7 @@ def settings(kind: str, rng: random.Random) -> dict[str, Any]:
         "async_scheduling": rng.random() < 0.5,
         "enable_prefix_caching": rng.random() < 0.8,
         "state_cache_mode": rng.choice(("none", "align", "all")) if kind == "states" else "none",
-        "speculative_config": NGRAM if kind != "states" and rng.random() < 0.4 else None,
+        "speculative_config": NGRAM if rng.random() < 0.4 else None,
         "scheduling_policy": rng.choice(("fcfs", "priority")),
     }
 

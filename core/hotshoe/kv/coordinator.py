@@ -90,6 +90,7 @@ class KVCoordinator:
         self.caches_prefixes = enable_prefix_caching and all(kind.shares for kind in kinds)
         self._dropping = tuple((i, band) for i, band in enumerate(self.bands) if band.kind.drops)
         self._ending = tuple(kind for kind in kinds if kind.drops)  # others never end a step
+        self._lags = any(group.spec.drafts for group in groups)  # states take accepted drafts late
         # The first band that says how long a sequence can grow; block sizes are equal.
         growing = (i for i, kind in enumerate(kinds) if kind.capacity(1) is not None)
         self._measured = next(growing, None)
@@ -236,8 +237,9 @@ class KVCoordinator:
         Returns:
             False if too few blocks are free; then nothing was taken.
         """
+        read_from = start - sequence.num_accepted * self._lags
         for i, band in self._dropping:
-            first = band.kind.first_read(start)
+            first = band.kind.first_read(read_from)
             if first > sequence.num_released[i]:
                 if first > sequence.num_registered_blocks:  # so that they can be found
                     self.register(sequence, min(start, len(sequence.token_ids)))
@@ -278,6 +280,7 @@ class KVCoordinator:
         Args:
             num_tokens: Tokens that are known and whose computation has been scheduled.
         """
+        num_tokens -= sequence.num_accepted * self._lags
         first, full = sequence.num_registered_blocks, num_tokens // self.block_size
         if not self.caches_prefixes or full <= first:
             return

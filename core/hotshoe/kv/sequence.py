@@ -22,6 +22,7 @@ class CachedSequence(Protocol):
         num_released: For each band, how many leading columns hold the null block.
         block_hashes: Hashes of the leading full blocks, as far as they were needed yet.
         num_registered_blocks: Leading blocks already offered to the prefix index.
+        num_accepted: How many computed tokens its states are behind, if it has any.
     """
 
     token_ids: list[int]
@@ -29,6 +30,7 @@ class CachedSequence(Protocol):
     tenant: str | None
     content: str | None
     adapter_key: str | None
+    num_accepted: int
     tables: Tables
     num_released: list[int]
     block_hashes: list[bytes]
@@ -69,6 +71,7 @@ class StoredTokens:
     tenant: str | None = None
     content: str | None = None
     adapter_key: str | None = None
+    num_accepted: int = 0
     tables: Tables = field(default_factory=list)
     num_released: list[int] = field(default_factory=list)
     block_hashes: list[bytes] = field(default_factory=list)

@@ -79,8 +79,9 @@ class BuildContext:
     the stages that divide the layers, and `stage_layers` the layers of each, if the user says so;
     `own_layers` are those of this stage, once the builder has called `take_layers`. `checkpoints`
     says which states of sequences are kept, as in `CacheSpec`; the types are those that they are
-    kept in. `adapters` is None where the engine takes none. `further` asks for layers that predict
-    further tokens: `hotshoe.models.base.DraftingModel`. `beside` has weights of other directories.
+    kept in, and `drafts` the most that one may be behind. `adapters` is None where the engine takes
+    none. `further` asks for layers that predict further tokens, as for a `DraftingModel` of
+    `hotshoe.models.base`. `beside` has weights of other directories.
     """
 
     selector: Selector
@@ -100,6 +101,7 @@ class BuildContext:
     checkpoints: Checkpoints = "none"
     conv_state_dtype: str | None = None
     state_dtype: str = "float32"
+    drafts: int = 0
     adapters: AdapterTable | None = None
     further: bool = False
     weights: WeightTable = field(default_factory=WeightTable)

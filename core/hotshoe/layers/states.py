@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -12,9 +12,10 @@ from torch import Tensor
 
 from hotshoe.layers.cache import Prepare, give_back
 from hotshoe.layers.context import BuildContext, ForwardBatch
+from hotshoe.layers.lag import Lag, plan_lag
 from hotshoe.layers.split import Split
 from hotshoe.layers.weights import Place
-from hotshoe.slots import CacheView, GatedDeltaSpec, StateSpaceSpec, renewed
+from hotshoe.slots import CacheView, GatedDeltaSpec, StateSpaceSpec, StepShape, renewed
 from hotshoe.slots.reference.dtypes import torch_dtype
 from hotshoe.types.cache import CachePart, CacheSpec
 
@@ -62,21 +63,28 @@ class StateLayer(Generic[Spec]):
     ) -> None:
         self.spec: Spec = spec
         self._op = ctx.selector.choose(slot, spec)
+        self._drafts = None
+        if ctx.drafts:  # whose states go to another block than the one that is read
+            self._drafts = ctx.selector.choose(slot, replace(spec, checkpoints="align"))
         self._make = weights
         self._weights: Any = None
         self._held: dict[str, Tensor] = {}
         self._pending: dict[str, list[Tensor | None]] = {}
         self._device, self._dtype = ctx.device, ctx.torch_dtype
         self.cache: tuple[Tensor, Tensor]
+        self._inputs: Tensor | None = None  # of drafts
         conv = (spec.conv_width - 1, spec.conv_size)
-        parts = (
+        parts: tuple[CachePart, ...] = (
             CachePart("conv", "td", conv, spec.conv_dtype),
             CachePart("state", "hdn", state, spec.state_dtype),
         )
+        if ctx.drafts:
+            shape = (ctx.drafts, sum(spec.sections))
+            parts = (*parts, CachePart("drafts", "td", shape, spec.dtype))
         self.cache_spec: CacheSpec = CacheSpec(
-            "state", spec.block_size, parts, checkpoints=ctx.checkpoints
+            "state", spec.block_size, parts, checkpoints=ctx.checkpoints, drafts=ctx.drafts
         )
-        self.planner: tuple[Hashable, Prepare] = (spec, self._op.prepare)
+        self.planner: tuple[Hashable, Prepare] = (spec, self._prepare)
         self.view = 0
         ctx.cache_layers.append(self)
         ctx.weight_bytes.append(lambda: sum(t.nbytes for t in self._held.values()))
@@ -114,8 +122,8 @@ class StateLayer(Generic[Spec]):
 
     def allocate_cache(self, num_blocks: int) -> None:
         """Take memory for states, left as it comes: none is read before it is written."""
-        conv, state = self.cache_spec.parts
-        self.cache = (self._empty(conv, num_blocks), self._empty(state, num_blocks))
+        conv, state, *inputs = [self._empty(part, num_blocks) for part in self.cache_spec.parts]
+        self.cache, self._inputs = (conv, state), next(iter(inputs), None)
 
     def _empty(self, part: CachePart, num_blocks: int) -> Tensor:
         shape = (num_blocks, *part.shape)
@@ -123,12 +131,13 @@ class StateLayer(Generic[Spec]):
 
     def share_cache(self, other: StateLayer[Any]) -> None:
         """Use another layer's states, whose blocks have equal parts."""
-        self.cache = other.cache
+        self.cache, self._inputs = other.cache, other._inputs
 
     def free_cache(self) -> None:
         """Give the memory back, though an operation may remember the tensors."""
-        for tensor in self.cache:
-            give_back(tensor)
+        for tensor in (*self.cache, self._inputs):
+            if tensor is not None:
+                give_back(tensor)
         del self.cache
 
     def __call__(self, projected: Tensor, batch: ForwardBatch) -> Tensor:
@@ -139,6 +148,22 @@ class StateLayer(Generic[Spec]):
         return self._run(projected, batch.views)
 
     def _run(self, projected: Tensor, views: Sequence[CacheView]) -> Tensor:
+        prepared = views[self.view].prepared
+        if isinstance(prepared, Lag):
+            assert self._inputs is not None
+            calls = (partial(self._compute, op) for op in (self._op, self._drafts))
+            return prepared.run(projected, self._inputs, *calls)
+        return self._compute(self._op, projected, prepared)
+
+    def _compute(self, operation: Any, projected: Tensor, prepared: Any) -> Tensor:
         assert self._weights is not None
-        out: Tensor = self._op(projected, self.cache, views[self.view].prepared, self._weights)
+        out: Tensor = operation(projected, self.cache, prepared, self._weights)
         return out
+
+    def _prepare(self, shape: StepShape, view: CacheView) -> Any:
+        """Have a step prepared, or both calls of one that is behind, or has drafts."""
+        if shape.host_drafts is None or self._drafts is None:
+            return self._op.prepare(shape, view)
+        null = len(self.cache[0]) - 1
+        places = self.spec.block_size, self.cache_spec.checkpoints == "none", null
+        return plan_lag(shape, view, places, self._op.prepare, self._drafts.prepare)

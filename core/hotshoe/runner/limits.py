@@ -23,6 +23,7 @@ class RunnerLimits:
         graph_sizes: Padded batch sizes to record, ascending; empty for none.
         piece_sizes: Padded token counts of other steps to record in pieces, likewise.
         eos_token_ids: Forbidden until a request's min_tokens.
+        lags: States are behind accepted drafts, and learn of them in `StepShape.host_drafts`.
     """
 
     max_num_seqs: int
@@ -35,6 +36,7 @@ class RunnerLimits:
     graph_sizes: tuple[int, ...] = ()
     piece_sizes: tuple[int, ...] = ()
     eos_token_ids: tuple[int, ...] = ()
+    lags: bool = False
 
 
 @dataclass(frozen=True, slots=True)

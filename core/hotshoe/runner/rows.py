@@ -5,6 +5,7 @@ All per-step work is vectorized over tokens or rows on the host; nothing here wa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -40,6 +41,7 @@ class StepInputs:
         sample_lens: [s] tokens before each, also the position of the sampled token.
         blocks: What changes in the block tables [groups, rows + 1, max_blocks_per_req].
         tokens: What the host adds to the token table.
+        drafts: As `StepShape.host_drafts`.
     """
 
     rows: Ints
@@ -53,6 +55,7 @@ class StepInputs:
     sample_lens: Indexes
     blocks: Puts
     tokens: Puts
+    drafts: tuple[Sequence[int], Sequence[int]] | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -62,7 +65,7 @@ class StepInputs:
     @property
     def decodes_only(self) -> bool:
         """True when every request computes one token and samples after it."""
-        return len(self.rows) == len(self.positions) == len(self.sample_at)
+        return self.drafts is None and len(self.rows) == len(self.positions) == len(self.sample_at)
 
     def padded(self, size: int, row: int, slots: Ints) -> StepInputs:
         """Add rows of one token until there are `size`. They sample nothing.
@@ -109,11 +112,18 @@ class Rows:
         max_model_len: Longest sequence; the token table has one column more.
         block_size: Tokens per block.
         num_groups: Cache groups.
+        lags: Say of each step what its states need to know of drafts.
     """
 
     def __init__(
-        self, max_num_seqs: int, max_model_len: int, block_size: int, num_groups: int = 1
+        self,
+        max_num_seqs: int,
+        max_model_len: int,
+        block_size: int,
+        num_groups: int = 1,
+        lags: bool = False,
     ) -> None:
+        self._lags = lags
         self.width = max_model_len + 1
         self._block_size = block_size
         self.max_blocks = -(-self.width // block_size)
@@ -140,7 +150,13 @@ class Rows:
         rows = np.array(plan.rows, np.int32)
         counts = np.array(plan.num_scheduled_tokens, np.int32)
         inputs = self._inputs(rows, counts, blocks, self._token_puts(plan))
-        return inputs if not plan.draft_rows else self._with_drafts(plan, inputs)
+        inputs = inputs if not plan.draft_rows else self._with_drafts(plan, inputs)
+        if self._lags and (plan.draft_rows or plan.accepted_rows):
+            late = dict(zip(plan.accepted_rows, plan.num_accepted, strict=True))
+            fresh = dict(zip(plan.draft_rows, map(len, plan.drafts), strict=True))
+            numbers = [[found.get(row, 0) for row in plan.rows] for found in (late, fresh)]
+            inputs = replace(inputs, drafts=(numbers[0], numbers[1]))
+        return inputs
 
     def _block_puts(self, plan: StepPlan) -> Puts:
         width = self.max_blocks

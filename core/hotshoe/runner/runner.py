@@ -102,7 +102,8 @@ class Runner:
         self._limits = limits
         self._plans = tuple(views)
         num_groups = len(limits.null_blocks)
-        self._rows = Rows(limits.max_num_seqs, limits.max_model_len, limits.block_size, num_groups)
+        sizes = limits.max_num_seqs, limits.max_model_len, limits.block_size
+        self._rows = Rows(*sizes, num_groups, limits.lags)
         self._padding_slots: Ints = np.array(limits.null_blocks, np.int32) * limits.block_size
         self._inbox = Inbox(ops.transfer, device, INBOX_BYTES, limits.max_steps_in_flight)
         self._record = ops.graph.record
@@ -421,6 +422,7 @@ class Runner:
         counts = np.diff(inputs.query_start_loc)
         shape = _shape(staged, int(counts.max()), int(inputs.seq_lens.max()))
         shape.host_lens = (counts.tolist(), inputs.seq_lens.tolist())
+        shape.host_drafts = inputs.drafts
         return shape, self._views(shape, staged, inputs.num_tokens)
 
     def _views(

@@ -23,8 +23,8 @@ from hotshoe.errors import (
     RequestError,
 )
 from hotshoe.executor import KVBlocks, KVDescriptor, WorkerInfo
+from hotshoe.executor.caches import check_caches
 from hotshoe.foreign import cause_of, foreign
-from hotshoe.kv.kinds import check_caches
 from hotshoe.layers import (
     BuildContext,
     WeightFormat,
@@ -49,7 +49,7 @@ from hotshoe.runner.limits import MakeProcessors, Operations, RunnerLimits, no_p
 from hotshoe.runner.peers import Peers, check_divided, group_of
 from hotshoe.runner.runner import Runner
 from hotshoe.runner.running import RunningStep
-from hotshoe.runner.states import check_states, state_options
+from hotshoe.runner.states import moved_specs, state_options
 from hotshoe.slots import (
     GraphSpec,
     Rendezvous,
@@ -229,7 +229,6 @@ class TorchWorker:
             ctx.weights.rename(pattern, replacement)
         model = self._builder(self._model_config, ctx)
         check_divided(ctx, self._model_config.architecture)
-        check_states(config, [layer.cache_spec for layer in ctx.cache_layers])
         self._head = head_of(model, ctx, self._model_config)
         return ctx, model
 
@@ -356,6 +355,7 @@ class TorchWorker:
             graph_sizes=graph_sizes(decodes, sizes) if decodes else (),
             piece_sizes=graph_sizes(budget, TOKEN_SIZES) if pieces else (),
             eos_token_ids=self._model_config.eos_token_ids,
+            lags=any(group.spec.drafts for group in layout.groups),
         )
         recorded = max((*limits.graph_sizes, *limits.piece_sizes), default=0)
         width, dtype = self._model.hidden_size, self._context.torch_dtype
@@ -426,7 +426,7 @@ class TorchWorker:
         config, model = self._config, self._model_config
         content = json.dumps([model.values, config.quantization], sort_keys=True, default=str)
         digest = hashlib.sha256(content.encode()).hexdigest()[:DIGEST_LENGTH]
-        return KVDescriptor(digest, tuple(layer.cache_spec for layer in self._context.cache_layers))
+        return KVDescriptor(digest, moved_specs(self._context.cache_layers))
 
     @torch.inference_mode()
     def read_kv(self, block_ids: Sequence[Sequence[int]]) -> list[list[torch.Tensor]]:

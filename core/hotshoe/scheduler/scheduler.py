@@ -99,18 +99,10 @@ class Scheduler:
 
     def stats(self) -> SchedulerStats:
         """Return the present counts."""
-        return SchedulerStats(
-            self.num_running,
-            self.num_waiting,
-            self.num_waiting_tokens,
-            self.last_wait_s,
-            self.cache.stats(),
-            self._num_preemptions,
-            self._num_prompt_tokens,
-            self._num_generated_tokens,
-            dict(self._num_finished),
-            replace(self._drafts),
-        )
+        waiting = self.num_waiting, self.num_waiting_tokens, self.last_wait_s
+        totals = self._num_preemptions, self._num_prompt_tokens, self._num_generated_tokens
+        ends = dict(self._num_finished), replace(self._drafts)
+        return SchedulerStats(self.num_running, *waiting, self.cache.stats(), *totals, *ends)
 
     def add(self, request: Request, ready: bool = True) -> None:
         """Queue a new request.
@@ -338,8 +330,11 @@ class Scheduler:
             return []
         start = request.num_computed_tokens
         limit = min(step.spare, budget - (stop - start), request.max_total_tokens - 1 - stop)
-        drafts, request.drafts = request.drafts[: max(limit, 0)], []
-        if not self.cache.grow(request, start, stop + len(drafts), changes):
+        # The step that takes them, and one token more, shall end where a step may.
+        limit = self.cache.step_end(stop, stop + max(limit, 0) + 1) - 1 - stop
+        drafts, request.drafts = request.drafts[:limit], []
+        ends = stop, stop + len(drafts)  # a state is kept at the first
+        if not all(self.cache.grow(request, start, end, changes) for end in ends):
             return []
         step.spare -= len(drafts)
         return drafts

@@ -35,6 +35,9 @@ class StepShape:
         max_seq_len: The longest of seq_lens.
         host_lens: Tokens of each request in this step, and seq_lens, on the host; None in a
             recorded step, whose lengths change from one repetition to the next.
+        host_drafts: Of each request, the drafts that were accepted last and are still to enter
+            its states, and those of this step, on the host; None where there are neither. For
+            layers with states alone; their operations see steps without drafts.
     """
 
     num_reqs: int
@@ -43,6 +46,7 @@ class StepShape:
     max_query_len: int
     max_seq_len: int
     host_lens: tuple[Sequence[int], Sequence[int]] | None = None
+    host_drafts: tuple[Sequence[int], Sequence[int]] | None = None
 
 
 @dataclass(slots=True)

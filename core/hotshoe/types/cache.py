@@ -70,6 +70,7 @@ class CacheSpec:
         tokens_per_entry: Above 1 for caches that keep one entry for several tokens.
         checkpoints: Of kind "state": which states are kept.
         chunked: A query reads its own chunk alone, up to itself; chunks have `window` tokens.
+        drafts: Of kind "state": most that it may be behind; its block keeps what they bring.
     """
 
     kind: CacheKind
@@ -79,6 +80,7 @@ class CacheSpec:
     tokens_per_entry: int = 1
     checkpoints: Checkpoints = "none"
     chunked: bool = False
+    drafts: int = 0
 
     @property
     def block_bytes(self) -> int:
@@ -154,7 +156,8 @@ def held_blocks(spec: CacheSpec, num_tokens: int, step_tokens: int) -> int:
     blocks = -(-num_tokens // spec.block_tokens)
     if spec.kind == "state":
         # One is read, others are written; with checkpoints, the one that is read stays as it is.
-        written = -(-step_tokens // spec.block_tokens) if spec.checkpoints == "all" else 1
+        most = -(-(step_tokens + spec.drafts) // spec.block_tokens)
+        written = most if spec.checkpoints == "all" else 1
         return min(blocks, 1 if spec.checkpoints == "none" else 1 + written)
     if spec.window is None:
         return blocks

@@ -2,9 +2,8 @@
 
 import pytest
 
-from hotshoe.errors import ConfigError
 from hotshoe.kv import KVCoordinator, StoredTokens
-from hotshoe.kv.kinds import KINDS, Paged, State, check_caches
+from hotshoe.kv.kinds import KINDS, Paged, State
 from hotshoe.types.cache import WINDOW_STEP, CacheGroup, CacheSpec, held_blocks
 
 
@@ -57,6 +56,8 @@ def test_kept_states_are_read_from_the_last_token_on(checkpoints):
     assert [state.num_columns(n) for n in (0, 1, 4, 5)] == [0, 1, 1, 2]
     assert state.shares and state.drops and not state.at_once
     assert state.num_blocks_for(99) == (2 if checkpoints == "align" else 4)
+    behind = kind("state", checkpoints=checkpoints, drafts=3)
+    assert behind.num_blocks_for(99) == (2 if checkpoints == "align" else 5)
 
 
 def test_aligned_states_leave_columns_out_that_a_step_passes():
@@ -73,20 +74,3 @@ def test_aligned_steps_end_with_a_block_if_they_can(start, stop, end):
     assert kind("state", checkpoints="align").step_end(start, stop) == end
     for other in (kind("full"), kind("state"), kind("state", checkpoints="all")):
         assert other.step_end(start, stop) == stop
-
-
-@pytest.mark.parametrize(
-    ("spec", "words"),
-    [
-        (CacheSpec("cross", 16, ()), r"layers\[1\].*kind cross.*\(served: full, .*use a model"),
-        (CacheSpec("full", 32, ()), r"block_size 16 does not fit layers\[1\].*--block-size 32$"),
-        (
-            CacheSpec("full", 16, (), tokens_per_entry=6),
-            r"one entry for 6 tokens.*--block-size 18$",
-        ),
-    ],
-)
-def test_caches_that_no_group_can_be_made_for(spec, words):
-    check_caches([CacheSpec("full", 16, ()), CacheSpec("full", 16, (), tokens_per_entry=8)], 16)
-    with pytest.raises(ConfigError, match=words):
-        check_caches([CacheSpec("full", 16, ()), spec], 16)

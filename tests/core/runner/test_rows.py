@@ -182,3 +182,19 @@ def test_tokens_that_the_plan_knows_come_to_their_places() -> None:
     puts = rows.advance(drafting).tokens
     assert [index - (MAX_LEN + 1) for index in puts.index.tolist()] == [4, 5, 6]
     assert puts.values.tolist() == [72, 8, 9]
+
+
+def test_rows_tell_states_of_drafts_alone_that_are_behind() -> None:
+    plain, behind = (Rows(NUM_ROWS, MAX_LEN, BLOCK_SIZE, lags=lags) for lags in (False, True))
+    steps = [
+        StepPlan(0, [new_row(r, 5, 0, [r, r + 5]) for r in (0, 2)], [0, 2], [5, 5]),
+        StepPlan(1, rows=[0, 2], num_scheduled_tokens=[1, 3], draft_rows=[2], drafts=[[7, 8]]),
+        StepPlan(2, rows=[0, 2], num_scheduled_tokens=[1, 1], accepted_rows=[2], num_accepted=[1]),
+        StepPlan(3, rows=[0, 2], num_scheduled_tokens=[1, 1]),
+    ]
+    found = [behind.advance(plan) for plan in steps]
+    assert [inputs.drafts for inputs in found] == [None, ([0, 0], [0, 2]), ([0, 1], [0, 0]), None]
+    assert [inputs.decodes_only for inputs in found] == [False, False, False, True]
+    others = [plain.advance(plan) for plan in steps]
+    assert [inputs.drafts for inputs in others] == [None] * 4
+    assert others[2].decodes_only

@@ -1,29 +1,32 @@
-"""What a configuration means for models with states."""
+"""What a configuration means for models with states, and what other engines are told of these."""
 
-import pytest
+from types import SimpleNamespace
 
 from hotshoe.config import EngineConfig
-from hotshoe.errors import ConfigError
-from hotshoe.runner.states import check_states, state_options
-from hotshoe.types.cache import CacheSpec
-
-DRAFTS = {"method": "ngram", "num_speculative_tokens": 2}
-STATE, FULL = CacheSpec("state", 4, ()), CacheSpec("full", 4, ())
+from hotshoe.runner.states import moved_specs, state_options
+from hotshoe.types.cache import CachePart, CacheSpec
 
 
 def test_types_are_those_of_the_model_and_of_exact_sums_unless_said():
     options = {"checkpoints": "none", "conv_state_dtype": None, "state_dtype": "float32"}
-    assert state_options(EngineConfig()) == options
+    assert state_options(EngineConfig()) == options | {"drafts": 0}
     config = EngineConfig(
         state_cache_mode="all", conv_state_dtype="float32", state_dtype="bfloat16"
     )
     options = {"checkpoints": "all", "conv_state_dtype": "float32", "state_dtype": "bfloat16"}
-    assert state_options(config) == options
+    assert state_options(config) == options | {"drafts": 0}
 
 
-def test_drafts_are_refused_where_there_are_states():
-    config = EngineConfig(speculative_config=DRAFTS)
-    with pytest.raises(ConfigError, match=r"speculative_config.*state of each sequence.*leave"):
-        check_states(config, [FULL, STATE])
-    check_states(config, [FULL])
-    check_states(EngineConfig(), [FULL, STATE])
+def test_a_state_may_be_as_many_tokens_behind_as_there_are_drafts():
+    drafts = {"method": "ngram", "num_speculative_tokens": 2}
+    assert state_options(EngineConfig(speculative_config=drafts))["drafts"] == 2
+
+
+def test_what_drafts_bring_does_not_move():
+    conv, state = (CachePart(name, "d", (3,), "float32") for name in ("conv", "state"))
+    plain, full = CacheSpec("state", 4, (conv, state)), CacheSpec("full", 4, (conv,))
+    behind = CacheSpec(
+        "state", 4, (conv, state, CachePart("drafts", "td", (2, 5), "float32")), drafts=2
+    )
+    layers = [SimpleNamespace(cache_spec=spec) for spec in (behind, plain, full)]
+    assert moved_specs(layers) == (plain, plain, full)

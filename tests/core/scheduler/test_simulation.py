@@ -4,9 +4,10 @@ The worker keeps its own rows and block tables, built from the plans alone. Inst
 values, a slot stores which token it belongs to, at which position, after which tokens; and every
 row checks in every step that its block tables lead to exactly its own tokens, as far as its group
 reads them. A block of states stores after which tokens it was left, and all of them are read before
-any is written. Sampling is a function of all tokens, so that any mistake anywhere changes the text.
-Drafts are right for a while, as a random number has it, and then wrong, or longer than a request
-may become.
+any is written. No state takes a draft before a later step accepts it; until then, what the draft
+brings lies beside the state that it follows. Sampling is a function of all tokens, so that any
+mistake anywhere changes the text. Drafts are right for a while, as a random number has it, and then
+wrong, or longer than a request may become.
 """
 
 import zlib
@@ -42,6 +43,7 @@ from hotshoe.types import (
 from hotshoe.types.cache import full_group, held_blocks
 
 VOCABULARY = 11
+MOST_DRAFTS = 9
 EOS = frozenset({0, 1})
 
 
@@ -72,12 +74,14 @@ class Row:
     block_tables: list[list[int]]
     params: SamplingParams
     drafted: bool = False
+    late: int = 0  # accepted drafts that the states have not taken yet
     num_told_tokens: int = 0  # that a stage knows which does not sample
 
     def accept(self, count: int) -> None:
         """Take in what became of the drafts of the last step."""
         self.token_ids = self.token_ids[: self.num_computed_tokens + 1 + count]
         self.num_computed_tokens += count
+        self.late = count
 
 
 @dataclass
@@ -124,7 +128,7 @@ class SimulatedWorker:
         for index, _ in computed:
             self._read_states(self.rows[index])
         for index, count in computed:
-            self._write_states(self.rows[index], count)
+            self._write_states(self.rows[index], count, drafts.get(index, []))
         written: set[tuple[int, int, int]] = set()
         for row, count in zip(plan.rows, plan.num_scheduled_tokens, strict=True):
             self._write(self.rows[row], count, written)
@@ -228,21 +232,29 @@ class SimulatedWorker:
         return [(i, g.spec) for i, g in enumerate(self.groups) if g.spec.kind == "state"]
 
     def _read_states(self, row: Row) -> None:
-        length = row.num_computed_tokens
+        length = row.num_computed_tokens - row.late
         for group, _ in self._state_groups():
             if length:
                 name = digest(row.tenant, row.token_ids[:length])
-                found = self.slots[self._state(row, group, length)]
-                assert found == (group, row.tenant, length, name), "wrong state"
+                place = self._state(row, group, length)
+                assert self.slots[place] == (group, row.tenant, length, name), "wrong state"
+            if row.late:
+                tokens = row.token_ids[: length + row.late]
+                place = (*place[:2], -1 - row.late)
+                expected = (group, row.tenant, length, digest(row.tenant, tokens))
+                assert self.slots[place] == expected, "wrong drafts"
 
-    def _write_states(self, row: Row, count: int) -> None:
-        start, size = row.num_computed_tokens, self.config.block_size
-        stop = start + count
+    def _write_states(self, row: Row, count: int, drafts: list[int]) -> None:
+        start, size = row.num_computed_tokens - row.late, self.config.block_size
+        end_of_drafts = row.num_computed_tokens + count
+        stop, row.late = end_of_drafts - len(drafts), 0
         for group, spec in self._state_groups():
-            columns = 1 if spec.checkpoints == "none" else -(-stop // size)
-            assert len(row.block_tables[group]) == columns
-            held = [b for b in row.block_tables[group] if b != self._null(group)]
-            assert len(held) <= held_blocks(spec, stop, self.config.max_num_batched_tokens)
+            columns = 1 if spec.checkpoints == "none" else -(-end_of_drafts // size)
+            table = row.block_tables[group]
+            assert len(table) == columns or (self.drafting and len(table) > columns)
+            held = [b for b in table if b != self._null(group)]
+            most = held_blocks(spec, len(table) * size, self.config.max_num_batched_tokens)
+            assert len(held) <= most
             ends = {stop}
             if spec.checkpoints == "all":
                 ends |= set(range(start - start % size + size, stop, size))
@@ -252,6 +264,10 @@ class SimulatedWorker:
                 if start and start % size == 0 and spec.checkpoints != "none":
                     assert slot != self._state(row, group, start), "a full block is written again"
                 self.slots[slot] = (group, row.tenant, end, name)
+            for place in range(1, len(drafts) + 1):
+                name = digest(row.tenant, row.token_ids[: stop + place])
+                beside = (*self._state(row, group, stop)[:2], -1 - place)
+                self.slots[beside] = (group, row.tenant, stop, name)
 
     def _sample(
         self, index: int, row: Row, count: int, drafts: list[int], result: StepResult
@@ -369,8 +385,6 @@ class Simulation:
     def __init__(self, config: SchedulerConfig, drafting: int | None = None) -> None:
         self.config = config
         self.scheduler = Scheduler(config)
-        if any(group.spec.kind == "state" for group in config.groups):
-            drafting = None  # no state can be rolled back
         self.worker = SimulatedWorker(config, drafting=drafting is not None)
         self.random = None if drafting is None else Random(drafting)
         self.received: dict[str, Received] = {}
@@ -424,7 +438,7 @@ class Simulation:
         """Guess how a request goes on: some right tokens, then wrong ones, or nothing."""
         drafts: list[int] = []
         right = random.choice([0, 0, 1, 3, 7])
-        for place in range(random.choice([0, 1, 2, 5, 9])):
+        for place in range(random.choice([0, 1, 2, 5, MOST_DRAFTS])):
             token = reference_token(request.seed, request.token_ids + drafts)
             guess = 0 if token is None else token
             drafts.append(guess if place < right else (guess + 1) % VOCABULARY)
@@ -483,7 +497,7 @@ def groups_of(draw: st.DrawFn, block_size: int) -> tuple[CacheGroup, ...]:
         groups.append(CacheGroup(CacheSpec(kind, block_size, (), window), (), pool))
     last = max((group.pool for group in groups), default=-1)
     for checkpoints in draw(st.sampled_from(STATES)):
-        spec = CacheSpec("state", block_size, (), checkpoints=checkpoints)
+        spec = CacheSpec("state", block_size, (), checkpoints=checkpoints, drafts=MOST_DRAFTS)
         groups.insert(draw(st.integers(0, len(groups))), CacheGroup(spec, (), last + 1))
     return tuple(groups)
 
@@ -606,7 +620,7 @@ def test_preemption_changes_no_token(in_flight: int, caching: bool, drafting: in
 
 def with_states(checkpoints: str, **more: int) -> SchedulerConfig:
     """Attention over every token beside a state of each sequence."""
-    spec = CacheSpec("state", 4, (), checkpoints=checkpoints)
+    spec = CacheSpec("state", 4, (), checkpoints=checkpoints, drafts=MOST_DRAFTS)
     settings = {"max_num_seqs": 6, "max_num_batched_tokens": 30, "max_in_flight_steps": 2, **more}
     return SchedulerConfig(
         max_model_len=48,
@@ -618,10 +632,10 @@ def with_states(checkpoints: str, **more: int) -> SchedulerConfig:
 
 
 @pytest.mark.parametrize("checkpoints", ["none", "align", "all"])
-@pytest.mark.parametrize("in_flight", [1, 2])
-def test_states_of_equal_prompts(checkpoints: str, in_flight: int) -> None:
+@pytest.mark.parametrize(("in_flight", "drafting"), [(1, None), (2, None), (2, 5)])
+def test_states_of_equal_prompts(checkpoints: str, in_flight: int, drafting: int | None) -> None:
     """Equal prompts that come at once, then again: no state is found in the step that makes it."""
-    simulation = Simulation(with_states(checkpoints, max_in_flight_steps=in_flight))
+    simulation = Simulation(with_states(checkpoints, max_in_flight_steps=in_flight), drafting)
     params = SamplingParams(max_tokens=9, ignore_eos=True)
     for _ in range(3):
         for length in (9, 13, 13, 14, 21):
@@ -629,6 +643,7 @@ def test_states_of_equal_prompts(checkpoints: str, in_flight: int) -> None:
         simulation.drain()
     hits = simulation.scheduler.stats().cache.num_hit_tokens
     assert hits == 0 if checkpoints == "none" else hits > 100
+    assert drafting is None or simulation.scheduler.stats().drafts.num_accepted_tokens > 5
 
 
 @pytest.mark.parametrize("checkpoints", ["align", "all"])

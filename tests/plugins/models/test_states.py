@@ -6,7 +6,7 @@ import pytest
 
 from hotshoe import LLM, EngineConfig, SamplingParams, TokensPrompt
 from hotshoe.engine.explain.explanation import explain
-from hotshoe.errors import ConfigError, KVTransferError, MemoryLimitError, SelectionError
+from hotshoe.errors import KVTransferError, MemoryLimitError, SelectionError
 from hotshoe.layers import BuildContext, StateSpace
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import SLOTS, Candidate, Selector, StateSpaceSpec, accept, refuse
@@ -48,11 +48,41 @@ def test_cpus_have_kernels(options, variants, checkpoints, name, slot):
     assert {d.chosen for d in found.decisions if d.slot == slot} == {"native"}
 
 
-def test_drafts_are_refused_before_weights_are_read(options):
-    drafts = {"method": "ngram", "num_speculative_tokens": 2}
-    for call in (explain, lambda config: LLM(config=config)):
-        with pytest.raises(ConfigError, match=r"speculative_config: .*state of each sequence"):
-            call(EngineConfig(**options, speculative_config=drafts))
+@pytest.mark.parametrize(
+    ("name", "mode", "forced"),
+    [
+        *(("bamba", mode, {}) for mode in ("none", "align", "all")),
+        *(("qwen3-next", mode, {}) for mode in ("none", "align", "all")),
+        ("falcon-h1", "align", {"state_space": "reference"}),
+        ("kimi-linear", "all", {"gated_delta": "reference"}),
+    ],
+)
+def test_answers_are_those_without_drafts(options, variants, checkpoints, name, mode, forced):
+    """Drafts are right where an answer is known, and wrong behind the places where they part."""
+    options |= {"model": str(checkpoints.get(variants[name]).path), "kernel": forced}
+    options["block_size"] = 16
+    prompts = [TokensPrompt([*range(9, 9 + n), *[7] * (n % 3)]) for n in (2, 11, 17, 20)]
+    params = SamplingParams(max_tokens=30, temperature=0, ignore_eos=True, logprobs=0)
+    drawn = replace(params, temperature=0.8, seed=4)
+    wanted = [(p, x) for p in prompts for x in (params, drawn)]
+    with LLM(config=EngineConfig(**options)) as llm:
+        expected = llm.generate(*map(list, zip(*wanted, strict=True)))
+    drafts = {"method": "suffix", "num_speculative_tokens": 5}
+    settings = {"async_scheduling": mode != "none", "max_num_batched_tokens": 24}
+    config = EngineConfig(**options, **settings, state_cache_mode=mode, speculative_config=drafts)
+    with LLM(config=config) as llm:
+        for _ in range(2):
+            found = llm.generate(*map(list, zip(*wanted, strict=True)))
+            for ours, theirs in zip(found, expected, strict=True):
+                assert ours.outputs[0].token_ids == theirs.outputs[0].token_ids
+                for mine, other in zip(
+                    ours.outputs[0].logprobs, theirs.outputs[0].logprobs, strict=True
+                ):
+                    assert mine.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+        stats = llm.stats()
+        assert stats.num_accepted_tokens > 20
+        assert stats.num_draft_tokens - stats.num_accepted_tokens > 5
+        assert (stats.num_hit_tokens > 0) == (mode != "none")
 
 
 def test_more_sequences_than_states_are_refused_with_the_number_that_fits(options):

@@ -8,7 +8,7 @@ from typing import NoReturn
 from hotshoe.config import ResolvedConfig
 from hotshoe.errors import MemoryLimitError
 from hotshoe.executor import WorkerInfo
-from hotshoe.kv.kinds import check_caches
+from hotshoe.executor.caches import check_caches
 from hotshoe.platform import DeviceFacts
 from hotshoe.types import CacheLayout, CachePool
 from hotshoe.types.cache import full_group, held_blocks
