@@ -7,6 +7,7 @@ and model decided, and returns a copy. Standard library only.
 
 from __future__ import annotations
 
+import re
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -76,6 +77,17 @@ class EngineConfig:
     quantization: str | None = option(None, "quantization method, such as int8")
     load_format: str = option(
         "safetensors", "where weights come from", choices=("safetensors", "dummy")
+    )
+    offload_weights: str | None = option(
+        None,
+        "keep weights whose names match this regular expression in host memory, and copy them to "
+        "the device in each step, a layer ahead",
+    )
+    cpu_offload_gb: float = option(
+        0.0,
+        "GiB of each device's memory to save so, by as many layers as it takes; 0: none",
+        low=0,
+        high=2**20,
     )
     check_weights: bool = option(
         False, "refuse files whose weights hold NaN or infinity, by the weight's name"
@@ -253,6 +265,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         check_options(self)
         _check_speculative(self.speculative_config)
+        _check_offload(self)
         if self.enable_lora and self.pipeline_parallel_size > 1:
             raise ConfigError(
                 "enable_lora: adapters are not divided into stages yet; leave "
@@ -268,6 +281,11 @@ class EngineConfig:
         """Return the place of a rank among them."""
         sizes = (self.pipeline_parallel_size, self.tensor_parallel_size)
         return Mesh.at(rank, *sizes, self.enable_expert_parallel)
+
+    @property
+    def offloads(self) -> bool:
+        """Whether weights are kept in host memory."""
+        return self.offload_weights is not None or self.cpu_offload_gb > 0
 
     @property
     def num_steps_in_flight(self) -> int:
@@ -352,6 +370,23 @@ def _check_speculative(options: Mapping[str, Any] | None) -> None:
             "speculative_config.num_speculative_tokens must be a number from 1 to "
             f"{MAX_SPECULATIVE_TOKENS}, not {number!r}"
         )
+
+
+def _check_offload(config: EngineConfig) -> None:
+    """Check what keeps weights in host memory."""
+    if config.offload_weights is None:
+        return
+    if config.cpu_offload_gb:
+        raise ConfigError(
+            "offload_weights and cpu_offload_gb both say which weights stay in host memory; "
+            "leave one of them out"
+        )
+    try:
+        re.compile(config.offload_weights)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ConfigError(
+            f"offload_weights {config.offload_weights!r} is no regular expression: {error}"
+        ) from None
 
 
 def split_options(values: Mapping[str, Any], configs: Sequence[type[Any]]) -> list[dict[str, Any]]:

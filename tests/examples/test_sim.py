@@ -63,8 +63,9 @@ def test_the_engine_runs_on_it(installed) -> None:
 
 
 def test_its_own_tests_pass(sim: Path, installed) -> None:
-    """Of its device, and of steps, which are the same however they are recorded."""
-    files = [str(sim / f"tests/test_{name}.py") for name in ("device", "steps")]
+    """Of its device, of steps, which are the same however they are recorded, and of weights that
+    lie in host memory."""
+    files = [str(sim / f"tests/test_{name}.py") for name in ("device", "steps", "offload")]
     assert " passed" in installed.ok("pytest", *files)
 
 

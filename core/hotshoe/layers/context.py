@@ -15,6 +15,7 @@ from hotshoe.layers.adapters import AdapterTable
 from hotshoe.layers.cache import CacheLayer
 from hotshoe.layers.experts import Share
 from hotshoe.layers.formats import PLAIN, WeightFormat
+from hotshoe.layers.offload import Offload
 from hotshoe.layers.split import Section, Split, split_sections
 from hotshoe.layers.weights import Holder, Place, WeightTable
 from hotshoe.slots import (
@@ -82,6 +83,9 @@ class BuildContext:
     kept in, and `drafts` the most that one may be behind. `adapters` is None where the engine takes
     none. `further` asks for layers that predict further tokens, as for a `DraftingModel` of
     `hotshoe.models.base`. `beside` has weights of other directories.
+    kept in. `adapters` is None where the engine takes none. `further` asks for layers that predict
+    further tokens: `hotshoe.models.base.DraftingModel`. `beside` has weights of other directories.
+    `offload` keeps weights in host memory; None where all are on the device.
     """
 
     selector: Selector
@@ -104,6 +108,7 @@ class BuildContext:
     drafts: int = 0
     adapters: AdapterTable | None = None
     further: bool = False
+    offload: Offload | None = None
     weights: WeightTable = field(default_factory=WeightTable)
     beside: list[tuple[WeightTable, Path]] = field(default_factory=list)
     cache_layers: list[CacheLayer] = field(default_factory=list)
@@ -154,6 +159,21 @@ class BuildContext:
         """
         wanted = replace(spec, quant=quant)
         return wanted if quant is not None and self.selector.offers(slot, wanted) else spec
+
+    def operation(self, slot: str, spec: Any, names: Sequence[str]) -> Any:
+        """Choose an operation whose weights may stay in host memory.
+
+        Args:
+            slot, spec: The question.
+            names: Of the checkpoint tensors that it will hold.
+
+        Returns:
+            What is called and loaded; None for a block to be composed.
+        """
+        operation = self.selector.choose(slot, spec)
+        if self.offload is None:
+            return operation
+        return self.offload.take(self.selector, slot, spec, names, operation)
 
     def holder(self, slot: str, spec: Any, form: str, operation: object) -> Holder:
         """Describe who holds weights.

@@ -81,6 +81,11 @@ class Matrix:
         except CheckpointError:
             return False
 
+    @property
+    def names(self) -> list[str]:
+        """Of its weights in the checkpoint."""
+        return [f"{name}.weight" for name, _ in self._parts]
+
     def partial(self) -> Matrix:
         """Leave each rank its summand: the caller adds up what comes of several matrices."""
         self._adds = False
@@ -189,7 +194,7 @@ class Linear:
 
     def __init__(self, ctx: BuildContext, matrix: Matrix, out_dtype: str | None = None) -> None:
         spec = replace(matrix.spec, out_dtype=out_dtype)
-        self._op: LinearOp = ctx.selector.choose("linear", spec)
+        self._op: LinearOp = ctx.operation("linear", spec, matrix.names)
         holder = ctx.holder("linear", spec, form_of(spec), self._op)
         #: How the layer before may quantize what it hands over; None for not at all.
         self.input_quant = input_quant_of(spec, self._op)

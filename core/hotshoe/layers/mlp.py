@@ -47,7 +47,7 @@ class GatedMLP:
         spec = GatedMlpSpec(gate_up.spec, down.spec, activation)
         op: GatedMlpOp | None = None
         if gate_scale == 1.0 and ctx.adapters is None:  # which lie between its parts
-            op = ctx.selector.choose("gated_mlp", spec)
+            op = ctx.operation("gated_mlp", spec, gate_up.names + down.names)
         self._sum = None
         self._run: Callable[[Tensor | Quantized], Tensor]
         if op is None:

@@ -163,7 +163,8 @@ class MoE:
         ctx.mixtures.append(share)
         experts = _experts(ctx, prefix, mixture, quantize, share)
         spec = mixture.spec(*experts[0], share.held)
-        self._op: MoeOp = ctx.selector.choose("moe", spec)
+        held = [name for pair in experts for matrix in pair for name in matrix.names]
+        self._op: MoeOp = ctx.operation("moe", spec, held)
         share.state = self._op.state
         holder = ctx.holder("moe", spec, form_of(spec.gate_up), self._op)
         if share.moves:  # no name stays where it was loaded

@@ -32,6 +32,7 @@ from hotshoe.layers import (
     assign_views,
     decoder_of,
 )
+from hotshoe.layers.offload import offload_of
 from hotshoe.loader import load_weights, update_weights
 from hotshoe.loader.sources import Weights, source_of
 from hotshoe.models import ModelConfig
@@ -138,7 +139,7 @@ class TorchWorker:
             hindrance = ""
             if GENERATE in model.tasks:  # recorded steps end in logits
                 self._graph, hindrance = recordable(self._selector, self._config, asynchronous)
-            self._ops = self._operations(model.vocab_size)
+            self._ops = self._operations(ctx, model.vocab_size)
             self._check_memory(ctx)
         self._peers = Peers(self._mesh, ctx.communicator, self._group(self._mesh.pp_ranks))
         if self._rendezvous is not None:
@@ -158,6 +159,7 @@ class TorchWorker:
                 config.check_weights,
             )
             load_beside(ctx, config)
+            report |= ctx.offload.report() if ctx.offload is not None else {}
             weight_bytes = sum(held_bytes(self._selector, say) for say in ctx.weight_bytes)
             gc.collect()
         self._context, self._model = ctx, model
@@ -222,6 +224,7 @@ class TorchWorker:
             stage_layers=tuple(config.pipeline_layers),
             adapters=adapter_table(config),
             further=wants_further(config),
+            offload=offload_of(config, self._platform.facts().device),
         )
         ctx.weights.decode = decoder_of(self._format)
         ctx.weights.ignore(self._format.unused)
@@ -230,6 +233,8 @@ class TorchWorker:
         model = self._builder(self._model_config, ctx)
         check_divided(ctx, self._model_config.architecture)
         self._head = head_of(model, ctx, self._model_config)
+        if ctx.offload is not None:
+            ctx.offload.plan(alone=self._mesh.pp.size == 1)
         return ctx, model
 
     def _check_memory(self, ctx: BuildContext) -> None:
@@ -240,7 +245,7 @@ class TorchWorker:
         """
         config, selector, name = self._config, self._selector, self._selector.facts.name
         free = self._free_bytes()
-        weights = selector.matrix_bytes()
+        weights = selector.matrix_bytes() - (ctx.offload.saved_bytes if ctx.offload else 0)
         stay = stay_in_files(config.load_format, self._model_config.dtype, ctx)
         weights += 0 if stay else selector.table_bytes()
         if weights > free:
@@ -270,13 +275,15 @@ class TorchWorker:
             budget = self._platform.memory_budget(self._config)
             return checked(budget, MemoryBudget, "memory_budget() returned")
 
-    def _operations(self, vocab_size: int) -> Operations:
+    def _operations(self, ctx: BuildContext, vocab_size: int) -> Operations:
         """Choose what the runner itself calls. A synchronous device needs no help with overlap."""
         choose, facts = self._selector.choose, self._selector.facts
         sample = choose("sample", SampleSpec(vocab_size))
-        spec = TransferSpec(self._max_steps)
+        spec = TransferSpec(self._max_steps, fetches=ctx.offload is not None)
         overlaps = self._platform.asynchronous
         transfer = choose("transfer", spec) if overlaps else Transfer(spec, facts)
+        if ctx.offload is not None:
+            ctx.offload.begin(transfer)
         nothing = GraphSpec(self._config.max_num_seqs)
         graph = choose("graph", self._graph) if self._graph else Graph(nothing, facts)
         processors = self.make_processors(vocab_size, torch.device(facts.device))
@@ -311,7 +318,7 @@ class TorchWorker:
 
     def allocate_cache(self, num_blocks: Sequence[int]) -> None:
         assert self._model is not None and self._context is not None
-        self._ops = self._ops or self._operations(self._model.vocab_size)
+        self._ops = self._ops or self._operations(self._context, self._model.vocab_size)
         with enough_memory("allocate the KV cache"):
             runner = self._make_runner(num_blocks)
         with self._phase("check candidates"), self._checks.over(runner):
@@ -414,6 +421,8 @@ class TorchWorker:
         assert self._context is not None
         with self._guard:
             update_weights(self._context.weights, source_of(weights), check_only)
+            if (offload := self._context.offload) is not None:
+                offload.settle()
 
     def load_adapter(self, name: str, path: str) -> None:
         load_adapter(self._context, name, path)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hotshoe.config import EngineConfig
 from hotshoe.slots.base import COMPOSED, REFERENCE, Selector
-from hotshoe.slots.specs import GraphSpec
+from hotshoe.slots.specs import GraphSpec, TransferSpec
 
 #: Requests of the largest step that optimization level 1 records.
 FEW = 8
@@ -29,7 +29,12 @@ def recordable(
     if waiting and asynchronous:
         names = " and ".join(sorted(waiting))
         return None, f"none recorded, as the reference of {names} waits for the device"
-    if config.optimization_level == 1:
+    if config.offloads and not selector.offers("transfer", TransferSpec(1, fetches=True)):
+        return None, "none recorded, as the reference of transfer waits for the device"
+    if config.offloads:  # pieces end where copies are under way
+        called = graph_spec(selector, config.max_num_seqs)[0]
+        spec, hindrance = replace(called, pieces=False), "weights in host memory"
+    elif config.optimization_level == 1:
         called = graph_spec(selector, min(config.max_num_seqs, FEW))[0]
         spec, hindrance = replace(called, pieces=False), "optimization_level 1"
     else:

@@ -343,6 +343,21 @@ class TransferOp(Protocol):
         """Start copying to the host; the function returned waits and gives the copies."""
         ...
 
+    def fetch(self, copies: Sequence[tuple[Tensor, Tensor]]) -> Callable[[], None]:
+        """Start copying pairs of host and device memory beside the device's work.
+
+        Called where `TransferSpec.fetches` was asked for; both calls may be recorded, together.
+
+        Args:
+            copies: Part of a host buffer, and what it is copied to, of the same shape, type and
+                strides. Copies begin behind all work that was submitted before, and work that was
+                submitted since may run at the same time.
+
+        Returns:
+            A function that lets work which is submitted after it find the copies. It never waits.
+        """
+        ...
+
 
 class GraphOp(Protocol):
     """Records work on the device once, so that it can be repeated with one launch.

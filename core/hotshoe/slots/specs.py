@@ -456,9 +456,14 @@ class SampleSpec:
 
 @dataclass(frozen=True, slots=True)
 class TransferSpec:
-    """Movement of a step's small data between the host and an asynchronous device."""
+    """Movement of a step's small data between the host and an asynchronous device.
+
+    Attributes:
+        fetches: Weights come from host memory, too, beside the device's work.
+    """
 
     max_steps_in_flight: int
+    fetches: bool = since(2, False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ def supports(spec: TransferSpec, facts: DeviceFacts) -> Verdict:
 
 
 class Transfer:
-    """See `hotshoe.slots.TransferOp`. Copies go down the stream that computes.
+    """See `hotshoe.slots.TransferOp`. Copies go down the stream that computes, but for weights:
+    these have a stream of their own, which joins a recording while one is made.
 
     A step begins with its upload, which makes the engine's device the thread's: the thread may be
     another one than took the device, or one whose last step was an engine's on another device.
@@ -29,6 +30,7 @@ class Transfer:
     def __init__(self, spec: TransferSpec, facts: DeviceFacts) -> None:
         self._module = torch.get_device_module(facts.device)
         self._index = torch.device(facts.device).index
+        self._beside = self._module.Stream(facts.device) if spec.fetches else None
 
     def host_buffer(self, nbytes: int) -> Tensor:
         return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
@@ -50,3 +52,13 @@ class Transfer:
             return copies
 
         return wait
+
+    def fetch(self, copies: Sequence[tuple[Tensor, Tensor]]) -> Callable[[], None]:
+        module, beside = self._module, self._beside
+        beside.wait_stream(module.current_stream())
+        with module.stream(beside):
+            for source, target in copies:
+                target.copy_(source, non_blocking=True)
+            arrived = module.Event()
+            arrived.record()
+        return lambda: module.current_stream().wait_event(arrived)

@@ -142,7 +142,6 @@ FLAGS: tuple[Flag, ...] = (
     _ignored("--allowed-methods", "pages of --allowed-origins may use every method", '["*"]', "*"),
     _ignored("--allow-credentials", "keys are sent in a header, cookies are not used", takes=False),
     _ignored("--swap-space", "what is preempted is computed anew"),
-    _ignored("--cpu-offload-gb", "weights stay on the device; take --quantization", "0"),
     _ignored("--max-parallel-loading-workers", "weights are read as they are needed"),
     _ignored("--disable-custom-all-reduce", "--kernel communicator=NAME chooses", takes=False),
     _ignored("--disable-cascade-attn", "--kernel attention=NAME chooses", takes=False),

@@ -45,6 +45,8 @@ SAMPLES = {
     "dtype": (["--dtype", "bfloat16"], "bfloat16"),
     "quantization": (["--quantization", "int8"], "int8"),
     "load_format": (["--load-format", "dummy"], "dummy"),
+    "offload_weights": (["--offload-weights", r"layers\.[0-7]\."], r"layers\.[0-7]\."),
+    "cpu_offload_gb": (["--cpu-offload-gb", "1.5"], 1.5),
     "check_weights": (["--check-weights"], True),
     "hf_overrides": (
         ["--hf-overrides.rope_scaling.factor", "2", "--hf-overrides", '{"a": 1}'],

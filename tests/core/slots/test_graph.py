@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from hotshoe.config import EngineConfig
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import (
     SLOTS,
@@ -16,7 +17,7 @@ from hotshoe.slots import (
     accept,
     refuse,
 )
-from hotshoe.slots.graph import graph_spec
+from hotshoe.slots.graph import graph_spec, recordable
 from hotshoe.slots.show import show_spec
 
 FACTS = DeviceFacts("test", "any", "a test's device", "any", 1 << 30, 1)
@@ -82,3 +83,14 @@ def test_who_records_hears_whose_operations_a_step_calls() -> None:
     assert spec.operations == ("embedding=own", "embedding=reference")
     assert not chooser.offers("graph", spec)
     assert "own_operations: not of ['embedding=reference']" in said
+
+
+def test_weights_in_host_memory_end_no_piece_and_must_not_wait() -> None:
+    config = EngineConfig(offload_weights="mlp")
+    spec, said = recordable(selector(everything), config, asynchronous=True)
+    assert spec is None and "the reference of transfer waits" in said
+    fetching = Candidate("transfer", "own", lambda spec, facts: accept(1), "any:Transfer")
+    offered = [Candidate("graph", "everything", everything, "any:Graph"), fetching]
+    spec, said = recordable(Selector(SLOTS, offered, FACTS), config, asynchronous=True)
+    assert spec is not None and not spec.pieces
+    assert said == "of decode steps alone (weights in host memory)"

@@ -1,12 +1,14 @@
 """Copies go down the stream and are waited for by an event; on a device of a test's."""
 
+import contextlib
 import types
 
 import pytest
 import torch
 from tests.platforms.triton.conftest import DEVICE, ON_DEVICE, device_facts
 
-from hotshoe.slots import TransferSpec
+from hotshoe.slots import GraphSpec, TransferSpec
+from hotshoe_triton.graph import Graph
 from hotshoe_triton.transfer import Transfer, supports
 
 SPEC = TransferSpec(2)
@@ -64,6 +66,55 @@ def test_a_step_begins_by_taking_its_device(events) -> None:
 
 def test_every_device_is_served() -> None:
     assert supports(SPEC, device_facts("gfx942")).score == 100
+
+
+def test_weights_have_a_stream_that_follows_and_is_followed(events, monkeypatch) -> None:
+    class Stream:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def wait_stream(self, other) -> None:
+            events.append(f"{self.name} follows {other.name}")
+
+        def wait_event(self, event) -> None:
+            events.append(f"{self.name} waits")
+
+    module = torch.get_device_module("any")
+    module.Stream = lambda device: Stream("copies")
+    module.current_stream = lambda: Stream("work")
+    module.stream = lambda stream: contextlib.nullcontext()
+    transfer = Transfer(TransferSpec(2, fetches=True), device_facts("gfx942", "cpu"))
+    source, target = torch.randn(3, 5), torch.zeros(3, 5)
+    arrive = transfer.fetch([(source, target)])
+    assert events == ["copies follows work", "record"]
+    arrive()
+    assert events[2:] == ["work waits"]
+    assert torch.equal(source, target)
+
+
+@pytest.mark.skipif(not ON_DEVICE, reason="needs a GPU")
+def test_weights_arrive_in_recordings_too() -> None:
+    transfer = Transfer(TransferSpec(2, fetches=True), device_facts("any", DEVICE))
+    held = [transfer.host_buffer(4 << 20).view(torch.float32) for _ in range(4)]
+    targets = [torch.empty(1 << 20, device=DEVICE) for _ in range(2)]
+
+    def step() -> torch.Tensor:
+        total, wait = torch.zeros(1 << 20, device=DEVICE), transfer.fetch([(held[0], targets[0])])
+        for i in range(4):
+            wait()
+            if i < 3:
+                wait = transfer.fetch([(held[i + 1], targets[(i + 1) % 2])])
+            total = total * 2 + targets[i % 2]
+        return total
+
+    replay = Graph(GraphSpec(1), device_facts("any", DEVICE)).record(step)
+    for _ in range(3):
+        values = torch.randint(100, (4,)).tolist()
+        for buffer, value in zip(held, values, strict=True):
+            buffer.fill_(value)
+        wanted = sum(value << (3 - i) for i, value in enumerate(values))
+        for found in (step(), replay()):
+            assert (found.cpu() == wanted).all()
 
 
 @pytest.mark.skipif(not ON_DEVICE, reason="needs a GPU")

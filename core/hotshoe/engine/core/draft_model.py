@@ -40,6 +40,8 @@ UNSHARED = (
     "enable_lora",
     "lora_modules",
     "logits_processors",
+    "offload_weights",
+    "cpu_offload_gb",
     "speculative_config",
     "kv_cache_memory_bytes",
     "pooling",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hotshoe.config import EngineConfig, ResolvedConfig
 from hotshoe.engine.explain.estimate import (
@@ -50,6 +50,9 @@ from hotshoe.slots import (
 from hotshoe.slots.graph import hindering, recordable
 from hotshoe.slots.sizes import TYPE_BITS
 from hotshoe.types import CacheLayout
+
+if TYPE_CHECKING:
+    from hotshoe.layers import BuildContext
 
 #: Of a device's whole memory, where what is free now says nothing about the device asked about.
 USABLE_SHARE = 0.9
@@ -134,7 +137,7 @@ def explain(
         setup.changes,
         tuple(selector.decisions.values()),
         (
-            *_memory(setup, selector, norms, caches, recorded is not None),
+            *_memory(setup, ctx, norms, caches, recorded is not None),
             Need("graphs", 0, graphs),
         ),
         tuple(selector.uses[key] for key in keys),
@@ -153,7 +156,8 @@ def _decide_rest(selector: _PaperSelector, setup: EngineSetup, vocab_size: int) 
     """Decide what the runner asks for, beside the layers; return what is recorded, in words."""
     questions: list[tuple[str, Any]] = [("sample", SampleSpec(vocab_size))]
     if setup.platform.asynchronous:
-        questions.append(("transfer", TransferSpec(STEPS_IN_FLIGHT)))
+        fetches = setup.config.offloads
+        questions.append(("transfer", TransferSpec(STEPS_IN_FLIGHT, fetches)))
     graph, said = recordable(selector, setup.config, setup.platform.asynchronous)
     if graph is not None:
         questions.append(("graph", graph))
@@ -168,12 +172,15 @@ def _decide_rest(selector: _PaperSelector, setup: EngineSetup, vocab_size: int) 
 
 
 def _memory(
-    setup: EngineSetup, selector: Selector, norms: int, caches: CacheLayout, is_recorded: bool
+    setup: EngineSetup, ctx: BuildContext, norms: int, caches: CacheLayout, is_recorded: bool
 ) -> tuple[Need, ...]:
-    config, uses = setup.config, selector.uses
+    config, selector, offload = setup.config, ctx.selector, ctx.offload
+    uses = selector.uses
     stages = config.pipeline_parallel_size
     note = f"of the first of {stages} stages" if stages > 1 else ""
-    weights = Need("weights", selector.matrix_bytes() + selector.table_bytes() + norms, note)
+    held = selector.matrix_bytes() + selector.table_bytes() + norms
+    away = [] if offload is None else [Need("host memory", offload.step_bytes, offload.note())]
+    weights = Need("weights", held - (offload.saved_bytes if offload else 0), note)
     activations = Need(
         "activations", activation_bytes(config, selector), f"{config.max_num_batched_tokens} tokens"
     )
@@ -187,6 +194,7 @@ def _memory(
     vocab = max((spec.vocab_size for slot, spec in uses if slot == "sample"), default=1)
     return (
         weights,
+        *away,
         cache_need(config, caches, vocab, budget),
         activations,
     )

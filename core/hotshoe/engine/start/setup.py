@@ -77,7 +77,7 @@ class EngineSetup:
         """Make the platform's own worker, if it has one.
 
         Raises:
-            ConfigError: It would have to run logits processors.
+            ConfigError: It cannot do what core's would.
             PluginError: It answers steps as hook API 1 had it.
         """
         with blaming(self.platform.name):
@@ -88,6 +88,11 @@ class EngineSetup:
             raise ConfigError(
                 f"logits_processors: platform {self.platform.name} samples in a worker of its own; "
                 "leave them out"
+            )
+        if own is not None and self.config.offloads:
+            raise ConfigError(
+                f"offload_weights, cpu_offload_gb: platform {self.platform.name} has a worker of "
+                "its own, which keeps all weights where it computes; leave the options out"
             )
         if own is not None and self.platform.name in self.plugins.mapping(PLATFORMS):
             owner = self.plugins.owner(PLATFORMS, self.platform.name)

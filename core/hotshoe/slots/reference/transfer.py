@@ -24,3 +24,8 @@ class Transfer:
     def download(self, tensors: Sequence[Tensor]) -> Callable[[], Sequence[Tensor]]:
         copies = [tensor.cpu() for tensor in tensors]
         return lambda: copies
+
+    def fetch(self, copies: Sequence[tuple[Tensor, Tensor]]) -> Callable[[], None]:
+        for source, target in copies:
+            target.copy_(source)
+        return lambda: None

@@ -29,26 +29,49 @@ SLOT = "transfer"
 
 def _grid(layouts: Sequence[KVLayout]) -> list[Setup]:
     return [
-        Setup(TransferSpec(depth), Steps(count, numbers), True)
-        for depth in (1, 2)
+        Setup(TransferSpec(depth, fetches), Steps(count, numbers), True)
+        for depth, fetches in ((1, False), (2, False), (2, True))
         for count, numbers in ((1, 1), (5, 1), (6, 1000), (4, 100_000))
     ]
 
 
 def _draw(rng: random.Random, layouts: Sequence[KVLayout]) -> Setup:
     return Setup(
-        TransferSpec(rng.randrange(1, 4)), Steps(rng.randrange(1, 8), rng.randrange(1, 5000))
+        TransferSpec(rng.randrange(1, 4), rng.random() < 0.5),
+        Steps(rng.randrange(1, 8), rng.randrange(1, 5000)),
     )
 
 
 @dataclass(slots=True)
 class TransferProblem:
-    """Each step uploads its numbers, the device adds one, and the result comes back later."""
+    """Each step uploads its numbers, the device adds one, and the result comes back later.
+
+    Where weights are fetched, those of the next step are on their way while one computes.
+    """
 
     spec: TransferSpec
     numbers: Tensor
 
     def call(self, op: Any, place: Place) -> Mapping[str, Tensor]:
+        found = {"arrived": self._steps(op, place)}
+        return found | ({"fetched": self._fetched(op, place)} if self.spec.fetches else {})
+
+    def _fetched(self, op: Any, place: Place) -> Tensor:
+        """Add each step's numbers to three times the sum, from two places by turns."""
+        count, width = self.numbers.shape
+        held = op.host_buffer(4 * self.numbers.numel()).view(torch.int32).view(count, width)
+        held.copy_(self.numbers)
+        targets = [place.empty(width, dtype=torch.int32) for _ in range(2)]
+        total = place(torch.zeros(width, dtype=torch.int32))
+        waits = [op.fetch([(held[0], targets[0])])]
+        for step in range(count):
+            if step + 1 < count:
+                waits.append(op.fetch([(held[step + 1], targets[(step + 1) % 2])]))
+            waits.pop(0)()
+            total = total * 3 + targets[step % 2]
+        return self._arrive(op.download([total]))
+
+    def _steps(self, op: Any, place: Place) -> Tensor:
         depth, (count, width) = self.spec.max_steps_in_flight, self.numbers.shape
         buffers = [op.host_buffer(4 * width).view(torch.int32) for _ in range(depth)]
         device = [place.empty(width, dtype=torch.int32) for _ in range(depth)]
@@ -63,7 +86,7 @@ class TransferProblem:
             op.upload(buffers[at], device[at])
             waiting.append(op.download([device[at] + 1]))
         arrived += [self._arrive(wait) for wait in waiting]
-        return {"arrived": torch.stack(arrived)}
+        return torch.stack(arrived)
 
     @staticmethod
     def _arrive(wait: Any) -> Tensor:
@@ -72,7 +95,11 @@ class TransferProblem:
         return torch.as_tensor(copy).clone()
 
     def expected(self) -> Mapping[str, Expected]:
-        return {"arrived": Exact(self.numbers + 1)}
+        total = torch.zeros_like(self.numbers[0])
+        for numbers in self.numbers:
+            total = total * 3 + numbers
+        fetched = {"fetched": Exact(total)} if self.spec.fetches else {}
+        return {"arrived": Exact(self.numbers + 1), **fetched}
 
 
 def _problem(setup: Setup, source: torch.Generator) -> TransferProblem:

@@ -139,3 +139,24 @@ def test_a_platform_with_its_own_worker_has_no_decisions(plugins: PluginManager)
     told = explain(replace(CONFIG, platform="null"), plugins)
     assert told.decisions == ()
     assert told.memory == ()
+
+
+def test_weights_in_host_memory_are_a_need_of_their_own(plugins: PluginManager) -> None:
+    facts = DeviceFacts("cpu", "other", "a test's device", "any", 1 << 34, 1)
+    plain, away = (
+        {need.use: need for need in explain(replace(CONFIG, **options), plugins, facts).memory}
+        for options in ({}, {"offload_weights": "proj"})
+    )
+    assert "host memory" not in plain
+    assert plain["weights"].bytes > away["weights"].bytes
+    assert "(offload_weights), which save" in away["host memory"].note
+    own = plain["weights"].bytes - away["weights"].bytes
+    assert own < away["host memory"].bytes < plain["weights"].bytes
+    with pytest.raises(ConfigError, match="computes in host memory"):
+        explain(replace(CONFIG, cpu_offload_gb=1.0), plugins)
+    with pytest.raises(ConfigError, match="both say which weights"):
+        replace(CONFIG, cpu_offload_gb=1.0, offload_weights="proj")
+    with pytest.raises(ConfigError, match="is no regular expression"):
+        replace(CONFIG, offload_weights="(")
+    with pytest.raises(ConfigError, match="platform null has a worker of its own"):
+        LLM("demo", platform="null", offload_weights="proj", plugins=plugins)
