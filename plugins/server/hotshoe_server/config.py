@@ -6,7 +6,10 @@ extension needs is declared by the extension. Standard library only.
 
 from __future__ import annotations
 
+import importlib.util
 import ipaddress
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +25,9 @@ SERVER_GROUPS = {
     "request limits": "max_body_bytes",
 }
 MIB = 2**20
+_LABELED = re.compile(r"[A-Za-z0-9_.-]+=")
+#: An address without a name, a password or a fragment.
+_ADDRESS = re.compile(r"https?://([^\s/@#?]+)(/[^\s@#]*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +92,16 @@ class ServerConfig:
     return_tokens_as_token_ids: bool = option(
         False, "name tokens of log probabilities token_id:5, asked for or not"
     )
+    tool_server: list[str] = option(
+        [], "MCP server whose tools responses may use, as HOST:PORT, URL or LABEL=URL; no other is"
+    )
+    tool_timeout_s: float = option(
+        30.0, "seconds that a tool server may take for an answer", low=0.01, high=3600
+    )
+    tool_answer_bytes: int = option(2**20, "longest answer of a tool server", low=1024, high=2**30)
+    max_tool_calls: int = option(
+        16, "most calls of tools of servers for one response", low=1, high=1024
+    )
     response_store_bytes: int = option(
         64 * MIB, "memory for stored responses; 0 stores none", low=0, high=2**40
     )
@@ -141,6 +157,7 @@ class ServerConfig:
         check_options(self)
         if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
             raise ConfigError("TLS needs both ssl_certfile and ssl_keyfile")
+        self._check_tool_servers()
         if self.uds is not None and self.ssl_certfile is not None:
             raise ConfigError("a unix socket (uds) speaks no TLS; leave ssl_certfile out")
         if self.uds is not None and self.uds == self.admin_socket:
@@ -151,6 +168,19 @@ class ServerConfig:
             raise ConfigError("several models are served by one API process; leave api_processes")
         if self.has_models and not self.engine_process:
             raise ConfigError("several models need their engines in processes of their own")
+
+    def _check_tool_servers(self) -> None:
+        try:
+            servers = self.tool_servers
+        except ValueError as error:
+            raise ConfigError(f"tool_server: {error}") from None
+        if servers and importlib.util.find_spec("mcp") is None:
+            raise ConfigError("tool_server needs the library mcp: install hotshoe-server[mcp]")
+
+    @property
+    def tool_servers(self) -> dict[str, str]:
+        """Addresses of tool servers by label."""
+        return _by_label(self.tool_server)
 
     @property
     def has_models(self) -> bool:
@@ -177,3 +207,24 @@ class ServerConfig:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False
+
+
+def _by_label(servers: Sequence[str]) -> dict[str, str]:
+    """Return addresses by label, of tool servers as HOST:PORT, URL or LABEL=URL.
+
+    Raises:
+        ValueError: One is malformed, or two have the same label.
+    """
+    found: dict[str, str] = {}
+    for text in (part.strip() for given in servers for part in given.split(",")):
+        label, url = text.split("=", 1) if _LABELED.match(text) else ("", text)
+        if "://" not in url and ":" in url.partition("/")[0]:
+            url = f"http://{url}" if "/" in url else f"http://{url}/mcp"
+        address = _ADDRESS.fullmatch(url)
+        if address is None:
+            raise ValueError(f"{text!r} is no HOST:PORT, URL or LABEL=URL")
+        label = label or address[1]
+        if label in found:
+            raise ValueError(f"two servers are called {label!r}")
+        found[label] = url
+    return found

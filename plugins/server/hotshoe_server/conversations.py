@@ -23,7 +23,14 @@ from hotshoe_server.store import StoredResponse
 PREFIX = "conv_"
 #: Items of one conversation, those that were taken out included.
 MAX_KEPT = 8192
-_IDS = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
+_IDS = {
+    "message": "msg",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "reasoning": "rs",
+    "mcp_call": "mcp",
+    "mcp_list_tools": "mcpl",
+}
 _items: TypeAdapter[list[Any]] = TypeAdapter(list[InputItem])
 
 

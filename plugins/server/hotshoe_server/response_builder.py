@@ -7,7 +7,7 @@ end. An item is opened when something of its kind comes, and closed when somethi
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hotshoe.text.parsing import (
@@ -27,6 +27,8 @@ from hotshoe_server.schemas.response_answers import (
     OutputMessage,
     OutputReasoning,
     OutputText,
+    OutputToolCall,
+    OutputToolList,
     ReasoningText,
 )
 
@@ -37,11 +39,15 @@ Told = tuple[str, dict[str, Any]]
 class ResponseBuilder:
     """Builds the output of one response.
 
+    Args:
+        labels: The servers of tools that this server calls itself, by the tools' names.
+
     Attributes:
         items: As far as they have come; their texts are filled in when they close.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, labels: Mapping[str, str] | None = None) -> None:
+        self._labels = labels or {}
         self.items: list[OutputItem] = []
         self._open: OutputItem | None = None
         self._parts: list[str] = []
@@ -66,9 +72,16 @@ class ResponseBuilder:
                 case ToolCallStart(_, name, call_id):
                     self.close(told)
                     found = call_id or new_call_id()
-                    self._begin(OutputCall(_id("fc"), "in_progress", found, name, ""), told)
+                    label, state = self._labels.get(name), "in_progress"
+                    if label is None:
+                        self._begin(OutputCall(_id("fc"), state, found, name, ""), told)
+                    else:
+                        self._begin(OutputToolCall(_id("mcp"), state, label, name, ""), told)
                 case ToolCallArguments(_, text):
-                    self._write(OutputCall, "response.function_call_arguments.delta", text, told)
+                    kind, named = OutputCall, "function_call"
+                    if isinstance(self._open, OutputToolCall):
+                        kind, named = OutputToolCall, "mcp_call"
+                    self._write(kind, f"response.{named}_arguments.delta", text, told)
                 case ToolCallEnd():
                     self.close(told)
                 case MalformedCall():  # its beginning has been told already
@@ -89,6 +102,11 @@ class ResponseBuilder:
                 item.arguments = text
                 whole = {**at, "name": item.name, "arguments": text}
                 told.append(("response.function_call_arguments.done", whole))
+            case OutputToolCall():
+                item.arguments = text
+                told.append(("response.mcp_call_arguments.done", {**at, "arguments": text}))
+                if status == "completed":
+                    return  # it waits for what the server says
             case OutputMessage():
                 item.content[0].text = text
                 logprobs = item.content[0].logprobs
@@ -104,6 +122,30 @@ class ResponseBuilder:
         index = at["output_index"]
         told.append(("response.output_item.done", {"output_index": index, "item": item}))
 
+    def listed(self, items: Iterable[OutputToolList]) -> list[Told]:
+        """Begin with lists of tools; return what to tell."""
+        told: list[Told] = []
+        for item in items:
+            self.items.append(item)
+            at = {"output_index": len(self.items) - 1}
+            told.append(("response.output_item.added", {**at, "item": item}))
+            told += [
+                (f"response.mcp_list_tools.{state}", {**at, "item_id": item.id})
+                for state in ("in_progress", "completed")
+            ]
+            told.append(("response.output_item.done", {**at, "item": item}))
+        return told
+
+    def settle(self, item: OutputToolCall, text: str, failed: bool) -> list[Told]:
+        """Close a call with what the server said; return what to tell."""
+        item.status = "failed" if failed else "completed"
+        item.output, item.error = (None, text) if failed else (text, None)
+        at = {"output_index": self.items.index(item)}
+        return [
+            (f"response.mcp_call.{item.status}", {**at, "item_id": item.id}),
+            ("response.output_item.done", {**at, "item": item}),
+        ]
+
     def _write(self, kind: type[OutputItem], name: str, text: str, told: list[Told]) -> None:
         if not isinstance(self._open, kind):
             if not text.strip() and self.items:
@@ -117,7 +159,7 @@ class ResponseBuilder:
             "output_index": len(self.items) - 1,
             "delta": text,
         }
-        if kind is not OutputCall:
+        if kind not in _CALLS:
             delta["content_index"] = 0
         if isinstance(self._open, OutputMessage):
             delta["logprobs"] = self._logprobs
@@ -128,10 +170,13 @@ class ResponseBuilder:
     def _begin(self, item: OutputItem, told: list[Told]) -> None:
         self.items.append(item)
         self._open = item
-        bare = item if isinstance(item, OutputCall) else _without_content(item)
+        bare = _without_content(item)
         index = len(self.items) - 1
         told.append(("response.output_item.added", {"output_index": index, "item": bare}))
-        if not isinstance(item, OutputCall):
+        if isinstance(item, OutputToolCall):
+            at = {"item_id": item.id, "output_index": index}
+            told.append(("response.mcp_call.in_progress", at))
+        elif not isinstance(item, OutputCall):
             told.append(("response.content_part.added", self._part(item)))
 
     def _part(self, item: OutputMessage | OutputReasoning) -> dict[str, Any]:
@@ -143,6 +188,10 @@ class ResponseBuilder:
         }
 
 
+#: Items without content.
+_CALLS = (OutputCall, OutputToolCall)
+
+
 def _new_item(kind: type[OutputItem]) -> OutputItem:
     if kind is OutputReasoning:
         return OutputReasoning(_id("rs"), "in_progress", [], [ReasoningText("")])
@@ -150,7 +199,9 @@ def _new_item(kind: type[OutputItem]) -> OutputItem:
     return OutputMessage(_id("msg"), "in_progress", "assistant", [OutputText("", [], [])])
 
 
-def _without_content(item: OutputMessage | OutputReasoning) -> OutputItem:
+def _without_content(item: OutputItem) -> OutputItem:
+    if isinstance(item, _CALLS):
+        return item
     if isinstance(item, OutputMessage):
         return OutputMessage(item.id, item.status, item.role, [])
     return OutputReasoning(item.id, item.status, [], [])
@@ -170,8 +221,18 @@ def as_message(items: Iterable[OutputItem]) -> dict[str, Any]:
                 message["content"] += item.content[0].text
             case OutputReasoning():
                 thoughts.append(item.content[0].text)
-            case OutputCall(status="completed"):
+            case OutputToolCall(status="completed" | "failed") | OutputCall(status="completed"):
                 function = {"name": item.name, "arguments": item.arguments}
-                call = {"id": item.call_id, "type": "function", "function": function}
+                own = item.id if isinstance(item, OutputToolCall) else item.call_id
+                call = {"id": own, "type": "function", "function": function}
                 message.setdefault("tool_calls", []).append(call)
     return message | ({"reasoning_content": "\n".join(thoughts)} if thoughts else {})
+
+
+def answers_of(items: Iterable[OutputItem]) -> list[dict[str, Any]]:
+    """Return what servers' tools said, as chat's messages that follow the message of the calls."""
+    return [
+        {"role": "tool", "tool_call_id": item.id, "content": item.output or item.error or ""}
+        for item in items
+        if isinstance(item, OutputToolCall) and item.status in ("completed", "failed")
+    ]

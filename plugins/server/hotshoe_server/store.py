@@ -26,6 +26,7 @@ class StoredResponse:
         messages: JSON of the conversation up to and including it, in chat's form.
         running: It is still being made. Such ones go last of all.
         followed: The events of its stream are kept.
+        num_own: The last messages, which are the response.
     """
 
     tenant: str | None
@@ -33,6 +34,7 @@ class StoredResponse:
     messages: bytes
     running: bool = False
     followed: bool = False
+    num_own: int = 1
 
     @property
     def num_bytes(self) -> int:

@@ -236,7 +236,6 @@ FLAGS: tuple[Flag, ...] = (
     _refused("--hf-token", "set HF_TOKEN, or log in with the hub's own command"),
     _refused("--hf-config-path", "use --hf-overrides"),
     _refused("--tool-parser-plugin", "an installed plugin adds some (hook hotshoe_tool_parsers)"),
-    _refused("--tool-server", "tools are called by the client"),
     _refused(
         "--reasoning-parser-plugin", "an installed plugin adds some (hotshoe_reasoning_parsers)"
     ),
@@ -301,7 +300,7 @@ SAME: tuple[str, ...] = (
     *("--quantization",),
     *("--reasoning-parser", "--revision", "--scheduling-policy", "--seed", "--served-model-name"),
     *("--skip-tokenizer-init", "--speculative-config", "--ssl-certfile", "--ssl-keyfile"),
-    *("--tensor-parallel-size", "--tokenizer", "--tool-call-parser", "--uds"),
+    *("--tensor-parallel-size", "--tokenizer", "--tool-call-parser", "--tool-server", "--uds"),
 )
 #: Values that have another name here.
 VALUES: Mapping[str, Mapping[str, str]] = {

@@ -56,3 +56,16 @@ def test_no_name_is_the_engines() -> None:
     from hotshoe.config import EngineConfig
 
     assert not set(ServerConfig.__dataclass_fields__) & set(EngineConfig.__dataclass_fields__)
+
+
+def test_tool_servers_have_labels() -> None:
+    words = ["a.com:80,b:1/x", "own=https://c.com/mcp", "https://d.com:8/m?k=v"]
+    assert ServerConfig(tool_server=words).tool_servers == {
+        "a.com:80": "http://a.com:80/mcp",
+        "b:1": "http://b:1/x",
+        "own": "https://c.com/mcp",
+        "d.com:8": "https://d.com:8/m?k=v",
+    }
+    for wrong in ("demo", "", "ftp://a/b", "http:///x", "http://me:word@a/x", "x=y", "a:1,a:1"):
+        with pytest.raises(ConfigError, match="tool_server: "):
+            ServerConfig(tool_server=[wrong])

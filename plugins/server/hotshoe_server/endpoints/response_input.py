@@ -15,6 +15,7 @@ from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Endpoint
 from hotshoe_server.schemas.chat import check_variables
 from hotshoe_server.schemas.responses import ResponsesRequest
+from hotshoe_server.tool_rounds import tools_of
 from hotshoe_server.tools import plan_tools
 
 MAX_ITEMS, DEFAULT_ITEMS = 100, 20
@@ -40,7 +41,9 @@ async def input_tokens(call: Call, body: ResponsesRequest) -> InputTokens:
     """Count the tokens of the prompt that a request becomes."""
     _, served = call.choose(body.model)
     body.sampling_params(served.client.info.sampling_defaults)  # mistakes are named
-    tools = plan_tools(served, body.chat_tools(), body.chat_choice(), body.parallel_tool_calls)
+    async with tools_of(call, body) as rounds:
+        offered = [*body.chat_tools(), *rounds.chat_tools()]
+    tools = plan_tools(served, offered, body.chat_choice(), body.parallel_tool_calls)
     opening, history = await conversation_of(call, body)
     rendered = await served.renderer.chat(
         [*opening, *history], tools.offered or None, check_variables(body.variables())
@@ -56,7 +59,7 @@ async def input_items(call: Call) -> InputItems:
     """
     response_id = call.path_params["response_id"]
     entry = await stored(call, response_id)
-    messages = msgspec.json.decode(entry.messages)[:-1]  # the last one is the response itself
+    messages = msgspec.json.decode(entry.messages)[: -entry.num_own]
     return page(call, list(_items(messages, response_id.removeprefix("resp_"))))
 
 

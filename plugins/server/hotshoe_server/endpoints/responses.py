@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,20 +24,25 @@ from hotshoe_server.errors import ApiError, as_api_error
 from hotshoe_server.extensions import Endpoint
 from hotshoe_server.generation import check_answer, check_length, check_wishes, generate
 from hotshoe_server.logprobs import chat_logprobs
-from hotshoe_server.response_builder import ResponseBuilder, Told, as_message
+from hotshoe_server.response_builder import ResponseBuilder, Told, answers_of, as_message
 from hotshoe_server.schemas.answers import TokenLogprob
 from hotshoe_server.schemas.chat import check_variables
 from hotshoe_server.schemas.response_answers import (
     DeletedResponse,
     InputDetails,
+    OutputCall,
     OutputDetails,
+    OutputToolCall,
     ResponseAnswer,
     ResponseUsage,
 )
 from hotshoe_server.schemas.responses import ResponsesRequest
 from hotshoe_server.sse import event, open_stream
+from hotshoe_server.state import Served
 from hotshoe_server.store import StoredResponse
 from hotshoe_server.thinking import limit_thinking
+from hotshoe_server.tool_rounds import ToolRounds, open_rounds, undecided, unforced
+from hotshoe_server.tool_servers import ToolResult
 from hotshoe_server.tools import plan_tools
 
 _log = logging.getLogger(__name__)
@@ -48,16 +54,23 @@ async def respond(call: Call, body: ResponsesRequest) -> Response | ResponseAnsw
     make_params = partial(body.sampling_params, served.client.info.sampling_defaults)
     make_params()  # mistakes are found before the prompt is rendered
     opening, history = await conversation_of(call, body)
-    form = None if body.text is None else body.text.format
-    dialogue = await open_dialogue(
-        served,
-        [*opening, *history],
-        check_variables(body.variables()),
-        plan_tools(served, body.chat_tools(), body.chat_choice(), body.parallel_tool_calls),
-        make_params,
-        text_form(form, body.structured_outputs),
-    )
-    dialogue = limit_thinking(served, dialogue, body.thinking_token_budget)
+    rounds = await open_rounds(call.server.config, body)
+    try:
+        return await _respond(call, body, model, (opening, history), rounds)
+    except BaseException:
+        await rounds.close()
+        raise
+
+
+async def _respond(
+    call: Call,
+    body: ResponsesRequest,
+    model: str,
+    messages: tuple[list[dict[str, Any]], list[dict[str, Any]]],
+    rounds: ToolRounds,
+) -> Response | ResponseAnswer:
+    served = call.served
+    dialogue = await _open(served, body, [*messages[0], *messages[1]], rounds)
     lengths = [len(dialogue.rendered.token_ids)]
     check_answer(served, dialogue.params, lengths, fields=("max_output_tokens", "top_logprobs"))
     answer = ResponseAnswer(
@@ -68,16 +81,8 @@ async def respond(call: Call, body: ResponsesRequest) -> Response | ResponseAnsw
         [],
         **_echo(body, dialogue),
     )
-    exchange = Exchange(call, body, dialogue, history, answer)
-    updates = generate(
-        call,
-        model,
-        dialogue.rendered,
-        dialogue.params,
-        request_id=answer.id,
-        stream=bool(body.stream),
-        priority=body.priority,
-    )
+    exchange = Exchange(call, body, messages, answer, rounds, dialogue.params.max_tokens)
+    updates = exchange.run(dialogue)
     if body.background:
         check_length(call, dialogue.rendered.token_ids)
         check_wishes(call, lengths[0], body.priority)
@@ -88,32 +93,85 @@ async def respond(call: Call, body: ResponsesRequest) -> Response | ResponseAnsw
     return await exchange.whole(updates)
 
 
+async def _open(
+    served: Served,
+    body: ResponsesRequest,
+    messages: Sequence[dict[str, Any]],
+    rounds: ToolRounds,
+    later: bool = False,
+) -> Dialogue:
+    """Render a conversation, and say what may come next.
+
+    Args:
+        served: What answers.
+        body: What is asked for.
+        messages: In chat's form, with what has been said in this response.
+        rounds: Tools of servers.
+        later: It is a round after the first, where no call is forced.
+    """
+    choice, tools = body.chat_choice(), [*body.chat_tools(), *rounds.chat_tools()]
+    make_params = partial(body.sampling_params, served.client.info.sampling_defaults)
+    if later:
+        choice = unforced(choice)
+    form = None if body.text is None else body.text.format
+    dialogue = await open_dialogue(
+        served,
+        messages,
+        check_variables(body.variables()),
+        plan_tools(served, tools, choice, body.parallel_tool_calls),
+        make_params,
+        text_form(form, body.structured_outputs),
+    )
+    return limit_thinking(served, dialogue, body.thinking_token_budget)
+
+
 class Exchange:
     """One request on its way.
 
     Args:
         call: Where it came from.
         body: What it asks for.
-        dialogue: What is run.
-        history: The conversation without instructions, in chat's form.
+        messages: Instructions, and the conversation without them, in chat's form.
         answer: Filled in as it comes.
+        rounds: Tools of servers; closed in the end.
+        limit: Most tokens of all rounds.
     """
 
     def __init__(
         self,
         call: Call,
         body: ResponsesRequest,
-        dialogue: Dialogue,
-        history: list[dict[str, Any]],
+        messages: tuple[list[dict[str, Any]], list[dict[str, Any]]],
         answer: ResponseAnswer,
+        rounds: ToolRounds,
+        limit: int | None,
     ) -> None:
         self._call = call
         self._body = body
-        self._history = history
+        self._opening, self._history = messages
         self._answer = answer
-        self._reader = dialogue.reader()
-        self._builder = ResponseBuilder()
+        self._rounds, self._limit = rounds, limit
+        self._builder = ResponseBuilder(rounds.labels)
+        self._listed = self._builder.listed(rounds.lists)
+        #: What earlier rounds said, in chat's form, and the number of items in it.
+        self._said: list[dict[str, Any]] = []
+        self._num_said = len(self._builder.items)
+        self._usage = ResponseUsage(0, InputDetails(0), 0, OutputDetails(0), 0)
+        self._begun = False
         self._num_told = 0
+
+    def run(self, dialogue: Dialogue) -> AsyncIterator[RequestUpdate]:
+        """Begin a round."""
+        self._reader = dialogue.reader()
+        return generate(
+            self._call,
+            self._answer.model,
+            dialogue.rendered,
+            dialogue.params,
+            request_id=self._answer.id,
+            stream=bool(self._body.stream),
+            priority=self._body.priority,
+        )
 
     @property
     def answer(self) -> ResponseAnswer:
@@ -122,9 +180,10 @@ class Exchange:
 
     async def whole(self, updates: AsyncIterator[RequestUpdate]) -> ResponseAnswer:
         """Run to the end and return the answer."""
-        async with aclosing(updates):  # type: ignore[type-var]
-            async for update in updates:
-                await self._advance(update)
+        self._begun = True
+        async with aclosing(self._steps(updates)) as steps:  # type: ignore[type-var]
+            async for _ in steps:
+                pass
         return self._answer
 
     async def events(self, updates: AsyncIterator[RequestUpdate]) -> AsyncIterator[bytes]:
@@ -135,22 +194,16 @@ class Exchange:
 
     async def parts(self, updates: AsyncIterator[RequestUpdate]) -> AsyncIterator[list[bytes]]:
         """Yield the events of each update; in the background a failure at once is one, too."""
-        started = bool(self._body.background)
-        if started:
+        queued = bool(self._body.background)
+        if queued:
             yield self._written(self._telling("created", "queued"))
-        async with aclosing(updates):  # type: ignore[type-var]
+        async with aclosing(self._steps(updates)) as steps:  # type: ignore[type-var]
             try:
-                async for update in updates:
-                    told: list[Told] = []
-                    if not started or self._answer.status == "queued":
-                        self._answer.status = "in_progress"
-                        told = self._telling(*([] if started else ["created"]), "in_progress")
-                        started = True
-                    told += await self._advance(update)
+                async for told in steps:
                     if told:
                         yield self._written(told)
             except Exception as error:
-                if not started:
+                if not (self._begun or queued):
                     raise
                 found = as_api_error(error)
                 if found.code == "internal_error":
@@ -160,15 +213,76 @@ class Exchange:
     def _telling(self, *names: str) -> list[Told]:
         return [(f"response.{name}", self._whole()) for name in names]
 
+    async def _steps(self, updates: AsyncIterator[RequestUpdate]) -> AsyncIterator[list[Told]]:
+        """Yield what to tell of each update, and of calls of servers' tools, round by round."""
+        try:
+            while True:
+                async with aclosing(updates):  # type: ignore[type-var]
+                    async for update in updates:
+                        yield self._begin() + await self._advance(update)
+                if not (calls := undecided(self._builder.items)):
+                    return
+                over = self._rounds.exhausted
+                results = await self._rounds.run(calls)
+                told = [t for pair in zip(calls, results, strict=True) for t in self._settle(*pair)]
+                further = "max_tool_calls" if over else await self._go_on()
+                if isinstance(further, str):
+                    yield told + await self._finish(further)
+                    return
+                yield told
+                updates = further
+        finally:
+            await self._rounds.close()
+
+    def _begin(self) -> list[Told]:
+        """Tell of the beginning, with the first update."""
+        if self._begun:
+            return []
+        self._begun = True
+        self._answer.status = "in_progress"
+        names = ["in_progress"] if self._body.background else ["created", "in_progress"]
+        return self._telling(*names) + self._listed
+
     async def _advance(self, update: RequestUpdate) -> list[Told]:
         """Take in an update and return what to tell of it; the answer is stored before that."""
         sequence = update.sequences[0]
         told = self._builder.build(self._reader.read(sequence), self._logprobs(sequence))
-        if update.finished:
-            told += self._end(update)
-            await self._remember()
-            if self._answer.store and not self._body.background:
-                await self._call.server.store.put(self._answer.id, self.entry())
+        if not update.finished:
+            return told
+        self._usage.add(update, self._reader.num_reasoning_tokens)
+        ended = sequence.finish_reason is FinishReason.STOP
+        if ended and undecided(self._builder.items):
+            return told
+        cut = "max_output_tokens" if sequence.finish_reason is FinishReason.LENGTH else "abort"
+        return told + await self._finish("" if ended else cut)
+
+    def _settle(self, call: OutputToolCall, result: ToolResult) -> list[Told]:
+        return self._builder.settle(call, result.text, result.failed)
+
+    async def _go_on(self) -> AsyncIterator[RequestUpdate] | str:
+        """Begin the next round; or return what cuts the response off, "" if it is complete."""
+        items = self._builder.items[self._num_said :]
+        if any(isinstance(item, OutputCall) for item in items):
+            return ""  # the client has calls to make as well
+        left = None if self._limit is None else self._limit - self._usage.output_tokens
+        if left is not None and left < 1:
+            return "max_output_tokens"
+        self._said += [as_message(items), *answers_of(items)]
+        self._num_said = len(self._builder.items)
+        messages = [*self._opening, *self._history, *self._said]
+        dialogue = await _open(self._call.served, self._body, messages, self._rounds, later=True)
+        room = self._call.served.client.info.max_model_len - len(dialogue.rendered.token_ids)
+        if left is not None:
+            params = replace(dialogue.params, max_tokens=max(min(left, room), 1))
+            dialogue = replace(dialogue, params=params)
+        return self.run(dialogue)
+
+    async def _finish(self, cut: str) -> list[Told]:
+        """End the response, and return what to tell; it is stored before that."""
+        told = self._end(cut)
+        await self._remember()
+        if self._answer.store and not self._body.background:
+            await self._call.server.store.put(self._answer.id, self.entry())
         return told
 
     def _logprobs(self, sequence: SequenceUpdate) -> list[TokenLogprob]:
@@ -184,31 +298,22 @@ class Exchange:
             ids, found = ids[:-1], found[:-1]
         return chat_logprobs(tokenizer, ids, found, body.return_tokens_as_token_ids).content
 
-    def _end(self, update: RequestUpdate) -> list[Told]:
+    def _end(self, cut: str) -> list[Told]:
         """Close everything and return what to tell."""
-        sequence, told = update.sequences[0], list[Told]()
-        cut = sequence.finish_reason is not FinishReason.STOP
+        told = list[Told]()
+        for call in undecided(self._builder.items) if cut else ():
+            call.status = "incomplete"
         self._builder.close(told, "incomplete" if cut else "completed")
         answer = self._answer
         answer.output = self._builder.items
         name = answer.status = "incomplete" if cut else "completed"
-        if self._body.background and sequence.finish_reason is FinishReason.ABORT:
+        if self._body.background and cut == "abort":
             answer.status = "cancelled"  # which no event is named after
         elif cut:
-            reason = (
-                "max_output_tokens" if sequence.finish_reason is FinishReason.LENGTH else "abort"
-            )
-            answer.incomplete_details = {"reason": reason}
+            answer.incomplete_details = {"reason": cut}
         else:
             answer.completed_at = int(time.time())
-        prompt, generated = update.num_prompt_tokens, update.num_generated_tokens
-        answer.usage = ResponseUsage(
-            prompt,
-            InputDetails(update.num_cached_tokens),
-            generated,
-            OutputDetails(self._reader.num_reasoning_tokens),
-            prompt + generated,
-        )
+        answer.usage = self._usage
         return [*told, *self._telling(name)]
 
     async def _remember(self) -> None:
@@ -227,13 +332,16 @@ class Exchange:
 
     def entry(self) -> StoredResponse:
         """Return what is stored of the answer as far as it has come."""
-        messages = [*self._history, as_message(self._answer.output)]
+        items = self._answer.output[self._num_said :]
+        own = [*self._said, as_message(items), *answers_of(items)]
+        messages = [*self._history, *own]
         return StoredResponse(
             self._call.tenant,
             msgspec.json.encode(self._answer),
             msgspec.json.encode(messages),
             running=self._answer.status in ("queued", "in_progress"),
             followed=bool(self._body.background and self._body.stream),
+            num_own=len(own),
         )
 
     def _whole(self) -> dict[str, Any]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
 
+from hotshoe.text.output_processor import RequestUpdate
 from hotshoe_server.schemas.answers import TokenLogprob
+from hotshoe_server.tool_servers import ToolInfo
 
 
 class OutputText(Struct, tag_field="type", tag="output_text"):
@@ -51,7 +55,37 @@ class OutputCall(Struct, tag_field="type", tag="function_call"):
     arguments: str
 
 
-OutputItem = OutputMessage | OutputReasoning | OutputCall
+class OutputToolList(Struct, tag_field="type", tag="mcp_list_tools"):
+    """The tools of a server."""
+
+    id: str
+    server_label: str
+    tools: list[Any]
+    error: str | None = None
+
+    @classmethod
+    def of(cls, label: str, tools: Sequence[ToolInfo]) -> OutputToolList:
+        """Return the item that tells of them."""
+        listed = [
+            {"name": t.name, "description": t.description, "input_schema": dict(t.input_schema)}
+            for t in tools
+        ]
+        return cls(f"mcpl_{secrets.token_hex(12)}", label, listed)
+
+
+class OutputToolCall(Struct, tag_field="type", tag="mcp_call"):
+    """A call of a server's tool, and what it gave."""
+
+    id: str
+    status: str
+    server_label: str
+    name: str
+    arguments: str
+    output: str | None = None
+    error: str | None = None
+
+
+OutputItem = OutputMessage | OutputReasoning | OutputCall | OutputToolList | OutputToolCall
 
 
 class InputDetails(Struct):
@@ -75,6 +109,14 @@ class ResponseUsage(Struct):
     output_tokens: int
     output_tokens_details: OutputDetails
     total_tokens: int
+
+    def add(self, update: RequestUpdate, num_reasoning_tokens: int) -> None:
+        """Count a round that has ended."""
+        self.input_tokens += update.num_prompt_tokens
+        self.input_tokens_details.cached_tokens += update.num_cached_tokens
+        self.output_tokens += update.num_generated_tokens
+        self.output_tokens_details.reasoning_tokens += num_reasoning_tokens
+        self.total_tokens = self.input_tokens + self.output_tokens
 
 
 class ResponseAnswer(Struct, tag_field="object", tag="response"):
@@ -105,6 +147,7 @@ class ResponseAnswer(Struct, tag_field="object", tag="response"):
     user: str | None = None
     completed_at: int | None = None
     background: bool = False
+    max_tool_calls: int | None = None
     conversation: dict[str, str] | None = None
 
 

@@ -100,6 +100,30 @@ class ReasoningItem(Schema):
     status: Status = None
 
 
+class ToolCallItem(Schema):
+    """A call of a server's tool, as an earlier answer had it."""
+
+    type: Literal["mcp_call"]
+    id: ShortText
+    server_label: ShortText
+    name: ShortText
+    arguments: str
+    output: str | None = None
+    error: str | None = None
+    approval_request_id: ShortText | None = None
+    status: ShortText | None = None
+
+
+class ToolListItem(Schema):
+    """The tools of a server, likewise; servers are asked again."""
+
+    type: Literal["mcp_list_tools"]
+    id: ShortText | None = None
+    server_label: ShortText
+    tools: ShortList[Any]
+    error: str | None = None
+
+
 def _item_type(value: Any) -> Any:
     found = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
     return found or "message"
@@ -109,7 +133,9 @@ InputItem = Annotated[
     Annotated[MessageItem, Tag("message")]
     | Annotated[CallItem, Tag("function_call")]
     | Annotated[CallOutputItem, Tag("function_call_output")]
-    | Annotated[ReasoningItem, Tag("reasoning")],
+    | Annotated[ReasoningItem, Tag("reasoning")]
+    | Annotated[ToolCallItem, Tag("mcp_call")]
+    | Annotated[ToolListItem, Tag("mcp_list_tools")],
     Discriminator(_item_type),
 ]
 
@@ -130,6 +156,41 @@ class FunctionTool(Schema):
             **self.model_dump(exclude={"type", "defer_loading"}, exclude_none=True)
         )
         return Tool.model_construct(type="function", function=function)
+
+
+class ToolNames(Schema):
+    """Some tools of a server."""
+
+    tool_names: list[ShortText] = Field(max_length=1024, fail_fast=True)
+
+
+class McpTool(Schema):
+    """The tools of a server that the operator lists; calls need no approval."""
+
+    type: Literal["mcp"]
+    server_label: Name
+    server_url: ShortText | None = None
+    server_description: str | None = None
+    authorization: Annotated[str, Field(max_length=16384, pattern=r"^[!-~]+$")] | None = Field(
+        None, exclude=True
+    )
+    allowed_tools: (
+        Annotated[
+            Annotated[ShortList[ShortText], Tag("list")] | Annotated[ToolNames, Tag("object")],
+            ByKind,
+        ]
+        | None
+    ) = None
+    require_approval: Literal["never"] | None = None
+
+    @property
+    def allowed_names(self) -> list[str] | None:
+        """The tools that may be called; None for all."""
+        allowed = self.allowed_tools
+        return allowed.tool_names if isinstance(allowed, ToolNames) else allowed
+
+
+AnyTool = Annotated[FunctionTool | McpTool, Field(discriminator="type")]
 
 
 class NamedFunction(Schema):
@@ -208,7 +269,6 @@ class ResponsesRequest(Generation):
         "return_token_ids": (False,),
         "prompt": (),
         "truncation": ("disabled",),
-        "max_tool_calls": (),
         "context_management": ([],),
     }
     RENAMED: ClassVar[Mapping[str, str]] = {"max_tokens": "max_output_tokens"}
@@ -225,9 +285,10 @@ class ResponsesRequest(Generation):
         ]
         | None
     ) = None
-    tools: list[FunctionTool] | None = Field(None, max_length=MAX_ITEMS, fail_fast=True)
+    tools: list[AnyTool] | None = Field(None, max_length=MAX_ITEMS, fail_fast=True)
     tool_choice: FunctionChoice | None = None
     parallel_tool_calls: bool | None = None
+    max_tool_calls: int | None = None
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
     store: bool | None = None
@@ -248,7 +309,6 @@ class ResponsesRequest(Generation):
     # OpenAI's, refused.
     prompt: dict[str, Any] | None = None
     truncation: Literal["auto", "disabled"] | None = None
-    max_tool_calls: int | None = None
     context_management: list[Any] | None = Field(None, max_length=64, fail_fast=True)
 
     @property
@@ -263,8 +323,13 @@ class ResponsesRequest(Generation):
         return super().sampling_params(defaults, logprobs=self.logprobs, **more)
 
     def chat_tools(self) -> list[Tool]:
-        """Return the tools in chat's form."""
-        return [tool.as_chat() for tool in self.tools or ()]
+        """Return the functions in chat's form."""
+        return [tool.as_chat() for tool in self.tools or () if isinstance(tool, FunctionTool)]
+
+    def server_tools(self) -> list[tuple[str, McpTool]]:
+        """Return the tools of servers, with their places; none where none may be called."""
+        found = enumerate(() if self.tool_choice == "none" else self.tools or ())
+        return [(f"tools[{n}]", tool) for n, tool in found if isinstance(tool, McpTool)]
 
     def chat_choice(self) -> Any:
         """Return `tool_choice` in chat's form."""
@@ -334,6 +399,12 @@ def as_messages(items: Sequence[Any]) -> list[dict[str, Any]]:
                 function = {"name": item.name, "arguments": item.arguments}
                 call = {"id": item.call_id, "type": "function", "function": function}
                 assistant().setdefault("tool_calls", []).append(call)
+            case ToolCallItem():
+                function = {"name": item.name, "arguments": item.arguments}
+                call = {"id": item.id, "type": "function", "function": function}
+                assistant().setdefault("tool_calls", []).append(call)
+                content = item.output or item.error or ""
+                messages.append({"role": "tool", "tool_call_id": item.id, "content": content})
             case CallOutputItem():
                 content = _text(item.output)
                 messages.append({"role": "tool", "tool_call_id": item.call_id, "content": content})
