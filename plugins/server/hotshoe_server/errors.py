@@ -42,7 +42,7 @@ CATALOG: dict[str, ErrorKind] = {
     "unsupported_value": ErrorKind(400, _INVALID),
     "unsupported_model": ErrorKind(400, _INVALID),
     "context_length_exceeded": ErrorKind(400, _INVALID),
-    "tool_server_failed": ErrorKind(424, _SERVER),
+    "tool_server_failed": ErrorKind(424, _INVALID),
     "invalid_http": ErrorKind(400, _INVALID, "this is not a valid HTTP request"),
     "invalid_api_key": ErrorKind(
         401, "authentication_error", "give a valid key as `Authorization: Bearer KEY`"
