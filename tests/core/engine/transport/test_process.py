@@ -519,6 +519,21 @@ def test_an_engine_that_starts_while_all_is_closed_ends_at_once(
     process.close()
 
 
+@pytest.mark.parametrize("phase", ["load", "serve"])
+def test_a_stopped_engine_is_ended_by_force(
+    config: Configure, monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    impatient = dataclasses.replace(ENGINE, leave_s=0.1)
+    monkeypatch.setattr(hotshoe.engine.transport.process, "TIMES", impatient)
+    process = EngineProcess(config({"load_s": 90} if phase == "load" else None))
+    if phase == "serve":
+        process.wait()
+    os.kill(process.pid, signal.SIGSTOP)
+    within(SOON_S, lambda: state_of(process.pid) == "T")
+    process.close()
+    assert not is_alive(process.pid)
+
+
 FRONT = """
 import asyncio, sys
 from hotshoe import AsyncEngine, EngineConfig, SamplingParams, TokensPrompt
@@ -530,6 +545,9 @@ def spawn(self):
     print(self.pid, flush=True)
 process.EngineProcess._spawn = spawn
 async def main():
+    if sys.argv[2]:
+        await eval(sys.argv[2])
+        print("token", flush=True)
     params = SamplingParams(max_tokens=60, ignore_eos=True)
     async for _ in engine.generate(TokensPrompt([1]), params):
         print("token", flush=True)
@@ -550,12 +568,19 @@ asyncio.run(main())
         ("serve", signal.SIGINT),
         ("stuck", signal.SIGKILL),
         ("stopped", signal.SIGKILL),
+        ("asleep", signal.SIGKILL),
+        ("updating", signal.SIGKILL),
     ],
 )
 def test_a_killed_front_end_takes_its_engine_along(
-    config: Configure, phase: str, number: int
+    config: Configure, tmp_path: Path, phase: str, number: int
 ) -> None:
+    reached = tmp_path / "reached"
+    called = {"asleep": "engine.sleep(1)", "updating": 'engine._call("update_weights", path="there")'}
+    held = {"reached": str(reached)}
     faults = {
+        "asleep": held | {"hold_at": "nothing"},
+        "updating": held | {"hold_at": "update_weights"},
         "load": {"load_s": 90},
         "stuck": {"hang_step": 1, "hang_s": 90},
         "serve": {"step_s": 0.01},
@@ -564,7 +589,7 @@ def test_a_killed_front_end_takes_its_engine_along(
     made = config(faults.get(phase))
     options = {"model": made.model, "platform": "faulty", "platform_options": made.platform_options}
     with subprocess.Popen(
-        [sys.executable, "-c", FRONT, repr(options)],
+        [sys.executable, "-c", FRONT, repr(options), called.get(phase, "")],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -573,6 +598,8 @@ def test_a_killed_front_end_takes_its_engine_along(
         child = int(front.stdout.readline())
         if phase == "load":
             time.sleep(1.5)
+        elif phase == "updating":
+            within(SOON_S, reached.exists)
         elif phase != "begin":
             assert front.stdout.readline() == "token\n"
         assert is_alive(child)
