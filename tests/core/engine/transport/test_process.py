@@ -576,7 +576,10 @@ def test_a_killed_front_end_takes_its_engine_along(
     config: Configure, tmp_path: Path, phase: str, number: int
 ) -> None:
     reached = tmp_path / "reached"
-    called = {"asleep": "engine.sleep(1)", "updating": 'engine._call("update_weights", path="there")'}
+    called = {
+        "asleep": "engine.sleep(1)",
+        "updating": 'engine._call("update_weights", path="there")',
+    }
     held = {"reached": str(reached)}
     faults = {
         "asleep": held | {"hold_at": "nothing"},
