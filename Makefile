@@ -106,6 +106,8 @@ reference: venv ## write the generated pages and the frozen surface anew
 docs: $(STAMPS)/docs ## build the site into site/
 	$(BIN)/mkdocs build --strict
 
+# Times in wheels are those of the last commit, so that two builds of one commit are equal.
+wheels: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 315532800)
 wheels: $(STAMPS)/dev ## build every distribution, archive and wheel, into dist/
 	@for d in $(DISTRIBUTIONS); do echo "== $$d"; $(BIN)/python -m build --no-isolation -o $(DIST) $$d > /dev/null || exit 1; done
 

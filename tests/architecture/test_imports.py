@@ -48,6 +48,21 @@ def imported(tree: ast.AST) -> set[str]:
     return names
 
 
+#: Libraries whose new versions have broken their callers, and the first one that is not tried.
+BOUNDS = {
+    "aiohttp": "4",
+    "huggingface-hub": "2",
+    "llguidance": "2",
+    "numpy": "3",
+    "pydantic": "3",
+    "pydantic-core": "3",
+    "starlette": "2",
+    "tokenizers": "1",
+    "transformers": "6",
+    "xgrammar": "0.3",
+}
+
+
 def test_the_contracts_hold(root: Path) -> None:
     # In a process of its own: it turns off all loggers of the one that it runs in.
     code = "import sys, importlinter.cli as cli; sys.exit(cli.lint_imports(no_cache=True))"
@@ -152,6 +167,18 @@ def test_distributions_declare_what_they_import(root: Path, sources) -> None:
         assert wanted <= declared | optional, (project.name, wanted - declared - optional)
         third_party = {name for name in declared if not name.startswith("hotshoe")}
         assert third_party <= wanted, (project.name, third_party - wanted)
+
+
+def test_libraries_that_have_broken_their_callers_have_a_bound(root: Path) -> None:
+    met = set()
+    for project in projects(root):
+        table = tomllib.loads((project / "pyproject.toml").read_text())["project"]
+        extras = [r for group in table.get("optional-dependencies", {}).values() for r in group]
+        for line in [*table.get("dependencies", []), *extras]:
+            bound = BOUNDS.get(requirement(line))
+            assert bound is None or line.endswith(f",<{bound}"), (project.name, line)
+            met |= {requirement(line)} & BOUNDS.keys()
+    assert met == BOUNDS.keys()
 
 
 def requirement(line: str) -> str:
