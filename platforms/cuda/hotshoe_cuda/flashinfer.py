@@ -1,9 +1,11 @@
-"""Candidate `flashinfer` of slot `attention`: steps that only decode by XQA, all others by Triton.
+"""Candidate `flashinfer` of slot `attention`: steps that only decode by XQA, prompts by a wrapper.
 
-FlashInfer's wrappers want a plan of every step, made on the host. Its XQA kernel reads block tables
-and lengths on the device, so that a recorded step can repeat it. It is compiled for a specification
-when the operation is built, and kept in FlashInfer's cache on disk. Source: `flashinfer.xqa.xqa`
-of flashinfer-ai/flashinfer, whose layout `HND` is that of the Triton kernels.
+The wrapper for prompts wants a plan of every step, made on the host in `prepare`. XQA reads block
+tables and lengths on the device, so that a recorded step can repeat it. Steps that are recorded
+with prompts in them, and prompts that see sinks, are left to Triton. Kernels are compiled for a
+specification when the operation is built, and kept in FlashInfer's cache on disk. Source:
+`flashinfer.xqa.xqa` and `flashinfer.prefill.BatchPrefillWithPagedKVCacheWrapper` of
+flashinfer-ai/flashinfer, whose layout `HND` is that of the Triton kernels.
 """
 
 from __future__ import annotations
@@ -11,12 +13,22 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import shutil
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AttentionMetadata, AttentionSpec, Verdict, accept_unless
+from hotshoe.slots import (
+    AttentionMetadata,
+    AttentionSpec,
+    CacheView,
+    StepShape,
+    Verdict,
+    accept_unless,
+    whole_step,
+)
 from hotshoe_triton import attention
 
 #: Below Triton's: on an H200 it is faster for a single long sequence alone.
@@ -33,6 +45,10 @@ MAX_GROUP = 32
 SEMAPHORES = 1 << 16
 #: Bytes of a program's partial result, beside its values: maxima, sums and alignment.
 STATS_BYTES = 1024
+#: What the wrapper keeps partial results of prompts in.
+WORKSPACE_BYTES = 128 << 20
+#: Plans that may be on their way to the device at once; each has host memory of its own.
+PLANS = 3
 
 
 def supports(spec: AttentionSpec, facts: DeviceFacts) -> Verdict:
@@ -60,8 +76,70 @@ def _none_for(what: str, value: object, known: tuple[object, ...]) -> str:
     return f"XQA has no kernel for {what} {value}, but for {', '.join(map(str, known))}"
 
 
+@dataclass(slots=True)
+class PlannedStep(AttentionMetadata):
+    """A step with prompts, and the wrapper that planned it."""
+
+    wrapper: Any = None
+
+
+class Plans:
+    """FlashInfer's wrapper for prompts, several times, to be used in turn.
+
+    A plan is copied to the device behind the steps before it, from host memory that its wrapper
+    writes again at the next plan. So a wrapper waits until its last copy has been read.
+    """
+
+    def __init__(self, spec: AttentionSpec, facts: DeviceFacts) -> None:
+        kind = importlib.import_module(f"{PACKAGE}.prefill").BatchPrefillWithPagedKVCacheWrapper
+        workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=facts.device)
+        self._turns = [(kind(workspace, "HND"), torch.cuda.Event()) for _ in range(PLANS)]
+        self._block_size = spec.block_size
+        dtype = getattr(torch, spec.dtype)
+        self._question = {
+            "num_qo_heads": spec.num_heads,
+            "num_kv_heads": spec.num_kv_heads,
+            "head_dim_qk": spec.head_dim,
+            "page_size": spec.block_size,
+            "causal": True,
+            "sm_scale": spec.scale,
+            # It counts the keys before a query, the specification the query's own too.
+            "window_left": -1 if spec.window is None else spec.window - 1,
+            "q_data_type": dtype,
+            "kv_data_type": dtype,
+        }
+
+    def __call__(self, counts: list[int], lengths: list[int], table: Tensor) -> Any:
+        """Plan requests of so many tokens, at whose end they have such lengths."""
+        wrapper, copied = self._turns[0]
+        self._turns.append(self._turns.pop(0))
+        copied.synchronize()
+        lens = torch.tensor(lengths, dtype=torch.int32)
+        pages = (lens + self._block_size - 1) // self._block_size
+        rows = torch.repeat_interleave(torch.arange(len(lengths)), pages)
+        ends = pages.cumsum(0)
+        columns = torch.arange(len(rows)) - (ends - pages)[rows]
+        at = torch.stack([rows, columns])
+        if table.is_cuda:
+            at = at.pin_memory().to(table.device, non_blocking=True)
+        wrapper.plan(
+            _starts(torch.tensor(counts)),
+            _starts(pages),
+            table[at[0], at[1]],
+            lens - (pages - 1) * self._block_size,
+            **self._question,
+        )
+        copied.record()
+        return wrapper
+
+
+def _starts(counts: Tensor) -> Tensor:
+    """Return [n + 1] int32 on the host: where each of n parts begins, then the end."""
+    return torch.cat([counts.new_zeros(1), counts.cumsum(0)]).int()
+
+
 class Attention(attention.Attention):
-    """See `hotshoe.slots.AttentionOp`. Building it compiles and starts the kernel once."""
+    """See `hotshoe.slots.AttentionOp`. Building it compiles and starts the kernels once."""
 
     def __init__(self, spec: AttentionSpec, facts: DeviceFacts) -> None:
         super().__init__(spec, facts)
@@ -84,16 +162,29 @@ class Attention(attention.Attention):
         counters = torch.zeros(SEMAPHORES, dtype=torch.int32, device=facts.device)
         self._semaphores = counters.view(torch.uint32)
         self._scratch = torch.empty(scratch, dtype=torch.uint8, device=facts.device)
+        self._plans = None if spec.sinks else Plans(spec, facts)
         self._run_once(spec, facts)
 
     def _run_once(self, spec: AttentionSpec, facts: DeviceFacts) -> None:
-        """Compile and load the kernel, or fail while there is another candidate to take."""
+        """Compile and load the kernels, or fail while there is another candidate to take."""
         dtype, device = getattr(torch, spec.dtype), facts.device
         q = torch.zeros((1, spec.num_heads, spec.head_dim), dtype=dtype, device=device)
         pages = torch.zeros((2, 1, *self._page), dtype=dtype, device=device)
         table = torch.zeros((1, 1), dtype=torch.int32, device=device)
         sinks = torch.zeros(spec.num_heads, device=device) if spec.sinks else None
         self._one_query_each(q, pages, table, table[0] + 1, sinks)
+        if self._plans is not None:
+            self._plans([1], [1], table).run(q, (pages[0], pages[1]))
+
+    def prepare(self, shape: StepShape, view: CacheView) -> AttentionMetadata:
+        """Plan a step with prompts whose lengths the host knows."""
+        step = whole_step(shape, view)
+        known = step.host_lens
+        if self._plans is None or known is None or step.max_query_len <= 1 or not step.num_reqs:
+            return step
+        wrapper = self._plans(list(known[0]), list(known[1]), step.block_table)
+        values = {field.name: getattr(step, field.name) for field in fields(step)}
+        return PlannedStep(**values, wrapper=wrapper)
 
     def _bind(self, cache: Tensor) -> None:
         super()._bind(cache)
@@ -103,10 +194,13 @@ class Attention(attention.Attention):
         self, q: Tensor, cache: Tensor, prepared: AttentionMetadata, sinks: Tensor | None
     ) -> Tensor:
         decodes = prepared.max_query_len == 1 and q.size(0) == prepared.num_reqs > 0
-        if not decodes:
+        if not decodes and not isinstance(prepared, PlannedStep):
             return super().__call__(q, cache, prepared, sinks)
         if cache is not self._cache:
             self._bind(cache)
+        if isinstance(prepared, PlannedStep):
+            found: Tensor = prepared.wrapper.run(q, (self._pages[0], self._pages[1]))
+            return found.flatten(1)
         return self._one_query_each(q, self._pages, prepared.block_table, prepared.seq_lens, sinks)
 
     def _one_query_each(

@@ -16,7 +16,7 @@ from tests.platforms.cuda.conftest import attention_scores
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AttentionMetadata, AttentionSpec
+from hotshoe.slots import AttentionMetadata, AttentionSpec, CacheView, StepShape
 from hotshoe.slots.reference.attention import attend
 from hotshoe.slots.reference.kv import PagedKV
 from hotshoe_cuda import flashinfer
@@ -79,15 +79,67 @@ class Xqa:
             output[row, 0] = torch.einsum("hk,hkd->hd", weights, v).to(q.dtype)
 
 
+class Wrapper:
+    """Stands in for `flashinfer.prefill.BatchPrefillWithPagedKVCacheWrapper` of 0.7."""
+
+    def __init__(self, float_workspace_buffer: Tensor, kv_layout: str) -> None:
+        assert float_workspace_buffer.dtype == torch.uint8 and kv_layout == "HND"
+
+    def plan(
+        self,
+        qo_indptr: Tensor,
+        paged_kv_indptr: Tensor,
+        paged_kv_indices: Tensor,
+        paged_kv_last_page_len: Tensor,
+        num_qo_heads: int,
+        num_kv_heads: int,
+        head_dim_qk: int,
+        page_size: int,
+        causal: bool,
+        sm_scale: float,
+        window_left: int,
+        q_data_type: torch.dtype,
+        kv_data_type: torch.dtype,
+    ) -> None:
+        plan = (qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len)
+        assert all(x.dtype == torch.int32 for x in plan) and causal
+        assert ((paged_kv_last_page_len > 0) & (paged_kv_last_page_len <= page_size)).all()
+        self.plan_of = [x.tolist() for x in plan]
+        heads = (num_qo_heads, num_kv_heads, head_dim_qk)
+        window = None if window_left < 0 else window_left + 1
+        self.spec = AttentionSpec(
+            *heads, "bfloat16", "bfloat16", page_size, sm_scale, window=window
+        )
+
+    def run(self, q: Tensor, paged_kv_cache: tuple[Tensor, Tensor]) -> Tensor:
+        starts, pages, indices, last = self.plan_of
+        found = []
+        for row, extra in enumerate(last):
+            own = indices[pages[row] : pages[row + 1]]
+            length = (len(own) - 1) * self.spec.block_size + extra
+            k, v = (x[own].transpose(1, 2).flatten(0, 1)[:length] for x in paged_kv_cache)
+            found.append(attend(self.spec, q[starts[row] : starts[row + 1]].float(), k, v, None))
+        return torch.cat(found).to(q.dtype)
+
+
+class Event:
+    """Stands in for an event of a GPU."""
+
+    def record(self) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+
 @pytest.fixture
 def xqa(monkeypatch: pytest.MonkeyPatch) -> Xqa:
     """Install the package, as far as it is used, and the tools that it starts."""
     found = Xqa()
-    for name in (flashinfer.PACKAGE, f"{flashinfer.PACKAGE}.xqa"):
-        fake = types.ModuleType(name)
-        fake.__spec__ = importlib.machinery.ModuleSpec(name, None)
-        monkeypatch.setitem(sys.modules, name, fake)
-    fake.xqa = found
+    for name in ("", ".xqa", ".prefill"):
+        fake = types.ModuleType(flashinfer.PACKAGE + name)
+        fake.__spec__ = importlib.machinery.ModuleSpec(fake.__name__, None)
+        fake.xqa, fake.BatchPrefillWithPagedKVCacheWrapper = found, Wrapper
+        monkeypatch.setitem(sys.modules, fake.__name__, fake)
+    monkeypatch.setattr(flashinfer.torch.cuda, "Event", Event)
     monkeypatch.setattr(flashinfer.shutil, "which", lambda tool: f"/bin/{tool}")
     return found
 
@@ -133,6 +185,45 @@ def test_it_computes_what_the_reference_does(xqa, changes, lengths) -> None:
     torch.testing.assert_close(
         found.float(), torch.cat(expected).flatten(1).float(), rtol=2e-2, atol=2e-2
     )
+
+
+@pytest.mark.parametrize("changes", [{}, {"window": 9}, {"head_dim": 128}], ids=str)
+def test_prompts_run_as_they_were_planned(xqa, changes) -> None:
+    spec, counts, lengths = replace(SPEC, **changes), [5, 1, 70], [20, 33, 70]
+    layout = flashinfer.Attention.layout
+    numel = spec.block_size * spec.num_kv_heads * spec.head_dim
+    cache = torch.full((2, 12, numel), float("nan"), dtype=torch.bfloat16)
+    paged = PagedKV(cache, layout, spec.block_size, spec.num_kv_heads, spec.head_dim)
+    table = torch.full((3, 6), 2**31 - 1, dtype=torch.int32)
+    q = torch.randn(sum(counts), spec.num_heads, spec.head_dim).bfloat16()
+    order, expected = torch.randperm(12).int(), []
+    for row, length in enumerate(lengths):
+        blocks = -(-length // spec.block_size)
+        table[row, :blocks], order = order[:blocks], order[blocks:]
+        k, v = (torch.randn(length, spec.num_kv_heads, spec.head_dim).bfloat16() for _ in "kv")
+        at = torch.arange(length)
+        paged.write(k, v, table[row][at // spec.block_size] * spec.block_size + at % 16)
+        first = sum(counts[:row])
+        expected.append(attend(spec, q[first : first + counts[row]].float(), k, v, None))
+    operation = flashinfer.Attention(spec, H200)
+    starts = torch.tensor([0, 5, 6, 76], dtype=torch.int32)
+    shape = StepShape(3, starts, torch.tensor(lengths).int(), 70, 70, (counts, lengths))
+    for _ in range(flashinfer.PLANS + 1):
+        prepared = operation.prepare(shape, CacheView(table, torch.arange(76).int()))
+        found = operation(q, cache, prepared, None)
+    torch.testing.assert_close(
+        found.float(), torch.cat(expected).flatten(1).float(), rtol=2e-2, atol=2e-2
+    )
+
+
+def test_nothing_is_planned_that_the_host_does_not_know(xqa) -> None:
+    ints = torch.zeros(3, dtype=torch.int32)
+    shape = StepShape(2, ints, ints[1:], 7, 7, None)
+    view = CacheView(torch.zeros(2, 4, dtype=torch.int32), ints)
+    known = replace(shape, host_lens=([7, 1], [7, 1]))
+    for spec, asked in ((SPEC, shape), (replace(SPEC, sinks=True), known)):
+        prepared = flashinfer.Attention(spec, H200).prepare(asked, view)
+        assert type(prepared) is AttentionMetadata
 
 
 def _decoding(lengths: list[int], table: Tensor) -> AttentionMetadata:
