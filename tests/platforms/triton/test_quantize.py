@@ -20,7 +20,8 @@ def test_int8_rows_are_those_of_the_reference(facts: DeviceFacts, rng: torch.Gen
     numbers = expected_scale.isfinite()
     assert numbers.tolist() == [True, True, True, True, False, True]
     assert torch.equal(values[numbers], expected[numbers])
-    assert torch.equal(scale[numbers], expected_scale[numbers])
+    # A GPU may divide by a constant as it multiplies by its inverse.
+    torch.testing.assert_close(scale[numbers], expected_scale[numbers], rtol=1e-6, atol=0.0)
     assert scale[4].isnan()
 
 
