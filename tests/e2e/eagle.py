@@ -10,11 +10,11 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
+from tests.e2e.plain import EPS, THETA, attended, norm
 from torch import Tensor
 
 VOCAB, SIZE, INNER, HEADS, KV_HEADS, LAYERS, DRAFTED = 256, 64, 96, 4, 2, 4, 200
 DIM = SIZE // HEADS
-THETA, EPS = 10000.0, 1e-6
 TAPPED = [1, 2, 3]
 SIZES = {
     "vocab_size": VOCAB,
@@ -217,10 +217,6 @@ def drafts(
     return found, first
 
 
-def norm(x: Tensor, weight: Tensor) -> Tensor:
-    return x * (x.square().mean(-1, keepdim=True) + EPS).rsqrt() * weight.double()
-
-
 def block(own: Weights, taken: Tensor, residual: Tensor) -> Tensor:
     """Run one layer over all tokens: attention of what is taken, then the MLP."""
     count = len(taken)
@@ -230,20 +226,7 @@ def block(own: Weights, taken: Tensor, residual: Tensor) -> Tensor:
         weight = own.get(f"self_attn.{name}_norm.weight")
         return y if weight is None else norm(y, weight)
 
-    powers = THETA ** -(torch.arange(0, DIM, 2).double() / DIM)
-    angles = torch.arange(count).double()[:, None] * powers
-    cos, sin = angles.cos(), angles.sin()
-
-    def rotated(y: Tensor) -> Tensor:
-        left, right = y.chunk(2, -1)
-        return torch.cat([left * cos - right * sin, right * cos + left * sin], -1)
-
-    q, k, v = rotated(heads("q")), rotated(heads("k")), heads("v")
-    k, v = (y.repeat_interleave(HEADS // KV_HEADS, 0) for y in (k, v))
-    scores = q @ k.transpose(1, 2) * DIM**-0.5
-    later = torch.ones(count, count).triu(1).bool()
-    attended = scores.masked_fill(later, -torch.inf).softmax(-1) @ v
-    x = residual + attended.transpose(0, 1).reshape(count, -1) @ own["self_attn.o_proj.weight"].T
+    x = residual + attended(*map(heads, "qkv")) @ own["self_attn.o_proj.weight"].T
     normed = norm(x, own["post_attention_layernorm.weight"])
     gate = torch.nn.functional.silu(normed @ own["mlp.gate_proj.weight"].T)
     return x + (gate * (normed @ own["mlp.up_proj.weight"].T)) @ own["mlp.down_proj.weight"].T

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
+from tests.e2e.plain import EPS, THETA, attended, norm
 from torch import Tensor
 
 VOCAB, SIZE, INNER, HEADS, KV_HEADS, LAYERS = 256, 64, 96, 4, 2, 2
 DIM = SIZE // HEADS
-THETA, EPS = 10000.0, 1e-6
 CONFIG = {
     "architectures": ["MiMoForCausalLM"],
     "vocab_size": VOCAB,
@@ -140,10 +140,6 @@ def drafts(weights: Weights, ids: Sequence[int], count: int) -> list[list[int]]:
     return found
 
 
-def norm(x: Tensor, weight: Tensor) -> Tensor:
-    return x * (x.square().mean(-1, keepdim=True) + EPS).rsqrt() * weight.double()
-
-
 def block(weights: Weights, prefix: str, x: Tensor) -> Tensor:
     """Run one layer over all tokens x [n, SIZE]."""
     own = {n.removeprefix(prefix): t.double() for n, t in weights.items() if n.startswith(prefix)}
@@ -154,21 +150,7 @@ def block(weights: Weights, prefix: str, x: Tensor) -> Tensor:
         y = normed @ own[f"self_attn.{name}_proj.weight"].T + own[f"self_attn.{name}_proj.bias"]
         return y.view(count, -1, DIM).transpose(0, 1)
 
-    angles = torch.arange(count).double()[:, None] * THETA ** -(
-        torch.arange(0, DIM, 2).double() / DIM
-    )
-    cos, sin = angles.cos(), angles.sin()
-
-    def rotated(y: Tensor) -> Tensor:
-        left, right = y.chunk(2, -1)
-        return torch.cat([left * cos - right * sin, right * cos + left * sin], -1)
-
-    q, k, v = rotated(heads("q")), rotated(heads("k")), heads("v")
-    k, v = (y.repeat_interleave(HEADS // KV_HEADS, 0) for y in (k, v))
-    scores = q @ k.transpose(1, 2) * DIM**-0.5
-    later = torch.ones(count, count).triu(1).bool()
-    attended = scores.masked_fill(later, -torch.inf).softmax(-1) @ v
-    x = x + attended.transpose(0, 1).reshape(count, -1) @ own["self_attn.o_proj.weight"].T
+    x = x + attended(*map(heads, "qkv")) @ own["self_attn.o_proj.weight"].T
     normed = norm(x, own["post_attention_layernorm.weight"])
     gate = torch.nn.functional.silu(normed @ own["mlp.gate_proj.weight"].T)
     return x + (gate * (normed @ own["mlp.up_proj.weight"].T)) @ own["mlp.down_proj.weight"].T
