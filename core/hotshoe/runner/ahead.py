@@ -98,6 +98,7 @@ class Ahead:
     def __init__(self, head: DraftHead, tables: Tables) -> None:
         self._head, self._tables = head, tables
         self._views = frozenset(layer.view for layer in head.cache_layers)
+        self._groups = sorted({tables.plans[number].group for number in self._views})
         groups, rows = len(tables.blocks), len(tables.blocks[0])
         self._columns = np.zeros((groups, rows), np.int32)
         self._null_slots = place(tables.null_slots, tables.tokens.device)
@@ -145,7 +146,7 @@ class Ahead:
         made = [tokens]
         device = last.device
         rows = place(samples.rows.astype(np.int64), device)
-        held = self._columns[:, samples.rows].min(0) * self._tables.block_size
+        held = self._columns[self._groups][:, samples.rows].min(0) * self._tables.block_size
         limit = place(np.minimum(held, self._tables.max_model_len).astype(np.int64), device)
         longest = int(inputs.seq_lens.max()) + num
         for _ in range(1, num):

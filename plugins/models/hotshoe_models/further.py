@@ -6,7 +6,8 @@ follow it. Only the first such layer is used: it also makes the further drafts o
 that are published have one.
 
 Sources: DeepSeek-V3's report, arXiv:2412.19437, section 2.2, and README_WEIGHTS.md beside its
-checkpoint, whose layout GLM-4.5 has too; the modeling code beside MiMo-7B's checkpoint.
+checkpoint, whose layout GLM-4.5 has too; the modeling code beside MiMo-7B's checkpoint; the names
+of tensors in Qwen3-Next's and Qwen3.5's files.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from hotshoe_models.spec import DecoderSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FurtherNames:
-    """Checkpoint names of a layer that predicts further tokens, relative to its prefix.
+    """Checkpoint names of a layer that predicts further tokens.
 
     Attributes:
         embedding_norm, hidden_norm, join, final_norm: What the layer of the decoder lacks.
+        beside: Prefix of these; None where it is the layer's own.
         hidden_first: The matrix takes the hidden state in front of the embedding.
         passes_normed: The next draft reads the state behind the final norm, not before it.
     """
@@ -37,6 +39,7 @@ class FurtherNames:
     hidden_norm: str = "hnorm"
     join: str = "eh_proj"
     final_norm: str = "shared_head.norm"
+    beside: str | None = None
     hidden_first: bool = False
     passes_normed: bool = False
 
@@ -61,11 +64,12 @@ class FurtherLayer:
     ) -> None:
         ctx = replace(ctx, adapters=None)  # adapters are trained without it
         prefix, size, before = spec.names.layer.format(i), spec.hidden_size, len(ctx.cache_layers)
-        spec = replace(spec, names=replace(spec.names, final_norm=prefix + names.final_norm))
+        beside = prefix if names.beside is None else names.beside
+        spec = replace(spec, names=replace(spec.names, final_norm=beside + names.final_norm))
         self._model, self._names = model, names
-        self._embedding_norm = plain_norm(spec, ctx, prefix + names.embedding_norm)
-        self._hidden_norm = plain_norm(spec, ctx, prefix + names.hidden_norm)
-        join = [(prefix + names.join, size)]
+        self._embedding_norm = plain_norm(spec, ctx, beside + names.embedding_norm)
+        self._hidden_norm = plain_norm(spec, ctx, beside + names.hidden_norm)
+        join = [(beside + names.join, size)]
         self._join = Linear(ctx, Matrix(ctx, join, 2 * size, quantize=False))
         self._layer = Layer(spec, ctx, i, build_rotaries(ctx, spec.layers[i : i + 1]), {})
         self._layer.join(spec, ctx, i, None)

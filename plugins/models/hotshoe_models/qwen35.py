@@ -11,7 +11,7 @@ from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.mixtures import mixture, with_expert_defaults, with_experts
 from hotshoe_models.qwen_moe import NAMES
 from hotshoe_models.qwen_next import DEFAULTS as QWEN_NEXT
-from hotshoe_models.qwen_next import gated_spec, mixed_layers
+from hotshoe_models.qwen_next import drafting, gated_spec, mixed_layers
 from hotshoe_models.spec import LayerSpec, Projection
 from hotshoe_models.values import with_defaults
 
@@ -48,4 +48,5 @@ def build_moe(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
 
 def _decoder(config: ModelConfig, ctx: BuildContext, layers: tuple[LayerSpec, ...]) -> DenseDecoder:
     ctx.weights.rename(r"^model\.language_model\.", "model.")
-    return DenseDecoder(gated_spec(config, ctx, layers, PROJECTIONS), ctx)
+    spec = gated_spec(config, ctx, layers, PROJECTIONS)
+    return drafting(config, ctx, spec, "mtp_num_hidden_layers")

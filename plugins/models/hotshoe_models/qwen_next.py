@@ -3,6 +3,7 @@
 Norms add 1 to their weights. Defaults are those of transformers' Qwen3NextConfig.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from hotshoe.layers import BuildContext
@@ -10,6 +11,7 @@ from hotshoe.models import ModelConfig
 from hotshoe.slots import RouterSpec
 from hotshoe_models.decoder import DenseDecoder
 from hotshoe_models.deltas import delta_spec, mixed_types, with_deltas
+from hotshoe_models.further import FurtherNames, add_further
 from hotshoe_models.mixtures import mixture, sparse_layers, with_expert_defaults, with_experts
 from hotshoe_models.qwen import QWEN3_NAMES
 from hotshoe_models.qwen_moe import NAMES
@@ -45,6 +47,16 @@ DEFAULTS = {
     "mlp_only_layers": None,
     "layer_types": None,
 }
+FURTHER = FurtherNames(
+    embedding_norm="pre_fc_norm_embedding",
+    hidden_norm="pre_fc_norm_hidden",
+    join="fc",
+    final_norm="norm",
+    beside="mtp.",
+    passes_normed=True,
+)
+#: Key of the number of layers that predict further tokens.
+COUNT = "num_nextn_predict_layers"
 PROJECTIONS = (
     Projection((("in_proj_qkvz", ("q", "k", "v", "z")),), grouped=True),
     Projection((("in_proj_ba", ("beta", "decay")),), grouped=True),
@@ -60,7 +72,19 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
         shared = config.size("shared_expert_intermediate_size")
         experts = mixture(config, router, shared_size=shared, shared_gated=True, names=NAMES)
         layers = with_experts(layers, experts, sparse_layers(config))
-    return DenseDecoder(gated_spec(config, ctx, layers, PROJECTIONS), ctx)
+    return drafting(config, ctx, gated_spec(config, ctx, layers, PROJECTIONS), COUNT)
+
+
+def drafting(config: ModelConfig, ctx: BuildContext, spec: DecoderSpec, key: str) -> DenseDecoder:
+    """Build a decoder, and behind it the layer of full attention that predicts further tokens.
+
+    Args:
+        key: Of the number of such layers; published files have one, and may not say so.
+    """
+    model, number = DenseDecoder(spec, ctx), config.size(key, 1) if config.get(key, 1) else 0
+    attending = [layer for layer in spec.layers if layer.mixer == "attention"]
+    whole = replace(spec, layers=(*spec.layers, *attending[-1:]))
+    return add_further(model, whole, ctx, number if attending else 0, FURTHER, "mtp.layers.{}.")
 
 
 def mixed_layers(config: ModelConfig, ctx: BuildContext) -> tuple[LayerSpec, ...]:
