@@ -23,7 +23,7 @@ from hotshoe.layers.latent import LatentAttention
 from hotshoe.layers.linear import Linear, Matrix
 from hotshoe.layers.logits import Logits
 from hotshoe.layers.mlp import PLAIN_ACTIVATIONS, GatedMLP, PlainMLP
-from hotshoe.layers.moe import Mixture, MoE, MoeNames, Stacked
+from hotshoe.layers.moe import Mixture, MoE, MoeNames, RoutedExperts, Stacked
 from hotshoe.layers.norm import AddRMSNorm, DividedRMSNorm, LayerNorm, RMSNorm
 from hotshoe.layers.rotary import Rotary, Rotation
 from hotshoe.layers.shared import SharedAttention
@@ -65,6 +65,7 @@ __all__ = [
     "RMSNorm",
     "Rotary",
     "Rotation",
+    "RoutedExperts",
     "Section",
     "Share",
     "SharedAttention",

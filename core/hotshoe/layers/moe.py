@@ -134,30 +134,24 @@ class Mixture:
         )
 
 
-class MoE:
-    """Routed experts, and shared ones beside them.
+class RoutedExperts:
+    """Experts, which are chosen by logits that somebody else has.
 
     Args:
         ctx: The build context.
         prefix: The layer's.
-        mixture: What it consists of.
-        quantize: False keeps experts out of quantization; routers always are.
+        mixture: What it consists of; of it what concerns experts alone.
+        quantize: False keeps experts out of quantization.
 
     Raises:
         CheckpointError: Experts are stored in different forms.
         ConfigError: They, or their channels, cannot be divided among the ranks.
     """
 
-    #: The layer before hands over plain numbers: a router takes no others.
-    input_quant = None
-
     def __init__(
         self, ctx: BuildContext, prefix: str, mixture: Mixture, quantize: bool = True
     ) -> None:
         names = mixture.names
-        self._router = _Router(ctx, prefix, mixture)
-        self._scale, self._scaled_input = mixture.scale, mixture.scaled_input
-        assert not mixture.scaled_input or (mixture.top_k == 1 and mixture.router.renormalize)
         share = share_of(mixture.num_experts, ctx.experts, ctx.device, ctx.redundant_experts)
         self._placement = share.placement
         ctx.mixtures.append(share)
@@ -184,6 +178,38 @@ class MoE:
             if others := share.others(mixture.num_experts):
                 ctx.weights.elsewhere(names_of(templates, others))
             _unstack(ctx.weights, templates, mixture.num_experts)
+
+    def __call__(self, x: Tensor, logits: Tensor, correction: Tensor | None = None) -> Tensor:
+        """See `hotshoe.slots.MoeOp`; the result is this rank's summand."""
+        if self._placement is None:
+            return self._op(x, logits, correction)
+        return self._op(x, logits, correction, self._placement)
+
+
+class MoE:
+    """Routed experts, and shared ones beside them.
+
+    Args:
+        ctx: The build context.
+        prefix: The layer's.
+        mixture: What it consists of.
+        quantize: False keeps experts out of quantization; routers always are.
+
+    Raises:
+        CheckpointError: Experts are stored in different forms.
+        ConfigError: They, or their channels, cannot be divided among the ranks.
+    """
+
+    #: The layer before hands over plain numbers: a router takes no others.
+    input_quant = None
+
+    def __init__(
+        self, ctx: BuildContext, prefix: str, mixture: Mixture, quantize: bool = True
+    ) -> None:
+        self._router = _Router(ctx, prefix, mixture)
+        self._scale, self._scaled_input = mixture.scale, mixture.scaled_input
+        assert not mixture.scaled_input or (mixture.top_k == 1 and mixture.router.renormalize)
+        self._experts = RoutedExperts(ctx, prefix, mixture, quantize)
         self._shared = _Shared(ctx, prefix, mixture, quantize) if mixture.shared_size else None
         self._sum = ctx.communicator.all_reduce if ctx.communicator is not None else None
 
@@ -198,10 +224,7 @@ class MoE:
         taken = x
         if self._scaled_input:
             taken = (x * logits.amax(-1, keepdim=True).sigmoid_()).to(x.dtype)
-        if self._placement is None:
-            y = self._op(taken, logits, correction)
-        else:
-            y = self._op(taken, logits, correction, self._placement)
+        y = self._experts(taken, logits, correction)
         if self._shared is not None:
             y.add_(self._shared(x))
         if self._scale != 1.0:

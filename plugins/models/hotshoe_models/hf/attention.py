@@ -31,11 +31,13 @@ class Run:
         batch: The step; None while the first pass finds out who attends.
         found: Modules that attended in the first pass, in order.
         layers: What attends for each of them.
+        chosen: Experts of a token, by the module that holds them all.
     """
 
     batch: ForwardBatch | None = None
     found: list[Found] = field(default_factory=list)
     layers: dict[nn.Module, Attention] = field(default_factory=dict)
+    chosen: dict[nn.Module, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

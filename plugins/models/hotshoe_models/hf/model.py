@@ -1,7 +1,8 @@
 """A causal language model that is transformers' own module tree, over our cache and our slots.
 
 Attention goes through the attention interface (`hotshoe_models.hf.attention`), matrices through
-slot `linear` (`hotshoe_models.hf.modules`). Norms, rotation and all else are transformers' code.
+slot `linear` (`hotshoe_models.hf.modules`), experts of the usual form through slot `moe`
+(`hotshoe_models.hf.experts`). Norms, rotation and all else are transformers' code.
 A step is one row of tokens of all its requests; only attention looks from one token at another.
 """
 
@@ -23,6 +24,7 @@ from hotshoe.models import ModelConfig
 from hotshoe.models.base import EMBED, GENERATE
 from hotshoe_models.hf import INSTEAD
 from hotshoe_models.hf.attention import NAME, Run, build_layers
+from hotshoe_models.hf.experts import are_experts, replace_experts, watch_choices
 from hotshoe_models.hf.modules import (
     expect_rest,
     replace_linears,
@@ -38,7 +40,8 @@ from hotshoe_models.hf.refusals import (
 )
 from hotshoe_models.hf.renames import rename_weights
 
-#: Of transformers' own implementations of experts, the one that waits for no result on the host.
+#: For experts of another form: of transformers' own implementations, the one that waits for no
+#: result on the host.
 EXPERTS = "grouped_mm"
 
 
@@ -76,6 +79,7 @@ class TransformersModel:
         self._scale = float(getattr(table, "scalar_embed_scale", 1.0))
         passed = self._first_pass(model, config, ctx.torch_dtype)
         build_layers(ctx, model, self._run)
+        replace_experts(ctx, model, self._run, stacked)
         expect_rest(ctx, model, frozenset(model._keep_in_fp32_modules_strict), stacked)
         ctx.weights.ignore(model._keys_to_ignore_on_load_unexpected or ())
         ctx.weights.ignore([r"\.rotary_emb\.inv_freq$"])
@@ -93,8 +97,8 @@ class TransformersModel:
                     zero = torch.zeros((), dtype=parameter.dtype).expand(parameter.shape)
                     module._parameters[name] = nn.Parameter(zero, requires_grad=False)
             module.hotshoe_run = self._run  # type: ignore[assignment]
-            if hasattr(module, "is_transposed"):  # experts, which all look at so few tokens
-                module.forward = _no_experts  # type: ignore[method-assign]
+            if are_experts(module):
+                watch_choices(module, self._run)
         hidden = torch.zeros(1, 2, self.hidden_size, dtype=dtype)
         try:
             with torch.inference_mode():
@@ -137,10 +141,6 @@ class TransformersModel:
             return hidden.float()
         made = self._head(inputs_embeds=hidden[None], use_cache=False, return_dict=True)
         return made.logits[0].float()
-
-
-def _no_experts(hidden: Tensor, *chosen: Tensor) -> Tensor:
-    return torch.zeros_like(hidden)
 
 
 class _Given(nn.Module):

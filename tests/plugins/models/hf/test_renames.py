@@ -5,12 +5,12 @@ import torch
 from transformers.core_model_loading import MergeModulelist, WeightConverter, WeightRenaming
 
 from hotshoe.errors import CheckpointError
-from hotshoe_models.hf import build, renames
+from hotshoe_models.hf import build, model, renames
 
 
 def test_renames_are_those_of_the_table(described, context, monkeypatch) -> None:
     table = [WeightRenaming("^decoder.blocks", "model.layers")]
-    monkeypatch.setattr(renames, "get_model_conversion_mapping", lambda model, **_: table)
+    monkeypatch.setattr(renames, "get_model_conversion_mapping", lambda tree, **_: table)
     ctx = context()
     build(described("HeliumForCausalLM"), ctx)
     name = ctx.weights.known_as("decoder.blocks.1.mlp.up_proj.weight")
@@ -18,7 +18,9 @@ def test_renames_are_those_of_the_table(described, context, monkeypatch) -> None
     assert ctx.weights.wants(name)
 
 
-def test_experts_are_taken_one_by_one(described, context) -> None:
+def test_experts_are_taken_one_by_one(described, context, monkeypatch) -> None:
+    """Also where no slot of ours computes them."""
+    monkeypatch.setattr(model, "replace_experts", lambda *_: [])
     ctx = context()
     build(described("OlmoeForCausalLM", num_experts=3, num_experts_per_tok=2), ctx)
     prefix = "model.layers.1.mlp.experts."
@@ -36,6 +38,6 @@ def test_experts_are_taken_one_by_one(described, context) -> None:
 
 def test_other_changes_of_shape_are_refused(described, context, monkeypatch) -> None:
     table = [WeightConverter("mlp.*.proj.weight", "mlp.proj.weight", [MergeModulelist(dim=1)])]
-    monkeypatch.setattr(renames, "get_model_conversion_mapping", lambda model, **_: table)
+    monkeypatch.setattr(renames, "get_model_conversion_mapping", lambda tree, **_: table)
     with pytest.raises(CheckpointError, match=r"makes mlp.proj.weight of .* mlp\.\*\.proj"):
         build(described("HeliumForCausalLM"), context())
