@@ -18,6 +18,7 @@ _COMMANDS = {
     "join": ("join:Join", "have ranks of an engine here that another host starts"),
     "platforms": ("platforms:Platforms", "list platforms and what they found"),
     "plugins": ("plugins:Plugins", "list plugins and what they offer"),
+    "preload": ("preload:Preload", "keep a model's files in memory for engines that start"),
 }
 
 
