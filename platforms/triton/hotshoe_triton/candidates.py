@@ -34,6 +34,7 @@ def kernels() -> tuple[Candidate, ...]:
         norm,
         rotary,
         sampling,
+        state_space,
     )
 
     alone, layout = partial(attention.Attention, alone=True), attention.declared_layout
@@ -42,6 +43,7 @@ def kernels() -> tuple[Candidate, ...]:
         Candidate("attention", "triton_alone", invariant.attention, alone, INVARIANT, layout),
         Candidate("mla_attention", "triton", latent.supports, latent.MlaAttention),
         Candidate("gated_delta", "triton", gated_delta.supports, gated_delta.GatedDelta),
+        Candidate("state_space", "triton", state_space.supports, state_space.StateSpace),
         Candidate("rotary_and_cache", "triton", rotary.supports, rotary.RotaryAndCache, INVARIANT),
         Candidate("rms_norm", "triton", norm.supports, norm.build_norm, INVARIANT),
         Candidate("add_rms_norm", "triton", norm.supports, norm.build_add_norm, INVARIANT),

@@ -49,6 +49,7 @@ from hotshoe_triton import (
 from hotshoe_triton.delta_cases import DELTA, recur
 from hotshoe_triton.moe_cases import MOE, OSS, QWEN, quantized
 from hotshoe_triton.quantize import INT8, QuantizeRows, format_of
+from hotshoe_triton.state_cases import SPACES, scan
 
 Build = Callable[[LinearSpec, DeviceFacts], linear.Linear]
 
@@ -391,6 +392,11 @@ CASES: tuple[Case, ...] = (
     *(
         Case(f"delta {kind} {name}", recur(spec, tokens), (kind, name) == ("decode", "32/16x128"))
         for name, spec in DELTA.items()
+        for kind, tokens in (("decode", 1), ("prompt", 64))
+    ),
+    *(
+        Case(f"space {kind} {name}", scan(spec, tokens), name == "128x64x128")
+        for name, spec in SPACES.items()
         for kind, tokens in (("decode", 1), ("prompt", 64))
     ),
     *(

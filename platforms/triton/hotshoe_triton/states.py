@@ -20,6 +20,8 @@ class Convolution:
         from hotshoe_triton.kernels.states import convolve
 
         self._kernel, self._size = convolve, spec.conv_size
+        # The first tile reads and writes what was kept, and no other may need it.
+        self._tokens = max(TOKENS, next_power_of_2(spec.conv_width))
         self._channels = min(CHANNELS, next_power_of_2(spec.conv_size))
         self._constants = {
             "SIZE": spec.conv_size,
@@ -41,7 +43,9 @@ class Convolution:
     ) -> Tensor:
         """Return [num_tokens, conv_size] float32 of inputs, whose first columns these are."""
         out = torch.empty((len(inputs), self._size), dtype=torch.float32, device=inputs.device)
-        self._kernel[(step.num_reqs, -(-self._size // self._channels))](
+        tokens = 1 if step.max_query_len == 1 else self._tokens
+        grid = (step.num_reqs, -(-self._size // self._channels), -(-step.max_query_len // tokens))
+        self._kernel[grid](
             out,
             inputs,
             cache,
@@ -54,7 +58,7 @@ class Convolution:
             cache.stride(0),
             step.block_table.stride(0),
             BIAS=bias is not None,
-            BLOCK_T=1 if step.max_query_len == 1 else TOKENS,
+            BLOCK_T=tokens,
             **self._constants,
         )
         return out

@@ -32,6 +32,7 @@ from hotshoe.slots import (
     QuantSpec,
     RotaryAndCacheSpec,
     SampleSpec,
+    StateSpaceSpec,
 )
 from hotshoe_rocm.candidates import offered
 from hotshoe_rocm.targets import TARGETS
@@ -40,6 +41,7 @@ from hotshoe_triton.cases import DEEPSEEK, call_latents
 from hotshoe_triton.delta_cases import KIMI, NEXT, call_deltas
 from hotshoe_triton.device import ARCHS
 from hotshoe_triton.matrix import Compiling
+from hotshoe_triton.state_cases import BAMBA, NEMOTRON, call_spaces
 
 BF16 = "bfloat16"
 ATTENTION = AttentionSpec(32, 8, 128, BF16, BF16, 32, 0.088)
@@ -62,6 +64,7 @@ SPECS: dict[str, list[Any]] = {
     "attention": [ATTENTION],
     "mla_attention": [DEEPSEEK],
     "gated_delta": [NEXT, KIMI],
+    "state_space": [NEMOTRON, BAMBA],
     "rotary_and_cache": [ROTARY],
     "rms_norm": [NormSpec(4096, 1e-6, BF16)],
     "add_rms_norm": [AddNormSpec(4096, 1e-6, BF16)],
@@ -97,6 +100,11 @@ def attend(op: Any, spec: AttentionSpec) -> None:
 def run_deltas(op: Any, spec: GatedDeltaSpec) -> None:
     for tokens in (1, 64):
         call_deltas(op, spec, tokens, 8, "meta")
+
+
+def run_spaces(op: Any, spec: StateSpaceSpec) -> None:
+    for tokens in (1, 64):
+        call_spaces(op, spec, tokens, 8, "meta")
 
 
 def run_latents(op: Any, spec: MlaAttentionSpec) -> None:
@@ -140,6 +148,7 @@ CALLS: dict[str, Callable[[Any, Any], object]] = {
     "attention": attend,
     "mla_attention": run_latents,
     "gated_delta": run_deltas,
+    "state_space": run_spaces,
     "rotary_and_cache": rotate,
     "rms_norm": lambda op, spec: op(tensor(8, spec.hidden_size), tensor(spec.hidden_size)),
     "add_rms_norm": add_and_norm,

@@ -42,8 +42,8 @@ def test_every_kernel_slot_has_a_triton_candidate() -> None:
 def test_one_candidate_of_each_slot_is_batch_invariant_where_triton_is() -> None:
     claimed = {c.slot: c.name for c in offered() if c.batch_invariant and c.slot != "transfer"}
     assert claimed["attention"] == "triton_alone" and claimed["linear"] == "one_tile"
-    # Products around latent attention are PyTorch's, which choose by the number of tokens. Of the
-    # gated delta rule nobody has claimed it yet.
-    without = {"communicator", "transfer", "mla_attention", "gated_delta"}
+    # Products around latent attention are PyTorch's, which choose by the number of tokens. Of
+    # blocks with states nobody has claimed it yet.
+    without = {"communicator", "transfer", "mla_attention", "gated_delta", "state_space"}
     slots = {c.slot for c in offered()} - without
     assert set(claimed) == slots

@@ -18,6 +18,13 @@ def column_of(length, BLOCK_SIZE: tl.constexpr, SINGLE: tl.constexpr):
 
 
 @triton.jit
+def block_of(columns, length, BLOCK_SIZE: tl.constexpr, SINGLE: tl.constexpr):
+    """Return the block where the state behind so many tokens lies; some block if there are none."""
+    column = column_of(length, BLOCK_SIZE, SINGLE)
+    return tl.load(columns + column, mask=length > 0, other=0).to(tl.int64)
+
+
+@triton.jit
 def softplus(x):
     """Return log(1 + exp(x)) without overflow."""
     return tl.maximum(x, 0.0) + tl.log(1 + tl.exp(-tl.abs(x)))
@@ -54,37 +61,35 @@ def convolve(
     SINGLE: tl.constexpr, ALL: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
     CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """Convolve one sequence's tokens in a block of channels, apply SiLU, keep the last inputs.
+    """Convolve a sequence's tokens in a block of channels, apply SiLU, keep the last inputs.
 
-    One program reads and writes these channels of the sequence's states, in this order.
+    Grid: (rows, SIZE / BLOCK_C, most tokens of a row / BLOCK_T). The program of the first tokens
+    alone reads and writes these channels of the sequence's states, in this order.
     """
     row, channels = tl.program_id(0), tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    first = tl.program_id(2) * BLOCK_T
     there = channels < SIZE
     wait(CHAINED)
     begin, end, length = tl.load(starts + row), tl.load(starts + row + 1), tl.load(lens + row)
     count = end - begin
     before = length - count
-    if count <= 0:
+    if first >= count:
         return
-    read = tl.load(
-        table + row.to(tl.int64) * stride_table + column_of(before, BLOCK_SIZE, SINGLE),
-        mask=before > 0,
-        other=0,
-    )
-    old = cache + read.to(tl.int64) * stride_block
-    for first in range(0, count, BLOCK_T):
-        at = first + tl.arange(0, BLOCK_T)
-        total = tl.zeros((BLOCK_T, BLOCK_C), tl.float32)
-        if BIAS:
-            total += tl.load(bias + channels, mask=there, other=0.0).to(tl.float32)[None, :]
-        for j in tl.static_range(WIDTH):
-            x = seen(inputs, old, at - (WIDTH - 1) + j, at < count, begin, before > 0, channels,
-                     there, stride_input, SIZE, WIDTH)  # fmt: skip
-            tap = tl.load(taps + channels * WIDTH + j, mask=there, other=0.0).to(tl.float32)
-            total += x * tap[None, :]
-        place = out + (begin + at).to(tl.int64)[:, None] * SIZE + channels[None, :]
-        tl.store(place, total * sigmoid(total), mask=(at < count)[:, None] & there[None, :])
     columns = table + row.to(tl.int64) * stride_table
+    old = cache + block_of(columns, before, BLOCK_SIZE, SINGLE) * stride_block
+    at = first + tl.arange(0, BLOCK_T)
+    total = tl.zeros((BLOCK_T, BLOCK_C), tl.float32)
+    if BIAS:
+        total += tl.load(bias + channels, mask=there, other=0.0).to(tl.float32)[None, :]
+    for j in tl.static_range(WIDTH):
+        x = seen(inputs, old, at - (WIDTH - 1) + j, at < count, begin, before > 0, channels,
+                 there, stride_input, SIZE, WIDTH)  # fmt: skip
+        tap = tl.load(taps + channels * WIDTH + j, mask=there, other=0.0).to(tl.float32)
+        total += x * tap[None, :]
+    place = out + (begin + at).to(tl.int64)[:, None] * SIZE + channels[None, :]
+    tl.store(place, total * sigmoid(total), mask=(at < count)[:, None] & there[None, :])
+    if first > 0:
+        return
     keep(
         inputs, old, cache, columns, channels, there, begin, count, before,
         stride_input, stride_block, SIZE, WIDTH, BLOCK_SIZE, SINGLE,

@@ -1,0 +1,152 @@
+"""Candidate of slot `state_space`: a convolution, then the scan with gate and norm.
+
+Where every sequence has one token these are two launches, and each state is read and written once.
+Prompts go chunk by chunk, each head of a sequence in programs of its own, and a norm follows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import (
+    AttentionMetadata,
+    StateSpaceSpec,
+    StateSpaceWeights,
+    Verdict,
+    whole_step,
+)
+from hotshoe_triton.attention import MIN_ROWS, REQUEST_BLOCKS, zeroed
+from hotshoe_triton.device import arch_of, chaining, judge, next_power_of_2
+from hotshoe_triton.states import Convolution
+
+#: Entries of a channel's state; a tile of more does not fit into registers.
+MAX_STATE_SIZE = 256
+#: Entries of a head's state that a program takes.
+ENTRIES = 4096
+#: Threads of a program of a prompt.
+CHUNK_THREADS = 256
+#: Numbers of bfloat16 that stand for one number of a type in products; 0 for float32 itself.
+PARTS = {"bfloat16": 1, "float16": 2, "float32": 0}
+#: Channels of a part that one pass of the norm holds.
+NORMED = 2048
+
+
+def supports(spec: StateSpaceSpec, facts: DeviceFacts) -> Verdict:
+    """Judge sizes, types and the parts that are normed."""
+    parts = spec.inner_size // spec.norm_groups
+    return judge(
+        facts,
+        spec.dtype,
+        {
+            f"activation {spec.activation} is not silu": spec.activation != "silu",
+            f"norm {spec.norm} is not one of none, after, before": spec.norm
+            not in ("none", "after", "before"),
+            f"state_size {spec.state_size} is above {MAX_STATE_SIZE}": (
+                spec.state_size > MAX_STATE_SIZE
+            ),
+            f"parts of {parts} channels, normed each on its own, cut heads of {spec.head_dim}": (
+                spec.norm != "none" and parts % spec.head_dim != 0
+            ),
+        },
+    )
+
+
+def tokens_of_chunk(spec: StateSpaceSpec, facts: DeviceFacts) -> int:
+    """Return how many tokens a chunk has: as many as registers hold."""
+    room = spec.state_size <= 128 and PARTS[spec.dtype] == 1 and arch_of(facts).family != "rdna"
+    return 32 if room else 16
+
+
+class StateSpace:
+    """See `hotshoe.slots.StateSpaceOp`."""
+
+    prepare = staticmethod(whole_step)
+
+    def __init__(self, spec: StateSpaceSpec, facts: DeviceFacts) -> None:
+        from hotshoe_triton.kernels import state_space
+
+        self._kernels, self._spec = state_space, spec
+        self._convolve = Convolution(spec, facts)
+        self._chain = chaining(facts)
+        part = spec.inner_size // spec.norm_groups
+        self._norm = {
+            "PART": part,
+            "EPS": spec.norm_eps,
+            "BEFORE": spec.norm == "before",
+            "BLOCK_C": min(NORMED, next_power_of_2(part)),
+        } | self._chain
+        shared: dict[str, Any] = {
+            "HEADS": spec.num_heads,
+            "GROUPS": spec.num_groups,
+            "P": spec.head_dim,
+            "N": spec.state_size,
+            "DT": spec.inner_size + spec.conv_size,
+            "LEAST": spec.dt_limits[0],
+            "MOST": spec.dt_limits[1],
+            "BLOCK_SIZE": spec.block_size,
+            "SINGLE": spec.checkpoints == "none",
+            "NORM": spec.norm != "none",
+            "num_warps": 4,
+        }
+        block_n = next_power_of_2(spec.state_size)
+        channels = min(next_power_of_2(spec.head_dim), max(1, ENTRIES // block_n))
+        self._step = shared | {"BLOCK_P": channels, "BLOCK_N": block_n} | self._norm
+        block_n = max(MIN_ROWS, block_n)
+        # Products of float32 keep more of their operands in registers.
+        entries = ENTRIES if PARTS[spec.dtype] else ENTRIES // 2
+        channels = min(next_power_of_2(spec.head_dim), entries // block_n)
+        self._chunks = shared | self._chain
+        self._chunks |= {
+            "ALL": spec.checkpoints == "all",
+            "PARTS": PARTS[spec.dtype],
+            "STATE_PARTS": min(2, 2 * PARTS[spec.dtype]),
+            "BLOCK_L": tokens_of_chunk(spec, facts),
+            "BLOCK_P": max(MIN_ROWS, channels),
+            "BLOCK_N": block_n,
+            "num_warps": CHUNK_THREADS // arch_of(facts).warp_size,
+            "num_stages": 1,
+        }
+        self._counters: list[Tensor] = []
+
+    def __call__(
+        self,
+        projected: Tensor,
+        cache: tuple[Tensor, Tensor],
+        prepared: AttentionMetadata,
+        weights: StateSpaceWeights,
+    ) -> Tensor:
+        spec, step = self._spec, prepared
+        out = projected.new_empty((len(projected), spec.inner_size))
+        if not len(projected):
+            return out
+        inputs = projected[:, spec.inner_size :]
+        mixed = self._convolve(inputs, cache[0], step, weights.conv, weights.conv_bias)
+        norm = out if weights.norm is None else weights.norm
+        y = out if weights.norm is None else torch.empty_like(out, dtype=torch.float32)
+        tensors = (out, y, mixed, projected, cache[1], weights.a, weights.d, weights.dt_bias)
+        lengths = (step.block_table, step.query_start_loc, step.seq_lens)
+        strides = (projected.stride(0), cache[1].stride(0), step.block_table.stride(0))
+        if step.max_query_len == 1:
+            needed = max(step.num_reqs, REQUEST_BLOCKS[1]) * spec.norm_groups
+            counters = zeroed(self._counters, needed, out.device)
+            self._kernels.scan_step[self._grid(step, self._step)](
+                *tensors, norm, *lengths, counters, *strides, **self._step
+            )
+            return out
+        self._kernels.scan_chunks[self._grid(step, self._chunks)](
+            *tensors, *lengths, *strides, **self._chunks
+        )
+        if weights.norm is not None:
+            self._kernels.norm_tokens[(len(out), spec.norm_groups)](
+                out, y, projected, norm, projected.stride(0), SIZE=spec.inner_size, **self._norm
+            )
+        return out
+
+    def _grid(self, step: AttentionMetadata, constants: dict[str, Any]) -> tuple[int, int, int]:
+        """Return a program for some channels of each head of each sequence."""
+        spec = self._spec
+        return step.num_reqs, spec.num_heads, -(-spec.head_dim // constants["BLOCK_P"])
