@@ -31,6 +31,16 @@ def test_processes_are_started_in_one_module(sources) -> None:
     assert found == set(STARTS)
 
 
+def test_processes_of_pools_end_with_who_made_them(sources) -> None:
+    pools = [
+        {arg.id for arg in node.args if isinstance(arg, ast.Name)}
+        for source in sources
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "ProcessPoolExecutor"
+    ]
+    assert pools and all("end_with_parent" in names for names in pools)
+
+
 def test_the_page_has_their_time_limits(root: Path) -> None:
     page = (root / "docs/explanation/engine.md").read_text()
     rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| `")]

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.cli.options import add_engine_flags, engine_config
+from hotshoe.engine.wire.children import end_with_parent
 from hotshoe.errors import ConfigError, PlatformError
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec, NormSpec
@@ -85,7 +86,7 @@ class Tune:
         path = args.output or tuned.path_of(self._linear.folder, facts)
         table = tuned.read(path)
         self._write(path, table)  # found out before anything is measured
-        with ProcessPoolExecutor(args.jobs, mp_context=get_context("spawn")) as pool:
+        with ProcessPoolExecutor(args.jobs, get_context("spawn"), end_with_parent) as pool:
             for spec, bucket in itertools.product(specs, args.buckets):
                 key = tuned.key_of(spec, bucket)
                 if key in table and not args.again:
