@@ -8,6 +8,7 @@ import contextlib
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -149,3 +150,30 @@ def test_a_disk_that_is_full_ends_an_answer_in_words() -> None:
     assert done.returncode == 1
     assert "cannot write any more" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def has_ipv6() -> bool:
+    with contextlib.suppress(OSError), socket.create_server(("::1", 0), family=socket.AF_INET6):
+        return True
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+def test_two_servers_side_by_side_of_which_one_has_ipv6_alone(run_server) -> None:
+    one = run_server(*NULL, "--host", "::1", ready=False)
+    url = f"http://[::1]:{one.url.rpartition(':')[2]}"
+    other = run_server(*NULL)
+
+    def serves() -> bool:
+        done = httpx.post(
+            f"{url}/v1/completions", json={"prompt": [5], "max_tokens": 2}, timeout=60
+        )
+        return done.status_code == 200
+
+    wait_for(serves)
+    assert answers(other)
+    other.process.kill()
+    assert other.process.wait(GONE_S) == -signal.SIGKILL
+    assert serves()
+    assert one.stop() == 0
