@@ -89,6 +89,21 @@ class Worker(NullWorker):
         if how == STICK:
             time.sleep(1000)
 
+    def offload(self) -> None:
+        if self.rank == self.faulty:
+            self.fail(DIE)
+
+    def restore(self) -> None:
+        self.offload()
+
+    def update_weights(self, weights: object, check_only: bool = False) -> None:
+        self.offload()
+
+    def load_adapter(self, name: str, path: str) -> None:
+        self.offload()
+
+    def drop_adapter(self, name: str) -> None: ...
+
     def start_profile(self, folder: str) -> None:
         self.folder = folder
 

@@ -349,9 +349,10 @@ class EngineCore:
         outputs = self.quiesce()
         wide_awake = "weights" not in self._asleep
         if self._worker is not None and (level == 2 or (level == 1 and wide_awake)):
-            self._worker = fall_asleep(self._worker, level)
-            if self._draft_model is not None:
-                self._draft_model.fall_asleep(level)
+            with self._or_dead((UserError,)):
+                self._worker = fall_asleep(self._worker, level)
+                if self._draft_model is not None:
+                    self._draft_model.fall_asleep(level)
             self._scheduler.reset_prefix_cache()
         self._asleep |= set(SLEEP_LEVELS[level])
         return outputs

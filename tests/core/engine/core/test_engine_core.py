@@ -11,7 +11,13 @@ from hotshoe.config import EngineConfig
 from hotshoe.engine.core.engine_core import EngineCore, plan_cache
 from hotshoe.engine.start.setup import EngineSetup, prepare
 from hotshoe.engine.wire.messages import Add
-from hotshoe.errors import EngineDeadError, MemoryLimitError, QueueFullError, RequestError
+from hotshoe.errors import (
+    EngineDeadError,
+    EngineError,
+    MemoryLimitError,
+    QueueFullError,
+    RequestError,
+)
 from hotshoe.executor import WorkerInfo
 from hotshoe.types import SamplingParams
 
@@ -263,4 +269,23 @@ def test_a_failed_wake_up_is_the_end(
     monkeypatch.setattr(NullWorker, "load", fail)
     with pytest.raises(EngineDeadError, match="the checkpoint has gone"):
         engine.wake_up()
+    engine.close()
+
+
+def test_a_failed_sleep_is_the_end(
+    model_dir: Path, plugins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a rank has gone: what is left of the worker is of no use."""
+    engine = core(model_dir, plugins)
+
+    def fail(self: NullWorker) -> None:
+        raise EngineError("1 of 2 ranks refused")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(NullWorker, "close", fail)
+        with pytest.raises(EngineDeadError, match="1 of 2 ranks refused"):
+            engine.sleep(2)
+    with pytest.raises(EngineDeadError):
+        add(engine, "a")
+    assert not engine.is_sleeping
     engine.close()

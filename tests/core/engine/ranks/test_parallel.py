@@ -182,6 +182,23 @@ def test_killed_from_outside(open_ranks, rank: int) -> None:
     assert gone(numbers)
 
 
+WORK = {
+    "offload": (),
+    "restore": (),
+    "update_weights": ("a-directory",),
+    "load_adapter": ("mine", "a-directory"),
+}
+
+
+@pytest.mark.parametrize(("verb", "arguments"), WORK.items())
+def test_killed_while_weights_are_moved_or_replaced(open_ranks, verb: str, arguments) -> None:
+    worker = open_ranks(overrides={"faulty": 1})
+    numbers = pids(worker)
+    with pytest.raises(EngineDeadError, match=r"rank 1 of 2 was killed \(SIGKILL"):
+        getattr(worker, verb)(*arguments)
+    assert gone(numbers)
+
+
 @pytest.mark.parametrize(
     ("fault", "error", "message"),
     [
