@@ -16,6 +16,7 @@ STARTS = {
     "core/hotshoe/cli/doctor.py": "a command is run for its output",
     "core/hotshoe/plugins/survey.py": "a plugin may end the process that imports it",
     "platforms/triton/hotshoe_triton/matrix.py": "tools are run for their output",
+    "platforms/triton/hotshoe_triton/pool.py": "a process of a pool asks for its parent",
     "platforms/triton/hotshoe_triton/tune.py": "a pool compiles kernels",
 }
 

@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.cli.options import add_engine_flags, engine_config
-from hotshoe.engine.wire.children import end_with_parent
 from hotshoe.errors import ConfigError, PlatformError
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LinearSpec, NormSpec
 from hotshoe_triton import tuned
 from hotshoe_triton.library import Linear
+from hotshoe_triton.pool import end_with_parent
 from hotshoe_triton.tuning import BUCKETS, LIBRARY, LinearConfig, default, itemsize_of
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from multiprocessing import parent_process
 
 from hotshoe.engine.wire.connection import Connection
 
@@ -166,18 +165,3 @@ def when_orphaned(channel: Connection, act: Callable[[], object]) -> threading.T
     thread = threading.Thread(target=watch, args=[os.getppid()], name="hotshoe-owner", daemon=True)
     thread.start()
     return thread
-
-
-def end_with_parent() -> None:
-    """Let a process of a pool end when its parent has gone; the initializer of every pool.
-
-    By itself it would wait for work for ever, as it holds both ends of the pipe that brings it.
-    """
-    parent = parent_process()
-    assert parent is not None, "this is no process of a pool"
-
-    def watch() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, name="hotshoe-owner", daemon=True).start()

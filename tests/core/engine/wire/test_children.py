@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -108,29 +107,3 @@ def test_it_is_ended_politely_and_then_by_force(ignored: list[int], code: int) -
 def test_one_that_is_stuck_is_asked_for_its_stacks(deaf: ChildProcess) -> None:
     deaf.abort(TIMES)
     assert deaf.code == -signal.SIGABRT
-
-
-POOL = """
-import os, sys, time
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
-from hotshoe.engine.wire.children import end_with_parent
-
-if __name__ == "__main__":
-    with ProcessPoolExecutor(1, get_context("spawn"), end_with_parent) as pool:
-        print(pool.submit(os.getpid).result(), flush=True)
-        time.sleep(600)
-"""
-
-
-def test_a_process_of_a_pool_ends_with_who_made_it(tmp_path: Path) -> None:
-    (tmp_path / "pool.py").write_text(POOL)
-    command = [sys.executable, tmp_path / "pool.py"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as owner:
-        assert owner.stdout is not None
-        watcher = os.pidfd_open(int(owner.stdout.readline()))
-        owner.kill()
-        try:
-            assert select.select([watcher], [], [], 60)[0]
-        finally:
-            os.close(watcher)
