@@ -153,7 +153,8 @@ class ChatStream:
         if sequence.new_logprobs:
             choice.waiting += list(zip(sequence.new_token_ids, sequence.new_logprobs, strict=True))
         choice.token_ids += sequence.new_token_ids
-        deltas = [delta for e in events if (delta := self._delta(choice, e)) is not None]
+        choice.num_calls += sum(isinstance(e, ToolCallEnd) for e in events)
+        deltas = [d for e in events if (d := delta_of(e, self._names(e))) is not None]
         written = [self._write(self._choice(choice, delta)) for delta in deltas]
         if choice.reader.finished:
             last = self._choice(choice, Delta())
@@ -174,25 +175,10 @@ class ChatStream:
             made.token_ids, choice.token_ids = choice.token_ids, []
         return made
 
-    def _delta(self, choice: _Choice, found: Event) -> Delta | None:
-        """Return what an event adds to a message, None when nothing."""
-        match found:
-            case ContentDelta(text):
-                return Delta(content=text)
-            case ReasoningDelta(text):
-                if not self._body.include_reasoning:
-                    return None
-                return Delta(**dict.fromkeys(self._served.config.reasoning_names, text))
-            case ToolCallStart(index, name, id):
-                named = FunctionAnswer(name, "")
-                return _call(ToolCallDelta(index, id or new_call_id(), "function", named))
-            case ToolCallArguments(index, text):
-                return _call(ToolCallDelta(index, function=FunctionAnswer(arguments=text)))
-            case ToolCallEnd():
-                choice.num_calls += 1
-            case MalformedCall(text, index=None):
-                return Delta(content=text)
-        return None  # parts of a call that turned out to be none have been sent already
+    def _names(self, found: Event) -> Sequence[str]:
+        """Return the fields that get an event's text, if it is reasoning that is wanted."""
+        wanted = isinstance(found, ReasoningDelta) and self._body.include_reasoning
+        return self._served.config.reasoning_names if wanted else ()
 
     def _write(self, choice: ChunkChoice) -> bytes:
         self._chunk.choices = [choice]
@@ -204,6 +190,26 @@ class ChatStream:
         head, mark, tail = whole.partition(_TEXT)
         assert mark, "ChunkChoice is written differently"
         return head + mark[:-2], tail
+
+
+def delta_of(found: Event, reasoning_names: Sequence[str]) -> Delta | None:
+    """Return what an event adds to a message, None when nothing.
+
+    Args:
+        found: What a parser found.
+        reasoning_names: Fields that have its reasoning; none where it is left out.
+    """
+    match found:
+        case ContentDelta(text) | MalformedCall(text, index=None):
+            return Delta(content=text)
+        case ReasoningDelta(text) if reasoning_names:
+            return Delta(**dict.fromkeys(reasoning_names, text))
+        case ToolCallStart(index, name, id):
+            named = FunctionAnswer(name, "")
+            return _call(ToolCallDelta(index, id or new_call_id(), "function", named))
+        case ToolCallArguments(index, text):
+            return _call(ToolCallDelta(index, function=FunctionAnswer(arguments=text)))
+    return None  # parts of a call that turned out to be none have been sent already
 
 
 def _call(delta: ToolCallDelta) -> Delta:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from itertools import zip_longest
@@ -19,31 +19,28 @@ from hotshoe.text.repetition import BOUNDS
 from hotshoe.text.tokenizer import Tokenizer
 from hotshoe.types import (
     CompletionOutput,
-    FinishReason,
     GrammarSpec,
     SamplingParams,
-    TokenOutput,
 )
 from hotshoe_server.call import Call
 from hotshoe_server.conversation import Dialogue
+from hotshoe_server.derender_stream import (
+    chat_chunk,
+    chat_logprobs_read,
+    completion_chunk,
+    completion_logprobs_read,
+    outputs,
+)
 from hotshoe_server.endpoints import chat, completions
 from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Endpoint
 from hotshoe_server.finish import finish_reason
 from hotshoe_server.generation import check_length, check_wishes
-from hotshoe_server.logprobs import token_text
 from hotshoe_server.renderer import Rendered
 from hotshoe_server.schemas.answers import (
     ChatAnswer,
-    ChatLogprobs,
     CompletionAnswer,
     CompletionChoice,
-    CompletionLogprobs,
-    CompletionTokensDetails,
-    PromptTokensDetails,
-    TokenLogprob,
-    TopLogprob,
-    Usage,
 )
 from hotshoe_server.schemas.chat import ChatRequest
 from hotshoe_server.schemas.completions import CompletionRequest
@@ -53,9 +50,9 @@ from hotshoe_server.schemas.render import (
     ChoiceRead,
     DerenderChat,
     DerenderCompletion,
-    LogprobsRead,
+    Derendered,
     RenderedRequest,
-    RivalRead,
+    usage_read,
 )
 from hotshoe_server.state import Served
 from hotshoe_server.tools import ToolPlan
@@ -138,14 +135,16 @@ def _form(spec: GrammarSpec) -> dict[str, Any]:
     return found | ({"disable_any_whitespace": True} if spec.max_blanks == 0 else {})
 
 
-async def derender_chat(call: Call, body: DerenderChat) -> ChatAnswer:
-    """Read generated tokens as messages."""
-    body.check()
+async def derender_chat(call: Call, body: DerenderChat) -> ChatAnswer | Derendered:
+    """Read generated tokens as messages, or a chunk of a stream of them as one of a message."""
     model, served = call.choose(body.model)
-    request, answer = body.chat_request or ChatRequest(messages=[]), body.generate_response
+    request = body.chat_request or ChatRequest(messages=[])
     dialogue = Dialogue(Rendered([]), SamplingParams(), ToolPlan(), None, None)
     if body.chat_request is not None:
         _, served, dialogue = await chat.prepare(call, request)
+    if body.stream:
+        return await chat_chunk(body, model, served, dialogue)
+    answer = body.answer()
     _check_tokens(served, answer.choices, "generate_response")
     params = replace(dialogue.params, n=len(answer.choices))
     tokenizer, prompt = served.renderer.tokenizer, dialogue.rendered.token_ids
@@ -154,9 +153,9 @@ async def derender_chat(call: Call, body: DerenderChat) -> ChatAnswer:
     choices = []
     for sequence, found, read in zip(update.output().outputs, parsed, answer.choices, strict=True):
         choices.append(chat.whole_choice(call, request, sequence, found))
-        choices[-1].logprobs = _chat_logprobs(tokenizer, read.logprobs)
+        choices[-1].logprobs = chat_logprobs_read(tokenizer, read.logprobs)
     count = sum(len(choice.token_ids) for choice in answer.choices)
-    usage = _usage(body.prompt_tokens, count, reasoning)
+    usage = usage_read(body.prompt_tokens or 0, count, reasoning)
     now = int(time.time())
     return ChatAnswer(
         answer.request_id,
@@ -169,14 +168,18 @@ async def derender_chat(call: Call, body: DerenderChat) -> ChatAnswer:
     )
 
 
-async def derender_completion(call: Call, body: DerenderCompletion) -> CompletionAnswer:
-    """Read generated tokens as texts."""
-    body.check()
+async def derender_completion(
+    call: Call, body: DerenderCompletion
+) -> CompletionAnswer | Derendered:
+    """Read generated tokens as texts, or a chunk of a stream of them as one of a text."""
     model, served = call.choose(body.model)
     request, tokenizer = body.completion_request, served.renderer.tokenizer
     params = SamplingParams()
     if request is not None:
         params = request.params(served.client.info.sampling_defaults)
+    if body.stream:
+        return await completion_chunk(body, model, served, params)
+    body.check()
     found: list[CompletionChoice] = []
     for number, answer in enumerate(body.generate_responses):
         _check_tokens(served, answer.choices, f"generate_responses[{number}]")
@@ -187,14 +190,14 @@ async def derender_completion(call: Call, body: DerenderCompletion) -> Completio
         found[-1].prompt_logprobs = answer.prompt_logprobs
     count = sum(len(c.token_ids) for answer in body.generate_responses for c in answer.choices)
     name = body.generate_responses[0].request_id
-    usage = _usage(sum(body.prompt_tokens or ()), count)
+    usage = usage_read(sum(body.prompt_tokens or ()), count)
     return CompletionAnswer(name, int(time.time()), model, served.fingerprint, found, usage)
 
 
 def _text(
     tokenizer: Tokenizer, index: int, sequence: CompletionOutput, read: ChoiceRead
 ) -> CompletionChoice:
-    logprobs = _completion_logprobs(tokenizer, read.logprobs)
+    logprobs = completion_logprobs_read(tokenizer, read.logprobs)
     reason = finish_reason(sequence.finish_reason)
     return CompletionChoice(index, sequence.text, logprobs, reason, sequence.stop_reason)
 
@@ -216,76 +219,20 @@ def _replayed(
     """Return the updates that an engine would have given for an answer, token by token."""
     processor, names = OutputProcessor(tokenizer), [str(i) for i in range(params.n)]
     processor.add("", None, prompt, replace(params, logprobs=None), names)
-    given = [list(_outputs(tokenizer, *pair)) for pair in zip(names, answer.choices, strict=True)]
+    pairs = zip(names, answer.choices, strict=True)
+    given = [
+        list(outputs(tokenizer, c.token_ids, c.finish_reason, c.stop_reason, name))
+        for name, c in pairs
+    ]
     found: list[RequestUpdate] = []
     for step in zip_longest(*given):
         found += processor.process([output for output in step if output is not None])[0]
     return found
 
 
-def _outputs(tokenizer: Tokenizer, name: str, choice: ChoiceRead) -> Iterator[TokenOutput]:
-    *tokens, last = choice.token_ids
-    for token in tokens:
-        yield TokenOutput(name, [token])
-    reason = FinishReason(choice.finish_reason)
-    if reason is not FinishReason.STOP:
-        yield TokenOutput(name, [last], finish_reason=reason)
-    elif last == choice.stop_reason or last in tokenizer.special_token_ids:
-        stop = last if last == choice.stop_reason else None
-        yield TokenOutput(name, [last], finish_reason=reason, stop_token_id=stop)
-    else:  # by a stop string, or with its grammar: the last token is part of the text
-        yield TokenOutput(name, [last])
-        yield TokenOutput(name, [], finish_reason=reason)
-
-
 async def _each(updates: Sequence[RequestUpdate]) -> AsyncIterator[RequestUpdate]:
     for update in updates:
         yield update
-
-
-def _usage(prompt: int, generated: int, reasoning: int = 0) -> Usage:
-    details = PromptTokensDetails(0), CompletionTokensDetails(reasoning)
-    return Usage(prompt, generated, prompt + generated, *details)
-
-
-def _named(tokenizer: Tokenizer, read: RivalRead) -> tuple[str, float, list[int]]:
-    """Return a token's text, value and bytes; one that is named by its id has none yet."""
-    number = read.token.removeprefix("token_id:")
-    is_id = number != read.token and number.isascii() and number.isdecimal() and len(number) < 10
-    piece = tokenizer.pieces[int(number)] if is_id else b""
-    if not piece:  # it is a text, or of no token that is known
-        return read.token, read.logprob, read.bytes or list(read.token.encode())
-    return token_text(tokenizer, int(number)), read.logprob, list(piece)
-
-
-def _chat_logprobs(tokenizer: Tokenizer, read: LogprobsRead | None) -> ChatLogprobs | None:
-    if read is None or read.content is None:
-        return None
-    content = [
-        TokenLogprob(
-            *_named(tokenizer, entry),
-            [TopLogprob(*_named(tokenizer, rival)) for rival in entry.top_logprobs],
-        )
-        for entry in read.content
-    ]
-    return ChatLogprobs(content)
-
-
-def _completion_logprobs(
-    tokenizer: Tokenizer, read: LogprobsRead | None
-) -> CompletionLogprobs | None:
-    written = _chat_logprobs(tokenizer, read)
-    if written is None:
-        return None
-    found, offset = CompletionLogprobs([], [], [], []), 0
-    for entry in written.content:
-        top: Mapping[str, float] = {rival.token: rival.logprob for rival in entry.top_logprobs}
-        found.tokens.append(entry.token)
-        found.token_logprobs.append(entry.logprob)
-        found.top_logprobs.append({entry.token: entry.logprob, **top})
-        found.text_offset.append(offset)
-        offset += len(entry.token)
-    return found
 
 
 ENDPOINTS = [
