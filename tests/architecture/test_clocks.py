@@ -29,6 +29,7 @@ ALLOWED = {
     "core/hotshoe/text/chat_template.py": "a template may write the date",
     "plugins/observability/hotshoe_observability/tracing.py": "when spans were, for a collector",
     "plugins/server/hotshoe_server/chat_stream.py": "`created` of an answer",
+    "plugins/server/hotshoe_server/derender_stream.py": "`created` of a chunk",
     "plugins/server/hotshoe_server/endpoints/chat.py": "`created` of an answer",
     "plugins/server/hotshoe_server/endpoints/completions.py": "`created` of an answer",
     "plugins/server/hotshoe_server/endpoints/conversations.py": "`created_at` of a conversation",
