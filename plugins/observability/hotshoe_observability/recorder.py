@@ -71,6 +71,7 @@ def measures(record: RequestRecord) -> dict[table.Metric, float]:
         table.PROMPT_LENGTH: record.num_prompt_tokens,
         table.COMPUTED_PROMPT: record.num_prompt_tokens - record.num_cached_tokens,
         table.GENERATED_LENGTH: generated,
+        table.LONGEST: max(record.lengths.values(), default=generated),
         table.NUM_SEQUENCES: record.params.n,
     }
     if record.params.max_tokens is not None:

@@ -361,6 +361,13 @@ GENERATED_LENGTH = _histogram(
     "vllm:request_generation_tokens",
     VLLM_TOKENS,
 )
+LONGEST = _histogram(
+    "hotshoe_request_longest_tokens",
+    "Tokens of the longest sequence that a request got.",
+    TOKENS,
+    "vllm:request_max_num_generation_tokens",
+    VLLM_TOKENS,
+)
 MAX_TOKENS = _histogram(
     "hotshoe_request_max_tokens",
     "Limit of tokens that a request set.",
@@ -377,7 +384,8 @@ NUM_SEQUENCES = _histogram(
 )
 FRONT_END = (
     *(REQUESTS, FAILED, REFUSED, ANSWERED, TTFT, ITL, TPOT, E2E, QUEUE, PREFILL, DECODE),
-    *(INFERENCE, PROMPT_LENGTH, COMPUTED_PROMPT, GENERATED_LENGTH, MAX_TOKENS, NUM_SEQUENCES),
+    *(INFERENCE, PROMPT_LENGTH, COMPUTED_PROMPT, GENERATED_LENGTH, LONGEST, MAX_TOKENS),
+    NUM_SEQUENCES,
 )
 
 #: Written by the exposition itself.

@@ -54,6 +54,7 @@ class RequestRecord:
         num_prompt_tokens: After rendering.
         num_cached_tokens: Of these, found in the prefix cache.
         num_generated_tokens: So far, over all sequences.
+        lengths: The same for each of several sequences, by its number.
         timing: The engine's times; the object grows while the request runs.
         finish_reasons: One of "stop", "length", "abort", "error" for each ended sequence.
         served: The model's first name, of which `model` may be another one, or an adapter's.
@@ -72,6 +73,7 @@ class RequestRecord:
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
     num_generated_tokens: int = 0
+    lengths: dict[int, int] = field(default_factory=dict)
     timing: RequestTiming = field(default_factory=RequestTiming)
     finish_reasons: list[str] = field(default_factory=list)
     served: str = ""

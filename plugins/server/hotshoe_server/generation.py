@@ -278,7 +278,9 @@ def _grammar_field(call: Call) -> str | None:
 def _note(call: Call, record: RequestRecord, update: RequestUpdate) -> None:
     server, num_tokens = call.server, 0
     for sequence in update.sequences:
-        num_tokens += len(sequence.new_token_ids)
+        num_tokens += (count := len(sequence.new_token_ids))
+        if record.params.n > 1:
+            record.lengths[sequence.index] = record.lengths.get(sequence.index, 0) + count
     record.num_generated_tokens += num_tokens
     record.timing = update.timing
     if update.finished:

@@ -43,6 +43,7 @@ VLLM_NAMES = {
             "request_prompt_tokens",
             "request_prefill_kv_computed_tokens",
             "request_generation_tokens",
+            "request_max_num_generation_tokens",
             "request_params_max_tokens",
             "request_params_n",
         )

@@ -44,6 +44,7 @@ def test_measures(make_record) -> None:
         "hotshoe_request_prompt_tokens": 20,
         "hotshoe_request_computed_prompt_tokens": 4,
         "hotshoe_request_generated_tokens": 5,
+        "hotshoe_request_longest_tokens": 5,
         "hotshoe_request_sequences": 1,
         "hotshoe_request_max_tokens": 9,
         "hotshoe_queue_seconds": 0.5,
@@ -52,6 +53,10 @@ def test_measures(make_record) -> None:
         "hotshoe_decode_seconds": 4.0,
         "hotshoe_time_per_output_token_seconds": 1.0,
     }
+
+
+def test_the_longest_of_several_sequences_counts(make_record) -> None:
+    assert measures(make_record(lengths={0: 2, 1: 3}))[table.LONGEST] == 3
 
 
 @pytest.mark.parametrize(

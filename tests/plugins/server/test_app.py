@@ -64,6 +64,14 @@ def test_middleware_runs_in_order_behind_the_guard(open_http) -> None:
     assert seen == ["a", "b", "c"]
 
 
+def test_observers_hear_of_the_tokens_of_each_sequence(open_http) -> None:
+    observer = Observer()
+    http = open_http([Parts(observers=[observer])])
+    http.post("/v1/completions", prompt="Say", n=2)
+    assert observer.record.lengths == {0: 3, 1: 3}
+    assert observer.record.num_generated_tokens == 6
+
+
 def test_observers_hear_of_every_request(open_http, engine) -> None:
     observer = Observer()
     http = open_http([Parts(observers=[observer])])
