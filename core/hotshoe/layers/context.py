@@ -83,8 +83,6 @@ class BuildContext:
     kept in, and `drafts` the most that one may be behind. `adapters` is None where the engine takes
     none. `further` asks for layers that predict further tokens, as for a `DraftingModel` of
     `hotshoe.models.base`. `beside` has weights of other directories.
-    kept in. `adapters` is None where the engine takes none. `further` asks for layers that predict
-    further tokens: `hotshoe.models.base.DraftingModel`. `beside` has weights of other directories.
     `offload` keeps weights in host memory; None where all are on the device.
     """
 

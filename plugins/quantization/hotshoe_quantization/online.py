@@ -2,11 +2,13 @@
 
 Weights are quantized while they load, to the nearest value. With eight bits for both operands
 (W8A8) they have a scale per output channel, and activations, in every step, one per token.
-Otherwise weights alone are quantized. Says so as data; the kernels behind slot `linear` do it.
+Otherwise weights alone are quantized, of all matrices or of those whose x would lose much. Says so
+as data; the kernels behind slot `linear` do it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -116,11 +118,34 @@ def int8_weights() -> OnlineFormat:
     return OnlineFormat(Storage(QuantSpec("int8", "channel", online=True)))
 
 
+class Mixed(OnlineFormat):
+    """Integers of eight bits; x is quantized too where it has no columns much larger than others.
+
+    That is what attention has summed up, and what a norm without such columns hands to an MLP. What
+    queries, keys and values are made of has them, and so has the product with a gate.
+    """
+
+    #: Matrices of such inputs, by the last part of their names.
+    EVEN = re.compile(r"\.(gate_proj|up_proj|gate_up_proj|o_proj|out_proj)$")
+
+    def __init__(self) -> None:
+        weight = QuantSpec("int8", "channel", online=True)
+        super().__init__(Storage(weight))
+        self._even = Storage(weight, QuantSpec("int8", "token", dynamic=True))
+
+    def storage(self, layer: str, shape: tuple[int, int]) -> Storage | None:
+        """Return the form of a matrix; experts of a mixture have one form for all of theirs."""
+        if EXPERTS not in layer and self.EVEN.search(layer):
+            return self._even
+        return super().storage(layer, shape)
+
+
 def int4(size: int = 32) -> OnlineFormat:
     """Quantize weights alone, to four bits, with a scale for each group of inputs."""
     return Grouped(size)
 
 
 fp8 = Floats
+int8_mixed = Mixed
 int4_64 = partial(int4, 64)
 int4_128 = partial(int4, 128)

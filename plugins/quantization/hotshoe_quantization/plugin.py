@@ -12,6 +12,7 @@ METHODS = {
     "int4_128": "hotshoe_quantization.online:int4_128",
     "int4_64": "hotshoe_quantization.online:int4_64",
     "int8": "hotshoe_quantization.online:int8",
+    "int8_mixed": "hotshoe_quantization.online:int8_mixed",
     "int8_weights": "hotshoe_quantization.online:int8_weights",
 }
 

@@ -13,6 +13,7 @@ from hotshoe_quantization.online import (
     int4_64,
     int4_128,
     int8,
+    int8_mixed,
     int8_weights,
     quantized_groups,
 )
@@ -60,6 +61,20 @@ def test_weights_alone(method, limit, scale_bytes):
     assert limit / 10 < error < limit
     assert ctx.weight_bytes[0]() == 32 * (64 + scale_bytes)
     assert layer.input_quant is None
+
+
+def test_mixed_keeps_x_where_it_would_lose_much():
+    def activation(name: str) -> QuantSpec | None:
+        stored = int8_mixed().storage(f"model.layers.3.{name}", (8, 4))
+        assert stored.weight == QuantSpec("int8", "channel", online=True)
+        return stored.activation
+
+    token = QuantSpec("int8", "token", dynamic=True)
+    for name in ("mlp.gate_proj", "mlp.up_proj", "mlp.gate_up_proj", "self_attn.o_proj"):
+        assert activation(name) == token
+    for name in ("self_attn.q_proj", "self_attn.qkv_proj", "mlp.down_proj", "mixer.in_proj", "x"):
+        assert activation(name) is None
+    assert activation("mlp.experts.7.gate_proj") is activation("mlp.experts.7.down_proj") is None
 
 
 def test_groups_divide_the_inputs():

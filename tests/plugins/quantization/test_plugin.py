@@ -14,7 +14,15 @@ def test_loads_as_a_plugin_and_every_method_builds():
     manager = PluginManager([EntryPoint("q", "hotshoe-quantization", "0", lambda: plugin)])
     assert manager.records[0].error is None
     offered = manager.mapping("hotshoe_quantizations")
-    assert set(offered) == {"fp8", "int4", "int4_128", "int4_64", "int8", "int8_weights"}
+    assert set(offered) == {
+        "fp8",
+        "int4",
+        "int4_128",
+        "int4_64",
+        "int8",
+        "int8_mixed",
+        "int8_weights",
+    }
     for target in offered.values():
         assert isinstance(resolve_lazy(target)(), WeightFormat)
 
