@@ -8,8 +8,10 @@ Where it ends, the last one is to blame; then another goes without that one.
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -109,6 +111,7 @@ def main(words: Sequence[str]) -> int:
     """Go first: words are a descriptor, plugins to leave out, "", platforms to leave out, "", and
     a word if platforms are to be asked."""
     steps, *names = words
+    threading.Thread(target=_end_with_reader, args=[int(steps)], daemon=True).start()
     plugins, platforms, flags = (list(part) for part in _parted(names))
     with os.fdopen(int(steps), "w", encoding="utf-8") as told:
 
@@ -131,6 +134,14 @@ def main(words: Sequence[str]) -> int:
                 announced(PLATFORM, name)
                 status_of(found, name)
     os._exit(0)  # what a library does at exit is nobody's affair here
+
+
+def _end_with_reader(descriptor: int) -> None:
+    """End this process when nobody reads its steps any more, as an import may never return."""
+    poll = select.poll()
+    poll.register(descriptor, 0)  # for the end alone
+    poll.poll()
+    os._exit(1)
 
 
 def _parted(words: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -1,8 +1,11 @@
 """A plugin that ends its process, or holds it up, is named by everyone who lists plugins."""
 
 import json
+import os
+import select
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -71,6 +74,24 @@ def test_each_is_named_with_how_it_ends_the_process(install) -> None:
     assert errors["raises"] == "ZeroDivisionError: division by zero"
     assert errors["leaves"] == "SystemExit: 4"
     assert errors["probed"] is None
+
+
+def test_who_goes_first_ends_with_who_sent_it(install, tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    source = "import os, time\nopen(NOTE, 'w').write(f'{os.getpid()} ')\ntime.sleep(600)\n"
+    install(sleeps=source.replace("NOTE", repr(str(note))))
+    command = [sys.executable, "-c", "from hotshoe.plugins.survey import survey; survey()"]
+    with subprocess.Popen(command) as owner:
+        limit = time.monotonic() + 60
+        while not (note.exists() and note.read_text().endswith(" ")):
+            assert time.monotonic() < limit and owner.poll() is None
+            time.sleep(0.01)
+        watcher = os.pidfd_open(int(note.read_text()))
+        owner.kill()
+        try:
+            assert select.select([watcher], [], [], 60)[0]  # it has ended
+        finally:
+            os.close(watcher)
 
 
 def test_one_that_never_returns(install, monkeypatch: pytest.MonkeyPatch) -> None:
