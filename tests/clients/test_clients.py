@@ -1,6 +1,10 @@
 """Clients that people use, as they use them, against the bundled model."""
 
 import asyncio
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -81,6 +85,17 @@ def test_anthropic(url: str) -> None:
         with client.messages.stream(**ask) as stream:
             assert "5" in stream.get_final_text()
         assert client.messages.count_tokens(model="demo", messages=ask["messages"]).input_tokens > 5
+
+
+def test_javascript(url: str, tmp_path: Path) -> None:
+    packages = Path(sys.prefix) / "node_modules"
+    if not packages.is_dir():
+        pytest.skip("the packages of JavaScript are not installed: there was no npm")
+    (tmp_path / "node_modules").symlink_to(packages)
+    script = shutil.copy(Path(__file__).with_name("javascript.mjs"), tmp_path)
+    command = ["node", script, url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
 
 
 # LangChain
