@@ -224,7 +224,7 @@ class TorchWorker:
             stage_layers=tuple(config.pipeline_layers),
             adapters=adapter_table(config),
             further=wants_further(config),
-            offload=offload_of(config, self._selector.facts.device),
+            offload=offload_of(config, self._selector.judged.device),
         )
         ctx.weights.decode = decoder_of(self._format)
         ctx.weights.ignore(self._format.unused)

@@ -188,7 +188,7 @@ class Selector:
     ) -> None:
         #: Operations are built for these, and candidates judge by the others: alike but on paper.
         self.facts = facts
-        self._judged = facts
+        self.judged = facts
         self.decisions: dict[tuple[str, Any], Decision] = {}
         #: How often an operation was built for a specification: how many layers have it.
         self.uses: Counter[tuple[str, Any]] = Counter()
@@ -389,7 +389,7 @@ class Selector:
             return refuse("its results may depend on the batch, and --batch-invariant is set")
         try:
             with foreign():
-                verdict = candidate.ask(spec, self._judged)
+                verdict = candidate.ask(spec, self.judged)
         except ForeignError as failed:
             return Verdict(None, f"supports() raised {failed}", defect=True)
         if not isinstance(verdict, Verdict):

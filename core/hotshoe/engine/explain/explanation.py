@@ -312,7 +312,7 @@ class _PaperSelector(Selector):
                 raise SelectionError(f"slot {slot}: {error}") from error
             cause = str(failed).partition(";")[0]
             self.unbuilt.setdefault(cause, {})[f"{slot}/{decision.chosen}"] = None
-            return _StandIn(candidate.declared_layout(spec, self._judged) or PLAIN_LAYOUT)
+            return _StandIn(candidate.declared_layout(spec, self.judged) or PLAIN_LAYOUT)
 
 
 @dataclass(frozen=True, slots=True)
