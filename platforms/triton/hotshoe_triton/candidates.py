@@ -28,20 +28,25 @@ def kernels() -> tuple[Candidate, ...]:
         embedding,
         gated_delta,
         groups,
+        indexer,
         invariant,
         latent,
         moe,
         norm,
         rotary,
         sampling,
+        sparse,
         state_space,
     )
 
+    chosen = sparse.SparseMlaAttention
     alone, layout = partial(attention.Attention, alone=True), attention.declared_layout
     return (
         Candidate("attention", "triton", attention.supports, attention.Attention, layout=layout),
         Candidate("attention", "triton_alone", invariant.attention, alone, INVARIANT, layout),
         Candidate("mla_attention", "triton", latent.supports, latent.MlaAttention),
+        Candidate("indexer", "triton", indexer.supports, indexer.Indexer),
+        Candidate("sparse_mla_attention", "triton", sparse.supports, chosen),
         Candidate("gated_delta", "triton", gated_delta.supports, gated_delta.GatedDelta),
         Candidate("state_space", "triton", state_space.supports, state_space.StateSpace),
         Candidate("rotary_and_cache", "triton", rotary.supports, rotary.RotaryAndCache, INVARIANT),

@@ -49,6 +49,7 @@ from hotshoe_triton import (
 from hotshoe_triton.delta_cases import DELTA, recur
 from hotshoe_triton.moe_cases import MOE, OSS, QWEN, quantized
 from hotshoe_triton.quantize import INT8, QuantizeRows, format_of
+from hotshoe_triton.sparse_cases import DEEPSEEK, INDEXES, SPARSES, attend_chosen, index
 from hotshoe_triton.state_cases import SPACES, scan
 
 Build = Callable[[LinearSpec, DeviceFacts], linear.Linear]
@@ -352,7 +353,6 @@ SMALL_CACHES = {
         ("e5m2 cache", "float8_e5m2", "none"),
     )
 }
-DEEPSEEK = MlaAttentionSpec(128, 512, 128, 64, 128, "bfloat16", "bfloat16", 64, 0.072)
 LATENT = {
     "128x512": DEEPSEEK,
     "16x512": replace(DEEPSEEK, num_heads=16),
@@ -398,6 +398,12 @@ CASES: tuple[Case, ...] = (
         Case(f"space {kind} {name}", scan(spec, tokens), name == "128x64x128")
         for name, spec in SPACES.items()
         for kind, tokens in (("decode", 1), ("prompt", 64))
+    ),
+    *(
+        Case(f"{kind} {name} {tokens}", call(spec, tokens), "128" in name and tokens == 1)
+        for kind, call, specs in (("index", index, INDEXES), ("chosen", attend_chosen, SPARSES))
+        for name, spec in specs.items()
+        for tokens in (1, 64)
     ),
     *(
         Case(

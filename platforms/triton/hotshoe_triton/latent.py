@@ -161,14 +161,20 @@ class MlaAttention:
         return q
 
     def __call__(self, q: Tensor, cache: Tensor, prepared: AttentionMetadata) -> Tensor:
-        spec, tokens, reqs = self._spec, q.size(0), prepared.num_reqs
-        out = q.new_empty((tokens, spec.num_heads, spec.v_dim))
-        if reqs == 0:
-            return out.flatten(1)
-        wide = q.new_empty((tokens, spec.num_heads, spec.latent_dim))
-        plain = q[..., : spec.nope_dim].transpose(0, 1)
+        if prepared.num_reqs == 0:
+            return q.new_empty((len(q), self._spec.num_heads * self._spec.v_dim))
+        return self.values(self._attend(q, self.widened(q), cache, prepared))
+
+    def widened(self, q: Tensor) -> Tensor:
+        """Take q to the size of a row's latents [tokens, num_heads, latent_dim]."""
+        wide = q.new_empty((len(q), self._spec.num_heads, self._spec.latent_dim))
+        plain = q[..., : self._spec.nope_dim].transpose(0, 1)
         torch.bmm(plain, self._to_keys, out=wide.transpose(0, 1))
-        mixed = self._attend(q, wide, cache, prepared)
+        return wide
+
+    def values(self, mixed: Tensor) -> Tensor:
+        """Take averages of latents to values [tokens, num_heads * v_dim]."""
+        out = mixed.new_empty((len(mixed), self._spec.num_heads, self._spec.v_dim))
         torch.bmm(mixed.transpose(0, 1), self._to_values, out=out.transpose(0, 1))
         return out.flatten(1)
 

@@ -25,6 +25,7 @@ from hotshoe.slots import (
     EmbeddingSpec,
     GatedActivationSpec,
     GatedDeltaSpec,
+    IndexerSpec,
     LinearSpec,
     MlaAttentionSpec,
     MoeSpec,
@@ -32,15 +33,17 @@ from hotshoe.slots import (
     QuantSpec,
     RotaryAndCacheSpec,
     SampleSpec,
+    SparseMlaSpec,
     StateSpaceSpec,
 )
 from hotshoe_rocm.candidates import offered
 from hotshoe_rocm.targets import TARGETS
 from hotshoe_triton.attention import LAYOUT
-from hotshoe_triton.cases import DEEPSEEK, call_latents
+from hotshoe_triton.cases import call_latents
 from hotshoe_triton.delta_cases import KIMI, NEXT, call_deltas
 from hotshoe_triton.device import ARCHS
 from hotshoe_triton.matrix import Compiling
+from hotshoe_triton.sparse_cases import DEEPSEEK, INDEX, SPARSE, call_index, call_sparse
 from hotshoe_triton.state_cases import BAMBA, NEMOTRON, call_spaces
 
 BF16 = "bfloat16"
@@ -63,6 +66,8 @@ FP8 = re.compile(r"v_(mfma|wmma)\w*(fp8_fp8|f8f6f4)")
 SPECS: dict[str, list[Any]] = {
     "attention": [ATTENTION],
     "mla_attention": [DEEPSEEK],
+    "indexer": [INDEX],
+    "sparse_mla_attention": [SPARSE],
     "gated_delta": [NEXT, KIMI],
     "state_space": [NEMOTRON, BAMBA],
     "rotary_and_cache": [ROTARY],
@@ -100,6 +105,14 @@ def attend(op: Any, spec: AttentionSpec) -> None:
 def run_deltas(op: Any, spec: GatedDeltaSpec) -> None:
     for tokens in (1, 64):
         call_deltas(op, spec, tokens, 8, "meta")
+
+
+def run_index(op: Any, spec: IndexerSpec) -> None:
+    call_index(op, spec, 2, 8, "meta")
+
+
+def run_chosen(op: Any, spec: SparseMlaSpec) -> None:
+    call_sparse(op, spec, 2, 8, "meta")
 
 
 def run_spaces(op: Any, spec: StateSpaceSpec) -> None:
@@ -147,6 +160,8 @@ def mix(op: Any, spec: MoeSpec) -> None:
 CALLS: dict[str, Callable[[Any, Any], object]] = {
     "attention": attend,
     "mla_attention": run_latents,
+    "indexer": run_index,
+    "sparse_mla_attention": run_chosen,
     "gated_delta": run_deltas,
     "state_space": run_spaces,
     "rotary_and_cache": rotate,

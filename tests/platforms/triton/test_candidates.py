@@ -24,7 +24,7 @@ def test_a_platform_names_what_its_vendor_calls_otherwise() -> None:
 
 
 #: Slots that GPUs leave to core's references, for now.
-PLAIN = {"indexer", "layer_norm", "lora", "sparse_mla_attention"}
+PLAIN = {"layer_norm", "lora"}
 
 
 @pytest.mark.parametrize("arch", ["sm_90", "gfx942"])

@@ -15,6 +15,7 @@ from triton.backends import backends
 from hotshoe_triton import matrix
 from hotshoe_triton.cases import CASES, LATENT, Case
 from hotshoe_triton.device import ARCHS, FNUZ, OCP
+from hotshoe_triton.sparse_cases import SPARSES
 from hotshoe_triton.state_cases import SPACES
 
 #: Quick cases are compiled for one architecture of each kind of code that compilers make.
@@ -37,12 +38,21 @@ CHUNKS = {
     "gfx1100": tuple(SPACES),
     "gfx1201": ("32x64x256", "32x64x128 float16", "32x64x128 float32"),
 }
+#: As LATENTS: the same queries, over gathered rows.
+CHOSEN = {"sm_90": ("128x512",), "gfx1100": tuple(SPARSES)}
 #: Known to spill more: three loops over heads of 256 channels, and 8-bit products of the one tile
 #: that --batch-invariant takes, are too much for these registers.
 SPILLING = {(arch, f"latent {name}") for arch, names in LATENTS.items() for name in names} | {
     *((arch, f"space prompt {name}") for arch, names in CHUNKS.items() for name in names),
+    *(
+        (arch, f"chosen {name} {tokens}")
+        for arch, names in CHOSEN.items()
+        for name in names
+        for tokens in (1, 64)
+    ),
     ("gfx1100", "attention mixed 16/8x256 window cap"),
     ("gfx1100", "linear one tile int8"),
+    *((arch, f"index 64x128 float32 {n}") for arch in ("gfx1100", "gfx1201") for n in (1, 64)),
 }
 
 

@@ -27,6 +27,24 @@ from hotshoe_triton.kernels.prefill import key_tiles, request_of_tile
 
 
 @triton.jit
+def score_rows(wide_ML, turned_MT, latent_NL, key_NT):
+    """Return the products of queries and rows [M, N]."""
+    scores_MN = tl.dot(wide_ML, tl.trans(latent_NL), input_precision="ieee")
+    return tl.dot(turned_MT, tl.trans(key_NT), scores_MN, input_precision="ieee")
+
+
+@triton.jit
+def mix_rows(acc_ML, top_M, sum_M, scores_MN, latent_NL, SCALE: tl.constexpr):
+    """Take scored rows into the running softmax; what is not seen has the score -inf."""
+    new_top_M = tl.maximum(top_M, tl.max(scores_MN, 1) * (SCALE * LOG2E))
+    weights_MN = tl.exp2(scores_MN * (SCALE * LOG2E) - new_top_M[:, None])
+    shrink_M = tl.exp2(top_M - new_top_M)
+    acc_ML = acc_ML * shrink_M[:, None]
+    acc_ML = tl.dot(weights_MN.to(latent_NL.dtype), latent_NL, acc_ML, input_precision="ieee")
+    return acc_ML, new_top_M, sum_M * shrink_M + tl.sum(weights_MN, 1)
+
+
+@triton.jit
 def absorb_rows(
     acc_ML, top_M, sum_M, wide_ML, turned_MT, position_M, cache_ptr, table_ptr, first, end, seq_len,
     block_stride,
@@ -49,18 +67,11 @@ def absorb_rows(
             cache_ptr + LATENT, rows_N[:, None] + channel_T[None, :], there_N, channel_T, MASKED,
             TURNED,
         )  # fmt: skip
-        scores_MN = tl.dot(wide_ML, tl.trans(latent_NL), input_precision="ieee")
-        scores_MN = tl.dot(turned_MT, tl.trans(key_NT), scores_MN, input_precision="ieee")
+        scores_MN = score_rows(wide_ML, turned_MT, latent_NL, key_NT)
         if MASKED:
             seen_MN = key_N[None, :] <= position_M[:, None]
             scores_MN = tl.where(seen_MN, scores_MN, float("-inf"))
-        new_top_M = tl.maximum(top_M, tl.max(scores_MN, 1) * (SCALE * LOG2E))
-        weights_MN = tl.exp2(scores_MN * (SCALE * LOG2E) - new_top_M[:, None])
-        shrink_M = tl.exp2(top_M - new_top_M)
-        acc_ML = acc_ML * shrink_M[:, None]
-        acc_ML = tl.dot(weights_MN.to(latent_NL.dtype), latent_NL, acc_ML, input_precision="ieee")
-        sum_M = sum_M * shrink_M + tl.sum(weights_MN, 1)
-        top_M = new_top_M
+        acc_ML, top_M, sum_M = mix_rows(acc_ML, top_M, sum_M, scores_MN, latent_NL, SCALE)
     return acc_ML, top_M, sum_M
 
 

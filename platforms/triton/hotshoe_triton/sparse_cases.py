@@ -1,0 +1,90 @@
+"""Specifications and calls of sparse latent attention and its indexer, for `cases.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from hotshoe.platform import DeviceFacts
+from hotshoe.slots import (
+    AttentionMetadata,
+    IndexerOp,
+    IndexerSpec,
+    MlaAttentionSpec,
+    SparseMlaOp,
+    SparseMlaSpec,
+)
+from hotshoe_triton import indexer, sparse
+
+#: Of DeepSeek-V3.2.
+INDEX = IndexerSpec(64, 128, 64, 2048, *["bfloat16"] * 2, 64)
+DEEPSEEK = MlaAttentionSpec(128, 512, 128, 64, 128, *["bfloat16"] * 2, 64, 0.072)
+SPARSE = SparseMlaSpec(DEEPSEEK, 2048)
+FEW = SparseMlaSpec(replace(DEEPSEEK, num_heads=16), 2048)
+INDEXES = {"64x128": INDEX, "64x128 float32": replace(INDEX, dtype="float32", kv_dtype="float32")}
+SPARSES = {"128x512": SPARSE, "16x512": FEW}
+
+
+def index(spec: IndexerSpec, tokens: int, reqs: int = 8) -> Callable[[DeviceFacts], bool]:
+    """Return calls of the indexer's write and its choice, over `reqs` requests."""
+
+    def call(facts: DeviceFacts) -> bool:
+        if not indexer.supports(spec, facts).accepted:
+            return False
+        call_index(indexer.Indexer(spec, facts), spec, tokens, reqs, facts.device)
+        return True
+
+    return call
+
+
+def attend_chosen(spec: SparseMlaSpec, tokens: int, reqs: int = 8) -> Callable[[DeviceFacts], bool]:
+    """Return a call of attention to chosen rows, over `reqs` requests."""
+
+    def call(facts: DeviceFacts) -> bool:
+        if not sparse.supports(spec, facts).accepted:
+            return False
+        call_sparse(sparse.SparseMlaAttention(spec, facts), spec, tokens, reqs, facts.device)
+        return True
+
+    return call
+
+
+def ints(device: str, *shape: int) -> Tensor:
+    """Return integers without values."""
+    return torch.empty(shape, dtype=torch.int32, device=device)
+
+
+def step_of(tokens: int, reqs: int, device: str) -> AttentionMetadata:
+    """Return a step of `reqs` requests with `tokens` each."""
+    starts, lens, table = ints(device, reqs + 1), ints(device, reqs), ints(device, reqs, 64)
+    return AttentionMetadata(reqs, starts, lens, table, ints(device, reqs * tokens), tokens, 4096)
+
+
+def call_index(op: IndexerOp, spec: IndexerSpec, tokens: int, reqs: int, device: str) -> None:
+    """Write and choose with tensors of a device, `tokens` tokens of each request."""
+
+    def floats(*shape: int, dtype: str = spec.dtype) -> Tensor:
+        return torch.empty(shape, dtype=getattr(torch, dtype), device=device)
+
+    count, at = reqs * tokens, ints(device, reqs * tokens)
+    q, key = floats(count, spec.num_heads, spec.head_dim), floats(count, spec.head_dim)
+    cache = floats(64, spec.block_size, spec.head_dim)
+    op.write(q, key, at, floats(512, spec.rope_dim, dtype="float32"), cache, at)
+    weights = floats(count, spec.num_heads, dtype="float32")
+    op(q, weights, cache, step_of(tokens, reqs, device))
+
+
+def call_sparse(op: SparseMlaOp, spec: SparseMlaSpec, tokens: int, reqs: int, device: str) -> None:
+    """Attend with tensors of a device, `tokens` tokens of each request."""
+    own = spec.attention
+
+    def floats(*shape: int) -> Tensor:
+        return torch.empty(shape, dtype=getattr(torch, own.dtype), device=device)
+
+    op.load(floats(own.num_heads, own.nope_dim + own.v_dim, own.latent_dim))
+    q = floats(reqs * tokens, own.num_heads, own.nope_dim + own.rope_dim)
+    cache, chosen = floats(64, own.block_size, own.row_dim), ints(device, len(q), spec.top_k)
+    op(q, cache, step_of(tokens, reqs, device), chosen)
