@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import LinearSpec, MoeSpec, RouterSpec, Verdict
+from hotshoe.slots import LinearSpec, MoeSpec, Placement, RouterSpec, Verdict
 from hotshoe.slots.reference import accepts
 from hotshoe.slots.reference import router as reference
 from hotshoe_triton import experts
@@ -38,7 +38,6 @@ def supports(spec: MoeSpec, facts: DeviceFacts) -> Verdict:
         return known
     refusals = {
         f"there are more than {MAX_EXPERTS} experts": spec.num_experts > MAX_EXPERTS,
-        "a rank holds some experts only": spec.held is not None,
     }
     for name, side in (("gate_up", spec.gate_up), ("down", spec.down)):
         refusals |= experts.refusals(name, side)
@@ -95,7 +94,7 @@ def plan_for(tokens: int, spec: MoeSpec, facts: DeviceFacts) -> Plan:
     read = spec.num_experts * (1 - missed)
     if spec.gate_up.weight is not None:
         return _packed(pairs / read, spec, facts)
-    if read >= DIFFERENT * pairs:
+    if read >= DIFFERENT * pairs and spec.held is None:
         return Plan(_alone(spec.down.in_features, spec.gate_up.in_features, spec.gated),
                     _alone(spec.down.out_features, spec.down.in_features, False))  # fmt: skip
     return _blocks(pairs / read, spec, facts)
@@ -245,8 +244,8 @@ class Moe:
         plain = spec.gate_up.weight is None
         self._grouped = moe.grouped if plain else packed.grouped_packed
         kind = _Matrices if plain else experts.PackedMatrices
-        self._gate_up = kind(spec.gate_up, spec.num_experts, facts)
-        self._down = kind(spec.down, spec.num_experts, facts)
+        self._gate_up = kind(spec.gate_up, spec.places, facts)
+        self._down = kind(spec.down, spec.places, facts)
         self._route = Router(spec, facts)
         self._chain = chaining(facts)
         self._inner_size, self._size = spec.down.in_features, spec.down.out_features
@@ -271,11 +270,19 @@ class Moe:
     def nbytes(self) -> int:
         return sum(tensor.nbytes for tensor in self.state().values())
 
-    def __call__(self, x: Tensor, logits: Tensor, correction: Tensor | None) -> Tensor:
+    def __call__(
+        self,
+        x: Tensor,
+        logits: Tensor,
+        correction: Tensor | None,
+        placement: Placement | None = None,
+    ) -> Tensor:
         y = x.new_empty(len(x), self._size)
         if not len(x):
             return y
         weights, ids = self._route(logits, correction)
+        if placement is not None:
+            ids = reference.placed(ids.long(), placement)
         plan = self.plan or plan_for(len(x), self._spec, self._facts)
         inner = x.new_empty(ids.numel(), self._inner_size)
         if plan.first.pairs:
@@ -308,15 +315,17 @@ class Moe:
         self, plan: Plan, y: Tensor, x: Tensor, inner: Tensor, weights: Tensor, ids: Tensor
     ) -> None:
         """Compute blocks of each expert's pairs, and write y."""
-        pairs, count = ids.numel(), self._spec.num_experts
+        pairs, count = ids.numel(), self._spec.places
         blocks = pairs // plan.first.pairs + count
         order = ids.new_empty(pairs)
-        cut = ids.new_empty(blocks, 3)
+        # Pairs of experts on other ranks get no block, and results of zero.
+        elsewhere = self._spec.held is not None
+        cut = ids.new_full((blocks, 3), -1) if elsewhere else ids.new_empty(blocks, 3)
         self._kernels.arrange[(count,)](
             order, cut, ids, pairs, BLOCK_M=plan.first.pairs,
             BLOCK_P=min(ARRANGED, max(128, next_power_of_2(pairs))), num_warps=4, **self._chain,
         )  # fmt: skip
-        results = x.new_empty(pairs, self._size)
+        results = (x.new_zeros if elsewhere else x.new_empty)(pairs, self._size)
         for first, tile, source, made, held in (
             (True, plan.first, x, inner, self._gate_up),
             (False, plan.second, inner, results, self._down),
