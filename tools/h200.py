@@ -159,7 +159,7 @@ SHAPES = {
 }
 for _shape, _stream in SHAPES.items():
     _settings = ["--model", _shape, "--batches", "32", "128", "--", "platform=cuda"]
-    BENCHES[f"shape-{_shape}"] = (of_limit(_stream), "a,d,b", _settings, 120)
+    BENCHES[f"shape-{_shape}"] = (of_limit(_stream), "a,d,b", _settings, 200)
 #: A word for several parts.
 GROUPS = {"shapes": [name for name in BENCHES if name.startswith("shape-")]}
 #: These are asked for by name.

@@ -46,8 +46,9 @@ class Tiling:
     share: int = 256
 
 
-Table: TypeAlias = dict[str, tuple[Tiling, Tiling]]
-#: By family, for 16-bit elements: where head_dim is a power of two up to 128, and elsewhere.
+Table: TypeAlias = dict[str, tuple[Tiling, ...]]
+#: By family, for 16-bit elements: where head_dim is a power of two up to 128, elsewhere up to 128,
+#: and beyond; what is missing is as what comes before it.
 PREFILL: Table = {
     "ampere": (Tiling(128, 64, 8, 3), Tiling(64, 64, 8, 2)),
     "hopper": (Tiling(256, 64, 8, 3), Tiling(128, 64, 8, 2)),
@@ -58,7 +59,7 @@ PREFILL: Table = {
 }
 DECODE: Table = {
     "ampere": (Tiling(16, 64, 4, 3), Tiling(16, 32, 4, 3)),
-    "hopper": (Tiling(16, 64, 2, 2, 4), Tiling(16, 64, 4, 3, 1)),
+    "hopper": (Tiling(16, 64, 2, 2, 4), Tiling(16, 64, 4, 3, 2), Tiling(16, 32, 4, 3, 2)),
     "blackwell": (Tiling(16, 64, 4, 3), Tiling(16, 64, 4, 3, 1)),
     "small": (Tiling(16, 32, 4, 3), Tiling(16, 32, 4, 2, 1)),
     "cdna": (Tiling(16, 64, 4, 1, 4), Tiling(16, 32, 4, 1, 2)),
@@ -118,7 +119,8 @@ def tiling(tables: tuple[Table, Table], spec: AttentionSpec, arch: Arch) -> Tili
     if spec.kv_dtype in kv.LIMITS:
         found = tables[1].get(arch.family, found)
         found = tables[1].get(f"{arch.family} {spec.kv_dtype}", found)
-    return found[dim > 128 or dim != next_power_of_2(dim)]
+    size = 2 if dim > 128 else int(dim != next_power_of_2(dim))
+    return found[min(size, len(found) - 1)]
 
 
 def request_block(reqs: int) -> int:
