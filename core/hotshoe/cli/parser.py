@@ -60,8 +60,10 @@ class Parser(argparse.ArgumentParser):
         return self.parse_args(expand_dotted(words, dotted))
 
     def _spread(self, words: Sequence[str]) -> list[str]:
-        """Write `--flag a b` of a list as `--flag a --flag b`, where b can be nothing else."""
-        lists = {f for f, a in self._option_string_actions.items() if isinstance(a, ListAction)}
+        """Write `--flag a b` of a list, or of entries, as `--flag a --flag b`, where b can be
+        nothing else."""
+        several = (ListAction, EntryAction)
+        lists = {f for f, a in self._option_string_actions.items() if isinstance(a, several)}
         room: float = sum(
             1 if action.nargs in (None, "?") else math.inf
             for action in self._get_positional_actions()

@@ -44,6 +44,7 @@ def parser() -> Parser:
         (["--entries.a.b=x=y"], {"a": {"b": "x=y"}}),
         (["--entries", "a="], {"a": ""}),
         (["--entries", "a=1", "--entries", "a=2"], {"a": 2}),
+        (["word", "--entries", "a=1", "b=2", "--number", "3"], {"a": 1, "b": 2}),
     ],
 )
 def test_entries(parser: Parser, words: list[str], entries: dict) -> None:
