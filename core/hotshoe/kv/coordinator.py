@@ -144,6 +144,17 @@ class KVCoordinator:
             stop = kind.step_end(start, stop)
         return stop
 
+    def draft_end(self, start: int, stop: int) -> int:
+        """Return where drafts behind `start` shall end, at most at `stop`.
+
+        Wherever they are refused, the step that takes the others, and one token more, ends where a
+        step may. What lags behind has no block further on than the next one.
+        """
+        end = self.step_end(start, stop + 1)
+        if self._lags and self._ending:
+            end = min(end, start - start % self.block_size + self.block_size)
+        return end - 1
+
     def begin_step(self) -> None:
         """Let whatever the steps fill that were planned before be found by the next one."""
         for pool in self.pools:

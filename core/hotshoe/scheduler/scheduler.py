@@ -330,8 +330,7 @@ class Scheduler:
             return []
         start = request.num_computed_tokens
         limit = min(step.spare, budget - (stop - start), request.max_total_tokens - 1 - stop)
-        # The step that takes them, and one token more, shall end where a step may.
-        limit = self.cache.step_end(stop, stop + max(limit, 0) + 1) - 1 - stop
+        limit = self.cache.draft_end(stop, stop + max(limit, 0)) - stop
         drafts, request.drafts = request.drafts[:limit], []
         ends = stop, stop + len(drafts)  # a state is kept at the first
         if not all(self.cache.grow(request, start, end, changes) for end in ends):

@@ -157,7 +157,9 @@ def held_blocks(spec: CacheSpec, num_tokens: int, step_tokens: int) -> int:
     if spec.kind == "state":
         # One is read, others are written; with checkpoints, the one that is read stays as it is.
         most = -(-(step_tokens + spec.drafts) // spec.block_tokens)
-        written = most if spec.checkpoints == "all" else 1
+        # Drafts behind a full block open another, and accepted ones may fill a block in one step.
+        further = spec.drafts > 0 and spec.drafts + 1 >= spec.block_tokens
+        written = most if spec.checkpoints == "all" else 1 + further
         return min(blocks, 1 if spec.checkpoints == "none" else 1 + written)
     if spec.window is None:
         return blocks

@@ -57,7 +57,10 @@ def test_kept_states_are_read_from_the_last_token_on(checkpoints):
     assert state.shares and state.drops and not state.at_once
     assert state.num_blocks_for(99) == (2 if checkpoints == "align" else 4)
     behind = kind("state", checkpoints=checkpoints, drafts=3)
-    assert behind.num_blocks_for(99) == (2 if checkpoints == "align" else 5)
+    # A whole block of accepted drafts and one token, and drafts behind it.
+    assert behind.num_blocks_for(99) == (3 if checkpoints == "align" else 5)
+    fewer = kind("state", checkpoints=checkpoints, drafts=2)
+    assert checkpoints == "all" or fewer.num_blocks_for(99) == 2
 
 
 def test_aligned_states_leave_columns_out_that_a_step_passes():

@@ -618,15 +618,15 @@ def test_preemption_changes_no_token(in_flight: int, caching: bool, drafting: in
     assert stats.num_generated_tokens == sum(len(r.token_ids) for r in simulation.received.values())
 
 
-def with_states(checkpoints: str, **more: int) -> SchedulerConfig:
+def with_states(checkpoints: str, size: int = 4, **more: int) -> SchedulerConfig:
     """Attention over every token beside a state of each sequence."""
-    spec = CacheSpec("state", 4, (), checkpoints=checkpoints, drafts=MOST_DRAFTS)
+    spec = CacheSpec("state", size, (), checkpoints=checkpoints, drafts=MOST_DRAFTS)
     settings = {"max_num_seqs": 6, "max_num_batched_tokens": 30, "max_in_flight_steps": 2, **more}
     return SchedulerConfig(
         max_model_len=48,
-        num_blocks=(100, 100),
-        block_size=4,
-        groups=(full_group(4), CacheGroup(spec, (), 1)),
+        num_blocks=(400 // size, 400 // size),
+        block_size=size,
+        groups=(full_group(size), CacheGroup(spec, (), 1)),
         **settings,
     )
 
@@ -656,6 +656,17 @@ def test_blocks_longer_than_a_step(checkpoints: str) -> None:
             simulation.add([2, 3, 4] * 5 + [tail] * 3, SamplingParams(max_tokens=9))
         simulation.drain()
     assert simulation.scheduler.stats().cache.num_hit_tokens > 0
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_drafts_behind_a_full_block_of_states(size: int) -> None:
+    """One sequence holds no more blocks than memory is planned for."""
+    config = with_states("align", size, max_num_seqs=1)
+    for seed in range(8):
+        simulation = Simulation(config, seed)
+        simulation.add([2, 3, 4] * 5, SamplingParams(max_tokens=30, ignore_eos=True))
+        simulation.drain()
+        assert simulation.scheduler.stats().drafts.num_accepted_tokens > 0
 
 
 def test_steps_end_where_blocks_end() -> None:
