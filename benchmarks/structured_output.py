@@ -14,7 +14,7 @@ import random
 import statistics
 import string
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -22,8 +22,9 @@ import torch
 
 from hotshoe import LLM, GrammarSpec, SamplingParams
 from hotshoe.grammar import GrammarBackend, GrammarCompiler, Matcher, Vocabulary
-from hotshoe.grammar.vocabulary import read_vocabulary
+from hotshoe.grammar.vocabulary import vocabulary_of
 from hotshoe.sampling.masks import TokenMasks
+from hotshoe.text.tokenizer import Tokenizer
 from hotshoe_demo import MODEL
 from hotshoe_structured_output.llguidance_backend import LLGuidance
 from hotshoe_structured_output.xgrammar_backend import XGrammar
@@ -109,11 +110,19 @@ def applying(vocab_size: int) -> float:
     return statistics.median(times)
 
 
-def throughput(llm: LLM, grammar: GrammarSpec | None) -> float:
-    """Return tokens per second of 32 requests of 64 tokens."""
-    params = SamplingParams(
-        grammar=grammar, temperature=1.0, max_tokens=64, ignore_eos=True, seed=1, detokenize=False
-    )
+def throughput(llm: LLM, grammars: Sequence[GrammarSpec | None]) -> float:
+    """Return tokens per second of 32 requests of 64 tokens, which take grammars in turn."""
+    params = [
+        SamplingParams(
+            grammar=grammars[row % len(grammars)],
+            temperature=1.0,
+            max_tokens=64,
+            ignore_eos=True,
+            seed=1,
+            detokenize=False,
+        )
+        for row in range(ROWS)
+    ]
     begin = time.perf_counter()
     outputs = llm.generate(["Once upon a time"] * ROWS, params)
     tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
@@ -124,7 +133,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--vocab-size", type=int, default=8192)
     size = parser.parse_args().vocab_size
-    vocabulary = padded(read_vocabulary(MODEL, 8192, (8181, 8183)), size)
+    vocabulary = padded(vocabulary_of(Tokenizer.load(MODEL), 8192, (8181, 8183)), size)
     backends: list[GrammarBackend] = [LLGuidance(), XGrammar()]
     for backend in backends:
         compiler = backend.open(vocabulary)
@@ -135,11 +144,20 @@ def main() -> None:
     print(f"applying 32 masks of {size} tokens: {applying(size):,.0f}")
     letters = GrammarSpec.regex(r"[^\x00]*")
     array = GrammarSpec.json_schema({"type": "array", "items": {"type": "string"}})
+    item = {"type": "string", "minLength": 300}
+    schemas = [
+        GrammarSpec.json_schema(
+            {"type": "object", "properties": {f"key{i}": item}, "required": [f"key{i}"]}
+        )
+        for i in range(16)
+    ]
+    free: list[GrammarSpec | None] = [None]
+    cases = {"free": free, "any text": [letters], "strings": [array], "16 schemas": schemas}
     with LLM("demo", max_num_seqs=ROWS) as llm:
         rates: dict[str, list[float]] = {}
         for _ in range(5):
-            for name, grammar in (("free", None), ("any text", letters), ("strings", array)):
-                rates.setdefault(name, []).append(throughput(llm, grammar))
+            for name, grammars in cases.items():
+                rates.setdefault(name, []).append(throughput(llm, grammars))
         print(json.dumps({k: round(statistics.median(v)) for k, v in rates.items()}), "tokens/s")
 
 
