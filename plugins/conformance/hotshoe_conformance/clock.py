@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable
 
 #: A run that is done sooner says nothing; a longer one says so often where it is.
@@ -38,10 +37,11 @@ class Clock:
         """Why what is left is left out."""
         return f"the time limit of {self._limit_s:g} s"
 
-    def late(self, left_out: Counter[str], what: str) -> bool:
+    def late(self, left_out: dict[str, int], what: str) -> bool:
         """Tell whether it is too late to begin one more of something, which is counted then."""
         if self.over:
-            left_out[f"{what}: {self.reason}"] += 1
+            key = f"{what}: {self.reason}"
+            left_out[key] = left_out.get(key, 0) + 1
         return self.over
 
     def share_of(self, parts: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -126,7 +125,7 @@ class Report:
     limits: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     formats: dict[str, str] = field(default_factory=dict)
-    left_out: Counter[str] = field(default_factory=Counter)
+    left_out: dict[str, int] = field(default_factory=dict)
 
     @property
     def defects(self) -> list[tuple[str, Defect]]:

@@ -1,7 +1,5 @@
 """A run's time, on a clock that the test sets."""
 
-from collections import Counter
-
 import pytest
 
 from hotshoe_conformance import clock
@@ -39,7 +37,7 @@ def test_parts_share_what_is_left(now: list[float]) -> None:
 
 
 def test_something_is_late_where_no_time_is_left(now: list[float]) -> None:
-    limited, left_out = Clock(60, print), Counter()
+    limited, left_out = Clock(60, print), dict[str, int]()
     limited.share_of(1)
     assert not limited.late(left_out, "runs") and not left_out
     now[0] += 61

@@ -1,5 +1,7 @@
 """How findings become a verdict, and how they are printed."""
 
+import json
+
 import pytest
 
 from hotshoe_conformance.report import (
@@ -84,3 +86,11 @@ def test_text() -> None:
     ):
         assert line in lines
     assert report.as_json()["conforms"] is False
+
+
+def test_what_no_time_was_left_for_is_told_in_both_forms() -> None:
+    report = Report("mine", "a device", 1, left_out={"weight formats: the time limit of 5 s": 3})
+    document = json.loads(json.dumps(report.as_json()))
+    assert document["left_out"] == {"weight formats: the time limit of 5 s": 3}
+    assert "left out: 3 weight formats: the time limit of 5 s" in report.as_text()
+    assert report.as_text().endswith("conforms, as far as it was run")
