@@ -7,6 +7,7 @@ of logarithms is a share of the sum.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from functools import partial
 
@@ -22,6 +23,7 @@ from hotshoe_models.hf.attention import Run
 from hotshoe_models.hf.modules import put
 from hotshoe_models.hf.renames import Stacked
 
+_log = logging.getLogger(__name__)
 #: The logit of an expert that was not chosen.
 NEVER = -1.0e30
 #: A weight of zero has no logarithm.
@@ -50,7 +52,7 @@ class ExpertsModule(nn.Module):
         logits = weights.new_full((len(weights), self._num_experts), NEVER)
         logits.scatter_(1, top_k_index, weights.clamp_min(TINY).log_())
         y = self._experts(hidden_states, logits)
-        return y.mul_(weights.sum(-1, keepdim=True).to(y.dtype))
+        return y.mul_(weights.sum(-1, keepdim=True))  # in float32, rounded once
 
 
 def are_experts(module: nn.Module) -> bool:
@@ -71,7 +73,7 @@ def watch_choices(module: nn.Module, run: Run) -> None:
 def replace_experts(
     ctx: BuildContext, model: nn.Module, run: Run, stacked: Sequence[Stacked]
 ) -> list[str]:
-    """Let slot `moe` compute experts of the usual form; return the names of all others.
+    """Let slot `moe` compute experts of the usual form; name all others, and return the names.
 
     Args:
         ctx: The build context.
@@ -87,6 +89,12 @@ def replace_experts(
             continue
         mixture = _mixture(name, module, run.chosen[module], activation, stacked)
         put(model, name, ExpertsModule(RoutedExperts(ctx, "", mixture), mixture.num_experts))
+    if left:
+        also = ", and stay in their type" if ctx.format.online else ""
+        _log.warning(
+            "experts of %d layers have a form of their own (%s): they run as transformers' code%s",
+            *(len(left), left[0], also),
+        )
     return left
 
 

@@ -75,7 +75,9 @@ def test_what_experts_count(context, weights: list[list[float]]) -> None:
 
 
 @pytest.mark.parametrize("kind", OTHERS, ids=lambda kind: kind.__name__)
-def test_experts_of_another_form_stay_with_transformers(context, kind: type[nn.Module]) -> None:
+def test_experts_of_another_form_stay_with_transformers(
+    context, caplog, kind: type[nn.Module]
+) -> None:
     model, run = nn.ModuleDict({"experts": kind(None), "usual": USUAL(None)}), Run()
     for module in model.values():
         watch_choices(module, run)
@@ -84,5 +86,6 @@ def test_experts_of_another_form_stay_with_transformers(context, kind: type[nn.M
     sources = ("usual.*.a.weight", "usual.*.b.weight")
     stacked = [Stacked("usual.gate_up_proj", sources), Stacked("usual.down_proj", ("x.*.weight",))]
     assert replace_experts(ctx, model, run, stacked) == ["experts"]
+    assert "experts of 1 layers have a form of their own (experts)" in caplog.text
     assert type(model["experts"]) is kind and isinstance(model["usual"], ExpertsModule)
     assert {"usual.2.b.weight", "x.0.weight"} <= ctx.weights.expected.keys()
