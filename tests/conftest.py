@@ -6,6 +6,7 @@ Triton's kernels are interpreted where no accelerator runs them, which must be s
 is imported, by whomever. Interrupts are heeded, also where a shell that started the tests in the
 background lets them be ignored: processes that tests start would inherit that. Nothing is asked of
 the Hugging Face Hub, whatever names a test makes up.
+The last line says how many tests of the page were left out for want of a browser.
 What importing and collecting made stays to the end, so the garbage collector need not look at it:
 every engine that starts or ends collects, which took longer than the test itself.
 """
@@ -13,8 +14,10 @@ every engine that starts or ends collects, which took longer than the test itsel
 import gc
 import os
 import signal
+from collections.abc import Generator, Iterable
 
 import hypothesis
+import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -34,3 +37,18 @@ hypothesis.settings.load_profile("hotshoe")
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
+    yield
+    reporter = session.config.pluginmanager.getplugin("terminalreporter")
+    if reporter is not None and (line := left_out(reporter.stats.get("skipped", []))):
+        reporter.write_line(line, yellow=True)
+
+
+def left_out(skipped: Iterable[pytest.TestReport]) -> str | None:
+    """Return the line that says how to run the tests that a browser is missing for, if any."""
+    num = sum("Chromium" in str(report.longrepr) for report in skipped)
+    remedy = "install Chromium (apt-get install chromium) and run this again"
+    return f"{num} browser tests were left out; {remedy}" if num else None

@@ -4,14 +4,24 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from tests.conftest import left_out
 
 ROOT = Path(__file__).parents[2]
+REASONS = ("no accelerator", "Chromium is not installed", "Chromium is not installed")
 
 
 def test_wheels_have_the_time_of_their_commit() -> None:
     assert "\nwheels: export SOURCE_DATE_EPOCH" in (ROOT / "Makefile").read_text()
+
+
+def test_tests_without_a_browser_are_counted() -> None:
+    skipped = [SimpleNamespace(longrepr=("conftest.py", 1, f"Skipped: {why}")) for why in REASONS]
+    line = left_out(skipped)
+    assert line is not None and line.startswith("2 browser tests") and "apt-get install" in line
+    assert left_out(skipped[:1]) is None
 
 
 @pytest.mark.slow

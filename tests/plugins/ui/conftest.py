@@ -101,7 +101,7 @@ def server() -> Iterator[FakeServer]:
 @pytest.fixture(scope="session")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     if BINARY is None:
-        pytest.skip("Chromium is not installed; install it (apt-get install chromium), run again")
+        pytest.skip("Chromium is not installed")
     browser = Browser(tmp_path_factory.mktemp("profile"))
     yield browser
     browser.close()
