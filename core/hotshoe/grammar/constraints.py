@@ -155,17 +155,17 @@ class Constraints:
             for c in self._compiling.values()
             if c.grammar is None or c.grammar.done() or now > c.deadline
         ]
-        outputs: dict[_Constraint, TokenOutput] = {}
+        failed: list[TokenOutput] = []
         for constraint in arrived:
             request_id = constraint.request.request_id
             del self._compiling[request_id]
             self._running[request_id] = constraint
-            outputs[constraint] = TokenOutput(request_id, [])
-            self._begin(constraint, outputs[constraint])
-        self._fill([(c, o) for c, o in outputs.items() if c.matcher is not None])
-        failed = [output for output in outputs.values() if output.finish_reason]
-        for constraint, output in outputs.items():
-            if output.finish_reason is None:
+            error = self._begin(constraint)
+            if error is not None:
+                failed.append(self._end(constraint, error))
+        failed += self._fill([c for c in arrived if c.matcher is not None])
+        for constraint in arrived:
+            if constraint.request.request_id in self._running:
                 self._scheduler.make_ready(constraint.request.request_id)
         return failed
 
@@ -176,8 +176,7 @@ class Constraints:
             The outputs, some marked as failed, and one more for each text that is complete: its
             last token is part of it, unlike one that ends a text.
         """
-        endings: list[TokenOutput] = []
-        moved: list[tuple[_Constraint, TokenOutput]] = []
+        moved: list[_Constraint] = []
         for output in outputs:
             constraint = self._running.get(output.request_id)
             if constraint is None:
@@ -186,22 +185,21 @@ class Constraints:
                 del self._running[output.request_id]
                 if output.error is not None and constraint.matcher is not None:
                     output.error += _OVERLAP
-                objection = self._objection(constraint, output)
+                objection = None
+                if output.finish_reason == FinishReason.STOP:
+                    objection = self._objection(constraint)
                 if objection is not None:
                     output.finish_reason, output.error = FinishReason.ERROR, f"grammar: {objection}"
             elif not self._follow(constraint, len(output.token_ids)):
                 assert constraint.matcher is not None
                 failure = constraint.matcher.failure()  # what has grown too large takes nothing
-                self._end(
-                    constraint, output, failure or "the grammar does not allow the sampled token"
-                )
+                failure = failure or "the grammar does not allow the sampled token"
+                self._end(constraint, failure, output)
             elif constraint.matcher is not None:
-                endings.append(TokenOutput(output.request_id, []))
-                moved.append((constraint, endings[-1]))
+                moved.append(constraint)
             elif output.request_id in self._running:
                 self._limit(constraint)
-        self._fill(moved)
-        return [*outputs, *(ending for ending in endings if ending.finish_reason)]
+        return [*outputs, *self._fill(moved)]
 
     def extend(self, request: Request, drafts: list[int]) -> tuple[list[int], list[bytes]]:
         """Keep the drafts that a request's grammar allows, and make the masks behind them.
@@ -256,22 +254,18 @@ class Constraints:
         """Stop compiling."""
         self._compilations.close()
 
-    def _begin(self, constraint: _Constraint, output: TokenOutput) -> None:
-        """Take a compiled grammar, or end the request with the reason why there is none."""
+    def _begin(self, constraint: _Constraint) -> str | None:
+        """Take a compiled grammar, or say why there is none."""
         assert constraint.grammar is not None
         if not constraint.grammar.done():
-            self._end(
-                constraint,
-                output,
+            return (
                 f"its compilation took longer than {self._timeout_s:g} s "
-                "(--structured-output-timeout-s); simplify it",
+                "(--structured-output-timeout-s); simplify it"
             )
-            return
         error = constraint.grammar.exception()
         if error is not None:
             assert isinstance(error, UserError)
-            self._end(constraint, output, str(error).removeprefix("grammar: "))
-            return
+            return str(error).removeprefix("grammar: ")
         constraint.compiler, grammar = constraint.grammar.result()
         constraint.endings = _endings(constraint.request, self._compilations.vocabulary())
         spec = constraint.request.params.grammar
@@ -282,10 +276,13 @@ class Constraints:
             )
         else:
             self._limit(constraint)
+        return None
 
     def _follow(self, constraint: _Constraint, num_new: int) -> bool:
         """Take the newest tokens; False if the grammar forbids one."""
         tokens = constraint.request.token_ids
+        if num_new == 1 and constraint.matcher is not None:  # nearly always
+            return constraint.matcher.accept(tokens[-1])
         for place in range(len(tokens) - num_new, len(tokens)):
             if constraint.matcher is not None:
                 if not constraint.matcher.accept(tokens[place]):
@@ -299,11 +296,9 @@ class Constraints:
                 constraint.begin = place + 1
         return True
 
-    def _objection(self, constraint: _Constraint, output: TokenOutput) -> str | None:
+    def _objection(self, constraint: _Constraint) -> str | None:
         """Say why a text that ends by itself does not follow what was asked for."""
         if constraint.grammar is None or constraint.matcher is None:
-            return None
-        if output.finish_reason not in (None, FinishReason.STOP):
             return None
         grammar = constraint.grammar.result()[1]
         if not isinstance(grammar, JudgingGrammar):
@@ -319,56 +314,63 @@ class Constraints:
         mask = None if due is None else _mask([due], self._num_words).tobytes()
         constraint.request.mask = mask
 
-    def _fill(self, moved: Sequence[tuple[_Constraint, TokenOutput]]) -> None:
-        """Write the masks of requests whose grammar has begun."""
-        lanes: dict[int, list[tuple[_Constraint, TokenOutput]]] = {}
-        for constraint, output in moved:
-            lanes.setdefault(id(constraint.compiler), []).append((constraint, output))
+    def _fill(self, moved: Sequence[_Constraint]) -> list[TokenOutput]:
+        """Write the masks of requests whose grammar has begun; return those that end."""
+        lanes: dict[int, list[_Constraint]] = {}
+        for constraint in moved:
+            lanes.setdefault(id(constraint.compiler), []).append(constraint)
+        ended: list[TokenOutput] = []
         for lane in lanes.values():
-            compiler = lane[0][0].compiler
+            compiler = lane[0].compiler
             assert compiler is not None
             vocabulary = self._compilations.vocabulary()
             if self._no_endings is None:
                 self._no_endings = ~_mask(vocabulary.ending_ids, vocabulary.num_words)
             masks = np.zeros((len(lane), vocabulary.num_words), np.int32)
-            compiler.fill([c.matcher for c, _ in lane if c.matcher is not None], masks)
+            compiler.fill([c.matcher for c in lane if c.matcher is not None], masks)
             masks &= self._no_endings
-            alive = set(np.flatnonzero(masks.any(axis=1)).tolist())
-            for i, (constraint, output) in enumerate(lane):
-                self._finish_mask(constraint, output, masks[i], i in alive)
+            alive: list[bool] = np.any(masks, axis=1).tolist()
+            for constraint, mask, some in zip(lane, masks, alive, strict=True):
+                output = self._finish_mask(constraint, mask, some)
+                if output is not None:
+                    ended.append(output)
+        return ended
 
-    def _finish_mask(
-        self, constraint: _Constraint, output: TokenOutput, mask: Words, alive: bool
-    ) -> None:
+    def _finish_mask(self, constraint: _Constraint, mask: Words, alive: bool) -> TokenOutput | None:
         """Add the tokens that may end the text; end the request if no text can follow."""
         assert constraint.matcher is not None and constraint.endings is not None
         params = constraint.request.params
         failure = constraint.matcher.failure()
         may_end = constraint.matcher.may_end()
         if failure is not None:
-            self._end(constraint, output, failure)
-        elif alive or (may_end and constraint.num_generated == 0):
+            return self._end(constraint, failure)
+        if alive or (may_end and constraint.num_generated == 0):
             if may_end:
                 mask |= constraint.endings
             constraint.request.mask = mask.tobytes()
-        elif not may_end:
-            self._end(constraint, output, "it needs text that no token of this model spells")
-        elif constraint.num_generated < params.min_tokens:
-            self._end(
-                constraint,
-                output,
+            return None
+        if not may_end:
+            return self._end(constraint, "it needs text that no token of this model spells")
+        if constraint.num_generated < params.min_tokens:
+            error = (
                 f"it ended after {constraint.num_generated} tokens, but min_tokens is "
-                f"{params.min_tokens}",
+                f"{params.min_tokens}"
             )
-        else:
-            self._end(constraint, output, self._objection(constraint, output))
+            return self._end(constraint, error)
+        return self._end(constraint, self._objection(constraint))
 
-    def _end(self, constraint: _Constraint, output: TokenOutput, error: str | None = None) -> None:
+    def _end(
+        self, constraint: _Constraint, error: str | None, output: TokenOutput | None = None
+    ) -> TokenOutput:
         """End a request: at the end of its grammar, or with an error."""
+        request_id = constraint.request.request_id
+        if output is None:
+            output = TokenOutput(request_id, [])
         output.finish_reason = FinishReason.STOP if error is None else FinishReason.ERROR
         output.error = None if error is None else f"grammar: {error}"
-        del self._running[output.request_id]
-        self._scheduler.abort(output.request_id, output.finish_reason)
+        del self._running[request_id]
+        self._scheduler.abort(request_id, output.finish_reason)
+        return output
 
 
 _OVERLAP = (

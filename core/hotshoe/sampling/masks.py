@@ -1,7 +1,8 @@
 """Token masks: forbids what the grammars of some rows do not allow, in one pass over a batch.
 
 A mask is packed, one bit for each token, and is unpacked on the device: a table turns each byte
-into eight, one for each token that may not come. Used by `Sampler`.
+into the most that eight logits may be. Taking the lesser needs no branch for each token, which
+filling would cost. Used by `Sampler`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from torch import Tensor
 from hotshoe.sampling.rows import Ints
 from hotshoe.sampling.stages import NEVER, place
 
+#: For limits at a time; those of one row may take more.
+ROOM_BYTES = 32 << 20
+
 
 class TokenMasks:
     """Applies masks to logits.
@@ -25,8 +29,7 @@ class TokenMasks:
 
     def __init__(self, device: torch.device) -> None:
         bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
-        # Eight flags move as one number, which is what makes the look-up fast.
-        self._forbidden = place((1 - bits).view(np.int64)[:, 0].copy(), device)
+        self._limits = place(np.where(bits == 1, -NEVER, NEVER).astype(np.float32), device)
 
     def apply(
         self, logits: Tensor, rows: Ints, mask_rows: Sequence[int], masks: Sequence[bytes]
@@ -39,13 +42,16 @@ class TokenMasks:
             mask_rows: Those of `rows` that have a mask, in the same order and as often.
             masks: One for each, as in `StepPlan.masks`, for at least vocab_size tokens.
         """
-        at = np.flatnonzero(np.isin(rows, mask_rows))
         packed = place(np.frombuffer(b"".join(masks), np.uint8).astype(np.int32), logits.device)
-        flags = self._forbidden.index_select(0, packed).view(torch.bool)
-        forbidden = flags.view(len(at), -1)[:, : logits.shape[1]]
-        if len(at) == len(rows):
-            logits.masked_fill_(forbidden, NEVER)
-        else:
-            where = place(at, logits.device)
-            some = logits.index_select(0, where).masked_fill_(forbidden, NEVER)
-            logits.index_copy_(0, where, some)
+        where = None
+        if len(mask_rows) < len(rows):
+            where = place(np.flatnonzero(np.isin(rows, mask_rows)), logits.device)
+        masked = logits if where is None else logits.index_select(0, where)
+        packed = packed.view(len(masks), -1)
+        num_rows = max(1, ROOM_BYTES // (32 * packed.shape[1]))
+        for first in range(0, len(masks), num_rows):
+            part, packs = masked[first : first + num_rows], packed[first : first + num_rows]
+            limits = self._limits.index_select(0, packs.flatten()).view(len(part), -1)
+            torch.minimum(part, limits[:, : logits.shape[1]], out=part)
+        if where is not None:
+            logits.index_copy_(0, where, masked)

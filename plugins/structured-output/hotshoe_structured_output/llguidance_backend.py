@@ -155,8 +155,9 @@ class LLGuidanceCompiler:
             )
             for factor in {1, *_WIDE.values()}
         }
-        threads = max(1, min(MAX_THREADS, (os.cpu_count() or 1) // 2))
-        self._executor = llguidance.LLExecutor(threads)
+        threads = min(MAX_THREADS, (os.cpu_count() or 1) // 2)
+        # One thread alone would only add the way to it: the step's own is as good.
+        self._executor = llguidance.LLExecutor(threads) if threads > 1 else None
 
     def compile(self, spec: GrammarSpec) -> LLGuidanceGrammar:
         text = _WRITERS[spec.kind](self, spec)
@@ -186,9 +187,12 @@ class LLGuidanceCompiler:
     def fill(self, matchers: Sequence[Matcher], masks: npt.NDArray[np.int32]) -> None:
         inner = [(m.inner, i) for i, m in enumerate(matchers) if isinstance(m, LLGuidanceMatcher)]
         assert len(inner) == len(matchers) and masks.flags.c_contiguous
-        self._executor.unsafe_compute_mask_ptr(
-            inner, masks.ctypes.data, masks.shape[1] * masks.itemsize, len(inner)
-        )
+        start, size = masks.ctypes.data, masks.shape[1] * masks.itemsize
+        if self._executor is not None and len(inner) > 1:
+            self._executor.unsafe_compute_mask_ptr(inner, start, size, len(inner))
+            return
+        for matcher, i in inner:
+            matcher.unsafe_compute_mask_ptr(start + i * size, size)
 
     def _json_schema(self, spec: GrammarSpec) -> str:
         schema: Schema = json.loads(spec.value)

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hotshoe.sampling import masks
 from hotshoe.sampling.masks import TokenMasks
 
 
@@ -19,9 +20,10 @@ def packed(allowed: np.ndarray) -> bytes:
     vocab_size=st.sampled_from([1, 7, 32, 33, 500]),
     num_rows=st.integers(1, 8),
     share=st.floats(0, 1),
+    room_bytes=st.sampled_from([1, 2 * 32 * 64, masks.ROOM_BYTES]),
 )
 def test_only_the_listed_rows_lose_only_the_other_tokens(
-    seed: int, vocab_size: int, num_rows: int, share: float
+    seed: int, vocab_size: int, num_rows: int, share: float, room_bytes: int
 ) -> None:
     rng = np.random.default_rng(seed)
     logits = torch.from_numpy(rng.standard_normal((num_rows, vocab_size)).astype(np.float32))
@@ -33,15 +35,17 @@ def test_only_the_listed_rows_lose_only_the_other_tokens(
         if row in allowed:
             expected[at][torch.from_numpy(~allowed[row])] = -torch.inf
     if masked:
-        masks = [packed(allowed[row]) for row in masked]
-        TokenMasks(torch.device("cpu")).apply(logits, rows, masked, masks)
+        words = [packed(allowed[row]) for row in masked]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(masks, "ROOM_BYTES", room_bytes)
+            TokenMasks(torch.device("cpu")).apply(logits, rows, masked, words)
     assert torch.equal(logits, expected)
 
 
 def test_broken_logits_stay_broken() -> None:
     logits = torch.tensor([[torch.nan, 1.0], [2.0, torch.inf]])
-    masks = [packed(np.array([True, False]))] * 2
-    TokenMasks(torch.device("cpu")).apply(logits, np.array([3, 5]), [3, 5], masks)
+    words = [packed(np.array([True, False]))] * 2
+    TokenMasks(torch.device("cpu")).apply(logits, np.array([3, 5]), [3, 5], words)
     assert logits[0].isnan().tolist() == [True, False]
     assert logits[1].tolist()[0] == 2.0
     assert not logits[1, 1].isfinite()

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from hotshoe.errors import RequestError
@@ -101,3 +102,19 @@ def test_messages_are_one_plain_line(llguidance_bench, spec, message: str) -> No
 def test_a_missing_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert LLGuidance().missing() == "its library is not installed: pip install llguidance"
+
+
+@pytest.mark.parametrize("num_matchers", [1, 3])
+def test_masks_are_the_same_with_and_without_threads(
+    vocabulary, monkeypatch, num_matchers: int
+) -> None:
+    patterns = ["[0-9]{3}", "[a-z]+", "x|yes"][:num_matchers]
+    masks = []
+    for cores in (1, 8):
+        monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
+        compiler = LLGuidance().open(vocabulary)
+        matchers = [compiler.compile(GrammarSpec.regex(p)).matcher() for p in patterns]
+        masks.append(np.zeros((num_matchers, vocabulary.num_words), np.int32))
+        compiler.fill(matchers, masks[-1])
+    assert masks[0].any(axis=1).all()
+    assert np.array_equal(*masks)
