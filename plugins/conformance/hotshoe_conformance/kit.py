@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -55,7 +55,7 @@ class Options:
     Attributes:
         slot, candidate, case: Narrow the run to one of each.
         seed: Of random cases and of all values; None draws one.
-        quick: Only small cases, and no measurements.
+        quick: Only small cases, with one thread of PyTorch's, and no measurements.
         measure: Time candidates against the device's limits.
         platform_options: As in the configuration.
         time_limit_s: Start no case later; each slot has a fair share of what is left.
@@ -135,6 +135,10 @@ class Kit:
 
     def run(self) -> Report:
         """Run everything that the options ask for."""
+        with one_thread() if self.options.quick else nullcontext():
+            return self._run()
+
+    def _run(self) -> Report:
         report = Report(self.platform.name, self.facts.name, self.seed)
         narrowed = self.options.slot is not None
         report.checks["declarations"] = self.undeclared
@@ -315,6 +319,18 @@ class Kit:
         yield from measure.timings(suite, setups, candidate, self.facts, self.seed)
         if slot == "linear" and name != REFERENCE:
             yield from format_timings(self.plugins, candidate, self.facts, self.seed)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let PyTorch compute in one thread: small cases are done before a second one has woken, and
+    on a busy machine the first would wait for it, 25 times as long in all."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _following(fixed: Sequence[Setup], count: int) -> set[int]:

@@ -197,6 +197,24 @@ def test_quick_runs_take_each_case_in_one_type_and_another_with_another_seed(ins
     assert sum(map(len, taken)) == len(quick)
 
 
+def test_quick_runs_compute_in_one_thread_and_give_the_others_back(installed, offer) -> None:
+    seen = set()
+
+    def counting(spec, facts):
+        seen.add(torch.get_num_threads())
+        return build_norm(spec, facts)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        options = Options(slot="rms_norm", candidate="mine", quick=True, seed=5)
+        Kit("mine", options, installed(offer("rms_norm", counting, narrow))).run()
+        assert seen == {1}
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_models_that_write_something_else(installed, offer) -> None:
     def negated(spec, facts):
         return lambda x, weight: -build_norm(spec, facts)(x, weight)
