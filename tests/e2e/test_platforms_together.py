@@ -136,6 +136,20 @@ def test_a_request_goes_on_elsewhere(open_on, source: str, target: str, sizes: t
     assert hits == len(blocks.token_ids) // sizes[1] * sizes[1] >= 32
 
 
+@pytest.mark.parametrize(("target", "cost"), [("int8", ""), ("bfloat16", "8 significant bits")])
+def test_a_prompt_of_a_cache_of_8_bits_goes_on_elsewhere(open_on, target: str, cost: str) -> None:
+    with (
+        open_on("cpu", kv_cache_dtype="int8", block_size=8) as there,
+        open_on("cpu", kv_cache_dtype=target, block_size=16) as here,
+    ):
+        whole = tokens(there)
+        blocks = there.engine.core.kv_exchange().give(PROMPT.token_ids)
+        assert cost in here.engine.core.kv_exchange().take(blocks)
+        found = tokens(here)
+        assert here.engine.core.stats().num_hit_tokens == 32
+    assert cost or found == whole
+
+
 def test_the_cache_is_really_used(open_on) -> None:
     """Other keys and values give other tokens."""
     with open_on("cpu") as there, open_on("plain") as here:

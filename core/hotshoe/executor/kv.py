@@ -7,8 +7,9 @@ the conversion is exact or can be stated. Converting itself is `hotshoe.runner.k
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from hotshoe.errors import KVTransferError
@@ -17,7 +18,7 @@ from hotshoe.slots.specs import KVLayout
 from hotshoe.types.cache import QUANTIZED, CachePart, CacheSpec
 
 #: Of the form of descriptors; it grows when what they say, or what blocks hold, changes.
-VERSION = 1
+VERSION = 2
 #: Kinds of caches whose blocks can be moved, and those of them that blocks of it can become.
 MOVABLE = {
     "full": ("full", "window"),
@@ -33,6 +34,8 @@ CONVERSIONS = {
     ("float32", "bfloat16"): "cached numbers are rounded to 8 significant bits",
     ("float16", "bfloat16"): "cached numbers are rounded to 8 significant bits",
 }
+#: What keys and values of 8 bits may be widened to. As float32 they are what attention reads.
+WIDER = {"float32": "", "bfloat16": CONVERSIONS["float32", "bfloat16"]}
 #: Which option says the type of a part; of others, kv_cache_dtype.
 TYPE_OPTIONS = {"conv": "conv_state_dtype", "state": "state_dtype"}
 
@@ -44,11 +47,14 @@ class KVDescriptor:
     Attributes:
         model: Digest of what decides the content: config.json with its overrides, quantization.
         layers: Each layer's cache, in the order in which a step runs them; this rank's heads.
+        scales: Of each layer whose cache has one scale of all its keys and one of all its values,
+            these two, by the layer's number. Scales of tokens are parts of the cache.
         version: Of this form.
     """
 
     model: str
     layers: tuple[CacheSpec, ...]
+    scales: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     version: int = VERSION
 
     @property
@@ -146,27 +152,38 @@ def check_transfer(source: KVDescriptor, target: KVDescriptor) -> str:
         raise _refusal("layers", len(source.layers), len(target.layers), "load the same model")
     check_movable(source)
     check_movable(target)
-    costs = [
-        _check_layer(f"layers[{number}]", ours, theirs)
-        for number, (ours, theirs) in enumerate(zip(source.layers, target.layers, strict=True))
-    ]
+    costs = [_check_layer(number, source, target) for number in range(len(source.layers))]
     return next((cost for cost in costs if cost), "")
 
 
-def _check_layer(where: str, source: CacheSpec, target: CacheSpec) -> str:
+def _check_layer(number: int, source: KVDescriptor, target: KVDescriptor) -> str:
     """Judge one layer; see `check_transfer`."""
-    if target.kind not in MOVABLE[source.kind]:
-        raise _refusal(f"{where}.kind", source.kind, target.kind, "load the same model")
-    if source.kind in ("full", "window"):
-        _check_heads(where, source, target)
-    else:
-        _check_entries(where, source, target)
-    costs = [_check_type(where, *pair) for pair in zip(source.parts, target.parts, strict=False)]
-    scales = [[part.name for part in spec.parts[2:]] for spec in (source, target)]
-    if scales[0] != scales[1]:
-        remedy = "load the same checkpoint with the same settings"
-        raise _refusal(f"{where}.scales", scales[0], scales[1], remedy)
-    return next((cost for cost in costs if cost), "")
+    where = f"layers[{number}]"
+    ours, theirs = source.layers[number], target.layers[number]
+    if theirs.kind not in MOVABLE[ours.kind]:
+        raise _refusal(f"{where}.kind", ours.kind, theirs.kind, "load the same model")
+    if ours.kind not in ("full", "window"):
+        _check_entries(where, ours, theirs)
+        costs = [_check_type(where, *pair) for pair in zip(ours.parts, theirs.parts, strict=True)]
+        return next((cost for cost in costs if cost), "")
+    _check_heads(where, ours, theirs)
+    for scale in source.scales.get(number, ()):
+        if not 0 < scale < math.inf:
+            remedy = "compute the prompt here"
+            raise _refusal(f"scales[{number}]", scale, target.scales.get(number), remedy)
+    if numbers_of(source, number) == numbers_of(target, number):
+        return ""
+    if theirs.parts[0].dtype in QUANTIZED.values():
+        return f"cached numbers are rounded to {theirs.parts[0].dtype}"
+    return _check_type(where, ours.parts[0], theirs.parts[0])
+
+
+def numbers_of(descriptor: KVDescriptor, number: int) -> tuple[object, ...]:
+    """Return what says which number an element of a layer's keys or values stands for: its type,
+    and, of an 8-bit type, its scales."""
+    spec = descriptor.layers[number]
+    scales = tuple(part.name for part in spec.parts[2:]) or descriptor.scales.get(number)
+    return spec.parts[0].dtype, scales
 
 
 def _check_heads(where: str, source: CacheSpec, target: CacheSpec) -> None:
@@ -204,7 +221,10 @@ def _entry(part: CachePart) -> tuple[str, str, tuple[int, ...]]:
 def _check_type(where: str, source: CachePart, target: CachePart) -> str:
     """Return what converting a part's elements costs."""
     there, here = source.dtype, target.dtype
-    cost = "" if there == here else CONVERSIONS.get((there, here))
+    if there in QUANTIZED.values() and source.name == "k":
+        cost = WIDER.get(here)
+    else:
+        cost = "" if there == here else CONVERSIONS.get((there, here))
     if cost is None:
         option = TYPE_OPTIONS.get(source.name, "kv_cache_dtype")
         value = next((name for name, kind in QUANTIZED.items() if kind == there), there)

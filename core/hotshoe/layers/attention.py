@@ -107,7 +107,7 @@ class Attention:
         self._rank = ctx.rank
         self._qk_norm: tuple[Tensor, Tensor] | None = None
         self._sinks: Tensor | None = None
-        self._kv_scales: Tensor | None = None
+        self.kv_scales: Tensor | None = None
         self.cache: Tensor
         self.cache_spec = attention_cache(self.spec, self.layout, ctx.max_model_len, chunk)
         prepare = prepare_of(self.cache_spec, self._attend.prepare)
@@ -157,9 +157,9 @@ class Attention:
 
     def _expect_scales(self, ctx: BuildContext, holder: Holder, names: tuple[str, str]) -> None:
         """Ask for the scales of keys and of values, which reader and writer keep."""
-        self._kv_scales = torch.ones(2, device=ctx.device)
+        self.kv_scales = torch.ones(2, device=ctx.device)
         for operation in (self._attend, self._write):
-            cast(ScaledOp, operation).kv_scales = self._kv_scales
+            cast(ScaledOp, operation).kv_scales = self.kv_scales
         for at, name in enumerate(names):
             sink = partial(self._take_scale, name, at)
             place = Place(holder, "kv_scales", (at, at + 1), ())
@@ -172,13 +172,13 @@ class Attention:
                 f"{name} is {scale.item()}, but a scale above 0 is needed; fetch or export the "
                 "checkpoint again, or use another --kv-cache-dtype"
             )
-        assert self._kv_scales is not None
-        self._kv_scales[at] = scale.to(self._kv_scales)
+        assert self.kv_scales is not None
+        self.kv_scales[at] = scale.to(self.kv_scales)
 
     def state(self) -> dict[str, Tensor]:
         """Return the norms' weights [head_dim], the sinks [num_heads] of this rank, and the scales
         [2] of keys and values."""
-        rest = {"sinks": self._sinks, "kv_scales": self._kv_scales}
+        rest = {"sinks": self._sinks, "kv_scales": self.kv_scales}
         return self._norms | {name: part for name, part in rest.items() if part is not None}
 
     def block_bytes(self) -> int:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hotshoe.executor.kv import KVBlocks, first_kept, heads_of
+from hotshoe.executor.kv import KVBlocks, KVDescriptor, first_kept, heads_of, numbers_of
 from hotshoe.layers.cache import CacheLayer, stored_as
 from hotshoe.slots.reference.dtypes import torch_dtype
-from hotshoe.slots.reference.kv import PagedKV, parts_of
+from hotshoe.slots.reference.kv import LIMITS, PagedKV, QuantizedKV, parts_of
 from hotshoe.types.cache import CacheSpec
 
 
@@ -36,20 +36,21 @@ def write_blocks(
         part.index_copy_(0, ids.to(part.device), fresh.to(part.device))
 
 
-def converted(blocks: KVBlocks, layer: int, target: CacheSpec, wanted: range) -> list[Tensor]:
+def converted(blocks: KVBlocks, layer: int, own: KVDescriptor, wanted: range) -> list[Tensor]:
     """Lay out one layer of blocks as another cache has it.
 
     Args:
-        blocks: PromptSpan by `check_transfer`; they cover the wanted blocks.
-        target: That layer's cache.
+        blocks: `check_transfer` has let them pass; they cover the wanted blocks.
+        own: The other cache.
         wanted: Which blocks of the sequence, counted in blocks of the target.
 
     Returns:
         As in `KVBlocks.layers`, laid out as the target's.
     """
     source, content = blocks.descriptor.layers[layer], blocks.layers[layer]
-    skipped = first_kept(source, len(blocks.token_ids))
-    if _form(source) == _form(target):
+    target, skipped = own.layers[layer], first_kept(source, len(blocks.token_ids))
+    alike = numbers_of(blocks.descriptor, layer) == numbers_of(own, layer)
+    if alike and _form(source) == _form(target):
         return [part[wanted.start - skipped : wanted.stop - skipped] for part in content]
     if source.kind not in ("full", "window"):
         return _rows(source, content, target, wanted, skipped)
@@ -59,9 +60,9 @@ def converted(blocks: KVBlocks, layer: int, target: CacheSpec, wanted: range) ->
     ahead = tokens.start - first * source.block_tokens
     numel, dtype = stored_as(target)
     made = torch.empty((2, len(wanted), numel), dtype=dtype)
-    for read, write in zip(
-        _paged(torch.stack(list(content)), source), _paged(made, target), strict=True
-    ):
+    views = _paged if alike else _values
+    caches = (torch.stack(list(content)), blocks.descriptor), (made, own)
+    for read, write in zip(*(views(cache, form, layer) for cache, form in caches), strict=True):
         both = read.gather(
             torch.arange(first - skipped, last - skipped), (last - first) * source.block_tokens
         )
@@ -83,12 +84,25 @@ def _rows(
     ]
 
 
-def _paged(cache: Tensor, spec: CacheSpec) -> list[PagedKV]:
+def _paged(cache: Tensor, form: KVDescriptor, layer: int) -> list[PagedKV]:
     """View a layer's elements and, where there are any, their scales."""
+    spec = form.layers[layer]
     heads, dtype = heads_of(spec), torch_dtype(spec.parts[0].dtype)
     sizes = (spec.block_tokens, heads.num_kv_heads, heads.head_dim)
     narrow = None if heads.v_head_dim == heads.head_dim else heads.v_head_dim
     return parts_of(cache, dtype, heads.layout, sizes, len(spec.parts) > 2, narrow)
+
+
+def _values(cache: Tensor, form: KVDescriptor, layer: int) -> Sequence[PagedKV | QuantizedKV]:
+    """View a layer's keys and values as attention reads them."""
+    spec, given = form.layers[layer], form.scales.get(layer)
+    dtype, heads = spec.parts[0].dtype, heads_of(spec)
+    if dtype not in LIMITS:
+        return _paged(cache, form, layer)
+    scales = "token" if len(spec.parts) > 2 else "none" if given is None else "tensor"
+    sizes = (spec.block_tokens, heads.num_kv_heads, heads.head_dim)
+    two = None if given is None else torch.tensor(given)
+    return [QuantizedKV(cache, dtype, heads.layout, sizes, scales, two)]
 
 
 def _form(spec: CacheSpec) -> tuple[object, ...]:

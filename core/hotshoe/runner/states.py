@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from hotshoe.config import EngineConfig
+from hotshoe.executor import KVDescriptor
 from hotshoe.layers.cache import CacheLayer
-from hotshoe.types.cache import CacheSpec
 
 
 def state_options(config: EngineConfig) -> dict[str, Any]:
@@ -22,9 +22,13 @@ def state_options(config: EngineConfig) -> dict[str, Any]:
     }
 
 
-def moved_specs(layers: Sequence[CacheLayer]) -> tuple[CacheSpec, ...]:
-    """Return what other engines are told of caches: states alone, without inputs of drafts."""
+def described(model: str, layers: Sequence[CacheLayer]) -> KVDescriptor:
+    """Return what other engines are told of caches: of states those alone, without inputs of
+    drafts; of layers with one scale of all keys and one of all values, these."""
     specs = [layer.cache_spec for layer in layers]
-    return tuple(
+    moved = (
         replace(spec, parts=spec.parts[:-1], drafts=0) if spec.drafts else spec for spec in specs
     )
+    own = {number: getattr(layer, "kv_scales", None) for number, layer in enumerate(layers)}
+    scales = {number: tuple(pair.tolist()) for number, pair in own.items() if pair is not None}
+    return KVDescriptor(model, tuple(moved), scales)

@@ -50,7 +50,7 @@ from hotshoe.runner.limits import MakeProcessors, Operations, RunnerLimits, no_p
 from hotshoe.runner.peers import Peers, check_divided, group_of
 from hotshoe.runner.runner import Runner
 from hotshoe.runner.running import RunningStep
-from hotshoe.runner.states import moved_specs, state_options
+from hotshoe.runner.states import described, state_options
 from hotshoe.slots import (
     GraphSpec,
     Rendezvous,
@@ -435,7 +435,7 @@ class TorchWorker:
         config, model = self._config, self._model_config
         content = json.dumps([model.values, config.quantization], sort_keys=True, default=str)
         digest = hashlib.sha256(content.encode()).hexdigest()[:DIGEST_LENGTH]
-        return KVDescriptor(digest, moved_specs(self._context.cache_layers))
+        return described(digest, self._context.cache_layers)
 
     @torch.inference_mode()
     def read_kv(self, block_ids: Sequence[Sequence[int]]) -> list[list[torch.Tensor]]:
@@ -448,7 +448,7 @@ class TorchWorker:
         own = self.describe_kv()
         for number, (group, parts) in enumerate(self._caches()):
             wanted = range(first[group], first[group] + len(block_ids[group]))
-            content = converted(blocks, number, own.layers[number], wanted)
+            content = converted(blocks, number, own, wanted)
             write_blocks(parts, block_ids[group], content)
 
     def _caches(self) -> list[tuple[int, list[torch.Tensor]]]:

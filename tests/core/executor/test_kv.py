@@ -60,7 +60,7 @@ def test_a_window_may_come_from_a_cache_that_keeps_all() -> None:
 @pytest.mark.parametrize(
     ("other", "field", "remedy"),
     [
-        (replace(HERE, version=2), "version", "run one version of Hotshoe"),
+        (replace(HERE, version=1), "version", "run one version of Hotshoe"),
         (replace(HERE, model="xyz"), "model", "load the same model"),
         (replace(HERE, layers=(layer(),)), "layers", "load the same model"),
         (
@@ -69,13 +69,10 @@ def test_a_window_may_come_from_a_cache_that_keeps_all() -> None:
             "the same tensor_parallel_size",
         ),
         (replace(HERE, layers=(layer(dim=32), layer())), r"layers\[0\]\.head_dim", ""),
-        *(
-            (
-                replace(HERE, layers=(layer(), layer(dtype=dtype))),
-                r"layers\[1\]\.dtype",
-                "use kv_cache_dtype bfloat16 on both sides",
-            )
-            for dtype in ("float16", "int8")
+        (
+            replace(HERE, layers=(layer(), layer(dtype="float16"))),
+            r"layers\[1\]\.dtype",
+            "use kv_cache_dtype bfloat16 on both sides",
         ),
     ],
 )
@@ -172,14 +169,29 @@ def test_first_kept() -> None:
     assert [first_kept(layer(window=17), n) for n in (16, 31, 32, 100)] == [0, 0, 1, 5]
 
 
-def test_quantized_blocks_go_where_numbers_and_scales_are_alike() -> None:
-    scales = tuple(CachePart(f"{name}_scale", "ht", (2, 16), "float32") for name in "kv")
+@pytest.mark.parametrize("scales", ["none", "tensor", "token"])
+def test_eight_bits_become_what_attention_reads(scales: str) -> None:
+    behind = tuple(CachePart(f"{name}_scale", "ht", (2, 16), "float32") for name in "kv")
     plain = layer(dtype="float8_e4m3fn")
-    scaled = replace(plain, parts=plain.parts + scales)
-    ours, theirs = KVDescriptor("abc", (scaled,)), KVDescriptor("abc", (plain,))
-    assert heads_of(scaled) == heads_of(plain)
+    spec = replace(plain, parts=plain.parts + behind * (scales == "token"))
+    given = {0: (0.5, 2.0)} if scales == "tensor" else {}
+    ours = KVDescriptor("abc", (spec,), given)
+    assert heads_of(spec) == heads_of(plain)
     assert check_transfer(ours, ours) == ""
-    with pytest.raises(KVTransferError, match=r"layers\[0\]\.scales is .*_scale.* same check"):
-        check_transfer(ours, theirs)
+    wide, brain, half = (
+        KVDescriptor("abc", (layer(dtype=dtype),)) for dtype in ("float32", "bfloat16", "float16")
+    )
+    assert check_transfer(ours, wide) == ""
+    assert "8 significant bits" in check_transfer(ours, brain)
+    others = (KVDescriptor("abc", (plain,), {0: (0.5, 1.0)}), wide, brain, half)
+    for other in others:
+        assert check_transfer(other, ours) == "cached numbers are rounded to float8_e4m3fn"
     with pytest.raises(KVTransferError, match=r"layers\[0\]\.dtype .* use kv_cache_dtype fp8 on"):
-        check_transfer(ours, replace(HERE, layers=HERE.layers[:1]))
+        check_transfer(ours, half)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("inf"), float("nan")])
+def test_scales_that_are_none_are_refused(scale: float) -> None:
+    form = KVDescriptor("abc", (layer(dtype="float8_e4m3fn"),), {0: (1.0, 1.0)})
+    with pytest.raises(KVTransferError, match=r"scales\[0\] is .* there"):
+        check_transfer(replace(form, scales={0: (1.0, scale)}), form)

@@ -8,6 +8,7 @@ import torch
 from hotshoe.errors import CheckpointError
 from hotshoe.layers import Attention, BuildContext, ForwardBatch, QkNorm, Rotary
 from hotshoe.layers.rotary import Rotation
+from hotshoe.runner.states import described
 from hotshoe.slots import (
     SLOTS,
     CacheView,
@@ -175,6 +176,7 @@ def test_scales_of_the_checkpoint(ctx):
     ctx.weights.feed(names[0], torch.tensor(0.01))
     ctx.weights.feed(names[1], torch.tensor([10.0]))
     assert layer.state()["kv_scales"].tolist() == [pytest.approx(0.01), 10.0]
+    assert described("m", [plain, layer]).scales == {1: (pytest.approx(0.01), 10.0)}
     expected = run(plain, qkv)
     assert (run(layer, qkv) - expected).abs().max() < 0.1 * expected.abs().max()
     for bad in (0.0, -1.0, float("nan"), float("inf"), 1e-60):

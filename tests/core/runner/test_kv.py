@@ -24,6 +24,8 @@ LAYOUTS = [
     KVLayout("pairs", "hDtd", "hTdt", 2),
 ]
 HEADS, HEAD_DIM = 2, 8
+#: Scales of all keys and of all values.
+GIVEN = (0.01, 0.04)
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,11 @@ class Form:
     block_size: int
     layout: KVLayout
     window: int | None = None
-    scaled: bool = False
+    scales: str = "none"
+
+    @property
+    def own(self) -> KVDescriptor:
+        return KVDescriptor("m", (self.spec,), {0: GIVEN} if self.scales == "tensor" else {})
 
     @property
     def spec(self) -> CacheSpec:
@@ -45,7 +51,7 @@ class Form:
             )
             for name, axes in (("k", self.layout.k_axes), ("v", self.layout.v_axes))
         )
-        if self.scaled:
+        if self.scales == "token":
             shape = (HEADS, self.block_size)
             parts += tuple(CachePart(f"{name}_scale", "ht", shape, "float32") for name in "kv")
         return CacheSpec("full", self.block_size, parts, self.window)
@@ -80,11 +86,10 @@ def test_tokens_survive(source: Form, target: Form, num_blocks: int, first: int,
     ids = torch.randperm(num_blocks + 2, generator=draw)[:num_blocks]
     slots = (ids[:, None] * source.block_size + torch.arange(source.block_size)).reshape(-1)
     paged(there, source).write(k, v, slots)
-    form = KVDescriptor("m", (source.spec,))
-    blocks = KVBlocks(form, [0] * count, [read_blocks(there, ids.tolist())])
+    blocks = KVBlocks(source.own, [0] * count, [read_blocks(there, ids.tolist())])
 
     wanted = range(min(first, count // target.block_size), count // target.block_size)
-    content = converted(blocks, 0, target.spec, wanted)
+    content = converted(blocks, 0, target.own, wanted)
     here = empty(target, len(wanted) + 3)
     own = torch.randperm(len(wanted) + 3, generator=draw)[: len(wanted)]
     write_blocks(here, own.tolist(), content)
@@ -102,8 +107,9 @@ def test_narrow_values_survive(layout: KVLayout) -> None:
     k, v = torch.randn(8, HEADS, HEAD_DIM), torch.randn(8, HEADS, 5)
     there.paged.write(k, v, torch.arange(8) + 4)
     content = read_blocks(there.cache, [1, 2])
-    blocks = KVBlocks(KVDescriptor("m", (there.spec,)), [0] * 8, [content])
-    write_blocks(here.cache, [3, 0], converted(blocks, 0, here.spec, range(2)))
+    forms = [KVDescriptor("m", (each.spec,)) for each in (there, here)]
+    blocks = KVBlocks(forms[0], [0] * 8, [content])
+    write_blocks(here.cache, [3, 0], converted(blocks, 0, forms[1], range(2)))
     for found, expected in zip(here.paged.gather(torch.tensor([3, 0]), 8), (k, v), strict=True):
         assert torch.equal(found, expected)
 
@@ -129,8 +135,8 @@ class AttentionCache:
 def test_equal_caches_pass_bytes_on() -> None:
     form = Form("bfloat16", 4, LAYOUTS[-1])
     content = list(torch.randn(2, 5, 4 * HEADS * HEAD_DIM).bfloat16())
-    renamed = Form("bfloat16", 4, KVLayout("same bytes", "hDtd", "hTdt", 2, gap=3)).spec
-    blocks = KVBlocks(KVDescriptor("m", (form.spec,)), [0] * 20, [content])
+    renamed = Form("bfloat16", 4, KVLayout("same bytes", "hDtd", "hTdt", 2, gap=3)).own
+    blocks = KVBlocks(form.own, [0] * 20, [content])
     found = converted(blocks, 0, renamed, range(1, 4))
     for part, ours in zip(found, content, strict=True):
         assert part.data_ptr() == ours[1:].data_ptr() and torch.equal(part, ours[1:4])
@@ -141,58 +147,85 @@ def test_windows_come_without_their_beginning() -> None:
     plain = Form("float32", 4, PLAIN_LAYOUT, window=9)
     assert first_kept(plain.spec, 40) == 8
     content = torch.randn(2, 2, 4 * HEADS * HEAD_DIM)
-    blocks = KVBlocks(KVDescriptor("m", (plain.spec,)), [0] * 40, [content])
-    assert torch.equal(torch.stack(converted(blocks, 0, plain.spec, range(9, 10))), content[:, 1:])
+    blocks = KVBlocks(plain.own, [0] * 40, [content])
+    assert torch.equal(torch.stack(converted(blocks, 0, plain.own, range(9, 10))), content[:, 1:])
     paired = Form("float32", 8, LAYOUTS[-1], window=9)
-    made = torch.stack(converted(blocks, 0, paired.spec, range(4, 5)))
+    made = torch.stack(converted(blocks, 0, paired.own, range(4, 5)))
     found = paged(made, paired).gather(torch.tensor([0]), 8)
     for part, kept in zip(found, content, strict=True):
         assert torch.equal(part, kept.view(8, HEADS, HEAD_DIM))
 
 
-@pytest.mark.parametrize(
-    ("dtype", "scaled"), [("int8", True), ("float8_e4m3fn", True), ("float8_e5m2", False)]
-)
-def test_quantized_blocks_keep_numbers_and_scales(dtype: str, scaled: bool) -> None:
+NARROW = [
+    *(("int8", "token"), ("float8_e4m3fn", "token"), ("float8_e4m3fn", "tensor")),
+    ("float8_e5m2", "none"),
+]
+WIDE = [("bfloat16", "none"), ("float32", "none")]
+
+
+@pytest.mark.parametrize("source", NARROW)
+def test_quantized_blocks_keep_numbers_and_scales(source: tuple[str, str]) -> None:
     """From blocks of 4 to blocks of 8 in another layout, bit for bit."""
-    source = Form(dtype, 4, PLAIN_LAYOUT, scaled=scaled)
-    target = Form(dtype, 8, LAYOUTS[-1], scaled=scaled)
-
-    def seen(cache: torch.Tensor, form: Form) -> QuantizedKV:
-        scales = "token" if scaled else "none"
-        return QuantizedKV(
-            cache, dtype, form.layout, (form.block_size, HEADS, HEAD_DIM), scales, None
-        )
-
-    caches = []
-    for form, count in ((source, 6), (target, 3)):
-        numel, kind = stored_as(form.spec)
-        assert kind == torch.uint8 and 2 * numel == form.spec.block_bytes
-        caches.append(torch.full((2, count, numel), 0xFF, dtype=kind))
-    there, here = caches
-    k, v = torch.randn(2, 16, HEADS, HEAD_DIM)
-    ids = torch.tensor([4, 1, 0, 3])
-    slots = (ids[:, None] * 4 + torch.arange(4)).flatten()
-    seen(there, source).write(k, v, slots)
-    blocks = KVBlocks(
-        KVDescriptor("m", (source.spec,)), [0] * 16, [read_blocks(there, ids.tolist())]
-    )
-    write_blocks(here, [2, 0], converted(blocks, 0, target.spec, range(2)))
-    expected = seen(there, source).gather(ids, 16)
-    found = seen(here, target).gather(torch.tensor([2, 0]), 16)
+    found, expected = moved(source, source)
     for ours, theirs in zip(found, expected, strict=True):
         assert torch.equal(ours, theirs)
-    assert (here[:, 1] == 0xFF).all()
+
+
+@pytest.mark.parametrize("source", [*NARROW, *WIDE])
+@pytest.mark.parametrize("target", [*NARROW, *WIDE])
+def test_other_numbers_are_written_as_a_step_would(source, target) -> None:
+    found, expected = moved(source, target)
+    form = Form(target[0], 8, LAYOUTS[-1], scales=target[1])
+    other = blank(form, 2)
+    view(other, form).write(*expected, torch.arange(16))
+    for ours, theirs in zip(found, view(other, form).gather(torch.arange(2), 16), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def blank(form: Form, count: int) -> torch.Tensor:
+    numel, kind = stored_as(form.spec)
+    assert kind == torch.uint8 or form.dtype in ("bfloat16", "float32")
+    assert 2 * numel * kind.itemsize == form.spec.block_bytes
+    return torch.full((2, count, numel * kind.itemsize), 0xFF, dtype=torch.uint8).view(kind)
+
+
+def view(cache: torch.Tensor, form: Form) -> QuantizedKV | PagedKV:
+    if cache.dtype != torch.uint8:
+        return paged(cache, form)
+    sizes = (form.block_size, HEADS, HEAD_DIM)
+    return QuantizedKV(cache, form.dtype, form.layout, sizes, form.scales, torch.tensor(GIVEN))
+
+
+def moved(source: tuple[str, str], target: tuple[str, str]) -> list[tuple[torch.Tensor, ...]]:
+    """Return keys and values that arrive in a cache, and those of the cache they come from."""
+    forms = [
+        Form(dtype, size, layout, scales=scales)
+        for (dtype, scales), size, layout in (
+            (source, 4, PLAIN_LAYOUT),
+            (target, 8, LAYOUTS[-1]),
+        )
+    ]
+    there, here = (blank(form, count) for form, count in zip(forms, (6, 3), strict=True))
+    ids = torch.tensor([4, 1, 0, 3])
+    slots = (ids[:, None] * 4 + torch.arange(4)).flatten()
+    view(there, forms[0]).write(*torch.randn(2, 16, HEADS, HEAD_DIM), slots)
+    blocks = KVBlocks(forms[0].own, [0] * 16, [read_blocks(there, ids.tolist())])
+    write_blocks(here, [2, 0], converted(blocks, 0, forms[1].own, range(2)))
+    assert (here[:, 1].contiguous().view(torch.uint8) == 0xFF).all()
+    found = view(here, forms[1]).gather(torch.tensor([2, 0]), 16)
+    return [found, view(there, forms[0]).gather(ids, 16)]
 
 
 def test_latents_keep_their_tokens_in_blocks_of_another_size() -> None:
     """Blocks of 4 tokens into the second block of 8, and into another type."""
     rows = torch.randn(16, 5)
     form, wider = (
-        CacheSpec("latent", size, (CachePart("latent", "td", (size, 5), dtype),))
+        KVDescriptor(
+            "m", (CacheSpec("latent", size, (CachePart("latent", "td", (size, 5), dtype),)),)
+        )
         for size, dtype in ((4, "float32"), (8, "bfloat16"))
     )
-    blocks = KVBlocks(KVDescriptor("m", (form,)), [0] * 16, [[rows.view(4, 20)]])
+    blocks = KVBlocks(form, [0] * 16, [[rows.view(4, 20)]])
     [found] = converted(blocks, 0, wider, range(1, 2))
     assert torch.equal(found, rows[8:].bfloat16().view(1, 40))
 
@@ -210,7 +243,7 @@ def test_a_state_comes_from_the_last_block() -> None:
     conv, state = torch.randn(1, 6), torch.randn(1, 8)
     blocks = KVBlocks(KVDescriptor("m", (form("float32"),)), [0] * 12, [[conv, state]])
     assert first_kept(form("float32"), 12) == 2
-    found = converted(blocks, 0, form("bfloat16"), range(2, 3))
+    found = converted(blocks, 0, KVDescriptor("m", (form("bfloat16"),)), range(2, 3))
     assert torch.equal(found[0], conv) and torch.equal(found[1], state.bfloat16())
 
 

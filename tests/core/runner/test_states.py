@@ -2,8 +2,11 @@
 
 from types import SimpleNamespace
 
+import torch
+
 from hotshoe.config import EngineConfig
-from hotshoe.runner.states import moved_specs, state_options
+from hotshoe.executor import KVDescriptor
+from hotshoe.runner.states import described, state_options
 from hotshoe.types.cache import CachePart, CacheSpec
 
 
@@ -29,4 +32,11 @@ def test_what_drafts_bring_does_not_move():
         "state", 4, (conv, state, CachePart("drafts", "td", (2, 5), "float32")), drafts=2
     )
     layers = [SimpleNamespace(cache_spec=spec) for spec in (behind, plain, full)]
-    assert moved_specs(layers) == (plain, plain, full)
+    assert described("m", layers) == KVDescriptor("m", (plain, plain, full))
+
+
+def test_scales_of_whole_layers_are_told():
+    spec = CacheSpec("full", 4, ())
+    scales = [None, torch.tensor([0.5, 2.0]), None]
+    layers = [SimpleNamespace(cache_spec=spec, kv_scales=one) for one in scales]
+    assert described("m", layers).scales == {1: (0.5, 2.0)}
