@@ -8,8 +8,10 @@ as data; the kernels behind slot `linear` do it.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import torch
@@ -20,9 +22,15 @@ from hotshoe.layers import OnlineFormat, Storage
 from hotshoe.slots import QuantSpec
 from hotshoe_quantization.stored import EXPERTS
 
-#: The largest value of four bits, and shares of a group's range that are tried for its values.
+#: Matrices whose inputs have no columns much larger than others, by the last part of their names.
+EVEN = re.compile(r"\.(gate_proj|up_proj|gate_up_proj|o_proj|out_proj)$")
+#: The largest value of four bits; shares of a group's range that its steps begin with, and lines
+#: that are drawn through what each of them gives.
 MOST = 15
-RANGES = (1.0, 0.93, 0.86)
+RANGES = (1.0, 0.93, 0.86, 0.79)
+LINES = 4
+#: Numbers that a thread works on at once: few enough for a core's cache.
+STRIP = 1 << 18
 
 
 class Grouped(OnlineFormat):
@@ -66,7 +74,7 @@ class Grouped(OnlineFormat):
 
 
 def quantized_groups(weight: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Quantize a matrix to four bits, by the range of each group that errs least.
+    """Quantize a matrix to four bits, by the scale and zero point of each group that err least.
 
     Args:
         weight: [rows, columns].
@@ -76,21 +84,42 @@ def quantized_groups(weight: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]
         Values int8 [rows, columns] from 0 to 15, and scales and zero points, float32
         [rows, groups].
     """
-    wide = weight.float().unflatten(1, (-1, size))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    strips = weight.split(max(1, STRIP // weight.shape[1]))
+    with ThreadPoolExecutor(max(1, (cores or 1) // torch.get_num_threads())) as pool:
+        values, scales, zeros = zip(*pool.map(partial(_fitted, size=size), strips), strict=True)
+    return torch.cat(values), torch.cat(scales), torch.cat(zeros)
+
+
+def _fitted(rows: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Quantize a few rows; see `quantized_groups`.
+
+    Steps over a share of the range give values, a line through numbers over values gives better
+    steps, and so on. A line explains `gain` of the numbers' variance; the best one is kept.
+    """
+    wide = rows.float().unflatten(1, (-1, size))
     low, high = wide.aminmax(dim=2, keepdim=True)
-    middle, best = (low + high) / 2, torch.full_like(low, torch.inf)
-    values, scale, zero = torch.empty_like(wide), torch.ones_like(low), torch.zeros_like(low)
+    mean = wide.mean(2, keepdim=True)
+    centered = wide - mean
+    # Where all are alike, they are the least of them, whatever the step.
+    tiny = torch.finfo(torch.float32).tiny
+    scale = torch.where(high > low, (high - low) / MOST, low.abs().clamp(min=tiny))
+    zero, best = -low / scale, torch.zeros_like(low)
     for share in RANGES:
         step = (high - low) * (share / MOST)
-        # Where all are alike, they are the least of them, whatever the step.
-        step = torch.where(step > 0, step, low.abs().clamp(min=torch.finfo(torch.float32).tiny))
-        shift = (middle - low) / step * share - middle / step
-        found = (wide / step + shift).round().clamp(0, MOST)
-        error = ((found - shift) * step - wide).square().sum(2, keepdim=True)
-        better = error < best
-        best = torch.where(better, error, best)
-        values = torch.where(better, found, values)
-        scale, zero = torch.where(better, step, scale), torch.where(better, shift, zero)
+        shift = -low / step - MOST * (1 / share - 1) / 2  # its middle stays
+        for _ in range(LINES):
+            found = torch.addcmul(shift, wide, 1 / step).round_().clamp_(0, MOST)
+            middle = found.mean(2, keepdim=True)
+            found -= middle
+            product = (found * centered).mean(2, keepdim=True)
+            spread = found.square().mean(2, keepdim=True)
+            gain, step = product * (product / spread), product / spread
+            shift = middle - mean / step
+            better = gain > best
+            best = torch.where(better, gain, best)
+            scale, zero = torch.where(better, step, scale), torch.where(better, shift, zero)
+    values = torch.addcmul(zero, wide, 1 / scale).round_().clamp_(0, MOST)
     return values.flatten(1).to(torch.int8), scale.squeeze(2), zero.squeeze(2)
 
 
@@ -125,9 +154,6 @@ class Mixed(OnlineFormat):
     queries, keys and values are made of has them, and so has the product with a gate.
     """
 
-    #: Matrices of such inputs, by the last part of their names.
-    EVEN = re.compile(r"\.(gate_proj|up_proj|gate_up_proj|o_proj|out_proj)$")
-
     def __init__(self) -> None:
         weight = QuantSpec("int8", "channel", online=True)
         super().__init__(Storage(weight))
@@ -135,9 +161,34 @@ class Mixed(OnlineFormat):
 
     def storage(self, layer: str, shape: tuple[int, int]) -> Storage | None:
         """Return the form of a matrix; experts of a mixture have one form for all of theirs."""
-        if EXPERTS not in layer and self.EVEN.search(layer):
+        if EXPERTS not in layer and EVEN.search(layer):
             return self._even
         return super().storage(layer, shape)
+
+
+class MixedGroups(Grouped):
+    """Groups of four bits where a model loses little by them, and eight bits by row elsewhere.
+
+    Queries, keys and values, and what follows the product with a gate, lose two thirds of what four
+    bits lose, and are two fifths of the weights, or less.
+    """
+
+    def __init__(self, size: int = 64) -> None:
+        super().__init__(size)
+        self._others = Storage(QuantSpec("int8", "channel", online=True))
+
+    def storage(self, layer: str, shape: tuple[int, int]) -> Storage | None:
+        """Return the form of a matrix; experts of a mixture have one form for all of theirs."""
+        return super().storage(layer, shape) if self._is_grouped(layer) else self._others
+
+    def canonical(
+        self, layer: str, tensors: Mapping[str, Sequence[Tensor]]
+    ) -> Mapping[str, Sequence[Tensor]]:
+        """Quantize the pieces of a grouped matrix; kernels do it to others."""
+        return super().canonical(layer, tensors) if self._is_grouped(layer) else tensors
+
+    def _is_grouped(self, layer: str) -> bool:
+        return EXPERTS in layer or EVEN.search(layer) is not None
 
 
 def int4(size: int = 32) -> OnlineFormat:
@@ -147,5 +198,6 @@ def int4(size: int = 32) -> OnlineFormat:
 
 fp8 = Floats
 int8_mixed = Mixed
+int4_mixed = MixedGroups
 int4_64 = partial(int4, 64)
 int4_128 = partial(int4, 128)

@@ -11,6 +11,7 @@ METHODS = {
     "int4": "hotshoe_quantization.online:int4",
     "int4_128": "hotshoe_quantization.online:int4_128",
     "int4_64": "hotshoe_quantization.online:int4_64",
+    "int4_mixed": "hotshoe_quantization.online:int4_mixed",
     "int8": "hotshoe_quantization.online:int8",
     "int8_mixed": "hotshoe_quantization.online:int8_mixed",
     "int8_weights": "hotshoe_quantization.online:int8_weights",

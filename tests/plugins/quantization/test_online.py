@@ -8,10 +8,12 @@ from hotshoe.layers import BuildContext, Linear, Matrix
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import SLOTS, QuantSpec, Selector
 from hotshoe_quantization.online import (
+    STRIP,
     fp8,
     int4,
     int4_64,
     int4_128,
+    int4_mixed,
     int8,
     int8_mixed,
     int8_weights,
@@ -77,6 +79,19 @@ def test_mixed_keeps_x_where_it_would_lose_much():
     assert activation("mlp.experts.7.gate_proj") is activation("mlp.experts.7.down_proj") is None
 
 
+def test_mixed_groups_keep_eight_bits_where_four_lose_much():
+    method, shape = int4_mixed(), (8, 64)
+    group = QuantSpec("int4", "group", 64, symmetric=False)
+    weights = {"weight": [torch.randn(8, 64)]}
+    for name in ("mlp.gate_proj", "mlp.up_proj", "self_attn.o_proj", "mlp.experts.7.down_proj"):
+        assert method.storage(f"model.layers.3.{name}", shape).weight == group
+        assert "weight_scale" in method.canonical(f"model.layers.3.{name}", weights)
+    for name in ("self_attn.q_proj", "self_attn.qkv_proj", "mlp.down_proj", "mixer.in_proj", "x"):
+        kept = method.storage(f"model.layers.3.{name}", (8, 50))
+        assert kept.weight == QuantSpec("int8", "channel", online=True) and kept.activation is None
+        assert method.canonical(f"model.layers.3.{name}", weights) is weights
+
+
 def test_groups_divide_the_inputs():
     assert int4_128().storage("a", (8, 256)).weight.group_size == 128
     with pytest.raises(ConfigError, match="groups of 128 do not divide the 192 inputs of a"):
@@ -95,13 +110,23 @@ def test_four_bits_of_what_has_four_bits_are_the_same(offset):
     torch.testing.assert_close((values - zero) * scale, weight, rtol=1e-4, atol=1e-5)
 
 
-def test_no_range_errs_more_than_the_whole():
+def test_lines_err_less_than_the_whole_range():
     weight = torch.randn(64, 256)
     weight[:, ::64] *= 6
+    wide = weight.view(64, -1, 64)
     values, scale, zero = quantized_groups(weight, 64)
     dense = (values.view(64, -1, 64) - zero[..., None]) * scale[..., None]
-    low, high = weight.view(64, -1, 64).aminmax(dim=2, keepdim=True)
+    low, high = wide.aminmax(dim=2, keepdim=True)
     step = (high - low) / 15
-    plain = ((weight.view(64, -1, 64) - low) / step).round() * step + low
-    error = (dense - weight.view(64, -1, 64)).square().sum(2)
-    assert (error <= (plain - weight.view(64, -1, 64)).square().sum(2) * 1.001).all()
+    plain = ((wide - low) / step).round() * step + low
+    error, worst = ((part - wide).square().sum(2) for part in (dense, plain))
+    assert (error <= worst * 1.001).all()
+    assert error.sum() < 0.9 * worst.sum()
+
+
+def test_strips_are_put_together_in_order():
+    weight = torch.randn(5, 64).repeat(STRIP // 128, 1)  # two strips and a half
+    for part, other in zip(
+        quantized_groups(weight, 32), quantized_groups(weight[:5], 32), strict=True
+    ):
+        assert torch.equal(part[-5:], other)

@@ -19,6 +19,7 @@ def test_loads_as_a_plugin_and_every_method_builds():
         "int4",
         "int4_128",
         "int4_64",
+        "int4_mixed",
         "int8",
         "int8_mixed",
         "int8_weights",
