@@ -7,11 +7,12 @@ is imported, by whomever. Interrupts are heeded, also where a shell that started
 background lets them be ignored: processes that tests start would inherit that. Nothing is asked of
 the Hugging Face Hub, whatever names a test makes up.
 The last line says how many tests of the page were left out for want of a browser.
-What importing and collecting made stays to the end, so the garbage collector need not look at it:
-every engine that starts or ends collects, which took longer than the test itself.
+What imports and fixtures made stays to the end, so the garbage collector need not look at it: every
+engine that starts or ends collects, which took longer than the test itself.
 """
 
 import gc
+import itertools
 import os
 import signal
 from collections.abc import Generator, Iterable
@@ -34,7 +35,27 @@ hypothesis.settings.register_profile("hotshoe", deadline=None, suppress_health_c
 hypothesis.settings.load_profile("hotshoe")
 
 
+#: After how many tests whatever is alive is taken for staying; always behind a module.
+TESTS_TO_FREEZE = 10
+_num_tests = itertools.count(1)
+
+
 def pytest_collection_finish() -> None:
+    freeze()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
+    result = yield
+    if nextitem is None or nextitem.path != item.path or next(_num_tests) % TESTS_TO_FREEZE == 0:
+        freeze()
+    return result
+
+
+def freeze() -> None:
+    """Take what is alive for staying. Garbage goes first; nothing frozen is looked at for it."""
     gc.collect()
     gc.freeze()
 

@@ -1499,7 +1499,8 @@ VARIANTS += [
     Variant("olmo", "Olmo", {"clip_qkv": 2.0, **TIED}, end_to_end=True, impl="transformers"),
 ]
 #: On which platforms engines run. With references an engine differs by the kinds of its caches
-#: alone, so these variants are enough: `test_logits` shows that references compute all of them.
+#: alone, so these variants, one for each set of kinds, are enough: `test_logits` shows that
+#: references compute all of them.
 PLATFORMS = ("reference", "cpu", "cuda")
 PLAIN = ("llama-tied-gqa", "gemma3", "gpt-oss", "deepseek-v3", "falcon-h1", "qwen3-next")
 PLAIN += ("mamba2", "glm-moe-dsa", "transformers-llama")
@@ -1786,14 +1787,15 @@ def _ints(values: Sequence[int]) -> Tensor:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test for the variants that the name of its argument means.
 
-    `described_variant`: those that no library's code computes; `divided_variant`: those of the
-    chosen ones (`end_to_end_variant`) that ranks share; `rounded_variant`: those in which rounding
-    chooses no other experts. Engines (`make_llm`) run
-    on every platform, with references the variants in PLAIN alone.
+    `plain_variant`: one for each set of cache kinds (PLAIN); `described_variant`: those that no
+    library's code computes; `divided_variant`: those of the chosen ones (`end_to_end_variant`) that
+    ranks share; `rounded_variant`: those in which rounding chooses no other experts. Engines
+    (`make_llm`) run on every platform, with references the variants in PLAIN alone.
     """
     engines = "make_llm" in metafunc.fixturenames
     for name, wanted in (
         ("variant", VARIANTS),
+        ("plain_variant", [v for v in VARIANTS if v.name in PLAIN]),
         ("described_variant", [v for v in VARIANTS if v.impl == "auto"]),
         ("end_to_end_variant", [v for v in VARIANTS if v.end_to_end]),
         ("divided_variant", [v for v in VARIANTS if v.end_to_end and v.impl == "auto"]),
