@@ -5,10 +5,12 @@ What files say is read by `tokenizer_files`. Used by front ends, never by a work
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hotshoe.errors import CheckpointError, RequestError
 from hotshoe.foreign import ForeignError, foreign
@@ -22,8 +24,16 @@ if TYPE_CHECKING:
 
     from hotshoe.models.model_file import ModelFile
 
+T = TypeVar("T")
+#: All that a process does with long texts beside its event loop: so many at once, no more.
+_THREADS = ThreadPoolExecutor(2, thread_name_prefix="hotshoe-text")
 #: By how many tokens the end of a piece of text may differ from the same place in the whole.
 _SEAM_TOKENS = 64
+
+
+async def in_text_thread(function: Callable[..., T], *arguments: object) -> T:
+    """Call what may take long with a text, so that streams of others go on meanwhile."""
+    return await asyncio.get_running_loop().run_in_executor(_THREADS, function, *arguments)
 
 
 class Tokenizer:

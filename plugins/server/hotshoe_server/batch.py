@@ -139,7 +139,6 @@ class Job:
             try:
                 await self._answer_all(state, create_app(state))
             finally:
-                state.default.renderer.close()
                 state.store.close()
         finally:
             client.close()

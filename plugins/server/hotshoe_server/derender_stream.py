@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from hotshoe.text.output_processor import OutputProcessor, SequenceUpdate
+from hotshoe.text.output_processor import OutputProcessor, RequestUpdate, SequenceUpdate
 from hotshoe.text.parsing import Event, ToolCallEnd
 from hotshoe.text.tokenizer import Tokenizer
 from hotshoe.types import FinishReason, SamplingParams, TokenOutput
@@ -45,15 +45,13 @@ from hotshoe_server.schemas.render import (
 )
 from hotshoe_server.state import Served
 
-_NAME = "0"
-
 
 def outputs(
     tokenizer: Tokenizer,
     tokens: Sequence[int],
     reason: str | None,
     stopped_by: str | int | None,
-    name: str = _NAME,
+    name: str = "0",
 ) -> Iterator[TokenOutput]:
     """Yield what an engine would have given, token by token.
 
@@ -82,16 +80,35 @@ def outputs(
         yield TokenOutput(name, [], finish_reason=found)
 
 
-def _replayed(
-    tokenizer: Tokenizer, params: SamplingParams, given: Iterable[Iterable[TokenOutput]]
-) -> list[list[SequenceUpdate]]:
-    """Return the updates that an engine would have given, for each group of outputs."""
-    processor = OutputProcessor(tokenizer)
-    processor.add("", None, [], replace(params, n=1, logprobs=None), [_NAME])
+def replayed(
+    tokenizer: Tokenizer,
+    prompt: Sequence[int],
+    params: SamplingParams,
+    given: Iterable[Iterable[TokenOutput]],
+) -> list[list[RequestUpdate]]:
+    """Return the updates that an engine would have given, for each group of outputs.
+
+    Args:
+        tokenizer: Writes the tokens as text.
+        prompt: What they follow.
+        params: Of `n` sequences, which `given` names "0", "1" and so on.
+        given: Outputs as they would have come.
+    """
+    processor, names = OutputProcessor(tokenizer), [str(i) for i in range(params.n)]
+    processor.add("", None, list(prompt), replace(params, logprobs=None), names)
     return [
-        [update.sequences[0] for output in group for update in processor.process([output])[0]]
-        for group in given
+        [update for output in group for update in processor.process([output])[0]] for group in given
     ]
+
+
+def _before_and_new(
+    tokenizer: Tokenizer, params: SamplingParams, state: StreamState, choice: NewTokens
+) -> list[list[SequenceUpdate]]:
+    """Return the updates of the tokens that a client carries, and those of a chunk's."""
+    before = outputs(tokenizer, state.token_ids, None, None)
+    new = outputs(tokenizer, choice.token_ids, choice.finish_reason, choice.stop_reason)
+    groups = replayed(tokenizer, [], replace(params, n=1), [before, new])
+    return [[update.sequences[0] for update in group] for group in groups]
 
 
 def check_chunk(served: Served, chunk: ChunkRead, state: StreamState) -> None:
@@ -142,10 +159,8 @@ def _read_chat(
     choice: NewTokens,
     names: Sequence[str],
 ) -> ChunkChoice:
-    new = outputs(tokenizer, choice.token_ids, choice.finish_reason, choice.stop_reason)
-    given = [outputs(tokenizer, state.token_ids, None, None), new]
     reader, events = dialogue.reader(), list[list[Event]]()
-    updates = _replayed(tokenizer, dialogue.params, given)
+    updates = _before_and_new(tokenizer, dialogue.params, state, choice)
     for group in updates:
         events.append([event for update in group for event in reader.read(update)])
     deltas = [d for event in events[1] if (d := delta_of(event, names)) is not None]
@@ -201,9 +216,7 @@ async def completion_chunk(
 def _read_text(
     tokenizer: Tokenizer, params: SamplingParams, state: StreamState, choice: NewTokens
 ) -> CompletionChoice:
-    new = outputs(tokenizer, choice.token_ids, choice.finish_reason, choice.stop_reason)
-    given = [outputs(tokenizer, state.token_ids, None, None), new]
-    before, updates = _replayed(tokenizer, params, given)
+    before, updates = _before_and_new(tokenizer, params, state, choice)
     ended = any(update.finish_reason is not None for update in before)
     text = "" if ended else "".join(update.new_text for update in updates)
     offset = sum(len(update.new_text) for update in before)

@@ -342,7 +342,6 @@ class Fleet:
                 await served.client.abort(running)
             await _until(lambda: not served.num_open, ABORT_S)
         await in_thread(served.client.close)
-        served.renderer.close()
         self._say(f"unloaded: {served.name}")
 
     async def _go_on(self, change: Coroutine[Any, Any, T]) -> T:
@@ -447,9 +446,7 @@ def make_served(config: ServerConfig, client: EngineClient, plugins: PluginManag
 
 
 async def close_models(state: ServerState) -> None:
-    """End the engines of all models, which takes as long as the slowest, and their renderers."""
-    for served in state.models.values():
-        served.renderer.close()
+    """End the engines of all models, which takes as long as the slowest."""
     await close_all(served.client for served in state.models.values())
 
 

@@ -6,9 +6,7 @@ tokenizing run in threads, so that a long prompt does not hold up the streams of
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -16,13 +14,12 @@ from typing import Any, TypeVar
 from hotshoe.engine.api.inputs import too_long
 from hotshoe.errors import RequestError
 from hotshoe.text.escapes import unmarked
-from hotshoe.text.tokenizer import Tokenizer
+from hotshoe.text.tokenizer import Tokenizer, in_text_thread
 from hotshoe.types import EmbedsPrompt, TokensPrompt
 from hotshoe_server.embeds import read_embeds
 from hotshoe_server.errors import ApiError
 
 T = TypeVar("T")
-NUM_THREADS = 2
 #: How much longer than the context a text may be: of some only the end is kept, or the count asked.
 TEXT_FACTOR = 4
 
@@ -75,7 +72,6 @@ class Renderer:
         self._max_model_len = max_model_len
         self._marks = not allow_special_tokens
         self._trusts = trust_templates
-        self._pool = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="hotshoe-render")
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -115,7 +111,7 @@ class Renderer:
             raise ApiError(
                 "unsupported_parameter", f"{message}--trust-request-chat-template", "chat_template"
             )
-        return await self._in_thread(
+        return await in_text_thread(
             lambda: self._chat(messages, tools, variables, add_special_tokens)
         )
 
@@ -136,7 +132,7 @@ class Renderer:
         if not isinstance(prompt, str):
             return Rendered(list(prompt))
         marked = content and self._marks
-        return await self._in_thread(
+        return await in_text_thread(
             lambda: self._encode(
                 self.tokenizer.mark(prompt) if marked else prompt,
                 add_special_tokens,
@@ -150,24 +146,17 @@ class Renderer:
         Raises:
             RequestError: They are malformed.
         """
-        rows = await self._in_thread(lambda: read_embeds(encoded))
+        rows = await in_text_thread(lambda: read_embeds(encoded))
         return Rendered([0] * (len(rows) if rows.ndim else 0), embeds=rows)
 
     async def decode(self, token_ids: Sequence[int], skip_special_tokens: bool) -> str:
         """Return the text of token ids, unknown ones left out."""
         tokenizer = self.tokenizer
-        return await self._in_thread(lambda: tokenizer.decode(token_ids, skip_special_tokens))
-
-    def close(self) -> None:
-        """Stop the threads; what is being rendered is dropped."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        return await in_text_thread(lambda: tokenizer.decode(token_ids, skip_special_tokens))
 
     async def run(self, function: Callable[[], T]) -> T:
         """Call a function in a thread."""
-        return await self._in_thread(function)
-
-    async def _in_thread(self, function: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, function)
+        return await in_text_thread(function)
 
     def _chat(
         self,

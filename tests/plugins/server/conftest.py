@@ -287,21 +287,17 @@ def engine(tokenizer: Tokenizer) -> ScriptedEngine:
 
 
 @pytest.fixture
-def open_http(engine: ScriptedEngine, plugins: PluginManager) -> Iterator[Callable[..., Http]]:
+def open_http(engine: ScriptedEngine, plugins: PluginManager) -> Callable[..., Http]:
     """Build a server over the scripted engine; options as for ServerConfig."""
-    states = []
 
     def build(parts: Sequence[Parts] = (), headers: Any = None, **options: Any) -> Http:
         state = make_state(ServerConfig(**options), engine, plugins)
-        states.append(state)
         named = {f"extension {i}": part for i, part in enumerate(parts)}
         http = Http(create_app(state, named), **(headers or {}))
         http.state = state
         return http
 
-    yield build
-    for state in states:
-        state.default.renderer.close()
+    return build
 
 
 @pytest.fixture

@@ -44,7 +44,6 @@ class Served(Http):
 @pytest.fixture
 def open_fleet(tokenizer, plugins):
     """Build a server of the models in NAMES, all awake; options as for ServerConfig."""
-    states = []
 
     def build(names: tuple[str, ...] = NAMES, **options: Any) -> Served:
         engines: dict[str, ScriptedEngine] = {}
@@ -68,15 +67,11 @@ def open_fleet(tokenizer, plugins):
             fleet.add(plan, fleet.build(plan))
         state = make_state(plans[0].config, fleet.build(plans[0]), plugins)
         fleet.attach(state)
-        states.append(state)
         http = Served(AdminDoor(create_app(state)))
         http.state, http.engines, http.fleet = state, engines, fleet
         return http
 
-    yield build
-    for state in states:
-        for served in state.models.values():
-            served.renderer.close()
+    return build
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -10,9 +10,7 @@ from hotshoe_server.renderer import Renderer
 
 @pytest.fixture
 def renderer(tokenizer):
-    renderer = Renderer(tokenizer)
-    yield renderer
-    renderer.close()
+    return Renderer(tokenizer)
 
 
 def test_text_and_tokens(renderer, tokenizer) -> None:
@@ -37,7 +35,6 @@ def test_defaults_of_the_server_reach_the_template(tokenizer) -> None:
     assert asyncio.run(renderer.chat(ask, None, {})).text.endswith("<think>\n")
     plain = asyncio.run(renderer.chat(ask, None, {"enable_thinking": False}))
     assert not plain.text.endswith("<think>\n")
-    renderer.close()
 
 
 def test_an_engine_without_a_tokenizer() -> None:
@@ -45,7 +42,6 @@ def test_an_engine_without_a_tokenizer() -> None:
     assert asyncio.run(renderer.prompt([1])).token_ids == [1]
     with pytest.raises(RequestError, match="send token ids"):
         asyncio.run(renderer.prompt("text"))
-    renderer.close()
 
 
 def test_half_a_character_is_refused(renderer) -> None:
@@ -64,4 +60,3 @@ def test_control_tokens_of_strangers_are_text_unless_allowed(renderer, tokenizer
     assert start not in asyncio.run(renderer.prompt(spelt, content=True)).token_ids
     assert start in asyncio.run(trusting.prompt(spelt, content=True)).token_ids
     assert start in asyncio.run(renderer.prompt(spelt)).token_ids
-    trusting.close()

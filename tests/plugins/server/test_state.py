@@ -29,9 +29,7 @@ def two(engine, second, plugins):
     state.models["second"] = make_served(config, second, plugins)
     http = Http(create_app(state))
     http.state = state
-    yield http
-    for served in state.models.values():
-        served.renderer.close()
+    return http
 
 
 def complete(http, **body: object):

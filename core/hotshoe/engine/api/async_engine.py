@@ -1,7 +1,7 @@
 """The front half of an engine, behind asyncio: tokenizes, detokenizes, streams.
 
-The other half steps in a thread or in a process of its own. Tokenizing happens in a thread pool,
-so that neither steps nor the event loop wait for it. Implements `EngineClient`.
+The other half steps in a thread or in a process of its own. Tokenizing happens in threads of
+its own, so that neither steps nor the event loop wait for it. Implements `EngineClient`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import itertools
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -40,13 +39,12 @@ from hotshoe.engine.wire.messages import (
 from hotshoe.errors import EngineDeadError, EngineError, QueueFullError, RequestError
 from hotshoe.plugins import PluginManager
 from hotshoe.text.output_processor import OutputProcessor, RequestUpdate
-from hotshoe.text.tokenizer import Tokenizer
+from hotshoe.text.tokenizer import Tokenizer, in_text_thread
 from hotshoe.types import FinishReason, PoolingParams, Prompt, SamplingParams, TokenOutput
 
 if TYPE_CHECKING:
     from hotshoe.loader.sources import Weights
 
-NUM_TOKENIZERS = 2
 DEADLINE = "deadline"
 
 
@@ -124,7 +122,6 @@ class AsyncEngine:
         self._lost: EngineDeadError | None = None
         self._stalled: EngineDeadError | None = None
         self._closed = False
-        self._pool = ThreadPoolExecutor(NUM_TOKENIZERS, thread_name_prefix="hotshoe-tokenize")
 
     def _attach(self, link: Link) -> None:
         self._link = link
@@ -176,7 +173,7 @@ class AsyncEngine:
             RequestError: The request is malformed or could never be served.
         """
         arrival_s = time.monotonic()
-        loop = self._bind()
+        self._bind()
         self.check_queue()
         if request_id is None:
             request_id = f"async-{next(self._numbers)}"
@@ -189,14 +186,8 @@ class AsyncEngine:
         count = 1 if isinstance(params, PoolingParams) else params.n
         self._num_coming += count
         try:
-            new = await loop.run_in_executor(
-                self._pool,
-                self._inputs.prepare,
-                request_id,
-                prompt,
-                params,
-                priority,
-                tenant,
+            new = await in_text_thread(
+                self._inputs.prepare, request_id, prompt, params, priority, tenant
             )
             self._check_alive()
             self._outputs.add(
@@ -249,8 +240,9 @@ class AsyncEngine:
         """See `EngineClient.update_weights`."""
         from hotshoe.loader.shared import shared_weights  # needs torch
 
-        loop, sharing = self._bind(), shared_weights(weights)
-        path = await loop.run_in_executor(self._pool, sharing.__enter__)
+        self._bind()
+        sharing = shared_weights(weights)
+        path = await asyncio.to_thread(sharing.__enter__)
         try:
             await self._call("update_weights", path=path)
         finally:
@@ -313,7 +305,6 @@ class AsyncEngine:
         if not self._closed:
             self._closed = True
             self._link.close()
-            self._pool.shutdown(wait=False, cancel_futures=True)
             self.on_lost(EngineDeadError("the engine was closed"))
 
     # What the link calls, from its thread or in the loop.

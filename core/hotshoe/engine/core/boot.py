@@ -16,7 +16,7 @@ from hotshoe.config import EngineConfig
 from hotshoe.engine.client import DecisionInfo, EngineInfo
 from hotshoe.engine.core.engine_core import EngineCore
 from hotshoe.engine.start.places import find_model, read_tokenizer
-from hotshoe.engine.start.processors import declared_arguments, find_processors
+from hotshoe.engine.start.processors import declared_arguments
 from hotshoe.engine.start.setup import EngineSetup, prepare
 from hotshoe.plugins import PluginManager
 from hotshoe.slots import Decision
@@ -108,7 +108,7 @@ def _describe(core: EngineCore, startup: Mapping[str, float]) -> EngineInfo:
         tasks=tuple(t for t in found.tasks if t != "embed" or pooling is not None),
         hidden_size=found.hidden_size,
         pooling=pooling,
-        arguments=declared_arguments(find_processors(setup.config, setup.plugins)),
+        arguments=declared_arguments(setup.processors),
     )
 
 

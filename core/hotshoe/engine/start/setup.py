@@ -4,7 +4,7 @@ is taken. Every incompatibility between configuration, platform and model is fou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -13,7 +13,7 @@ from hotshoe.config import DTYPES, EngineConfig, ResolvedConfig
 from hotshoe.engine.start.executors import check_executor, make_worker, ranks_here
 from hotshoe.engine.start.heads import find_head, with_head
 from hotshoe.engine.start.places import find_model, find_tokenizer, open_model
-from hotshoe.engine.start.processors import find_processors, make_processors
+from hotshoe.engine.start.processors import FoundProcessor, find_processors, make_processors
 from hotshoe.errors import ConfigError, PluginError
 from hotshoe.executor import Worker
 from hotshoe.lazy import resolve_lazy
@@ -52,6 +52,7 @@ class EngineSetup:
         selector: Over the platform's and the plugins' candidates; it keeps the decisions.
         sampling_defaults: Fields of `SamplingParams` for what requests leave open.
         pooling: How embeddings are made; None where nobody says.
+        processors: Of logits, by the order of the configuration.
     """
 
     config: ResolvedConfig
@@ -62,6 +63,7 @@ class EngineSetup:
     selector: Selector
     sampling_defaults: Mapping[str, Any] = field(default_factory=dict)
     pooling: Pooling | None = None
+    processors: Sequence[FoundProcessor] = ()
 
     def create_worker(self) -> Worker:
         """Make the worker, by the executor that the configuration names.
@@ -119,8 +121,8 @@ class EngineSetup:
             stored,
             rendezvous,
         )
-        found = find_processors(self.config, self.plugins)
-        worker.make_processors = partial(make_processors, found, str(self.model_config.path))
+        path = str(self.model_config.path)
+        worker.make_processors = partial(make_processors, self.processors, path)
         return worker
 
     def _format(self) -> WeightFormat:
@@ -235,6 +237,7 @@ def prepare(
         selector,
         defaults,
         _pooling(config, model_config),
+        find_processors(resolved, plugins),
     )
 
 

@@ -11,10 +11,10 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import fields, replace
 from functools import partial
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Any
 
-from hotshoe.text.output_processor import OutputProcessor, RequestUpdate
+from hotshoe.text.output_processor import RequestUpdate
 from hotshoe.text.repetition import BOUNDS
 from hotshoe.text.tokenizer import Tokenizer
 from hotshoe.types import (
@@ -30,6 +30,7 @@ from hotshoe_server.derender_stream import (
     completion_chunk,
     completion_logprobs_read,
     outputs,
+    replayed,
 )
 from hotshoe_server.endpoints import chat, completions
 from hotshoe_server.errors import ApiError
@@ -148,7 +149,7 @@ async def derender_chat(call: Call, body: DerenderChat) -> ChatAnswer | Derender
     _check_tokens(served, answer.choices, "generate_response")
     params = replace(dialogue.params, n=len(answer.choices))
     tokenizer, prompt = served.renderer.tokenizer, dialogue.rendered.token_ids
-    updates = await served.renderer.run(lambda: _replayed(tokenizer, answer, prompt, params))
+    updates = await served.renderer.run(partial(_updates, tokenizer, prompt, params, answer))
     update, parsed, reasoning = await replace(dialogue, params=params).finish(_each(updates))
     choices = []
     for sequence, found, read in zip(update.output().outputs, parsed, answer.choices, strict=True):
@@ -184,7 +185,7 @@ async def derender_completion(
     for number, answer in enumerate(body.generate_responses):
         _check_tokens(served, answer.choices, f"generate_responses[{number}]")
         shared = replace(params, n=len(answer.choices))
-        updates = await served.renderer.run(partial(_replayed, tokenizer, answer, [], shared))
+        updates = await served.renderer.run(partial(_updates, tokenizer, [], shared, answer))
         pairs = zip(updates[-1].output().outputs, answer.choices, strict=True)
         found += [_text(tokenizer, len(found) + i, *pair) for i, pair in enumerate(pairs)]
         found[-1].prompt_logprobs = answer.prompt_logprobs
@@ -213,21 +214,16 @@ def _check_tokens(served: Served, choices: Sequence[ChoiceRead], place: str) -> 
             raise ApiError("invalid_value", message, field)
 
 
-def _replayed(
-    tokenizer: Tokenizer, answer: AnswerRead, prompt: list[int], params: SamplingParams
+def _updates(
+    tokenizer: Tokenizer, prompt: list[int], params: SamplingParams, answer: AnswerRead
 ) -> list[RequestUpdate]:
     """Return the updates that an engine would have given for an answer, token by token."""
-    processor, names = OutputProcessor(tokenizer), [str(i) for i in range(params.n)]
-    processor.add("", None, prompt, replace(params, logprobs=None), names)
-    pairs = zip(names, answer.choices, strict=True)
     given = [
-        list(outputs(tokenizer, c.token_ids, c.finish_reason, c.stop_reason, name))
-        for name, c in pairs
+        outputs(tokenizer, c.token_ids, c.finish_reason, c.stop_reason, str(i))
+        for i, c in enumerate(answer.choices)
     ]
-    found: list[RequestUpdate] = []
-    for step in zip_longest(*given):
-        found += processor.process([output for output in step if output is not None])[0]
-    return found
+    steps = [[output for output in step if output] for step in zip_longest(*given)]
+    return list(chain.from_iterable(replayed(tokenizer, prompt, params, steps)))
 
 
 async def _each(updates: Sequence[RequestUpdate]) -> AsyncIterator[RequestUpdate]:
