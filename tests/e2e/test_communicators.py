@@ -19,7 +19,7 @@ from hotshoe_conformance.rank import Member
 from hotshoe_conformance.ranks import joined
 from hotshoe_triton.communicator import build_with
 
-SIZE, SEED, NUM_RANDOM = 3, 7, 60
+SIZE, SEED, NUM_RANDOM = 3, 7, 15
 HOST = DeviceFacts("host", "cpu", "a test's device", "any", 1 << 30, 1)
 #: The last is what GPU platforms use over their vendors' libraries, here over gloo.
 BUILDS = {"reference": SLOTS[SUITE.slot].reference, "process_group": build_with("gloo")}

@@ -155,13 +155,18 @@ def test_a_taken_port_is_known_before_the_model_loads(run_server) -> None:
     ("arguments", "message"),
     [
         (["--prot", "1"], "unknown flag --prot; did you mean --port?"),
-        (["--port", "70000"], "port must be between 0 and 65535"),
         (["/no/such/model", "--platform", "null"], "/no/such/model"),
-        (["--tool-call-parser", "hermse"], "unknown tool parser"),
-        (["--api-key-file", "/no/such/file"], "cannot read the keys"),
         (["--admin-socket", "/no/such/folder/x"], "cannot listen"),
-        (["demo", "--host", "256.1.1.1"], "cannot listen on 256.1.1.1"),
-        (["demo", "--api-processes", "2", "--no-engine-process"], "process of its own"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                (["--port", "70000"], "port must be between 0 and 65535"),
+                (["--tool-call-parser", "hermse"], "unknown tool parser"),
+                (["--api-key-file", "/no/such/file"], "cannot read the keys"),
+                (["demo", "--host", "256.1.1.1"], "cannot listen on 256.1.1.1"),
+                (["demo", "--api-processes", "2", "--no-engine-process"], "process of its own"),
+            )
+        ),
     ],
 )
 def test_mistakes_end_with_2(arguments: list[str], message: str) -> None:
@@ -193,11 +198,16 @@ def run_torn(run_server, tmp_path, monkeypatch) -> Callable[..., RunningServer]:
 @pytest.mark.parametrize(
     ("processes", "source", "cause"),
     [
-        ("1", TORN_BUILD % "sys.exit(0)", "SystemExit: 0"),
-        ("2", TORN_BUILD % "sys.exit(0)", "SystemExit: 0"),
         ("1", TORN_BUILD % "None", "TypeError: build returned None instead of Parts"),
+        ("2", TORN_BUILD % "sys.exit(0)", "SystemExit: 0"),
         ("1", TORN_LIFESPAN % ("sys.exit(0)", ""), "SystemExit: 0"),
-        ("2", TORN_LIFESPAN % ("sys.exit(0)", ""), "SystemExit: 0"),
+        *(
+            pytest.param(*case, "SystemExit: 0", marks=pytest.mark.slow)
+            for case in (
+                ("1", TORN_BUILD % "sys.exit(0)"),
+                ("2", TORN_LIFESPAN % ("sys.exit(0)", "")),
+            )
+        ),
     ],
 )
 def test_an_extension_that_cannot_start_is_named(

@@ -138,7 +138,7 @@ def test_one_that_is_late_answers_nobody_before_it_can(run_server) -> None:
         assert server.post("/v1/completions", prompt=[5], max_tokens=1).status_code == 200
 
 
-@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("index", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_replacement_answers_nobody_before_it_can(server, index: int) -> None:
     workers = children(server.process.pid, "api_process")
     with stopped(workers[1 - index]):

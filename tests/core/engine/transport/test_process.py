@@ -274,8 +274,13 @@ MET = {"sleep": "offload", "wake_up": "restore", "update_weights": "update_weigh
 @pytest.mark.parametrize(
     ("verb", "number"),
     [
-        *((verb, number) for verb in MET for number in (signal.SIGKILL, signal.SIGTERM)),
+        ("sleep", signal.SIGKILL),
+        ("wake_up", signal.SIGKILL),
+        ("update_weights", signal.SIGTERM),
         ("update_weights", signal.SIGSTOP),
+        pytest.param("sleep", signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param("wake_up", signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param("update_weights", signal.SIGKILL, marks=pytest.mark.slow),
     ],
 )
 def test_an_engine_ends_while_it_falls_asleep_wakes_or_gets_weights(
@@ -406,7 +411,17 @@ STARTS = {
 }
 
 
-@pytest.mark.parametrize(("options", "kind", "match"), STARTS.values(), ids=STARTS)
+#: Of these one kind of error each is enough of a proof that all come back.
+OTHERS = ("memory", "model", "platform")
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "match"),
+    [
+        pytest.param(*case, id=name, marks=[pytest.mark.slow] if name in OTHERS else [])
+        for name, case in STARTS.items()
+    ],
+)
 def test_errors_of_the_start_come_back_as_they_were(
     config: Configure, options: dict[str, object], kind: type[HotshoeError], match: str
 ) -> None:
@@ -561,15 +576,15 @@ asyncio.run(main())
     ("phase", "number"),
     [
         ("begin", signal.SIGKILL),
-        ("load", signal.SIGKILL),
         ("load", signal.SIGINT),
-        ("serve", signal.SIGKILL),
         ("serve", signal.SIGTERM),
-        ("serve", signal.SIGINT),
         ("stuck", signal.SIGKILL),
         ("stopped", signal.SIGKILL),
-        ("asleep", signal.SIGKILL),
         ("updating", signal.SIGKILL),
+        pytest.param("load", signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param("serve", signal.SIGKILL, marks=pytest.mark.slow),
+        pytest.param("serve", signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param("asleep", signal.SIGKILL, marks=pytest.mark.slow),
     ],
 )
 def test_a_killed_front_end_takes_its_engine_along(
