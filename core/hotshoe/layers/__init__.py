@@ -5,7 +5,6 @@ from hotshoe.layers.adapters import AdapterLimits, AdapterTable
 from hotshoe.layers.attention import Attention, QkNorm
 from hotshoe.layers.cache import CacheLayer, ViewPlan, allocate_caches, assign_views
 from hotshoe.layers.context import BuildContext, ForwardBatch
-from hotshoe.layers.embedding import Embedding
 from hotshoe.layers.formats import (
     FLOATS,
     OnlineFormat,
@@ -21,7 +20,6 @@ from hotshoe.layers.gated_delta import DeltaNames, GatedDelta, delta_rows
 from hotshoe.layers.indexer import Asked, Indexer
 from hotshoe.layers.latent import LatentAttention
 from hotshoe.layers.linear import Linear, Matrix
-from hotshoe.layers.logits import Logits
 from hotshoe.layers.mlp import PLAIN_ACTIVATIONS, GatedMLP, PlainMLP
 from hotshoe.layers.moe import Mixture, MoE, MoeNames, RoutedExperts, Stacked
 from hotshoe.layers.norm import AddRMSNorm, DividedRMSNorm, LayerNorm, RMSNorm
@@ -29,6 +27,7 @@ from hotshoe.layers.rotary import Rotary, Rotation
 from hotshoe.layers.shared import SharedAttention
 from hotshoe.layers.split import Section, Split
 from hotshoe.layers.state_space import StateSpace
+from hotshoe.layers.vocabulary import Embedding, Logits
 from hotshoe.layers.weights import Holder, Place, WeightTable
 
 __all__ = [
