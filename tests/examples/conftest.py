@@ -36,6 +36,7 @@ class Installation:
         }[words[0]]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}  # noqa: TID251
         environment |= {"PIP_NO_DEPS": "1", "PIP_NO_INDEX": "1", "PIP_QUIET": "1"}
+        environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # importing them takes long, too
         # Spelt so, pip turns build isolation off.
         environment["PIP_NO_BUILD_ISOLATION"] = "0"
         return subprocess.run(

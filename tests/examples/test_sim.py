@@ -98,7 +98,8 @@ def answers(served: Served) -> list[object]:
     return ["".join(filter(None, pieces)), made.choices[0].message.content, texts, numbers]
 
 
-@pytest.mark.parametrize("devices", ["1", pytest.param("2", marks=pytest.mark.slow)])
+@pytest.mark.slow  # an engine runs on it, and one beside a CPU's, in other tests
+@pytest.mark.parametrize("devices", ["1", "2"])
 def test_the_server_runs_on_it(installed, devices: str) -> None:
     """On one device and on two, it says what it says on a CPU."""
     common = ("demo", "--dtype", "float32", "--max-num-seqs", "4", "--platform")

@@ -5,9 +5,12 @@ import json
 import re
 import shutil
 import signal
+import warnings
+from types import SimpleNamespace
 
 import pytest
 
+from hotshoe.cli.main import main
 from hotshoe.plugins import HOOK_API
 
 PYPROJECT = """
@@ -120,6 +123,22 @@ def crowd(shared, tmp_path_factory: pytest.TempPathFactory):
     return shared
 
 
+@pytest.fixture
+def hotshoe(crowd, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
+    """The command in this process, which finds the crowd, too, and need not import all anew."""
+    [site] = crowd.python.parents[1].glob("lib/python*/site-packages")
+    monkeypatch.syspath_prepend(str(site))
+
+    def run(*words: str) -> SimpleNamespace:
+        with warnings.catch_warnings():  # about packages of the crowd that are old
+            warnings.simplefilter("ignore", DeprecationWarning)
+            returncode = main(list(words))
+        out, err = capfd.readouterr()
+        return SimpleNamespace(returncode=returncode, stdout=out, stderr=err)
+
+    return run
+
+
 @pytest.fixture(scope="module")
 def listed(crowd) -> dict[str, dict[str, object]]:
     document = json.loads(crowd.ok("hotshoe", "plugins", "--json"))
@@ -179,9 +198,9 @@ def test_a_package_for_the_version_before_is_not_asked_for_what_is_new(crowd) ->
     assert f"install a version of its package for hook API {HOOK_API}" in new
 
 
-def test_two_candidates_of_one_name_are_named_and_neither_is_taken(crowd) -> None:
+def test_two_candidates_of_one_name_are_named_and_neither_is_taken(crowd, hotshoe) -> None:
     words = ("generate", "demo", "-p", "The", "--max-tokens", "2", "--platform", "twins")
-    done = crowd.run("hotshoe", *words)
+    done = hotshoe(*words)
     assert done.returncode == 0, done.stderr
     assert "slot rms_norm: twin is defective: two candidates have this name" in done.stderr
     done = crowd.run("hotshoe", "conformance", "--quick", "--platform", "twins")
@@ -196,26 +215,26 @@ def test_a_package_for_this_version_and_the_next_works(listed) -> None:
     assert "twin" not in listed["offers"]["models"]
 
 
-def test_the_engine_runs_beside_them_and_names_them(crowd) -> None:
+def test_the_engine_runs_beside_them_and_names_them(hotshoe) -> None:
     words = ("generate", "demo", "-p", "The", "--max-tokens", "2", "--platform", "cpu")
-    done = crowd.run("hotshoe", *words)
+    done = hotshoe(*words)
     assert done.returncode == 0, done.stderr
     for name in ("next", "crashing", "misspelt"):
         assert f"plugin {name} is broken: " in done.stderr
 
 
-def test_a_platform_that_fails_is_named_and_not_replaced(crowd) -> None:
-    done = crowd.run("hotshoe", "explain", "demo", "--platform", "faulty")
+def test_a_platform_that_fails_is_named_and_not_replaced(hotshoe) -> None:
+    done = hotshoe("explain", "demo", "--platform", "faulty")
     assert done.returncode == 2
     assert "platform faulty is defective: OSError: libvendor.so.6 is missing" in done.stderr
 
 
-def test_a_candidate_that_lies_is_named_and_passed_over(crowd) -> None:
+def test_a_candidate_that_lies_is_named_and_passed_over(crowd, hotshoe) -> None:
     words = ("generate", "demo", "-p", "The", "--max-tokens", "2")
-    done = crowd.run("hotshoe", *words, "--platform", "liar")
+    done = hotshoe(*words, "--platform", "liar")
     assert done.returncode == 0, done.stderr
     assert "slot rms_norm: lie is defective: it accepted, but could not be built" in done.stderr
-    forced = crowd.run("hotshoe", *words, "--platform", "liar", "--kernel", "rms_norm=lie")
+    forced = hotshoe(*words, "--platform", "liar", "--kernel", "rms_norm=lie")
     assert forced.returncode == 2
     assert "candidate lie: it accepted, but could not be built" in forced.stderr
     conformance = ("conformance", "--quick", "--slot", "rms_norm", "--platform")
@@ -224,9 +243,9 @@ def test_a_candidate_that_lies_is_named_and_passed_over(crowd) -> None:
     assert "building raises ModuleNotFoundError: No module named 'no_such_kernels'" in done.stdout
 
 
-def test_a_candidate_that_gives_nan_fails_requests_and_not_the_engine(crowd) -> None:
+def test_a_candidate_that_gives_nan_fails_requests_and_not_the_engine(crowd, hotshoe) -> None:
     words = ("generate", "demo", "-p", "The", "--max-tokens", "2", "--platform", "nan")
-    done = crowd.run("hotshoe", *words)
+    done = hotshoe(*words)
     assert done.returncode == 1
     assert "no token can be sampled: the logits hold NaN" in done.stderr
     assert "Traceback" not in done.stderr
@@ -240,20 +259,20 @@ def test_a_candidate_that_gives_nan_fails_requests_and_not_the_engine(crowd) -> 
     ("platform", "slot", "candidate", "raised"),
     [
         ("raiser", "rms_norm", "zero", "ZeroDivisionError"),
-        ("exits", "embedding", "exit", "SystemExit"),
+        pytest.param("exits", "embedding", "exit", "SystemExit", marks=pytest.mark.slow),
     ],
 )
 def test_a_candidate_that_fails_in_a_call_is_named(
-    crowd, platform: str, slot: str, candidate: str, raised: str
+    hotshoe, platform: str, slot: str, candidate: str, raised: str
 ) -> None:
     words = ("generate", "demo", "-p", "The", "--max-tokens", "2", "--platform", platform)
-    done = crowd.run("hotshoe", *words)
+    done = hotshoe(*words)
     assert done.returncode == 1
     who = f"candidate {candidate} of slot {slot} (hotshoe-x-{platform} 1.0) raised {raised}"
     assert f"error: {who}" in done.stderr, "at start"
     assert f"--kernel {slot}=reference does without it" in done.stderr
     assert "Traceback" not in done.stderr
-    done = crowd.run("hotshoe", *words, "--kernel", f"{slot}=reference")
+    done = hotshoe(*words, "--kernel", f"{slot}=reference")
     assert done.returncode == 0, done.stderr
 
 
