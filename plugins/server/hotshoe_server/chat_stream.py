@@ -25,7 +25,7 @@ from hotshoe.text.parsing import (
 )
 from hotshoe.types import TokenLogprobs
 from hotshoe_server.conversation import Dialogue, Reader
-from hotshoe_server.finish import finish_reason, usage_of
+from hotshoe_server.generation import finish_reason, usage_of
 from hotshoe_server.logprobs import chat_logprobs, prompt_logprobs
 from hotshoe_server.schemas.answers import (
     ChatChunk,

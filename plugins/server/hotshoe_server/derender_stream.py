@@ -18,7 +18,7 @@ from hotshoe.types import FinishReason, SamplingParams, TokenOutput
 from hotshoe_server.chat_stream import delta_of
 from hotshoe_server.conversation import Dialogue
 from hotshoe_server.errors import ApiError
-from hotshoe_server.finish import finish_reason
+from hotshoe_server.generation import finish_reason
 from hotshoe_server.logprobs import token_text
 from hotshoe_server.schemas.answers import (
     ChatChunk,

@@ -1,6 +1,7 @@
 """The one way from an endpoint to the engine: checks, deadline, tenant, observers, abort.
 
 Leaving the stream of updates aborts the request, so that a client that has gone frees its blocks.
+How requests end, finish reasons and usage, all endpoints word alike.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from hotshoe_server.call import Call
 from hotshoe_server.errors import ApiError, as_api_error
 from hotshoe_server.extensions import RequestRecord
 from hotshoe_server.renderer import Rendered
+from hotshoe_server.schemas.answers import CompletionTokensDetails, PromptTokensDetails, Usage
 from hotshoe_server.schemas.fields import Generation
 from hotshoe_server.state import Served, ServerState
 
@@ -309,3 +311,23 @@ def _raise_for(call: Call, sequence: SequenceUpdate) -> None:
         raise ApiError("deadline_exceeded")
     if call.server.draining:
         raise ApiError("shutting_down", retry_after_s=5)
+
+
+def finish_reason(reason: FinishReason | None, called: bool = False) -> str:
+    """Return OpenAI's word for an end; "abort" has none there, and stays."""
+    if called and reason is FinishReason.STOP:
+        return "tool_calls"
+    return reason.value if reason is not None else "abort"
+
+
+def usage_of(*updates: RequestUpdate, num_reasoning_tokens: int = 0) -> Usage:
+    """Count the tokens of requests up to their last updates."""
+    prompt = sum(update.num_prompt_tokens for update in updates)
+    generated = sum(update.num_generated_tokens for update in updates)
+    return Usage(
+        prompt,
+        generated,
+        prompt + generated,
+        PromptTokensDetails(sum(update.num_cached_tokens for update in updates)),
+        CompletionTokensDetails(num_reasoning_tokens),
+    )

@@ -13,10 +13,16 @@ from hotshoe.text.response import ParsedResponse
 from hotshoe.types import CompletionOutput
 from hotshoe_server.call import Call
 from hotshoe_server.chat_stream import ChatStream, new_call_id
-from hotshoe_server.conversation import Dialogue, open_dialogue, text_form
+from hotshoe_server.conversation import Dialogue, limit_thinking, open_dialogue, text_form
 from hotshoe_server.extensions import Endpoint
-from hotshoe_server.finish import finish_reason, usage_of
-from hotshoe_server.generation import check_answer, check_count, generate, truncated
+from hotshoe_server.generation import (
+    check_answer,
+    check_count,
+    finish_reason,
+    generate,
+    truncated,
+    usage_of,
+)
 from hotshoe_server.logprobs import chat_logprobs, prompt_logprobs
 from hotshoe_server.schemas.answers import (
     ChatAnswer,
@@ -28,7 +34,6 @@ from hotshoe_server.schemas.answers import (
 from hotshoe_server.schemas.chat import ChatRequest
 from hotshoe_server.sse import open_stream
 from hotshoe_server.state import Served
-from hotshoe_server.thinking import limit_thinking
 from hotshoe_server.tools import plan_tools
 
 

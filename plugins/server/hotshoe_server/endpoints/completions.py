@@ -15,8 +15,14 @@ from hotshoe.types import CompletionOutput, RequestOutput, SamplingParams
 from hotshoe_server.call import Call
 from hotshoe_server.conversation import bounded_grammar, text_form
 from hotshoe_server.extensions import Endpoint
-from hotshoe_server.finish import finish_reason, usage_of
-from hotshoe_server.generation import check_answer, check_count, generate, truncated
+from hotshoe_server.generation import (
+    check_answer,
+    check_count,
+    finish_reason,
+    generate,
+    truncated,
+    usage_of,
+)
 from hotshoe_server.logprobs import CompletionLogprobsWriter, joined, prompt_logprobs
 from hotshoe_server.merge import merge
 from hotshoe_server.renderer import Rendered, Renderer

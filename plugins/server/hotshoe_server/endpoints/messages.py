@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from hotshoe.text.output_processor import RequestUpdate
 from hotshoe_server.call import Call
-from hotshoe_server.conversation import Dialogue, open_dialogue
+from hotshoe_server.conversation import Dialogue, bounds_thinking, limit_thinking, open_dialogue
 from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Endpoint
 from hotshoe_server.generation import check_answer, generate
@@ -19,7 +19,6 @@ from hotshoe_server.message_builder import MessageBuilder, Told, message_usage, 
 from hotshoe_server.schemas.message_answers import Message, TokenCount
 from hotshoe_server.schemas.messages import CountRequest, MessagesRequest
 from hotshoe_server.sse import event, open_stream
-from hotshoe_server.thinking import bounds_thinking, limit_thinking
 from hotshoe_server.tools import plan_tools
 
 #: HTTP status -> Anthropic's type of error.

@@ -35,8 +35,7 @@ from hotshoe_server.derender_stream import (
 from hotshoe_server.endpoints import chat, completions
 from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Endpoint
-from hotshoe_server.finish import finish_reason
-from hotshoe_server.generation import check_length, check_wishes
+from hotshoe_server.generation import check_length, check_wishes, finish_reason
 from hotshoe_server.renderer import Rendered
 from hotshoe_server.schemas.answers import (
     ChatAnswer,

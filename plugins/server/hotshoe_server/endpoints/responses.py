@@ -18,7 +18,7 @@ from hotshoe.text.output_processor import RequestUpdate, SequenceUpdate
 from hotshoe.types import FinishReason
 from hotshoe_server.background import begin, follow, stop, stored
 from hotshoe_server.call import Call
-from hotshoe_server.conversation import Dialogue, open_dialogue, text_form
+from hotshoe_server.conversation import Dialogue, limit_thinking, open_dialogue, text_form
 from hotshoe_server.conversations import add, given, messages_of
 from hotshoe_server.errors import ApiError, as_api_error
 from hotshoe_server.extensions import Endpoint
@@ -40,7 +40,6 @@ from hotshoe_server.schemas.responses import ResponsesRequest
 from hotshoe_server.sse import event, open_stream
 from hotshoe_server.state import Served
 from hotshoe_server.store import StoredResponse
-from hotshoe_server.thinking import limit_thinking
 from hotshoe_server.tool_rounds import ToolRounds, open_rounds, undecided, unforced
 from hotshoe_server.tool_servers import ToolResult
 from hotshoe_server.tools import plan_tools

@@ -13,8 +13,7 @@ from hotshoe_server.call import Call
 from hotshoe_server.conversation import bounded_grammar
 from hotshoe_server.errors import ApiError
 from hotshoe_server.extensions import Endpoint
-from hotshoe_server.finish import finish_reason, usage_of
-from hotshoe_server.generation import check_answer, check_count, generate
+from hotshoe_server.generation import check_answer, check_count, finish_reason, generate, usage_of
 from hotshoe_server.logprobs import chat_logprobs, prompt_logprobs, token_text
 from hotshoe_server.merge import last_update
 from hotshoe_server.renderer import Rendered
