@@ -196,8 +196,7 @@ def prepare(
     Raises:
         UserError: Anything that cannot work, named.
     """
-    if plugins is None:
-        plugins = PluginManager(disabled=config.disable_plugins)
+    plugins = plugins or PluginManager(disabled=config.disable_plugins)
     platform = platform or choose_platform(plugins, config.platform)
     found, tokenizer = find_model(config, plugins), find_tokenizer(config, plugins)
     file, lengths = open_model(found.path, plugins), plugins.mapping("hotshoe_model_lengths")
