@@ -20,9 +20,9 @@ class Installation:
     def __init__(self, path: Path) -> None:
         venv.create(path, with_pip=False)
         self.python = path / "bin/python"
-        [site] = path.glob("lib/python*/site-packages")
+        [self.site] = path.glob("lib/python*/site-packages")
         outer = sysconfig.get_paths()["purelib"]
-        (site / "outer.pth").write_text(f"import site; site.addsitedir({outer!r})\n")
+        (self.site / "outer.pth").write_text(f"import site; site.addsitedir({outer!r})\n")
 
     def run(self, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
         """Run `hotshoe`, `pip`, `pytest` or `python` there."""
