@@ -10,6 +10,7 @@ from pathlib import Path
 
 import h200
 import pytest
+from tests.processes import is_running
 
 TESTS = """
 import os
@@ -86,9 +87,9 @@ def test_what_hangs_is_stopped_with_its_children(prover: h200.Prover, tmp_path: 
     assert verdict == "stopped after 15 s" and seconds < 60
     assert prover.log("kernels").read_text().startswith("so far\n")
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and alive(int(child.read_text())):
+    while time.monotonic() < deadline and is_running(int(child.read_text())):
         time.sleep(0.05)
-    assert not alive(int(child.read_text()))
+    assert not is_running(int(child.read_text()))
 
 
 @pytest.mark.slow
@@ -122,14 +123,6 @@ def test_long_failures_keep_beginning_and_end() -> None:
     text = h200.shortened("first" + "x" * 10**6 + "last")
     assert len(text) < 21_000 and text.startswith("first") and text.endswith("last")
     assert h200.shortened("short") == "short"
-
-
-def alive(pid: int) -> bool:
-    """Tell whether a process runs; one that has ended and was not waited for does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_missing_tools_and_spent_time_are_verdicts(prover: h200.Prover, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ import httpx
 import pytest
 from tests.plugins.server.conftest import RunningServer, stopped
 from tests.plugins.server.test_sockets import self_signed
+from tests.processes import is_running
 
 from hotshoe_server import serving
 from hotshoe_server.call import Call
@@ -97,13 +98,6 @@ def children(pid: int) -> list[int]:
 
 def command_of(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_text()
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def wait_for(condition, timeout_s: float = 60) -> None:

@@ -15,6 +15,7 @@ import pytest
 from tests.plugins.server.conftest import KEY, stopped
 from tests.plugins.server.test_serving import Stream
 from tests.plugins.server.test_sockets import self_signed
+from tests.processes import is_running
 
 from hotshoe import EngineConfig
 from hotshoe.engine.wire.children import ChildProcess
@@ -35,13 +36,6 @@ def children(pid: int, word: str) -> list[int]:
             if word in Path(f"/proc/{child}/cmdline").read_text():
                 found.append(int(child))
     return found
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def wait_for(condition, timeout_s: float = 60) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.processes import is_running
 
 from hotshoe.config import EngineConfig
 from hotshoe.engine.ranks import parallel as ranks
@@ -29,14 +30,6 @@ DIE, RAISE, REFUSE, STICK, BIG, LOSE = 1, 2, 3, 4, 5, 6
 EXIT_S = 20.0
 
 
-def alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and was not waited for does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def group(leader: int) -> list[int]:
     """Return the processes of a group: a rank, and what it has started."""
     found = []
@@ -49,9 +42,9 @@ def group(leader: int) -> list[int]:
 
 def gone(pids: list[int], limit_s: float = EXIT_S) -> bool:
     deadline = time.monotonic() + limit_s
-    while any(map(alive, pids)) and time.monotonic() < deadline:
+    while any(map(is_running, pids)) and time.monotonic() < deadline:
         time.sleep(0.01)
-    return not any(map(alive, pids))
+    return not any(map(is_running, pids))
 
 
 @pytest.fixture
@@ -77,7 +70,7 @@ def open_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
         begin = time.monotonic()
         worker.close()
         assert time.monotonic() - begin < EXIT_S
-        assert not any(map(alive, numbers))
+        assert not any(map(is_running, numbers))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.processes import is_running, state_of
 
 import hotshoe.engine.transport.process
 from hotshoe import AsyncEngine, EngineConfig, SamplingParams, TokensPrompt
@@ -58,18 +59,6 @@ def within(seconds: float, condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end, f"not within {seconds} s"
         time.sleep(0.01)
-
-
-def state_of(pid: int) -> str:
-    """Return the system's letter for what a process does, Z for one that has ended."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "Z"
-
-
-def is_alive(pid: int) -> bool:
-    return state_of(pid) != "Z"
 
 
 def pid_of(engine: AsyncEngine) -> int:
@@ -313,7 +302,7 @@ def test_an_engine_ends_while_it_falls_asleep_wakes_or_gets_weights(
             await asyncio.sleep(0.01)
         done = number == signal.SIGTERM
         assert engine.is_sleeping == (verb == ("sleep" if done else "wake_up"))
-        assert not is_alive(first)
+        assert not is_running(first)
         await engine.wake_up()
         assert await collect(engine, 7) == [8, 9, 10]
         assert not engine.is_sleeping
@@ -359,7 +348,7 @@ def test_a_stuck_engine_is_killed_and_replaced(start: Start, capfd, fault: str) 
         with pytest.raises(EngineDeadError, match="stuck"):
             await collect(engine, 1, 50)
         assert time.monotonic() - begin < SOON_S
-        within(SOON_S, lambda: not is_alive(first))
+        within(SOON_S, lambda: not is_running(first))
         while True:
             try:
                 assert await collect(engine, 1, 2) == [2, 3]
@@ -513,7 +502,7 @@ def test_sigterm_in_every_phase_of_the_start(config: Configure, delay_s: float) 
         within(SOON_S, lambda: process.is_over)  # it had started
         process.close()
     assert time.monotonic() - begin < SOON_S
-    assert not is_alive(pid)
+    assert not is_running(pid)
 
 
 def test_an_engine_that_starts_while_all_is_closed_ends_at_once(
@@ -546,7 +535,7 @@ def test_a_stopped_engine_is_ended_by_force(
     os.kill(process.pid, signal.SIGSTOP)
     within(SOON_S, lambda: state_of(process.pid) == "T")
     process.close()
-    assert not is_alive(process.pid)
+    assert not is_running(process.pid)
 
 
 FRONT = """
@@ -620,13 +609,13 @@ def test_a_killed_front_end_takes_its_engine_along(
             within(SOON_S, reached.exists)
         elif phase != "begin":
             assert front.stdout.readline() == "token\n"
-        assert is_alive(child)
+        assert is_running(child)
         if phase == "stopped":
             os.kill(child, signal.SIGSTOP)
             within(SOON_S, lambda: state_of(child) == "T")
         os.kill(front.pid, number)
         try:
-            within(SOON_S, lambda: not is_alive(child))
+            within(SOON_S, lambda: not is_running(child))
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGCONT)
