@@ -6,6 +6,8 @@ which unpacks the same file with code of its own. A line of figures is printed f
 
 import importlib.util
 import json
+import math
+import pydoc_data.topics
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -30,6 +32,10 @@ pytestmark = [
 COUNT = 32
 #: Logits may differ by so much of the largest one, so that nearer tokens may change places.
 TIE = 1e-4
+#: Perplexity is that of Python's documentation, in so many pieces of so many tokens.
+PIECES, PIECE = 40, 512
+#: What methods of `--quantization` may lose of it.
+MOST_LOST = {"int8_weights": 0.003, "int8_mixed": 0.01, "int4_mixed": 0.06}
 PROMPTS = [
     "The capital of France is",
     "Water boils at",
@@ -102,6 +108,28 @@ def test_greedy_tokens(llm: LLM, oracle, capsys: pytest.CaptureFixture[str]) -> 
     with capsys.disabled():
         total = COUNT * len(PROMPTS)
         print(f"\n{total} greedy tokens in {seconds:.1f} s; {ties} are ties, all others equal")
+
+
+def perplexity(**options: object) -> float:
+    options |= {"dtype": "bfloat16", "max_model_len": PIECE + 1, "kv_cache_memory_bytes": 2**27}
+    with LLM(str(FILES[0]), **options) as llm:
+        ids = llm.tokenizer.encode("\n\n".join(pydoc_data.topics.topics.values()))
+        pieces = [TokensPrompt(ids[i * PIECE :][:PIECE]) for i in range(PIECES)]
+        params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0)
+        results = llm.generate(pieces, params)
+    found = [entry.logprobs[0] for result in results for entry in result.prompt_logprobs if entry]
+    assert len(found) == PIECES * (PIECE - 1)
+    return math.exp(-sum(found) / len(found))
+
+
+def test_perplexity_of_methods(capsys: pytest.CaptureFixture[str]) -> None:
+    plain = perplexity()
+    losses = {method: perplexity(quantization=method) / plain - 1 for method in MOST_LOST}
+    with capsys.disabled():
+        shown = ", ".join(f"{method} {loss:+.2%}" for method, loss in losses.items())
+        print(f"\nperplexity {plain:.3f}; {shown}")
+    for method, loss in losses.items():
+        assert loss <= MOST_LOST[method]
 
 
 def test_chat_over_http() -> None:
