@@ -18,7 +18,8 @@ further labels take the listed values only, so no request can make a new series.
 
 With `--metrics-names vllm` the same numbers are given under vLLM's names too, with its labels
 `model_name` and `engine` and its buckets, for those that have a counterpart there,
-and beside them `vllm:cache_config_info` and the `process_*` of the process that answers.
+and beside them `vllm:cache_config_info`, `vllm:lora_requests_info`
+where `--enable-lora` is given, and the `process_*` of the process that answers.
 
 A counter's name in queries ends in `_total`; a histogram has `_bucket`, `_sum` and `_count`."""
 SECTIONS = (
@@ -37,7 +38,14 @@ def page() -> str:
     seconds = ", ".join(f"{bound:g}" for bound in table.SECONDS)
     tokens = f"the powers of two from {table.TOKENS[0]:g} to {table.TOKENS[-1]:,.0f}"
     counts = ", ".join(f"{bound:g}" for bound in table.COUNTS)
-    lines += [f"Seconds: {seconds}.", "", f"Tokens: {tokens}.", "", f"Sequences: {counts}."]
+    lines += [f"Seconds: {seconds}.", "", f"Tokens: {tokens}.", "", f"Sequences: {counts}.", ""]
+    for title, bounds in (
+        ("Tokens of a step", table.STEP_TOKENS),
+        ("HTTP by route", table.HTTP_FEW),
+        ("HTTP over all routes", table.HTTP_MANY),
+    ):
+        lines += [f"{title}: {', '.join(f'{bound:,g}' for bound in bounds)}.", ""]
+    lines.pop()
     lines += ["", "## Values of labels", ""]
     labeled = [metric for metric in table.METRICS if metric.label]
     for metric in labeled:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 PauseMode = Literal["abort", "wait", "keep"]
 SleepMode = Literal["keep", "wait", "abort"]
+#: Steps are counted by their tokens, up to each of these.
+STEP_SIZES = (1, 8, *(2**power for power in range(4, 15)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +114,17 @@ class EngineStats:
         num_hit_tokens: Total of these that were found.
         num_preemptions: Total.
         num_prompt_tokens: Total of prompt tokens of sequences that were started.
+        num_cached_tokens: Total of these that had not to be computed.
         num_generated_tokens: Total.
-        num_steps: Total.
         last_step_s: Duration of the last step.
         last_step_tokens: Tokens that it computed.
+        num_steps_of: Totals of steps by the tokens that they computed: up to each of `STEP_SIZES`,
+            and more.
+        num_step_tokens: Total of tokens that steps computed.
+        num_failed: Total of sequences that had no finite logits.
         num_finished: Total of ended sequences by finish reason.
+        sleep_level: None while the engine is awake.
+        adapters: How many sequences with an adapter wait, and how many run, by its name.
         num_drafts: Total of times that a step verified drafts of a sequence.
         num_draft_tokens: Total of these drafts.
         num_accepted_at: Totals of accepted drafts by their place, first to last.
@@ -131,16 +139,30 @@ class EngineStats:
     num_hit_tokens: int = 0
     num_preemptions: int = 0
     num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
     num_generated_tokens: int = 0
-    num_steps: int = 0
+    num_steps_of: tuple[int, ...] = (0,) * (len(STEP_SIZES) + 1)
+    num_step_tokens: int = 0
     last_step_s: float = 0.0
     last_step_tokens: int = 0
+    num_failed: int = 0
     num_finished: Mapping[str, int] = field(default_factory=dict)
     is_paused: bool = False
-    is_sleeping: bool = False
+    sleep_level: int | None = None
+    adapters: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     num_drafts: int = 0
     num_draft_tokens: int = 0
     num_accepted_at: tuple[int, ...] = ()
+
+    @property
+    def num_steps(self) -> int:
+        """Total of steps."""
+        return sum(self.num_steps_of)
+
+    @property
+    def is_sleeping(self) -> bool:
+        """Whether the engine sleeps, at any level."""
+        return self.sleep_level is not None
 
     @property
     def num_accepted_tokens(self) -> int:

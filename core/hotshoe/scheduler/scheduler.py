@@ -74,7 +74,7 @@ class Scheduler:
         self._holding = False
         self.last_wait_s = 0.0
         self._num_preemptions = 0
-        self._num_prompt_tokens = 0
+        self._num_prompt_tokens = self._num_cached_tokens = 0
         self._num_generated_tokens = 0
         self._num_finished: Counter[str] = Counter()
         self._drafts = DraftCounts()
@@ -100,8 +100,9 @@ class Scheduler:
     def stats(self) -> SchedulerStats:
         """Return the present counts."""
         waiting = self.num_waiting, self.num_waiting_tokens, self.last_wait_s
-        totals = self._num_preemptions, self._num_prompt_tokens, self._num_generated_tokens
-        ends = dict(self._num_finished), replace(self._drafts)
+        prompts = self._num_prompt_tokens, self._num_cached_tokens
+        totals = self._num_preemptions, *prompts, self._num_generated_tokens
+        ends = dict(self._num_finished), replace(self._drafts), self.adapters()
         return SchedulerStats(self.num_running, *waiting, self.cache.stats(), *totals, *ends)
 
     def add(self, request: Request, ready: bool = True) -> None:
@@ -134,9 +135,12 @@ class Scheduler:
         request.ready = True
         self._queue_of(request).push(request)
 
-    def uses_adapter(self, name: str) -> bool:
-        """Tell whether an unfinished request has this adapter."""
-        return any(request.params.adapter == name for request in self._requests.values())
+    def adapters(self) -> dict[str, tuple[int, int]]:
+        """Return how many requests with an adapter wait, and how many run, by its name."""
+        found: Counter[tuple[str | None, bool]] = Counter(
+            (request.params.adapter, request.row is not None) for request in self._requests.values()
+        )
+        return {name: (found[name, False], found[name, True]) for name, _ in found if name}
 
     def hold(self) -> None:
         """Hold back the requests that are added from now on; others go on."""
@@ -381,6 +385,7 @@ class Scheduler:
             request.scheduled_s = time.monotonic()
             self.last_wait_s = request.scheduled_s - request.queued_s
             self._num_prompt_tokens += request.num_prompt_tokens
+            self._num_cached_tokens += start
         request.num_computed_tokens = start
         tokens, blocks = request.token_ids.copy(), self.cache.block_ids(request.tables)
         length, params = request.num_prompt_tokens, request.params

@@ -15,7 +15,9 @@ class SchedulerStats:
         num_waiting_tokens: Known tokens of these.
         last_wait_s: How long the request that was started last had waited.
         num_prompt_tokens: Of requests that were started.
+        num_cached_tokens: Of these, tokens whose cache blocks were found.
         num_finished: Ended requests by finish reason.
+        adapters: As `Scheduler.adapters` returns them.
     """
 
     num_running: int
@@ -25,6 +27,8 @@ class SchedulerStats:
     cache: CacheStats
     num_preemptions: int
     num_prompt_tokens: int
+    num_cached_tokens: int
     num_generated_tokens: int
     num_finished: dict[str, int]
     drafts: DraftCounts
+    adapters: dict[str, tuple[int, int]]

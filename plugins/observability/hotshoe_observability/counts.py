@@ -75,9 +75,9 @@ class Counts:
         place = self.PLACES.get((metric.name, value))
         self._own[self.PLACES[metric.name, OTHER] if place is None else place] += 1
 
-    def observe(self, metric: Metric, number: float, times: int = 1) -> None:
+    def observe(self, metric: Metric, number: float, times: int = 1, value: str = "") -> None:
         """Put a number into a histogram, once or several times."""
-        place, bounds = self.PLACES[metric.name, ""], _BOUNDS[metric.name]
+        place, bounds = self.PLACES[metric.name, value], _BOUNDS[metric.name]
         self._own[place + bisect_left(bounds, number)] += times
         self._own[place + len(bounds) + 1] += number * times
 
@@ -86,9 +86,8 @@ class Counts:
         place = self.PLACES[metric.name, value]
         return sum(part[place] for part in self._parts)
 
-    def histogram(self, metric: Metric) -> tuple[list[float], float]:
-        """Return the numbers by bound, infinity last and not cumulative, and the sum."""
-        place = self.PLACES[metric.name, ""]
-        end = place + len(metric.bounds) + 1
-        buckets = [sum(part[i] for part in self._parts) for i in range(place, end)]
-        return buckets, sum(part[end] for part in self._parts)
+    def histogram(self, metric: Metric, value: str = "") -> list[float]:
+        """Return the numbers by bound, infinity included and not cumulative, then the sum."""
+        place = self.PLACES[metric.name, value]
+        places = range(place, place + len(metric.bounds) + 2)
+        return [sum(part[i] for part in self._parts) for i in places]

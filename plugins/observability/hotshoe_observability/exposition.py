@@ -5,6 +5,7 @@ The library writes the formats; the numbers come from the engine's statistics an
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -56,6 +57,8 @@ class Names:
 HOTSHOE = Names()
 #: Under vLLM's names alone.
 CACHE_INFO = "vllm:cache_config_info"
+ADAPTERS = "vllm:lora_requests_info"
+ADAPTER_LABELS = ("max_lora", "waiting_lora_adapters", "running_lora_adapters")
 VLLM = Names(model_label="model_name", fixed={"engine": "0"}, vllm=True)
 
 
@@ -109,12 +112,12 @@ def families(snapshots: Sequence[Snapshot], names: Names, whole: Counts) -> Iter
     for metric in table.METRICS:
         if not names.metric(metric):
             continue
-        if metric in table.WHOLE:
-            yield _whole(metric, snapshots, names, whole)
-        elif metric is table.INFO:
+        if metric is table.INFO:
             yield _info(metric, snapshots)
         elif metric.kind == "histogram":
-            yield _histograms(metric, snapshots, names)
+            yield _histograms(metric, snapshots, names, whole)
+        elif metric in table.WHOLE:
+            yield _whole(metric, snapshots, names, whole)
         else:
             values = {s.model: _values(metric, s) for s in snapshots}
             found = {model: known for model, known in values.items() if known is not None}
@@ -122,6 +125,7 @@ def families(snapshots: Sequence[Snapshot], names: Names, whole: Counts) -> Iter
                 yield _plain(metric, found, names)
     if names.vllm:
         yield _cache_info(snapshots, names)
+        yield from _adapters(snapshots)
         yield from PROCESS_COLLECTOR.collect()
 
 
@@ -137,6 +141,7 @@ def _values(metric: Metric, snapshot: Snapshot) -> Mapping[str, float] | None:
         return None
     assert metric.read is not None
     found = metric.read(snapshot.stats)
+    assert not isinstance(found, Sequence), "a histogram"
     by_value = found if isinstance(found, Mapping) else {"": found}
     shown = by_value if metric.sparse else metric.values
     return {value: float(by_value.get(value, 0)) for value in shown}
@@ -163,27 +168,49 @@ def _plain(metric: Metric, found: Mapping[str, Mapping[str, float]], names: Name
 
 
 def _whole(metric: Metric, snapshots: Sequence[Snapshot], names: Names, whole: Counts) -> Family:
-    """Make a family of what no model in particular is counted for; a lone one is named."""
-    model = snapshots[0].model if len(snapshots) == 1 else ""
+    """Make a family of what no model in particular is counted for."""
     if metric is table.PROCESSES:
-        return _plain(metric, {model: {"": whole.num_processes}}, names)
+        return _plain(metric, {_lone(snapshots): {"": whole.num_processes}}, names)
     values = {value: whole.total(metric, value) for value in metric.values}
-    return _plain(metric, {model: values}, names)
+    return _plain(metric, {_lone(snapshots): values}, names)
 
 
-def _histograms(metric: Metric, snapshots: Sequence[Snapshot], names: Names) -> Family:
-    """Make a family of histograms that the front end fills."""
+def _lone(snapshots: Sequence[Snapshot]) -> str:
+    """Return the model that is named beside what is counted for none: a lone one."""
+    return snapshots[0].model if len(snapshots) == 1 else ""
+
+
+def _histograms(
+    metric: Metric, snapshots: Sequence[Snapshot], names: Names, whole: Counts
+) -> Family:
+    """Make a family of histograms."""
     family = HistogramMetricFamily(names.metric(metric), metric.help, labels=_labels(metric, names))
-    shown = metric.vllm_buckets if names.vllm else metric.buckets
-    for snapshot in snapshots:
-        numbers, total = snapshot.counts.histogram(metric)
+    shown = (*(metric.vllm_buckets if names.vllm else metric.buckets), float("inf"))
+    for model, value, (*numbers, total) in _numbers(metric, snapshots, whole):
         buckets, sofar = [], 0.0
         for bound, number in zip((*metric.bounds, float("inf")), numbers, strict=True):
             sofar += number
-            if bound in shown or bound == float("inf"):
+            if bound in shown:
                 buckets.append(("+Inf" if bound == float("inf") else str(bound), sofar))
-        family.add_metric(_label_values(metric, snapshot.model, "", names), buckets, total)
+        family.add_metric(_label_values(metric, model, value, names), buckets, total)
     return family
+
+
+def _numbers(
+    metric: Metric, snapshots: Sequence[Snapshot], whole: Counts
+) -> Iterator[tuple[str, str, Sequence[float]]]:
+    """Find the numbers of histograms, by model and label value."""
+    if metric in table.WHOLE:
+        for value in metric.values:
+            yield _lone(snapshots), value, whole.histogram(metric, value)
+        return
+    for snapshot in snapshots:
+        if metric.read is None:
+            yield snapshot.model, "", snapshot.counts.histogram(metric)
+        elif snapshot.stats is not None:
+            found = metric.read(snapshot.stats)
+            assert isinstance(found, Sequence)
+            yield snapshot.model, "", found
 
 
 def _described(name: str, help: str, labels: Sequence[Mapping[str, str]]) -> Family:
@@ -208,6 +235,26 @@ def _cache_info(snapshots: Sequence[Snapshot], names: Names) -> Family:
         for snapshot in snapshots
     ]
     return _described(CACHE_INFO, "Always 1; labels describe the cache.", labels)
+
+
+def _adapters(snapshots: Sequence[Snapshot]) -> Iterator[Family]:
+    """Make the family in which vLLM names adapters that requests wait for or run with.
+
+    Its number is the time of day. The names are of adapters that the operator has loaded.
+    """
+    family = GaugeMetricFamily(
+        ADAPTERS, "When these adapters were in use; labels name them.", labels=ADAPTER_LABELS
+    )
+    for snapshot in snapshots:
+        if snapshot.stats is None or not snapshot.info.config.enable_lora:
+            continue
+        used = sorted(snapshot.stats.adapters.items())
+        waiting = ",".join(name for name, (num_waiting, _) in used if num_waiting)
+        running = ",".join(name for name, (_, num_running) in used if num_running)
+        labels = [str(snapshot.info.config.max_loras), waiting, running]
+        family.add_metric(labels, time.time())
+    if family.samples:
+        yield family
 
 
 def _info(metric: Metric, snapshots: Sequence[Snapshot]) -> Family:

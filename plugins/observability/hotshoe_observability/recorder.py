@@ -27,13 +27,15 @@ class Recorder:
     def refuse(self, endpoint: str, error: str) -> None:
         self._counts.add(table.REFUSED, error)
 
-    def answered(self, method: str, path: str, status: int) -> None:
+    def answered(self, method: str, path: str, status: int, took_s: float) -> None:
         """See `hotshoe_server.extensions.Parts`."""
         if path in table.UNCOUNTED:
             return
         route = f"{path} {method}"
         named = route if route in table.ROUTES else f"{table.OTHER} {method}"
         self._counts.add(table.ANSWERED, f"{named} {status // 100}xx")
+        self._counts.observe(table.ANSWER_TIME, took_s, value=named)
+        self._counts.observe(table.ANSWER_TIMES, took_s)
 
     def begin(self, record: RequestRecord) -> None:
         self._counts_of(record.served).add(table.REQUESTS, record.endpoint)

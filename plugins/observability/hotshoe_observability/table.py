@@ -6,12 +6,12 @@ Exposition, the documentation's page and the test of the dashboard all read this
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from hotshoe.config import MAX_SPECULATIVE_TOKENS
-from hotshoe.engine.client import EngineStats
+from hotshoe.engine.client import STEP_SIZES, EngineStats
 from hotshoe.types import FinishReason
 from hotshoe_server.errors import CATALOG
 
@@ -38,6 +38,13 @@ VLLM_SPANS = (
 )
 VLLM_TOKENS = tuple(float(digit * 10**power) for power in range(7) for digit in (1, 2, 5))
 VLLM_COUNTS = (1.0, 2.0, 5.0, 10.0, 20.0)
+STEP_TOKENS = tuple(map(float, STEP_SIZES))
+#: Of those who instrument FastAPI, as vLLM does: few for each route, many for all together.
+HTTP_FEW = (0.1, 0.5, 1.0)
+HTTP_MANY = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0),
+    *(7.5, 10.0, 30.0, 60.0),
+)
 
 #: Stands for every value of a label that its set does not list.
 OTHER = "other"
@@ -57,6 +64,10 @@ STATUSES = ("2xx", "3xx", "4xx", "5xx")
 UNCOUNTED = frozenset(
     ("/metrics", "/live", "/ready", "/health", "/ping", "/load", "/version", "/server_info")
 )
+#: By sleep level; also vLLM's.
+SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
+#: Of prompt tokens; blocks that came from another engine lie in the cache.
+SOURCES = ("local_compute", "local_cache_hit")
 REASONS = tuple(reason.value for reason in FinishReason)
 PLACES = tuple(map(str, range(MAX_SPECULATIVE_TOKENS)))
 REFUSALS = ("engine_dead", "queue_full", "shutting_down", OTHER)
@@ -71,8 +82,8 @@ class Metric:
         name: Without the suffix that the format adds, such as `_total`.
         kind: As Prometheus has them.
         help: One line.
-        read: Of a metric that the engine counts: its value, or values by label. None where the
-            front end counts.
+        read: Of a metric that the engine counts: its value, or values by label, or a histogram's
+            numbers by bound, infinity included, and the sum. None where the front end counts.
         label: Names of further labels, with a space between them; "" for none.
         values: All values of these labels, written alike.
         sparse: Values that the engine has not met yet have no series.
@@ -85,7 +96,7 @@ class Metric:
     name: str
     kind: Kind
     help: str
-    read: Callable[[EngineStats], float | Mapping[str, float]] | None = None
+    read: Callable[[EngineStats], float | Mapping[str, float] | Sequence[float]] | None = None
     label: str = ""
     values: tuple[str, ...] = ("",)
     sparse: bool = False
@@ -157,6 +168,16 @@ ENGINE = (
         lambda s: s.is_sleeping,
     ),
     Metric(
+        "hotshoe_engine_sleep_state",
+        "gauge",
+        "1 for where the weights are: in use, in host memory, or given away.",
+        lambda s: {SLEEP_STATES[s.sleep_level or 0]: 1},
+        label="state",
+        values=SLEEP_STATES,
+        vllm="vllm:engine_sleep_state",
+        vllm_label="sleep_state",
+    ),
+    Metric(
         "hotshoe_last_step_seconds",
         "gauge",
         "Duration of the latest step.",
@@ -175,11 +196,33 @@ ENGINE = (
         lambda s: s.num_steps,
     ),
     Metric(
+        "hotshoe_step_tokens",
+        "histogram",
+        "Tokens that a step computed.",
+        lambda s: (*s.num_steps_of, s.num_step_tokens),
+        buckets=STEP_TOKENS,
+        vllm="vllm:iteration_tokens_total",
+        vllm_buckets=STEP_TOKENS,
+    ),
+    Metric(
         "hotshoe_prompt_tokens",
         "counter",
         "Prompt tokens of sequences that were started.",
         lambda s: s.num_prompt_tokens,
         vllm="vllm:prompt_tokens",
+    ),
+    Metric(
+        "hotshoe_prompt_tokens_by_source",
+        "counter",
+        "Of these, tokens that were computed, and tokens found in the prefix cache.",
+        lambda s: {
+            SOURCES[0]: s.num_prompt_tokens - s.num_cached_tokens,
+            SOURCES[1]: s.num_cached_tokens,
+        },
+        label="source",
+        values=SOURCES,
+        vllm="vllm:prompt_tokens_by_source",
+        vllm_label="source",
     ),
     Metric(
         "hotshoe_generated_tokens",
@@ -194,6 +237,13 @@ ENGINE = (
         "Sequences pushed back into the queue for want of KV cache blocks.",
         lambda s: s.num_preemptions,
         vllm="vllm:num_preemptions",
+    ),
+    Metric(
+        "hotshoe_sequences_not_finite",
+        "counter",
+        "Sequences that failed as the model gave no finite numbers.",
+        lambda s: s.num_failed,
+        vllm="vllm:corrupted_requests",
     ),
     Metric(
         "hotshoe_prefix_cache_queried_tokens",
@@ -283,6 +333,24 @@ ANSWERED = Metric(
     values=tuple(f"{route} {status}" for route in ROUTES for status in STATUSES),
     vllm="http_requests",
     vllm_label="handler method status",
+)
+ANSWER_TIME = Metric(
+    "hotshoe_http_request_seconds",
+    "histogram",
+    "From an HTTP request being read to the end of its answer, by route and method.",
+    label="handler method",
+    values=ROUTES,
+    buckets=HTTP_FEW,
+    vllm="http_request_duration_seconds",
+    vllm_label="handler method",
+    vllm_buckets=HTTP_FEW,
+)
+ANSWER_TIMES = _histogram(
+    "hotshoe_http_request_highr_seconds",
+    "The same over all routes, in finer buckets.",
+    HTTP_MANY,
+    "http_request_duration_highr_seconds",
+    HTTP_MANY,
 )
 TTFT = _histogram(
     "hotshoe_time_to_first_token_seconds",
@@ -383,8 +451,18 @@ NUM_SEQUENCES = _histogram(
     VLLM_COUNTS,
 )
 FRONT_END = (
-    *(REQUESTS, FAILED, REFUSED, ANSWERED, TTFT, ITL, TPOT, E2E, QUEUE, PREFILL, DECODE),
-    *(INFERENCE, PROMPT_LENGTH, COMPUTED_PROMPT, GENERATED_LENGTH, LONGEST, MAX_TOKENS),
+    *(REQUESTS, FAILED, REFUSED, ANSWERED, ANSWER_TIME, ANSWER_TIMES, TTFT, ITL, TPOT, E2E),
+    *(
+        QUEUE,
+        PREFILL,
+        DECODE,
+        INFERENCE,
+        PROMPT_LENGTH,
+        COMPUTED_PROMPT,
+        GENERATED_LENGTH,
+        LONGEST,
+        MAX_TOKENS,
+    ),
     NUM_SEQUENCES,
 )
 
@@ -399,6 +477,6 @@ INFO = Metric(
 )
 OWN = (UP, RESTARTS, PROCESSES, INFO)
 #: Of no model in particular: who is turned away unread has named none.
-WHOLE = (REFUSED, ANSWERED, PROCESSES)
+WHOLE = (REFUSED, ANSWERED, ANSWER_TIME, ANSWER_TIMES, PROCESSES)
 
 METRICS = (*ENGINE, *FRONT_END, *OWN)

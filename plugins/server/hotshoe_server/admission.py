@@ -50,5 +50,5 @@ class Admission:
         for observer in self._server.observers:
             observer.refuse(path, refusal.code)
         for hear in self._server.answered:
-            hear("POST", path, refusal.status)
+            hear("POST", path, refusal.status, 0.0)
         return refusal

@@ -81,8 +81,8 @@ class RequestRecord:
     end_s: float = 0.0
 
 
-#: Takes the method, the route's path and the status of an HTTP answer.
-Answered = Callable[[str, str, int], None]
+#: Takes the method, the route's path and the status of an HTTP answer, and the seconds it took.
+Answered = Callable[[str, str, int, float], None]
 
 
 class RequestObserver(Protocol):
@@ -169,7 +169,7 @@ class Parts:
         middleware: Each wraps the application in an ASGI application; the first is outermost. They
             run behind the guard and see only requests that passed it.
         observers: Hear of every engine request.
-        answered: Called when an endpoint begins its answer, or a request to it is turned away.
+        answered: Called when an endpoint's answer has ended, or a request to it is turned away.
         lifespan: Entered when the engine is ready; the server does not start if that fails, and
             one of several processes may take START_S of `hotshoe_server.supervisor` for all that it
             does then. Left when the server has drained; what goes wrong then is logged.

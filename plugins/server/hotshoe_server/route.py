@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import typing
 from collections.abc import Callable
 from typing import Any
@@ -133,10 +134,13 @@ class EndpointApp:
         return answer_error(error, self.endpoint.error_body)
 
     async def _send(self, call: Call, response: Response, send: Send) -> None:
-        for hear in self._server.answered:
-            hear(self.endpoint.method, self.endpoint.path, response.status_code)
         response.raw_headers.append((b"x-request-id", call.id.encode()))
-        await response(call.scope, call.receive, send)
+        try:
+            await response(call.scope, call.receive, send)
+        finally:
+            took_s = time.monotonic() - call.arrival_s
+            for hear in self._server.answered:
+                hear(self.endpoint.method, self.endpoint.path, response.status_code, took_s)
 
 
 def body_type(endpoint: Endpoint) -> type[Any] | None:

@@ -105,7 +105,7 @@ class ServerState:
         config: The server's own configuration.
         models: Those that are served, by name; requests that name none get the first.
         observers: Hear of every engine request.
-        answered: Called with the method, the route's path and the status of every HTTP answer.
+        answered: Hear of every HTTP answer, see `hotshoe_server.extensions.Answered`.
         in_flight: Running engine requests by id.
         num_open: HTTP requests under way, but for those that only read, and `background`.
         background: What makes responses that nobody waits for.

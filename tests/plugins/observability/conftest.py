@@ -41,12 +41,19 @@ def make_record() -> Callable[..., RequestRecord]:
 def snapshot() -> Snapshot:
     config = SimpleNamespace(platform="null", dtype="float32", quantization=None)
     config.kv_cache_dtype, config.enable_prefix_caching = "bfloat16", True
+    config.enable_lora, config.max_loras = True, 4
     stats = EngineStats(
         num_running=3,
         num_waiting=2,
         num_blocks=10,
         num_used_blocks=4,
         num_generated_tokens=77,
+        num_prompt_tokens=50,
+        num_cached_tokens=20,
+        num_steps_of=(4, 0, 0, 0, 1, *[0] * 9),
+        num_step_tokens=40,
+        num_failed=2,
+        adapters={"b": (1, 1), "a": (0, 2), "c": (3, 0)},
         num_finished={"stop": 5, "length": 1},
         num_drafts=9,
         num_draft_tokens=20,

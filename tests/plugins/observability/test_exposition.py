@@ -28,6 +28,10 @@ VLLM_NAMES = {
     "vllm:prefix_cache_hits_total",
     "vllm:request_success_total",
     "vllm:cache_config_info",
+    "vllm:lora_requests_info",
+    "vllm:engine_sleep_state",
+    "vllm:prompt_tokens_by_source_total",
+    "vllm:corrupted_requests_total",
     *(
         f"vllm:{name}_{part}"
         for part in ("bucket", "sum", "count")
@@ -46,6 +50,7 @@ VLLM_NAMES = {
             "request_max_num_generation_tokens",
             "request_params_max_tokens",
             "request_params_n",
+            "iteration_tokens_total",
         )
     ),
 }
@@ -113,9 +118,9 @@ def test_names_of_vllm(snapshot: Snapshot) -> None:
 def test_http_answers_are_counted_by_route_method_and_status(snapshot: Snapshot) -> None:
     recorder = Recorder(snapshot.counts)
     for status in (200, 200, 404, 503):
-        recorder.answered("POST", "/v1/completions", status)
-    recorder.answered("GET", "/somewhere/else", 200)
-    recorder.answered("GET", "/metrics", 200)
+        recorder.answered("POST", "/v1/completions", status, 0.3)
+    recorder.answered("GET", "/somewhere/else", 200, 7.0)
+    recorder.answered("GET", "/metrics", 200, 0.1)
     found = samples(expose([snapshot], (HOTSHOE, VLLM))[0])
     counted = {
         tuple(dict(key[1:])[label] for label in ("handler", "method", "status")): value
@@ -130,6 +135,63 @@ def test_http_answers_are_counted_by_route_method_and_status(snapshot: Snapshot)
     }
     labels = (("handler", "/v1/completions"), ("method", "POST"), ("model", "demo"))
     assert found["hotshoe_http_requests_total", *labels, ("status", "2xx")] == 2
+    here = (("engine", "0"), ("handler", "/v1/completions"))
+    named = (("method", "POST"), ("model_name", "demo"))
+    name = "http_request_duration_seconds"
+    taken = {
+        le: found[f"{name}_bucket", *here, ("le", le), *named]
+        for le in ("0.1", "0.5", "1.0", "+Inf")
+    }
+    assert taken == {"0.1": 0, "0.5": 4, "1.0": 4, "+Inf": 4}
+    assert found[f"{name}_sum", *here, *named] == pytest.approx(1.2)
+    name, everywhere = "http_request_duration_highr_seconds", (("engine", "0"), named[1])
+    assert found[f"{name}_bucket", everywhere[0], ("le", "7.5"), everywhere[1]] == 5
+    assert found[f"{name}_count", *everywhere] == 5
+
+
+def test_what_the_engine_counts_under_the_names_of_vllm(snapshot: Snapshot) -> None:
+    found = samples(expose([snapshot], (HOTSHOE, VLLM))[0])
+    labels = (("engine", "0"), ("model_name", "demo"))
+    name = "vllm:iteration_tokens_total"
+    steps = [
+        found[f"{name}_bucket", labels[0], ("le", le), labels[1]] for le in ("1.0", "8.0", "+Inf")
+    ]
+    assert steps == [4, 4, 5]
+    assert (found[f"{name}_sum", *labels], found[f"{name}_count", *labels]) == (40, 5)
+    sources = {
+        dict(rest)["source"]: value
+        for (name, *rest), value in found.items()
+        if name == "vllm:prompt_tokens_by_source_total"
+    }
+    assert sources == {"local_compute": 30, "local_cache_hit": 20}
+    assert found["vllm:corrupted_requests_total", *labels] == 2
+    [used] = [dict(rest) for (name, *rest) in found if name == "vllm:lora_requests_info"]
+    assert used == {
+        "max_lora": "4",
+        "running_lora_adapters": "a,b",
+        "waiting_lora_adapters": "b,c",
+    }
+
+
+@pytest.mark.parametrize(
+    ("level", "state"),
+    [(None, "awake"), (0, "awake"), (1, "weights_offloaded"), (2, "discard_all")],
+)
+def test_where_the_weights_are(snapshot: Snapshot, level: int | None, state: str) -> None:
+    asleep = replace(snapshot, stats=replace(snapshot.stats, sleep_level=level))
+    found = samples(expose([asleep], (HOTSHOE, VLLM))[0])
+    states = {
+        dict(rest)["sleep_state"]: value
+        for (name, *rest), value in found.items()
+        if name == "vllm:engine_sleep_state"
+    }
+    assert states == {name: name == state for name in table.SLEEP_STATES}
+    assert found["hotshoe_engine_sleeping", ("model", "demo")] == (level is not None)
+
+
+def test_without_adapters_none_are_told(snapshot: Snapshot) -> None:
+    snapshot.info.config.enable_lora = False
+    assert b"lora" not in expose([snapshot], (HOTSHOE, VLLM))[0]
 
 
 def test_an_engine_that_does_not_answer(snapshot: Snapshot) -> None:

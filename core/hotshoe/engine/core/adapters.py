@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 
 from hotshoe.errors import RequestError
 from hotshoe.executor import AdapterWorker, Worker
@@ -37,7 +37,7 @@ class Adapters:
             UserError: One cannot be loaded.
         """
         for name, path in self._paths.items():
-            self.load(worker, name, path, lambda name: False)
+            self.load(worker, name, path, used=())
 
     def key_of(self, name: str | None) -> str | None:
         """Return what names an adapter's weights, None for no adapter. Loading changes it.
@@ -55,16 +55,14 @@ class Adapters:
             )
         return self._keys[name]
 
-    def load(
-        self, worker: Worker | None, name: str, path: str, used: Callable[[str], bool]
-    ) -> None:
+    def load(self, worker: Worker | None, name: str, path: str, used: Collection[str]) -> None:
         """Load an adapter from a directory, in place of one of this name.
 
         Args:
             worker: Takes its numbers.
             name: Of the adapter.
             path: In the form of PEFT.
-            used: Tells whether an unfinished request names it.
+            used: Those that unfinished requests name.
 
         Raises:
             RequestError: The name is none, or in use; there are too many; the worker takes none.
@@ -81,7 +79,7 @@ class Adapters:
         self._paths[name] = path
         self._keys[name] = f"{next(self._count)}:{name}"
 
-    def unload(self, worker: Worker | None, name: str, used: Callable[[str], bool]) -> None:
+    def unload(self, worker: Worker | None, name: str, used: Collection[str]) -> None:
         """Forget an adapter.
 
         Raises:
@@ -93,8 +91,8 @@ class Adapters:
         del self._paths[name], self._keys[name]
 
 
-def _check_unused(name: str, used: Callable[[str], bool]) -> None:
-    if used(name):
+def _check_unused(name: str, used: Collection[str]) -> None:
+    if name in used:
         raise RequestError(
             f"adapter {name!r} is in use; try again when its requests have ended", "lora_name"
         )

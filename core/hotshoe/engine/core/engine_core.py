@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,8 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from hotshoe.engine.client import EngineStats, PauseMode
+from hotshoe.engine.client import STEP_SIZES, EngineStats, PauseMode
 from hotshoe.engine.core.adapters import Adapters
+from hotshoe.engine.core.counts import StepCounts, engine_stats
 from hotshoe.engine.core.draft_model import open_draft_model
 from hotshoe.engine.core.kv_exchange import KVExchange, open_exchange
 from hotshoe.engine.core.rest import (
@@ -24,6 +26,7 @@ from hotshoe.engine.core.rest import (
     check_sleep,
     fall_asleep,
     replace_weights,
+    sleep_level,
     tags_to_wake,
     wake,
 )
@@ -107,9 +110,7 @@ class EngineCore:
         self._pause: PauseMode | None = None
         self._asleep: set[str] = set()
         self._is_quiet = False
-        self._num_steps = 0
-        self._last_step_s = 0.0
-        self._last_step_tokens = 0
+        self._steps = StepCounts()
 
     def _bring_up(self, worker: Worker) -> tuple[int, ...]:
         """Load the models and take the caches; return the number of blocks of each pool."""
@@ -235,29 +236,8 @@ class EngineCore:
 
     def stats(self) -> EngineStats:
         """Return the present counts."""
-        counts = self._scheduler.stats()
-        cache = counts.cache
-        return EngineStats(
-            num_running=counts.num_running,
-            num_waiting=counts.num_waiting,
-            num_waiting_tokens=counts.num_waiting_tokens,
-            num_blocks=cache.num_blocks,
-            num_used_blocks=cache.num_used_blocks,
-            num_queried_tokens=cache.num_queried_tokens,
-            num_hit_tokens=cache.num_hit_tokens,
-            num_preemptions=counts.num_preemptions,
-            num_prompt_tokens=counts.num_prompt_tokens,
-            num_generated_tokens=counts.num_generated_tokens,
-            num_steps=self._num_steps,
-            last_step_s=self._last_step_s,
-            last_step_tokens=self._last_step_tokens,
-            num_finished=counts.num_finished,
-            num_drafts=counts.drafts.num_drafts,
-            num_draft_tokens=counts.drafts.num_draft_tokens,
-            num_accepted_at=counts.drafts.num_accepted_at,
-            is_paused=self.is_paused,
-            is_sleeping=self.is_sleeping,
-        )
+        level = sleep_level(self._asleep, self._worker)
+        return engine_stats(self._scheduler.stats(), self._steps, self.is_paused, level)
 
     def step(self) -> list[TokenOutput]:
         """Start as many steps as may be in flight, finish the oldest, return its news.
@@ -297,9 +277,11 @@ class EngineCore:
             raise
         except BaseException as error:
             self._fail(error)
-        self._num_steps += 1
-        self._last_step_s = time.perf_counter() - begin
-        self._last_step_tokens = plan.num_tokens
+        steps, num_tokens = self._steps, plan.num_tokens
+        steps.last_s, steps.last_tokens = time.perf_counter() - begin, num_tokens
+        steps.by_size[bisect_left(STEP_SIZES, num_tokens)] += 1
+        steps.num_tokens += num_tokens
+        steps.num_failed += len(result.failed)
         return outputs
 
     def pause(self, mode: PauseMode) -> list[TokenOutput]:
@@ -387,10 +369,10 @@ class EngineCore:
         self._scheduler.reset_prefix_cache()
 
     def load_adapter(self, name: str, path: str) -> None:
-        self.adapters.load(self._worker, name, path, self._scheduler.uses_adapter)
+        self.adapters.load(self._worker, name, path, self._scheduler.adapters())
 
     def unload_adapter(self, name: str) -> None:
-        self.adapters.unload(self._worker, name, self._scheduler.uses_adapter)
+        self.adapters.unload(self._worker, name, self._scheduler.adapters())
 
     @contextmanager
     def _or_dead(self, harmless: tuple[type[BaseException], ...] = ()) -> Iterator[None]:

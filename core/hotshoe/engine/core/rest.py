@@ -5,7 +5,7 @@ Functions over a worker; `EngineCore` keeps the state, and sees to it that no st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from hotshoe.errors import RequestError
@@ -41,6 +41,18 @@ def check_sleep(level: int, mode: str, worker: Worker | None) -> None:
             "use 0 or 2",
             "level",
         )
+
+
+def sleep_level(asleep: Collection[str], worker: Worker | None) -> int | None:
+    """Return the level of sleep, None for an engine that is awake.
+
+    One whose weights have been woken up, and its cache has not, has level 0: it waits.
+    """
+    if not asleep:
+        return None
+    if "weights" not in asleep:
+        return 0
+    return 2 if worker is None else 1
 
 
 def fall_asleep(worker: Worker, level: int) -> Worker | None:
