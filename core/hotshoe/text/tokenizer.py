@@ -157,6 +157,12 @@ class Tokenizer:
     def _longest_token_chars(self) -> int:
         return max(map(len, self.token_ids), default=1)
 
+    @cached_property
+    def spaces_special_tokens(self) -> bool:
+        """Whether a special token gets a space in front of it that it is not written with."""
+        made = ((self.pieces.make(i, False), x) for i, x in self.special_token_texts.items())
+        return any(piece != text.encode() for piece, text in made)
+
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Return the text of a whole sequence."""
         text: str = self._backend.decode_batch(

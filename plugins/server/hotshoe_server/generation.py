@@ -141,7 +141,7 @@ def check_length(call: Call, token_ids: Sequence[int], room: bool = True) -> Non
 
 
 def check_wishes(call: Call, num_prompt_tokens: int, priority: int) -> None:
-    """Refuse to promise more than can come: tokens beyond the room, or a priority that none heeds.
+    """Refuse what cannot come: tokens beyond the room, a priority that none heeds, other spaces.
 
     Raises:
         ApiError: The request asks for it.
@@ -150,6 +150,11 @@ def check_wishes(call: Call, num_prompt_tokens: int, priority: int) -> None:
     if priority and served.client.config.scheduling_policy != "priority":
         message = "priority has no effect here; the server needs --scheduling-policy priority"
         raise ApiError("unsupported_parameter", message, "priority")
+    tokenizer = served.client.tokenizer if getattr(body, "wants_no_spaces", False) else None
+    if tokenizer is not None and tokenizer.spaces_special_tokens:
+        name = "spaces_between_special_tokens"
+        message = f"{name}=false is not supported with this model's tokenizer; leave it out"
+        raise ApiError("unsupported_parameter", message, name)
     field = getattr(body, "max_tokens_field", None)
     if field is None or served.config.clip_max_tokens:
         return

@@ -242,3 +242,13 @@ def test_a_named_token_that_is_not_unicode_is_refused(make_directory):
     directory = make_directory(config={"bos_token": "\ud800"})
     with pytest.raises(CheckpointError, match="bos_token is not valid Unicode"):
         Tokenizer.load(directory)
+
+
+def test_which_tokenizers_put_spaces_between_special_tokens(tokenizers_by_kind) -> None:
+    spacing = {kind for kind, t in tokenizers_by_kind.items() if t.spaces_special_tokens}
+    assert spacing == {"word_piece", "no_decoder"}
+    for kind, tokenizer in tokenizers_by_kind.items():
+        ids = sorted(tokenizer.special_token_ids)[:2] * 2
+        texts = [tokenizer.special_token_texts[i] for i in ids]
+        shown = tokenizer.decode(ids, skip_special_tokens=False)
+        assert shown == (" " if kind in spacing else "").join(texts)

@@ -118,9 +118,10 @@ class Generation(Schema):
     cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     truncate_prompt_tokens: Annotated[int, AfterValidator(_not_zero)] | None = Field(None, ge=-1)
 
-    # OpenAI's and vLLM's, of no effect here.
-    user: ShortText | None = None
     spaces_between_special_tokens: bool | None = None
+
+    # OpenAI's, of no effect here.
+    user: ShortText | None = None
 
     # vLLM's, refused: see FOREIGN.
     guided_json: Any = None
@@ -195,6 +196,11 @@ class Generation(Schema):
             return None
         penalty = 1.0 if self.length_penalty is None else self.length_penalty
         return BeamSearchParams(self.n or 1, None, bool(self.ignore_eos), length_penalty=penalty)
+
+    @property
+    def wants_no_spaces(self) -> bool:
+        """Whether special tokens are shown, and no spaces that a tokenizer puts between them."""
+        return self.spaces_between_special_tokens is False and self.skip_special_tokens is False
 
     @property
     def max_tokens_field(self) -> str | None:

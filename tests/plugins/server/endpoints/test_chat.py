@@ -483,6 +483,19 @@ def test_harmless_fields_of_openai_are_accepted(http) -> None:
     assert http.post(PATH, messages=ASK, **body).status_code == 200
 
 
+@pytest.mark.parametrize("shown", [True, False])
+def test_spaces_that_the_tokenizer_puts_between_special_tokens(
+    http, engine, monkeypatch, shown: bool
+) -> None:
+    body = {"spaces_between_special_tokens": False, "skip_special_tokens": not shown}
+    assert http.post(PATH, messages=ASK, **body).status_code == 200
+    monkeypatch.setitem(vars(engine.tokenizer), "spaces_special_tokens", True)
+    response = http.post(PATH, messages=ASK, **body)
+    assert response.status_code == (400 if shown else 200)
+    if shown:
+        assert response.json()["error"]["param"] == "spaces_between_special_tokens"
+
+
 def test_an_engine_failure_after_the_first_token(http, engine) -> None:
     engine.fail_after = 1
     response = http.post(PATH, messages=ASK)
