@@ -85,7 +85,7 @@ real: venv $(STAMPS)/dev ## a real model of 135 million parameters against trans
 	$(BIN)/pytest -q tests/e2e/test_real_model.py
 
 clients: venv ## clients and evaluators that people use, in environments of their own, against the bundled model
-	@! command -v npm > /dev/null || npm install --silent --no-audit --no-fund --prefix $(VENV)-clients openai @anthropic-ai/sdk
+	@! command -v npm > /dev/null || npm install --silent --no-audit --no-fund --prefix $(VENV)-clients openai @anthropic-ai/sdk esbuild
 	@for of in clients evaluators; do \
 	    test -x $(VENV)-$$of/bin/python || $(PYTHON) -m venv $(VENV)-$$of; \
 	    $(VENV)-$$of/bin/python -m pip install $(PIP_FLAGS) -c constraints.txt -r tests/clients/$$of.txt; \

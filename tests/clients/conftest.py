@@ -27,7 +27,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def url(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Serve the bundled model, in Ollama's form as well, and return the server's address."""
     log = tmp_path_factory.mktemp("server") / "log"
-    command = [pytestconfig.getoption("--hotshoe"), "serve", "demo", "--ollama", "--port", "0"]
+    flags = ("--ollama", "--port", "0", "--allowed-origins", "*")  # for pages of any origin
+    command = [pytestconfig.getoption("--hotshoe"), "serve", "demo", *flags]
     with log.open("w") as file:
         process = subprocess.Popen(command, stderr=file)
     try:

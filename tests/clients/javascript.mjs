@@ -1,11 +1,13 @@
 // The official JavaScript clients against a server: node javascript.mjs URL. Exits with 1 at the first mistake.
+// page.html runs the same in a browser, at another origin than the server's.
 import assert from "node:assert/strict";
 import Anthropic from "@anthropic-ai/sdk";
 import OpenAI from "openai";
 
-const url = process.argv[2];
-const openai = new OpenAI({ baseURL: `${url}/v1`, apiKey: "none", maxRetries: 0 });
-const anthropic = new Anthropic({ baseURL: url, apiKey: "none", maxRetries: 0 });
+const url = globalThis.location ? new URL(location).searchParams.get("url") : process.argv[2];
+const options = { apiKey: "none", maxRetries: 0, dangerouslyAllowBrowser: true };
+const openai = new OpenAI({ baseURL: `${url}/v1`, ...options });
+const anthropic = new Anthropic({ baseURL: url, ...options });
 const model = "demo";
 const messages = [{ role: "user", content: "What is 2 + 3?" }];
 

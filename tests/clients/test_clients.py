@@ -1,9 +1,13 @@
 """Clients that people use, as they use them, against the bundled model."""
 
 import asyncio
+import queue
 import shutil
 import subprocess
 import sys
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -87,15 +91,58 @@ def test_anthropic(url: str) -> None:
         assert client.messages.count_tokens(model="demo", messages=ask["messages"]).input_tokens > 5
 
 
-def test_javascript(url: str, tmp_path: Path) -> None:
+@pytest.fixture
+def scripts(tmp_path: Path) -> Path:
+    """Return a directory with what JavaScript imports."""
     packages = Path(sys.prefix) / "node_modules"
     if not packages.is_dir():
         pytest.skip("the packages of JavaScript are not installed: there was no npm")
     (tmp_path / "node_modules").symlink_to(packages)
-    script = shutil.copy(Path(__file__).with_name("javascript.mjs"), tmp_path)
-    command = ["node", script, url]
+    for name in ("javascript.mjs", "page.html", "assert.mjs"):
+        shutil.copy(Path(__file__).with_name(name), tmp_path)
+    return tmp_path
+
+
+def test_javascript(url: str, scripts: Path) -> None:
+    command = ["node", scripts / "javascript.mjs", url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
+
+
+def test_javascript_in_a_browser(url: str, scripts: Path) -> None:
+    found = map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
+    browser = next((path for path in found if path), None)
+    if browser is None:
+        pytest.skip("Chromium is not installed")
+    bundle = ("--bundle", "--format=esm", "--alias:node:assert/strict=./assert.mjs")
+    esbuild = scripts / "node_modules/.bin/esbuild"
+    command = [esbuild, "javascript.mjs", *bundle, "--outfile=bundle.mjs", "--log-level=error"]
+    subprocess.run(command, cwd=scripts, timeout=300, check=True)
+    reports: queue.Queue[str] = queue.Queue()
+
+    class Page(SimpleHTTPRequestHandler):
+        def log_message(self, *args: Any) -> None:
+            pass
+
+        def do_POST(self) -> None:
+            reports.put(self.rfile.read(int(self.headers["content-length"])).decode())
+            self.send_response(204)
+            self.end_headers()
+
+    pages = ThreadingHTTPServer(("127.0.0.1", 0), partial(Page, directory=str(scripts)))
+    threading.Thread(target=pages.serve_forever, daemon=True).start()
+    page = f"http://127.0.0.1:{pages.server_port}/page.html?url={url}"
+    flags = ("--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0")
+    process = subprocess.Popen(
+        [browser, *flags, f"--user-data-dir={scripts / 'profile'}", page], stderr=subprocess.DEVNULL
+    )
+    try:
+        assert reports.get(timeout=300) == "right"
+    finally:
+        process.terminate()
+        process.wait(60)
+        pages.shutdown()
+        pages.server_close()
 
 
 # LangChain
