@@ -169,9 +169,10 @@ def check_wishes(call: Call, num_prompt_tokens: int, priority: int) -> None:
 
 
 def truncated(call: Call, rendered: Rendered) -> Rendered:
-    """Keep the end of a prompt, of as many tokens as the request's `truncate_prompt_tokens` says.
+    """Keep as many tokens of a prompt as the request's `truncate_prompt_tokens` says.
 
-    -1 keeps what leaves room for the tokens that are asked for.
+    -1 keeps what leaves room for the tokens that are asked for. `truncation_side` says what goes:
+    the beginning, unless it is "right".
 
     Raises:
         ApiError: That is more than the context has.
@@ -183,10 +184,11 @@ def truncated(call: Call, rendered: Rendered) -> Rendered:
     if count > limit:
         message = f"truncate_prompt_tokens is {count}, but this model's maximum context length is "
         raise ApiError("invalid_value", f"{message}{limit} tokens", "truncate_prompt_tokens")
-    if count == -1:
-        field = body.max_tokens_field if isinstance(body, Generation) else None
-        count = limit - max(1, getattr(body, field) if field else 1)
-    return rendered.last(max(count, 1))
+    if count == -1 and isinstance(body, Generation):
+        field = body.max_tokens_field
+        limit -= max(1, getattr(body, field) if field else 1)
+    count = limit if count == -1 else count
+    return rendered.cut(max(count, 1), end=getattr(body, "truncation_side", None) != "right")
 
 
 def _unused(request_id: str, server: ServerState) -> str:

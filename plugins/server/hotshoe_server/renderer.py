@@ -42,9 +42,11 @@ class Rendered:
             return EmbedsPrompt(self.embeds)
         return TokensPrompt(self.token_ids)
 
-    def last(self, count: int) -> Rendered:
-        """Return the prompt's end, of so many tokens."""
-        return self if count >= len(self.token_ids) else Rendered(self.token_ids[-count:])
+    def cut(self, count: int, end: bool) -> Rendered:
+        """Return so many tokens of the prompt, of its end or of its beginning."""
+        if count >= len(self.token_ids):
+            return self
+        return Rendered(self.token_ids[-count:] if end else self.token_ids[:count])
 
 
 class Renderer:

@@ -6,10 +6,9 @@ import asyncio
 import base64
 
 from hotshoe.text.output_processor import RequestUpdate, floats
-from hotshoe.types import PoolingParams
 from hotshoe_server.call import Call
 from hotshoe_server.extensions import Endpoint
-from hotshoe_server.generation import check_length, generate
+from hotshoe_server.generation import check_length, generate, truncated
 from hotshoe_server.merge import last_update
 from hotshoe_server.renderer import Rendered
 from hotshoe_server.schemas.embeddings import (
@@ -23,9 +22,9 @@ from hotshoe_server.schemas.embeddings import (
 async def embed(call: Call, body: EmbeddingRequest) -> EmbeddingAnswer:
     """Make vectors of all texts; the first that cannot be made ends the request."""
     model, served = call.choose(body.model)
-    params = PoolingParams(body.dimensions, body.normalize)
+    params = body.params()
     prompts = [
-        await served.renderer.prompt(text, body.add_special_tokens, content=True)
+        truncated(call, await served.renderer.prompt(text, body.add_special_tokens, content=True))
         for text in body.inputs()
     ]
     for prompt in prompts:  # before any of them is run
@@ -35,7 +34,7 @@ async def embed(call: Call, body: EmbeddingRequest) -> EmbeddingAnswer:
 
     async def one(number: int, prompt: Rendered) -> RequestUpdate:
         async with turns:
-            request_id = f"embd-{call.id}-{number}"
+            request_id = f"embd-{body.request_id or call.id}-{number}"
             return await last_update(
                 generate(call, model, prompt, params, request_id=request_id, priority=body.priority)
             )

@@ -123,6 +123,7 @@ class Tool(Schema):
 
     type: Literal["function"]
     function: Function
+    defer_loading: Literal[False] | None = None
 
 
 class FunctionName(Schema):
@@ -229,7 +230,9 @@ class ChatRequest(Generation, Conversation):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     max_completion_tokens: int | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
+        None
+    )
     include_reasoning: bool = True
     echo: bool = False
     add_special_tokens: bool = False
@@ -278,7 +281,7 @@ class ChatRequest(Generation, Conversation):
         Raises:
             RequestError: `top_logprobs` is given without `logprobs`, or `max_tokens` twice.
         """
-        if self.top_logprobs is not None and not self.logprobs:
+        if self.top_logprobs and not self.logprobs:
             raise RequestError("top_logprobs needs logprobs=true", "top_logprobs")
         more: dict[str, Any] = {}
         if self.logprobs:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Struct
 from pydantic import Field
 
 from hotshoe.errors import RequestError
+from hotshoe.types import PoolingParams
 from hotshoe_server.schemas.base import Schema, ShortText
+from hotshoe_server.schemas.fields import PromptTokens, RequestId, Side
+from hotshoe_server.schemas.tokens import Nothing
 
 #: Most texts of one request, as OpenAI's API has it.
 MAX_INPUTS = 2048
@@ -22,11 +25,33 @@ class EmbeddingRequest(Schema):
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = None
     normalize: bool | None = None
+    use_activation: bool | None = None
     add_special_tokens: bool = True
     priority: int = Field(0, ge=-(2**31), le=2**31 - 1)
+    truncate_prompt_tokens: PromptTokens | None = None
+    truncation_side: Side | None = None
+    request_id: RequestId | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+
+    # vLLM's, which must ask for what is done.
+    padding: Literal["do_not_pad"] | None = None
+    embed_dtype: Literal["float32"] | None = None
+    endianness: Literal["native", "little"] | None = None
+    mm_processor_kwargs: Nothing = None
 
     # OpenAI's, of no effect here.
     user: ShortText | None = None
+
+    def params(self) -> PoolingParams:
+        """Return what the engine takes.
+
+        Raises:
+            RequestError: A value is out of range, or two names of one field differ.
+        """
+        if self.normalize is None or self.use_activation in (None, self.normalize):
+            wanted = self.use_activation if self.normalize is None else self.normalize
+            return PoolingParams(self.dimensions, wanted)
+        raise RequestError("use_activation means normalize; give one of them", "use_activation")
 
     def inputs(self) -> list[str | list[int]]:
         """Return the texts one by one, each as text or as token ids.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -17,6 +17,7 @@ from hotshoe.errors import RequestError
 from hotshoe.types import BeamSearchParams, SamplingParams
 from hotshoe_server.errors import ApiError
 from hotshoe_server.schemas.base import Few, Schema, ShortList, ShortText, Texts
+from hotshoe_server.schemas.foreign import FOREIGN, Foreign
 from hotshoe_server.schemas.grammar import StructuredOutputs
 
 
@@ -26,22 +27,6 @@ class StreamOptions(Schema):
     include_usage: bool = False
     include_obfuscation: bool | None = None
     continuous_usage_stats: bool = False
-
-
-#: vLLM's fields that mean nothing here -> the values that ask for nothing, and what to do instead.
-FOREIGN: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "guided_json": ((), "use structured_outputs.json"),
-    "guided_regex": ((), "use structured_outputs.regex"),
-    "guided_choice": ((), "use structured_outputs.choice"),
-    "guided_grammar": ((), "use structured_outputs.grammar"),
-    "guided_json_object": ((False,), "use structured_outputs.json_object"),
-    "guided_decoding_backend": ((), "the server chooses (--structured-output-backend)"),
-    "guided_whitespace_pattern": ((), "leave it out"),
-    "logits_processors": (([],), "give arguments to those of --logits-processors (vllm_xargs)"),
-    "kv_transfer_params": (({},), "leave it out"),
-    "mm_processor_kwargs": (({},), "leave it out"),
-    "media_io_kwargs": (({},), "leave it out"),
-}
 
 
 def _not_zero(count: int) -> int:
@@ -63,12 +48,19 @@ class Repetition(Schema):
         return (longest, least, self.min_count) if longest else None
 
 
+PromptTokens = Annotated[int, AfterValidator(_not_zero), Field(ge=-1)]
+#: Where a prompt that is too long is cut off.
+Side = Literal["left", "right"]
+#: Of tokens to think with; -1 means that nothing bounds them.
+Budget = Annotated[
+    int, Field(ge=-1, le=2**31 - 1), AfterValidator(lambda count: None if count == -1 else count)
+]
 RequestId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")]
 #: Where requests of one kind or another say how many tokens they want at most.
 MAX_TOKENS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 
-class Generation(Schema):
+class Generation(Foreign):
     """What every endpoint that generates accepts."""
 
     #: Fields that must be absent, or ask for nothing; with the values that do. Beside FOREIGN.
@@ -106,7 +98,7 @@ class Generation(Schema):
     prompt_logprobs: int | None = None
     logprob_token_ids: ShortList[int] | None = None
     structured_outputs: StructuredOutputs | None = None
-    thinking_token_budget: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    thinking_token_budget: Budget | None = None
     repetition_detection: Repetition | None = None
     vllm_xargs: Annotated[dict[str, Any] | None, Few] = None
     use_beam_search: bool | None = None
@@ -116,25 +108,10 @@ class Generation(Schema):
     return_tokens_as_token_ids: bool = False
     request_id: RequestId | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
-    truncate_prompt_tokens: Annotated[int, AfterValidator(_not_zero)] | None = Field(None, ge=-1)
+    truncate_prompt_tokens: PromptTokens | None = None
+    truncation_side: Side | None = None
 
     spaces_between_special_tokens: bool | None = None
-
-    # OpenAI's, of no effect here.
-    user: ShortText | None = None
-
-    # vLLM's, refused: see FOREIGN.
-    guided_json: Any = None
-    guided_regex: Any = None
-    guided_choice: Any = None
-    guided_grammar: Any = None
-    guided_json_object: Any = None
-    guided_decoding_backend: Any = None
-    guided_whitespace_pattern: Any = None
-    logits_processors: Any = None
-    kv_transfer_params: Any = None
-    mm_processor_kwargs: Any = None
-    media_io_kwargs: Any = None
 
     def adopt(self, force_usage: bool, as_token_ids: bool) -> None:
         """Ask for what the operator gives to every request.

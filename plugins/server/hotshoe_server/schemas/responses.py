@@ -270,6 +270,8 @@ class ResponsesRequest(Generation):
         "prompt": (),
         "truncation": ("disabled",),
         "context_management": ([],),
+        "truncate_prompt_tokens": (),
+        "enable_response_messages": (False,),
     }
     RENAMED: ClassVar[Mapping[str, str]] = {"max_tokens": "max_output_tokens"}
 
@@ -310,6 +312,9 @@ class ResponsesRequest(Generation):
     prompt: dict[str, Any] | None = None
     truncation: Literal["auto", "disabled"] | None = None
     context_management: list[Any] | None = Field(None, max_length=64, fail_fast=True)
+
+    # vLLM's, refused.
+    enable_response_messages: bool | None = None
 
     @property
     def logprobs(self) -> int | None:

@@ -16,6 +16,7 @@ from hotshoe_server.schemas.chat import Message, Tool
 from hotshoe_server.schemas.fields import Generation
 
 MAX_TOKENS = 2**22
+Nothing = Annotated[dict[str, Any] | None, Field(max_length=0)]
 
 
 class TokenizeRequest(Schema):
@@ -33,6 +34,10 @@ class TokenizeRequest(Schema):
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     return_token_strs: bool = False
+
+    # vLLM's, which must ask for nothing.
+    mm_processor_kwargs: Nothing = None
+    media_io_kwargs: Nothing = None
 
 
 class TokenizeAnswer(Answer):
@@ -67,6 +72,7 @@ class TokenParams(Generation):
         "flat_logprobs": (False,),
         "skip_reading_prefix_cache": (False,),
         "vllm_xargs": ({},),
+        "truncate_prompt_tokens": (),
     }
     EXTRA_ARGS: ClassVar[str] = "extra_args"
 

@@ -438,6 +438,14 @@ def test_token_ids_when_asked(http, engine) -> None:
         ("max_completion_tokens", 10_000, "max_completion_tokens"),
         ("echo", True, "echo"),
         ("nonsense", 1, "nonsense"),
+        ("truncation_side", "middle", "truncation_side"),
+        ("thinking_token_budget", -2, "thinking_token_budget"),
+        ("ec_transfer_params", {"a": 1}, "ec_transfer_params"),
+        ("watermarking", True, "watermarking"),
+        ("routed_experts_prompt_start", 2, "routed_experts_prompt_start"),
+        ("return_token_offsets", True, "return_token_offsets"),
+        ("return_prompt_text", True, "return_prompt_text"),
+        ("stream_interval", 8, "stream_interval"),
     ],
 )
 def test_mistakes_are_named(http, field: str, value: object, param: str) -> None:
@@ -479,6 +487,19 @@ def test_harmless_fields_of_openai_are_accepted(http) -> None:
         "vllm_xargs": {},
         "spaces_between_special_tokens": True,
         "add_special_tokens": False,
+        "logprobs": False,
+        "top_logprobs": 0,
+        "thinking_token_budget": -1,
+        "truncation_side": None,
+        "session_id": "agent-1",
+        "ec_transfer_params": {},
+        "watermarking": False,
+        "routed_experts_prompt_start": 0,
+        "return_token_offsets": False,
+        "return_prompt_text": False,
+        "return_mm_kwargs": True,
+        "stream_interval": 1,
+        "reasoning_effort": "max",
     }
     assert http.post(PATH, messages=ASK, **body).status_code == 200
 
@@ -559,6 +580,13 @@ def test_a_salt_and_an_id_reach_the_engine(http, engine) -> None:
     answer = http.post(PATH, messages=ASK, cache_salt="mine", request_id="r-1").json()
     assert answer["id"] == engine.requests[-1].id == "chatcmpl-r-1"
     assert engine.requests[-1].prompt.cache_salt == "mine"
+
+
+def test_prompts_are_cut_at_their_end_where_that_is_asked_for(http, engine) -> None:
+    whole = error_prompt(http, engine)
+    for side, kept in (("right", whole[:4]), ("left", whole[-4:])):
+        http.post(PATH, messages=ASK, truncate_prompt_tokens=4, truncation_side=side)
+        assert engine.requests[-1].prompt.token_ids == kept
 
 
 def test_prompts_are_cut_at_their_beginning(http, engine) -> None:

@@ -37,6 +37,25 @@ def test_text_is_tokenized_with_special_tokens(http, engine, tokenizer) -> None:
     assert asked == [tokenizer.encode(text, True) for text in ("Hello", "there")]
 
 
+def test_texts_are_cut(http) -> None:
+    def cut(**fields) -> list[float]:
+        return http.post(PATH, input=[5, 6, 7], **fields).json()["data"][0]["embedding"]
+
+    assert cut(truncate_prompt_tokens=2) == [6, 7]
+    assert cut(truncate_prompt_tokens=2, truncation_side="right") == [5, 6]
+    long = http.post(PATH, input=[1] * 600, truncate_prompt_tokens=-1).json()
+    assert long["usage"]["prompt_tokens"] == 512
+
+
+def test_fields_of_vllm(http, engine) -> None:
+    defaults = {"embed_dtype": "float32", "endianness": "native", "mm_processor_kwargs": {}}
+    more = {"padding": "do_not_pad", "use_activation": False, "request_id": "r", "cache_salt": "s"}
+    assert http.post(PATH, input=[5, 6], **defaults, **more).is_success
+    [request] = engine.requests
+    assert request.id == "embd-r-0" and request.prompt.cache_salt == "s"
+    assert request.params.normalize is False
+
+
 def test_base64_and_dimensions(http) -> None:
     answer = http.post(PATH, input=[5, 6, 7], encoding_format="base64", dimensions=2).json()
     [found] = answer["data"]
@@ -56,6 +75,12 @@ def test_base64_and_dimensions(http) -> None:
         ({"input": "a", "dimensions": 0}, "dimensions"),
         ({"input": "a", "encoding_format": "int8"}, "encoding_format"),
         ({"input": "a", "temperature": 1}, "temperature"),
+        ({"input": "a", "padding": "max_length"}, "padding"),
+        ({"input": "a", "embed_dtype": "float16"}, "embed_dtype"),
+        ({"input": "a", "endianness": "big"}, "endianness"),
+        ({"input": "a", "mm_processor_kwargs": {"a": 1}}, "mm_processor_kwargs"),
+        ({"input": "a", "normalize": True, "use_activation": False}, "use_activation"),
+        ({"input": "a", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
     ],
 )
 def test_what_cannot_be_embedded_is_named(http, engine, body, param) -> None:

@@ -99,3 +99,27 @@ def test_parameters_in_vllms_place(http, engine) -> None:
     ):
         error = http.post(path, token_ids=[5], **more).json()["error"]
         assert error["param"] == field
+
+
+def test_fields_of_vllm_that_ask_for_nothing(http) -> None:
+    for field in ("mm_processor_kwargs", "media_io_kwargs"):
+        assert http.post("/tokenize", prompt="Say", **{field: {}}).is_success
+        response = http.post("/tokenize", prompt="Say", **{field: {"size": 1}})
+        assert response.status_code == 400 and response.json()["error"]["param"] == field
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/inference/v1/generate", {"token_ids": [5]}),
+        ("/inference/v1/generate", {"token_ids": [5], "sampling_params": {}}),
+        ("/v1/responses", {"input": "hi"}),
+    ],
+)
+def test_nobody_cuts_prompts_here(http, path: str, body: dict) -> None:
+    place = body.get("sampling_params", body)
+    assert http.post(path, **body).is_success
+    place["truncate_prompt_tokens"] = 4
+    response = http.post(path, **body)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"].endswith("truncate_prompt_tokens")
