@@ -108,6 +108,12 @@ VLLM_ENDPOINTS = {
     "`/v1/embeddings` gives vectors": "/classify /pooling /rerank /score /v1/rerank /v1/score",
     "speech is not served": "/v1/audio/transcriptions /v1/audio/translations /v1/realtime",
     "`/pause` answers when the engine has paused": "/is_paused",
+    "`/update_weights` names files, and answers when they are in use": """/finish_weight_update
+        /init_weight_transfer_engine /start_draft_weight_update /start_weight_update
+        /update_weight_version /weight_checker /weight_info""",
+    "`/server_info` has the configuration": "/get_world_size",
+    "an engine that dies is started anew (`--engine-restarts`)": """/fault_tolerance/apply
+        /fault_tolerance/status""",
     "a rank takes no code from outside": "/collective_rpc",
     "items of other kinds are not served": "/reset_encoder_cache /reset_mm_cache",
     "the number of ranks is fixed": "/is_scaling_elastic_ep /scale_elastic_ep",

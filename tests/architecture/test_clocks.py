@@ -27,6 +27,7 @@ NATIVE = re.compile(
 ALLOWED = {
     "core/hotshoe/runner/profiler.py": "the name of a file",
     "core/hotshoe/text/chat_template.py": "a template may write the date",
+    "plugins/observability/hotshoe_observability/exposition.py": "when adapters were in use",
     "plugins/observability/hotshoe_observability/tracing.py": "when spans were, for a collector",
     "plugins/server/hotshoe_server/chat_stream.py": "`created` of an answer",
     "plugins/server/hotshoe_server/derender_stream.py": "`created` of a chunk",
