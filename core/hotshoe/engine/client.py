@@ -108,7 +108,8 @@ class EngineStats:
     Attributes:
         num_running: Sequences that have a row.
         num_waiting: Sequences that wait for one, those preempted or held by a pause included.
-        num_waiting_tokens: Known tokens of these.
+        num_aside: Of these, sequences whose grammar is being compiled, or that a pause holds.
+        num_waiting_tokens: Known tokens of those that wait.
         num_used_blocks: Blocks held by running sequences.
         num_queried_tokens: Total of tokens looked up in the prefix cache.
         num_hit_tokens: Total of these that were found.
@@ -132,6 +133,7 @@ class EngineStats:
 
     num_running: int = 0
     num_waiting: int = 0
+    num_aside: int = 0
     num_waiting_tokens: int = 0
     num_blocks: int = 0
     num_used_blocks: int = 0

@@ -99,7 +99,7 @@ class Scheduler:
 
     def stats(self) -> SchedulerStats:
         """Return the present counts."""
-        waiting = self.num_waiting, self.num_waiting_tokens, self.last_wait_s
+        waiting = self.num_waiting, len(self._aside), self.num_waiting_tokens, self.last_wait_s
         prompts = self._num_prompt_tokens, self._num_cached_tokens
         totals = self._num_preemptions, *prompts, self._num_generated_tokens
         ends = dict(self._num_finished), replace(self._drafts), self.adapters()

@@ -12,7 +12,8 @@ class SchedulerStats:
 
     Attributes:
         num_waiting: Requests without a row, those held back included.
-        num_waiting_tokens: Known tokens of these.
+        num_aside: Of these, requests that are not ready or held back.
+        num_waiting_tokens: Known tokens of those that wait.
         last_wait_s: How long the request that was started last had waited.
         num_prompt_tokens: Of requests that were started.
         num_cached_tokens: Of these, tokens whose cache blocks were found.
@@ -22,6 +23,7 @@ class SchedulerStats:
 
     num_running: int
     num_waiting: int
+    num_aside: int
     num_waiting_tokens: int
     last_wait_s: float
     cache: CacheStats

@@ -66,6 +66,8 @@ UNCOUNTED = frozenset(
 )
 #: By sleep level; also vLLM's.
 SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
+#: Why sequences wait; also vLLM's words.
+WAITS = ("capacity", "deferred")
 #: Of prompt tokens; blocks that came from another engine lie in the cache.
 SOURCES = ("local_compute", "local_cache_hit")
 REASONS = tuple(reason.value for reason in FinishReason)
@@ -143,6 +145,16 @@ ENGINE = (
         vllm="vllm:num_requests_waiting",
     ),
     Metric(
+        "hotshoe_requests_waiting_by_reason",
+        "gauge",
+        "Of these, sequences that wait for room, and for a grammar or the end of a pause.",
+        lambda s: dict(zip(WAITS, (s.num_waiting - s.num_aside, s.num_aside), strict=True)),
+        label="reason",
+        values=WAITS,
+        vllm="vllm:num_requests_waiting_by_reason",
+        vllm_label="reason",
+    ),
+    Metric(
         "hotshoe_waiting_tokens",
         "gauge",
         "Known tokens of waiting sequences.",
@@ -212,9 +224,16 @@ ENGINE = (
         vllm="vllm:prompt_tokens",
     ),
     Metric(
+        "hotshoe_prompt_tokens_cached",
+        "counter",
+        "Of these, tokens found in the prefix cache.",
+        lambda s: s.num_cached_tokens,
+        vllm="vllm:prompt_tokens_cached",
+    ),
+    Metric(
         "hotshoe_prompt_tokens_by_source",
         "counter",
-        "Of these, tokens that were computed, and tokens found in the prefix cache.",
+        "Prompt tokens that were computed, and tokens found in the prefix cache.",
         lambda s: {
             SOURCES[0]: s.num_prompt_tokens - s.num_cached_tokens,
             SOURCES[1]: s.num_cached_tokens,

@@ -44,7 +44,8 @@ def snapshot() -> Snapshot:
     config.enable_lora, config.max_loras = True, 4
     stats = EngineStats(
         num_running=3,
-        num_waiting=2,
+        num_waiting=3,
+        num_aside=1,
         num_blocks=10,
         num_used_blocks=4,
         num_generated_tokens=77,

@@ -16,6 +16,8 @@ from hotshoe_observability.recorder import Recorder
 VLLM_NAMES = {
     "vllm:num_requests_running",
     "vllm:num_requests_waiting",
+    "vllm:num_requests_waiting_by_reason",
+    "vllm:prompt_tokens_cached_total",
     "vllm:kv_cache_usage_perc",
     "vllm:prompt_tokens_total",
     "vllm:generation_tokens_total",
@@ -165,6 +167,10 @@ def test_what_the_engine_counts_under_the_names_of_vllm(snapshot: Snapshot) -> N
     }
     assert sources == {"local_compute": 30, "local_cache_hit": 20}
     assert found["vllm:corrupted_requests_total", *labels] == 2
+    assert found["vllm:prompt_tokens_cached_total", *labels] == 20
+    name = "vllm:num_requests_waiting_by_reason"
+    waits = {dict(rest)["reason"]: n for (key, *rest), n in found.items() if key == name}
+    assert waits == {"capacity": 2, "deferred": 1}
     [used] = [dict(rest) for (name, *rest) in found if name == "vllm:lora_requests_info"]
     assert used == {
         "max_lora": "4",

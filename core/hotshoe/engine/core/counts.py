@@ -35,6 +35,7 @@ def engine_stats(
     return EngineStats(
         num_running=counts.num_running,
         num_waiting=counts.num_waiting,
+        num_aside=counts.num_aside,
         num_waiting_tokens=counts.num_waiting_tokens,
         num_blocks=cache.num_blocks,
         num_used_blocks=cache.num_used_blocks,

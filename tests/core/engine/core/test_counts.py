@@ -71,6 +71,16 @@ def test_weights_that_woke_up_before_the_cache_are_in_use() -> None:
     assert sleep_level({"kv_cache"}, worker) == 0
 
 
+def test_who_waits_for_something_else_than_room(core: EngineCore) -> None:
+    core.pause("keep")
+    core.add(Add(["a"], [1], SamplingParams()))
+    stats = core.stats()
+    assert (stats.num_waiting, stats.num_aside) == (1, 1)
+    core.resume()
+    stats = core.stats()
+    assert (stats.num_waiting, stats.num_aside) == (1, 0)
+
+
 def test_adapters_of_requests_that_wait_and_run() -> None:
     limits = {"max_num_seqs": 2, "max_num_batched_tokens": 64, "max_model_len": 64}
     limits["max_adapters"] = 2
