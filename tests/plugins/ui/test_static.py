@@ -66,6 +66,8 @@ def metrics(counts: Counts | None = None, names=(HOTSHOE,), **stats: object) -> 
     from types import SimpleNamespace
 
     config = SimpleNamespace(platform="null", dtype="float32", quantization=None)
+    config.kv_cache_dtype, config.enable_prefix_caching = "bfloat16", True
+    config.enable_lora, config.max_loras = True, 4
     info = SimpleNamespace(config=config, num_blocks=10, block_size=16)
     found = EngineStats(**{"num_blocks": 10, **stats})
     return expose([Snapshot("demo", info, found, 0, counts or Counts())], names)[0].decode()
