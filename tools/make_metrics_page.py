@@ -6,7 +6,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from hotshoe_observability import table
+from hotshoe_observability import bounds, table
 from hotshoe_observability.table import Metric
 
 PATH = Path(__file__).resolve().parent.parent / "docs/reference/metrics.md"
@@ -35,16 +35,16 @@ def page() -> str:
     for title, text, metrics in SECTIONS:
         lines += ["", f"## {title}", "", text, "", *rows(metrics)]
     lines += ["", "## Buckets", ""]
-    seconds = ", ".join(f"{bound:g}" for bound in table.SECONDS)
-    tokens = f"the powers of two from {table.TOKENS[0]:g} to {table.TOKENS[-1]:,.0f}"
-    counts = ", ".join(f"{bound:g}" for bound in table.COUNTS)
+    seconds = ", ".join(f"{bound:g}" for bound in bounds.SECONDS)
+    tokens = f"the powers of two from {bounds.TOKENS[0]:g} to {bounds.TOKENS[-1]:,.0f}"
+    counts = ", ".join(f"{bound:g}" for bound in bounds.COUNTS)
     lines += [f"Seconds: {seconds}.", "", f"Tokens: {tokens}.", "", f"Sequences: {counts}.", ""]
-    for title, bounds in (
-        ("Tokens of a step", table.STEP_TOKENS),
-        ("HTTP by route", table.HTTP_FEW),
-        ("HTTP over all routes", table.HTTP_MANY),
+    for title, found in (
+        ("Tokens of a step", bounds.STEP_TOKENS),
+        ("HTTP by route", bounds.HTTP_FEW),
+        ("HTTP over all routes", bounds.HTTP_MANY),
     ):
-        lines += [f"{title}: {', '.join(f'{bound:,g}' for bound in bounds)}.", ""]
+        lines += [f"{title}: {', '.join(f'{bound:,g}' for bound in found)}.", ""]
     lines.pop()
     lines += ["", "## Values of labels", ""]
     labeled = [metric for metric in table.METRICS if metric.label]

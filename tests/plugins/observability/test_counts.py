@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hotshoe_observability.bounds import COUNTS
 from hotshoe_observability.counts import Counts
-from hotshoe_observability.table import COUNTS, FAILED, NUM_SEQUENCES, REQUESTS, TTFT
+from hotshoe_observability.table import FAILED, NUM_SEQUENCES, REQUESTS, TTFT
 
 
 def test_counters_by_label() -> None:

@@ -7,7 +7,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 from prometheus_client.parser import text_string_to_metric_families as parse_plain
 
-from hotshoe_observability import table
+from hotshoe_observability import bounds, table
 from hotshoe_observability.counts import Counts
 from hotshoe_observability.exposition import HOTSHOE, VLLM, Snapshot, expose
 from hotshoe_observability.recorder import Recorder
@@ -240,8 +240,8 @@ def test_each_set_of_names_has_its_own_buckets(snapshot: Snapshot) -> None:
         snapshot.counts.observe(table.TTFT, seconds)
     found = samples(expose([snapshot], (HOTSHOE, VLLM))[0])
     for names, name, own in (
-        (HOTSHOE, table.TTFT.name, table.SECONDS),
-        (VLLM, table.TTFT.vllm, table.VLLM_FIRST),
+        (HOTSHOE, table.TTFT.name, bounds.SECONDS),
+        (VLLM, table.TTFT.vllm, bounds.VLLM_FIRST),
     ):
         buckets = {
             float(dict(key[1:])["le"]): value

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from hotshoe_observability.table import ERRORS, METRICS, OTHER, SECONDS, TOKENS, Metric
+from hotshoe_observability.bounds import SECONDS, TOKENS
+from hotshoe_observability.table import ERRORS, METRICS, OTHER, Metric
 from hotshoe_server.errors import CATALOG
 
 
