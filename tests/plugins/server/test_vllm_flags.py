@@ -167,3 +167,8 @@ def test_parsers_of_another_name_are_here(plugins) -> None:
         known = plugins.mapping(hook)
         for other, name in VALUES[flag].items():
             assert name in known and other not in known
+
+
+def test_origins_may_come_as_json(parser: Parser) -> None:
+    for words in (["*"], ['["*"]']):
+        assert parser.parse_args(["m", "--allowed-origins", *words]).allowed_origins == ["*"]
