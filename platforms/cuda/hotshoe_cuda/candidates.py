@@ -1,4 +1,4 @@
-"""Every candidate that this platform offers: the shared ones, and libraries for attention."""
+"""Every candidate that this platform offers: the shared ones, and libraries of others."""
 
 from __future__ import annotations
 
@@ -10,17 +10,34 @@ from hotshoe_triton.candidates import shared
 
 def offered() -> Sequence[Candidate]:
     """List the candidates. Imports torch; called once an engine or its explanation is wanted."""
-    from hotshoe_cuda import attention, communicator, flash3, flashinfer
+    from hotshoe_cuda import (
+        attention,
+        communicator,
+        deepgemm,
+        flash3,
+        flash4,
+        flashinfer,
+        flashmla,
+        hub,
+        quack,
+    )
     from hotshoe_cuda.linear import Linear
     from hotshoe_triton.attention import declared_layout
 
     cudnn = attention.supports, attention.Attention
     flash = flash3.supports, flash3.Attention
+    newest = flash4.supports, flash4.Attention
     xqa = flashinfer.supports, flashinfer.Attention
     return (
         Candidate("attention", "cudnn", *cudnn, layout=declared_layout),
         Candidate("attention", "flash3", *flash, layout=declared_layout),
+        Candidate("attention", "flash4", *newest, layout=declared_layout),
         Candidate("attention", "flashinfer", *xqa, layout=declared_layout),
+        Candidate("mla_attention", "flashmla", flashmla.supports, flashmla.MlaAttention),
+        Candidate("linear", "deepgemm", deepgemm.supports, deepgemm.Linear),
+        Candidate("rms_norm", "quack", quack.supports, quack.Norm),
+        Candidate("add_rms_norm", "quack", quack.supports, quack.AddNorm),
+        Candidate("gated_activation", "hub", hub.supports, hub.GatedActivation),
         Candidate("communicator", "peer_memory", communicator.supports, communicator.Communicator),
         *shared("cuda_graph", "nccl", Linear),
     )

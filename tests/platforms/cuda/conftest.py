@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import secrets
 import sys
 import types
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import AttentionSpec
+from hotshoe.slots import AttentionSpec, Candidate, accept
+from hotshoe_conformance.cases import SUITES
+from hotshoe_conformance.cases.base import Case, Setup
+from hotshoe_conformance.judge import judge
 from hotshoe_cuda.candidates import offered
 
 
@@ -150,3 +156,36 @@ def attention_scores(spec: AttentionSpec, facts: DeviceFacts) -> dict[str, float
     """Return the scores of the candidates for attention that accept."""
     verdicts = {c.name: c.supports(spec, facts) for c in offered() if c.slot == "attention"}
     return {name: verdict.score for name, verdict in verdicts.items() if verdict.accepted}
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch):
+    """Return a function that installs a library which a test plays.
+
+    Args of it: the module's name, what is installed and its version, and the module's functions.
+    """
+    known: dict[str, str] = {}
+    others = importlib.metadata.version
+
+    def version(distribution: str) -> str:
+        return known.get(distribution) or others(distribution)
+
+    def install(name: str, distribution: str, release: str, **functions: object) -> None:
+        known[distribution] = release
+        parts = name.split(".")
+        for at in range(1, len(parts) + 1):
+            module = types.ModuleType(".".join(parts[:at]))
+            monkeypatch.setitem(sys.modules, module.__name__, module)
+        vars(module).update(functions)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    return install
+
+
+def defect_of(slot: str, build: Any, spec: Any, shape: Any, facts: DeviceFacts) -> str:
+    """Run one case of the conformance kit on fresh numbers; say what is wrong, "" for nothing."""
+    suite = SUITES[slot]
+    case = Case(slot, 0, secrets.randbelow(10**6), Setup(spec, shape))
+    problem = case.problem(suite)
+    mine = Candidate(slot, "mine", lambda s, f: accept(1), build)
+    return judge(mine, spec, facts, lambda: problem, problem.expected).defect
