@@ -119,7 +119,7 @@ def _parts(nvml: Any, handle: Any, handles: Sequence[Any], driver: str) -> list[
             name=nvml.nvmlDeviceGetName(part),
             uuid=nvml.nvmlDeviceGetUUID(part),
             capability=capability,
-            memory_bytes=int(nvml.nvmlDeviceGetMemoryInfo(part).total),
+            memory_bytes=_memory_bytes(nvml, part),
             compute_units=units,
             driver=driver,
             linked=linked,
@@ -135,6 +135,14 @@ def _parts(nvml: Any, handle: Any, handles: Sequence[Any], driver: str) -> list[
     )
     others = [other for other in handles if other is not handle]
     return [describe(handle, units, _linked(nvml, handle, others))]
+
+
+def _memory_bytes(nvml: Any, part: Any) -> int:
+    """Return a part's memory; one that has none of its own, as GB10, shares the machine's."""
+    try:
+        return int(nvml.nvmlDeviceGetMemoryInfo(part).total)
+    except nvml.NVMLError_NotSupported:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _divided(nvml: Any, handle: Any) -> bool:

@@ -41,12 +41,15 @@ def features(arch: str) -> frozenset[str]:
     return frozenset(words)
 
 
-#: Name, architecture, bytes of memory, compute units; a GPU of two dies is two devices.
+#: Name, architecture, bytes of memory, compute units; a GPU of two dies is two devices. Of one that
+#: shares the machine's memory it is what the firmware sets apart, here the most.
 PARTS = (
     ("AMD Instinct MI250X", "gfx90a", 68_702_699_520, 110),
     ("AMD Instinct MI300X", "gfx942", 206_141_652_992, 304),
     ("AMD Instinct MI355X", "gfx950", 309_220_868_096, 256),
     ("AMD Radeon RX 7900 XTX", "gfx1100", 25_753_026_560, 96),
+    ("AMD Radeon 8060S", "gfx1151", 103_079_215_104, 40),
+    ("AMD Radeon RX 9060 XT", "gfx1200", 17_095_983_104, 32),
     ("AMD Radeon RX 9070 XT", "gfx1201", 17_095_983_104, 64),
 )
 

@@ -51,6 +51,8 @@ ARCHS: dict[str, Arch] = {
     "gfx942": Arch("hip", "gfx942", 64, 64 * KIB, FNUZ, "cdna"),
     "gfx950": Arch("hip", "gfx950", 64, 160 * KIB, OCP, "cdna"),
     "gfx1100": Arch("hip", "gfx1100", 32, 64 * KIB, "", "rdna"),
+    "gfx1151": Arch("hip", "gfx1151", 32, 64 * KIB, "", "rdna"),
+    "gfx1200": Arch("hip", "gfx1200", 32, 64 * KIB, OCP, "rdna"),
     "gfx1201": Arch("hip", "gfx1201", 32, 64 * KIB, OCP, "rdna"),
 }
 #: Known to the kernels, but not to `matrix.py`: Intel's compiler asks the device what it can do.

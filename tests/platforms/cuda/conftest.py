@@ -24,6 +24,7 @@ class Part:
     """What NVML says of a real part, or of an instance of one, whose multiprocessors it tells.
 
     Attributes:
+        memory_bytes: 0 where it shares the machine's.
         places: What it is divided into, None where nothing is; without any, it is whole.
     """
 
@@ -98,6 +99,8 @@ class FakeNvml(types.ModuleType):
     def nvmlDeviceGetMemoryInfo(self, part: Part) -> types.SimpleNamespace:
         if part.places:
             raise self.NVMLError("Insufficient Permissions")
+        if not part.memory_bytes:
+            raise self.NVMLError_NotSupported
         return types.SimpleNamespace(total=part.memory_bytes)
 
     def nvmlDeviceGetNumGpuCores(self, part: Part) -> int:

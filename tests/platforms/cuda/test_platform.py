@@ -69,7 +69,7 @@ def test_facts(install) -> None:
     install(H200, A100)
     facts = CudaPlatform().facts()
     assert (facts.device, facts.arch, facts.compute_units) == ("cuda:0", "sm_90", 132)
-    assert facts.features == {"bfloat16", "fp8", "wgmma", "tma"}
+    assert facts.features == {"bfloat16", "fp8", "wgmma", "tma", "smem_227k"}
 
 
 def test_another_device(install) -> None:
@@ -78,7 +78,7 @@ def test_another_device(install) -> None:
     platform.resolve(EngineConfig(platform_options={"device": 1}))
     facts = platform.facts()
     assert (facts.device, facts.arch) == ("cuda:1", "sm_80")
-    assert facts.features == {"bfloat16"}
+    assert facts.features == {"bfloat16", "smem_163k"}
     platform.resolve(EngineConfig(platform_options={"device": 2}))
     with pytest.raises(ConfigError, match="2 GPUs are visible"):
         platform.facts()

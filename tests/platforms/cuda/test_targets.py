@@ -1,21 +1,30 @@
 """Facts of real parts, and what would serve a model on each of them."""
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.platforms.cuda.conftest import Part
 
+from hotshoe_cuda import nvml
 from hotshoe_cuda.nvml import Gpu
-from hotshoe_cuda.targets import TARGETS, TUNED, describe
-from hotshoe_triton.device import ARCHS, arch_of
+from hotshoe_cuda.platform import CudaPlatform
+from hotshoe_cuda.targets import PARTS, TARGETS, TUNED, describe
+from hotshoe_triton.device import ARCHS, INTEL_ARCHS, arch_of
 
 
 @pytest.mark.parametrize(
     ("capability", "features"),
     [
-        ((8, 0), {"bfloat16"}),
-        ((8, 9), {"bfloat16", "fp8"}),
-        ((9, 0), {"bfloat16", "fp8", "wgmma", "tma"}),
-        ((12, 0), {"bfloat16", "fp8", "tma"}),
+        ((8, 0), {"bfloat16", "smem_163k"}),
+        ((8, 6), {"bfloat16", "smem_99k"}),
+        ((8, 7), {"bfloat16"}),
+        ((8, 9), {"bfloat16", "fp8", "smem_99k"}),
+        ((9, 0), {"bfloat16", "fp8", "wgmma", "tma", "smem_227k"}),
+        ((10, 0), {"bfloat16", "fp8", "fp4", "tma", "smem_227k"}),
+        ((12, 0), {"bfloat16", "fp8", "fp4", "tma", "smem_99k"}),
+        ((12, 1), {"bfloat16", "fp8", "fp4", "tma", "smem_99k"}),
     ],
 )
 def test_features_by_generation(capability: tuple[int, int], features: set[str]) -> None:
@@ -26,10 +35,36 @@ def test_features_by_generation(capability: tuple[int, int], features: set[str])
 
 def test_linked_parts_are_peers() -> None:
     assert "peers" in describe(Gpu("any", "", (9, 0), 1 << 34, 100, "", linked=True), 0).features
-    assert {t.name for t in TARGETS if "peers" not in t.facts.features} == {
-        "L40S",
-        "GeForce RTX 5090",
-    }
+    alone = {t.name for t in TARGETS if "peers" not in t.facts.features}
+    assert alone == {"L40S", "GB10", *(f"GeForce RTX {n}" for n in (3090, 4090, 5090))}
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+def test_a_target_is_what_such_a_machine_says(install, monkeypatch, target) -> None:
+    """Played by a library that says of the part what NVML does; GB10 has no memory of its own."""
+    major, minor = (int(n) for n in re.fullmatch(r"sm_(\d+)(\d)", target.facts.arch).groups())
+    [name] = [part[0] for part in PARTS if part[0].endswith(target.name)]
+    per_unit = nvml.CORES_PER_UNIT.get((major, minor), nvml.NEWER_CORES_PER_UNIT)
+    cores = target.facts.compute_units * per_unit
+    pages = {"SC_PHYS_PAGES": target.facts.memory_bytes >> 12, "SC_PAGE_SIZE": 1 << 12}
+    monkeypatch.setattr(nvml.os, "sysconf", pages.__getitem__)
+    told = 0 if target.name == "GB10" else target.facts.memory_bytes
+    install(Part(name, "GPU-1", (major, minor), told, cores))
+    found = CudaPlatform().facts()
+    assert found == replace(target.facts, features=target.facts.features - {"peers"})
+
+
+def test_budgets_of_consumer_parts_are_those_of_the_data_sheets() -> None:
+    """KiB of shared memory that one program may take. Source: CUDA's programming guide, AMD's ISA
+    guides, Intel's data sheets."""
+    sheets = {f"sm_{n}": 99 for n in (86, 89, 120, 121)}
+    sheets |= dict.fromkeys(("gfx1100", "gfx1151", "gfx1200", "gfx1201", "dg2"), 64)
+    sheets |= {"bmg": 128}
+    known = ARCHS | INTEL_ARCHS
+    assert {name: known[name].shared_bytes >> 10 for name in sheets} == sheets
+    warps = {name: known[name].warp_size for name in sheets}
+    assert set(warps.values()) == {32, 16}
+    assert {name for name, size in warps.items() if size == 16} == set(INTEL_ARCHS) & set(sheets)
 
 
 def test_what_a_part_is_shipped_with_can_be_compiled_without_it() -> None:

@@ -55,6 +55,13 @@ MI355X = Part(
 RX7900XTX = Part(
     "AMD Radeon RX 7900 XTX", 110000, 0x744C, 192, 2, 32, 64, 25_753_026_560, 0xA200_9FE6_5511_A1F7
 )
+#: A processor's own graphics; most of the machine's memory may be set apart for it.
+STRIX_HALO = Part(
+    "AMD Radeon 8060S", 110501, 0x1586, 80, 2, 32, 64, 103_079_215_104, 0x3C41_77D0_0A1B_5E62
+)
+RX9060XT = Part(
+    "AMD Radeon RX 9060 XT", 120000, 0x7590, 64, 2, 32, 64, 17_095_983_104, 0x51B8_0D3E_9927_64CF
+)
 RX9070XT = Part(
     "AMD Radeon RX 9070 XT", 120001, 0x7550, 128, 2, 32, 64, 17_095_983_104, 0x0B64_92C1_DE00_4D21
 )
@@ -65,6 +72,8 @@ PARTS = {
     "gfx942": MI300X,
     "gfx950": MI355X,
     "gfx1100": RX7900XTX,
+    "gfx1151": STRIX_HALO,
+    "gfx1200": RX9060XT,
     "gfx1201": RX9070XT,
 }
 

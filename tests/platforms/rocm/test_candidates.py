@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 WITHOUT_KERNELS = {"graph", "transfer", "communicator"}
 NO_FP8 = {"gfx90a", "gfx1100"}
 #: Those whose 8-bit floats are the ones that checkpoints hold.
-OCP = {"gfx950", "gfx1201"}
+OCP = {"gfx950", "gfx1200", "gfx1201"}
 #: Candidates of slot `linear` for one form each, and where `offered` has it.
 FORMS = {"groups": 4, "blocks": 5}
 

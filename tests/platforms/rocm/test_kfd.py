@@ -18,6 +18,7 @@ from hotshoe_triton.detection import DriverFailureError, NoDriverError
         (100306, "gfx1036"),
         (110000, "gfx1100"),
         (110501, "gfx1151"),
+        (120000, "gfx1200"),
         (120001, "gfx1201"),
     ],
 )
@@ -25,7 +26,9 @@ def test_versions_name_architectures(version: int, arch: str) -> None:
     assert kfd.arch_of(version) == arch
 
 
-@pytest.mark.parametrize(("arch", "units"), [*zip(PARTS, (110, 304, 256, 96, 64), strict=True)])
+@pytest.mark.parametrize(
+    ("arch", "units"), [*zip(PARTS, (110, 304, 256, 96, 40, 32, 64), strict=True)]
+)
 def test_parts_are_read(machine: Machine, arch: str, units: int) -> None:
     part = PARTS[arch]
     [node] = kfd.nodes(machine.plug(part).root)

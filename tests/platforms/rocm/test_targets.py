@@ -17,6 +17,8 @@ FP8 = {
     "gfx942": "float8_e4m3fnuz",
     "gfx950": "float8_e4m3fn",
     "gfx1100": "",
+    "gfx1151": "",
+    "gfx1200": "float8_e4m3fn",
     "gfx1201": "float8_e4m3fn",
 }
 MATRIX = {"gfx90a": "mfma", "gfx942": "mfma", "gfx950": "mfma", "gfx1100": "wmma"}

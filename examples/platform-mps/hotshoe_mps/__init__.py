@@ -1,0 +1,1 @@
+"""Apple's GPUs through Metal, and the same platform played by a processor."""
