@@ -79,7 +79,7 @@ OTHERWISE = {
 PROVED = {
     TRANSFORMERS: "each module against its own forward, at installation; whole models in tests",
     KERNELS: "the classes alone; not run with that library",
-    VLLM: "the classes alone, with a stand-in; not run with that engine",
+    VLLM: "the classes alone, with a stand-in of its signatures of 2026; not run with that engine",
     SGLANG: "nothing is written for it",
 }
 

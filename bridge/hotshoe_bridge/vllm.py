@@ -2,7 +2,8 @@
 
 Loaded by its entry point `vllm.general_plugins`, in every process of that engine. It does nothing
 unless HOTSHOE_BRIDGE names a platform. Norms and activations are out-of-tree classes; linear layers
-are served with `--quantization hotshoe`, which leaves weights as they are.
+are served with `--quantization hotshoe`, which leaves weights as they are. That engine calls such
+classes only where custom operations are enabled, which they are not while it compiles models.
 
 Written from that project's public sources; not run with it here. Its tests stand in for it.
 """
@@ -10,6 +11,7 @@ Written from that project's public sources; not run with it here. Its tests stan
 from __future__ import annotations
 
 import os
+from functools import cache
 from typing import Any
 
 import torch
@@ -25,10 +27,14 @@ NATIVE = "forward_native"
 
 
 def register() -> None:
-    """Register everything, if a platform is named."""
+    """Register everything, if a platform is named; again, nothing, as that host may ask twice."""
     platform = os.environ.get(VARIABLE)  # noqa: TID251 - that host tells plugins nothing
-    if not platform:
-        return
+    if platform:
+        _register(platform)
+
+
+@cache
+def _register(platform: str) -> None:
     operations = Operations(platform)
     from vllm.model_executor.layers import activation, layernorm
 

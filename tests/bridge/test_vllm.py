@@ -1,6 +1,12 @@
-"""Classes for vLLM, with a stand-in for that engine: their numbers, and what they register."""
+"""Classes for vLLM, with a stand-in for that engine: their numbers, and what they register.
 
+Abstract methods and parameters of the stand-in are those of vllm-project/vllm: `CustomOp` as of
+August 2026, `QuantizationConfig` and `QuantizeMethodBase` at 026bb17, norms at 00cba79.
+"""
+
+import inspect
 import sys
+from abc import ABC, abstractmethod
 from types import ModuleType
 
 import pytest
@@ -18,6 +24,7 @@ class StandIn(nn.Module):
 
     @classmethod
     def register_oot(cls, _decorated_op_cls=None, name=None):
+        assert (name or cls.__name__) not in REGISTERED, "Duplicate op name"
         REGISTERED[name or cls.__name__] = _decorated_op_cls
         return _decorated_op_cls
 
@@ -53,18 +60,63 @@ class LinearBase(nn.Module):
     """A layer with a weight."""
 
 
-class Config:
+class Method(ABC):
+    """The least of a layer's method."""
+
+    @abstractmethod
+    def create_weights(self, layer, *weight_args, **extra_weight_attrs): ...
+
+    @abstractmethod
+    def apply(self, layer, *args, **kwargs): ...
+
+    def process_weights_after_loading(self, layer): ...
+
+
+class Unquantized(Method):
+    def create_weights(self, layer, *weight_args, **extra_weight_attrs):
+        layer.weight = nn.Parameter(torch.randn(7, 24))
+
+    def apply(self, layer, x, bias=None):
+        raise AssertionError("replaced")
+
+
+class Config(ABC):
     """The least of a quantization's configuration."""
+
+    def __init__(self):
+        self.packed_modules_mapping = {}
+
+    @abstractmethod
+    def get_name(self): ...
+
+    @abstractmethod
+    def get_supported_act_dtypes(self): ...
+
+    @classmethod
+    @abstractmethod
+    def get_min_capability(cls): ...
+
+    @staticmethod
+    @abstractmethod
+    def get_config_filenames(): ...
+
+    @classmethod
+    @abstractmethod
+    def from_config(cls, config): ...
+
+    @abstractmethod
+    def get_quant_method(self, layer, prefix): ...
 
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch):
     """Install the stand-in."""
     REGISTERED.clear()
+    vllm._register.cache_clear()
     parts = {
         "layernorm": {"RMSNorm": RMSNorm, "GemmaRMSNorm": GemmaRMSNorm},
         "activation": {"SiluAndMul": SiluAndMul},
-        "linear": {"LinearBase": LinearBase, "UnquantizedLinearMethod": object},
+        "linear": {"LinearBase": LinearBase, "UnquantizedLinearMethod": Unquantized},
         "quantization": {
             "register_quantization_config": lambda name: lambda c: REGISTERED.update({name: c})
         },
@@ -87,7 +139,22 @@ def test_nothing_is_registered_unless_a_platform_is_named(monkeypatch) -> None:
     assert REGISTERED == {}
     monkeypatch.setenv(vllm.VARIABLE, "cpu")
     vllm.register()
+    vllm.register()  # as an engine that loads its plugins twice in a process
     assert set(REGISTERED) == {"RMSNorm", "GemmaRMSNorm", "SiluAndMul", "hotshoe"}
+
+
+@pytest.mark.parametrize("base", [RMSNorm, GemmaRMSNorm, SiluAndMul])
+def test_methods_take_what_the_engine_gives(operations, base) -> None:
+    """Each that a kind of device may call; its own on plain tensors stays, for compiled models."""
+    make = vllm.activation_class if base is SiluAndMul else vllm.norm_class
+    offset = () if base is SiluAndMul else (base.offset,)
+    made = make(base, *offset, operations)
+    wanted = list(inspect.signature(base.forward_native).parameters)
+    kinds = [name for name in dir(made) if name.startswith("forward_")]
+    assert "forward_oot" in kinds
+    for name in kinds:
+        assert list(inspect.signature(getattr(made, name)).parameters) == wanted
+    assert made.forward_native is base.forward_native
 
 
 @torch.inference_mode()
