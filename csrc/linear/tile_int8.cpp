@@ -2,6 +2,10 @@
 
 #include "linear/tile_template.h"
 
+#ifdef __ARM_FEATURE_DOTPROD
+#include <arm_neon.h>
+#endif
+
 namespace hotshoe::linear {
 namespace {
 
@@ -52,6 +56,25 @@ struct Int8Math {
   static void store(int32_t* p, __m256i sum) { _mm256_storeu_si256((__m256i*)p, sum); }
 };
 constexpr Form kForm = Form::s16_pairs;
+
+#elif defined(__ARM_FEATURE_DOTPROD)
+
+struct Int8Math {
+  using Scalar = int32_t;
+  using Sum = int32x4_t;
+  using X = int8x16_t;
+  using W = int8x16_t;
+  static constexpr int kSums = kBlockRows / VL;
+  static constexpr int kXBytes = 4;
+  static int32x4_t zero() { return vdupq_n_s32(0); }
+  static int8x16_t load_x(const char* p) {
+    return vreinterpretq_s8_s32(vdupq_n_s32(*(const int32_t*)p));
+  }
+  static int8x16_t load_w(const char* p, int j) { return vld1q_s8((const int8_t*)p + 16 * j); }
+  static int32x4_t dot(int32x4_t sum, int8x16_t x, int8x16_t w) { return vdotq_s32(sum, x, w); }
+  static void store(int32_t* p, int32x4_t sum) { vst1q_s32(p, sum); }
+};
+constexpr Form kForm = Form::s8;
 
 #else
 

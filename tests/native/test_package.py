@@ -46,6 +46,7 @@ def test_unknown_and_unusable_names_list_the_choices(
 def test_compile_flags_spell_features_as_compilers_do() -> None:
     flags = {isa.name: isa.compile_flags for isa in ISAS}
     assert flags["generic"] == []
+    assert flags["dotprod"] == ["-march=armv8.2-a+dotprod"]
     assert {"-mavx512bw", "-mavx512vnni", "-mavx512bf16", "-mamx-int8"} <= set(flags["amx"])
 
 

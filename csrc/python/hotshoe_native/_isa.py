@@ -30,6 +30,9 @@ class Isa(NamedTuple):
         spelling = {"amx_": "amx-", "avx512_": "avx512"}
         flags = []
         for feature in self.features:
+            if feature in WHOLE:
+                flags.append(WHOLE[feature])
+                continue
             for ours, theirs in spelling.items():
                 feature = feature.replace(ours, theirs)
             flags.append(f"-m{feature}")
@@ -37,6 +40,9 @@ class Isa(NamedTuple):
 
 
 X86 = ("x86_64", "AMD64", "amd64")
+ARM = ("aarch64", "arm64")
+#: Arm's features, which compilers turn on by the name of an architecture.
+WHOLE = {"asimddp": "-march=armv8.2-a+dotprod"}
 _AVX2 = ("avx2", "fma", "f16c", "bmi2")
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni")
 _AVX512_BF16 = (*_AVX512, "avx512_bf16")
@@ -45,6 +51,7 @@ _AMX = (*_AVX512_BF16, "amx_tile", "amx_bf16", "amx_int8")
 # Worst first: the last one that this CPU can run is the default choice.
 ISAS: tuple[Isa, ...] = (
     Isa("generic"),
+    Isa("dotprod", ARM, ("asimddp",)),
     Isa("avx2", X86, _AVX2),
     Isa("avx512", X86, _AVX512),
     Isa("avx512_bf16", X86, _AVX512_BF16),

@@ -3,18 +3,24 @@
 Facts of a typical part of each kind; only architecture and features matter to the candidates.
 """
 
-from hotshoe.platform import DeviceFacts, Target
+from hotshoe.platform import DeviceFacts, Proof, Target
 from hotshoe_cpu.native import FEATURE
 
 _GIB = 1 << 30
 _X86 = ("generic", "avx2", "avx512", "avx512_bf16", "amx")
+_ARM = ("generic", "dotprod")
+_EMULATED = Proof(
+    "cross-compiled",
+    "tools/check_arm.sh OUT_DIR ROOT",
+    executables=("aarch64-linux-gnu-g++", "qemu-aarch64"),
+)
 
 
-def _target(name: str, arch: str, isas: tuple[str, ...]) -> Target:
+def _target(name: str, arch: str, isas: tuple[str, ...], proofs: tuple[Proof, ...] = ()) -> Target:
     best = isas[-1]
     facts = DeviceFacts("cpu", "cpu", name, arch, 64 * _GIB, 16, frozenset([*isas, FEATURE + best]))
     options = "" if best == "generic" else f"--platform-options.isa {best}"
-    return Target(name, facts, frozenset([best]), options)
+    return Target(name, facts, frozenset([best]), options, proofs)
 
 
 TARGETS = (
@@ -22,5 +28,6 @@ TARGETS = (
     _target("x86 with AVX-512", "x86_64", _X86[:3]),
     _target("x86 with AVX-512 BF16", "x86_64", _X86[:4]),
     _target("x86 with AMX", "x86_64", _X86),
-    _target("Arm", "aarch64", _X86[:1]),
+    _target("Arm", "aarch64", _ARM[:1], (_EMULATED,)),
+    _target("Arm with dot products", "aarch64", _ARM, (_EMULATED,)),
 )
