@@ -19,7 +19,7 @@ from hotshoe_rocm.candidates import offered
 ROOT = Path(__file__).parents[3]
 #: Slots whose candidates call the runtime or a library, and launch no kernel of ours.
 WITHOUT_KERNELS = {"graph", "transfer", "communicator"}
-NO_FP8 = {"gfx90a", "gfx1100"}
+NO_FP8 = {"gfx90a", "gfx1100", "gfx1151"}
 #: Those whose 8-bit floats are the ones that checkpoints hold.
 OCP = {"gfx950", "gfx1200", "gfx1201"}
 #: Candidates of slot `linear` for one form each, and where `offered` has it.
