@@ -195,7 +195,10 @@ class EngineConfig:
         high=3,
     )
     scheduling_policy: str = option(
-        "fcfs", "order of waiting requests", choices=("fcfs", "priority")
+        "auto",
+        "order of waiting requests: fcfs, by arrival; fair, tenants in turns, each by arrival; "
+        "auto, fair where a server has several API keys, else fcfs",
+        choices=("auto", "fair", "fcfs", "priority"),
     )
     async_scheduling: bool | None = option(
         None, "plan the next step while one runs; default: where the platform is asynchronous"

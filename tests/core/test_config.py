@@ -21,7 +21,7 @@ from hotshoe.platform import Change
         ({"max_model_len": "8"}, "max_model_len must be int or null, not '8'"),
         ({"kv_cache_memory_bytes": -1}, "kv_cache_memory_bytes must be at least 0, not -1"),
         ({"dtype": "float7"}, "dtype must be one of auto, float32, bfloat16, float16"),
-        ({"scheduling_policy": "random"}, "must be one of fcfs, priority"),
+        ({"scheduling_policy": "random"}, "must be one of auto, fair, fcfs, priority"),
         ({"enable_prefix_caching": 1}, "enable_prefix_caching must be bool, not 1"),
         ({"seed": -1}, "seed must be between"),
         ({"kernel": ["attention"]}, r"kernel must be dict\[str, str\], not"),

@@ -127,7 +127,7 @@ def settings(kind: str, rng: random.Random) -> dict[str, Any]:
         "enable_prefix_caching": rng.random() < 0.8,
         "state_cache_mode": rng.choice(("none", "align", "all")) if kind == "states" else "none",
         "speculative_config": NGRAM if rng.random() < 0.4 else None,
-        "scheduling_policy": rng.choice(("fcfs", "priority")),
+        "scheduling_policy": rng.choice(("auto", "fair", "priority")),
     }
 
 

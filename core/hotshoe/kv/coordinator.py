@@ -69,7 +69,6 @@ class KVCoordinator:
         num_blocks: Blocks of each pool.
         block_size: Tokens per block, in every group.
         enable_prefix_caching: Let sequences share full blocks with equal content.
-        hash_key: Key of the block hashes; None draws a random one.
         groups: Cache groups; none is one that keeps every token.
         step_tokens: Most tokens of a sequence that one step computes.
     """
@@ -79,7 +78,6 @@ class KVCoordinator:
         num_blocks: Sequence[int],
         block_size: int,
         enable_prefix_caching: bool,
-        hash_key: bytes | None = None,
         groups: Sequence[CacheGroup] = (),
         step_tokens: int = 1,
     ) -> None:
@@ -101,7 +99,7 @@ class KVCoordinator:
         self._groups = tuple(number for band in self.bands for number in band.groups)
         ends = [0, *accumulate(len(band.groups) for band in self.bands)]
         self._spans = tuple(slice(*pair) for pair in pairwise(ends))
-        self._hasher = BlockHasher(block_size, hash_key)
+        self._hasher = BlockHasher(block_size)
         self._num_queried_tokens = 0
         self._num_hit_tokens = 0
 

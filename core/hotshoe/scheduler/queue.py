@@ -1,7 +1,7 @@
 """The requests that wait, first to be served first.
 
-One mechanism serves both policies, as they differ only in the sort key that the scheduler gives
-each request (`Request.order`). Called by the scheduler alone.
+Two policies differ only in the sort key that the scheduler gives each request (`Request.order`);
+a third one is a queue of its own, given to the scheduler. Called by the scheduler alone.
 """
 
 import heapq
@@ -15,16 +15,12 @@ class WaitingQueue:
     Removing a request drops it at once but leaves its key in the heap, to be skipped when it
     surfaces; the heap is rebuilt when such keys outnumber the live ones. All operations are
     O(log n), amortized.
-
-    Attributes:
-        num_tokens: Known tokens of all requests in it. Whoever appends a token to one of them
-            counts it here.
     """
 
     def __init__(self) -> None:
         self._requests: dict[tuple[int, int], Request] = {}
         self._heap: list[tuple[int, int]] = []
-        self.num_tokens = 0
+        self.num_tokens = 0  # known ones of all requests in it
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -51,3 +47,14 @@ class WaitingQueue:
         self.num_tokens -= len(request.token_ids)
         if len(self._heap) > 2 * len(self._requests) + 16:
             self._heap = sorted(self._requests)
+
+    def grow(self, request: Request, count: int) -> None:
+        """Count tokens that were appended to a request in it, or are about to be."""
+        self.num_tokens += count
+
+    def start(self, request: Request) -> None:
+        """Take out a request that runs from now on."""
+        self.remove(request)
+
+    def stop(self, request: Request) -> None:
+        """Hear that a request runs no longer."""

@@ -48,21 +48,20 @@ class Scheduler:
 
     Args:
         config: Limits and policy.
-        hash_key: Key of the prefix cache's hashes; None draws a random one.
+        waiting: Where requests wait; None is a queue by `Request.order`.
     """
 
-    def __init__(self, config: SchedulerConfig, hash_key: bytes | None = None) -> None:
+    def __init__(self, config: SchedulerConfig, waiting: WaitingQueue | None = None) -> None:
         self.config = config
         self.cache = KVCoordinator(
             config.pools,
             config.block_size,
             config.enable_prefix_caching,
-            hash_key,
-            config.groups,
-            config.max_num_batched_tokens,
+            groups=config.groups,
+            step_tokens=config.max_num_batched_tokens,
         )
         self._requests: dict[str, Request] = {}
-        self._waiting = WaitingQueue()
+        self._waiting = WaitingQueue() if waiting is None else waiting
         self._running: list[Request] = []
         self._rows: list[Request | None] = [None] * config.max_num_seqs
         self._free_rows = list(range(config.max_num_seqs))
@@ -211,7 +210,7 @@ class Scheduler:
                 if request.finished:
                     continue
                 request.num_pending_steps -= 1
-                self._waiting.num_tokens += 1
+                self._waiting.grow(request, 1)
             token_ids = request.token_ids
             token_ids.append(token)
             output = TokenOutput(
@@ -344,7 +343,7 @@ class Scheduler:
 
     def _schedule_waiting(self, step: ScheduledStep, budget: int) -> None:
         """Start waiting requests in strict order, as far as budget, rows and blocks go."""
-        while budget and self._free_rows and len(step.plan.rows) < step.max_rows:
+        while self._waiting and budget and self._free_rows and len(step.plan.rows) < step.max_rows:
             request = self._waiting.first()
             if request is None or request.num_pending_steps:
                 return
@@ -374,18 +373,18 @@ class Scheduler:
         """Give a waiting request a row and plan its first tokens; return their number."""
         start = hit.num_tokens
         stop = self.cache.step_end(start, min(len(request.token_ids), start + budget))
-        self._waiting.remove(request)
         self.cache.admit(request, hit, stop)
         row = heapq.heappop(self._free_rows)
         self._rows[row] = request
         request.row = row
-        insort(self._running, request, key=_ORDER)
         if not request.was_preempted:
             request.num_cached_tokens = start
             request.scheduled_s = time.monotonic()
             self.last_wait_s = request.scheduled_s - request.queued_s
             self._num_prompt_tokens += request.num_prompt_tokens
             self._num_cached_tokens += start
+        self._waiting.start(request)
+        insort(self._running, request, key=_ORDER)
         request.num_computed_tokens = start
         tokens, blocks = request.token_ids.copy(), self.cache.block_ids(request.tables)
         length, params = request.num_prompt_tokens, request.params
@@ -443,6 +442,7 @@ class Scheduler:
         self.cache.free(request)
         self._rows[request.row] = None
         heapq.heappush(self._free_rows, request.row)
+        self._waiting.stop(request)
         request.row = None
         request.fast_until = request.num_accepted = 0
 
@@ -481,7 +481,7 @@ class Scheduler:
             request.num_accepted = len(accepted)
             request.num_computed_tokens += len(accepted)
         else:
-            self._waiting.num_tokens += len(accepted)
+            self._waiting.grow(request, len(accepted))
 
     def _end(
         self, request: Request | None, outputs: list[TokenOutput], reason: FinishReason, **more: Any

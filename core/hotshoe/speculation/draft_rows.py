@@ -98,7 +98,7 @@ class DraftRows:
         self._worker = worker
         self._limits = limits
         tokens = limits.max_num_batched_tokens
-        self.cache = KVCoordinator(num_blocks, block_size, False, None, groups, tokens)
+        self.cache = KVCoordinator(num_blocks, block_size, False, groups, tokens)
         self._free = list(range(limits.max_num_seqs))
         self._rows: dict[str, DraftRow] = {}
         # No sequence begins while blocks are short: it would only drive out another.

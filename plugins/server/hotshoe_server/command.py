@@ -6,7 +6,7 @@ import logging
 import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -68,6 +68,7 @@ class Serve:
         for record in plugins.records:
             if record.warning:
                 _log.warning("%s", record.warning)
+        engine = with_turns(engine, config)
         plans = make_plans(engine, config, "model" in given)
         for plan in plans:
             check_early(plan.config, plugins)
@@ -95,6 +96,19 @@ class Serve:
             start = Start(fleet=fleet)
             server = Server(first.config, plugins, extensions, build, say, start=start)
             return server.run(front.listener, admin.listener if admin else None)
+
+
+def with_turns(engine: EngineConfig, config: ServerConfig) -> EngineConfig:
+    """Serve tenants in turns where there are several, unless a policy was asked for.
+
+    Raises:
+        ConfigError: Keys cannot be used.
+    """
+    from hotshoe_server.guard import keyrings
+
+    several = len(keyrings(config)[0]) > 1
+    fair = several and engine.scheduling_policy == "auto"
+    return replace(engine, scheduling_policy="fair") if fair else engine
 
 
 def make_fleet(

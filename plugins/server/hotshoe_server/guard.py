@@ -46,8 +46,8 @@ class Keyring:
     def __init__(self, keys: Iterable[str]) -> None:
         self._digests = [_digest(key.encode()) for key in keys]
 
-    def __bool__(self) -> bool:
-        return bool(self._digests)
+    def __len__(self) -> int:
+        return len(self._digests)
 
     def find(self, key: bytes) -> bytes | None:
         """Return the digest of a key in the ring; the time it takes tells only the ring's size."""

@@ -65,7 +65,7 @@ class History:
     def __init__(self, mix: Mix, random: Random) -> None:
         self.mix, self.random = mix, random
         self.cache = KVCoordinator(
-            mix.num_blocks, mix.block_size, True, b"key", mix.groups, mix.step_tokens
+            mix.num_blocks, mix.block_size, True, mix.groups, mix.step_tokens
         )
         self.content: dict[tuple[int, int], Content] = {}
         self.live: list[Live] = []

@@ -28,6 +28,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from hotshoe.engine.core.fairness import FairQueue
 from hotshoe.scheduler import Request, Scheduler, SchedulerConfig
 from hotshoe.types import (
     CacheGroup,
@@ -382,9 +383,11 @@ class Received:
 class Simulation:
     """A scheduler, its worker, and what every request has received."""
 
-    def __init__(self, config: SchedulerConfig, drafting: int | None = None) -> None:
+    def __init__(
+        self, config: SchedulerConfig, drafting: int | None = None, fair: bool = False
+    ) -> None:
         self.config = config
-        self.scheduler = Scheduler(config)
+        self.scheduler = Scheduler(config, FairQueue() if fair else None)
         self.worker = SimulatedWorker(config, drafting=drafting is not None)
         self.random = None if drafting is None else Random(drafting)
         self.received: dict[str, Received] = {}
@@ -530,9 +533,9 @@ def configs(draw: st.DrawFn) -> SchedulerConfig:
 class SchedulerMachine(RuleBasedStateMachine):
     """Random arrivals, aborts, resets, holds and steps."""
 
-    @initialize(config=configs(), drafting=st.none() | st.integers(0, 2**31))
-    def start(self, config: SchedulerConfig, drafting: int | None) -> None:
-        self.simulation = Simulation(config, drafting)
+    @initialize(config=configs(), drafting=st.none() | st.integers(0, 2**31), fair=st.booleans())
+    def start(self, config: SchedulerConfig, drafting: int | None, fair: bool) -> None:
+        self.simulation = Simulation(config, drafting, fair)
 
     @rule(
         prompt=PROMPTS,

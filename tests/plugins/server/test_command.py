@@ -14,6 +14,7 @@ from hotshoe_server.command import (
     make_fleet,
     warn,
     with_options,
+    with_turns,
 )
 from hotshoe_server.config import ServerConfig
 from hotshoe_server.extensions import ServerExtension
@@ -98,3 +99,13 @@ def test_a_further_model_is_checked_before_it_is_loaded(plugins, options, error)
     plan = plan_of("more", {"model": "/no/such/model", **options}, engine, config)
     with pytest.raises(error, match=r"nonsense|messages"):
         fleet.build(plan)
+
+
+@pytest.mark.parametrize(
+    ("keys", "policy", "found"),
+    [(2, "auto", "fair"), (1, "auto", "auto"), (0, "auto", "auto"), (2, "fcfs", "fcfs")],
+)
+def test_several_keys_are_served_in_turns(keys: int, policy: str, found: str) -> None:
+    config = ServerConfig(api_key=[f"key-number-{n}" for n in range(keys)])
+    engine = EngineConfig("demo", scheduling_policy=policy)
+    assert with_turns(engine, config).scheduling_policy == found

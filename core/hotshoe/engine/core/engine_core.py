@@ -17,19 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from hotshoe.engine.client import STEP_SIZES, EngineStats, PauseMode
+from hotshoe.engine.core import rest
 from hotshoe.engine.core.adapters import Adapters
 from hotshoe.engine.core.counts import StepCounts, engine_stats
 from hotshoe.engine.core.draft_model import open_draft_model
+from hotshoe.engine.core.fairness import FairQueue
 from hotshoe.engine.core.kv_exchange import KVExchange, open_exchange
-from hotshoe.engine.core.rest import (
-    SLEEP_LEVELS,
-    check_sleep,
-    fall_asleep,
-    replace_weights,
-    sleep_level,
-    tags_to_wake,
-    wake,
-)
 from hotshoe.engine.core.seeds import Seeds
 from hotshoe.engine.start.cache_plan import cache_bytes, check_free, plan_cache
 from hotshoe.engine.start.places import read_tokenizer
@@ -88,21 +81,21 @@ class EngineCore:
             self._close_workers()
             raise
         self._depth = config.num_steps_in_flight
-        self._scheduler = Scheduler(
-            SchedulerConfig(
-                max_num_seqs=config.max_num_seqs,
-                max_num_batched_tokens=config.max_num_batched_tokens,
-                max_model_len=config.max_model_len,
-                num_blocks=self._pools,
-                block_size=config.block_size,
-                policy="priority" if config.scheduling_policy == "priority" else "fcfs",
-                enable_prefix_caching=config.enable_prefix_caching,
-                max_in_flight_steps=self._depth,
-                in_turns=config.pipeline_parallel_size > 1,
-                max_adapters=config.max_loras,
-                groups=self.info.caches.groups if self.info.caches is not None else (),
-            )
+        limits = SchedulerConfig(
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_model_len=config.max_model_len,
+            num_blocks=self._pools,
+            block_size=config.block_size,
+            policy="priority" if config.scheduling_policy == "priority" else "fcfs",
+            enable_prefix_caching=config.enable_prefix_caching,
+            max_in_flight_steps=self._depth,
+            in_turns=config.pipeline_parallel_size > 1,
+            max_adapters=config.max_loras,
+            groups=self.info.caches.groups if self.info.caches is not None else (),
         )
+        self._shares = FairQueue() if config.scheduling_policy == "fair" else None
+        self._scheduler = Scheduler(limits, self._shares)
         self._eos = frozenset(setup.model_config.eos_token_ids)
         self._seeds = Seeds(config.seed)
         self._in_flight: deque[tuple[StepPlan, StepHandle]] = deque()
@@ -170,7 +163,10 @@ class EngineCore:
             EngineDeadError: The engine has failed.
         """
         self._check_alive()
-        if self._scheduler.num_waiting and len(new.ids) > self.room(len(new.token_ids)):
+        room = self.room(len(new.token_ids)) if self._scheduler.num_waiting else math.inf
+        if self._shares is not None:
+            room = self._shares.share(new.tenant, len(new.token_ids), room)
+        if len(new.ids) > room:
             raise QueueFullError(
                 f"{self._scheduler.num_waiting} requests with "
                 f"{self._scheduler.num_waiting_tokens} tokens are waiting already; "
@@ -206,9 +202,8 @@ class EngineCore:
             free = 0 if stopped else config.max_num_seqs - scheduler.num_running
             rooms.append(config.max_num_queued_reqs + free - scheduler.num_waiting)
         if config.max_queued_tokens is not None:
-            rooms.append(
-                (config.max_queued_tokens - scheduler.num_waiting_tokens) // max(num_tokens, 1)
-            )
+            left = config.max_queued_tokens - scheduler.num_waiting_tokens
+            rooms.append(left // max(num_tokens, 1))
         return max(0, min(rooms))
 
     @property
@@ -236,7 +231,7 @@ class EngineCore:
 
     def stats(self) -> EngineStats:
         """Return the present counts."""
-        level = sleep_level(self._asleep, self._worker)
+        level = rest.sleep_level(self._asleep, self._worker)
         return engine_stats(self._scheduler.stats(), self._steps, self.is_paused, level)
 
     def step(self) -> list[TokenOutput]:
@@ -316,7 +311,7 @@ class EngineCore:
         Raises:
             RequestError: Level or mode are unknown, or the level is not offered.
         """
-        check_sleep(level, mode, self._worker)
+        rest.check_sleep(level, mode, self._worker)
 
     def sleep(self, level: int) -> list[TokenOutput]:
         """Freeze the unfinished requests and give memory back, as `EngineClient.sleep` says.
@@ -327,16 +322,16 @@ class EngineCore:
         Raises:
             RequestError: The level is unknown, or not offered; nothing has changed.
         """
-        check_sleep(level, "keep", self._worker)
+        rest.check_sleep(level, "keep", self._worker)
         outputs = self.quiesce()
         wide_awake = "weights" not in self._asleep
         if self._worker is not None and (level == 2 or (level == 1 and wide_awake)):
             with self._or_dead((UserError,)):
-                self._worker = fall_asleep(self._worker, level)
+                self._worker = rest.fall_asleep(self._worker, level)
                 if self._draft_model is not None:
                     self._draft_model.fall_asleep(level)
             self._scheduler.reset_prefix_cache()
-        self._asleep |= set(SLEEP_LEVELS[level])
+        self._asleep |= set(rest.SLEEP_LEVELS[level])
         return outputs
 
     def wake_up(self, tags: Iterable[str] | None = None) -> None:
@@ -346,10 +341,10 @@ class EngineCore:
             RequestError: A tag is unknown, or the cache would come before the weights.
             EngineDeadError: The weights could not be loaded again; the cause is chained.
         """
-        missing = tags_to_wake(tags, self._asleep)
+        missing = rest.tags_to_wake(tags, self._asleep)
         create, load = self.setup.create_worker, self.adapters.open
         with self._or_dead():
-            self._worker = wake(self._worker, missing, create, self._pools, load)
+            self._worker = rest.wake(self._worker, missing, create, self._pools, load)
             if self._draft_model is not None:
                 self._draft_model.wake(missing)
         self._asleep -= missing
@@ -365,7 +360,7 @@ class EngineCore:
         if self._in_flight:
             raise RequestError("weights are replaced between steps; call quiesce first")
         with self._or_dead((UserError,)):
-            replace_weights(self._worker, self._asleep, weights)
+            rest.replace_weights(self._worker, self._asleep, weights)
         self._scheduler.reset_prefix_cache()
 
     def load_adapter(self, name: str, path: str) -> None:

@@ -151,10 +151,12 @@ def test_the_first_sequence_alone_judges_the_prompt(model_dir: Path, plugins, mo
     assert [new.num_computed_tokens for new in started] == [0, 32, 32]
 
 
-def add(engine: EngineCore, name: str, n: int = 1, length: int = 1) -> None:
+def add(
+    engine: EngineCore, name: str, n: int = 1, length: int = 1, tenant: str | None = None
+) -> None:
     ids = [f"{name}{i}" for i in range(n)]
     params = SamplingParams(max_tokens=9, ignore_eos=True)
-    engine.add(Add(ids, [1] * length, params))
+    engine.add(Add(ids, [1] * length, params, tenant=tenant))
 
 
 def test_nothing_is_refused_while_nothing_waits(model_dir: Path, plugins) -> None:
@@ -188,6 +190,21 @@ def test_room_is_what_the_tighter_limit_leaves(model_dir: Path, plugins) -> None
     assert engine.room() == 0
     unbounded = {"max_num_queued_reqs": None, "max_queued_tokens": None}
     assert core(model_dir, plugins, **unbounded).room() == math.inf
+
+
+@pytest.mark.parametrize(("policy", "most"), [("auto", 4), ("fair", 2)])
+def test_a_tenant_leaves_room_to_others(model_dir: Path, plugins, policy: str, most: int) -> None:
+    more = {"max_num_queued_reqs": 4, "scheduling_policy": policy}
+    engine = core(model_dir, plugins, max_num_seqs=1, **more)
+    add(engine, "first")
+    engine.step()
+    for number in range(most):
+        add(engine, f"{number}-", tenant="a")
+    with pytest.raises(QueueFullError, match=f"{most} requests with {most} tokens are waiting"):
+        add(engine, "more", tenant="a")
+    assert engine.room() == 4 - most
+    if most < 4:
+        add(engine, "other", tenant="b")
 
 
 def test_while_paused_no_row_is_free(model_dir: Path, plugins) -> None:
