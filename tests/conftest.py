@@ -40,6 +40,14 @@ TESTS_TO_FREEZE = 10
 _num_tests = itertools.count(1)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def marks(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep what is remembered of checkpoints out of the user's home."""
+    from hotshoe.loader import checked
+
+    checked.FOLDER = tmp_path_factory.mktemp("marks")
+
+
 def pytest_collection_finish() -> None:
     freeze()
 

@@ -89,8 +89,10 @@ class EngineConfig:
         low=0,
         high=2**20,
     )
-    check_weights: bool = option(
-        False, "refuse files whose weights hold NaN or infinity, by the weight's name"
+    check_weights: bool | None = option(
+        None,
+        "refuse files whose weights hold NaN or infinity, by the weight's name; default: "
+        "safetensors files that were not found sound before",
     )
     hf_overrides: dict[str, Any] = option({}, "entries that replace those of config.json")
     max_model_len: int | None = option(

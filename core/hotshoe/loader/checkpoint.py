@@ -9,6 +9,8 @@ from torch import Tensor
 
 from hotshoe.errors import CheckpointError, EngineError, HotshoeError
 from hotshoe.layers import WeightTable
+from hotshoe.loader import checked
+from hotshoe.loader.files import checkpoint_files
 from hotshoe.loader.sources import Dummy, TensorSource, source_of
 from hotshoe.models.model_file import ModelFile
 
@@ -23,7 +25,7 @@ def load_weights(
     dtype: torch.dtype,
     seed: int,
     device: str = "cpu",
-    check_finite: bool = False,
+    check_finite: bool | None = False,
 ) -> None:
     """Fill the table.
 
@@ -34,7 +36,8 @@ def load_weights(
         dtype: Type of dummy weights, and of what a file has packed.
         seed: Seed of dummy weights.
         device: Where dummy weights are made.
-        check_finite: Look for NaN and infinity in every weight of a file.
+        check_finite: Look for NaN and infinity in every weight of a file; None: of safetensors
+            files that were not found sound before.
 
     Raises:
         CheckpointError: Missing files or tensors, unexpected tensors, wrong shapes, pickles only;
@@ -43,7 +46,14 @@ def load_weights(
     if load_format == "dummy":
         feed(table, Dummy(table.expected, dtype, seed, device))
     else:
-        feed(table, table.decoded(source_of(place, dtype)), check_finite)
+        source, mark = table.decoded(source_of(place, dtype)), None
+        if check_finite is None and isinstance(place, Path):
+            files = checkpoint_files(place) if place.is_dir() else [place]
+            mark = checked.mark_of(files, _wanted(table, source).values())
+            check_finite = not checked.is_marked(mark)
+        feed(table, source, bool(check_finite))
+        if check_finite:
+            checked.leave(mark)
     table.check_complete()
 
 

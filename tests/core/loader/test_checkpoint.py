@@ -1,6 +1,7 @@
 """Which files make a checkpoint, in which order, and what is refused."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -166,6 +167,35 @@ def test_weights_that_are_not_finite_are_named_where_asked(
     load_weights(Collector(**shapes).table, *args)
     with pytest.raises(CheckpointError, match="b holds NaN or infinity"):
         load_weights(Collector(**shapes).table, *args, check_finite=True)
+
+
+def test_files_are_looked_through_until_they_were_found_sound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+    sound = checkpoint.is_finite
+    monkeypatch.setattr(checkpoint, "is_finite", lambda t: looked.append(t.numel()) or sound(t))
+    monkeypatch.setattr(checkpoint.checked, "FOLDER", tmp_path / "marks")
+    args = (tmp_path, "safetensors", torch.float32, 3, "cpu")
+
+    def load(check: bool | None, **shapes: tuple[int, ...]) -> list[int]:
+        looked.clear()
+        load_weights(Collector(**shapes).table, *args, check_finite=check)
+        return looked
+
+    shapes = {"a": (2,), "b": (3,)}
+    for second, values in enumerate((torch.ones(3), torch.zeros(3))):
+        save_file({"a": torch.ones(2), "b": values}, tmp_path / "model.safetensors")
+        os.utime(tmp_path / "model.safetensors", (second, second))  # clocks of disks are coarse
+        assert load(False, **shapes) == []
+        assert load(None, **shapes) == [2, 3]
+        assert load(None, **shapes) == []
+        assert load(True, **shapes) == [2, 3]
+    bad = torch.full((3,), torch.inf)
+    save_file({"a": torch.ones(2), "b": bad}, tmp_path / "model.safetensors")
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match="b holds NaN or infinity"):
+            load(None, **shapes)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.float8_e4m3fn])
