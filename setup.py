@@ -58,6 +58,8 @@ COMPILE_FLAGS = [
     *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-Wno-psabi"),
     *("-Wno-uninitialized", "-Wno-maybe-uninitialized"),  # false alarms of GCC's intrinsics
 ]
+#: Checks of the stack and of copies of known sizes; sanitizers check more, and do without.
+HARDENING = ["-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"]
 STRIP = "-Wl,-s"
 LINK_FLAGS = ["-pthread"] + [
     "-Wl,--gc-sections",
@@ -140,6 +142,8 @@ class BuildNative(build_ext):
             sanitizer = SANITIZERS[self.sanitize]
             self.flags = [*self.flags, *sanitizer, "-g1", "-fno-omit-frame-pointer"]
             link_flags = [*(flag for flag in LINK_FLAGS if flag != STRIP), *sanitizer]
+        else:
+            self.flags += HARDENING * self._accepts(HARDENING)
         temp = Path(self.build_temp)
         nanobind_job = Job(NANOBIND / "src/nb_combined.cpp", temp / "nanobind.o", [])
         jobs = {

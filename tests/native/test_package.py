@@ -13,6 +13,7 @@ from hotshoe_native._isa import ISAS
 
 #: Types of ELF program headers (System V ABI and its GNU extensions).
 PT_GNU_STACK, PT_GNU_RELRO = 0x6474E551, 0x6474E552
+PT_DYNAMIC, DT_FLAGS, DF_BIND_NOW = 2, 30, 8
 
 
 def test_every_instruction_set_is_listed_with_a_reason() -> None:
@@ -51,7 +52,7 @@ def test_compile_flags_spell_features_as_compilers_do() -> None:
 
 
 @pytest.mark.skipif(platform.system() != "Linux", reason="needs Linux: other systems have no ELF")
-def test_no_library_has_a_stack_that_executes() -> None:
+def test_libraries_are_hardened() -> None:
     libraries = sorted(Path(hotshoe_native.__file__).parent.glob("*.so"))
     assert libraries
     for library in libraries:
@@ -63,6 +64,18 @@ def test_no_library_has_a_stack_that_executes() -> None:
         flags = dict(headers)
         assert not flags[PT_GNU_STACK] & 1, library
         assert PT_GNU_RELRO in flags, library
+        assert dynamic_flags(data, headers, table, size) & DF_BIND_NOW, library
+        assert b"\0__stack_chk_fail\0" in data, library
+        if platform.libc_ver()[0] == "glibc":  # others do not check sizes of copies
+            assert b"\0__memcpy_chk\0" in data, library
+
+
+def dynamic_flags(data: bytes, headers: list[tuple[int, int]], table: int, size: int) -> int:
+    """Return the flags of the dynamic section (DT_FLAGS)."""
+    number = [kind for kind, _ in headers].index(PT_DYNAMIC)
+    [offset] = struct.unpack_from("<Q", data, table + size * number + 8)
+    entries = struct.iter_unpack("<QQ", data[offset:][: 16 * 64])
+    return next(value for tag, value in entries if tag == DT_FLAGS)
 
 
 #: Compiles and links nothing, but leaves files behind; one source fails for one instruction set.
