@@ -16,7 +16,7 @@ from hotshoe.engine.ranks.rank import main
 from hotshoe.errors import CheckpointError, EngineError, RequestError
 from hotshoe.slots import AttentionSpec, Decision, Verdict
 
-DIE, RAISE, REFUSE, STICK, BIG, LOSE = 1, 2, 3, 4, 5, 6
+DIE, RAISE, REFUSE, STICK, BIG, LOSE, STOP = 1, 2, 3, 4, 5, 6, 7
 SPEC = AttentionSpec(4, 2, 8, "float32", "float32", 16, 0.1, window=7)
 
 
@@ -39,6 +39,7 @@ class Worker(NullWorker):
             self.faulty = self.rank
         self.load_fault = join.config["hf_overrides"].get("load_fault")
         self.closed = threading.Event()
+        self.adapters: dict[str, str] = {}
         if "removal_s" in join.config["hf_overrides"]:
             self.remove_late(join.config["hf_overrides"]["removal_s"])
 
@@ -82,6 +83,8 @@ class Worker(NullWorker):
     def fail(self, how: int) -> None:
         if how == DIE:
             os.kill(os.getpid(), signal.SIGKILL)
+        if how == STOP:
+            os.kill(os.getpid(), signal.SIGSTOP)
         if how == RAISE:
             raise ZeroDivisionError("a bug")
         if how == REFUSE:
@@ -91,7 +94,7 @@ class Worker(NullWorker):
 
     def offload(self) -> None:
         if self.rank == self.faulty:
-            self.fail(DIE)
+            self.fail(STOP if self.load_fault == "stop" else DIE)
 
     def restore(self) -> None:
         self.offload()
@@ -100,9 +103,14 @@ class Worker(NullWorker):
         self.offload()
 
     def load_adapter(self, name: str, path: str) -> None:
-        self.offload()
+        if path == "nowhere" or (path == "here" and self.rank == 1):
+            raise CheckpointError(f"{path} is no directory")
+        self.adapters[name] = path
+        if path == "a-directory":
+            self.offload()
 
-    def drop_adapter(self, name: str) -> None: ...
+    def drop_adapter(self, name: str) -> None:
+        self.adapters.pop(name, None)
 
     def start_profile(self, folder: str) -> None:
         self.folder = folder
@@ -110,7 +118,8 @@ class Worker(NullWorker):
     def stop_profile(self) -> str:
         if not self.folder:
             raise RequestError("start one first")
-        name, self.folder = f"{self.folder}/{self.rank}", ""
+        had = "".join(f" {name}={path}" for name, path in self.adapters.items())
+        name, self.folder = f"{self.folder}/{self.rank}{had}", ""
         return name
 
     def close(self) -> None:

@@ -34,7 +34,7 @@ from hotshoe.engine.ranks.rank_messages import (
 )
 from hotshoe.engine.wire.children import RANKS
 from hotshoe.engine.wire.messages import Side, WireError
-from hotshoe.errors import EngineDeadError, EngineError
+from hotshoe.errors import CheckpointError, EngineDeadError, EngineError, HotshoeError
 from hotshoe.executor import RankGroup, Seat, WorkerInfo
 from hotshoe.slots import SLOTS, Slot
 from hotshoe.types import StepPlan, StepResult
@@ -79,6 +79,7 @@ class ParallelWorker:
         self._size = group.size
         self._runs = False
         self._gone: list[int] = []
+        self._adapters: dict[str, str] = {}  # paths of those that all ranks have
         self._news: deque[tuple[int, RankNews]] = deque()
         self._results: deque[StepResult] = deque()
 
@@ -166,11 +167,33 @@ class ParallelWorker:
                 self._obey(ChangeWeights("update", path), alike=True)
 
     def load_adapter(self, name: str, path: str) -> None:
-        """See `hotshoe.executor.AdapterWorker.load_adapter`."""
-        self._obey(ChangeWeights("load_adapter", path, name), alike=True)
+        """See `hotshoe.executor.AdapterWorker.load_adapter`.
+
+        Where only some ranks refuse it, as their hosts have other files, all go back to what they
+        had.
+
+        Raises:
+            CheckpointError: With the first refusal; nothing has changed.
+        """
+        refusals = _refusals(self._ask(ChangeWeights("load_adapter", path, name)))
+        if 0 < len(refusals) < self._size:
+            before = self._adapters.get(name)
+            if before is None:
+                self._obey(ChangeWeights("drop_adapter", name=name), alike=True)
+            else:
+                self._obey(ChangeWeights("load_adapter", before, name), alike=True)
+            rank, error = min(refusals.items())
+            raise CheckpointError(
+                f"rank {rank} of {self._size} refused adapter {name!r}, so that none took it; "
+                f"put the same files on every host: {error}"
+            )
+        if refusals:
+            raise refusals[0]
+        self._adapters[name] = path
 
     def drop_adapter(self, name: str) -> None:
         self._obey(ChangeWeights("drop_adapter", name=name), alike=True)
+        self._adapters.pop(name, None)
 
     def _obey(self, command: RankCommand, alike: bool = False) -> list[str]:
         """Let all ranks do something, and return the names that they answer.
@@ -183,15 +206,19 @@ class ParallelWorker:
             HotshoeError: A rank refuses; where ranks have to be alike, all of them do.
             EngineError: Ranks are no longer alike; all have been ended.
         """
-        self._broadcast(command)
-        answers = self._answers(Obeyed)
-        errors = [answer.error.unwrap() for answer in answers if answer.error is not None]
+        answers = self._ask(command)
+        errors = list(_refusals(answers).values())
         if alike and 0 < len(errors) < self._size:
             self._stop()
             raise EngineError(f"{len(errors)} of {self._size} ranks refused: {errors[0]}")
         if errors:
             raise errors[0]
         return [answer.name for answer in answers]
+
+    def _ask(self, command: RankCommand) -> list[Obeyed]:
+        """Let all ranks do something, and return their answers."""
+        self._broadcast(command)
+        return self._answers(Obeyed)
 
     def close(self) -> None:
         if self._runs:
@@ -295,3 +322,12 @@ class RunningRanks:
     def result(self) -> StepResult:
         """Wait for the step."""
         return self.worker.finish_step()
+
+
+def _refusals(answers: Sequence[Obeyed]) -> dict[int, HotshoeError]:
+    """Return the errors of ranks that refused."""
+    return {
+        rank: answer.error.unwrap()
+        for rank, answer in enumerate(answers)
+        if answer.error is not None
+    }

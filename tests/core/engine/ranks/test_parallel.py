@@ -193,6 +193,50 @@ def test_killed_while_weights_are_moved_or_replaced(open_ranks, verb: str, argum
 
 
 @pytest.mark.parametrize(
+    ("verb", "arguments"), [("offload", ()), ("load_adapter", WORK["load_adapter"])]
+)
+def test_stopped_while_weights_are_moved_or_replaced(open_ranks, verb: str, arguments) -> None:
+    """It is given up and killed like one that hangs, and so are the others."""
+    worker = open_ranks(overrides={"faulty": 1, "load_fault": "stop"})
+    numbers = pids(worker)
+    worker._config = dataclasses.replace(worker._config, load_timeout_s=1)
+    with pytest.raises(EngineError, match=r"no answer of rank 1 .* of 2 within 1 s"):
+        getattr(worker, verb)(*arguments)
+    assert gone(numbers)
+
+
+def test_a_rank_that_is_stopped_ends_all(open_ranks) -> None:
+    """As others wait for it, no step ends."""
+    worker = open_ranks(engine_stall_timeout_s=0.5)
+    numbers = pids(worker)
+    os.kill(numbers[0], signal.SIGSTOP)
+    with pytest.raises(EngineDeadError, match=r"no step has come to an end within 0\.5 s"):
+        compute(worker, 0)
+    assert gone(numbers)
+
+
+def test_an_adapter_that_some_ranks_refuse_is_on_none(open_ranks) -> None:
+    worker = open_ranks()
+
+    def loaded() -> list[str]:
+        worker.start_profile("f")
+        return [said.partition(" ")[2] for said in worker.stop_profile().split(", ")]
+
+    with pytest.raises(CheckpointError, match=r"rank 1 of 2 refused adapter 'a', .*: here is no"):
+        worker.load_adapter("a", "here")
+    assert loaded() == ["", ""]
+    worker.load_adapter("a", "there")
+    with pytest.raises(CheckpointError, match="rank 1 of 2 refused adapter 'a'"):
+        worker.load_adapter("a", "here")
+    with pytest.raises(CheckpointError, match=r"^nowhere is no directory$"):
+        worker.load_adapter("a", "nowhere")
+    assert loaded() == ["a=there"] * 2
+    worker.drop_adapter("a")
+    assert loaded() == ["", ""]
+    assert worker.execute(plan(0, 0)).result().step_id == 0
+
+
+@pytest.mark.parametrize(
     ("fault", "error", "message"),
     [
         ("refuse", CheckpointError, r"weights are missing \(rank 1 of 2\)"),
