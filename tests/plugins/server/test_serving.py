@@ -369,6 +369,30 @@ def test_sigterm_lets_requests_end(run_server) -> None:
     assert server.process.wait(120) == 0
 
 
+@pytest.mark.slow
+def test_sigterm_ends_a_server_whose_engine_is_stopped(run_server) -> None:
+    """What it was asked for cannot end; the server does, and nothing is left."""
+    server = run_server(*NULL, "--shutdown-timeout-s", "1")
+    [engine] = children(server.process.pid)
+    os.kill(engine, signal.SIGSTOP)
+    body = b'{"prompt":[1],"max_tokens":2}'
+    head = (
+        "POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\nexpect: 100-continue\r\n\r\n"
+    )
+    port = int(server.url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+        client.sendall(head.encode())
+        assert client.recv(65536).startswith(b"HTTP/1.1 100 ")
+        client.sendall(body)
+        server.process.send_signal(signal.SIGTERM)
+        server.process.wait(60)
+        answer = client.recv(65536)
+    assert server.process.returncode == 0
+    assert not is_running(engine)
+    assert b"503" in answer
+
+
 def test_sigterm_answers_who_has_not_sent_all(run_server) -> None:
     server = run_server(*NULL)
     head = (

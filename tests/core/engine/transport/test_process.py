@@ -270,6 +270,8 @@ MET = {"sleep": "offload", "wake_up": "restore", "update_weights": "update_weigh
         pytest.param("sleep", signal.SIGTERM, marks=pytest.mark.slow),
         pytest.param("wake_up", signal.SIGTERM, marks=pytest.mark.slow),
         pytest.param("update_weights", signal.SIGKILL, marks=pytest.mark.slow),
+        ("sleep", signal.SIGSTOP),
+        pytest.param("wake_up", signal.SIGSTOP, marks=pytest.mark.slow),
     ],
 )
 def test_an_engine_ends_while_it_falls_asleep_wakes_or_gets_weights(
