@@ -20,6 +20,7 @@ ADAPTERS = {
     "attention": (("q_proj", "v_proj"), 4),
     "all": (("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"), 8),
     "mlp": (("up_proj", "down_proj"), 2),
+    "dora": (("q_proj", "v_proj", "o_proj", "up_proj", "down_proj"), 8),
 }
 PROMPTS = [list(range(3, 40)), [9, 9, 1], list(range(60, 2, -1)), [5]]
 COUNT = 12
@@ -38,6 +39,12 @@ def save_adapter(model, path: Path, targets: tuple[str, ...], rank: int, **confi
             tensors |= {f"{prefix}.lora_A.weight": a, f"{prefix}.lora_B.weight": b}
             with torch.no_grad():
                 module.weight += scale * b @ a
+                if values.get("use_dora"):
+                    lengths = module.weight.norm(dim=1)
+                    tensors[f"{prefix}.lora_magnitude_vector"] = m = lengths * (
+                        0.5 + torch.rand(size)
+                    )
+                    module.weight *= (m / lengths).unsqueeze(1)
     path.mkdir()
     save_file(tensors, path / "adapter_model.safetensors")
     (path / "adapter_config.json").write_text(json.dumps(values))
@@ -55,6 +62,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=16,
+        attention_bias=True,
         max_position_embeddings=128,
         eos_token_id=None,
     )
@@ -63,10 +71,14 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for weight in model.parameters():
             if weight.dim() > 1:
                 weight.normal_(0.0, 1.5 * weight.shape[1] ** -0.5)
+        for name, bias in model.named_parameters():
+            if name.endswith("bias"):
+                bias.normal_(0.0, 0.5)
     model.save_pretrained(root / "model")
     for name, (targets, rank) in ADAPTERS.items():
         merged = copy.deepcopy(model)
-        save_adapter(merged, root / name, targets, rank, use_rslora=name == "mlp")
+        kind = {"use_rslora": name == "mlp", "use_dora": name == "dora"}
+        save_adapter(merged, root / name, targets, rank, **kind)
         merged.save_pretrained(root / f"{name}-merged")
     return root
 
@@ -170,7 +182,13 @@ BROKEN = {
     "one factor": ({"halves": "A"}, "has one factor of"),
     "a whole module": ({"tensor": "base_model.model.norm.weight"}, "is no factor of a linear"),
     "nothing": ({"halves": ""}, "holds no adapter"),
-    "DoRA": ({"config": {"use_dora": True}}, "use_dora True is not served"),
+    "DoRA": ({"config": {"use_dora": True}}, "has no magnitude of model.layers.1"),
+    "DoRA, unsaid": ({"magnitude": 64}, "use_dora false, but .* has a magnitude of"),
+    "a magnitude of others": (
+        {"magnitude": 63, "config": {"use_dora": True}},
+        r"have shape \[63\], but this model's matrix has 64",
+    ),
+    "no kind of DoRA": ({"config": {"use_dora": "x"}}, "use_dora 'x' is not served"),
     "another rank": ({"config": {"r": 3}}, "r is 3, but the factors' rank is 4"),
     "no scale": ({"config": {"lora_alpha": "x"}}, "lora_alpha must be a number"),
     "another method": ({"config": {"peft_type": "IA3"}}, "'IA3' is not served"),
@@ -190,6 +208,9 @@ def test_an_adapter_that_does_not_fit_changes_nothing(
         f"base_model.model.{name}.lora_{half}.weight": factors[half]
         for half in values.get("halves", "AB")
     }
+    if "magnitude" in values:
+        key = f"base_model.model.{name}.lora_magnitude_vector"
+        tensors[key] = torch.ones(values["magnitude"])
     if "tensor" in values:
         tensors[values["tensor"]] = torch.ones(32)
     save_file(tensors, tmp_path / "adapter_model.safetensors")
@@ -208,7 +229,7 @@ def test_chunks_and_few_tokens_a_step(root: Path, wanted) -> None:
 
 def test_two_ranks_share_an_adapter(root: Path, wanted) -> None:
     with open_engine(root, tensor_parallel_size=2) as llm:
-        pairs = [("all", 0), (None, 1), ("mlp", 2)]
+        pairs = [("all", 0), (None, 1), ("dora", 3), ("mlp", 2)]
         assert generate(llm, pairs) == [wanted[name][index] for name, index in pairs]
         with pytest.raises(CheckpointError, match="no directory"):
             llm.load_adapter("other", root / "nothing")

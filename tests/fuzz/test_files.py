@@ -314,7 +314,14 @@ def test_gguf(data):
         attempt(read_gguf, Path(folder) / "m.gguf")
 
 
-ADAPTER = {"peft_type": "LORA", "r": 2, "lora_alpha": 16, "use_rslora": True, "bias": "none"}
+ADAPTER = {
+    "peft_type": "LORA",
+    "r": 2,
+    "lora_alpha": 16,
+    "use_rslora": True,
+    "use_dora": True,
+    "bias": "none",
+}
 FACTORS = {
     "base_model.model.m.q.lora_A.weight": {
         "dtype": "F32",
@@ -325,6 +332,11 @@ FACTORS = {
         "dtype": "BF16",
         "shape": [3, 2],
         "data_offsets": [32, 44],
+    },
+    "base_model.model.m.q.lora_magnitude_vector": {
+        "dtype": "F16",
+        "shape": [3],
+        "data_offsets": [44, 50],
     },
 }
 
@@ -337,6 +349,7 @@ class Taken:
         for pair in factors.values():
             assert len(pair.a) == len(pair.a @ pair.a.T) > 0
             assert pair.b.dim() == 2
+            assert pair.magnitude is None or pair.magnitude.isfinite().all()
 
 
 def read_taken(config: bytes, weights: bytes) -> None:
@@ -345,7 +358,7 @@ def read_taken(config: bytes, weights: bytes) -> None:
 
 
 def factors_file(header: bytes) -> bytes:
-    return struct.pack("<Q", len(header)) + header + bytes(44)
+    return struct.pack("<Q", len(header)) + header + bytes(50)
 
 
 def test_the_seed_is_an_adapter():

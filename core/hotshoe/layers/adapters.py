@@ -1,8 +1,8 @@
 """Low-rank adapters (LoRA) of linear layers: who has which, and what they add to a step.
 
 Adapters that were loaded stay in host memory; those that a step uses lie in one of a few places on
-the device, the longest unused giving way. Every linear layer has its part of each place. Nothing
-here reads files or knows requests.
+the device, the longest unused giving way. Every linear layer has its part of each place. What
+magnitudes (DoRA) scale is in `magnitudes`. Nothing here reads files or knows requests.
 
 Source: Low-rank adaptation, arXiv:2106.09685.
 """
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from hotshoe.errors import CheckpointError, MemoryLimitError
 from hotshoe.layers.formats import Share
+from hotshoe.layers.magnitudes import Base, Gain, Gains, Low
 from hotshoe.slots import LoraOp, LoraSpec
 
 if TYPE_CHECKING:
@@ -28,11 +29,13 @@ if TYPE_CHECKING:
 class Factors(NamedTuple):
     """One matrix's adapter as files have it: W + scale * b a.
 
-    a: [rank, in_features]. b: [out_features, rank].
+    a: [rank, in_features]. b: [out_features, rank]. magnitude: [out_features], the lengths that
+    rows of the sum are scaled to (DoRA); None leaves them as they are.
     """
 
     a: Tensor
     b: Tensor
+    magnitude: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +47,11 @@ class AdapterLimits:
 
 
 class _Use(NamedTuple):
-    """Which adapters a step uses: places [num_tokens] int32, and those that occur."""
+    """Which adapters a step uses: places [num_tokens] int32, those that occur, if one scales."""
 
     places: Tensor
     used: Sequence[int]
+    scales: bool
 
 
 class AdaptedLinear:
@@ -59,6 +63,7 @@ class AdaptedLinear:
         shares: Name, size and this rank's part of each matrix, in the order of y.
         in_features: Columns of the whole matrices.
         spec: The product's sizes on this rank.
+        base: The product.
     """
 
     def __init__(
@@ -68,6 +73,7 @@ class AdaptedLinear:
         shares: Sequence[tuple[str, int, Share]],
         in_features: int,
         spec: LoraSpec,
+        base: Base,
     ) -> None:
         self._op: LoraOp = ctx.selector.choose("lora", spec)
         self._table, self._shares, self._in_features = table, shares, in_features
@@ -75,6 +81,8 @@ class AdaptedLinear:
         shape, place = (spec.max_adapters, spec.rank), (ctx.torch_dtype, ctx.device)
         self._a = torch.zeros(*shape, spec.in_features, dtype=place[0], device=place[1])
         self._b = torch.zeros(*shape, spec.out_features, dtype=place[0], device=place[1])
+        self._base = base
+        self._gains: Gains | None = None  # until an adapter has magnitudes
         self.nbytes = self._a.nbytes + self._b.nbytes
         for index, (name, _, _) in enumerate(shares):
             table.layers[name] = (self, index)
@@ -84,6 +92,8 @@ class AdaptedLinear:
         if self._table.uses:
             use = self._table.uses[len(x)]
             self._op(y, x, self._a, self._b, use.places, use.used)
+            if use.scales and self._gains is not None:
+                self._gains(y, use.places)
 
     def check(self, name: str, index: int, factors: Factors, max_rank: int) -> None:
         """Refuse factors of another shape.
@@ -104,24 +114,64 @@ class AdaptedLinear:
             raise CheckpointError(
                 f"the adapter's rank is {rank}, above --max-lora-rank {max_rank}; raise it"
             )
+        if factors.magnitude is None:
+            return
+        if factors.magnitude.shape != (size,):
+            raise CheckpointError(
+                f"the adapter's magnitudes of {name} have shape {list(factors.magnitude.shape)}, "
+                f"but this model's matrix has {size} outputs; it was made for another model"
+            )
+        if self._base.spec.activation is not None:  # what it makes of unit vectors is not W
+            raise CheckpointError(
+                f"the adapter has a magnitude (DoRA) of {name}, whose product quantizes its input; "
+                "choose a quantization of weights alone, or an adapter without magnitudes"
+            )
 
     def own_part(self, index: int, factors: Factors, scale: float) -> Factors:
         """Return copies of this rank's part of both factors, in the type of y; b is scaled."""
         share = self._shares[index][2]
         a = factors.a[:, share.columns]
         b = torch.cat([factors.b[rows] for rows in share.rows]).float() * scale
-        return Factors(*(t.to(self._a.dtype, copy=True) for t in (a, b)))
+        a, b = (t.to(self._a.dtype, copy=True) for t in (a, b))
+        if factors.magnitude is None:
+            return Factors(a, b)
+        return Factors(a, b, torch.cat([factors.magnitude[rows] for rows in share.rows]).float())
 
-    def put(self, place: int, index: int, factors: Factors | None) -> None:
-        """Fill one matrix's part of a place, with zeros for an adapter that leaves it alone."""
+    def measure(self, parts: Mapping[int, Factors]) -> dict[int, Gain]:
+        """Return what the magnitudes of an adapter scale, by the index of the matrix.
+
+        All ranks call this alike, as each may have some columns alone.
+        """
+        if self._gains is None:
+            self._gains = Gains(self._base, len(self._a), str(self._a.device))
+        lows = []
+        for index, (a, b, magnitude) in parts.items():
+            assert magnitude is not None
+            lows.append(Low(self._rows(index, len(b)), a, b, magnitude))
+        return dict(zip(parts, self._gains.measure(lows), strict=True))
+
+    def settle(self) -> None:
+        """Forget the weights, which have changed."""
+        if self._gains is not None:
+            self._gains.settle()
+
+    def _rows(self, index: int, count: int) -> slice:
+        """Return where a matrix's first outputs lie among all."""
         before = sum(share.num_rows for _, _, share in self._shares[:index])
+        return slice(before, before + count)
+
+    def put(self, place: int, index: int, factors: Factors | None, gain: Gain | None) -> None:
+        """Fill one matrix's part of a place, with zeros for an adapter that leaves it alone."""
         first = index * self._rank
         self._a[place, first : first + self._rank] = 0
         self._b[place, first : first + self._rank] = 0
         if factors is not None:
             end = first + len(factors.a)
             self._a[place, first:end] = factors.a
-            self._b[place, first:end, before : before + len(factors.b)] = factors.b.T
+            self._b[place, first:end, self._rows(index, len(factors.b))] = factors.b.T
+        if self._gains is not None:
+            size = self._shares[index][2].num_rows if gain is None else len(gain.factor)
+            self._gains.put(place, self._rows(index, size), gain)
 
 
 class AdapterTable:
@@ -138,6 +188,7 @@ class AdapterTable:
         self.layers: dict[str, tuple[AdaptedLinear, int]] = {}
         self.uses: dict[int, _Use] = {}
         self._stored: dict[str, dict[str, Factors]] = {}
+        self._gains: dict[str, dict[str, Gain]] = {}  # of those with magnitudes
         self._taken_bytes = 0
         self._places: OrderedDict[str, int] = OrderedDict()
 
@@ -146,14 +197,15 @@ class AdapterTable:
         ctx: BuildContext,
         shares: Sequence[tuple[str, int, Share]],
         in_features: int,
-        sizes: tuple[int, int],
+        base: Base,
     ) -> AdaptedLinear:
-        """Make what adapts a product whose sizes on this rank are (inputs, outputs).
+        """Make what adapts a product: its matrices, all their columns, what computes it.
 
         Raises:
             MemoryLimitError: With those before, it takes more than the device has.
         """
         rank = self.limits.max_rank * len(shares)
+        sizes = (base.spec.in_features, base.spec.out_features)
         parts = tuple(share.num_rows for _, _, share in shares)
         spec = LoraSpec(*sizes, rank, self.limits.max_adapters, ctx.dtype, parts)
         facts, numbers = ctx.selector.facts, rank * self.limits.max_adapters * sum(sizes)
@@ -163,7 +215,7 @@ class AdapterTable:
                 f"the places of adapters take more than the {facts.memory_bytes / 2**30:.1f} GiB "
                 f"of {facts.name}; lower --max-loras or --max-lora-rank"
             )
-        layer = AdaptedLinear(ctx, self, shares, in_features, spec)
+        layer = AdaptedLinear(ctx, self, shares, in_features, spec, base)
         ctx.weight_bytes.append(lambda: layer.nbytes)
         return layer
 
@@ -191,12 +243,37 @@ class AdapterTable:
         for matrix, pair in factors.items():
             layer, index = self.layers[matrix]
             stored[matrix] = layer.own_part(index, pair, scale)
+        gains = self._measure(stored)
         self.drop(name)
         self._stored[name] = stored
+        if gains:
+            self._gains[name] = gains
+
+    def _measure(self, stored: Mapping[str, Factors]) -> dict[str, Gain]:
+        """Return what an adapter's magnitudes scale, by matrix; a product's matrices together."""
+        layers: dict[AdaptedLinear, dict[int, str]] = {}
+        for matrix, part in stored.items():
+            if part.magnitude is not None:
+                layer, index = self.layers[matrix]
+                layers.setdefault(layer, {})[index] = matrix
+        gains: dict[str, Gain] = {}
+        for layer, names in layers.items():
+            found = layer.measure({index: stored[name] for index, name in names.items()})
+            gains |= {names[index]: gain for index, gain in found.items()}
+        return gains
+
+    def settle(self) -> None:
+        """Measure anew what magnitudes scale, once the model has other weights."""
+        for layer, _ in self.layers.values():
+            layer.settle()
+        for name in self._gains:
+            self._gains[name] = self._measure(self._stored[name])
+            self._places.pop(name, None)
 
     def drop(self, name: str) -> None:
         """Forget an adapter, if there is one of this name."""
         self._stored.pop(name, None)
+        self._gains.pop(name, None)
         self._places.pop(name, None)
 
     def begin(
@@ -221,8 +298,9 @@ class AdapterTable:
             torch.tensor(of_request, dtype=torch.int32), torch.tensor(counts)
         )
         used = sorted({place for place in of_request if place >= 0})
-        self.uses[len(sample_at)] = _Use(places[sample_at].to(device), used)
-        self.uses[len(places)] = _Use(places.to(device), used)
+        scales = not self._gains.keys().isdisjoint(wanted)
+        self.uses[len(sample_at)] = _Use(places[sample_at].to(device), used, scales)
+        self.uses[len(places)] = _Use(places.to(device), used, scales)
         return True
 
     def _place_of(self, name: str, wanted: Sequence[str]) -> None:
@@ -236,7 +314,7 @@ class AdapterTable:
         else:
             oldest = next(other for other in self._places if other not in wanted)
             place = self._places.pop(oldest)
-        stored = self._stored[name]
+        stored, gains = self._stored[name], self._gains.get(name, {})
         for matrix, (layer, index) in self.layers.items():
-            layer.put(place, index, stored.get(matrix))
+            layer.put(place, index, stored.get(matrix), gains.get(matrix))
         self._places[name] = place

@@ -191,6 +191,13 @@ class BuildContext:
         place = Place(holder, part, (0, size), ())
         self.weights.expect(name, (size,), sink, place=place)
 
+    def settle(self) -> None:
+        """Let others know the weights that were loaded in the place of older ones."""
+        if self.offload is not None:
+            self.offload.settle()
+        if self.adapters is not None:
+            self.adapters.settle()
+
     def take_layers(self, count: int) -> range:
         """Return which of the model's layers this stage builds; the others have theirs.
 

@@ -16,6 +16,7 @@ from hotshoe.errors import CheckpointError
 from hotshoe.layers.adapters import AdaptedLinear
 from hotshoe.layers.context import BuildContext
 from hotshoe.layers.formats import PLAIN, Share, Storage, TensorSpec, WeightFormat, bias_spec
+from hotshoe.layers.magnitudes import Base
 from hotshoe.layers.split import Split
 from hotshoe.layers.weights import Holder, Place, Sink
 from hotshoe.slots import LinearOp, LinearSpec, Quantized, QuantSpec
@@ -122,12 +123,14 @@ class Matrix:
                     sink, shape = _turned(sink), shape[::-1]
                 ctx.weights.expect(full, shape, sink, spec.dtypes, place)
 
-    def adapted(self, ctx: BuildContext) -> AdaptedLinear | None:
+    def adapted(self, ctx: BuildContext, op: LinearOp) -> AdaptedLinear | None:
         """Return what adapters add to this rank's part of the product; None without adapters."""
         if ctx.adapters is None:
             return None
-        sizes = (self.spec.in_features, self.spec.out_features)
-        return ctx.adapters.adapt(ctx, self._shares(), self._in_features, sizes)
+        divided = self.spec.in_features < self._in_features
+        total = ctx.communicator.all_reduce if divided and ctx.communicator else None
+        base = Base(op, self.spec, total)
+        return ctx.adapters.adapt(ctx, self._shares(), self._in_features, base)
 
     def _shares(self) -> list[tuple[str, int, Share]]:
         """Return name, size and this rank's part of each checkpoint matrix."""
@@ -199,7 +202,7 @@ class Linear:
         #: How the layer before may quantize what it hands over; None for not at all.
         self.input_quant = input_quant_of(spec, self._op)
         # Logits are made of some tokens alone, and adapters of them are not served.
-        self._adapted = matrix.adapted(ctx) if out_dtype is None else None
+        self._adapted = matrix.adapted(ctx, self._op) if out_dtype is None else None
         if self._adapted is not None:  # which are products of plain numbers
             self.input_quant = None
         self._sum = matrix.sum_of(ctx)

@@ -1,9 +1,10 @@
 """Reads a low-rank adapter from a directory in the form of PEFT.
 
 `adapter_config.json` says rank and scale, `adapter_model.safetensors` holds both factors of every
-matrix. What is not served is refused by name, as is a file with tensors that nobody would use.
+matrix and, with DoRA, its magnitude. What is not served is refused by name, as is a file with
+tensors that nobody would use.
 
-Source: PEFT's checkpoint format; rank-stabilized scale, arXiv:2312.03732.
+Source: PEFT's checkpoint format; rank-stabilized scale, arXiv:2312.03732; DoRA, arXiv:2402.09353.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +25,14 @@ from hotshoe.models.files import read_text
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MAX_CONFIG_BYTES = 2**20
 MAX_ALPHA = 1e9
-_NAME = re.compile(r"^base_model\.model\.(.+)\.lora_(A|B)\.weight$")
-#: Entries that change what is computed, and the values that do not.
-_PLAIN: dict[str, tuple[object, ...]] = {
-    "use_dora": (None, False),
+#: What stands behind `lora_` in names of tensors, in the order of `Factors`.
+KINDS = ("A", "B", "magnitude_vector")
+_NAME = re.compile(
+    r"^base_model\.model\.(.+)\.lora_(A(?=\.)|B(?=\.)|magnitude_vector)(?:\.weight)?$"
+)
+#: Entries that change what is computed, and the values that are served.
+_SERVED: dict[str, tuple[object, ...]] = {
+    "use_dora": (None, False, True),
     "bias": (None, "none"),
     "modules_to_save": (None, []),
     "alpha_pattern": (None, {}),
@@ -52,19 +58,13 @@ def read_adapter(table: AdapterTable, name: str, path: Path) -> None:
         if found is None:
             raise CheckpointError(
                 f"{path / WEIGHTS} holds {tensor}, which is no factor of a linear layer; adapters "
-                "of embeddings, magnitudes (DoRA) and whole modules are not served"
+                "of embeddings and whole modules are not served"
             )
         halves.setdefault(found[1], {})[found[2]] = tensor
-    factors = {}
-    for matrix, names in halves.items():
-        if names.keys() != {"A", "B"}:
-            raise CheckpointError(f"{path / WEIGHTS} has one factor of {matrix}, but not both")
-        pair = Factors(file.tensor(names["A"]), file.tensor(names["B"]))
-        if any(t.dim() != 2 or not t.is_floating_point() for t in pair):
-            raise CheckpointError(f"the adapter's factors of {matrix} are no matrices of floats")
-        if not all(map(is_finite, pair)):
-            raise CheckpointError(f"the adapter's factors of {matrix} hold NaN or infinity")
-        factors[matrix] = pair
+    factors = {
+        matrix: _factors(path / WEIGHTS, file, matrix, names, bool(config.get("use_dora")))
+        for matrix, names in halves.items()
+    }
     if not factors:
         raise CheckpointError(f"{path / WEIGHTS} holds no adapter")
     ranks = {len(pair.a) for pair in factors.values()}
@@ -74,6 +74,38 @@ def read_adapter(table: AdapterTable, name: str, path: Path) -> None:
     if rank == 0:
         raise CheckpointError("the adapter's matrices have rank 0, so they hold nothing")
     table.load(name, factors, _scale(config, rank))
+
+
+def _factors(
+    path: Path, file: SafetensorsFile, matrix: str, names: Mapping[str, str], dora: bool
+) -> Factors:
+    """Read one matrix's adapter.
+
+    Args:
+        path, file: Hold it.
+        matrix: Its name.
+        names: Of the tensors, by what stands behind `lora_`.
+        dora: It has a magnitude.
+    """
+    if not names.keys() >= {"A", "B"}:
+        raise CheckpointError(f"{path} has one factor of {matrix}, but not both")
+    if ("magnitude_vector" in names) != dora:
+        raise CheckpointError(
+            f"{CONFIG} has use_dora {str(dora).lower()}, but {path} has "
+            f"{'no' if dora else 'a'} magnitude of {matrix}"
+        )
+    found = Factors(*(file.tensor(names[kind]) for kind in KINDS if kind in names))
+    for tensor, num_axes in zip(found, (2, 2, 1), strict=True):
+        if tensor is None:
+            continue
+        if tensor.dim() != num_axes or not tensor.is_floating_point():
+            raise CheckpointError(
+                f"the adapter's factors of {matrix} are no matrices of floats, or its magnitude "
+                "no vector of them"
+            )
+        if not is_finite(tensor):
+            raise CheckpointError(f"the adapter's factors of {matrix} hold NaN or infinity")
+    return found
 
 
 def _config(path: Path) -> dict[str, Any]:
@@ -89,8 +121,8 @@ def _config(path: Path) -> dict[str, Any]:
     kind = config.get("peft_type", "LORA")
     if kind != "LORA":
         raise CheckpointError(f"{path / CONFIG}: peft_type {kind!r} is not served, only LORA")
-    for name, plain in _PLAIN.items():
-        if config.get(name) not in plain:
+    for name, served in _SERVED.items():
+        if config.get(name) not in served:
             raise CheckpointError(f"{path / CONFIG}: {name} {config[name]!r} is not served")
     return config
 

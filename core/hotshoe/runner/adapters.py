@@ -11,6 +11,7 @@ from hotshoe.config import EngineConfig
 from hotshoe.errors import RequestError
 from hotshoe.layers import AdapterLimits, AdapterTable, BuildContext
 from hotshoe.loader.adapter import read_adapter
+from hotshoe.runner.granted import enough_memory
 from hotshoe.runner.rows import StepInputs
 from hotshoe.types import NewRow
 
@@ -56,7 +57,7 @@ def adapter_table(config: EngineConfig) -> AdapterTable | None:
 
 def load_adapter(ctx: BuildContext | None, name: str, path: str) -> None:
     """See `hotshoe.executor.AdapterWorker.load_adapter`."""
-    with torch.inference_mode():
+    with torch.inference_mode(), enough_memory("load an adapter"):
         read_adapter(required(ctx), name, Path(path))
 
 

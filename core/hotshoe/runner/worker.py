@@ -421,8 +421,7 @@ class TorchWorker:
         assert self._context is not None
         with self._guard:
             update_weights(self._context.weights, source_of(weights), check_only)
-            if (offload := self._context.offload) is not None:
-                offload.settle()
+            self._context.settle()
 
     def load_adapter(self, name: str, path: str) -> None:
         load_adapter(self._context, name, path)
