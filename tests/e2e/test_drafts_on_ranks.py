@@ -1,4 +1,4 @@
-"""Drafts of two processes that share every layer: tokens are those of one without drafts."""
+"""Drafts of two processes that divide a model: tokens are those of one without drafts."""
 
 import os
 from pathlib import Path
@@ -7,6 +7,7 @@ import pytest
 from tests.e2e import eagle, mtp
 
 from hotshoe import LLM, SamplingParams, TokensPrompt
+from hotshoe.errors import ConfigError
 
 pytestmark = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="needs two processors")
 
@@ -27,8 +28,25 @@ def written(name: str, path: Path) -> tuple[Path, dict[str, object]]:
     return model, {"model": str(eagle.write(path / "head", head, **eagle.HEAD_CONFIGS[name]))}
 
 
-@pytest.mark.parametrize("name", ["mtp", "eagle3", "draft_model"])
-def test_tokens_are_those_of_one_process_without_drafts(tmp_path: Path, name: str) -> None:
+SHARING, STAGES = "tensor_parallel_size", "pipeline_parallel_size"
+
+
+@pytest.mark.parametrize(
+    ("name", "axis"),
+    [
+        ("mtp", SHARING),
+        ("eagle3", SHARING),
+        ("draft_model", SHARING),
+        ("mtp", STAGES),
+        pytest.param("eagle", STAGES, marks=pytest.mark.slow),
+        ("eagle3", STAGES),
+        pytest.param("medusa", STAGES, marks=pytest.mark.slow),
+        ("draft_model", STAGES),
+    ],
+)
+def test_tokens_are_those_of_one_process_without_drafts(
+    tmp_path: Path, name: str, axis: str
+) -> None:
     path, own = written(name, tmp_path)
     options = {
         "platform": "cpu",
@@ -41,7 +59,15 @@ def test_tokens_are_those_of_one_process_without_drafts(tmp_path: Path, name: st
     with LLM(str(path), **options) as llm:
         plain = [output.outputs[0].token_ids for output in llm.generate(PROMPTS, params)]
     options["speculative_config"] = {"method": name, "num_speculative_tokens": 3, **own}
-    with LLM(str(path), tensor_parallel_size=2, **options) as llm:
+    with LLM(str(path), **{axis: 2}, **options) as llm:
         found = [output.outputs[0].token_ids for output in llm.generate(PROMPTS, params)]
-        assert llm.stats().num_accepted_tokens > 0
+        stats = llm.stats()
+    assert stats.num_accepted_tokens > 0
     assert found == plain
+
+
+def test_a_last_stage_without_a_head_is_refused(tmp_path: Path) -> None:
+    path = mtp.write(tmp_path, mtp.random_weights(1), num_nextn_predict_layers=0)
+    drafts = {"method": "mtp", "num_speculative_tokens": 1}
+    with pytest.raises(ConfigError, match=r"MiMoForCausalLM in .* has none"):
+        LLM(str(path), platform="cpu", pipeline_parallel_size=2, speculative_config=drafts)

@@ -178,13 +178,13 @@ class WeightTable:
         """
         if name in self.expected:
             return True
+        if any(pattern.search(name) for pattern in self._elsewhere):
+            return False
         for pattern, why in self._ignored:
             if pattern.search(name):
                 if why:
                     self.unused.setdefault(why, set()).add(name)
                 return False
-        if any(pattern.search(name) for pattern in self._elsewhere):
-            return False
         raise CheckpointError(
             f"the checkpoint holds {name}, which this architecture does not have; "
             "check `architectures` and the layer counts in config.json"

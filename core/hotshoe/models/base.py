@@ -104,7 +104,8 @@ class DraftingModel(Protocol):
     A model with a head may append columns to what `forward` returns; `head` then leaves them out.
 
     Attributes:
-        draft_head: Layers that predict further tokens; None where its checkpoint has none.
+        draft_head: Layers that predict further tokens; None where its checkpoint has none, and in
+            stages before the last, which has the final states.
     """
 
     draft_head: DraftHead | None
@@ -129,6 +130,10 @@ class HeadBuilder(Protocol):
         self, config: ModelConfig, ctx: BuildContext, model: Model, target: ModelConfig
     ) -> DraftingModel:
         """Build the head's layers, which register their weights with `ctx`.
+
+        Called in every stage. Those before the last build no head. Where it reads states of their
+        layers, they append them to what `forward` returns; a model that gets such columns from the
+        stage before says how wide its states are there, by an attribute `entering_size`.
 
         Args:
             config: Of the head's directory.

@@ -19,12 +19,13 @@ def wants_further(config: EngineConfig) -> bool:
 
 
 def head_of(model: Model, ctx: BuildContext, config: ModelConfig) -> DraftHead | None:
-    """Return what makes a model's drafts; None where nothing of the kind was asked for.
+    """Return what makes a model's drafts; None where nothing of the kind was asked for, and in
+    stages before the last.
 
     Raises:
         ConfigError: The model has none.
     """
-    if not ctx.further and not ctx.beside:
+    if not ctx.stage.is_last or not (ctx.further or ctx.beside):
         return None
     head = model.draft_head if isinstance(model, DraftingModel) else None
     if head is None:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from hotshoe.errors import ConfigError
 from hotshoe.layers import BuildContext
+from hotshoe.models.base import Model
 from hotshoe.slots import CommunicatorOp, CommunicatorSpec, Rendezvous, Selector
 from hotshoe.slots.reference.communicator import serve_store
 from hotshoe.types import CacheSpec
@@ -52,6 +53,12 @@ def check_divided(ctx: BuildContext, architecture: str) -> None:
             f"the architecture {architecture} is not divided into stages; "
             "leave pipeline_parallel_size at 1"
         )
+
+
+def entering_size(model: Model) -> int:
+    """Return the columns of what the stage before hands on; see `HeadBuilder`."""
+    size: int = getattr(model, "entering_size", model.hidden_size)
+    return size
 
 
 @dataclass(slots=True)

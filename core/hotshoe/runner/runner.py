@@ -162,8 +162,7 @@ class Runner:
         staged, _ = self._stage(inputs)
         hidden = None
         if not self._peers.mesh.pp.is_first:  # whatever the stage before would send
-            width = self._model.hidden_size
-            hidden = self._peers.inbox.new_zeros(inputs.num_tokens, width)
+            hidden = self._peers.inbox.new_zeros(inputs.num_tokens, self._peers.inbox.shape[1])
         hidden = self._forward(inputs, staged, every=True, hidden=hidden)
         if self._ahead is not None:
             self._ahead(inputs, staged.token_index, None, staged.sampled_index)

@@ -47,7 +47,7 @@ from hotshoe.runner.graphs import BATCH_SIZES, TOKEN_SIZES, graph_sizes
 from hotshoe.runner.heads import head_of, load_beside, move_to_host, wants_further
 from hotshoe.runner.kv import cache_parts, converted, read_blocks, write_blocks
 from hotshoe.runner.limits import MakeProcessors, Operations, RunnerLimits, no_processors
-from hotshoe.runner.peers import Peers, check_divided, group_of
+from hotshoe.runner.peers import Peers, check_divided, entering_size, group_of
 from hotshoe.runner.runner import Runner
 from hotshoe.runner.running import RunningStep
 from hotshoe.runner.states import described, state_options
@@ -365,7 +365,7 @@ class TorchWorker:
             lags=any(group.spec.drafts for group in layout.groups),
         )
         recorded = max((*limits.graph_sizes, *limits.piece_sizes), default=0)
-        width, dtype = self._model.hidden_size, self._context.torch_dtype
+        width, dtype = entering_size(self._model), self._context.torch_dtype
         like = torch.empty(0, width, device=self._context.device, dtype=dtype)
         self._peers.make_inbox(recorded, like)
         runner = Runner(

@@ -265,18 +265,3 @@ def check_head(config: EngineConfig, options: Mapping[str, Any], known: Sequence
                 f"speculative_config: method {method} has no option {name}; it takes "
                 f"{' and '.join((*known, 'num_speculative_tokens'))} alone"
             )
-    check_stages(config)
-
-
-def check_stages(config: EngineConfig) -> None:
-    """Refuse stages beside a head or a draft model.
-
-    Raises:
-        ConfigError: There are several.
-    """
-    if config.pipeline_parallel_size > 1:
-        method = (config.speculative_config or {})["method"]
-        raise ConfigError(
-            f"speculative_config: method {method} is not divided into stages; leave "
-            "pipeline_parallel_size at 1, or use another method, such as auto"
-        )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -40,6 +41,7 @@ class DenseDecoder:
     Attributes:
         draft_head: See `hotshoe.models.base.DraftingModel`; builders of families set it.
         layers: Those of this stage; a head may put something in front of one.
+        num_layers: Those of all stages.
     """
 
     draft_head: DraftHead | None = None
@@ -50,10 +52,10 @@ class DenseDecoder:
         self.vocab_size, self.hidden_size = spec.vocab_size, spec.hidden_size
         self.tasks = frozenset({GENERATE, EMBED} if spec.generates else {EMBED})
         self._embedding_scale = spec.embedding_scale
-        if stage.is_first:
-            self._embed = Embedding(
-                ctx, names.embedding, spec.vocab_size, spec.hidden_size, spec.embedding_scale
-            )
+        self.num_layers = len(spec.layers)
+        sizes = spec.vocab_size, spec.hidden_size, spec.embedding_scale
+        self._make_embedding = partial(Embedding, ctx, names.embedding, *sizes)
+        self._embed = self._make_embedding() if stage.is_first else None
         self._positions = _positions(spec, ctx) if stage.is_first else None
         rotaries = build_rotaries(ctx, spec.layers[own.start : own.stop])
         self._build_layers(spec, ctx, own, rotaries)
@@ -88,8 +90,14 @@ class DenseDecoder:
         first = _under(spec.names.layer.format(own.start), spec.names.input_norm)
         self._first_norm = build_norm(spec, ctx, first, self.layers[0].input_quant)
 
+    def keep_embedding(self) -> None:
+        """Have `embed` in this stage, too, for a head."""
+        if self._embed is None:
+            self._embed = self._make_embedding()
+
     def embed(self, ids: Tensor) -> Tensor:
         """Return [num_tokens, hidden_size] for ids [num_tokens] int32."""
+        assert self._embed is not None, "the first stage embeds"
         return self._embed(ids)
 
     def scale_embeddings(self, rows: Tensor) -> Tensor:

@@ -148,23 +148,34 @@ class TappedDecoder:
     Args:
         model: Built; its layers are watched from now on.
         layers: The chosen ones, in rising order.
-        draft_head: What reads them.
+        own: The layers of this stage. Those before it hand on the states of theirs.
+        draft_head: What reads them; None before the last stage.
+
+    Attributes:
+        entering_size: Columns of what the stage before hands on.
     """
 
-    def __init__(self, model: DenseDecoder, layers: Sequence[int], draft_head: DraftHead) -> None:
+    def __init__(
+        self, model: DenseDecoder, layers: Sequence[int], own: range, draft_head: DraftHead | None
+    ) -> None:
+        self.entering_size = model.hidden_size * (1 + sum(i < own.start for i in layers))
         self.vocab_size, self.hidden_size = model.vocab_size, model.hidden_size
         self.tasks, self.draft_head = model.tasks, draft_head
         self.embed, self.scale_embeddings = model.embed, model.scale_embeddings
         self._model = model
         self._kept: list[Tensor] = []
         for i in layers:
-            model.layers[i] = cast("Layer", Watched(model.layers[i], self._kept))
+            if i in own:
+                at = i - own.start
+                model.layers[at] = cast("Layer", Watched(model.layers[at], self._kept))
 
     def forward(self, hidden: Tensor, batch: ForwardBatch) -> Tensor:
-        """Return [num_tokens, hidden_size * (1 + number of layers)]."""
+        """Return [num_tokens, hidden_size * (1 + number of layers so far)]."""
         self._kept.clear()
         assert batch.outputs_at is None, "a head reads states of all tokens"
-        found = torch.cat([self._model.forward(hidden, batch), *self._kept], 1)
+        size = self.hidden_size
+        found = self._model.forward(hidden[:, :size].contiguous(), batch)
+        found = torch.cat([found, hidden[:, size:], *self._kept], 1)
         self._kept.clear()
         return found
 
@@ -180,7 +191,9 @@ def build_eagle(
     model = plain_decoder(model, target)
     ctx.weights.rename(r"^layers\.0\.", LAYER)
     ctx.weights.ignore([r"^lm_head\."])
-    model.draft_head = EagleHead(_spec(config, ctx, model, target), ctx, model)
+    spec = _spec(config, ctx, model, target)
+    if ctx.stage.is_last:
+        model.draft_head = EagleHead(spec, ctx, model)
     return model
 
 
@@ -197,10 +210,13 @@ def build_eagle3(
         raise refuse(config, "draft_vocab_size", f"guesses tokens of {spec.vocab_size}")
     ctx.weights.rename(r"^(?:model\.)?layers\.0\.", LAYER)
     ctx.weights.ignore([r"^t2d$"])
-    layers = _chosen(config, len(model.layers))
+    layers, own = _chosen(config, model.num_layers), ctx.own_layers
     normed = flag(config, "norm_before_residual")
-    head = Eagle3Head(spec, ctx, model, len(layers), drafted, normed)
-    return TappedDecoder(model, layers, head)
+    head = None
+    if ctx.stage.is_last:
+        head = Eagle3Head(spec, ctx, model, len(layers), drafted, normed)
+    assert own is not None, "the model has taken its layers"
+    return TappedDecoder(model, layers, own, head)
 
 
 def _spec(

@@ -12,6 +12,7 @@ of tensors in Qwen3-Next's and Qwen3.5's files.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 import torch
@@ -66,6 +67,7 @@ class FurtherLayer:
         prefix, size, before = spec.names.layer.format(i), spec.hidden_size, len(ctx.cache_layers)
         beside = prefix if names.beside is None else names.beside
         spec = replace(spec, names=replace(spec.names, final_norm=beside + names.final_norm))
+        model.keep_embedding()
         self._model, self._names = model, names
         self._embedding_norm = plain_norm(spec, ctx, beside + names.embedding_norm)
         self._hidden_norm = plain_norm(spec, ctx, beside + names.hidden_norm)
@@ -115,5 +117,9 @@ def add_further(
         i = len(spec.layers) if layer is None else 0
         own = replace(spec.names, layer=layer or spec.names.layer)
         whole = replace(spec, names=own, layers=(*spec.layers[:i], spec.layers[-1]))
-        model.draft_head = FurtherLayer(whole, ctx, model, i, names)
+        if ctx.stage.is_last:
+            model.draft_head = FurtherLayer(whole, ctx, model, i, names)
+        else:
+            prefixes = (own.layer.format(i), names.beside or own.layer.format(i))
+            ctx.weights.elsewhere(f"^{re.escape(prefix)}" for prefix in prefixes)
     return model

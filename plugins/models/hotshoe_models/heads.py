@@ -21,6 +21,7 @@ class Embedded:
         name = spec.names.embedding
         self._own = Embedding(ctx, name, spec.vocab_size, spec.hidden_size)
         ctx.weights.optional(f"{name}.weight")
+        model.keep_embedding()
         self._model = model
 
     def __call__(self, ids: Tensor) -> Tensor:

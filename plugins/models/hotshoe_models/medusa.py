@@ -85,5 +85,6 @@ def build(
         raise refuse(config, "truncated_vocab_size", f"guesses all {model.vocab_size} tokens")
     for pattern, replacement in CONVERTED:
         ctx.weights.rename(pattern, replacement.format(config.size(blocks)))
-    model.draft_head = MedusaHeads(ctx, model, config.size(heads), config.size(blocks))
+    if ctx.stage.is_last:
+        model.draft_head = MedusaHeads(ctx, model, config.size(heads), config.size(blocks))
     return model

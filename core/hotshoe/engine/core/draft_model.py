@@ -17,7 +17,7 @@ from hotshoe.engine.start.places import read_tokenizer
 from hotshoe.errors import ConfigError, UserError
 from hotshoe.executor import Worker, WorkerInfo
 from hotshoe.speculation.draft_rows import DraftLimits, DraftRows
-from hotshoe.speculation.drafting import DRAFT_MODEL, check_stages
+from hotshoe.speculation.drafting import DRAFT_MODEL
 from hotshoe.speculation.proposer import Wanted
 from hotshoe.suggest import did_you_mean
 
@@ -47,6 +47,9 @@ UNSHARED = (
     "pooling",
     # It computes in the engine's own process, whatever ranks the model has.
     "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "pipeline_layers",
+    "pipeline_steps",
     "enable_expert_parallel",
     "enable_eplb",
     "num_redundant_experts",
@@ -221,7 +224,6 @@ def _prepare(setup: EngineSetup, options: Mapping[str, Any]) -> EngineSetup:
         raise ConfigError(
             f"{NAME}.model is missing; method {DRAFT_MODEL} needs a directory or a name of a model"
         )
-    check_stages(config)
     plain = EngineConfig(own["model"])
     found = prepare(
         EngineConfig.from_mapping(

@@ -70,7 +70,8 @@ def with_head(
         with _naming(name), blaming_plugin(plugins, HEADS, method):
             head_config = _read(name)
             own = replace(ctx, weights=WeightTable(), format=PLAIN, adapters=None)
-            ctx.beside.append((own.weights, head_config.path))
+            if ctx.stage.is_last:  # which has it
+                ctx.beside.append((own.weights, head_config.path))
             found: Model = resolve_lazy(reference)(head_config, own, model, config)
         return found
 
