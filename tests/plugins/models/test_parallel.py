@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.plugins.models.conftest import Variant
 
 from hotshoe import LLM, EngineConfig, SamplingParams, TokensPrompt
 from hotshoe.engine.explain.explanation import explain
@@ -70,10 +71,23 @@ def group(request, tmp_path_factory) -> Iterator[Group]:
 
 
 def test_every_family(described_variant, checkpoints, stepper_class, group) -> None:
-    checkpoint = checkpoints.get(described_variant)
+    check(checkpoints.get(described_variant), described_variant, stepper_class, group)
 
+
+@pytest.mark.parametrize("family", ["Llama", "Olmoe", "Olmo2", "GPTNeoX"])
+def test_plans_of_transformers(family, checkpoints, stepper_class, tmp_path) -> None:
+    """Divided matrices, experts, whole attention, and none of our own descriptions."""
+    values = {"num_experts": 6, "num_experts_per_tok": 2} if family == "Olmoe" else {"head_dim": 16}
+    variant = Variant(f"planned-{family}", family, values, impl="transformers")
+    group = Group(2, tmp_path)
+    check(checkpoints.get(variant), variant, stepper_class, group)
+    group.close()
+
+
+def check(checkpoint, variant, stepper_class, group) -> None:
     def stepper(**parallel):
-        return stepper_class(checkpoint.path, described_variant.max_model_len, **parallel)
+        parallel["impl"] = variant.impl
+        return stepper_class(checkpoint.path, variant.max_model_len, **parallel)
 
     alone = stepper()
     steppers = group.run(lambda rank: stepper(**group.parallel(rank)))

@@ -129,6 +129,7 @@ def build_layers(ctx: BuildContext, model: nn.Module, run: Run) -> None:
         CheckpointError: A module attends in a manner that no layer of ours has.
     """
     names = {module: name for name, module in model.named_modules()}
+    alone = replace(ctx, rank=0, size=1)  # the first pass has seen this rank's heads
     parameters = {id(tensor): name for name, tensor in model.named_parameters()}
     for found in run.found:
         name = names[found.module]
@@ -136,10 +137,13 @@ def build_layers(ctx: BuildContext, model: nn.Module, run: Run) -> None:
         sinks = None if found.sinks is None else parameters.get(id(found.sinks))
         if found.sinks is not None and sinks is None:
             raise _cannot(name, "has sinks that are no weight of its own")
-        spec = ctx.attention_spec(found.num_heads, found.num_kv_heads, found.head_dim, found.scale)
+        heads = found.num_heads, found.num_kv_heads, found.head_dim, found.scale
+        spec = alone.attention_spec(*heads)
         spec = replace(spec, window=found.window, softcap=found.softcap)
         scales = stored_kv_scales(ctx.format, name)
-        run.layers[found.module] = Attention(ctx, spec, None, sinks=sinks, kv_scales=scales)
+        whole = found.sinks is not None and found.sinks.numel() == found.num_heads
+        own = alone if whole else ctx  # else sinks are divided as heads are
+        run.layers[found.module] = Attention(own, spec, None, sinks=sinks, kv_scales=scales)
 
 
 def _check(found: Found, name: str, run: Run) -> None:

@@ -17,7 +17,7 @@ from transformers.integrations.moe import _default_apply_gate
 
 from hotshoe.layers import BuildContext, Mixture, MoeNames, RoutedExperts
 from hotshoe.layers import Stacked as StackedNames
-from hotshoe.slots import RouterSpec
+from hotshoe.slots import CommunicatorOp, RouterSpec
 from hotshoe.slots.reference.moe import EXPERT_ACTIVATIONS
 from hotshoe_models.hf.attention import Run
 from hotshoe_models.hf.modules import put
@@ -31,11 +31,19 @@ TINY = torch.finfo(torch.float32).tiny
 
 
 class ExpertsModule(nn.Module):
-    """Experts of one layer."""
+    """Experts of one layer.
 
-    def __init__(self, experts: RoutedExperts, num_experts: int) -> None:
+    Args:
+        experts: This rank's part.
+        num_experts: Of all ranks.
+        group: Ranks that have the other parts; None for nobody.
+    """
+
+    def __init__(
+        self, experts: RoutedExperts, num_experts: int, group: CommunicatorOp | None = None
+    ) -> None:
         super().__init__()
-        self._experts, self._num_experts = experts, num_experts
+        self._experts, self._num_experts, self._group = experts, num_experts, group
 
     def forward(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
         """Add up what chosen experts make of a token.
@@ -52,6 +60,8 @@ class ExpertsModule(nn.Module):
         logits = weights.new_full((len(weights), self._num_experts), NEVER)
         logits.scatter_(1, top_k_index, weights.clamp_min(TINY).log_())
         y = self._experts(hidden_states, logits)
+        if self._group is not None:
+            self._group.all_reduce(y, y)
         return y.mul_(weights.sum(-1, keepdim=True))  # in float32, rounded once
 
 
@@ -88,7 +98,8 @@ def replace_experts(
             left.append(name)
             continue
         mixture = _mixture(name, module, run.chosen[module], activation, stacked)
-        put(model, name, ExpertsModule(RoutedExperts(ctx, "", mixture), mixture.num_experts))
+        experts = RoutedExperts(ctx, "", mixture)
+        put(model, name, ExpertsModule(experts, mixture.num_experts, ctx.communicator))
     if left:
         also = ", and stay in their type" if ctx.format.online else ""
         _log.warning(

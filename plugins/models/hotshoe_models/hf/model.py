@@ -2,7 +2,8 @@
 
 Attention goes through the attention interface (`hotshoe_models.hf.attention`), matrices through
 slot `linear` (`hotshoe_models.hf.modules`), experts of the usual form through slot `moe`
-(`hotshoe_models.hf.experts`). Norms, rotation and all else are transformers' code.
+(`hotshoe_models.hf.experts`). Norms, rotation and all else are transformers' code. Ranks divide
+what transformers' own plan divides (`hotshoe_models.hf.plan`).
 A step is one row of tokens of all its requests; only attention looks from one token at another.
 """
 
@@ -24,13 +25,20 @@ from hotshoe.models import ModelConfig
 from hotshoe.models.base import EMBED, GENERATE
 from hotshoe_models.hf import INSTEAD
 from hotshoe_models.hf.attention import NAME, Run, build_layers
-from hotshoe_models.hf.experts import are_experts, replace_experts, watch_choices
+from hotshoe_models.hf.experts import (
+    ExpertsModule,
+    are_experts,
+    replace_experts,
+    watch_choices,
+)
 from hotshoe_models.hf.modules import (
+    LinearModule,
     expect_rest,
     replace_linears,
     replace_output,
     replace_table,
 )
+from hotshoe_models.hf.plan import Plan
 from hotshoe_models.hf.refusals import (
     check_context,
     check_found,
@@ -74,12 +82,14 @@ class TransformersModel:
         self.vocab_size = replace_output(ctx, model, output, tied, self._run)
         if tied:
             ctx.weights.ignore([rf"^{output}\.weight$"])
-        replace_linears(ctx, model, self._run)
+        plan = Plan(ctx, model)
+        replace_linears(ctx, model, self._run, plan)
         self._table = replace_table(ctx, model, names[table])
         self._scale = float(getattr(table, "scalar_embed_scale", 1.0))
         passed = self._first_pass(model, config, ctx.torch_dtype)
         build_layers(ctx, model, self._run)
         replace_experts(ctx, model, self._run, stacked)
+        plan.check_rest(model, self._run, (LinearModule, ExpertsModule))
         expect_rest(ctx, model, frozenset(model._keep_in_fp32_modules_strict), stacked)
         ctx.weights.ignore(model._keys_to_ignore_on_load_unexpected or ())
         ctx.weights.ignore([r"\.rotary_emb\.inv_freq$"])
@@ -150,7 +160,7 @@ class _Given(nn.Module):
         super().__init__()
         self._kind = kind
 
-    def forward(self, inputs_embeds: Tensor, **options: Any) -> Any:
+    def forward(self, *unused: None, inputs_embeds: Tensor, **options: Any) -> Any:
         return self._kind(last_hidden_state=inputs_embeds)
 
 

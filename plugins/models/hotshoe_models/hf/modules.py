@@ -16,6 +16,7 @@ from transformers.pytorch_utils import Conv1D
 from hotshoe.layers import BuildContext, Embedding, Holder, Linear, Logits, Matrix, Place
 from hotshoe.slots import renewed
 from hotshoe_models.hf.attention import Run
+from hotshoe_models.hf.plan import Plan
 from hotshoe_models.hf.renames import Stacked
 
 #: Modules that choose experts, or otherwise are too small to quantize.
@@ -23,7 +24,7 @@ ROUTERS = re.compile(r"(^|[._])(gate|router)(\.|$)|router\.|shared_expert_gate$"
 
 
 class LinearModule(nn.Module):
-    """A matrix behind slot `linear`, or the output matrix."""
+    """A matrix behind slot `linear`, or the output matrix; the sizes are this rank's."""
 
     def __init__(self, layer: Linear | Logits, sizes: tuple[int, int], run: Run) -> None:
         super().__init__()
@@ -34,12 +35,14 @@ class LinearModule(nn.Module):
         """Map [..., in_features] to [..., out_features]."""
         shape = (*x.shape[:-1], self.out_features)
         if self._run.batch is None:
+            if x.shape[-1] != self.in_features:
+                raise ValueError(f"a matrix of {self.in_features} inputs gets {x.shape[-1]}")
             return x.new_zeros(shape)
         return self._layer(x.reshape(-1, self.in_features)).view(shape)
 
 
-def replace_linears(ctx: BuildContext, model: nn.Module, run: Run) -> None:
-    """Let slot `linear` compute all plain matrices of a model.
+def replace_linears(ctx: BuildContext, model: nn.Module, run: Run, plan: Plan) -> None:
+    """Let slot `linear` compute all plain matrices of a model, of each this rank's part.
 
     The model's routers stay out of quantization at load.
     """
@@ -55,8 +58,10 @@ def replace_linears(ctx: BuildContext, model: nn.Module, run: Run) -> None:
             bias=module.bias is not None,
             quantize=quantize,
             transposed=turned,
+            **plan.divide(name, rows, columns),
         )
-        put(model, name, LinearModule(Linear(ctx, matrix), (columns, rows), run))
+        sizes = matrix.spec.in_features, matrix.spec.out_features
+        put(model, name, LinearModule(Linear(ctx, matrix), sizes, run))
 
 
 def replace_output(ctx: BuildContext, model: nn.Module, name: str, tied: str, run: Run) -> int:

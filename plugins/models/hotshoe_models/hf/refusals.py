@@ -31,15 +31,14 @@ def check_context(config: ModelConfig, ctx: BuildContext) -> None:
     """Refuse options that this path does not serve.
 
     Raises:
-        ConfigError: The model shall be divided.
+        ConfigError: The model shall be divided into stages.
         CheckpointError: It is a file of another kind than a directory.
     """
-    for option, count in (("tensor", ctx.size), ("pipeline", ctx.stage.size)):
-        if count > 1:
-            raise ConfigError(
-                f"{option}_parallel_size {count}: {config.architecture} runs as transformers' "
-                "code, which is not divided among ranks; leave it at 1"
-            )
+    if ctx.stage.size > 1:
+        raise ConfigError(
+            f"pipeline_parallel_size {ctx.stage.size}: {config.architecture} runs as "
+            "transformers' code, which is not divided into stages; leave it at 1"
+        )
     if config.file is not None:
         raise CheckpointError(
             f"{config.path}: transformers' code reads checkpoints of directories alone; give the "

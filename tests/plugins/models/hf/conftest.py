@@ -19,6 +19,7 @@ TINY = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
+    "head_dim": 8,
     "pad_token_id": 0,
 }
 

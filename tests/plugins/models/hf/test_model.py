@@ -10,6 +10,7 @@ def test_building_takes_no_memory_for_weights(described, context) -> None:
     """All of them would take 256 GB."""
     ctx = context()
     sizes = {"hidden_size": 1 << 13, "intermediate_size": 1 << 15, "num_hidden_layers": 60}
+    sizes["head_dim"] = 1 << 11
     build(described("HeliumForCausalLM", **sizes), ctx)
     shape = ctx.weights.expected["model.layers.59.mlp.up_proj.weight"].shape
     assert shape == (1 << 15, 1 << 13)

@@ -43,10 +43,9 @@ def check_words(error: Exception) -> None:
     assert "`hotshoe plugins` lists, with --model-impl native" in str(error)
 
 
-@pytest.mark.parametrize("parallel", [{"size": 2}, {"stage": Axis(0, 2)}])
-def test_ranks(parallel, described, context) -> None:
-    with pytest.raises(ConfigError, match=r"parallel_size 2.*leave it at 1"):
-        build(described("HeliumForCausalLM"), context(**parallel))
+def test_stages(described, context) -> None:
+    with pytest.raises(ConfigError, match=r"pipeline_parallel_size 2.*leave it at 1"):
+        build(described("HeliumForCausalLM"), context(stage=Axis(0, 2)))
 
 
 def test_code_of_a_checkpoint_is_not_run(context) -> None:
