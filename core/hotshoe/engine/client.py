@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from hotshoe.config import ResolvedConfig
 from hotshoe.platform import Change, DeviceFacts
 from hotshoe.types.arguments import Argument
+from hotshoe.types.experts import ExpertCounts
 from hotshoe.types.pooling import Pooling
 
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ class EngineStats:
         num_drafts: Total of times that a step verified drafts of a sequence.
         num_draft_tokens: Total of these drafts.
         num_accepted_at: Totals of accepted drafts by their place, first to last.
+        experts: What was done so that ranks compute equally many tokens of experts.
     """
 
     num_running: int = 0
@@ -155,6 +157,7 @@ class EngineStats:
     num_drafts: int = 0
     num_draft_tokens: int = 0
     num_accepted_at: tuple[int, ...] = ()
+    experts: ExpertCounts = field(default_factory=ExpertCounts)
 
     @property
     def num_steps(self) -> int:

@@ -17,6 +17,7 @@ from hotshoe.config import EngineConfig
 from hotshoe.layers import BuildContext
 from hotshoe.layers.experts import Share, table_of
 from hotshoe.slots import CommunicatorOp
+from hotshoe.types.experts import ExpertCounts
 from hotshoe.types.mesh import Axis
 
 _log = logging.getLogger(__name__)
@@ -51,19 +52,28 @@ class ExpertBalance:
         self._settled = settled
         self._shares, self._axis, self._group, self._interval = shares, axis, group, interval
         self._age, self._counts = 0, torch.empty(0)
-        self.num_moved = 0
+        self.num_moved = self._num_rearrangements = 0
+        self._skew = 0.0  # summed over layers that this round has looked at
         for share in shares:
             share.counts.zero_()  # of steps that warmed up
 
     @torch.inference_mode()
-    def before_step(self) -> None:
-        """Do what is due before the next step. Called alike by all ranks."""
+    def before_step(self) -> ExpertCounts | None:
+        """Do what is due before the next step. Called alike by all ranks.
+
+        Returns:
+            The books, when all layers have been looked at.
+        """
         self._age += 1
         layer = self._age - self._settled
         if 0 <= layer < len(self._counts):
             self._even_out(self._shares[layer], self._counts[layer].double())
+            if layer + 1 == len(self._counts):
+                skew, self._skew = self._skew / len(self._counts), 0.0
+                return ExpertCounts(self._num_rearrangements, self.num_moved, skew)
         elif self._age >= max(self._interval, self._settled + len(self._counts)):
             self._collect()
+        return None
 
     def _collect(self) -> None:
         """Agree on the counts since the last time, and begin to count anew."""
@@ -75,12 +85,14 @@ class ExpertBalance:
 
     def _even_out(self, share: Share, counts: Tensor) -> None:
         wanted = balanced(counts, share.everywhere)
+        mean = max(float(counts.sum()), 1.0) / self._axis.size
+        before, after = (float(loads_of(counts, e).max()) for e in (share.everywhere, wanted))
+        self._skew += before / mean
         if torch.equal(wanted, share.everywhere):
             return
-        before, after = (float(loads_of(counts, e).max()) for e in (share.everywhere, wanted))
         moves = self._move(share, wanted)
         self.num_moved += moves
-        mean = float(counts.sum()) / self._axis.size
+        self._num_rearrangements += 1
         _log.debug(
             "moved %d experts: a rank's work is at most %.2f of the mean, not %.2f",
             moves, after / mean, before / mean,

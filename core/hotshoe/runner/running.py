@@ -12,6 +12,7 @@ from hotshoe.runner.ahead import MadeDrafts
 from hotshoe.runner.pooling import PooledRows
 from hotshoe.sampling import LogprobTensors, SampledBatch
 from hotshoe.types import StepResult
+from hotshoe.types.experts import ExpertCounts
 
 _log = logging.getLogger(__name__)
 RUN_AGAIN = "run again with --check-candidates, which names the first operation that made such"
@@ -29,6 +30,7 @@ class RunningStep:
         pooled: Rows whose vectors the step completes.
         drafts: Those that the step verifies, by row.
         made: Those that a head has made behind it, whose tensor comes last.
+        experts: News of their balance, if there is any.
         remark: Said of rows that failed, as nothing of theirs is finite.
     """
 
@@ -39,6 +41,7 @@ class RunningStep:
     pooled: PooledRows | None = None
     drafts: Mapping[int, Sequence[int]] = field(default_factory=dict)
     made: MadeDrafts | None = None
+    experts: ExpertCounts | None = None
     remark: str = RUN_AGAIN
 
     def result(self) -> StepResult:

@@ -389,9 +389,9 @@ class TorchWorker:
     def execute(self, plan: StepPlan) -> RunningStep:
         assert self._runner is not None, "allocate_cache comes before the first step"
         with self._guard:
-            if self._balance is not None:
-                self._balance.before_step()
+            news = None if self._balance is None else self._balance.before_step()
             step = self._runner.execute(plan)
+            step.experts = news
             step.remark = self._checks.remark() or step.remark
         step.arrived = self._guard(step.arrived)
         return step

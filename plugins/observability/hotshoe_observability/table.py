@@ -295,6 +295,24 @@ ENGINE = (
         vllm_label="position",
     ),
     Metric(
+        "hotshoe_expert_rearrangements",
+        "counter",
+        "Times that experts of a layer changed places between devices, for their balance.",
+        lambda s: s.experts.num_rearrangements,
+    ),
+    Metric(
+        "hotshoe_experts_moved",
+        "counter",
+        "Experts that a device got so.",
+        lambda s: s.experts.num_moved,
+    ),
+    Metric(
+        "hotshoe_expert_imbalance_ratio",
+        "gauge",
+        "Most of experts' tokens on a device over the mean, at the last look; 0 before.",
+        lambda s: s.experts.imbalance,
+    ),
+    Metric(
         "hotshoe_sequences_finished",
         "counter",
         "Sequences that ended, by reason.",

@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from hotshoe.config import EngineConfig
 from hotshoe.layers.experts import share_of
-from hotshoe.runner.balance import CHANGES, ExpertBalance, balance_of, balanced, loads_of, rows_of
+from hotshoe.runner.balance import (
+    CHANGES,
+    SETTLED,
+    ExpertBalance,
+    balance_of,
+    balanced,
+    loads_of,
+    rows_of,
+)
+from hotshoe.types.experts import ExpertCounts
 from hotshoe.types.mesh import Axis
 
 
@@ -61,6 +70,21 @@ def test_rows_of_a_place_come_from_stacked_and_single_tensors() -> None:
     assert [row.tolist() for row in rows_of(stacked, 3, 1)] == [[4, 5, 6, 7], [2.0, 3.0]]
     single = {f"experts.{i}.{name}": torch.tensor(i) for i in range(12) for name in "xy"}
     assert [int(row) for row in rows_of(single, 12, 1)] == [1, 1]
+
+
+def test_what_is_told_of_a_round(monkeypatch) -> None:
+    """Once for all layers: the mean of how uneven they were, before anything was moved."""
+    monkeypatch.setattr(ExpertBalance, "_move", lambda *_: 2)
+    shares = [share_of(4, Axis(0, 2), "cpu", 0) for _ in range(2)]
+    balance = ExpertBalance(shares, Axis(0, 2), SimpleNamespace(broadcast=lambda *_: None), 1)
+    told = []
+    for _ in range(3 * (SETTLED + 3)):
+        shares[0].counts[:] = torch.tensor([9, 9, 0, 0])  # the first rank has all of it
+        shares[1].counts[:] = 7
+        told.append(balance.before_step())
+    first, second = (news for news in told if news is not None)
+    assert first == ExpertCounts(num_rearrangements=1, num_moved=2, imbalance=1.5)
+    assert (second.num_rearrangements, second.num_moved) == (2, 4)
 
 
 def test_counts_are_read_when_no_step_before_them_is_under_way(monkeypatch) -> None:

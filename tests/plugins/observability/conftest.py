@@ -7,6 +7,7 @@ import pytest
 
 from hotshoe.engine.client import EngineStats
 from hotshoe.types import RequestTiming, SamplingParams
+from hotshoe.types.experts import ExpertCounts
 from hotshoe_observability.counts import Counts
 from hotshoe_observability.exposition import Snapshot
 from hotshoe_server.extensions import RequestRecord
@@ -59,6 +60,7 @@ def snapshot() -> Snapshot:
         num_drafts=9,
         num_draft_tokens=20,
         num_accepted_at=(6, 2),
+        experts=ExpertCounts(4, 9, 1.25),
     )
     info = SimpleNamespace(config=config, num_blocks=10, block_size=16)
     return Snapshot("demo", info, stats, 0, Counts())

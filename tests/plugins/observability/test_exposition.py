@@ -79,6 +79,9 @@ def test_values(snapshot: Snapshot, make_record) -> None:
     assert found["hotshoe_sequences_finished_total", model, ("reason", "stop")] == 5
     assert found["hotshoe_sequences_finished_total", model, ("reason", "abort")] == 0
     assert found["hotshoe_spec_decode_accepted_tokens_total", model] == 8
+    assert found["hotshoe_expert_rearrangements_total", model] == 4
+    assert found["hotshoe_experts_moved_total", model] == 9
+    assert found["hotshoe_expert_imbalance_ratio", model] == 1.25
     places = {key: n for key, n in found.items() if key[0].endswith("tokens_per_pos_total")}
     assert {dict(key[1:])["position"]: n for key, n in places.items()} == {"0": 6, "1": 2}
     assert found["hotshoe_requests_total", ("endpoint", "/v1/completions"), model] == 1

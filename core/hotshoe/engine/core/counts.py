@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from hotshoe.engine.client import STEP_SIZES, EngineStats
 from hotshoe.scheduler.stats import SchedulerStats
+from hotshoe.types.experts import ExpertCounts
 
 
 @dataclass(slots=True)
@@ -28,7 +29,11 @@ class StepCounts:
 
 
 def engine_stats(
-    counts: SchedulerStats, steps: StepCounts, is_paused: bool, sleep_level: int | None
+    counts: SchedulerStats,
+    steps: StepCounts,
+    is_paused: bool,
+    sleep_level: int | None,
+    experts: ExpertCounts,
 ) -> EngineStats:
     """Return what front ends are told."""
     cache = counts.cache
@@ -57,4 +62,5 @@ def engine_stats(
         num_drafts=counts.drafts.num_drafts,
         num_draft_tokens=counts.drafts.num_draft_tokens,
         num_accepted_at=counts.drafts.num_accepted_at,
+        experts=experts,
     )

@@ -42,6 +42,7 @@ from hotshoe.grammar.vocabulary import vocabulary_of
 from hotshoe.scheduler import Request, Scheduler, SchedulerConfig
 from hotshoe.speculation.drafting import open_drafting
 from hotshoe.types import StepHandle, StepPlan, TokenOutput
+from hotshoe.types.experts import ExpertCounts
 
 if TYPE_CHECKING:
     from hotshoe.grammar.constraints import Constraints
@@ -232,7 +233,8 @@ class EngineCore:
     def stats(self) -> EngineStats:
         """Return the present counts."""
         level = rest.sleep_level(self._asleep, self._worker)
-        return engine_stats(self._scheduler.stats(), self._steps, self.is_paused, level)
+        experts = getattr(self._worker, "experts", ExpertCounts())  # that several ranks may have
+        return engine_stats(self._scheduler.stats(), self._steps, self.is_paused, level, experts)
 
     def step(self) -> list[TokenOutput]:
         """Start as many steps as may be in flight, finish the oldest, return its news.

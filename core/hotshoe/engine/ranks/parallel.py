@@ -38,6 +38,7 @@ from hotshoe.errors import CheckpointError, EngineDeadError, EngineError, Hotsho
 from hotshoe.executor import RankGroup, Seat, WorkerInfo
 from hotshoe.slots import SLOTS, Slot
 from hotshoe.types import StepPlan, StepResult
+from hotshoe.types.experts import ExpertCounts
 
 if TYPE_CHECKING:
     from hotshoe.loader.sources import Weights
@@ -82,6 +83,8 @@ class ParallelWorker:
         self._adapters: dict[str, str] = {}  # paths of those that all ranks have
         self._news: deque[tuple[int, RankNews]] = deque()
         self._results: deque[StepResult] = deque()
+        #: What was done to balance them.
+        self.experts = ExpertCounts()
 
     def load(self) -> WorkerInfo:
         """Start the ranks and let them build and load.
@@ -283,6 +286,7 @@ class ParallelWorker:
             news = decode_news(message)
             if isinstance(news, Done):
                 self._results.append(news.result)
+                self.experts = news.experts or self.experts
             else:
                 self._news.append((number, news))
         return bool(found)

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.processes import is_running
@@ -19,11 +20,13 @@ from hotshoe.engine.ranks import parallel as ranks
 from hotshoe.engine.ranks import processes
 from hotshoe.engine.ranks.parallel import ParallelWorker
 from hotshoe.engine.ranks.processes import ProcessGroup, RankProcess, end_ranks
+from hotshoe.engine.ranks.rank_messages import Done, encode
 from hotshoe.engine.wire.children import RANKS
 from hotshoe.errors import CheckpointError, ConfigError, EngineDeadError, EngineError, RequestError
 from hotshoe.plugins import PluginManager
 from hotshoe.slots import AttentionSpec, Verdict
-from hotshoe.types import NewRow, SamplingParams, StepPlan
+from hotshoe.types import NewRow, SamplingParams, StepPlan, StepResult
+from hotshoe.types.experts import ExpertCounts
 
 SCRIPT = Path(__file__).parents[1] / "faulty_rank.py"
 DIE, RAISE, REFUSE, STICK, BIG, LOSE = 1, 2, 3, 4, 5, 6
@@ -382,6 +385,20 @@ worker.finish_step()
     owner.stdout.close()
     assert gone(numbers)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_news_of_experts_is_kept() -> None:
+    """Steps without any leave the last one."""
+    told = ExpertCounts(1, 2, 1.5)
+    news = [None, told, None]
+    messages = iter([(0, encode(Done(StepResult(i, [], []), one)))] for i, one in enumerate(news))
+    group = SimpleNamespace(size=2, receive=lambda timeout_s: next(messages))
+    worker = ParallelWorker(EngineConfig(tensor_parallel_size=2), (), [], group)
+    known = []
+    for _ in news:
+        worker.finish_step()
+        known.append(worker.experts)
+    assert known == [ExpertCounts(), told, told]
 
 
 def test_other_plugins_than_the_owners_are_refused() -> None:
