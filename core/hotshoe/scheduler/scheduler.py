@@ -314,7 +314,7 @@ class Scheduler:
         assert row is not None
         changes: TableChanges = []
         drafts = self._take_drafts(request, stop, step, budget, changes) if request.drafts else []
-        while not self.cache.grow(request, start, stop, changes):
+        while not drafts and not self.cache.grow(request, start, stop, changes):
             if self._preempt_last() is request:
                 return 0
         plan.change_tables(row, changes)
