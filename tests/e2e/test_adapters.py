@@ -30,10 +30,13 @@ def save_adapter(model, path: Path, targets: tuple[str, ...], rank: int, **confi
     """Write random factors in the form of PEFT, and merge them into a model."""
     tensors = {}
     values = {"peft_type": "LORA", "r": rank, "lora_alpha": 3 * rank, "bias": "none", **config}
-    scale = 3 * rank / (rank**0.5 if values.get("use_rslora") else rank)
+    ranks, alphas = (values.get(f"{key}_pattern", {}) for key in ("rank", "alpha"))
     for name, module in model.named_modules():
-        if name.rsplit(".", 1)[-1] in targets:
+        leaf = name.rsplit(".", 1)[-1]
+        if leaf in targets:
             size, width = module.weight.shape
+            rank, alpha = ranks.get(leaf, values["r"]), alphas.get(leaf, values["lora_alpha"])
+            scale = alpha / (rank**0.5 if values.get("use_rslora") else rank)
             a, b = torch.randn(rank, width) * width**-0.5, torch.randn(size, rank) * rank**-0.5
             prefix = f"base_model.model.{name}"
             tensors |= {f"{prefix}.lora_A.weight": a, f"{prefix}.lora_B.weight": b}
@@ -78,6 +81,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, (targets, rank) in ADAPTERS.items():
         merged = copy.deepcopy(model)
         kind = {"use_rslora": name == "mlp", "use_dora": name == "dora"}
+        if name == "all":
+            kind |= {"rank_pattern": {"up_proj": 3, "q_proj": 5}, "alpha_pattern": {"q_proj": 2.5}}
         save_adapter(merged, root / name, targets, rank, **kind)
         merged.save_pretrained(root / f"{name}-merged")
     return root
@@ -189,7 +194,9 @@ BROKEN = {
         r"have shape \[63\], but this model's matrix has 64",
     ),
     "no kind of DoRA": ({"config": {"use_dora": "x"}}, "use_dora 'x' is not served"),
-    "another rank": ({"config": {"r": 3}}, "r is 3, but the factors' rank is 4"),
+    "another rank": ({"config": {"r": 3}}, "q_proj is 3, but the factors' rank is 4"),
+    "a pattern": ({"config": {"alpha_pattern": {"(a+)+": 1}}}, "and only names are served"),
+    "no pattern": ({"config": {"rank_pattern": [2]}}, "is no JSON object"),
     "no scale": ({"config": {"lora_alpha": "x"}}, "lora_alpha must be a number"),
     "another method": ({"config": {"peft_type": "IA3"}}, "'IA3' is not served"),
 }

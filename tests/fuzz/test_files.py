@@ -320,6 +320,7 @@ ADAPTER = {
     "lora_alpha": 16,
     "use_rslora": True,
     "use_dora": True,
+    "alpha_pattern": {"q": 4},
     "bias": "none",
 }
 FACTORS = {
@@ -344,9 +345,9 @@ FACTORS = {
 class Taken:
     """Stands for a model's table of adapters."""
 
-    def load(self, name: str, factors: Mapping[str, Factors], scale: float) -> None:
-        assert math.isfinite(scale)
+    def load(self, name: str, factors: Mapping[str, Factors]) -> None:
         for pair in factors.values():
+            assert math.isfinite(pair.scale)
             assert len(pair.a) == len(pair.a @ pair.a.T) > 0
             assert pair.b.dim() == 2
             assert pair.magnitude is None or pair.magnitude.isfinite().all()

@@ -36,6 +36,7 @@ class Factors(NamedTuple):
     a: Tensor
     b: Tensor
     magnitude: Tensor | None = None
+    scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +128,11 @@ class AdaptedLinear:
                 "choose a quantization of weights alone, or an adapter without magnitudes"
             )
 
-    def own_part(self, index: int, factors: Factors, scale: float) -> Factors:
+    def own_part(self, index: int, factors: Factors) -> Factors:
         """Return copies of this rank's part of both factors, in the type of y; b is scaled."""
         share = self._shares[index][2]
         a = factors.a[:, share.columns]
-        b = torch.cat([factors.b[rows] for rows in share.rows]).float() * scale
+        b = torch.cat([factors.b[rows] for rows in share.rows]).float() * factors.scale
         a, b = (t.to(self._a.dtype, copy=True) for t in (a, b))
         if factors.magnitude is None:
             return Factors(a, b)
@@ -145,7 +146,7 @@ class AdaptedLinear:
         if self._gains is None:
             self._gains = Gains(self._base, len(self._a), str(self._a.device))
         lows = []
-        for index, (a, b, magnitude) in parts.items():
+        for index, (a, b, magnitude, _) in parts.items():
             assert magnitude is not None
             lows.append(Low(self._rows(index, len(b)), a, b, magnitude))
         return dict(zip(parts, self._gains.measure(lows), strict=True))
@@ -219,13 +220,12 @@ class AdapterTable:
         ctx.weight_bytes.append(lambda: layer.nbytes)
         return layer
 
-    def load(self, name: str, factors: Mapping[str, Factors], scale: float) -> None:
+    def load(self, name: str, factors: Mapping[str, Factors]) -> None:
         """Keep an adapter in host memory, in place of one of the same name.
 
         Args:
             name: Of the adapter.
             factors: By the names of the matrices that it changes.
-            scale: What b a is multiplied by.
 
         Raises:
             CheckpointError: It changes what this model does not have, or cannot be added to a
@@ -242,7 +242,7 @@ class AdapterTable:
         stored = {}
         for matrix, pair in factors.items():
             layer, index = self.layers[matrix]
-            stored[matrix] = layer.own_part(index, pair, scale)
+            stored[matrix] = layer.own_part(index, pair)
         gains = self._measure(stored)
         self.drop(name)
         self._stored[name] = stored

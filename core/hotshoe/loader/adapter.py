@@ -30,12 +30,12 @@ KINDS = ("A", "B", "magnitude_vector")
 _NAME = re.compile(
     r"^base_model\.model\.(.+)\.lora_(A(?=\.)|B(?=\.)|magnitude_vector)(?:\.weight)?$"
 )
+_PLAIN_KEY = re.compile(r"\^?[\w.]+")
 #: Entries that change what is computed, and the values that are served.
 _SERVED: dict[str, tuple[object, ...]] = {
     "use_dora": (None, False, True),
     "bias": (None, "none"),
     "modules_to_save": (None, []),
-    "alpha_pattern": (None, {}),
     "lora_bias": (None, False),
     "layer_replication": (None, []),
     "trainable_token_indices": (None, [], {}),
@@ -62,22 +62,20 @@ def read_adapter(table: AdapterTable, name: str, path: Path) -> None:
             )
         halves.setdefault(found[1], {})[found[2]] = tensor
     factors = {
-        matrix: _factors(path / WEIGHTS, file, matrix, names, bool(config.get("use_dora")))
+        matrix: _factors(path / WEIGHTS, file, matrix, names, config)
         for matrix, names in halves.items()
     }
     if not factors:
         raise CheckpointError(f"{path / WEIGHTS} holds no adapter")
-    ranks = {len(pair.a) for pair in factors.values()}
-    if len(ranks) > 1:  # each would have a scale of its own
-        raise CheckpointError(f"the adapter's matrices have different ranks: {sorted(ranks)}")
-    [rank] = ranks
-    if rank == 0:
-        raise CheckpointError("the adapter's matrices have rank 0, so they hold nothing")
-    table.load(name, factors, _scale(config, rank))
+    table.load(name, factors)
 
 
 def _factors(
-    path: Path, file: SafetensorsFile, matrix: str, names: Mapping[str, str], dora: bool
+    path: Path,
+    file: SafetensorsFile,
+    matrix: str,
+    names: Mapping[str, str],
+    config: Mapping[str, Any],
 ) -> Factors:
     """Read one matrix's adapter.
 
@@ -85,8 +83,9 @@ def _factors(
         path, file: Hold it.
         matrix: Its name.
         names: Of the tensors, by what stands behind `lora_`.
-        dora: It has a magnitude.
+        config: Of the adapter.
     """
+    dora = bool(config.get("use_dora"))
     if not names.keys() >= {"A", "B"}:
         raise CheckpointError(f"{path} has one factor of {matrix}, but not both")
     if ("magnitude_vector" in names) != dora:
@@ -94,10 +93,8 @@ def _factors(
             f"{CONFIG} has use_dora {str(dora).lower()}, but {path} has "
             f"{'no' if dora else 'a'} magnitude of {matrix}"
         )
-    found = Factors(*(file.tensor(names[kind]) for kind in KINDS if kind in names))
-    for tensor, num_axes in zip(found, (2, 2, 1), strict=True):
-        if tensor is None:
-            continue
+    tensors = [file.tensor(names[kind]) for kind in KINDS if kind in names]
+    for tensor, num_axes in zip(tensors, (2, 2, 1), strict=False):
         if tensor.dim() != num_axes or not tensor.is_floating_point():
             raise CheckpointError(
                 f"the adapter's factors of {matrix} are no matrices of floats, or its magnitude "
@@ -105,7 +102,8 @@ def _factors(
             )
         if not is_finite(tensor):
             raise CheckpointError(f"the adapter's factors of {matrix} hold NaN or infinity")
-    return found
+    a, b, *magnitude = tensors
+    return Factors(a, b, next(iter(magnitude), None), _scale(config, matrix, len(a)))
 
 
 def _config(path: Path) -> dict[str, Any]:
@@ -127,15 +125,41 @@ def _config(path: Path) -> dict[str, Any]:
     return config
 
 
-def _scale(config: dict[str, Any], rank: int) -> float:
-    """Return what the product of both factors is multiplied by."""
-    alpha = config.get("lora_alpha", 8)
+def _scale(config: Mapping[str, Any], matrix: str, rank: int) -> float:
+    """Return what the product of a matrix's factors is multiplied by."""
+    if rank == 0:
+        raise CheckpointError(
+            f"the adapter's factors of {matrix} have rank 0, so they hold nothing"
+        )
+    alpha = _meant(config, "alpha_pattern", matrix, config.get("lora_alpha", 8))
     number = isinstance(alpha, (int, float)) and not isinstance(alpha, bool)
     if not number or not -MAX_ALPHA <= alpha <= MAX_ALPHA:  # which NaN is not
         raise CheckpointError(
             f"{CONFIG}: lora_alpha must be a number of usual size, not {alpha!r:.40}"
         )
-    if config.get("r", rank) != rank:
-        raise CheckpointError(f"{CONFIG}: r is {config['r']!r}, but the factors' rank is {rank}")
+    said = _meant(config, "rank_pattern", matrix, config.get("r", rank))
+    if said != rank:
+        raise CheckpointError(
+            f"{CONFIG}: r of {matrix} is {said!r:.40}, but the factors' rank is {rank}"
+        )
     stable = config.get("use_rslora", False)
     return float(alpha) / (math.sqrt(rank) if stable is True else rank)
+
+
+def _meant(config: Mapping[str, Any], name: str, matrix: str, default: object) -> Any:
+    """Return what a pattern of the configuration says of a matrix.
+
+    Its keys are ends of names, from a dot on, or behind ^ whole names. The first that fits counts.
+
+    Raises:
+        CheckpointError: A key is another regular expression: these may take for ever.
+    """
+    patterns = config.get(name) or {}
+    if not isinstance(patterns, dict):
+        raise CheckpointError(f"{CONFIG}: {name} {patterns!r:.40} is no JSON object")
+    for key, value in patterns.items():
+        if _PLAIN_KEY.fullmatch(key) is None:
+            raise CheckpointError(f"{CONFIG}: {name} has {key!r:.80}, and only names are served")
+        if f".{matrix}".endswith(f".{key}") or f"^{matrix}" == key:
+            return value
+    return default

@@ -26,15 +26,15 @@ def test_the_longest_unused_gives_way(ctx: BuildContext) -> None:
     table, linear = adapted(ctx, AdapterLimits(2, 3))
     factors = {}
     for name in "abc":
-        factors[name] = Factors(torch.randn(3, 8), torch.randn(6, 3))
-        table.load(name, {"w": factors[name]}, 0.5)
+        factors[name] = Factors(torch.randn(3, 8), torch.randn(6, 3), scale=0.5)
+        table.load(name, {"w": factors[name]})
     x = torch.randn(2, 8)
     for names in (("a", "b"), ("a", None), ("c", "a"), ("b", "c")):
         assert begin(table, *names)
         y = torch.zeros(2, 6)
         linear._adapted(y, x)
         for row, name in enumerate(names):
-            a, b, _ = factors[name] if name else Factors(torch.zeros(1, 8), torch.zeros(6, 1))
+            a, b, *_ = factors[name] if name else Factors(torch.zeros(1, 8), torch.zeros(6, 1))
             torch.testing.assert_close(y[row], 0.5 * b @ (a @ x[row]))
     assert not begin(table, None, None)
 

@@ -45,8 +45,8 @@ def wanted(x, weights, factors) -> torch.Tensor:
     for name, _ in PARTS:
         w = weights[f"{name}.weight"]
         if name in factors:
-            a, b, magnitude = factors[name]
-            w = w + SCALE * b @ a
+            a, b, magnitude, scale = factors[name]
+            w = w + scale * b @ a
             if magnitude is not None:
                 w = w * (magnitude / w.norm(dim=1)).unsqueeze(1)
         found.append(linear(x, w, weights[f"{name}.bias"]))
@@ -55,7 +55,7 @@ def wanted(x, weights, factors) -> torch.Tensor:
 
 def factors(size: int, scaled: bool = True) -> Factors:
     magnitude = 5 + 20 * torch.rand(size) if scaled else None
-    return Factors(torch.randn(3, WIDTH), torch.randn(size, 3), magnitude)
+    return Factors(torch.randn(3, WIDTH), torch.randn(size, 3), magnitude, SCALE)
 
 
 def run(ctx: BuildContext, layer: Linear, x: torch.Tensor, names: list[str | None]):
@@ -72,11 +72,11 @@ def test_rows_are_scaled_after_new_weights_too(ctx: BuildContext) -> None:
         "one": {"k": factors(4, False), "v": factors(6)},
         "plain": {"v": factors(6, False)},
     }
-    own.adapters.load("plain", adapters["plain"], SCALE)
+    own.adapters.load("plain", adapters["plain"])
     run(own, layer, torch.randn(1, WIDTH), ["plain"])  # lies on the device before others scale
     assert layer._adapted._gains is None
     for name in ("both", "one"):
-        own.adapters.load(name, adapters[name], SCALE)
+        own.adapters.load(name, adapters[name])
     for _ in range(2):
         for names in (["both", None, "plain"], ["one", "both"], ["plain", "one", None]):
             x = torch.randn(len(names), WIDTH)
@@ -95,7 +95,7 @@ def test_a_row_of_zeros_gives_zeros(ctx: BuildContext) -> None:
     feed(own, weights)
     given = factors(4)
     given.b[1] = 0
-    own.adapters.load("zero", {"k": given}, SCALE)
+    own.adapters.load("zero", {"k": given})
     y = run(own, layer, torch.randn(1, WIDTH), ["zero"])
     torch.testing.assert_close(y[0, 1], weights["k.bias"][1])
 
@@ -104,7 +104,7 @@ def test_weights_alone_may_be_quantized(ctx: BuildContext) -> None:
     ctx.format = OnlineFormat(Storage(INT8))
     own, layer = adapted(ctx)
     feed(own, weights := draw())
-    own.adapters.load("both", given := {"k": factors(4), "v": factors(6)}, SCALE)
+    own.adapters.load("both", given := {"k": factors(4), "v": factors(6)})
     x = torch.randn(5, WIDTH)
     y, expected = run(own, layer, x, ["both"] * 5), wanted(x, weights, given)
     # Steps of 1 / 127 of a row's largest number are 0.4 % of its length, and so of y.
@@ -113,4 +113,4 @@ def test_weights_alone_may_be_quantized(ctx: BuildContext) -> None:
     own, layer = adapted(ctx)
     feed(own, weights)
     with pytest.raises(CheckpointError, match=r"magnitude .* of k, whose product quantizes"):
-        own.adapters.load("both", given, SCALE)
+        own.adapters.load("both", given)
