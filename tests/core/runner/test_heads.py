@@ -9,6 +9,7 @@ import pytest
 from hotshoe.config import EngineConfig
 from hotshoe.errors import ConfigError, RequestError
 from hotshoe.runner.heads import head_of, move_to_host, wants_further
+from hotshoe.types.mesh import Axis
 
 CONFIG = SimpleNamespace(architecture="SomeForCausalLM", path="/somewhere")
 
@@ -22,14 +23,16 @@ def test_one_method_wants_the_further_layers() -> None:
 def test_a_model_without_a_head_is_refused_only_where_one_is_wanted() -> None:
     head = object()
     wanting, other = (
-        SimpleNamespace(further=True, beside=[]),
-        SimpleNamespace(further=False, beside=[]),
+        SimpleNamespace(further=True, beside=[], stage=Axis()),
+        SimpleNamespace(further=False, beside=[], stage=Axis()),
     )
     assert head_of(SimpleNamespace(draft_head=head), wanting, CONFIG) is head
     assert head_of(SimpleNamespace(draft_head=head), other, CONFIG) is None
     for model in (SimpleNamespace(), SimpleNamespace(draft_head=None)):
         with pytest.raises(ConfigError, match="SomeForCausalLM in /somewhere has none"):
             head_of(model, wanting, CONFIG)
+    wanting.stage = Axis(0, 2)  # which the last stage follows
+    assert head_of(SimpleNamespace(draft_head=None), wanting, CONFIG) is None
 
 
 class Table:
