@@ -162,7 +162,6 @@ def test_defects_are_named(open_llm: Callable[..., LLM], draft_dir: Path, tmp_pa
             UserError,
             "speculative_config.model .*'x'",
         ),
-        (method(draft_dir), {"pipeline_parallel_size": 2}, ConfigError, "into stages"),
         (method(draft_dir), {"kv_cache_memory_bytes": 250_000}, MemoryLimitError, "share of 0.24"),
     ]
     for options, settings, kind, message in cases:

@@ -68,6 +68,7 @@ def test_tokens_are_those_of_one_process_without_drafts(
 
 def test_a_last_stage_without_a_head_is_refused(tmp_path: Path) -> None:
     path = mtp.write(tmp_path, mtp.random_weights(1), num_nextn_predict_layers=0)
-    drafts = {"method": "mtp", "num_speculative_tokens": 1}
+    options = {"platform": "cpu", "skip_tokenizer_init": True, STAGES: 2}
+    options["speculative_config"] = {"method": "mtp", "num_speculative_tokens": 1}
     with pytest.raises(ConfigError, match=r"MiMoForCausalLM in .* has none"):
-        LLM(str(path), platform="cpu", pipeline_parallel_size=2, speculative_config=drafts)
+        LLM(str(path), **options)
