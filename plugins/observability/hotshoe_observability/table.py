@@ -301,10 +301,7 @@ ENGINE = (
         lambda s: s.experts.num_rearrangements,
     ),
     Metric(
-        "hotshoe_experts_moved",
-        "counter",
-        "Experts that a device got so.",
-        lambda s: s.experts.num_moved,
+        "hotshoe_experts_moved", "counter", "Experts that moved so.", lambda s: s.experts.num_moved
     ),
     Metric(
         "hotshoe_expert_imbalance_ratio",
