@@ -129,7 +129,7 @@ def test_int8_over_the_reference_communicator(model_dir: Path) -> None:
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_killed_rank_ends_the_engine(model_dir: Path, rank: int) -> None:
     llm = open_dummy(model_dir, 2)
     pids = rank_pids(llm)
