@@ -28,10 +28,15 @@ MAX_LATENT_DIM = 512
 #: Heads that one program of `latent_write` rotates.
 WRITE_HEADS = 16
 
-#: By family, for 16-bit elements: decode, prefill. No program takes more heads than decode's rows.
-TILINGS: dict[str, tuple[Tiling, Tiling]] = {
+#: By family, for 16-bit elements: decode, prefill, and decode where a model has no more heads than
+#: its rows. No program takes more heads than decode's rows.
+TILINGS: dict[str, tuple[Tiling, ...]] = {
     "ampere": (Tiling(16, 64, 8, 2, 1, 128), Tiling(64, 32, 8, 2)),
-    "hopper": (Tiling(64, 64, 8, 2, 1, 128), Tiling(64, 64, 8, 2)),
+    "hopper": (
+        Tiling(64, 64, 8, 2, 1, 128),
+        Tiling(64, 64, 8, 2),
+        Tiling(16, 64, 8, 3, 1, 128),
+    ),
     "blackwell": (Tiling(16, 64, 8, 2, 1, 128), Tiling(16, 64, 8, 2)),
     "small": (Tiling(16, 32, 4, 1, 1, 128), Tiling(16, 32, 4, 1)),
     "cdna": (Tiling(16, 32, 4, 1, 1, 128), Tiling(16, 32, 4, 1)),
@@ -89,7 +94,8 @@ class MlaAttention:
         shipped = TILINGS[arch_of(facts).family]
         if spec.dtype == "float32":
             shipped = (FLOAT32, FLOAT32)
-        decode, prefill = decode or shipped[0], prefill or shipped[1]
+        few = len(shipped) > 2 and spec.num_heads <= shipped[2].rows
+        decode, prefill = decode or shipped[2 * few], prefill or shipped[1]
         self._spec, self._device, self._up = spec, facts.device, torch.empty(0)
         self._decode_kernel, self._prefill_kernel = kernels.latent_decode, kernels.latent_prefill
         self._write_kernel = kernels.latent_write

@@ -21,7 +21,7 @@ from hotshoe.slots import (
 )
 from hotshoe_triton.attention import MIN_ROWS, REQUEST_BLOCKS, zeroed
 from hotshoe_triton.device import arch_of, chaining, judge, next_power_of_2
-from hotshoe_triton.states import Convolution
+from hotshoe_triton.states import PARTS, Convolution, state_parts
 
 #: Entries of a channel's state; a tile of more does not fit into registers.
 MAX_STATE_SIZE = 256
@@ -29,8 +29,6 @@ MAX_STATE_SIZE = 256
 ENTRIES = 4096
 #: Threads of a program of a prompt.
 CHUNK_THREADS = 256
-#: Numbers of bfloat16 that stand for one number of a type in products; 0 for float32 itself.
-PARTS = {"bfloat16": 1, "float16": 2, "float32": 0}
 #: Channels of a part that one pass of the norm holds.
 NORMED = 2048
 
@@ -103,7 +101,7 @@ class StateSpace:
         self._chunks |= {
             "ALL": spec.checkpoints == "all",
             "PARTS": PARTS[spec.dtype],
-            "STATE_PARTS": min(2, 2 * PARTS[spec.dtype]),
+            "STATE_PARTS": state_parts(spec.dtype),
             "BLOCK_L": tokens_of_chunk(spec, facts),
             "BLOCK_P": max(MIN_ROWS, channels),
             "BLOCK_N": block_n,

@@ -11,6 +11,13 @@ from hotshoe_triton.device import chaining, next_power_of_2
 
 #: Channels of a program, and tokens of a tile where sequences have several.
 CHANNELS, TOKENS = 256, 16
+#: Numbers of bfloat16 that stand for one number of a type in products; 0 for float32 itself.
+PARTS = {"bfloat16": 1, "float16": 2, "float32": 0}
+
+
+def state_parts(dtype: str) -> int:
+    """Return the same for what states are made of: these are float32 whatever the type is."""
+    return min(2, 2 * PARTS[dtype])
 
 
 class Convolution:
@@ -44,7 +51,8 @@ class Convolution:
         """Return [num_tokens, conv_size] float32 of inputs, whose first columns these are."""
         out = torch.empty((len(inputs), self._size), dtype=torch.float32, device=inputs.device)
         tokens = 1 if step.max_query_len == 1 else self._tokens
-        grid = (step.num_reqs, -(-self._size // self._channels), -(-step.max_query_len // tokens))
+        places = step.num_reqs if tokens == 1 else len(inputs) // tokens + step.num_reqs
+        grid = (places, -(-self._size // self._channels))
         self._kernel[grid](
             out,
             inputs,
@@ -54,6 +62,7 @@ class Convolution:
             step.block_table,
             step.query_start_loc,
             step.seq_lens,
+            step.num_reqs,
             inputs.stride(0),
             cache.stride(0),
             step.block_table.stride(0),

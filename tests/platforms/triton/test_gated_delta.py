@@ -22,6 +22,15 @@ STEPS = {
     "prompt": States(((19, 19),)),
     "short": States(((2, 17), (2, 2), (3, 18))),
 }
+#: Prompts of several chunks, from the middle of one on, beside sequences with few tokens.
+LONG = States(((25, 45), (1, 5), (17, 17), (gated_delta.FEW, 30)))
+CHUNKED = [
+    ("float32", {"checkpoints": "align"}),
+    ("float32", {"decay": "channel", "checkpoints": "all", "block_size": 12}),
+    ("float16", {"checkpoints": "all", "block_size": 24}),
+    ("bfloat16", {"key_dim": 24, "value_dim": 40}),
+    ("bfloat16", {"decay": "channel", "gate": "sigmoid"}),
+]
 
 
 def check(spec, steps, facts, move=None) -> None:
@@ -49,6 +58,28 @@ def test_variants(facts: DeviceFacts, changes: dict[str, object]) -> None:
 @pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS)
 def test_steps(facts: DeviceFacts, steps: States, dtype: str) -> None:
     check(replace(in_dtype(SPEC, dtype), checkpoints="all"), steps, facts)
+
+
+@pytest.mark.parametrize(("dtype", "changes"), CHUNKED, ids=str)
+def test_chunks(facts: DeviceFacts, dtype: str, changes: dict[str, object]) -> None:
+    heads = {"num_heads": 2, "num_key_heads": 1}
+    check(replace(in_dtype(SPEC, dtype), **heads, **changes), LONG, facts)
+
+
+def test_repeated_keys_are_solved_as_exactly(facts: DeviceFacts) -> None:
+    """Powers of a system of equal keys, of which an inverse could be made, grow beyond measure."""
+    spec = replace(SPEC, num_heads=2, num_key_heads=1, value_dim=32)
+    source = torch.Generator().manual_seed(torch.seed() % 2**32)
+    problem = cases.SUITE.problem(Setup(spec, States(((64, 64),))), source)
+    problem.projected[:] = problem.projected[:1]
+    # Nothing is forgotten, and all that a key finds is replaced.
+    problem.projected[:, spec.conv_size + spec.inner_size :] = 20.0
+    problem.weights.a[:] = -1e-6
+    got = problem.call(
+        gated_delta.GatedDelta(spec, facts), lambda t, written=False: t.to(facts.device, copy=True)
+    )
+    for name, expected in problem.expected().items():
+        assert not expected.check(got[name].cpu()).message, name
 
 
 def test_blocks_far_apart_need_64_bits(facts: DeviceFacts) -> None:

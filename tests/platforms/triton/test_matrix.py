@@ -14,6 +14,7 @@ from triton.backends import backends
 
 from hotshoe_triton import matrix
 from hotshoe_triton.cases import CASES, LATENT, Case
+from hotshoe_triton.delta_cases import DELTA
 from hotshoe_triton.device import ARCHS, FNUZ, OCP
 from hotshoe_triton.sparse_cases import SPARSES
 from hotshoe_triton.state_cases import SPACES
@@ -38,12 +39,19 @@ CHUNKS = {
     "gfx1100": tuple(SPACES),
     "gfx1201": ("32x64x256", "32x64x128 float16", "32x64x128 float32"),
 }
+#: The system of a chunk, by programs of 64 threads: with twice as many it fits, and takes longer.
+DELTAS = {
+    **{arch: ("32/16x128", "32/32x128 channels") for arch in ARCHS if arch.startswith("sm_")},
+    "gfx1100": tuple(DELTA),
+    "gfx1201": ("32/32x128 channels", "8/4x64 float32"),
+}
 #: As LATENTS: the same queries, over gathered rows.
 CHOSEN = {"sm_90": ("128x512",), "gfx1100": tuple(SPARSES)}
 #: Known to spill more: three loops over heads of 256 channels, and 8-bit products of the one tile
 #: that --batch-invariant takes, are too much for these registers.
 SPILLING = {(arch, f"latent {name}") for arch, names in LATENTS.items() for name in names} | {
     *((arch, f"space prompt {name}") for arch, names in CHUNKS.items() for name in names),
+    *((arch, f"delta prompt {name}") for arch, names in DELTAS.items() for name in names),
     *(
         (arch, f"chosen {name} {tokens}")
         for arch, names in CHOSEN.items()

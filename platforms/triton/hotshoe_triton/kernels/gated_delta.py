@@ -59,9 +59,9 @@ def gated_delta(
     HEADS: tl.constexpr, KEY_HEADS: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
     CHANNELS: tl.constexpr, SILU: tl.constexpr, EPS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     SINGLE: tl.constexpr, ALL: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
-    CHAINED: tl.constexpr,
+    FEW: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
-    """Take all tokens of a sequence, norm and gate each result, and keep the state."""
+    """Take the tokens of sequences with few of them, norm and gate each result, keep the state."""
     row, head = tl.program_id(0), tl.program_id(1)
     k_at, v_at = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_V)
     k_there, v_there = k_at < K, v_at < V
@@ -71,6 +71,8 @@ def gated_delta(
     columns = table + row.to(tl.int64) * stride_table
     wait(CHAINED)
     begin, end, length = tl.load(starts + row), tl.load(starts + row + 1), tl.load(lens + row)
+    if end - begin > FEW:
+        return
     before = length - (end - begin)
     read = tl.load(columns + column_of(before, BLOCK_SIZE, SINGLE), mask=before > 0, other=0)
     known = there & (before > 0)

@@ -14,12 +14,14 @@ import triton.language as tl
 
 from hotshoe_triton.kernels.chain import wait
 from hotshoe_triton.kernels.elementwise import sigmoid
-from hotshoe_triton.kernels.states import block_of, softplus
-
-#: What a token leaves of a state is 0 in float32 from this logarithm on.
-FADED = tl.constexpr(-128.0)
-#: Logarithms are multiples of 1 / FINE, and rests below that.
-FINE = tl.constexpr(256.0)
+from hotshoe_triton.kernels.states import (
+    FADED,
+    FINE,
+    block_of,
+    product,
+    softplus,
+    tokens_of,
+)
 
 
 @triton.jit
@@ -158,22 +160,6 @@ def norm_tokens(
 
 
 @triton.jit
-def product(a, b, sums, PARTS: tl.constexpr):
-    """Return sums + a b, with as many bfloat16 for each number, one or two; 0 leaves float32."""
-    if PARTS == 0:
-        sums = tl.dot(a, b, sums, input_precision="ieee")
-    else:
-        a_high, b_high = a.to(tl.bfloat16), b.to(tl.bfloat16)
-        if PARTS == 2:
-            a_low = (a - a_high.to(tl.float32)).to(tl.bfloat16)
-            b_low = (b - b_high.to(tl.float32)).to(tl.bfloat16)
-            sums = tl.dot(a_low, b_high, sums)
-            sums = tl.dot(a_high, b_low, sums)
-        sums = tl.dot(a_high, b_high, sums)
-    return sums
-
-
-@triton.jit
 def take_chunk(
     state_PN, x_LP, b_LN, c_LN, dt_L, rate, PARTS: tl.constexpr, STATE_PARTS: tl.constexpr
 ):
@@ -245,11 +231,7 @@ def scan_chunks(
     at_P = head * P + channel_P
     last = (length - 1) // SPAN * PIECES + (length - 1) % SPAN // BLOCK_L
     for chunk in range(before // SPAN * PIECES + before % SPAN // BLOCK_L, last + 1):
-        low = chunk // PIECES * SPAN + chunk % PIECES * BLOCK_L
-        high = tl.minimum(tl.minimum(low + BLOCK_L, (chunk // PIECES + 1) * SPAN), length)
-        place_L = low + tl.arange(0, BLOCK_L)
-        there_L = (place_L >= before) & (place_L < high)
-        token_L = (begin + place_L - before).to(tl.int64)
+        token_L, there_L, high = tokens_of(chunk, begin, before, length, SPAN, BLOCK_L)
         there_LP = there_L[:, None] & there_P[None, :]
         mixed_L = mixed_ptr + token_L * (HEADS * P + 2 * GROUPS * N)
         x_LP = tl.load(mixed_L[:, None] + at_P[None, :], mask=there_LP, other=0.0)

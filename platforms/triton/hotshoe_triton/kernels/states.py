@@ -1,10 +1,18 @@
-"""The causal convolution in front of recurrences, over the last inputs that sequences carry on."""
+"""Recurrences over states: the causal convolution in front of them, and how prompts are cut.
+
+The convolution is over the last inputs that sequences carry on.
+"""
 
 import triton
 import triton.language as tl
 
 from hotshoe_triton.kernels.chain import wait
 from hotshoe_triton.kernels.elementwise import sigmoid
+
+#: What a token leaves of a state is 0 in float32 from this logarithm on.
+FADED = tl.constexpr(-128.0)
+#: Logarithms are multiples of 1 / FINE, and rests below that.
+FINE = tl.constexpr(256.0)
 
 
 @triton.jit
@@ -31,6 +39,89 @@ def softplus(x):
 
 
 @triton.jit
+def split(x, PARTS: tl.constexpr):
+    """Return a number as the sum of two bfloat16; the second counts if there are two PARTS.
+
+    With 0 PARTS the number stays as it is.
+    """
+    if PARTS == 0:
+        high, low = x, x
+    else:
+        high = x.to(tl.bfloat16)
+        low = (x - high.to(tl.float32)).to(tl.bfloat16)
+    return high, low
+
+
+@triton.jit
+def add_product(a_high, a_low, b_high, b_low, sums, PARTS: tl.constexpr):
+    """Return sums + a b, of numbers as `split` returns them."""
+    if PARTS == 0:
+        sums = tl.dot(a_high, b_high, sums, input_precision="ieee")
+    else:
+        if PARTS == 2:
+            sums = tl.dot(a_low, b_high, sums)
+            sums = tl.dot(a_high, b_low, sums)
+        sums = tl.dot(a_high, b_high, sums)
+    return sums
+
+
+@triton.jit
+def product(a, b, sums, PARTS: tl.constexpr):
+    """Return sums + a b, with as many bfloat16 for each number, one or two; 0 leaves float32."""
+    a_high, a_low = split(a, PARTS)
+    b_high, b_low = split(b, PARTS)
+    return add_product(a_high, a_low, b_high, b_low, sums, PARTS)
+
+
+@triton.jit
+def load_split(ptrs, apart, there, PARTS: tl.constexpr):
+    """Load numbers that `store_split` stored."""
+    high = tl.load(ptrs, mask=there, other=0.0)
+    low = high
+    if PARTS == 2:
+        low = tl.load(ptrs + apart, mask=there, other=0.0)
+    return high, low
+
+
+@triton.jit
+def store_split(ptrs, apart, x, there, PARTS: tl.constexpr):
+    """Store numbers as `split` returns them, the second part so many elements behind the first."""
+    high, low = split(x, PARTS)
+    tl.store(ptrs, high, mask=there)
+    if PARTS == 2:
+        tl.store(ptrs + apart, low, mask=there)
+
+
+@triton.jit
+def row_of(place, starts_ptr, rows, SIZE: tl.constexpr, SPARE: tl.constexpr):
+    """Return the row of a place, where each row has a place for SIZE tokens and SPARE more."""
+    row, above = 0, rows
+    while above - row > 1:
+        middle = (row + above) // 2
+        beyond = tl.load(starts_ptr + middle) // SIZE + SPARE * middle > place
+        above = tl.where(beyond, middle, above)
+        row = tl.where(beyond, row, middle)
+    return row
+
+
+@triton.jit
+def tokens_of(chunk, begin, before, length, SPAN: tl.constexpr, BLOCK_L: tl.constexpr):
+    """Return a chunk's tokens, whether the step has them, and the position behind them.
+
+    Positions are cut into spans, and these into chunks, so that the cut is the same in every step.
+    """
+    PIECES: tl.constexpr = (SPAN + BLOCK_L - 1) // BLOCK_L
+    low = chunk // PIECES * SPAN + chunk % PIECES * BLOCK_L
+    high = tl.minimum(tl.minimum(low + BLOCK_L, (chunk // PIECES + 1) * SPAN), length)
+    place_L = low + tl.arange(0, BLOCK_L)
+    return (
+        (begin + place_L - before).to(tl.int64),
+        (place_L >= before) & (place_L < high),
+        high,
+    )
+
+
+@triton.jit
 def seen(
     inputs, old, place, wanted, begin, known, channels, there, stride_input,
     SIZE: tl.constexpr, WIDTH: tl.constexpr,
@@ -54,23 +145,26 @@ def convolve(
     table,  # [rows, columns] int32
     starts,  # [rows + 1] int32
     lens,  # [rows] int32
-    stride_input,
-    stride_block,
-    stride_table,
+    rows, stride_input, stride_block, stride_table,
     SIZE: tl.constexpr, WIDTH: tl.constexpr, BIAS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     SINGLE: tl.constexpr, ALL: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
     CHAINED: tl.constexpr,
 ):  # fmt: skip
     """Convolve a sequence's tokens in a block of channels, apply SiLU, keep the last inputs.
 
-    Grid: (rows, SIZE / BLOCK_C, most tokens of a row / BLOCK_T). The program of the first tokens
-    alone reads and writes these channels of the sequence's states, in this order.
+    Grid: (places, SIZE / BLOCK_C); a row has a place for each BLOCK_T tokens. The program of the
+    first tokens alone reads and writes these channels of the sequence's states, in this order.
     """
-    row, channels = tl.program_id(0), tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    first = tl.program_id(2) * BLOCK_T
+    place, channels = tl.program_id(0), tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     there = channels < SIZE
     wait(CHAINED)
+    if BLOCK_T == 1:
+        row, first = place, 0
+    else:
+        row = row_of(place, starts, rows, BLOCK_T, 1)
     begin, end, length = tl.load(starts + row), tl.load(starts + row + 1), tl.load(lens + row)
+    if BLOCK_T > 1:
+        first = (place - begin // BLOCK_T - row) * BLOCK_T
     count = end - begin
     before = length - count
     if first >= count:
