@@ -29,24 +29,32 @@ LATENTS = {
     **dict.fromkeys(
         ("gfx90a", "gfx942", "gfx950"), ("decode 16x512 float32", "mixed 16x512 float32")
     ),
-    "gfx1100": tuple(f"{kind} {name}" for kind in ("decode", "mixed") for name in LATENT),
-    "gfx1201": tuple(
-        f"{kind} {name}" for kind in ("decode", "mixed") for name in LATENT if "x512" in name
+    **dict.fromkeys(
+        ("gfx1100", "gfx1151"),
+        tuple(f"{kind} {name}" for kind in ("decode", "mixed") for name in LATENT),
+    ),
+    **dict.fromkeys(
+        ("gfx1200", "gfx1201"),
+        tuple(
+            f"{kind} {name}" for kind in ("decode", "mixed") for name in LATENT if "x512" in name
+        ),
     ),
 }
 #: Chunks of wide states on parts whose matrix units keep operands in registers twice.
 CHUNKS = {
-    "gfx1100": tuple(SPACES),
-    "gfx1201": ("32x64x256", "32x64x128 float16", "32x64x128 float32"),
+    **dict.fromkeys(("gfx1100", "gfx1151"), tuple(SPACES)),
+    **dict.fromkeys(
+        ("gfx1200", "gfx1201"), ("32x64x256", "32x64x128 float16", "32x64x128 float32")
+    ),
 }
 #: The system of a chunk, by programs of 64 threads: with twice as many it fits, and takes longer.
 DELTAS = {
     **{arch: ("32/16x128", "32/32x128 channels") for arch in ARCHS if arch.startswith("sm_")},
-    "gfx1100": tuple(DELTA),
-    "gfx1201": ("32/32x128 channels", "8/4x64 float32"),
+    **dict.fromkeys(("gfx1100", "gfx1151"), tuple(DELTA)),
+    **dict.fromkeys(("gfx1200", "gfx1201"), ("32/32x128 channels", "8/4x64 float32")),
 }
 #: As LATENTS: the same queries, over gathered rows.
-CHOSEN = {"sm_90": ("128x512",), "gfx1100": tuple(SPARSES)}
+CHOSEN = {"sm_90": ("128x512",), **dict.fromkeys(("gfx1100", "gfx1151"), tuple(SPARSES))}
 #: Known to spill more: three loops over heads of 256 channels, and 8-bit products of the one tile
 #: that --batch-invariant takes, are too much for these registers.
 SPILLING = {(arch, f"latent {name}") for arch, names in LATENTS.items() for name in names} | {
@@ -58,9 +66,16 @@ SPILLING = {(arch, f"latent {name}") for arch, names in LATENTS.items() for name
         for name in names
         for tokens in (1, 64)
     ),
-    ("gfx1100", "attention mixed 16/8x256 window cap"),
-    ("gfx1100", "linear one tile int8"),
-    *((arch, f"index 64x128 float32 {n}") for arch in ("gfx1100", "gfx1201") for n in (1, 64)),
+    *(
+        (arch, name)
+        for arch in ("gfx1100", "gfx1151")
+        for name in ("attention mixed 16/8x256 window cap", "linear one tile int8")
+    ),
+    *(
+        (arch, f"index 64x128 float32 {n}")
+        for arch in ("gfx1100", "gfx1151", "gfx1200", "gfx1201")
+        for n in (1, 64)
+    ),
 }
 
 
