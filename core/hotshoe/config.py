@@ -271,11 +271,6 @@ class EngineConfig:
         check_options(self)
         _check_speculative(self.speculative_config)
         _check_offload(self)
-        if self.enable_lora and self.pipeline_parallel_size > 1:
-            raise ConfigError(
-                "enable_lora: adapters are not divided into stages yet; leave "
-                "pipeline_parallel_size at 1"
-            )
 
     @property
     def num_ranks(self) -> int:

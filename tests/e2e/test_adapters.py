@@ -245,6 +245,23 @@ def test_two_ranks_share_an_adapter(root: Path, wanted) -> None:
         assert generate(llm, [("all", 2)]) == [wanted["mlp"][2]]
 
 
+def test_two_stages_share_an_adapter(root: Path, wanted, tmp_path: Path) -> None:
+    """Each takes what concerns its layers, and all refuse what one of them would."""
+    options = {"pipeline_parallel_size": 2, "kv_cache_memory_bytes": 1 << 19}
+    with open_engine(root, **options) as llm:
+        pairs = [("all", 0), (None, 1), ("dora", 3), ("mlp", 2), ("attention", 0)]
+        assert generate(llm, pairs) == [wanted[name][index] for name, index in pairs]
+        for layer in (0, 1):
+            prefix = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
+            parts = {"A": torch.randn(4, 31), "B": torch.randn(64, 4)}
+            tensors = {f"{prefix}.lora_{half}.weight": part for half, part in parts.items()}
+            save_file(tensors, tmp_path / "adapter_model.safetensors")
+            (tmp_path / "adapter_config.json").write_text(json.dumps({"r": 4}))
+            with pytest.raises(CheckpointError, match="made for another model"):
+                llm.load_adapter("mlp", tmp_path)
+        assert generate(llm, [("mlp", 1)]) == [wanted["mlp"][1]]
+
+
 def test_an_adapter_comes_and_goes(root: Path, wanted) -> None:
     with open_engine(root, lora_modules={}, enable_prefix_caching=True) as llm:
         assert llm.adapters() == {}

@@ -6,7 +6,6 @@ import math
 import struct
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -16,7 +15,6 @@ from tests.fuzz.mutations import changed_bytes, changed_json
 
 from hotshoe.errors import CheckpointError, RequestError
 from hotshoe.layers import Rotation
-from hotshoe.layers.adapters import Factors
 from hotshoe.loader.adapter import read_adapter
 from hotshoe.loader.files import checkpoint_files
 from hotshoe.loader.safetensors import SafetensorsFile
@@ -342,20 +340,13 @@ FACTORS = {
 }
 
 
-class Taken:
-    """Stands for a model's table of adapters."""
-
-    def load(self, name: str, factors: Mapping[str, Factors]) -> None:
-        for pair in factors.values():
+def read_taken(config: bytes, weights: bytes) -> None:
+    with directory(adapter_config__json=config, adapter_model__safetensors=weights) as folder:
+        for pair in read_adapter(Path(folder)).values():
             assert math.isfinite(pair.scale)
             assert len(pair.a) == len(pair.a @ pair.a.T) > 0
             assert pair.b.dim() == 2
             assert pair.magnitude is None or pair.magnitude.isfinite().all()
-
-
-def read_taken(config: bytes, weights: bytes) -> None:
-    with directory(adapter_config__json=config, adapter_model__safetensors=weights) as folder:
-        read_adapter(Taken(), "mine", Path(folder))
 
 
 def factors_file(header: bytes) -> bytes:

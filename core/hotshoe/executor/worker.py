@@ -106,8 +106,13 @@ class AdapterWorker(Protocol):
     All is called between steps.
     """
 
-    def load_adapter(self, name: str, path: str) -> None:
+    def load_adapter(self, name: str, path: str, check_only: bool = False) -> None:
         """Read an adapter from a directory, in place of one of this name.
+
+        Args:
+            name: Of the adapter.
+            path: The directory.
+            check_only: Refuse what does not fit, and keep nothing.
 
         Raises:
             UserError: It cannot be read or does not fit the model; nothing has changed.

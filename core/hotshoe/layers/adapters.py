@@ -10,7 +10,7 @@ Source: Low-rank adaptation, arXiv:2106.09685.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -182,6 +182,7 @@ class AdapterTable:
         layers: By a matrix's name in the checkpoint: its layer, and which of its matrices it is.
         uses: Who uses what in the step under way, by the number of rows that a layer may be
             given; empty where nobody uses any.
+        is_elsewhere: Tells whether other stages have a tensor.
     """
 
     def __init__(self, limits: AdapterLimits) -> None:
@@ -190,6 +191,7 @@ class AdapterTable:
         self.uses: dict[int, _Use] = {}
         self._stored: dict[str, dict[str, Factors]] = {}
         self._gains: dict[str, dict[str, Gain]] = {}  # of those with magnitudes
+        self.is_elsewhere: Callable[[str], bool] = lambda name: False
         self._taken_bytes = 0
         self._places: OrderedDict[str, int] = OrderedDict()
 
@@ -205,6 +207,7 @@ class AdapterTable:
         Raises:
             MemoryLimitError: With those before, it takes more than the device has.
         """
+        self.is_elsewhere = ctx.weights.is_elsewhere
         rank = self.limits.max_rank * len(shares)
         sizes = (base.spec.in_features, base.spec.out_features)
         parts = tuple(share.num_rows for _, _, share in shares)
@@ -220,18 +223,20 @@ class AdapterTable:
         ctx.weight_bytes.append(lambda: layer.nbytes)
         return layer
 
-    def load(self, name: str, factors: Mapping[str, Factors]) -> None:
-        """Keep an adapter in host memory, in place of one of the same name.
+    def own(self, factors: Mapping[str, Factors]) -> dict[str, Factors]:
+        """Return what of an adapter concerns this stage's layers.
 
         Args:
-            name: Of the adapter.
             factors: By the names of the matrices that it changes.
 
         Raises:
             CheckpointError: It changes what this model does not have, or cannot be added to a
-                linear layer; nothing has changed.
+                linear layer.
         """
+        found = {}
         for matrix, pair in factors.items():
+            if self.is_elsewhere(f"{matrix}.weight"):
+                continue
             if matrix not in self.layers:
                 raise CheckpointError(
                     f"the adapter changes {matrix}, which is no linear layer of this model that "
@@ -239,6 +244,16 @@ class AdapterTable:
                 )
             layer, index = self.layers[matrix]
             layer.check(matrix, index, pair, self.limits.max_rank)
+            found[matrix] = pair
+        return found
+
+    def load(self, name: str, factors: Mapping[str, Factors]) -> None:
+        """Keep an adapter in host memory, in place of one of the same name.
+
+        Args:
+            name: Of the adapter.
+            factors: From `own`.
+        """
         stored = {}
         for matrix, pair in factors.items():
             layer, index = self.layers[matrix]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hotshoe.errors import CheckpointError
-from hotshoe.layers.adapters import AdapterTable, Factors
+from hotshoe.layers.adapters import Factors
 from hotshoe.loader.checkpoint import is_finite
 from hotshoe.loader.safetensors import SafetensorsFile
 from hotshoe.models.files import read_text
@@ -43,12 +43,11 @@ _SERVED: dict[str, tuple[object, ...]] = {
 }
 
 
-def read_adapter(table: AdapterTable, name: str, path: Path) -> None:
-    """Keep an adapter under a name, in place of one of this name.
+def read_adapter(path: Path) -> dict[str, Factors]:
+    """Return the factors of an adapter, by the names of the matrices that it changes.
 
     Raises:
-        CheckpointError: It cannot be read, holds what is not served, or does not fit the model;
-            nothing has changed.
+        CheckpointError: It cannot be read, or holds what is not served.
     """
     config = _config(path)
     file = SafetensorsFile(path / WEIGHTS)
@@ -67,7 +66,7 @@ def read_adapter(table: AdapterTable, name: str, path: Path) -> None:
     }
     if not factors:
         raise CheckpointError(f"{path / WEIGHTS} holds no adapter")
-    table.load(name, factors)
+    return factors
 
 
 def _factors(

@@ -55,10 +55,13 @@ def adapter_table(config: EngineConfig) -> AdapterTable | None:
     return AdapterTable(limits) if config.enable_lora else None
 
 
-def load_adapter(ctx: BuildContext | None, name: str, path: str) -> None:
+def load_adapter(ctx: BuildContext | None, name: str, path: str, check_only: bool) -> None:
     """See `hotshoe.executor.AdapterWorker.load_adapter`."""
+    table = required(ctx)
     with torch.inference_mode(), enough_memory("load an adapter"):
-        read_adapter(required(ctx), name, Path(path))
+        factors = table.own(read_adapter(Path(path)))
+        if not check_only:
+            table.load(name, factors)
 
 
 def required(ctx: BuildContext | None) -> AdapterTable:

@@ -423,8 +423,8 @@ class TorchWorker:
             update_weights(self._context.weights, source_of(weights), check_only)
             self._context.settle()
 
-    def load_adapter(self, name: str, path: str) -> None:
-        load_adapter(self._context, name, path)
+    def load_adapter(self, name: str, path: str, check_only: bool = False) -> None:
+        load_adapter(self._context, name, path, check_only)
 
     def drop_adapter(self, name: str) -> None:
         required(self._context).drop(name)

@@ -102,10 +102,11 @@ class Worker(NullWorker):
     def update_weights(self, weights: object, check_only: bool = False) -> None:
         self.offload()
 
-    def load_adapter(self, name: str, path: str) -> None:
+    def load_adapter(self, name: str, path: str, check_only: bool = False) -> None:
         if path == "nowhere" or (path == "here" and self.rank == 1):
             raise CheckpointError(f"{path} is no directory")
-        self.adapters[name] = path
+        if not check_only:
+            self.adapters[name] = path
         if path == "a-directory":
             self.offload()
 

@@ -113,4 +113,4 @@ def test_weights_alone_may_be_quantized(ctx: BuildContext) -> None:
     own, layer = adapted(ctx)
     feed(own, weights)
     with pytest.raises(CheckpointError, match=r"magnitude .* of k, whose product quantizes"):
-        own.adapters.load("both", given)
+        own.adapters.own(given)

@@ -80,7 +80,6 @@ class ParallelWorker:
         self._size = group.size
         self._runs = False
         self._gone: list[int] = []
-        self._adapters: dict[str, str] = {}  # paths of those that all ranks have
         self._news: deque[tuple[int, RankNews]] = deque()
         self._results: deque[StepResult] = deque()
         #: What was done to balance them.
@@ -169,34 +168,25 @@ class ParallelWorker:
             if not check_only:
                 self._obey(ChangeWeights("update", path), alike=True)
 
-    def load_adapter(self, name: str, path: str) -> None:
+    def load_adapter(self, name: str, path: str, check_only: bool = False) -> None:
         """See `hotshoe.executor.AdapterWorker.load_adapter`.
 
-        Where only some ranks refuse it, as their hosts have other files, all go back to what they
-        had.
+        All ranks look before one keeps it: hosts may have other files, and stages other matrices.
 
         Raises:
             CheckpointError: With the first refusal; nothing has changed.
         """
-        refusals = _refusals(self._ask(ChangeWeights("load_adapter", path, name)))
+        refusals = _refusals(self._ask(ChangeWeights("check_adapter", path, name)))
         if 0 < len(refusals) < self._size:
-            before = self._adapters.get(name)
-            if before is None:
-                self._obey(ChangeWeights("drop_adapter", name=name), alike=True)
-            else:
-                self._obey(ChangeWeights("load_adapter", before, name), alike=True)
             rank, error = min(refusals.items())
-            raise CheckpointError(
-                f"rank {rank} of {self._size} refused adapter {name!r}, so that none took it; "
-                f"put the same files on every host: {error}"
-            )
+            raise CheckpointError(f"rank {rank} of {self._size} refused adapter {name!r}: {error}")
         if refusals:
             raise refusals[0]
-        self._adapters[name] = path
+        if not check_only:
+            self._obey(ChangeWeights("load_adapter", path, name), alike=True)
 
     def drop_adapter(self, name: str) -> None:
         self._obey(ChangeWeights("drop_adapter", name=name), alike=True)
-        self._adapters.pop(name, None)
 
     def _obey(self, command: RankCommand, alike: bool = False) -> list[str]:
         """Let all ranks do something, and return the names that they answer.

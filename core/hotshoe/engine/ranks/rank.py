@@ -144,6 +144,8 @@ def _change_weights(worker: Worker, command: ChangeWeights) -> Obeyed:
             raise RequestError("this worker neither moves nor replaces weights")
         if command.action == "load_adapter":
             worker.load_adapter(command.name, command.path)
+        elif command.action == "check_adapter":
+            worker.load_adapter(command.name, command.path, check_only=True)
         elif command.action == "drop_adapter":
             worker.drop_adapter(command.name)
         elif command.action == "update":

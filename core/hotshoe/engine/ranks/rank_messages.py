@@ -57,11 +57,19 @@ class Profile(Struct, array_like=True, tag=True):
 class ChangeWeights(Struct, array_like=True, tag=True):
     """Move the weights to host memory or back, or overwrite them with those at a path.
 
-    "check" refuses whatever "update" would refuse, and changes nothing. Adapters are loaded from
-    a path under a name, or dropped.
+    "check" refuses whatever "update" would refuse, and changes nothing; so does "check_adapter"
+    for "load_adapter". Adapters are loaded from a path under a name, or dropped.
     """
 
-    action: Literal["offload", "restore", "check", "update", "load_adapter", "drop_adapter"]
+    action: Literal[
+        "offload",
+        "restore",
+        "check",
+        "update",
+        "check_adapter",
+        "load_adapter",
+        "drop_adapter",
+    ]
     path: str = ""
     name: str = ""
 
