@@ -381,6 +381,16 @@ def test_a_grammar_waits_for_the_end_of_reasoning(open_http, engine, tokenizer) 
     assert plain.after == ()
 
 
+@pytest.mark.parametrize("name", ["self", "cls", "source", "variables", "context", "__class__"])
+def test_a_variable_of_any_name_is_no_fault_of_the_server(http, name: str) -> None:
+    got = http.post(PATH, messages=ASK, chat_template_kwargs={name: "x"})
+    if name == "self":  # as templates call themselves
+        assert got.status_code == 400
+        assert "chat_template_kwargs may not set self" in got.text
+    else:
+        assert got.status_code == 200
+
+
 def test_the_models_defaults_stand_for_what_is_left_open(http, engine) -> None:
     found = {"temperature": 0.6, "top_k": 20, "max_tokens": 5}
     engine.info = replace(engine.info, sampling_defaults=found)
