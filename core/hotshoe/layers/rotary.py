@@ -8,6 +8,7 @@ float64, rounded once. Model builders call this; kernels only read the table.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -223,7 +224,7 @@ def _number(values: Mapping[str, Any], key: str, default: float | None) -> float
     if value is None:
         raise CheckpointError(f"config.json: the rotary embedding lacks {key!r}")
     valid = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not valid or not math.isfinite(value) or value <= 0:
+    if not valid or not 0 < value <= sys.float_info.max:
         raise CheckpointError(f"config.json: {key} must be a positive number, not {value!r}")
     return float(value)
 

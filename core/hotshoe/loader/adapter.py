@@ -9,7 +9,6 @@ Source: PEFT's checkpoint format; rank-stabilized scale, arXiv:2312.03732; DoRA,
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from hotshoe.errors import CheckpointError
 from hotshoe.layers.adapters import Factors
 from hotshoe.loader.checkpoint import is_finite
 from hotshoe.loader.safetensors import SafetensorsFile
-from hotshoe.models.files import read_text
+from hotshoe.models.files import parse_json, read_text
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 MAX_CONFIG_BYTES = 2**20
@@ -110,7 +109,7 @@ def _config(path: Path) -> dict[str, Any]:
     if not path.is_dir():
         raise CheckpointError(f"{path} is no directory; an adapter is one with {CONFIG}")
     try:
-        config = json.loads(read_text(path / CONFIG, MAX_CONFIG_BYTES))
+        config = parse_json(read_text(path / CONFIG, MAX_CONFIG_BYTES))
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path / CONFIG} is no JSON: {error}") from None
     if not isinstance(config, dict):

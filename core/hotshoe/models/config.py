@@ -5,7 +5,6 @@ Read without transformers, so that start-up stays short; architectures interpret
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hotshoe.errors import CheckpointError
 from hotshoe.models.composites import KEY as TEXT
 from hotshoe.models.composites import text_values
-from hotshoe.models.files import MIB, read_text
+from hotshoe.models.files import MIB, parse_json, read_text
 
 if TYPE_CHECKING:
     from hotshoe.models.model_file import ModelFile
@@ -173,7 +172,7 @@ def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
         CheckpointError: Missing, no regular file, longer than `max_bytes`, or not an object.
     """
     try:
-        values = json.loads(read_text(path, max_bytes))
+        values = parse_json(read_text(path, max_bytes))
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from None
     if not isinstance(values, dict):

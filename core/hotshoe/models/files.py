@@ -6,15 +6,18 @@ blocking, and asked for its kind and size before a byte is read. Each reader of 
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from hotshoe.errors import CheckpointError
 
 MIB = 2**20
+#: Of an integer of 64 bits, with its sign.
+MAX_DIGITS = 20
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -80,3 +83,19 @@ def read_text(path: Path, max_bytes: int) -> str:
         return read_file(path, max_bytes).decode("utf-8")
     except UnicodeDecodeError as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from None
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return what JSON says.
+
+    Raises:
+        ValueError: It is none, or has an integer that no tensor's size, place or number reaches.
+        RecursionError: It is nested too deeply.
+    """
+    return json.loads(text, parse_int=_integer)
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise ValueError(f"an integer has {len(digits)} digits")
+    return int(digits)

@@ -5,13 +5,12 @@ Source of the format: the files that sentence-transformers writes beside a model
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from hotshoe.errors import CheckpointError
 from hotshoe.models.config import read_json
-from hotshoe.models.files import MIB, read_text
+from hotshoe.models.files import MIB, parse_json, read_text
 from hotshoe.types.pooling import Pooling, PoolingKind
 
 MODULES = "modules.json"
@@ -47,7 +46,7 @@ def read_pooling(path: Path) -> Pooling | None:
 
 def _read_modules(path: Path) -> list[dict[str, Any]]:
     try:
-        modules = json.loads(read_text(path, MAX_BYTES))
+        modules = parse_json(read_text(path, MAX_BYTES))
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from None
     if not isinstance(modules, list) or not all(isinstance(m, dict) for m in modules):

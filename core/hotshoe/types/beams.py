@@ -1,6 +1,5 @@
 """How a request wants a beam search: the likeliest texts, instead of sampled ones."""
 
-import math
 from dataclasses import dataclass
 
 from hotshoe.errors import RequestError
@@ -41,7 +40,7 @@ class BeamSearchParams:
                 raise RequestError(f"{name} must be 1 to {limit}, not {count!r}", name)
         penalty = self.length_penalty
         number = isinstance(penalty, (int, float)) and not isinstance(penalty, bool)
-        if not number or not math.isfinite(penalty) or abs(penalty) > 10:
+        if not number or not abs(penalty) <= 10:  # which NaN is not
             raise RequestError(
                 f"length_penalty must be a number from -10 to 10, not {penalty!r}", "length_penalty"
             )

@@ -6,7 +6,7 @@ defaults of the class it was written by. null is a value of its own: it is not r
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -54,7 +54,7 @@ def number(config: ModelConfig, name: str) -> float:
     """Return a positive number."""
     value = config.require(name)
     valid = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not valid or not math.isfinite(value) or value <= 0:
+    if not valid or not 0 < value <= sys.float_info.max:
         raise refuse(config, name, "needs a positive number")
     return float(value)
 

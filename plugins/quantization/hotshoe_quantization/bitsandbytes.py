@@ -7,7 +7,6 @@ arXiv:2208.07339, and 2023, arXiv:2305.14314; the documentation of bitsandbytes.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -20,6 +19,7 @@ from torch import Tensor
 from hotshoe.errors import CheckpointError
 from hotshoe.layers import FLOATS, Share, Storage, TensorSpec
 from hotshoe.loader.sources import Described, Stored, TensorSource
+from hotshoe.models.files import parse_json
 from hotshoe.slots import QuantSpec
 from hotshoe_quantization.fp4 import BYTES
 from hotshoe_quantization.stored import (
@@ -210,7 +210,7 @@ def _state(name: str, stored: Tensor, kind: str) -> _State:
     if text.dtype != torch.uint8 or len(text) > MAX_STATE_BYTES:
         raise CheckpointError(f"{name} must be the bytes of a short JSON object")
     try:
-        found = json.loads(bytes(text.tolist()))
+        found = parse_json(bytes(text.tolist()))
     except (ValueError, RecursionError):
         raise CheckpointError(f"{name} is not JSON; fetch the checkpoint again") from None
     values = Values(found, name, "")

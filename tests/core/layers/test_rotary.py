@@ -222,6 +222,7 @@ BAD = [
         {"rope_type": "dynamic", "factor": 2.0, "partial_rotary_factor": 2 / DIM},
         "rope_type 'dynamic' cannot be computed .* 2 channels",
     ),
+    ({"rope_theta": 10**400}, "rope_theta must be a positive number"),
     (
         {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1},
         "'yarn' cannot be computed for a rope_theta of 1,",

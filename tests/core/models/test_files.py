@@ -8,7 +8,8 @@ import pytest
 from hotshoe.errors import CheckpointError
 from hotshoe.loader.files import checkpoint_files
 from hotshoe.models import ModelConfig
-from hotshoe.models.files import MIB, open_regular, read_file, read_text
+from hotshoe.models.config import read_json
+from hotshoe.models.files import MIB, open_regular, parse_json, read_file, read_text
 from hotshoe.models.generation import sampling_defaults
 from hotshoe.text import Tokenizer
 
@@ -74,6 +75,15 @@ def test_every_reader_refuses_what_is_no_regular_file(tmp_path, small_model, kin
         os.truncate(path, 2**40)
     with pytest.raises(CheckpointError, match=r"is no regular file|cannot be read: it has more"):
         READERS[name](directory)
+
+
+@pytest.mark.parametrize("digits", [21, 400, 5000])
+def test_integers_that_nothing_can_have_are_refused(tmp_path, digits):
+    """Python has them, and fails where they become floats."""
+    assert parse_json(str(-(2**63))) == -(2**63)
+    (tmp_path / "config.json").write_text(f'{{"rope_theta": {"9" * digits}}}')
+    with pytest.raises(CheckpointError, match=rf"config\.json .*an integer has {digits} digits"):
+        read_json(tmp_path / "config.json")
 
 
 @pytest.mark.parametrize("name", ["tokenizer.model", "vocab.json", "merges.txt"])

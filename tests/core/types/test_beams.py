@@ -19,6 +19,7 @@ from hotshoe.types import BeamSearchParams
         ({"max_tokens": 1.0}, "max_tokens"),
         ({"length_penalty": math.nan}, "length_penalty"),
         ({"length_penalty": -11}, "length_penalty"),
+        ({"length_penalty": 10**400}, "length_penalty"),
         ({"length_penalty": "1"}, "length_penalty"),
         ({"ignore_eos": 1}, "ignore_eos"),
         ({"adapter": 1}, "adapter"),
