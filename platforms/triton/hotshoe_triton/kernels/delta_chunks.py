@@ -13,11 +13,14 @@ import triton.language as tl
 
 from hotshoe_triton.kernels.chain import wait
 from hotshoe_triton.kernels.elementwise import sigmoid
+from hotshoe_triton.kernels.gated_delta import LENGTH_EPS
 from hotshoe_triton.kernels.states import (
     FADED,
     FINE,
     add_product,
     block_of,
+    chunk_at,
+    keep_state,
     load_split,
     product,
     row_of,
@@ -27,8 +30,6 @@ from hotshoe_triton.kernels.states import (
     tokens_of,
 )
 
-#: Joins the squared length of q and of k.
-LENGTH_EPS = tl.constexpr(1e-6)
 #: A row has at most so many more chunks than its tokens fill.
 SPARE = tl.constexpr(3)
 
@@ -49,9 +50,9 @@ def chunk_of(
     length = tl.load(lens_ptr + row)
     before = length - (end - begin)
     chunk = place - begin // (SPAN // PIECES) - SPARE * row
-    chunk += before // SPAN * PIECES + before % SPAN // BLOCK_L
-    last = (length - 1) // SPAN * PIECES + (length - 1) % SPAN // BLOCK_L
-    chunk = tl.where((end - begin > FEW) & (chunk <= last), chunk, -1)
+    chunk += chunk_at(before, SPAN, BLOCK_L)
+    there = (end - begin > FEW) & (chunk <= chunk_at(length - 1, SPAN, BLOCK_L))
+    chunk = tl.where(there, chunk, -1)
     return chunk, begin, before, length
 
 
@@ -285,8 +286,7 @@ def carry_chunks(
     there_VK = there_V[:, None] & there_K[None, :]
     read = block_of(table_ptr, before, BLOCK_SIZE, SINGLE) * block_stride
     state_VK = tl.load(cache_ptr + read, mask=there_VK & (before > 0), other=0.0).to(tl.float32)
-    first = before // SPAN * PIECES + before % SPAN // BLOCK_L
-    last = (length - 1) // SPAN * PIECES + (length - 1) % SPAN // BLOCK_L
+    first, last = chunk_at(before, SPAN, BLOCK_L), chunk_at(length - 1, SPAN, BLOCK_L)
     place = (begin // (SPAN // PIECES) + SPARE * row - first).to(tl.int64)
     mixed_ptr += 2 * KEY_HEADS * K + head * V
     apart = tokens.to(tl.int64) * HEADS
@@ -306,10 +306,10 @@ def carry_chunks(
         if ALL:
             whole = (high % BLOCK_SIZE == 0) & (high < length)
             if whole:
-                kept = block_of(table_ptr, high, BLOCK_SIZE, SINGLE) * block_stride
-                tl.store(cache_ptr + kept, state_VK.to(cache_ptr.dtype.element_ty), mask=there_VK)
-    kept = block_of(table_ptr, length, BLOCK_SIZE, SINGLE) * block_stride
-    tl.store(cache_ptr + kept, state_VK.to(cache_ptr.dtype.element_ty), mask=there_VK)
+                keep_state(
+                    cache_ptr, table_ptr, high, state_VK, there_VK, block_stride, BLOCK_SIZE, SINGLE
+                )
+    keep_state(cache_ptr, table_ptr, length, state_VK, there_VK, block_stride, BLOCK_SIZE, SINGLE)
 
 
 @triton.jit

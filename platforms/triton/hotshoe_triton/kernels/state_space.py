@@ -18,6 +18,8 @@ from hotshoe_triton.kernels.states import (
     FADED,
     FINE,
     block_of,
+    chunk_at,
+    keep_state,
     product,
     softplus,
     tokens_of,
@@ -211,7 +213,6 @@ def scan_chunks(
     States are float32 whatever the model's type is, so their products get more PARTS than others.
     """
     SPAN: tl.constexpr = BLOCK_SIZE if ALL else BLOCK_L
-    PIECES: tl.constexpr = (SPAN + BLOCK_L - 1) // BLOCK_L
     row, head = tl.program_id(0), tl.program_id(1)
     channel_P, entry_N = tl.program_id(2) * BLOCK_P + tl.arange(0, BLOCK_P), tl.arange(0, BLOCK_N)
     there_P, there_N = channel_P < P, entry_N < N
@@ -229,8 +230,8 @@ def scan_chunks(
     read = block_of(table_ptr, before, BLOCK_SIZE, SINGLE) * block_stride
     state_PN = tl.load(cache_ptr + read, mask=there_PN & (before > 0), other=0.0).to(tl.float32)
     at_P = head * P + channel_P
-    last = (length - 1) // SPAN * PIECES + (length - 1) % SPAN // BLOCK_L
-    for chunk in range(before // SPAN * PIECES + before % SPAN // BLOCK_L, last + 1):
+    last = chunk_at(length - 1, SPAN, BLOCK_L)
+    for chunk in range(chunk_at(before, SPAN, BLOCK_L), last + 1):
         token_L, there_L, high = tokens_of(chunk, begin, before, length, SPAN, BLOCK_L)
         there_LP = there_L[:, None] & there_P[None, :]
         mixed_L = mixed_ptr + token_L * (HEADS * P + 2 * GROUPS * N)
@@ -249,7 +250,7 @@ def scan_chunks(
         if ALL:
             whole = (high % BLOCK_SIZE == 0) & (high < length)
             if whole:
-                kept = block_of(table_ptr, high, BLOCK_SIZE, SINGLE) * block_stride
-                tl.store(cache_ptr + kept, state_PN.to(cache_ptr.dtype.element_ty), mask=there_PN)
-    kept = block_of(table_ptr, length, BLOCK_SIZE, SINGLE) * block_stride
-    tl.store(cache_ptr + kept, state_PN.to(cache_ptr.dtype.element_ty), mask=there_PN)
+                keep_state(
+                    cache_ptr, table_ptr, high, state_PN, there_PN, block_stride, BLOCK_SIZE, SINGLE
+                )
+    keep_state(cache_ptr, table_ptr, length, state_PN, there_PN, block_stride, BLOCK_SIZE, SINGLE)

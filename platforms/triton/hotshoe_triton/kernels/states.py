@@ -105,6 +105,23 @@ def row_of(place, starts_ptr, rows, SIZE: tl.constexpr, SPARE: tl.constexpr):
 
 
 @triton.jit
+def chunk_at(position, SPAN: tl.constexpr, BLOCK_L: tl.constexpr):
+    """Return the number of the chunk that a position is in; see `tokens_of`."""
+    PIECES: tl.constexpr = (SPAN + BLOCK_L - 1) // BLOCK_L
+    return position // SPAN * PIECES + position % SPAN // BLOCK_L
+
+
+@triton.jit
+def keep_state(
+    ptrs, table_ptr, length, state, there, block_stride,
+    BLOCK_SIZE: tl.constexpr, SINGLE: tl.constexpr,
+):  # fmt: skip
+    """Store the state behind so many tokens in their block."""
+    block = block_of(table_ptr, length, BLOCK_SIZE, SINGLE)
+    tl.store(ptrs + block * block_stride, state.to(ptrs.dtype.element_ty), mask=there)
+
+
+@triton.jit
 def tokens_of(chunk, begin, before, length, SPAN: tl.constexpr, BLOCK_L: tl.constexpr):
     """Return a chunk's tokens, whether the step has them, and the position behind them.
 
