@@ -30,12 +30,14 @@ class CacheLayer(Protocol):
         view: Number of its view in `ForwardBatch.views`.
         cache: Its memory, once allocated: of one part the tensor [num_blocks, ...], of several what
             yields one for each.
+        kv_scales: [2] float32, the scales of all keys and of all values; None for other scales.
     """
 
     cache_spec: CacheSpec
     planner: tuple[Hashable, Prepare]
     view: int
     cache: Any
+    kv_scales: Tensor | None
 
     def allocate_cache(self, num_blocks: int) -> None:
         """Take memory for so many blocks."""

@@ -18,6 +18,7 @@ class RowLayer:
 
     cache_spec: CacheSpec
     cache: Tensor
+    kv_scales: Tensor | None = None
 
     def __init__(self, kind: CacheKind, block_size: int, row: int, dtype: str, device: str) -> None:
         part = CachePart(kind, "td", (block_size, row), dtype)

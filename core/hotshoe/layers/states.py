@@ -53,6 +53,8 @@ class StateLayer(Generic[Spec]):
         weights: Makes the operation's weights of tensors by name.
     """
 
+    kv_scales: Tensor | None = None
+
     def __init__(
         self,
         ctx: BuildContext,

@@ -61,6 +61,17 @@ class Model(Protocol):
         ...
 
 
+@runtime_checkable
+class WideModel(Protocol):
+    """What a model has beside the above if the stage before it hands on more than hidden states.
+
+    Attributes:
+        entering_size: Columns of what arrives: hidden states, then what a head reads.
+    """
+
+    entering_size: int
+
+
 class DraftHead(Protocol):
     """Layers that guess further tokens from a model's hidden states; they have caches of their own.
 
@@ -133,7 +144,7 @@ class HeadBuilder(Protocol):
 
         Called in every stage. Those before the last build no head. Where it reads states of their
         layers, they append them to what `forward` returns; a model that gets such columns from the
-        stage before says how wide its states are there, by an attribute `entering_size`.
+        stage before is a `WideModel`.
 
         Args:
             config: Of the head's directory.

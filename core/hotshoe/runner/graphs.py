@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.layers.context import Attend, BetweenPieces
-from hotshoe.slots import Between, CacheView, GraphOp, StepShape
+from hotshoe.slots import Between, CacheView, GraphOp, SizedGraphOp, StepShape
 
 #: Batch sizes double, then grow by 16 and by 32: padding stays small, and so does their number.
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 80, 96, 112, 128, *range(160, 513, 32))
@@ -28,6 +28,17 @@ def graph_sizes(limit: int, sizes: Sequence[int] = BATCH_SIZES) -> tuple[int, ..
     """Return the sizes worth recording, the last one being the limit, if that is no larger."""
     largest = min(limit, sizes[-1])
     return (*sizes[: bisect_left(sizes, largest)], largest)
+
+
+def decode_sizes(op: GraphOp, limit: int) -> tuple[int, ...]:
+    """Return the numbers of requests that decode steps are recorded for, the operation's own first.
+
+    Args:
+        op: Chosen candidate of slot `graph`.
+        limit: Requests of the largest step; 0 to record none.
+    """
+    sizes = op.sizes if isinstance(op, SizedGraphOp) else BATCH_SIZES
+    return graph_sizes(limit, sizes) if limit else ()
 
 
 class Recordings:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hotshoe.errors import ConfigError
 from hotshoe.layers import BuildContext
-from hotshoe.models.base import Model
+from hotshoe.models.base import Model, WideModel
 from hotshoe.slots import CommunicatorOp, CommunicatorSpec, Rendezvous, Selector
 from hotshoe.slots.reference.communicator import serve_store
 from hotshoe.types import CacheSpec
@@ -56,9 +56,8 @@ def check_divided(ctx: BuildContext, architecture: str) -> None:
 
 
 def entering_size(model: Model) -> int:
-    """Return the columns of what the stage before hands on; see `HeadBuilder`."""
-    size: int = getattr(model, "entering_size", model.hidden_size)
-    return size
+    """Return the columns of what the stage before hands on."""
+    return model.entering_size if isinstance(model, WideModel) else model.hidden_size
 
 
 @dataclass(slots=True)

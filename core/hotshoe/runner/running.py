@@ -62,6 +62,7 @@ class RunningStep:
             self.pooled.book(result, tensors.pop(0))
         if self.made is not None:
             self.made.book(result, tensors[0])
+        result.experts = self.experts
         blamed = {} if self.sampled is None else self.sampled.blamed
         for row, why in result.failed.items():
             result.failed[row] = blamed.get(row, f"{why}; {self.remark}")

@@ -29,6 +29,6 @@ def described(model: str, layers: Sequence[CacheLayer]) -> KVDescriptor:
     moved = (
         replace(spec, parts=spec.parts[:-1], drafts=0) if spec.drafts else spec for spec in specs
     )
-    own = {number: getattr(layer, "kv_scales", None) for number, layer in enumerate(layers)}
+    own = {number: layer.kv_scales for number, layer in enumerate(layers)}
     scales = {number: tuple(pair.tolist()) for number, pair in own.items() if pair is not None}
     return KVDescriptor(model, tuple(moved), scales)

@@ -43,7 +43,7 @@ from hotshoe.runner.adapters import adapter_table, load_adapter, required
 from hotshoe.runner.balance import ExpertBalance, balance_of
 from hotshoe.runner.checks import ResultChecks, held_bytes
 from hotshoe.runner.granted import enough_memory, stay_in_files
-from hotshoe.runner.graphs import BATCH_SIZES, TOKEN_SIZES, graph_sizes
+from hotshoe.runner.graphs import TOKEN_SIZES, decode_sizes, graph_sizes
 from hotshoe.runner.heads import head_of, load_beside, move_to_host, wants_further
 from hotshoe.runner.kv import cache_parts, converted, read_blocks, write_blocks
 from hotshoe.runner.limits import MakeProcessors, Operations, RunnerLimits, no_processors
@@ -348,7 +348,6 @@ class TorchWorker:
         pieces = self._graph is not None and self._graph.pieces
         layers, layout = self._context.cache_layers, self.layout(self._context)
         allocate_caches(layers, layout, num_blocks)
-        sizes = getattr(self._ops.graph, "sizes", BATCH_SIZES)
         # A head reads hidden states.
         decodes = 0 if self._graph is None or self._head is not None else self._graph.max_num_seqs
         limits = RunnerLimits(
@@ -359,7 +358,7 @@ class TorchWorker:
             max_samples=min(budget, config.max_num_seqs * (1 + config.num_speculative_tokens)),
             null_blocks=tuple(num_blocks[group.pool] for group in layout.groups),
             max_steps_in_flight=self._max_steps,
-            graph_sizes=graph_sizes(decodes, sizes) if decodes else (),
+            graph_sizes=decode_sizes(self._ops.graph, decodes),
             piece_sizes=graph_sizes(budget, TOKEN_SIZES) if pieces else (),
             eos_token_ids=self._model_config.eos_token_ids,
             lags=any(group.spec.drafts for group in layout.groups),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from hotshoe.slots.rendezvous import Rendezvous
 from hotshoe.slots.specs import KVLayout
@@ -360,11 +360,7 @@ class TransferOp(Protocol):
 
 
 class GraphOp(Protocol):
-    """Records work on the device once, so that it can be repeated with one launch.
-
-    One that has an attribute `sizes`, ascending, wants decode steps of these numbers of requests,
-    as far as there are so many, instead of those that core would choose.
-    """
+    """Records work on the device once, so that it can be repeated with one launch."""
 
     def record(self, function: Callable[[], Tensor]) -> Callable[[], Tensor]:
         """Run `function` as often as needed, now or later, and return what repeats its device work.
@@ -383,6 +379,18 @@ class GraphOp(Protocol):
         of what is recorded.
         """
         ...
+
+
+@runtime_checkable
+class SizedGraphOp(Protocol):
+    """What a `GraphOp` has beside the above if it knows which decode steps are worth recording.
+
+    Attributes:
+        sizes: Their numbers of requests, ascending. Core takes them, as far as there are so many,
+            instead of its own.
+    """
+
+    sizes: Sequence[int]
 
 
 class PendingTransfer(Protocol):

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
+from hotshoe.types.experts import ExpertCounts
 from hotshoe.types.outputs import TokenLogprobs
 from hotshoe.types.pooling import Pooling
 from hotshoe.types.sampling_params import SamplingParams
@@ -108,7 +109,8 @@ class StepResult:
     such a row is not in `rows`. Log-probability maps hold only rows that asked for them:
     `logprobs[row]` runs parallel to the row's tokens, and `prompt_logprobs[row]` are those of the
     prompt positions predicted in this step. `pooled[row]` is the vector of a row that pools, as
-    little-endian float32; such a row is not in `rows`. `ahead[row]` are drafts of a head.
+    little-endian float32; such a row is not in `rows`. `ahead[row]` are drafts of a head. `experts`
+    are new counts of how evenly ranks compute; most steps have none.
     """
 
     step_id: int
@@ -119,6 +121,7 @@ class StepResult:
     prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)
     pooled: dict[int, bytes] = field(default_factory=dict)
     ahead: dict[int, list[int]] = field(default_factory=dict)
+    experts: ExpertCounts | None = None
 
 
 class StepHandle(Protocol):

@@ -2,13 +2,14 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from hotshoe.engine.ranks.agent import free_port
 from hotshoe.platform import DeviceFacts
-from hotshoe.runner.peers import Peers
+from hotshoe.runner.peers import Peers, entering_size
 from hotshoe.slots import CommunicatorSpec, Rendezvous
 from hotshoe.slots.reference.communicator import Communicator
 from hotshoe.types import CacheSpec
@@ -34,6 +35,11 @@ def ranks(request, tmp_path: Path):
         made = list(pool.map(make, range(4)))
         yield lambda work: list(pool.map(work, made))
         list(pool.map(Peers.close, made))
+
+
+def test_a_wide_model_says_what_enters_it() -> None:
+    assert entering_size(SimpleNamespace(hidden_size=8)) == 8
+    assert entering_size(SimpleNamespace(hidden_size=8, entering_size=24)) == 24
 
 
 def test_hidden_states_go_to_the_like_rank_of_the_next_stage(ranks) -> None:

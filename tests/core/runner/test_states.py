@@ -31,7 +31,7 @@ def test_what_drafts_bring_does_not_move():
     behind = CacheSpec(
         "state", 4, (conv, state, CachePart("drafts", "td", (2, 5), "float32")), drafts=2
     )
-    layers = [SimpleNamespace(cache_spec=spec) for spec in (behind, plain, full)]
+    layers = [SimpleNamespace(cache_spec=spec, kv_scales=None) for spec in (behind, plain, full)]
     assert described("m", layers) == KVDescriptor("m", (plain, plain, full))
 
 

@@ -19,6 +19,7 @@ class StepCounts:
         num_failed: Rows without finite logits.
         last_s: Duration of the last step.
         last_tokens: Tokens of the last step.
+        experts: What the last step that told of them said.
     """
 
     by_size: list[int] = field(default_factory=lambda: [0] * (len(STEP_SIZES) + 1))
@@ -26,6 +27,7 @@ class StepCounts:
     num_failed: int = 0
     last_s: float = 0.0
     last_tokens: int = 0
+    experts: ExpertCounts = field(default_factory=ExpertCounts)
 
 
 def engine_stats(
@@ -33,7 +35,6 @@ def engine_stats(
     steps: StepCounts,
     is_paused: bool,
     sleep_level: int | None,
-    experts: ExpertCounts,
 ) -> EngineStats:
     """Return what front ends are told."""
     cache = counts.cache
@@ -62,5 +63,5 @@ def engine_stats(
         num_drafts=counts.drafts.num_drafts,
         num_draft_tokens=counts.drafts.num_draft_tokens,
         num_accepted_at=counts.drafts.num_accepted_at,
-        experts=experts,
+        experts=steps.experts,
     )

@@ -42,7 +42,6 @@ from hotshoe.grammar.vocabulary import vocabulary_of
 from hotshoe.scheduler import Request, Scheduler, SchedulerConfig
 from hotshoe.speculation.drafting import open_drafting
 from hotshoe.types import StepHandle, StepPlan, TokenOutput
-from hotshoe.types.experts import ExpertCounts
 
 if TYPE_CHECKING:
     from hotshoe.grammar.constraints import Constraints
@@ -233,8 +232,7 @@ class EngineCore:
     def stats(self) -> EngineStats:
         """Return the present counts."""
         level = rest.sleep_level(self._asleep, self._worker)
-        experts = getattr(self._worker, "experts", ExpertCounts())  # that several ranks may have
-        return engine_stats(self._scheduler.stats(), self._steps, self.is_paused, level, experts)
+        return engine_stats(self._scheduler.stats(), self._steps, self.is_paused, level)
 
     def step(self) -> list[TokenOutput]:
         """Start as many steps as may be in flight, finish the oldest, return its news.
@@ -279,6 +277,7 @@ class EngineCore:
         steps.by_size[bisect_left(STEP_SIZES, num_tokens)] += 1
         steps.num_tokens += num_tokens
         steps.num_failed += len(result.failed)
+        steps.experts = result.experts or steps.experts
         return outputs
 
     def pause(self, mode: PauseMode) -> list[TokenOutput]:

@@ -38,7 +38,6 @@ from hotshoe.errors import CheckpointError, EngineDeadError, EngineError, Hotsho
 from hotshoe.executor import RankGroup, Seat, WorkerInfo
 from hotshoe.slots import SLOTS, Slot
 from hotshoe.types import StepPlan, StepResult
-from hotshoe.types.experts import ExpertCounts
 
 if TYPE_CHECKING:
     from hotshoe.loader.sources import Weights
@@ -82,8 +81,6 @@ class ParallelWorker:
         self._gone: list[int] = []
         self._news: deque[tuple[int, RankNews]] = deque()
         self._results: deque[StepResult] = deque()
-        #: What was done to balance them.
-        self.experts = ExpertCounts()
 
     def load(self) -> WorkerInfo:
         """Start the ranks and let them build and load.
@@ -276,7 +273,6 @@ class ParallelWorker:
             news = decode_news(message)
             if isinstance(news, Done):
                 self._results.append(news.result)
-                self.experts = news.experts or self.experts
             else:
                 self._news.append((number, news))
         return bool(found)

@@ -100,7 +100,7 @@ class Rank:
         """Wait for a step; ranks that share the last layers would all report the same of it."""
         result = handle.result()
         if self._reports:
-            self._say(Done(result, getattr(handle, "experts", None)))  # as core's worker has it
+            self._say(Done(result))
 
     def _start_waiting(self) -> Callable[[StepHandle], None]:
         """Wait for steps in a thread, so that the next one can be started meanwhile."""

@@ -17,7 +17,6 @@ from hotshoe.engine.wire.messages import Side, WireError
 from hotshoe.executor import Seat, WorkerInfo
 from hotshoe.slots import Decision, Slot, Verdict
 from hotshoe.types import CacheLayout, StepPlan, StepResult
-from hotshoe.types.experts import ExpertCounts
 
 
 class Join(Struct, array_like=True):
@@ -137,10 +136,9 @@ class Obeyed(Struct, array_like=True, tag=True):
 
 
 class Done(Struct, array_like=True, tag=True):
-    """A step has come to an end; perhaps with news of the balance of experts."""
+    """A step has come to an end."""
 
     result: StepResult
-    experts: ExpertCounts | None = None
 
 
 class Failed(Struct, array_like=True, tag=True):

@@ -12,7 +12,8 @@ from hotshoe.engine.core.rest import sleep_level
 from hotshoe.engine.start.setup import prepare
 from hotshoe.engine.wire.messages import Add
 from hotshoe.scheduler import Request, Scheduler, SchedulerConfig
-from hotshoe.types import SamplingParams, StepResult
+from hotshoe.types import FinishedStep, SamplingParams, StepPlan, StepResult
+from hotshoe.types.experts import ExpertCounts
 
 
 @pytest.fixture
@@ -54,6 +55,18 @@ def test_rows_without_finite_logits(core: EngineCore, monkeypatch: pytest.Monkey
     core.add(Add(["a"], [1], SamplingParams()))
     stats = run(core)
     assert stats.num_failed == 1 and stats.num_finished["error"] == 1
+
+
+def test_the_last_news_of_experts_stays(core: EngineCore, monkeypatch: pytest.MonkeyPatch) -> None:
+    news = iter([None, ExpertCounts(1, 2, 1.5), None])
+
+    def execute(worker: NullWorker, plan: StepPlan) -> FinishedStep:
+        return FinishedStep(StepResult(plan.step_id, [0], [[1]], experts=next(news)))
+
+    monkeypatch.setattr(NullWorker, "execute", execute)
+    core.add(Add(["a"], [1], SamplingParams(max_tokens=3, ignore_eos=True)))
+    known = [core.stats().experts for _ in range(3) if core.step() is not None]
+    assert known == [ExpertCounts(), ExpertCounts(1, 2, 1.5), ExpertCounts(1, 2, 1.5)]
 
 
 @pytest.mark.parametrize("level", [0, 2])

@@ -387,18 +387,13 @@ worker.finish_step()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_news_of_experts_is_kept() -> None:
-    """Steps without any leave the last one."""
-    told = ExpertCounts(1, 2, 1.5)
-    news = [None, told, None]
-    messages = iter([(0, encode(Done(StepResult(i, [], []), one)))] for i, one in enumerate(news))
+def test_news_of_experts_comes_with_results() -> None:
+    news = [None, ExpertCounts(1, 2, 1.5), None]
+    results = [StepResult(i, [], [], experts=one) for i, one in enumerate(news)]
+    messages = iter([(0, encode(Done(result)))] for result in results)
     group = SimpleNamespace(size=2, receive=lambda timeout_s: next(messages))
     worker = ParallelWorker(EngineConfig(tensor_parallel_size=2), (), [], group)
-    known = []
-    for _ in news:
-        worker.finish_step()
-        known.append(worker.experts)
-    assert known == [ExpertCounts(), told, told]
+    assert [worker.finish_step() for _ in news] == results
 
 
 def test_other_plugins_than_the_owners_are_refused() -> None:
