@@ -48,6 +48,7 @@ from hotshoe.slots import (
     mixers,
     operations,
     refuse,
+    step,
 )
 from hotshoe.text.output_processor import RequestUpdate, SequenceUpdate
 from hotshoe.types import (
@@ -390,7 +391,7 @@ def slots_page() -> str:
         "`Quantized` is a pair: values [num_tokens, size], and scales",
     ]
     lines += ["[num_tokens] float32."]
-    for module in (operations, mixers):
+    for module in (operations, step, mixers):
         for _, operation in inspect.getmembers(module, inspect.isclass):
             if operation.__module__ == module.__name__:
                 lines += _described(operation, level="###")

@@ -100,6 +100,8 @@ class KVCoordinator:
         ends = [0, *accumulate(len(band.groups) for band in self.bands)]
         self._spans = tuple(slice(*pair) for pair in pairwise(ends))
         self._hasher = BlockHasher(block_size)
+        #: Whether `begin_step` has something to do.
+        self.has_news = False
         self._num_queried_tokens = 0
         self._num_hit_tokens = 0
 
@@ -156,8 +158,8 @@ class KVCoordinator:
     def begin_step(self) -> None:
         """Let whatever the steps fill that were planned before be found by the next one."""
         for pool in self.pools:
-            if pool.fresh:
-                pool.begin_step()
+            pool.begin_step()
+        self.has_news = False
 
     def find_prefix(self, sequence: CachedSequence) -> PrefixHit:
         """Return the blocks that already hold the start of a sequence which holds none yet.
@@ -303,6 +305,7 @@ class KVCoordinator:
                     continue
                 if not band.kind.at_once:
                     pool.fresh[hashes[column] + tag] = bundle
+                    self.has_news = True
                 elif pool.index.add(hashes[column] + tag, bundle) is not bundle:
                     pool.prefer(hashes[column] + tag, bundle)
         sequence.num_registered_blocks = full

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from hotshoe.slots import CacheView, StepShape
 from hotshoe.slots.reference.dtypes import torch_dtype
-from hotshoe.types.cache import QUANTIZED, CacheLayout, CacheSpec
+from hotshoe.types.cache import QUANTIZED, CacheSpec
+from hotshoe.types.layout import CacheLayout
 
 Prepare: TypeAlias = Callable[[StepShape, CacheView], Any]
 

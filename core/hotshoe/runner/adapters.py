@@ -20,12 +20,12 @@ class AdapterRows:
     """Adapters by row.
 
     Args:
-        table: Those that were loaded; None where the engine takes none.
+        table: Those that were loaded.
         num_rows: Rows that there are.
         device: Where steps run.
     """
 
-    def __init__(self, table: AdapterTable | None, num_rows: int, device: str) -> None:
+    def __init__(self, table: AdapterTable, num_rows: int, device: str) -> None:
         self._table = table
         self._device = device
         self._names: list[str | None] = [None] * num_rows
@@ -36,13 +36,10 @@ class AdapterRows:
 
     def end(self) -> None:
         """Let no adapter take part in what follows, which no request asks for."""
-        if self._table is not None:
-            self._table.uses = {}
+        self._table.uses = {}
 
     def begin(self, inputs: StepInputs) -> bool:
         """Let the adapters of a step's rows take part; tell whether there are any."""
-        if self._table is None:
-            return False
         names = [self._names[row] for row in inputs.rows.tolist()]
         counts = np.diff(inputs.query_start_loc).tolist()
         sample_at = torch.from_numpy(inputs.sample_at).long()

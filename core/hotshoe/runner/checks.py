@@ -52,11 +52,9 @@ class ResultChecks:
                 for holder, key, operation in places:
                     holder[key] = operation
 
-    def remark(self) -> str | None:
-        """Say of the step that ran which operation made the first NaN; None if nobody looks."""
+    def remark(self) -> str:
+        """Say of the step that ran which operation made the first NaN. For checks that stay."""
         first, self._first = self._first, None
-        if not self._always:
-            return None
         return first or "no operation returned NaN or infinity"
 
     def _checkable(self, value: object) -> bool:

@@ -121,15 +121,14 @@ class Peers:
         if not self.mesh.pp.is_first:
             self.inbox = like.new_zeros(size, like.shape[1])
 
-    def receive(self, num_tokens: int, padded: int = 0) -> Tensor | None:
-        """Return [num_tokens, hidden_size] of the stage before; None in the first.
+    def receive(self, num_tokens: int, padded: int = 0) -> Tensor:
+        """Return [num_tokens, hidden_size] of the stage before, which the first one has not.
 
         Args:
             padded: Tokens that a recorded step computes. Those behind the others are zeros, so
                 that nothing grows there from step to step.
         """
-        if self.pp is None or self.mesh.pp.is_first:
-            return None
+        assert self.pp is not None
         self.inbox[num_tokens:padded].zero_()
         fits, width = num_tokens <= len(self.inbox), self.inbox.shape[1]
         hidden = self.inbox[:num_tokens] if fits else self.inbox.new_empty(num_tokens, width)

@@ -96,8 +96,10 @@ class Runner:
     ) -> None:
         self._model = model
         self._peers = peers or Peers()
-        self._is_last = self._peers.mesh.pp.is_last
-        self._adapters = AdapterRows(adapters, limits.max_num_seqs, device)
+        self._is_first, self._is_last = self._peers.mesh.pp.is_first, self._peers.mesh.pp.is_last
+        self._adapters = None
+        if adapters is not None:
+            self._adapters = AdapterRows(adapters, limits.max_num_seqs, device)
         self._transfer = ops.transfer
         self._limits = limits
         self._plans = tuple(views)
@@ -142,11 +144,14 @@ class Runner:
             self._sampler.set_row(new)
             width = new.params.prompt_logprobs
             self._prompt_widths[new.row] = -1 if width is None else width
-            self._pooling.set_row(new)
-            self._given.set_row(new)
-            self._adapters.set_row(new)
-            special = (width, new.pooling, new.embeds)
-            self._special[new.row] = any(value is not None for value in special)
+            wishes = (width, new.pooling, new.embeds)
+            special = any(value is not None for value in wishes)
+            if special or self._special[new.row]:  # of the request before
+                self._pooling.set_row(new)
+                self._given.set_row(new)
+            self._special[new.row] = special
+            if self._adapters is not None:
+                self._adapters.set_row(new)
         self._sampler.set_masks(plan.mask_rows, plan.masks)
         if self._ahead is not None:
             self._ahead.begin(plan)
@@ -157,11 +162,12 @@ class Runner:
     @torch.inference_mode()
     def warm_up(self, lengths: Sequence[int]) -> None:
         """Run prompts of these lengths as the largest of steps, keeping nothing, and wait."""
-        self._adapters.end()
+        if self._adapters is not None:
+            self._adapters.end()
         inputs = self._padding_inputs(np.array(lengths, np.int32))
         staged, _ = self._stage(inputs)
         hidden = None
-        if not self._peers.mesh.pp.is_first:  # whatever the stage before would send
+        if not self._is_first:  # whatever the stage before would send
             hidden = self._peers.inbox.new_zeros(inputs.num_tokens, self._peers.inbox.shape[1])
         hidden = self._forward(inputs, staged, every=True, hidden=hidden)
         if self._ahead is not None:
@@ -225,7 +231,7 @@ class Runner:
     def _entering(self, staged: StagedInputs) -> Tensor:
         """Return what a recorded step begins with, read from a fixed address and left there, as
         some recordings are tried twice."""
-        if not self._peers.mesh.pp.is_first:
+        if not self._is_first:
             return self._peers.inbox[: len(staged.token_index)].clone()
         return self._model.embed(self._flat_tokens.index_select(0, staged.token_index))
 
@@ -251,7 +257,7 @@ class Runner:
         return padding_inputs(lengths, limits.max_num_seqs, slots, limits.block_size)
 
     def _run(self, step_id: int, inputs: StepInputs) -> RunningStep:
-        adapted = self._adapters.begin(inputs)
+        adapted = self._adapters is not None and self._adapters.begin(inputs)
         if self._special[inputs.rows].any():
             spans = prompt_spans(inputs, self._prompt_widths, self._rows.num_prompt)
             pooling = self._pooling.among(inputs)
@@ -263,7 +269,9 @@ class Runner:
         if not adapted:  # recordings know no adapters
             inputs, replay = self._recorded(inputs)
         staged, in_place = self._stage(inputs)
-        arrived = self._peers.receive(count, len(inputs.positions))
+        arrived = None
+        if not self._is_first:
+            arrived = self._peers.receive(count, len(inputs.positions))
         if replay is not None and in_place:
             logits = replay(inputs, staged)
         else:
@@ -296,7 +304,7 @@ class Runner:
         """
         inputs = self._pooling.without(whole) if pooling else whole
         staged, _ = self._stage(inputs)
-        arrived = self._peers.receive(inputs.num_tokens)
+        arrived = None if self._is_first else self._peers.receive(inputs.num_tokens)
         hidden = self._forward(inputs, staged, every=True, given=given, hidden=arrived)
         if not self._is_last:
             return self._pass_on(step_id, hidden)

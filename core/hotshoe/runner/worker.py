@@ -40,7 +40,7 @@ from hotshoe.models.base import GENERATE, DraftHead, Model, ModelBuilder
 from hotshoe.platform import MemoryBudget, Platform
 from hotshoe.plugins.platforms import blaming, checked
 from hotshoe.runner.adapters import adapter_table, load_adapter, required
-from hotshoe.runner.balance import ExpertBalance, balance_of
+from hotshoe.runner.balance import balance_of
 from hotshoe.runner.checks import ResultChecks, held_bytes
 from hotshoe.runner.granted import enough_memory, stay_in_files
 from hotshoe.runner.graphs import TOKEN_SIZES, decode_sizes, graph_sizes
@@ -51,6 +51,7 @@ from hotshoe.runner.peers import Peers, check_divided, entering_size, group_of
 from hotshoe.runner.runner import Runner
 from hotshoe.runner.running import RunningStep
 from hotshoe.runner.states import described, state_options
+from hotshoe.runner.steps import Steps, too_early
 from hotshoe.slots import (
     GraphSpec,
     Rendezvous,
@@ -62,7 +63,8 @@ from hotshoe.slots.graph import recordable
 from hotshoe.slots.reference.graph import Graph
 from hotshoe.slots.reference.transfer import Transfer
 from hotshoe.types import CacheLayout, StepPlan
-from hotshoe.types.cache import QUANTIZED, CacheSpec, lay_out
+from hotshoe.types.cache import QUANTIZED, CacheSpec
+from hotshoe.types.layout import lay_out
 
 if TYPE_CHECKING:
     from hotshoe.runner.profiler import Profiler
@@ -114,8 +116,8 @@ class TorchWorker:
         self._model: Model | None = None
         self._head: DraftHead | None = None
         self._ops: Operations | None = None
-        self._runner: Runner | None = None
-        self._balance: ExpertBalance | None = None
+        #: See `hotshoe.executor.Worker.execute`.
+        self.execute: Callable[[StepPlan], RunningStep] = too_early
         self._guard = foreign(self._blame, (HotshoeError,))
         self._group = partial(group_of, selector, rendezvous)
         self._mesh = config.mesh_at(0 if rendezvous is None else rendezvous.rank)
@@ -328,8 +330,9 @@ class TorchWorker:
         if self._platform.asynchronous:
             with self._phase("warm up"):
                 self._warm_up(runner)
-        self._runner = runner
-        self._balance = balance_of(self._config, self._context, self._mesh.ep)
+        balance = balance_of(self._config, self._context, self._mesh.ep)
+        checks = self._checks if self._config.check_candidates else None
+        self.execute = Steps(runner, self._guard, balance, checks)
 
     def _warm_up(self, runner: Runner) -> None:
         """Run mixed steps of several sizes, so that their kernels are compiled before requests."""
@@ -385,23 +388,13 @@ class TorchWorker:
         for layer in self._context.cache_layers:
             layer.free_cache()
 
-    def execute(self, plan: StepPlan) -> RunningStep:
-        assert self._runner is not None, "allocate_cache comes before the first step"
-        with self._guard:
-            news = None if self._balance is None else self._balance.before_step()
-            step = self._runner.execute(plan)
-            step.experts = news
-            step.remark = self._checks.remark() or step.remark
-        step.arrived = self._guard(step.arrived)
-        return step
-
     @torch.inference_mode()
     def offload(self) -> None:
         assert self._context is not None
         with enough_memory("copy the weights to host memory"):
             self._fetch_weights = move_to_host(self._context)
-        if self._runner is not None:
-            self._runner = None
+        if self.execute is not too_early:
+            self.execute = too_early
             self._free_cache()
         self._ops = None  # whose memory for recordings may outlast these
         gc.collect()
@@ -476,7 +469,8 @@ class TorchWorker:
         return self._profiler.stop().name
 
     def close(self) -> None:
-        self._runner = self._model = self._context = self._ops = self._fetch_weights = None
+        self.execute = too_early
+        self._model = self._context = self._ops = self._fetch_weights = None
         self._head = None
         gc.collect()  # recordings must go before the communicator that they use
         self._peers.close()

@@ -179,8 +179,8 @@ class Sampler:
     def _uniforms(self, plan: BatchPlan, num_tokens: Ints) -> Tensor:
         if plan.greedy:
             return plan.zeros
-        values = uniforms(self._params.seed[plan.rows], num_tokens)
-        return place(values, self._token_table.device)
+        values = torch.from_numpy(uniforms(self._params.seed[plan.rows], num_tokens))
+        return values.to(self._token_table.device, non_blocking=True)
 
     def _planned(self, rows: Ints) -> BatchPlan:
         if self._plan is None or not np.array_equal(self._plan.rows, rows):

@@ -173,7 +173,8 @@ class Scheduler:
             added.
         """
         assert len(self._in_flight) < self.config.max_in_flight_steps, "too many steps in flight"
-        self.cache.begin_step()
+        if self.cache.has_news:
+            self.cache.begin_step()
         spare = self.config.max_num_batched_tokens - len(self._running)
         step = ScheduledStep(StepPlan(self._next_step_id), spare, self._share())
         plan_running = self._schedule_turn if self.config.in_turns else self._schedule_running

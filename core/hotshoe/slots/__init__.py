@@ -20,10 +20,8 @@ from hotshoe.slots.mixers import (
 from hotshoe.slots.mixture import MoeOp, Placement
 from hotshoe.slots.operations import (
     AddNormOp,
-    AttentionMetadata,
     AttentionOp,
     Between,
-    CacheView,
     CommunicatorOp,
     EmbeddingOp,
     GatedActivationOp,
@@ -39,10 +37,8 @@ from hotshoe.slots.operations import (
     SampleOp,
     ScaledOp,
     SizedGraphOp,
-    StepShape,
     TransferOp,
     renewed,
-    whole_step,
 )
 from hotshoe.slots.rendezvous import Rendezvous, even_sizes
 from hotshoe.slots.results import Result
@@ -71,6 +67,7 @@ from hotshoe.slots.specs import (
     TransferSpec,
 )
 from hotshoe.slots.state_specs import GatedDeltaSpec, StateSpaceSpec
+from hotshoe.slots.step import AttentionMetadata, CacheView, StepShape, whole_step
 from hotshoe.slots.table import SLOTS, all_slots
 from hotshoe.slots.verdict import Verdict, accept, accept_unless, refuse
 

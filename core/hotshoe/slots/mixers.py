@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hotshoe.slots.operations import CacheView, StepShape
+    from hotshoe.slots.step import CacheView, StepShape
 
 
 class MlaAttentionOp(Protocol):

@@ -8,7 +8,6 @@ outputs. Outputs may alias where said.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from hotshoe.slots.rendezvous import Rendezvous
@@ -17,83 +16,13 @@ from hotshoe.slots.specs import KVLayout
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from hotshoe.slots.step import CacheView, StepShape
+
 #: Quantized activations: values [num_tokens, size], and scales [num_tokens] float32. A row that
 #: holds NaN has NaN for its scale, as no integer is NaN.
 Quantized: TypeAlias = "tuple[Tensor, Tensor]"
 #: Ends a piece of a recording, has the host call the argument there, and begins the next piece.
 Between: TypeAlias = Callable[[Callable[[], None]], None]
-
-
-@dataclass(slots=True)
-class StepShape:
-    """A step's shape, shared by all layers. Written by the runner.
-
-    Attributes:
-        query_start_loc: [num_reqs + 1] int32, first token of each request, then the end.
-        seq_lens: [num_reqs] int32, tokens of each request including this step's.
-        max_query_len: Most tokens of one request in this step; 1 is a pure decode step.
-        max_seq_len: The longest of seq_lens.
-        host_lens: Tokens of each request in this step, and seq_lens, on the host; None in a
-            recorded step, whose lengths change from one repetition to the next.
-        host_drafts: Of each request, the drafts that were accepted last and are still to enter
-            its states, and those of this step, on the host; None where there are neither. For
-            layers with states alone; their operations see steps without drafts.
-    """
-
-    num_reqs: int
-    query_start_loc: Tensor
-    seq_lens: Tensor
-    max_query_len: int
-    max_seq_len: int
-    host_lens: tuple[Sequence[int], Sequence[int]] | None = None
-    host_drafts: tuple[Sequence[int], Sequence[int]] | None = None
-
-
-@dataclass(slots=True)
-class CacheView:
-    """One cache group's part of a step.
-
-    Attributes:
-        block_table: [num_reqs, max_blocks_per_req] int32, may have a row stride. Entries that no
-            query of the step reads may be the null block.
-        slot_mapping: [num_tokens] int32, block_id * block_size + offset of every token.
-        prepared: What the operation's `prepare` returned.
-    """
-
-    block_table: Tensor
-    slot_mapping: Tensor
-    prepared: Any = None
-
-
-@dataclass(slots=True)
-class AttentionMetadata:
-    """A step's shape and one group's view of it, for operations that plan nothing else.
-
-    Attributes are those of `StepShape` and `CacheView`.
-    """
-
-    num_reqs: int
-    query_start_loc: Tensor
-    seq_lens: Tensor
-    block_table: Tensor
-    slot_mapping: Tensor
-    max_query_len: int
-    max_seq_len: int
-    host_lens: tuple[Sequence[int], Sequence[int]] | None = None
-
-
-def whole_step(shape: StepShape, view: CacheView) -> AttentionMetadata:
-    """Prepare nothing: the `prepare` of operations that read a step as it is."""
-    return AttentionMetadata(
-        shape.num_reqs,
-        shape.query_start_loc,
-        shape.seq_lens,
-        view.block_table,
-        view.slot_mapping,
-        shape.max_query_len,
-        shape.max_seq_len,
-        shape.host_lens,
-    )
 
 
 class AttentionOp(Protocol):

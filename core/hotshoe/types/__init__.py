@@ -6,8 +6,9 @@ milliseconds. No behavior beyond validation lives here.
 
 from hotshoe.types.arguments import Argument
 from hotshoe.types.beams import BeamSearchParams
-from hotshoe.types.cache import CacheGroup, CacheLayout, CachePart, CachePool, CacheSpec
+from hotshoe.types.cache import CacheGroup, CachePart, CacheSpec
 from hotshoe.types.grammar import GrammarSpec
+from hotshoe.types.layout import CacheLayout, CachePool
 from hotshoe.types.outputs import FinishReason, TokenLogprobs, TokenOutput
 from hotshoe.types.pooling import Pooling, PoolingParams
 from hotshoe.types.prompts import EmbedsPrompt, Prompt, TextPrompt, TokensPrompt

@@ -30,7 +30,7 @@ from hotshoe.plugins import HOOK_API, PluginManager, hookimpl
 from hotshoe.plugins.manager import EntryPoint, installed_entry_points
 from hotshoe.runner.graphs import Recordings
 from hotshoe.runner.rows import StepInputs
-from hotshoe.runner.worker import TorchWorker
+from hotshoe.runner.runner import Runner
 from hotshoe.slots import Candidate, GraphSpec, LinearSpec, Verdict, accept, refuse
 
 MODEL = {
@@ -127,7 +127,7 @@ class Engine:
 
     @property
     def runner(self):
-        return self.core._worker._runner
+        return self.core._worker.execute.runner
 
     def run(self, requests: Sequence[Request]) -> list[object]:
         """Run requests as they come and go; return all news, and what the sampler saw."""
@@ -254,7 +254,7 @@ def test_replays_call_no_layer_but_attention(engines: Mapping[str, Engine]) -> N
     for way, engine in engines.items():
         counts[way] = found = Counter()
         with (
-            counting(TorchWorker, "execute", found, "steps"),
+            counting(Runner, "execute", found, "steps"),
             counting(Attention, "__call__", found),
             counting(kernels.Attention, "__call__", found, "attention"),
             counting(AddRMSNorm, "__call__", found),

@@ -5,7 +5,7 @@ import torch
 
 from hotshoe.layers.cache import allocate_caches, assign_views, give_back, stored_as
 from hotshoe.types import CacheGroup, CacheLayout, CachePart, CacheSpec
-from hotshoe.types.cache import CachePool
+from hotshoe.types.layout import CachePool
 
 
 def keys_and_values(dtype: str, scaled: bool = False) -> CacheSpec:

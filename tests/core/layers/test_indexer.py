@@ -18,7 +18,7 @@ from hotshoe.layers import (
 )
 from hotshoe.layers.indexer import pack, unpack
 from hotshoe.slots import SLOTS, CacheView, IndexerSpec, MlaAttentionSpec, Selector, StepShape
-from hotshoe.types.cache import lay_out
+from hotshoe.types.layout import lay_out
 
 HEADS, LATENT, NOPE, ROPE, VALUE = 4, 12, 6, 4, 5
 ATTENTION = MlaAttentionSpec(HEADS, LATENT, NOPE, ROPE, VALUE, "float32", "float32", 4, 0.3)

@@ -19,7 +19,7 @@ from hotshoe.layers import (
     assign_views,
 )
 from hotshoe.slots import SLOTS, CacheView, MlaAttentionSpec, QuantSpec, Selector, StepShape
-from hotshoe.types.cache import lay_out
+from hotshoe.types.layout import lay_out
 
 HEADS, LATENT, NOPE, ROPE, VALUE = 4, 12, 6, 4, 5
 SPEC = MlaAttentionSpec(HEADS, LATENT, NOPE, ROPE, VALUE, "float32", "float32", 4, 0.3)

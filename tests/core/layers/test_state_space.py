@@ -9,7 +9,7 @@ from tests.core.layers.conftest import feed, run
 from hotshoe.errors import ConfigError
 from hotshoe.layers import StateSpace
 from hotshoe.slots import StateSpaceSpec
-from hotshoe.types.cache import lay_out
+from hotshoe.types.layout import lay_out
 
 SPEC = StateSpaceSpec(
     4, 3, 5, 2, 3, "float32", "bfloat16", "float32", 4, norm="after", norm_eps=1e-5, norm_groups=2

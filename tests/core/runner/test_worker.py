@@ -173,8 +173,8 @@ def test_memory_is_returned_once_nothing_is_left_in_it() -> None:
             alive.append(any(held() is not None for held in watched))
 
     worker = TorchWorker(EngineConfig(), None, Watching(), None, None, None)
-    worker._ops, worker._runner = Held(), Held()
-    watched = [weakref.ref(worker._ops), weakref.ref(worker._runner)]
+    worker._ops, worker.execute = Held(), Held()
+    watched = [weakref.ref(worker._ops), weakref.ref(worker.execute)]
     worker.close()
     assert alive == [False]
 

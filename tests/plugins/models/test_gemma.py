@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from hotshoe.errors import CheckpointError
-from hotshoe.types.cache import held_blocks, lay_out
+from hotshoe.types.cache import held_blocks
+from hotshoe.types.layout import lay_out
 
 LONG = 32768
 

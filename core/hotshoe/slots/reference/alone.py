@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hotshoe.slots.mixture import Placement
-from hotshoe.slots.operations import AttentionMetadata, CacheView, StepShape
+from hotshoe.slots.step import AttentionMetadata, CacheView, StepShape
 
 
 class Alone:

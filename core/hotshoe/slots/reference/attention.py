@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots.operations import AttentionMetadata, whole_step
 from hotshoe.slots.reference.kv import kv_of
 from hotshoe.slots.specs import PLAIN_LAYOUT, AttentionSpec
+from hotshoe.slots.step import AttentionMetadata, whole_step
 
 
 class Attention:

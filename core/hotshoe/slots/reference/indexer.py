@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots.operations import AttentionMetadata, whole_step
 from hotshoe.slots.reference.rotary import rotate
 from hotshoe.slots.specs import IndexerSpec
+from hotshoe.slots.step import AttentionMetadata, whole_step
 
 #: Scores of single heads that are held at once, at least those of one query.
 MOST_SCORES = 1 << 24

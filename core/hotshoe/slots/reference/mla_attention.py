@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots.operations import AttentionMetadata, renewed, whole_step
+from hotshoe.slots.operations import renewed
 from hotshoe.slots.reference.dtypes import torch_dtype
 from hotshoe.slots.reference.rotary import rotate
 from hotshoe.slots.specs import MlaAttentionSpec
+from hotshoe.slots.step import AttentionMetadata, whole_step
 
 
 class MlaAttention:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots.operations import AttentionMetadata, whole_step
 from hotshoe.slots.reference.mla_attention import MlaAttention
 from hotshoe.slots.specs import MlaAttentionSpec, SparseMlaSpec
+from hotshoe.slots.step import AttentionMetadata, whole_step
 
 #: Numbers of gathered rows, and scores, that are held at once; at least those of one query.
 MOST_NUMBERS = 1 << 24

@@ -14,8 +14,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from hotshoe.slots.operations import CacheView, StepShape
 from hotshoe.slots.state_specs import GatedDeltaSpec, StateSpaceSpec
+from hotshoe.slots.step import CacheView, StepShape
 
 #: Most tokens of a chunk, whose matrix has the square of their number.
 CHUNK = 64

@@ -14,7 +14,8 @@ from hotshoe.slots import (
     SampleSpec,
     Selector,
 )
-from hotshoe.types.cache import CachePart, CacheSpec, lay_out
+from hotshoe.types.cache import CachePart, CacheSpec
+from hotshoe.types.layout import lay_out
 
 
 def using(uses) -> Selector:

@@ -19,7 +19,8 @@ from hotshoe.engine.start.cache_plan import (
 from hotshoe.errors import ConfigError, MemoryLimitError
 from hotshoe.executor import WorkerInfo
 from hotshoe.platform import MemoryBudget
-from hotshoe.types.cache import CachePart, CacheSpec, lay_out
+from hotshoe.types.cache import CachePart, CacheSpec
+from hotshoe.types.layout import lay_out
 
 CONFIG = EngineConfig(max_model_len=64, block_size=16, max_num_seqs=3, max_num_batched_tokens=32)
 FULL = CacheSpec("full", 16, (CachePart("kv", "n", (100,), "int8"),))

@@ -1,0 +1,82 @@
+"""A step as operations over a cache see it. Written by the runner, read by attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(slots=True)
+class StepShape:
+    """A step's shape, shared by all layers. Written by the runner.
+
+    Attributes:
+        query_start_loc: [num_reqs + 1] int32, first token of each request, then the end.
+        seq_lens: [num_reqs] int32, tokens of each request including this step's.
+        max_query_len: Most tokens of one request in this step; 1 is a pure decode step.
+        max_seq_len: The longest of seq_lens.
+        host_lens: Tokens of each request in this step, and seq_lens, on the host; None in a
+            recorded step, whose lengths change from one repetition to the next.
+        host_drafts: Of each request, the drafts that were accepted last and are still to enter
+            its states, and those of this step, on the host; None where there are neither. For
+            layers with states alone; their operations see steps without drafts.
+    """
+
+    num_reqs: int
+    query_start_loc: Tensor
+    seq_lens: Tensor
+    max_query_len: int
+    max_seq_len: int
+    host_lens: tuple[Sequence[int], Sequence[int]] | None = None
+    host_drafts: tuple[Sequence[int], Sequence[int]] | None = None
+
+
+@dataclass(slots=True)
+class CacheView:
+    """One cache group's part of a step.
+
+    Attributes:
+        block_table: [num_reqs, max_blocks_per_req] int32, may have a row stride. Entries that no
+            query of the step reads may be the null block.
+        slot_mapping: [num_tokens] int32, block_id * block_size + offset of every token.
+        prepared: What the operation's `prepare` returned.
+    """
+
+    block_table: Tensor
+    slot_mapping: Tensor
+    prepared: Any = None
+
+
+@dataclass(slots=True)
+class AttentionMetadata:
+    """A step's shape and one group's view of it, for operations that plan nothing else.
+
+    Attributes are those of `StepShape` and `CacheView`.
+    """
+
+    num_reqs: int
+    query_start_loc: Tensor
+    seq_lens: Tensor
+    block_table: Tensor
+    slot_mapping: Tensor
+    max_query_len: int
+    max_seq_len: int
+    host_lens: tuple[Sequence[int], Sequence[int]] | None = None
+
+
+def whole_step(shape: StepShape, view: CacheView) -> AttentionMetadata:
+    """Prepare nothing: the `prepare` of operations that read a step as it is."""
+    return AttentionMetadata(
+        shape.num_reqs,
+        shape.query_start_loc,
+        shape.seq_lens,
+        view.block_table,
+        view.slot_mapping,
+        shape.max_query_len,
+        shape.max_seq_len,
+        shape.host_lens,
+    )
