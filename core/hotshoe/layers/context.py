@@ -83,7 +83,8 @@ class BuildContext:
     kept in, and `drafts` the most that one may be behind. `adapters` is None where the engine takes
     none. `further` asks for layers that predict further tokens, as for a `DraftingModel` of
     `hotshoe.models.base`. `beside` has weights of other directories.
-    `offload` keeps weights in host memory; None where all are on the device.
+    `offload` keeps weights in host memory; None where all are on the device. `judged_together`
+    lets matrices stay packed whatever slot `linear` takes: the layer asks for several at once.
     """
 
     selector: Selector
@@ -107,6 +108,7 @@ class BuildContext:
     adapters: AdapterTable | None = None
     further: bool = False
     offload: Offload | None = None
+    judged_together: bool = False
     weights: WeightTable = field(default_factory=WeightTable)
     beside: list[tuple[WeightTable, Path]] = field(default_factory=list)
     cache_layers: list[CacheLayer] = field(default_factory=list)

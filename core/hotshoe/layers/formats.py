@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 import torch
 from torch import Tensor
 
-from hotshoe.errors import PluginError
+from hotshoe.errors import CheckpointError, PluginError
 from hotshoe.slots import QuantSpec
 
 if TYPE_CHECKING:
@@ -92,9 +92,9 @@ class WeightFormat(Protocol):
             that nothing here needs.
         renames: Regular expressions and what they stand for, as `WeightTable.rename` takes them.
 
-    A format whose tensors can be had as plain numbers as well says so by an attribute
-    `unpacks = True`: they are, where none but the reference takes the form, or matrices that are
-    multiplied together have different ones, or ranks cannot cut them.
+    A format whose tensors can be had as plain numbers as well has a method `unpack(layer)`: it is
+    called where none but the reference takes the form, or matrices that are multiplied together
+    have different ones, or ranks cannot cut them. The layer then asks for plain numbers.
 
     A format whose checkpoint has scales of keys and values says so by an attribute `kv_scales`:
     their names behind the name of an attention block.
@@ -181,6 +181,34 @@ def decoder_of(format: WeightFormat) -> Callable[[TensorSource], TensorSource] |
     """Return what puts a checkpoint's tensors together before layers get them; None for nothing."""
     decode: Callable[[TensorSource], TensorSource] | None = getattr(format, "decode", None)
     return decode
+
+
+def unpacker_of(format: WeightFormat) -> Callable[[str], None] | None:
+    """Return what asks for a layer's matrix as plain numbers; None where there are none."""
+    unpack: Callable[[str], None] | None = getattr(format, "unpack", None)
+    return unpack
+
+
+def stored_alike(
+    format: WeightFormat, parts: Sequence[tuple[str, int]], in_features: int
+) -> tuple[WeightFormat, Storage | None]:
+    """Return how matrices are stored that one product multiplies.
+
+    Args:
+        format: The checkpoint's.
+        parts: Their names and output sizes.
+        in_features: Input size.
+
+    Raises:
+        CheckpointError: They are stored in different forms.
+    """
+    found = [format.storage(name, (size, in_features)) for name, size in parts]
+    if any(stored != found[0] for stored in found):
+        if unpacker_of(format) is not None:
+            return PLAIN, None
+        names = " and ".join(name for name, _ in parts)
+        raise CheckpointError(f"{names} are multiplied together, but stored in different forms")
+    return (PLAIN, None) if found[0] is None else (format, found[0])
 
 
 def bias_spec(size: int, share: Share) -> TensorSpec:

@@ -36,7 +36,7 @@ class GuardedFormat:
         self._plain: dict[str, tuple[QuantSpec, int]] = {}
 
     def __getattr__(self, name: str) -> Any:
-        """Return what else the format has, such as `unpacks` and `decode`."""
+        """Return what else the format has, such as `unpack` and `decode`."""
         found = getattr(self._inner, name)
         return self._guard(found) if callable(found) else found
 

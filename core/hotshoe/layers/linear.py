@@ -15,7 +15,14 @@ from torch import Tensor
 from hotshoe.errors import CheckpointError
 from hotshoe.layers.adapters import AdaptedLinear
 from hotshoe.layers.context import BuildContext
-from hotshoe.layers.formats import PLAIN, Share, Storage, TensorSpec, WeightFormat, bias_spec
+from hotshoe.layers.formats import (
+    PLAIN,
+    Share,
+    TensorSpec,
+    bias_spec,
+    stored_alike,
+    unpacker_of,
+)
 from hotshoe.layers.magnitudes import Base
 from hotshoe.layers.split import Split
 from hotshoe.layers.weights import Holder, Place, Sink
@@ -53,7 +60,7 @@ class Matrix:
         inputs: Split | None = None,
         transposed: bool = False,
     ) -> None:
-        self._format, stored = _stored(ctx.format if quantize else PLAIN, parts, in_features)
+        self._format, stored = stored_alike(ctx.format if quantize else PLAIN, parts, in_features)
         self._parts, self._in_features, self._bias = parts, in_features, bias
         self._transposed = transposed
         self._outputs = outputs or Split(((0, sum(size for _, size in parts)),))
@@ -68,14 +75,26 @@ class Matrix:
             activation=stored.activation if stored else None,
         )
         [self._columns] = inputs.within(0, in_features)
-        if stored is not None and _unpacks(self._format) and not self._stays_packed(ctx):
-            self._format = PLAIN
-            self.spec = replace(self.spec, weight=None, activation=None)
+        if stored is not None and self.unpacks and not self._stays_packed(ctx):
+            self.unpack()
         self._pending: dict[str, list[list[Tensor] | None]] = {}
+
+    @property
+    def unpacks(self) -> bool:
+        """Whether the matrix is stored in a form that can be had as plain numbers, too."""
+        return unpacker_of(self._format) is not None
+
+    def unpack(self) -> None:
+        """Take plain numbers instead."""
+        if (ask := unpacker_of(self._format)) is not None:
+            for name, _ in self._parts:
+                ask(name)
+        self._format = PLAIN
+        self.spec = replace(self.spec, weight=None, activation=None)
 
     def _stays_packed(self, ctx: BuildContext) -> bool:
         """Tell whether some kernel takes the form, and this rank's part can be cut out."""
-        if not ctx.selector.offers("linear", self.spec):
+        if not ctx.judged_together and not ctx.selector.offers("linear", self.spec):
             return False
         try:
             return all(self._tensors(*part) for part in self._shares())
@@ -158,27 +177,6 @@ class Matrix:
             load(self._format.canonical(self._parts[0][0], pieces))
             for parts in self._pending.values():
                 parts[:] = [None] * len(parts)
-
-
-def _stored(
-    format: WeightFormat, parts: Sequence[tuple[str, int]], in_features: int
-) -> tuple[WeightFormat, Storage | None]:
-    """Return how matrices are stored that one product multiplies.
-
-    Raises:
-        CheckpointError: They are stored in different forms.
-    """
-    found = [format.storage(name, (size, in_features)) for name, size in parts]
-    if any(stored != found[0] for stored in found):
-        if _unpacks(format):
-            return PLAIN, None
-        names = " and ".join(name for name, _ in parts)
-        raise CheckpointError(f"{names} are multiplied together, but stored in different forms")
-    return (PLAIN, None) if found[0] is None else (format, found[0])
-
-
-def _unpacks(format: WeightFormat) -> bool:
-    return bool(getattr(format, "unpacks", False))
 
 
 def _turned(sink: Sink) -> Sink:

@@ -303,12 +303,17 @@ def _experts(
     if share.placement is None:
         rows, columns = ctx.split(what, *sections), ctx.split(what, sections[0])
     found = []
+    together = replace(ctx, judged_together=True)
     for i in share.experts:
         first, second = _names_of(i, prefix, mixture)
         parts = [(name, len(sections) * inner // len(first)) for name in first]
-        build = partial(Matrix, ctx, bias=mixture.bias, quantize=quantize)
+        build = partial(Matrix, together, bias=mixture.bias, quantize=quantize)
         gate_up = build(parts, hidden, outputs=rows)
         found.append((gate_up, build([(second, hidden)], inner, inputs=columns)))
+    packed = [matrix for pair in found for matrix in pair if matrix.unpacks]
+    if packed and not ctx.selector.offers("moe", mixture.spec(*found[0], share.held)):
+        for matrix in packed:
+            matrix.unpack()
     if any((a.spec, b.spec) != (found[0][0].spec, found[0][1].spec) for a, b in found):
         raise CheckpointError(f"the experts of {prefix} are stored in different forms")
     return found

@@ -67,6 +67,8 @@ EXPERTS = MoeNames(
         packed=("blocks", "scales"),
     ),
 )
+#: Of files that have each expert's matrices, gate and up apart.
+BY_NAME = replace(EXPERTS, stacked=None)
 
 
 def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
@@ -87,7 +89,7 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
         shift=1.0,
         bias=True,
         router_bias=True,
-        names=EXPERTS,
+        names=BY_NAME if config.get("experts_by_name") else EXPERTS,
     )
     layers, bias = with_experts(layers, experts, lambda i: True), flag(config, "attention_bias")
     spec = decoder_spec(config, layers, qkv_bias=bias, o_bias=bias, names=NAMES)

@@ -4,6 +4,8 @@ and logits.
 Defaults are those of transformers' GraniteConfig, GraniteMoeConfig and GraniteMoeSharedConfig.
 """
 
+from dataclasses import replace
+
 from hotshoe.layers import BuildContext, Mixture, MoeNames, Stacked
 from hotshoe.models import ModelConfig
 from hotshoe.slots import RouterSpec
@@ -31,6 +33,10 @@ NAMES = MoeNames(
     stacked=Stacked(gate_up=f"{BLOCK}input_linear.weight", down=f"{BLOCK}output_linear.weight"),
     shared_gate_up=("shared_mlp.input_linear",),
     shared_down="shared_mlp.output_linear",
+)
+#: Of files that have gate and up apart, and each expert's matrices.
+BY_NAME = replace(
+    NAMES, stacked=None, shared_gate_up=("shared_mlp.gate_proj", "shared_mlp.up_proj")
 )
 
 
@@ -66,5 +72,5 @@ def granite_experts(config: ModelConfig) -> Mixture:
         experts="num_local_experts",
         size="intermediate_size",
         shared_size=count(config, "shared_intermediate_size"),
-        names=NAMES,
+        names=BY_NAME if config.get("experts_by_name") else NAMES,
     )

@@ -21,8 +21,6 @@ SCALE = torch.ones(6)
 class Mine(OnlineFormat):
     """A format; a test says what its methods return, or that they raise."""
 
-    unpacks = True
-
     def __init__(self, **answers: Any) -> None:
         super().__init__(STORED)
         self.answers = answers
@@ -38,6 +36,9 @@ class Mine(OnlineFormat):
 
     def canonical(self, layer, tensors):
         return self.answers.get("canonical") or {"weight": [WEIGHT], "weight_scale": [SCALE]}
+
+    def unpack(self, layer):
+        self.answers[layer] = "plain"
 
     def decode(self, source):
         raise KeyError(source)
@@ -57,7 +58,8 @@ def test_what_is_well_goes_through() -> None:
     guarded = GuardedFormat(Mine(storage=None), GUARD)
     assert guarded.storage("layer", (6, 4)) is None
     assert isinstance(guarded, WeightFormat)
-    assert guarded.unpacks
+    guarded.unpack("layer")
+    assert guarded._inner.answers["layer"] == "plain"
     assert not hasattr(guarded, "kv_scales")
 
 

@@ -1,22 +1,28 @@
 """Takes blocks of GGUF tensors apart, each type as ggml's format describes it.
 
 A block is a row of bytes. Whatever its type, its numbers are d * q + m: small integers q, a scale d
-for each group of 16 or 32 of them, and for some types a minimum m. Scales are float16 in the file.
-Source: the block structures of ggml (ggml-common.h).
+for each group of 16 or 32 of them, and for some types a minimum m. Scales are float16 in the file,
+or an exponent alone (MXFP4). Source: the block structures of ggml (ggml-common.h).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from hotshoe.errors import CheckpointError
+
 #: Values that are unpacked at once, so that all steps find them in a cache.
 CHUNK = 2**19
 #: The 16 values of IQ4_NL and IQ4_XS.
 CODEBOOK = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+
+#: The values of MXFP4, doubled, and what is subtracted from the exponent of the half scale.
+FP4_DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+FP4_BIAS, NO_NUMBER = 128, 255
 
 
 class Parts(NamedTuple):
@@ -37,15 +43,34 @@ class Parts(NamedTuple):
         grouped = self.q.float().view(*self.d.shape, -1) * self.d[..., None]
         return (grouped if self.m is None else grouped + self.m[..., None]).flatten(1)
 
+    def checked(self, name: str) -> Parts:
+        """Return them, if scales and minima are finite.
 
-def dequantize(kind: str, blocks: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return the numbers of blocks [n, nbytes] of a type, computed in float32 and rounded once."""
+        Raises:
+            CheckpointError: Some are not.
+        """
+        if not all(bool(part.isfinite().all()) for part in (self.d, self.m) if part is not None):
+            raise CheckpointError(
+                f"{name} has scales that are NaN or infinite; fetch or convert the file again"
+            )
+        return self
+
+
+def dequantize(
+    kind: str, blocks: Tensor, dtype: torch.dtype = torch.float32, name: str = "a tensor"
+) -> Tensor:
+    """Return the numbers of blocks [n, nbytes] of a type, computed in float32 and rounded once.
+
+    Raises:
+        CheckpointError: Scales are not finite.
+    """
     take_apart = PARTS[kind]
     values = take_apart(blocks[:1]).q.shape[1]
     step = max(CHUNK // values, 1)
     result = torch.empty(blocks.shape[0], values, dtype=dtype)
     for begin in range(0, blocks.shape[0], step):
-        result[begin : begin + step] = take_apart(blocks[begin : begin + step]).numbers()
+        parts = take_apart(blocks[begin : begin + step]).checked(name)
+        result[begin : begin + step] = parts.numbers()
     return result
 
 
@@ -145,8 +170,8 @@ def _q6_k(blocks: Tensor) -> Parts:
     return Parts(_less(low | (high << 4), 32), _half(blocks, 208) * scales)
 
 
-def _looked_up(packed: Tensor) -> Tensor:
-    return torch.tensor(CODEBOOK, dtype=torch.int8)[_nibbles(packed).int()]
+def _looked_up(packed: Tensor, values: Sequence[int] = CODEBOOK) -> Tensor:
+    return torch.tensor(values, dtype=torch.int8)[_nibbles(packed).int()]
 
 
 def _iq4_nl(blocks: Tensor) -> Parts:
@@ -158,6 +183,12 @@ def _iq4_xs(blocks: Tensor) -> Parts:
     low = torch.stack((blocks[:, 4:8] & 0xF, blocks[:, 4:8] >> 4), 2).flatten(1)
     d = _half(blocks, 0) * ((low | (high << 4)).float() - 32)
     return Parts(_looked_up(blocks[:, 8:].reshape(-1, 8, 16)).flatten(1), d)
+
+
+def _mxfp4(blocks: Tensor) -> Parts:
+    exponents = blocks[:, :1]
+    d = torch.exp2(exponents.float() - FP4_BIAS).where(exponents != NO_NUMBER, torch.nan)
+    return Parts(_looked_up(blocks[:, 1:], FP4_DOUBLED), d)
 
 
 PARTS: dict[str, Callable[[Tensor], Parts]] = {
@@ -173,4 +204,5 @@ PARTS: dict[str, Callable[[Tensor], Parts]] = {
     "Q6_K": _q6_k,
     "IQ4_NL": _iq4_nl,
     "IQ4_XS": _iq4_xs,
+    "MXFP4": _mxfp4,
 }

@@ -39,6 +39,38 @@ GEMMA_NAMES = {
     "post_ffw_norm": "post_feedforward_layernorm",
 }
 PHI3_NAMES = {**NAMES, "attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
+#: Tensors that hold a matrix of every expert stand for names with {} for its number.
+MOE_NAMES = {
+    **NAMES,
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.experts.{}.gate_proj",
+    "ffn_up_exps": "mlp.experts.{}.up_proj",
+    "ffn_down_exps": "mlp.experts.{}.down_proj",
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+    "ffn_up_shexp": "mlp.shared_expert.up_proj",
+    "ffn_down_shexp": "mlp.shared_expert.down_proj",
+}
+MIXTRAL_NAMES = {
+    **NAMES,
+    "ffn_gate_inp": "block_sparse_moe.gate",
+    "ffn_gate_exps": "block_sparse_moe.experts.{}.w1",
+    "ffn_up_exps": "block_sparse_moe.experts.{}.w3",
+    "ffn_down_exps": "block_sparse_moe.experts.{}.w2",
+}
+GPT_OSS_NAMES = {
+    **MOE_NAMES,
+    "attn_sinks.weight": "self_attn.sinks",
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_gate_inp": "mlp.router",
+}
+GRANITE_MOE_NAMES = {
+    **MOE_NAMES,
+    "ffn_gate_inp": "block_sparse_moe.router.layer",
+    "ffn_gate_shexp": "shared_mlp.gate_proj",
+    "ffn_up_shexp": "shared_mlp.up_proj",
+    "ffn_down_shexp": "shared_mlp.output_linear",
+}
 #: Tensors that become part of the configuration.
 FACTORS = ("rope_freqs", "rope_factors_long", "rope_factors_short")
 _LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
@@ -49,7 +81,7 @@ class Family:
     """Attributes:
     architecture: As `architectures` in config.json spells it.
     differences: Values of config.json beside those that all families have.
-    names: Tensor names inside a layer.
+    names: Tensor names inside a layer, with or without their last part.
     pairs: Rows of q and k lie so that neighbors rotate together.
     norm_offset: What the file's norms hold more than the checkpoint's.
     """
@@ -72,24 +104,30 @@ class Family:
         if stem in OUTER:
             return f"{OUTER[stem]}.{kind}"
         layer = _LAYER.fullmatch(name)
-        if layer is None or layer[2] not in self.names:
+        if layer is None:
             return name
-        return f"model.layers.{layer[1]}.{self.names[layer[2]]}.{layer[3]}"
+        number, part, kind = layer.groups()
+        whole = self.names.get(f"{part}.{kind}")
+        if whole is None and part in self.names:
+            whole = f"{self.names[part]}.{kind}"
+        return name if whole is None else f"model.layers.{number}.{whole}"
 
 
 def family_of(meta: Metadata) -> Family:
     """Return the family of a file.
 
     Raises:
-        CheckpointError: It is unknown, or a mixture of experts.
+        CheckpointError: It is unknown, or is not read with experts, or without.
     """
-    if meta.arch not in FAMILIES:
-        raise meta.refuse(
-            "general.architecture", f"is not read; known are {', '.join(sorted(FAMILIES))}"
-        )
-    if meta.integer("expert_count", 0):
-        raise meta.refuse(f"{meta.arch}.expert_count", "but no mixture of experts is read")
-    return FAMILIES[meta.arch]
+    known = sorted({*FAMILIES, *MIXTURES})
+    if meta.arch not in known:
+        raise meta.refuse("general.architecture", f"is not read; known are {', '.join(known)}")
+    experts = meta.integer("expert_count", 0)
+    family = (MIXTURES if experts else FAMILIES).get(meta.arch)
+    if family is None:
+        kind = "without experts" if meta.arch in MIXTURES else "with experts"
+        raise meta.refuse(f"{meta.arch}.expert_count", f"but {meta.arch} is not read {kind}")
+    return family
 
 
 def config_of(meta: Metadata) -> Values:
@@ -181,6 +219,58 @@ def _granite(meta: Metadata) -> Values:
     }
 
 
+def _experts(meta: Metadata) -> Values:
+    """Return how many experts there are; most families that renormalize do not ask the file."""
+    return {
+        "num_experts": meta.integer("expert_count"),
+        "num_experts_per_tok": meta.integer("expert_used_count"),
+        "norm_topk_prob": meta.flag(f"{meta.arch}.expert_weights_norm", False),
+    }
+
+
+def _mixtral(meta: Metadata) -> Values:
+    return {**_windowed(meta), **_experts(meta)}
+
+
+def _qwen2_moe(meta: Metadata) -> Values:
+    return {
+        **_experts(meta),
+        "moe_intermediate_size": meta.integer("expert_feed_forward_length"),
+        "shared_expert_intermediate_size": meta.integer("expert_shared_feed_forward_length"),
+        "qkv_bias": "blk.0.attn_q.bias" in meta.tensors,
+    }
+
+
+def _qwen3_moe(meta: Metadata) -> Values:
+    return {
+        **_experts(meta),
+        "moe_intermediate_size": meta.integer("expert_feed_forward_length"),
+        "norm_topk_prob": meta.flag(f"{meta.arch}.expert_weights_norm", True),
+    }
+
+
+def _granite_moe(meta: Metadata) -> Values:
+    shared = meta.integer("expert_shared_feed_forward_length", 0)
+    return {
+        **_granite(meta),
+        **_experts(meta),
+        "shared_intermediate_size": shared,
+        "experts_by_name": True,
+    }
+
+
+def _gpt_oss(meta: Metadata) -> Values:
+    """The trained rotation is stretched without rounding, which files do not say."""
+    rope = _rope(meta, meta.integer("attention.key_length"))["rope_parameters"]
+    return {
+        **_windowed(meta),
+        **_experts(meta),
+        "intermediate_size": meta.integer("expert_feed_forward_length"),
+        "rope_parameters": rope | {"truncate": False},
+        "experts_by_name": True,
+    }
+
+
 def _gemma(meta: Metadata, unlike: int) -> Values:
     """Return the scale of scores, which files leave out, and the window.
 
@@ -233,4 +323,13 @@ FAMILIES = {
     "phi3": Family("Phi3ForCausalLM", _phi3, PHI3_NAMES),
     "granite": Family("GraniteForCausalLM", _granite, pairs=True),
     "smollm3": Family("SmolLM3ForCausalLM", pairs=True),
+}
+#: Those with experts.
+MIXTURES = {
+    "llama": Family("MixtralForCausalLM", _mixtral, MIXTRAL_NAMES, pairs=True),
+    "qwen2moe": Family("Qwen2MoeForCausalLM", _qwen2_moe, MOE_NAMES),
+    "qwen3moe": Family("Qwen3MoeForCausalLM", _qwen3_moe, MOE_NAMES),
+    "olmoe": Family("OlmoeForCausalLM", _experts, MOE_NAMES),
+    "granitemoe": Family("GraniteMoeForCausalLM", _granite_moe, GRANITE_MOE_NAMES, pairs=True),
+    "gpt-oss": Family("GptOssForCausalLM", _gpt_oss, GPT_OSS_NAMES),
 }

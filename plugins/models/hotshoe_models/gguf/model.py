@@ -59,9 +59,10 @@ class GGUFModel:
     def format(self) -> WeightFormat:
         """See `ModelFile.format`; `weights` gives what layers have asked this one for."""
         from hotshoe_models.gguf.storage import Packed
+        from hotshoe_models.gguf.weights import places_of
 
-        family, tensors = family_of(self._meta), self._meta.tensors.items()
-        kinds = {family.known_as(name) or name: info.type.name for name, info in tensors}
+        places = places_of(self._headers, family_of(self._meta))
+        kinds = {name: place.info.type.name for name, place in places.items()}
         self._packed = Packed(kinds, frozenset({EMBEDDING}))
         return self._packed
 

@@ -37,7 +37,7 @@ _FORMS = {
 FORMS = {
     kind: QuantSpec(f"int{bits}", "group", size, symmetric=symmetric)
     for kind, (bits, size, symmetric) in _FORMS.items()
-}
+} | {"MXFP4": QuantSpec("fp4_e2m1", "group", 32)}
 
 
 class Packed:
@@ -52,8 +52,6 @@ class Packed:
     """
 
     online = False
-    #: Layers may have plain numbers instead.
-    unpacks = True
     unused: Sequence[str] = ()
     renames: Sequence[tuple[str, str]] = ()
 
@@ -83,13 +81,17 @@ class Packed:
         whole = (shape[0], shape[1] // kind.values * kind.nbytes)
         return {"weight": TensorSpec(whole, pieces, BYTES, share.padding)}
 
+    def unpack(self, layer: str) -> None:
+        """Hear that a layer takes plain numbers."""
+        self.kept.discard(f"{layer}.weight")
+
     def canonical(
         self, layer: str, tensors: Mapping[str, Sequence[Tensor]]
     ) -> Mapping[str, Sequence[Tensor]]:
         """Return integers, scales and zero points."""
         form = FORMS[self._kinds[f"{layer}.weight"]]
         inputs = self._inputs[layer]
-        parts = [_taken_apart(rows, form, inputs) for rows in tensors["weight"]]
+        parts = [_taken_apart(layer, rows, form, inputs) for rows in tensors["weight"]]
         made = {name: pieces for name, pieces in tensors.items() if name != "weight"}
         made |= {"weight": [q for q, _, _ in parts], "weight_scale": [d for _, d, _ in parts]}
         if not form.symmetric:
@@ -97,13 +99,18 @@ class Packed:
         return made
 
 
-def _taken_apart(rows: Tensor, form: QuantSpec, inputs: int) -> tuple[Tensor, Tensor, Tensor]:
+def _taken_apart(
+    layer: str, rows: Tensor, form: QuantSpec, inputs: int
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return integers [n, inputs], scales and zero points [n, groups] of rows of blocks.
 
     A zero point need not be an integer: it is the distance of a block's minimum in steps.
+
+    Raises:
+        CheckpointError: Scales are not finite.
     """
     kind = _kind_of(rows.shape[1], form, inputs)
-    parts = PARTS[kind.name](rows.reshape(-1, kind.nbytes))
+    parts = PARTS[kind.name](rows.reshape(-1, kind.nbytes)).checked(layer)
     q, d = parts.q.reshape(len(rows), inputs), parts.d.reshape(len(rows), -1)
     if parts.m is None:
         return q, d, torch.empty(0)

@@ -35,6 +35,7 @@ TYPES = {
     20: BlockType("IQ4_NL", 32, 18),
     23: BlockType("IQ4_XS", 256, 136),
     30: BlockType("BF16", 1, 2),
+    39: BlockType("MXFP4", 32, 17),
 }
 #: Types that exist but are not read, for messages.
 OTHERS = {
@@ -54,6 +55,5 @@ OTHERS = {
     29: "IQ1_M",
     34: "TQ1_0",
     35: "TQ2_0",
-    39: "MXFP4",
     40: "NVFP4",
 }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,9 +13,73 @@ from torch import Tensor
 from hotshoe.loader.sources import Stored
 from hotshoe_models.gguf.blocks import dequantize
 from hotshoe_models.gguf.families import Family
-from hotshoe_models.gguf.header import Header
+from hotshoe_models.gguf.header import Header, TensorInfo
 
 PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+#: Of all experts of a model; the largest known has a quarter of that.
+MAX_MATRICES = 2**18
+
+
+class Place(NamedTuple):
+    """Where a checkpoint's tensor lies: in a file's tensor, or in an expert's part of it.
+
+    Attributes:
+        expert: Its number; None for the whole tensor.
+    """
+
+    header: Header
+    name: str
+    expert: int | None = None
+
+    @property
+    def info(self) -> TensorInfo:
+        """Type, shape and bytes of this part of the file."""
+        info = self.header.tensors[self.name]
+        if self.expert is None:
+            return info
+        size = (info.end - info.begin) // info.shape[0]
+        begin = info.begin + self.expert * size
+        return info._replace(shape=info.shape[1:], begin=begin, end=begin + size)
+
+    @property
+    def is_last(self) -> bool:
+        """Whether nothing more of the file's tensor follows."""
+        return self.expert in (None, self.header.tensors[self.name].shape[0] - 1)
+
+
+def places_of(headers: Sequence[Header], family: Family) -> dict[str, Place]:
+    """Return where tensors lie, by the names of the checkpoint that the files were made from.
+
+    Those of experts come last, expert by expert, so that few wait for the rest of theirs.
+
+    Raises:
+        CheckpointError: There are more matrices of experts than can be.
+    """
+    found: dict[str, Place] = {}
+    blocks: dict[str, list[tuple[str, Place]]] = {}
+    matrices = 0
+    for header in headers:
+        for name, info in header.tensors.items():
+            known = family.known_as(name)
+            if known is None:
+                continue
+            block, of_experts, _ = known.partition("{}")
+            if known == name or not of_experts or len(info.shape) < 2:
+                found[known] = Place(header, name)
+                continue
+            blocks.setdefault(block, []).append((known, Place(header, name)))
+            matrices += info.shape[0]
+            if matrices > MAX_MATRICES:
+                raise header.bad(f"it has more than {MAX_MATRICES} matrices of experts")
+    return found | dict(chain.from_iterable(map(_by_expert, blocks.values())))
+
+
+def _by_expert(stacks: Sequence[tuple[str, Place]]) -> Iterator[tuple[str, Place]]:
+    """Yield the parts of tensors that hold all experts."""
+    for expert in range(max(place.info.shape[0] for _, place in stacks)):
+        for known, place in stacks:
+            if expert < place.info.shape[0]:
+                yield known.replace("{}", str(expert)), place._replace(expert=expert)
 
 
 class Tensors:
@@ -37,12 +103,7 @@ class Tensors:
     ) -> None:
         self._family, self._config, self._dtype = family, config, dtype
         self._packed = packed
-        self._home: dict[str, tuple[Header, str]] = {}
-        for header in headers:
-            for name in header.tensors:
-                known = family.known_as(name)
-                if known is not None:
-                    self._home[known] = (header, name)
+        self._home = places_of(headers, family)
 
     def names(self) -> Iterable[str]:
         """Return the checkpoint's names, file by file, each in the order of its data."""
@@ -51,7 +112,7 @@ class Tensors:
     def tensor(self, name: str) -> Tensor:
         """Return a tensor: a view of the file where it holds plain numbers, as they are wanted."""
         place = self._home[name]
-        found = self._rows(*place) if name in self._packed else self._numbers(*place)
+        found = self._rows(place) if name in self._packed else self._numbers(place)
         if self._family.norm_offset and name.endswith("norm.weight"):
             return found - self._family.norm_offset
         heads = self._paired(name)
@@ -59,30 +120,33 @@ class Tensors:
 
     def taken(self, name: str) -> None:
         """Let go of the file's pages up to there."""
-        header, called = self._home[name]
-        header.release_through(called)
+        place = self._home[name]
+        if place.is_last:
+            place.header.release_through(place.name)
 
     def stored(self, name: str) -> Stored:
         """Return type and size in the file."""
-        header, called = self._home[name]
-        info = header.tensors[called]
+        info = self._home[name].info
         return Stored(info.type.name, info.end - info.begin)
 
-    def _rows(self, header: Header, name: str) -> Tensor:
+    def _rows(self, place: Place) -> Tensor:
         """Return the bytes of a matrix [rows, bytes of a row]."""
-        _, shape, begin, end = header.tensors[name]
-        raw = torch.frombuffer(header.map, dtype=torch.uint8, offset=begin, count=end - begin)
-        return raw.view(shape[0], -1)
+        _, shape, begin, end = place.info
+        data = place.header.map
+        raw = torch.frombuffer(data, dtype=torch.uint8, offset=begin, count=end - begin)
+        return raw.view(math.prod(shape[:-1]), -1)
 
-    def _numbers(self, header: Header, name: str) -> Tensor:
-        kind, shape, begin, end = header.tensors[name]
+    def _numbers(self, place: Place) -> Tensor:
+        kind, shape, begin, end = place.info
+        data = place.header.map
         if kind.name in PLAIN and begin % kind.nbytes == 0:
             dtype, count = PLAIN[kind.name], (end - begin) // kind.nbytes
-            return torch.frombuffer(header.map, dtype=dtype, offset=begin, count=count).view(shape)
-        raw = torch.frombuffer(header.map, dtype=torch.uint8, offset=begin, count=end - begin)
+            return torch.frombuffer(data, dtype=dtype, offset=begin, count=count).view(shape)
+        raw = torch.frombuffer(data, dtype=torch.uint8, offset=begin, count=end - begin)
         if kind.name in PLAIN:  # an alignment below the size of a number
             return raw.clone().view(PLAIN[kind.name]).view(shape)
-        return dequantize(kind.name, raw.view(-1, kind.nbytes), self._dtype).view(shape)
+        blocks = raw.view(-1, kind.nbytes)
+        return dequantize(kind.name, blocks, self._dtype, place.name).view(shape)
 
     def _paired(self, name: str) -> int | None:
         """Return the heads of a matrix whose rows are to be put back; None for any other."""

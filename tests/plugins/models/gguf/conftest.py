@@ -15,8 +15,21 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 #: Names of architectures in files, by the family's name in transformers.
 ARCHS = {"Llama": "llama", "Mistral": "llama", "Qwen2": "qwen2", "Qwen3": "qwen3", "Phi3": "phi3"}
 ARCHS |= {"Gemma2": "gemma2", "Gemma3": "gemma3", "Granite": "granite", "SmolLM3": "smollm3"}
+ARCHS |= {"Mixtral": "llama", "Qwen2Moe": "qwen2moe", "Qwen3Moe": "qwen3moe", "Olmoe": "olmoe"}
+ARCHS |= {"GraniteMoe": "granitemoe", "GraniteMoeShared": "granitemoe", "GptOss": "gpt-oss"}
+#: What the writer's package calls architectures, where it is not the name in files.
+CONSTANTS = {"granitemoe": "GRANITE_MOE", "gpt-oss": "GPT_OSS"}
+#: Keys of experts, by those of configurations in transformers.
+EXPERT_KEYS = {
+    "num_experts": "expert_count",
+    "num_local_experts": "expert_count",
+    "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+    "shared_intermediate_size": "expert_shared_feed_forward_length",
+}
 #: Families whose converters let neighboring rows of q and k rotate together.
-PAIRED = ("llama", "granite", "smollm3")
+PAIRED = ("llama", "granite", "granitemoe", "smollm3")
 BYTES = [*map(chr, [*range(33, 127), *range(161, 173), *range(174, 256)])]
 BYTES += [chr(256 + i) for i in range(256 - len(BYTES))]
 
@@ -65,7 +78,10 @@ def values_of(arch: str, config: Any) -> dict[str, Any]:
         found["attention.sliding_window"] = config.sliding_window
     if arch in ("gemma2", "gemma3"):
         found["attention.scale"] = config.query_pre_attn_scalar**-0.5
-    if arch == "granite":
+    found |= {own: n for key, own in EXPERT_KEYS.items() if (n := getattr(config, key, 0))}
+    if arch == "gpt-oss":
+        found["expert_feed_forward_length"] = config.intermediate_size
+    if arch.startswith("granite"):
         found["attention.scale"] = config.attention_multiplier
         found["embedding_scale"] = config.embedding_multiplier
         found["residual_scale"] = config.residual_multiplier
@@ -142,7 +158,8 @@ def export(checkpoint: Any, family: str, path: Path, kind: Callable[[str], str])
     """Write a checkpoint of transformers as a converter would, its matrices in a type."""
     arch, model = ARCHS[family], checkpoint.model
     config = model.config
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[arch.upper()], config.num_hidden_layers)
+    known = gguf.MODEL_ARCH[CONSTANTS.get(arch, arch.upper())]
+    names = gguf.get_tensor_name_map(known, config.num_hidden_layers)
     values = {f"{arch}.{key}": v for key, v in values_of(arch, config).items()}
     values |= vocabulary(config.vocab_size)
     tensors = dict(factors_of(config))
@@ -155,8 +172,32 @@ def export(checkpoint: Any, family: str, path: Path, kind: Callable[[str], str])
                 found = paired(found, heads)
         if family.startswith("Gemma") and name.endswith("norm.weight"):
             found = found + 1
-        tensors[names.get_name(name, try_suffixes=(".weight", ".bias"))] = found
+        for part, values_of_part in parts_of(name, found, family):
+            called = names.get_name(part, try_suffixes=(".weight", ".bias"))
+            tensors[called] = np.ascontiguousarray(values_of_part)
     return write(path, arch, values, tensors, kind)
+
+
+def parts_of(name: str, tensor: np.ndarray, family: str) -> list[tuple[str, np.ndarray]]:
+    """Take gates and ups apart, as converters do, under names that the writer's package knows."""
+    name = name.replace("block_sparse_moe.router", "block_sparse_moe.router.layer")
+    name = name.replace("block_sparse_moe.experts", "mlp.experts")
+    name = name.replace("sinks", "sinks.weight")
+    prefix, joined, kind = name.partition("gate_up_proj")
+    if "shared_mlp.input_linear" in name:
+        both = np.split(tensor, 2)
+        prefix = name.partition("shared_mlp")[0] + "mlp.shared_expert."
+        return list(zip((f"{prefix}{p}_proj.weight" for p in ("gate", "up")), both, strict=True))
+    if "experts." not in name or "shared" in name:
+        return [(name, tensor)]
+    if not joined:
+        prefix, _, kind = name.partition("down_proj")
+    last = ".bias" if kind else ".weight"
+    rows = tensor.swapaxes(1, 2) if family == "GptOss" and not kind else tensor
+    if not joined:
+        return [(f"{prefix}down_proj{last}", rows)]
+    both = (rows[:, ::2], rows[:, 1::2]) if family == "GptOss" else np.split(rows, 2, axis=1)
+    return [(f"{prefix}gate_proj{last}", both[0]), (f"{prefix}up_proj{last}", both[1])]
 
 
 def of_matrices(kind: str) -> Callable[[str], str]:
@@ -164,7 +205,7 @@ def of_matrices(kind: str) -> Callable[[str], str]:
 
     def choose(name: str) -> str:
         single = "norm" in name or name.endswith(".bias") or name.startswith("rope_")
-        return "F32" if single else kind
+        return "F32" if single or "ffn_gate_inp" in name or "sinks" in name else kind
 
     return choose
 

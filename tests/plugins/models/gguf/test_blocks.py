@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from hotshoe.errors import CheckpointError
 from hotshoe_models.gguf import blocks
 from hotshoe_models.gguf.blocks import PARTS, dequantize
 from hotshoe_models.gguf.types import TYPES
@@ -16,6 +17,7 @@ SCALES = {
     "Q2_K": (80, 82),
     "Q3_K": (108,),
     "Q6_K": (208,),
+    "MXFP4": (),
 }
 BLOCKS = {kind.name: kind for kind in TYPES.values() if kind.values > 1}
 
@@ -24,6 +26,8 @@ def draw(kind: str, count: int = 37) -> np.ndarray:
     """Make blocks of random bytes, whose scales are finite."""
     rng = np.random.default_rng()
     found = rng.integers(0, 256, (count, BLOCKS[kind].nbytes), dtype=np.uint8)
+    if kind == "MXFP4":  # exponents
+        found[:, 0] = rng.integers(120, 131, count)
     for at in SCALES[kind]:
         scales = rng.normal(0, 0.1, (count, 1)).astype(np.float16)
         found[:, at : at + 2] = scales.view(np.uint8)
@@ -59,6 +63,15 @@ def test_what_was_quantized_comes_back(kind: str) -> None:
     found = dequantize(kind, torch.from_numpy(data).view(-1, BLOCKS[kind].nbytes))
     levels = 2 ** int(kind[1]) - 1
     assert (found.view(16, 64) - torch.from_numpy(values)).abs().max() < 9 / levels
+
+
+@pytest.mark.parametrize("kind", PARTS)
+def test_scales_that_are_no_numbers_are_refused(kind: str) -> None:
+    data = draw(kind)
+    at, broken = (0, b"\xff") if kind == "MXFP4" else (SCALES[kind][-1], b"\x00\x7e")
+    data[5, at : at + len(broken)] = np.frombuffer(broken, np.uint8)
+    with pytest.raises(CheckpointError, match=r"^blk\.0 has scales that are NaN"):
+        dequantize(kind, torch.from_numpy(data), name="blk.0")
 
 
 def test_every_type_with_blocks_is_read() -> None:

@@ -81,7 +81,9 @@ def test_bases_of_gemma3(meta) -> None:
     ("arch", "changed", "said"),
     [
         ("mamba", {}, "general.architecture is 'mamba', is not read; known are gemma2"),
-        ("llama", {"expert_count": 8}, "llama.expert_count is 8, but no mixture"),
+        ("qwen2", {"expert_count": 8}, "qwen2.expert_count is 8, but qwen2 is not read with exp"),
+        ("qwen3moe", {}, "qwen3moe.expert_count is missing, but qwen3moe is not read without exp"),
+        ("llama", {"expert_count": 8}, "llama.expert_used_count is missing, but must be a positi"),
         ("llama", {"block_count": None}, "llama.block_count is missing, but must be a positive"),
         ("llama", {"block_count": "two"}, "block_count is 'two'"),
         ("llama", {"attention.head_count": 0}, "head_count is 0"),

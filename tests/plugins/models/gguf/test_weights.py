@@ -4,10 +4,13 @@ from pathlib import Path
 
 import gguf
 import numpy as np
+import pytest
 import torch
 from tests.plugins.models.gguf.conftest import paired, text, write
 
-from hotshoe_models.gguf.families import FAMILIES
+from hotshoe.errors import CheckpointError
+from hotshoe_models.gguf import weights
+from hotshoe_models.gguf.families import FAMILIES, MIXTURES
 from hotshoe_models.gguf.header import Header
 from hotshoe_models.gguf.weights import Tensors, unpaired
 
@@ -55,6 +58,41 @@ def test_rows_of_pairs_are_put_back(tmp_path: Path) -> None:
     for name, value in {"q_proj.weight": q, "k_proj.weight": k, "q_proj.bias": bias}.items():
         assert torch.equal(source.tensor(prefix + name), torch.from_numpy(value))
     assert torch.equal(source.tensor(prefix + "v_proj.weight"), torch.from_numpy(k))
+
+
+def test_experts_come_one_by_one(tmp_path: Path) -> None:
+    rng = np.random.default_rng()
+    parts = {"gate": (3, 8, 32), "up": (3, 8, 32), "down": (3, 32, 64)}
+    values = {f"blk.0.ffn_{n}_exps.weight": rng.normal(0, 1, s) for n, s in parts.items()}
+    values["{}.weight"] = rng.normal(0, 1, (2, 2))
+    values = {name: value.astype(np.float32) for name, value in values.items()}
+    kinds = {name: "Q8_0" if "down" in name else "F32" for name in values}
+    path = write(tmp_path / "m.gguf", "qwen3moe", {}, values, kinds.get)
+    header = Header(path)
+    source = Tensors([header], MIXTURES["qwen3moe"], HEADS, torch.float32)
+    prefix = "model.layers.0.mlp.experts"
+    wanted = [f"{prefix}.{i}.{part}_proj.weight" for i in range(3) for part in parts]
+    assert list(source.names()) == ["{}.weight", *wanted]
+    known = gguf.GGMLQuantizationType.Q8_0
+    for name in wanted:
+        value = torch.from_numpy(values[f"blk.0.ffn_{name.split('.')[-2][:-5]}_exps.weight"])
+        if "down" in name:
+            assert source.stored(name) == ("Q8_0", 32 * 64 // 32 * 34)
+            value = torch.from_numpy(gguf.quants.quantize(value.numpy(), known))
+            value = torch.from_numpy(gguf.quants.dequantize(value.numpy(), known))
+        assert torch.equal(source.tensor(name), value[int(name.split(".")[5])])
+        source.taken(name)
+
+
+def test_a_file_of_countless_experts_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "MAX_MATRICES", 5)
+    value = np.ones((3, 2, 2), np.float32)
+    names = ("blk.0.ffn_up_exps.weight", "blk.0.ffn_down_exps.weight")
+    path = write(tmp_path / "m.gguf", "olmoe", {}, dict.fromkeys(names, value))
+    with pytest.raises(CheckpointError, match="more than 5 matrices of experts"):
+        Tensors([Header(path)], MIXTURES["olmoe"], HEADS, torch.float32)
 
 
 def test_unknown_names_stay_and_factors_are_no_weights(tmp_path: Path) -> None:
