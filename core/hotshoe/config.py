@@ -75,6 +75,14 @@ class EngineConfig:
     )
     dtype: str = option("auto", "type of weights and activations", choices=DTYPES)
     quantization: str | None = option(None, "quantization method, such as int8")
+    quantization_cache_dir: str | None = option(
+        None,
+        "keep weights here that a method such as int4 has quantized on the host, for the next "
+        "start; default: nowhere",
+    )
+    quantization_cache_bytes: int = option(
+        2**36, "most that quantization_cache_dir takes; what was unused for longest goes", low=1
+    )
     load_format: str = option(
         "safetensors", "where weights come from", choices=("safetensors", "dummy")
     )

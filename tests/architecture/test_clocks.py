@@ -26,6 +26,7 @@ NATIVE = re.compile(
 #: Modules that may, and what they do with it.
 ALLOWED = {
     "core/hotshoe/loader/checked.py": "whether a file has changed",
+    "core/hotshoe/loader/kept.py": "which file was unused for longest",
     "core/hotshoe/runner/profiler.py": "the name of a file",
     "core/hotshoe/text/chat_template.py": "a template may write the date",
     "plugins/observability/hotshoe_observability/exposition.py": "when adapters were in use",

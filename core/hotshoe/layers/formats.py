@@ -101,6 +101,8 @@ class WeightFormat(Protocol):
 
     A format whose tensors have no shape that a layer could ask for has a method `decode(source)`:
     it maps a checkpoint's `hotshoe.loader.TensorSource` to one whose tensors layers know.
+
+    A format that computes for long says what, see `CostlyFormat`.
     """
 
     online: bool
@@ -130,6 +132,17 @@ class WeightFormat(Protocol):
             layer: The first of the layers whose matrices are stacked.
             tensors: The pieces of all stacked matrices, by the names of `tensors`; and "bias".
         """
+        ...
+
+
+@runtime_checkable
+class CostlyFormat(WeightFormat, Protocol):
+    """A format whose results are worth keeping for the next start."""
+
+    def recipe(self, layer: str) -> str | None:
+        """Say what `canonical` makes of a layer's tensors, so that another text means other
+        numbers: method, its sizes, its version. None where that is quick. What it leaves as it is,
+        it returns as it got it; all else follows from the tensors and this text alone."""
         ...
 
 

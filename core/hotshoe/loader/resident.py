@@ -37,6 +37,7 @@ class ResidentFiles:
 
     def __init__(self, files: Sequence[Path], max_bytes: int) -> None:
         self._pages: list[mmap.mmap] = []
+        _allow_open_files()
         opened = [open_regular(path) for path in files]
         try:
             sizes = [os.fstat(file.fileno()).st_size for file in opened]
@@ -63,6 +64,16 @@ class ResidentFiles:
         """Let the system give the pages up."""
         while self._pages:
             self._pages.pop().close()
+
+
+def _allow_open_files() -> None:
+    """Let this process hold as many files as it may; each map holds one."""
+    try:
+        import resource
+    except ImportError:  # where there are no such limits
+        return
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def weight_files(path: Path) -> list[Path]:

@@ -11,7 +11,7 @@ import json
 import mmap
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ def shared_weights(weights: Weights) -> Iterator[str]:
         return
     source = Stream(weights)
     tensors = {name: source.tensor(name) for name in source.names()}
-    header, begin, size = _header(tensors)
+    header, begin, size = layout(tensors)
     with ExitStack() as stack:
         file, path = _open(stack)
         try:
@@ -68,8 +68,12 @@ def shared_weights(weights: Weights) -> Iterator[str]:
         yield path
 
 
-def _header(tensors: dict[str, Tensor]) -> tuple[bytes, dict[str, int], int]:
-    """Return the beginning of the file, where each tensor lies in it, and the file's size."""
+def layout(tensors: Mapping[str, Tensor]) -> tuple[bytes, dict[str, int], int]:
+    """Return the beginning of the file, where each tensor lies in it, and the file's size.
+
+    Raises:
+        CheckpointError: A tensor has a type that files cannot have.
+    """
     entries: dict[str, Any] = {}
     end = 0
     for name, tensor in tensors.items():

@@ -29,6 +29,8 @@ EVEN = re.compile(r"\.(gate_proj|up_proj|gate_up_proj|o_proj|out_proj)$")
 MOST = 15
 RANGES = (1.0, 0.93, 0.86, 0.79)
 LINES = 4
+#: What `quantized_groups` makes. Another number for whatever changes what comes out.
+RECIPE = "four bits by lines, 1"
 #: Numbers that a thread works on at once: few enough for a core's cache.
 STRIP = 1 << 18
 
@@ -64,6 +66,10 @@ class Grouped(OnlineFormat):
         made = [quantized_groups(part, self._size) for part in tensors["weight"]]
         names = ("weight", "weight_scale", "weight_zero_point")
         return dict(tensors) | dict(zip(names, map(list, zip(*made, strict=True)), strict=True))
+
+    def recipe(self, layer: str) -> str | None:
+        """See `hotshoe.layers.formats.CostlyFormat`."""
+        return f"{RECIPE}, groups of {self._size}"
 
     def _check(self, layer: str, inputs: int) -> None:
         if inputs % self._size:
@@ -186,6 +192,10 @@ class MixedGroups(Grouped):
     ) -> Mapping[str, Sequence[Tensor]]:
         """Quantize the pieces of a grouped matrix; kernels do it to others."""
         return super().canonical(layer, tensors) if self._is_grouped(layer) else tensors
+
+    def recipe(self, layer: str) -> str | None:
+        """See `hotshoe.layers.formats.CostlyFormat`."""
+        return super().recipe(layer) if self._is_grouped(layer) else None
 
     def _is_grouped(self, layer: str) -> bool:
         return EXPERTS in layer or EVEN.search(layer) is not None

@@ -44,6 +44,8 @@ SAMPLES = {
     "model_impl": (["--model-impl", "native"], "native"),
     "dtype": (["--dtype", "bfloat16"], "bfloat16"),
     "quantization": (["--quantization", "int8"], "int8"),
+    "quantization_cache_dir": (["--quantization-cache-dir", "/big/disk"], "/big/disk"),
+    "quantization_cache_bytes": (["--quantization-cache-bytes", "1000"], 1000),
     "load_format": (["--load-format", "dummy"], "dummy"),
     "offload_weights": (["--offload-weights", r"layers\.[0-7]\."], r"layers\.[0-7]\."),
     "cpu_offload_gb": (["--cpu-offload-gb", "1.5"], 1.5),

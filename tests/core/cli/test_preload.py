@@ -58,3 +58,19 @@ def test_limits_and_names_are_checked(model, tmp_path: Path) -> None:
         run(model, "--max-memory-bytes", "1000")
     with pytest.raises(CheckpointError):
         run(str(tmp_path / "gone"))
+
+
+def test_quantized_weights_are_kept_as_well(model, tmp_path: Path, monkeypatch, capsys) -> None:
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    with pytest.raises(ConfigError, match="has no quantized weights"):
+        run(model, "--quantization-cache-dir", str(folder))
+    for number in range(2):
+        (folder / f"{number:064x}.safetensors").write_bytes(bytes(2**20))
+    (folder / "hotshoe-1.part").write_bytes(bytes(2**20))
+    locked: list[int] = []
+    monkeypatch.setattr("hotshoe.loader.resident._lock", lambda pages, size: locked.append(size))
+    monkeypatch.setattr(preload, "Event", type("Ended", (), {"wait": lambda self: None}))
+    assert run(model, "--quantization-cache-dir", str(folder)) == 0
+    assert locked == [2**20] * 3
+    assert f"keeping 2 files of quantized weights in {folder}\n" in capsys.readouterr().err

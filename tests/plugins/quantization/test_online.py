@@ -8,6 +8,7 @@ from hotshoe.layers import BuildContext, Linear, Matrix
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import SLOTS, QuantSpec, Selector
 from hotshoe_quantization.online import (
+    RECIPE,
     STRIP,
     fp8,
     int4,
@@ -130,3 +131,86 @@ def test_strips_are_put_together_in_order():
         quantized_groups(weight, 32), quantized_groups(weight[:5], 32), strict=True
     ):
         assert torch.equal(part[-5:], other)
+
+
+def test_other_numbers_need_another_recipe():
+    # Kept weights are found by the recipe: who changes these numbers raises the number in RECIPE.
+    weight = torch.arange(64).mul(37).remainder(101).sub(50).view(2, 32) / 64
+    values, scales, zeros = quantized_groups(weight, 32)
+    assert RECIPE == "four bits by lines, 1"
+    assert values.tolist() == [
+        [
+            0,
+            5,
+            11,
+            1,
+            7,
+            13,
+            3,
+            8,
+            14,
+            4,
+            10,
+            0,
+            6,
+            12,
+            2,
+            7,
+            13,
+            3,
+            9,
+            15,
+            5,
+            10,
+            1,
+            6,
+            12,
+            2,
+            8,
+            14,
+            4,
+            9,
+            15,
+            5,
+        ],
+        [
+            11,
+            1,
+            7,
+            13,
+            3,
+            8,
+            14,
+            4,
+            10,
+            0,
+            6,
+            11,
+            2,
+            7,
+            13,
+            3,
+            9,
+            15,
+            5,
+            10,
+            0,
+            6,
+            12,
+            2,
+            8,
+            13,
+            4,
+            9,
+            15,
+            5,
+            11,
+            1,
+        ],
+    ]
+    torch.testing.assert_close(scales, torch.tensor([0.100905, 0.1010238]).view(2, 1))
+    torch.testing.assert_close(zeros, torch.tensor([7.380246, 7.442333]).view(2, 1))
+    sizes = {make().recipe("model.layers.0.mlp.up_proj") for make in (int4, int4_64, int4_128)}
+    assert sizes == {f"{RECIPE}, groups of {size}" for size in (32, 64, 128)}
+    assert int4_mixed().recipe("model.layers.0.mlp.up_proj") == int4_64().recipe("any")
+    assert int4_mixed().recipe("model.layers.0.mlp.down_proj") is None

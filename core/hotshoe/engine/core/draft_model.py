@@ -40,6 +40,7 @@ UNSHARED = (
     "enable_lora",
     "lora_modules",
     "logits_processors",
+    "quantization_cache_dir",
     "offload_weights",
     "cpu_offload_gb",
     "speculative_config",

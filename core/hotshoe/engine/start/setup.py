@@ -144,6 +144,11 @@ class EngineSetup:
             return self._made_format("hotshoe_weight_formats", "weight format", name, config)
         if asked is not None:
             return self._made_format("hotshoe_quantizations", "quantization", asked)
+        if self.config.quantization_cache_dir is not None:
+            raise ConfigError(
+                "quantization_cache_dir keeps what --quantization makes of weights; name a method, "
+                "such as int4, or leave it out"
+            )
         file = self.model_config.file
         random = self.config.load_format == "dummy"  # random bytes are no blocks
         return PLAIN if file is None or random else file.format()
@@ -152,11 +157,14 @@ class EngineSetup:
         """Let the plugin make a format."""
         from hotshoe.layers.formats import checked_format
         from hotshoe.layers.guarded import GuardedFormat
+        from hotshoe.loader.kept import kept_format
 
         method = self.plugins.pick(kind, name, hook)
         guard = blaming_plugin(self.plugins, hook, name)
         with guard:
             made = checked_format(resolve_lazy(method)(*arguments), name)
+            if self.config.quantization_cache_dir is not None:
+                made = kept_format(made, name, self.config)
         return GuardedFormat(made, guard)
 
     def _builder(self) -> ModelBuilder:

@@ -210,6 +210,7 @@ async def server_info(call: Call) -> dict[str, Any]:
         "platform_options",
         "hf_overrides",
         "generation_config",
+        "quantization_cache_dir",
     )
     config = {name: v for name, v in asdict(info.config).items() if name not in hidden}
     facts = {**asdict(info.facts), "features": sorted(info.facts.features)}
