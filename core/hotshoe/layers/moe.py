@@ -17,7 +17,7 @@ from hotshoe.errors import CheckpointError
 from hotshoe.layers.context import BuildContext
 from hotshoe.layers.experts import Share, names_of, share_of
 from hotshoe.layers.linear import Linear, Matrix, form_of
-from hotshoe.layers.mlp import GatedMLP
+from hotshoe.layers.mlp import GatedMLP, PlainMLP
 from hotshoe.layers.split import Section
 from hotshoe.layers.weights import Holder, Place, Sink, WeightTable
 from hotshoe.slots import MoeOp, MoeSpec, RouterSpec, renewed
@@ -68,6 +68,7 @@ class MoeNames:
         correction: The tensor that moves the router's choice.
         shared_gate_up, shared_down: Of the experts that all tokens share.
         shared_gate: Of the row whose sigmoid opens them.
+        latents: Of the matrices in front of the experts and behind them.
     """
 
     router: str = "mlp.gate"
@@ -81,6 +82,7 @@ class MoeNames:
     )
     shared_down: str = "mlp.shared_experts.down_proj"
     shared_gate: str = "mlp.shared_expert_gate"
+    latents: tuple[str, str] = ("mlp.fc1_latent_proj", "mlp.fc2_latent_proj")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +98,8 @@ class Mixture:
         scale: Factor on the sum of all, shared ones included.
         scaled_input: A token's one expert takes it times the sigmoid of its logit, and counts 1:
             the router renormalizes, and `top_k` is 1. Source: Llama 4.
+        latent_size: Channels of latents, which experts take and put out in the place of hidden
+            states; 0 for none. Source: Nemotron 3.
     """
 
     hidden_size: int
@@ -115,6 +119,7 @@ class Mixture:
     correction_shape: tuple[int, ...] | None = None
     scale: float = 1.0
     scaled_input: bool = False
+    latent_size: int = 0
     names: MoeNames = MoeNames()
 
     def spec(self, gate_up: Matrix, down: Matrix, held: int | None = None) -> MoeSpec:
@@ -210,6 +215,7 @@ class MoE:
         self._scale, self._scaled_input = mixture.scale, mixture.scaled_input
         assert not mixture.scaled_input or (mixture.top_k == 1 and mixture.router.renormalize)
         self._experts = RoutedExperts(ctx, prefix, mixture, quantize)
+        self._latents = _latents(ctx, prefix, mixture, quantize) if mixture.latent_size else None
         self._shared = _Shared(ctx, prefix, mixture, quantize) if mixture.shared_size else None
         self._sum = ctx.communicator.all_reduce if ctx.communicator is not None else None
 
@@ -224,7 +230,11 @@ class MoE:
         taken = x
         if self._scaled_input:
             taken = (x * logits.amax(-1, keepdim=True).sigmoid_()).to(x.dtype)
-        y = self._experts(taken, logits, correction)
+        if self._latents is None:
+            y = self._experts(taken, logits, correction)
+        else:  # the matrix behind maps a rank's summand to a summand
+            into, out = self._latents
+            y = out(self._experts(into(taken), logits, correction))
         if self._shared is not None:
             y.add_(self._shared(x))
         if self._scale != 1.0:
@@ -260,19 +270,32 @@ class _Router:
         return self._linear(x), self._correction
 
 
+def _latents(
+    ctx: BuildContext, prefix: str, mixture: Mixture, quantize: bool
+) -> tuple[Linear, Linear]:
+    """Build the matrices between hidden states and latents, whole on each rank."""
+    sizes, names = (mixture.hidden_size, mixture.latent_size), mixture.names.latents
+    into, out = (
+        Linear(ctx, Matrix(ctx, [(prefix + name, rows)], columns, quantize=quantize))
+        for name, columns, rows in zip(names, sizes, reversed(sizes), strict=True)
+    )
+    return into, out
+
+
 class _Shared:
     """An MLP for every token, opened by a gate or always open; this rank's summand."""
 
     def __init__(self, ctx: BuildContext, prefix: str, mixture: Mixture, quantize: bool) -> None:
         names, hidden, inner = mixture.names, mixture.hidden_size, mixture.shared_size
-        channels, size = Section(inner), 2 * inner // len(names.shared_gate_up)
+        channels, sides = Section(inner), 1 + mixture.gated
+        size = sides * inner // len(names.shared_gate_up)
         what = "channels of shared experts"
         gate_up = Matrix(
             ctx,
             [(prefix + name, size) for name in names.shared_gate_up],
             hidden,
             quantize=quantize,
-            outputs=ctx.split(what, channels, channels),
+            outputs=ctx.split(what, *[channels] * sides),
         )
         down = Matrix(
             ctx,
@@ -281,7 +304,8 @@ class _Shared:
             quantize=quantize,
             inputs=ctx.split(what, channels),
         )
-        self._mlp = GatedMLP(ctx, gate_up, down.partial(), mixture.activation)
+        build = GatedMLP if mixture.gated else PlainMLP
+        self._mlp = build(ctx, gate_up, down.partial(), mixture.activation)
         self._gate: Linear | None = None
         if mixture.shared_gated:
             row = Matrix(ctx, [(prefix + names.shared_gate, 1)], hidden, quantize=False)
@@ -296,7 +320,8 @@ def _experts(
     ctx: BuildContext, prefix: str, mixture: Mixture, quantize: bool, share: Share
 ) -> list[tuple[Matrix, Matrix]]:
     """Return this rank's part of the two matrices of its experts, by place."""
-    hidden, inner = mixture.hidden_size, mixture.intermediate_size
+    hidden = mixture.latent_size or mixture.hidden_size
+    inner = mixture.intermediate_size
     sections = (Section(inner),) * (1 + mixture.gated)
     what = "channels between an expert's matrices"
     rows = columns = None  # experts are whole

@@ -1,7 +1,9 @@
-"""Gemma 2 and the text model of Gemma 3: norms before and after each block, scaled embeddings.
+"""Gemma, Gemma 2 and the text model of Gemma 3: scaled embeddings, norms that add 1 to weights.
 
-Gemma 2 caps scores and logits; Gemma 3 norms q and k and rotates its sliding layers with a base of
-their own. Defaults are those of transformers' Gemma2Config and Gemma3TextConfig.
+Gemma 2 and 3 have norms behind each block, too. Gemma 2 and VaultGemma, which lacks those, cap
+scores and logits; Gemma 3 norms q and k and rotates its sliding layers with a base of their own.
+Defaults are those of transformers' GemmaConfig, Gemma2Config, VaultGemmaConfig and
+Gemma3TextConfig.
 """
 
 from __future__ import annotations
@@ -53,6 +55,23 @@ GEMMA2_DEFAULTS = {
     "attn_logit_softcapping": 50.0,
     "use_bidirectional_attention": None,
 }
+GEMMA_DEFAULTS = {
+    "vocab_size": 256000,
+    "hidden_size": 3072,
+    "intermediate_size": 24576,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "head_dim": 256,
+    "hidden_act": "gelu_pytorch_tanh",
+    "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": True,
+    "rope_parameters": None,
+    "attention_bias": False,
+    "use_bidirectional_attention": None,
+}
+VAULT_DEFAULTS = {k: v for k, v in GEMMA2_DEFAULTS.items() if k != "use_bidirectional_attention"}
 GEMMA3_DEFAULTS = {
     **GEMMA2_DEFAULTS,
     "vocab_size": 262208,
@@ -72,7 +91,27 @@ GEMMA2_NAMES = WeightNames(
     mlp_norm="pre_feedforward_layernorm",
     post_mlp_norm="post_feedforward_layernorm",
 )
+VAULT_NAMES = WeightNames(mlp_norm="pre_feedforward_layernorm")
 GEMMA3_NAMES = replace(GEMMA2_NAMES, qk_norm=("self_attn.q_norm", "self_attn.k_norm"))
+
+
+def build_gemma(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
+    """Build GemmaForCausalLM, whose files say "gelu" and mean its approximation."""
+    config = with_defaults(config, GEMMA_DEFAULTS)
+    act = config.get("hidden_act")
+    as_gemma2 = {
+        "hidden_activation": "gelu_pytorch_tanh" if act == "gelu" else act,
+        "query_pre_attn_scalar": config.size("head_dim"),
+    }
+    config = replace(config, values={**config.values, **as_gemma2})
+    return DenseDecoder(_spec(config, ctx, layer_types(config, lambda i: FULL), WeightNames()), ctx)
+
+
+def build_vault(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
+    """Build VaultGemmaForCausalLM."""
+    config = with_defaults(config, VAULT_DEFAULTS)
+    types = layer_types(config, lambda i: FULL if i % 2 else SLIDING)
+    return DenseDecoder(_spec(config, ctx, types, VAULT_NAMES), ctx)
 
 
 def build_gemma2(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:

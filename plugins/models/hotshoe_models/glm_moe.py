@@ -1,9 +1,11 @@
-"""GLM-4.5 to 4.7 (MoE) and dots.llm1: routers in DeepSeek's manner over attention in Qwen's.
+"""GLM-4.5 to 4.7 (MoE), dots.llm1, Solar Open: routers in DeepSeek's manner over attention in
+Qwen's, or in Llama's.
 
 Layers for the prediction of several tokens are not used. Defaults are those of transformers'
-Glm4MoeConfig and Dots1Config.
+Glm4MoeConfig, Dots1Config and SolarOpenConfig.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from hotshoe.layers import BuildContext
@@ -56,6 +58,14 @@ GLM_DEFAULTS = {
     "norm_topk_prob": True,
     "use_qk_norm": False,
 }
+#: What Solar Open has none of: layers without experts, norms of q and k, further layers.
+SOLAR_LACKS = {
+    "intermediate_size",
+    "first_k_dense_replace",
+    "use_qk_norm",
+    "num_nextn_predict_layers",
+    "partial_rotary_factor",
+}
 DOTS_DEFAULTS = {
     **SHAPE,
     "vocab_size": 152064,
@@ -73,6 +83,15 @@ DOTS_DEFAULTS = {
     "max_window_layers": 62,
     "layer_types": None,
 }
+SOLAR_DEFAULTS = {
+    **{key: GLM_DEFAULTS[key] for key in GLM_DEFAULTS if key not in SOLAR_LACKS},
+    "vocab_size": 196608,
+    "moe_intermediate_size": 1280,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 64,
+    "head_dim": 128,
+}
+SOLAR_THETA = 1_000_000.0
 
 
 def build_glm(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
@@ -91,6 +110,15 @@ def build_dots(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     bias = flag(config, "attention_bias")
     layers = layer_specs(config, ctx, types, window)
     return _decoder(config, ctx, layers, o_bias=bias, names=QWEN3_NAMES)
+
+
+def build_solar(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
+    """Build SolarOpenForCausalLM, all of whose layers have experts."""
+    every = {"intermediate_size": 1, "first_k_dense_replace": 0, "num_nextn_predict_layers": 0}
+    config = with_expert_defaults(config, SOLAR_DEFAULTS)
+    config = replace(config, values={**config.values, **every})
+    layers = layer_specs(config, ctx, partial_rotary=True, default_theta=SOLAR_THETA)
+    return _decoder(config, ctx, layers)
 
 
 def _decoder(

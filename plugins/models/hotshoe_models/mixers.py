@@ -67,15 +67,19 @@ class AttentionMixer:
         heads = Section(spec.num_heads, spec.head_dim)
         kv_heads = [Section(spec.num_kv_heads, dim, shared=True) for dim in kv_dims]
         outputs = ctx.split("attention heads", heads, *kv_heads)
-        self._gates = 0
-        if spec.gated_attention:
+        self._gates, parts = 0, names.qkv[: len(rows)]
+        if spec.gated_attention and names.gate is None:
             outputs, self._gates = with_gates(outputs, spec)
             rows[0] *= 2
+        elif spec.gated_attention:
+            outputs = ctx.split("attention heads", heads, heads, *kv_heads)
+            self._gates = ctx.split("attention heads", heads).size
+            rows, parts = [rows[0], *rows], (names.gate, *parts)
         self._qkv = Linear(
             ctx,
             Matrix(
                 ctx,
-                parts_of(prefix, names.qkv[: len(rows)], rows),
+                parts_of(prefix, parts, rows),
                 spec.layers[i].qkv_inputs or size,
                 bias=spec.qkv_bias,
                 quantize=spec.quantizes("qkv", ctx.format),

@@ -1,5 +1,7 @@
-"""Nemotron-H and Nemotron Nano 2: layers of one block each, a Mamba-2 block, attention that rotates
-nothing, or an MLP of squared ReLU.
+"""Nemotron-H, Nemotron Nano 2 and Nemotron 3: layers of one block each, a Mamba-2 block, attention
+that rotates nothing, an MLP of squared ReLU, or experts of it.
+
+Experts of Nemotron 3 Super take latents, which two matrices make of hidden states and back.
 
 Defaults are those of transformers' NemotronHConfig.
 """
@@ -9,9 +11,10 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 
-from hotshoe.layers import BuildContext
+from hotshoe.layers import BuildContext, Mixture, MoeNames
 from hotshoe.models import ModelConfig
 from hotshoe_models.decoder import DenseDecoder
+from hotshoe_models.mixtures import grouped_router, mixture
 from hotshoe_models.spec import LayerSpec, StateBlock, WeightNames
 from hotshoe_models.states import state_block
 from hotshoe_models.values import (
@@ -20,6 +23,7 @@ from hotshoe_models.values import (
     decoder_spec,
     flag,
     number,
+    optional_size,
     refuse,
     with_defaults,
 )
@@ -45,6 +49,15 @@ DEFAULTS = {
     "time_step_min": 0.001,
     "use_bias": False,
     "use_conv_bias": True,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 7688,
+    "moe_shared_expert_intermediate_size": 7688,
+    "moe_latent_size": None,
+    "routed_scaling_factor": 1.0,
+    "n_group": 1,
+    "topk_group": 1,
+    "norm_topk_prob": True,
 }
 KEYS = {
     "heads": "mamba_num_heads",
@@ -64,6 +77,8 @@ MIXERS = {
     "full_attention": "attention",
     "-": "mlp",
     "mlp": "mlp",
+    "E": "experts",
+    "moe": "experts",
 }
 LISTS = ("layers_block_type", "layer_types", "hybrid_override_pattern")
 NAMES = WeightNames(
@@ -76,7 +91,15 @@ NAMES = WeightNames(
     gate_up=("mixer.up_proj",),
     down="mixer.down_proj",
     bare=(r"^model\.", "backbone."),
-    unused=(r"^mtp\.",),
+)
+EXPERTS = MoeNames(
+    router="mixer.gate",
+    correction="mixer.gate.e_score_correction_bias",
+    gate_up=("mixer.experts.{}.up_proj",),
+    down="mixer.experts.{}.down_proj",
+    shared_gate_up=("mixer.shared_experts.up_proj",),
+    shared_down="mixer.shared_experts.down_proj",
+    latents=("mixer.fc1_latent_proj", "mixer.fc2_latent_proj"),
 )
 
 
@@ -86,7 +109,7 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
     bias = flag(config, "attention_bias")
     spec = decoder_spec(
         config,
-        tuple(LayerSpec(None, mixer=mixer, mlp=False) for mixer in _mixers(config)),
+        _layers(config),
         activation=activation(config, "mlp_hidden_act", PLAIN_ACTIVATIONS),
         gated=False,
         norm_eps=number(config, "layer_norm_epsilon"),
@@ -96,7 +119,35 @@ def build(config: ModelConfig, ctx: BuildContext) -> DenseDecoder:
         state=_state(config, ctx),
         names=NAMES,
     )
+    ctx.weights.ignore([r"^mtp\."], "layers that predict further tokens")
     return DenseDecoder(spec, ctx)
+
+
+def _layers(config: ModelConfig) -> tuple[LayerSpec, ...]:
+    mixers = _mixers(config)
+    experts = _experts(config) if "experts" in mixers else None
+    return tuple(
+        LayerSpec(None, mixer="mlp", mixture=experts, mlp=False)
+        if mixer == "experts"
+        else LayerSpec(None, mixer=mixer, mlp=False)
+        for mixer in mixers
+    )
+
+
+def _experts(config: ModelConfig) -> Mixture:
+    """Describe experts without gates, and the one that all tokens share."""
+    if flag(config, "mlp_bias"):
+        raise refuse(config, "mlp_bias", "has experts without biases")
+    return mixture(
+        config,
+        grouped_router(config),
+        experts="n_routed_experts",
+        activation=activation(config, "mlp_hidden_act", PLAIN_ACTIVATIONS),
+        gated=False,
+        shared_size=config.size("moe_shared_expert_intermediate_size"),
+        latent_size=optional_size(config, "moe_latent_size") or 0,
+        names=EXPERTS,
+    )
 
 
 def _mixers(config: ModelConfig) -> list[str]:
@@ -107,7 +158,7 @@ def _mixers(config: ModelConfig) -> list[str]:
         raise refuse(config, name, "needs a list of layers")
     for kind in given:
         if not isinstance(kind, str) or kind not in MIXERS:
-            raise refuse(config, name, f"knows only {', '.join(MIXERS)}, without experts")
+            raise refuse(config, name, f"knows only {', '.join(MIXERS)}")
     return [MIXERS[kind] for kind in given]
 
 

@@ -23,6 +23,7 @@ class WeightNames:
         positions: A vector for each position, added to embeddings; None for none.
         qkv: One name per matrix, or one for the three stacked.
         grouped_qkv: The stacked rows are, for each kv head: its queries, its key, its value.
+        gate: Of `gated_attention`, the matrix of gates; None where rows of queries hold them.
         gate_up: One name per matrix, or one for both stacked; of a plain MLP its first matrix.
         qk_norm: Norms of each head's q and k before rotation; None for none.
         wide_qk_norm: They are norms of all heads' q and k together.
@@ -45,6 +46,7 @@ class WeightNames:
     qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     positions: str | None = None
     grouped_qkv: bool = False
+    gate: str | None = None
     qk_norm: tuple[str, str] | None = None
     wide_qk_norm: bool = False
     late_qk_norm: bool = False
@@ -270,7 +272,7 @@ class DecoderSpec:
         mlp_scale: Further factor on an MLP's output.
         gate_scale: Factor on what an MLP's activation takes.
         gated_attention: Rows of each head's queries are followed by those of a gate, whose sigmoid
-            scales what the head puts out.
+            scales what the head puts out; or `WeightNames.gate` has them in a matrix of its own.
         value_norm: Each head's values are normed, without a weight.
         v_head_dim: Channels of a head's values, fewer than `head_dim`; None for as many.
         value_scale: Factor on values.

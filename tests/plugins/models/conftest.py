@@ -1067,6 +1067,151 @@ VARIANTS += [
         raw=True,
     ),
 ]
+WINDOWS = ["sliding_attention", "full_attention", "sliding_attention"]
+VARIANTS += [
+    Variant("gemma", "Gemma", {"head_dim": 24}, end_to_end=True),
+    Variant("gemma-older", "Gemma", {"head_dim": 16, "hidden_act": "gelu", **UNTIED}, raw=True),
+    Variant("vault-gemma", "VaultGemma", {"head_dim": 16, "sliding_window": 6}),
+    Variant("helium-described", "Helium", {"head_dim": 16, "mlp_bias": True, **TIED}),
+    Variant("cwm", "Cwm", {"head_dim": 16, "sliding_window": 6, "num_hidden_layers": 5}, raw=True),
+    Variant("internlm3", "InternLM3", {"head_dim": 24, "qkv_bias": True, "bias": True}, raw=True),
+    Variant("iquest-coder", "IQuestCoder", {"head_dim": 16}, raw=True),
+    Variant("jais2", "Jais2"),
+    Variant("granite-windows", "GraniteSWA", {"sliding_window": 6, "layer_types": WINDOWS}),
+    Variant(
+        "granite-windows-bases",
+        "GraniteSWA",
+        {
+            "sliding_window": 7,
+            "layer_rope_theta": [0, 300.0, 5_000],
+            "attention_multiplier": 0.3,
+            "rope_theta": 900.0,
+            **UNTIED,
+        },
+        raw=True,
+    ),
+    Variant(
+        "granite-moe-windows",
+        "GraniteMoeSWA",
+        {
+            "sliding_window": 6,
+            "num_local_experts": 5,
+            "shared_intermediate_size": 40,
+            "attention_multiplier": 0.3,
+            "logits_scaling": 2.0,
+        },
+    ),
+    Variant(
+        "hyperclovax",
+        "HyperCLOVAX",
+        {"embedding_multiplier": 3.0, "residual_multiplier": 0.4, "logits_scaling": 0.7},
+    ),
+    Variant(
+        "hyperclovax-plain",
+        "HyperCLOVAX",
+        {"head_dim": 24, "use_post_norm": False, "attention_multiplier": 0.3, **TIED},
+    ),
+    Variant(
+        "mellum",
+        "Mellum",
+        {
+            **EXPERTS,
+            "num_experts": 6,
+            "head_dim": 16,
+            "sliding_window": 6,
+            "layer_types": WINDOWS,
+            "mlp_layer_types": ["sparse", "dense", "sparse"],
+        },
+    ),
+    Variant(
+        "afmoe",
+        "Afmoe",
+        {
+            **EXPERTS,
+            "num_experts": 6,
+            "head_dim": 24,
+            "sliding_window": 6,
+            "layer_types": WINDOWS,
+            "route_scale": 1.7,
+            "mup_enabled": True,
+        },
+        end_to_end=True,
+    ),
+    Variant(
+        "afmoe-defaults",
+        "Afmoe",
+        {
+            **EXPERTS,
+            "num_experts": 5,
+            "head_dim": 16,
+            "sliding_window": 7,
+            "num_shared_experts": 1,
+            "num_dense_layers": 2,
+            "global_attn_every_n_layers": 2,
+        },
+        raw=True,
+    ),
+    Variant(
+        "minicpm3",
+        "MiniCPM3",
+        {
+            **without(LATENT, "first_k_dense_replace"),
+            "v_head_dim": None,
+            "scale_emb": 3,
+            "dim_model_base": 24,
+        },
+    ),
+    Variant(
+        "minicpm3-published",
+        "MiniCPM3",
+        {
+            **without(without(LATENT, "first_k_dense_replace"), "v_head_dim"),
+            "scale_depth": None,
+            "rope_scaling": {"type": "longrope", **longrope(4)},
+        },
+        raw=True,
+    ),
+    Variant(
+        "solar-open",
+        "SolarOpen",
+        {**EXPERTS, **GROUPS, "head_dim": 24, "n_shared_experts": 2},
+    ),
+    Variant(
+        "flex-olmo-described", "FlexOlmo", {"num_experts": 5, "num_experts_per_tok": 2, **TIED}
+    ),
+]
+NEMOTRON_EXPERTS = {
+    **NEMOTRON_H,
+    **EXPERTS,
+    "n_routed_experts": 6,
+    "moe_shared_expert_intermediate_size": 56,
+    "routed_scaling_factor": 1.5,
+}
+VARIANTS += [
+    Variant(
+        "nemotron-h-experts",
+        "NemotronH",
+        {
+            **NEMOTRON_EXPERTS,
+            "layers_block_type": ["linear_attention", "moe", "full_attention", "moe"],
+        },
+        end_to_end=True,
+    ),
+    Variant(
+        "nemotron-h-latent-experts",
+        "NemotronH",
+        {
+            **NEMOTRON_EXPERTS,
+            "hybrid_override_pattern": "ME*E-",
+            "moe_latent_size": 24,
+            "n_routed_experts": 8,
+            "n_group": 4,
+            "topk_group": 2,
+            "norm_topk_prob": False,
+        },
+        raw=True,
+    ),
+]
 PHI_MOE = {
     "num_local_experts": 6,
     "attention_bias": True,
@@ -1505,9 +1650,20 @@ PLATFORMS = ("reference", "cpu", "cuda")
 PLAIN = ("llama-tied-gqa", "gemma3", "gpt-oss", "deepseek-v3", "falcon-h1", "qwen3-next")
 PLAIN += ("mamba2", "glm-moe-dsa", "transformers-llama")
 #: Families whose norms add 1 to their weights.
-OFFSET = ("Gemma2", "Gemma3", "Nemotron", "Qwen3Next", "Qwen3_5", "Qwen3_5Moe")
+OFFSET = (
+    "Gemma",
+    "VaultGemma",
+    "Gemma2",
+    "Gemma3",
+    "Nemotron",
+    "Qwen3Next",
+    "Qwen3_5",
+    "Qwen3_5Moe",
+)
 #: Families whose class for texts has another name than theirs and ForCausalLM.
 ARCHITECTURE = {"GPT2": "GPT2LMHeadModel"}
+#: Classes that compute families, which have no code of their own.
+COMPUTED = dict.fromkeys(("InternLM3", "IQuestCoder"), "LlamaForCausalLM")
 #: Phi-3 keeps the trained length outside the rope parameters, where it overrules them.
 OUTSIDE = {"Phi3": {"original_max_position_embeddings": 32}}
 CONFIG_CLASSES = {
@@ -1651,7 +1807,8 @@ def save_tiny(variant: Variant, path: Path, seed: int) -> Checkpoint:
     config_class = getattr(transformers, config_name)
     config = config_class(**copy.deepcopy(values), attn_implementation="eager")
     torch.manual_seed(seed)
-    model = getattr(transformers, class_name)(config).eval()
+    computed = COMPUTED.get(variant.family, class_name)
+    model = getattr(transformers, computed)(config).eval()
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.dim() == 1:

@@ -41,6 +41,16 @@ def test_steps_of_time_have_a_least_length(build_family) -> None:
     assert (spec.norm, spec.norm_groups, spec.inner_size) == ("after", 2, 32)
 
 
+def test_layers_of_experts_have_a_shared_one_and_no_gates(build_family) -> None:
+    ctx = build_family("NemotronH", **SIZES, hybrid_override_pattern="E", moe_latent_size=24)
+    shapes = {name: weight.shape for name, weight in ctx.weights.expected.items()}
+    prefix = "backbone.layers.0.mixer."
+    assert shapes[f"{prefix}experts.3.up_proj.weight"] == (7688, 24)
+    assert shapes[f"{prefix}shared_experts.up_proj.weight"] == (7688, 128)
+    assert shapes[f"{prefix}fc1_latent_proj.weight"] == (24, 128)
+    assert not any("gate_proj" in name for name in shapes)
+
+
 def test_both_spellings_of_names(build_family) -> None:
     weights = build_family("NemotronH", **SIZES, hybrid_override_pattern="M").weights
     assert weights.known_as("model.layers.0.norm.weight") == "backbone.layers.0.norm.weight"
@@ -51,8 +61,10 @@ def test_both_spellings_of_names(build_family) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"hybrid_override_pattern": "ME*"}, "hybrid_override_pattern is 'ME.'.*without experts"),
-        ({"layers_block_type": ["moe"]}, "layers_block_type.*without experts"),
+        ({"hybrid_override_pattern": "MX*"}, "hybrid_override_pattern is 'MX.'.*knows only"),
+        ({"hybrid_override_pattern": "E", "mlp_bias": True}, "mlp_bias is True.*without biases"),
+        ({"hybrid_override_pattern": "E", "topk_group": 2}, "topk_group is 2.*1 groups"),
+        ({"layers_block_type": ["moe"], "moe_latent_size": 0}, "moe_latent_size"),
         ({"layers_block_type": [["mlp"]]}, "layers_block_type.*knows only"),
         ({"layers_block_type": 3}, "layers_block_type is 3.*a list"),
         ({}, "lacks 'layers_block_type'"),

@@ -14,6 +14,7 @@ from hotshoe.plugins import PluginManager
 from hotshoe.plugins.manager import EntryPoint
 from hotshoe.slots.base import resolve_lazy
 from hotshoe_models import (
+    afmoe,
     cohere,
     deepseek,
     deepseek_v32,
@@ -28,11 +29,16 @@ from hotshoe_models import (
     glm_moe,
     gpt_oss,
     granite,
+    granite_swa,
     hunyuan,
     hunyuan3,
+    hyperclovax,
     llama,
     llama4,
+    llamas,
+    mellum,
     mimo_v2,
+    minicpm3,
     minimax,
     ministral,
     mistral,
@@ -94,6 +100,21 @@ DEFAULTS = {
     "HunYuanDenseV1Config": hunyuan.DEFAULTS,
     "MiMoV2FlashConfig": mimo_v2.DEFAULTS,
     "HunYuanMoEV1Config": hunyuan.MOE_DEFAULTS,
+    "AfmoeConfig": afmoe.DEFAULTS,
+    "CwmConfig": llamas.CWM_DEFAULTS,
+    "FlexOlmoConfig": olmoe.FLEX_DEFAULTS,
+    "GemmaConfig": gemma.GEMMA_DEFAULTS,
+    "GraniteMoeSWAConfig": granite_swa.MOE_DEFAULTS,
+    "GraniteSWAConfig": granite_swa.DEFAULTS,
+    "HeliumConfig": llamas.HELIUM_DEFAULTS,
+    "HyperCLOVAXConfig": hyperclovax.DEFAULTS,
+    "IQuestCoderConfig": llamas.IQUEST_DEFAULTS,
+    "InternLM3Config": llamas.INTERNLM3_DEFAULTS,
+    "Jais2Config": llamas.JAIS2_DEFAULTS,
+    "MellumConfig": mellum.DEFAULTS,
+    "MiniCPM3Config": minicpm3.DEFAULTS,
+    "SolarOpenConfig": glm_moe.SOLAR_DEFAULTS,
+    "VaultGemmaConfig": gemma.VAULT_DEFAULTS,
 }
 #: What files have besides, by name; `transformers` reads it in another place, or overlooks it.
 BESIDES = {
@@ -108,6 +129,7 @@ BESIDES = {
 #: Fields of training and of the class's own account of itself.
 UNREAD = {"output_router_logits", "router_aux_loss_coef", "router_jitter_noise", "moe_norm_min"}
 UNREAD |= {"num_mtp_layers", "embedding_initializer_range", "input_jitter_noise"}
+UNREAD |= {"mtp_layer_types", "mtp_mlp_layer_types"}
 UNREAD |= {"enable_moe_fp32_combine"}  # sums of two are rounded once anyway
 #: Fields that say nothing about inference, or that core reads (token ids).
 IRRELEVANT = re.compile(r"_token_id$|dropout$|_pdrop$|^initializer_range$|^use_cache$|^pretraining")
@@ -155,6 +177,10 @@ def test_defaults_are_those_of_the_configuration_class(name):
     thetas = {
         "Llama4TextConfig": llama4.DEFAULT_THETA,
         "HYV3Config": hunyuan3.DEFAULT_THETA,
+        "CwmConfig": llamas.CWM_THETA,
+        "FlexOlmoConfig": olmoe.FLEX_THETA,
+        "HeliumConfig": llamas.HELIUM_THETA,
+        "SolarOpenConfig": glm_moe.SOLAR_THETA,
         "SmolLM3Config": smollm3.DEFAULT_THETA,
         "MixtralConfig": mixtral.DEFAULT_THETA,
         "PhimoeConfig": mixtral.DEFAULT_THETA,
