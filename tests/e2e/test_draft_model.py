@@ -138,6 +138,23 @@ def test_its_memory_is_part_of_the_plan(open_llm: Callable[..., LLM], draft_dir:
         assert alone["kv_cache"] > 0.9 * (1 << 20)
 
 
+def test_it_may_run_on_another_platform(
+    open_llm: Callable[..., LLM], draft_dir: Path, platform: str
+) -> None:
+    other = {"cpu": "plain", "plain": "cpu"}[platform]
+    options = {"kv_cache_memory_bytes": 1 << 20, "max_num_seqs": 256}
+    with open_llm(**options) as llm:
+        plain, alone = answers(llm), llm.memory
+    with open_llm(speculative_config={**method(draft_dir), "platform": other}, **options) as llm:
+        check(answers(llm), plain)
+        assert llm.stats().num_accepted_tokens > 0
+        assert llm.memory["kv_cache"] == alone["kv_cache"]
+        assert llm.memory["draft_kv_cache"] == pytest.approx(alone["kv_cache"], rel=0.1)
+        llm.sleep(1)
+        llm.wake_up()
+        check(answers(llm), plain)
+
+
 @ONE
 def test_defects_are_named(open_llm: Callable[..., LLM], draft_dir: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
@@ -155,6 +172,8 @@ def test_defects_are_named(open_llm: Callable[..., LLM], draft_dir: Path, tmp_pa
         (method(tmp_path / "none"), {}, UserError, "speculative_config.model .*none"),
         ({"method": "draft_model"}, {}, ConfigError, "speculative_config.model is missing"),
         ({**method(draft_dir), "modle": 1}, {}, ConfigError, "no option modle; did you mean model"),
+        ({**method(draft_dir), "platform": 8}, {}, ConfigError, "platform must be a text, not 8"),
+        ({**method(draft_dir), "platform": "x"}, {}, UserError, "speculative_config.model .*x"),
         ({**method(draft_dir), "quantization": 8}, {}, ConfigError, "quantization must be a text"),
         (
             {**method(draft_dir), "quantization": "x"},

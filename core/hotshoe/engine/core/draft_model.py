@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 NAME = "speculative_config"
 #: Entries of `speculative_config` beside those of every method; all are options of the same name.
-OPTIONS = ("model", "quantization", "revision")
+OPTIONS = ("model", "platform", "quantization", "revision")
 #: Options of the engine that say nothing of its draft model; those of `OPTIONS` come by themselves.
 UNSHARED = (
     "tokenizer",
@@ -57,6 +57,15 @@ UNSHARED = (
     "distributed_executor_backend",
     "nnodes",
 )
+#: Those that a draft model on another platform does not share either: they suit the engine's.
+OF_THE_PLATFORM = (
+    "platform_options",
+    "dtype",
+    "kv_cache_dtype",
+    "block_size",
+    "async_scheduling",
+    "memory_share",
+)
 
 
 class DraftModel:
@@ -73,6 +82,8 @@ class DraftModel:
         options = dict(setup.config.speculative_config or {})
         with _naming(str(options.get("model"))):
             self._setup = _prepare(setup, options)
+            #: Its device is the engine's, and so is its memory.
+            self._is_beside = self._setup.config.platform == setup.config.platform
             self._worker: Worker | None = self._setup.create_worker()
         self.name = self._setup.config.model
         self._verifying = 0
@@ -96,7 +107,8 @@ class DraftModel:
                 )
 
     def share(self, config: ResolvedConfig, info: WorkerInfo) -> tuple[ResolvedConfig, WorkerInfo]:
-        """Take a part of the memory that there is for caches, in the proportion of a sequence's.
+        """Take a part of the memory that there is for caches, in the proportion of a sequence's; on
+        another platform, as much memory of its own as holds as many sequences.
 
         Args:
             config, info: Of the engine; its model and this one are loaded.
@@ -116,13 +128,18 @@ class DraftModel:
         given = config.kv_cache_memory_bytes
         budget = info.cache_budget_bytes if given is None else given
         own, other = _request_bytes(self._setup.config, self._info), _request_bytes(config, info)
-        part = budget * own // (own + other)
+        if self._is_beside:
+            part = budget * own // (own + other)
+            note = f"a share of {budget / 2**20:.2f} MiB for both models"
+        else:
+            part = min(self._info.cache_budget_bytes, budget * own // other)
+            note = f"as {budget / 2**20:.2f} MiB for {config.model}, or what platform "
+            note += f"{self._setup.config.platform} grants"
         limited = replace(self._setup.config, kv_cache_memory_bytes=None)
-        note = f"a share of {budget / 2**20:.2f} MiB for both models"
         with _naming(self.name):
             found = replace(self._info, cache_budget_bytes=part, budget_note=note)
             self._num_blocks = plan_cache(limited, found)
-        left = budget - self.cache_bytes
+        left = budget - self.beside_bytes
         info = replace(info, cache_budget_bytes=left)
         return config if given is None else replace(config, kv_cache_memory_bytes=left), info
 
@@ -133,6 +150,11 @@ class DraftModel:
     @property
     def cache_bytes(self) -> int:
         return cache_bytes(self._info, self._num_blocks)
+
+    @property
+    def beside_bytes(self) -> int:
+        """Of its cache, on the engine's device."""
+        return self.cache_bytes if self._is_beside else 0
 
     @property
     def memory(self) -> Mapping[str, int]:
@@ -225,17 +247,21 @@ def _prepare(setup: EngineSetup, options: Mapping[str, Any]) -> EngineSetup:
         raise ConfigError(
             f"{NAME}.model is missing; method {DRAFT_MODEL} needs a directory or a name of a model"
         )
+    if own.get("platform") in (None, "auto"):
+        own["platform"] = config.platform
+    is_beside = own["platform"] == config.platform
     plain = EngineConfig(own["model"])
+    unshared = UNSHARED if is_beside else (*UNSHARED, *OF_THE_PLATFORM)
     found = prepare(
         EngineConfig.from_mapping(
             asdict(config)
-            | {name: getattr(plain, name) for name in UNSHARED}
+            | {name: getattr(plain, name) for name in unshared}
             | own
             | {"quantization": own.get("quantization"), "revision": own.get("revision")}
         ),
         setup.plugins,
         # That of several ranks belongs to the first of them, with a part of the processors.
-        setup.platform if config.num_ranks == 1 else None,
+        setup.platform if is_beside and config.num_ranks == 1 else None,
     )
     longest = min(found.config.max_model_len, config.max_model_len)
     found = replace(found, config=replace(found.config, max_model_len=longest))

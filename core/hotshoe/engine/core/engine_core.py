@@ -117,7 +117,7 @@ class EngineCore:
         if draft is not None:
             config, info = draft.share(config, info)
         num_blocks = plan_cache(config, info)
-        taken = cache_bytes(info, num_blocks) + (0 if draft is None else draft.cache_bytes)
+        taken = cache_bytes(info, num_blocks) + (0 if draft is None else draft.beside_bytes)
         check_free(self.setup.selector.facts, info.free_bytes, taken)
         worker.allocate_cache(num_blocks)
         if draft is not None:
