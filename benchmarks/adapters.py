@@ -1,9 +1,11 @@
 """Tokens a second of streams over adapters, by turns with the same streams over the model alone.
 
 Run: python benchmarks/adapters.py benchmarks/models/qwen3-0.6b [--streams N] [--adapters N]
+     [--matrices q_proj,v_proj] [FIELD=VALUE ...]
 
-Dummy weights, and random adapters of every matrix of attention and MLP. Prints medians, and the
-median of the turns' ratios.
+Dummy weights, and random adapters of every matrix of attention and MLP, or of those that are named.
+Prints medians, and the median of the turns' ratios. FIELD=VALUE are fields of `EngineConfig`. Both
+engines share a device, so say there what each has for its cache: kv_cache_memory_bytes=8000000000.
 """
 
 from __future__ import annotations
@@ -13,9 +15,11 @@ import json
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+import yaml
 from safetensors.torch import save_file
 
 from hotshoe import LLM, SamplingParams, TokensPrompt
@@ -24,11 +28,13 @@ from hotshoe import LLM, SamplingParams, TokensPrompt
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
+    parser.add_argument("settings", nargs="*", metavar="FIELD=VALUE")
     parser.add_argument("--streams", type=int, default=16)
     parser.add_argument("--adapters", type=int, default=8)
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--matrices", default="", help="names, with commas; default: all")
     args = parser.parse_args()
     engine = {
         "model": args.model,
@@ -37,6 +43,8 @@ def main() -> None:
         "max_model_len": 256,
         "max_loras": args.adapters,
         "max_lora_rank": args.rank,
+        "max_num_seqs": max(16, args.streams),
+        **{key: yaml.safe_load(value) for key, value in (s.split("=", 1) for s in args.settings)},
     }
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -44,7 +52,7 @@ def main() -> None:
         LLM(**engine, enable_lora=True) as adapted,
     ):
         config = json.loads(Path(args.model, "config.json").read_text())
-        save(config, Path(folder), args.rank)
+        save(config, Path(folder), args.rank, args.matrices.split(",") if args.matrices else ())
         for number in range(args.adapters):
             adapted.load_adapter(str(number), folder)
         names = [str(number % args.adapters) for number in range(args.streams)]
@@ -75,8 +83,8 @@ def rate(llm: LLM, adapters: list[str | None], tokens: int) -> float:
     return len(adapters) * tokens / (time.perf_counter() - begin)
 
 
-def save(config: dict[str, int], folder: Path, rank: int) -> None:
-    """Write an adapter of every linear layer with small random factors."""
+def save(config: dict[str, int], folder: Path, rank: int, matrices: Sequence[str]) -> None:
+    """Write an adapter of matrices, of all if none is named, with small random factors."""
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     head = config.get("head_dim", hidden // config["num_attention_heads"])
     queries, keys = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
@@ -92,6 +100,8 @@ def save(config: dict[str, int], folder: Path, rank: int) -> None:
     tensors = {}
     for layer in range(config["num_hidden_layers"]):
         for name, (out, width) in sizes.items():
+            if matrices and name.split(".")[-1] not in matrices:
+                continue
             prefix = f"base_model.model.model.layers.{layer}.{name}"
             tensors[f"{prefix}.lora_A.weight"] = 0.01 * torch.randn(rank, width)
             tensors[f"{prefix}.lora_B.weight"] = 0.01 * torch.randn(out, rank)

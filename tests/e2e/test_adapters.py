@@ -164,12 +164,20 @@ def test_drafts_of_a_model_without_adapters_change_no_token(root: Path, wanted) 
         assert llm.stats().num_accepted_tokens > 0
 
 
-def test_steps_without_adapters_are_recorded_as_ever(root: Path) -> None:
+def test_a_recording_serves_whoever_has_adapters(root: Path, wanted, caplog) -> None:
+    with open_engine(root, max_num_seqs=2, enable_prefix_caching=False) as llm:
+        for names in (("all", "mlp"), (None, "all"), ("mlp", "mlp"), (None, None)):
+            pairs = list(zip(names, (0, 2), strict=True))
+            assert generate(llm, pairs) == [wanted[name][index] for name, index in pairs]
+    assert not any("without a recording" in message for message in caplog.messages)
+
+
+def test_steps_with_adapters_are_recorded(root: Path) -> None:
     options = {"platform": "cpu", "skip_tokenizer_init": True, "enable_lora": True}
     told = explain(EngineConfig(str(root / "model"), **options))
     [graph] = [decision for decision in told.decisions if decision.slot == "graph"]
     assert graph.native
-    assert not any(operation.startswith("lora") for operation in graph.spec.operations)
+    assert "lora=native" in graph.spec.operations
 
 
 def test_log_probabilities_of_prompts_are_those_of_the_adapter(llm: LLM) -> None:

@@ -20,7 +20,8 @@ from torch import Tensor
 from hotshoe.errors import CheckpointError, MemoryLimitError
 from hotshoe.layers.formats import Share
 from hotshoe.layers.magnitudes import Base, Gain, Gains, Low
-from hotshoe.slots import LoraOp, LoraSpec
+from hotshoe.slots import LoraOp, LoraSpec, LoraTokens
+from hotshoe.slots.reference.lora import tokens_of
 
 if TYPE_CHECKING:
     from hotshoe.layers.context import BuildContext
@@ -48,10 +49,9 @@ class AdapterLimits:
 
 
 class _Use(NamedTuple):
-    """Which adapters a step uses: places [num_tokens] int32, those that occur, if one scales."""
+    """Which adapter each token of a step has, and whether one scales."""
 
-    places: Tensor
-    used: Sequence[int]
+    tokens: LoraTokens
     scales: bool
 
 
@@ -92,9 +92,9 @@ class AdaptedLinear:
         """Add to y [num_tokens, out_features], in place, what the step's adapters make of x."""
         if self._table.uses:
             use = self._table.uses[len(x)]
-            self._op(y, x, self._a, self._b, use.places, use.used)
+            self._op(y, x, self._a, self._b, use.tokens)
             if use.scales and self._gains is not None:
-                self._gains(y, use.places)
+                self._gains(y, use.tokens.places)
 
     def check(self, name: str, index: int, factors: Factors, max_rank: int) -> None:
         """Refuse factors of another shape.
@@ -193,6 +193,7 @@ class AdapterTable:
         self._gains: dict[str, dict[str, Gain]] = {}  # of those with magnitudes
         self.is_elsewhere: Callable[[str], bool] = lambda name: False
         self._taken_bytes = 0
+        self.reserve(0, "cpu")
         self._places: OrderedDict[str, int] = OrderedDict()
 
     def adapt(
@@ -312,10 +313,34 @@ class AdapterTable:
         places = torch.repeat_interleave(
             torch.tensor(of_request, dtype=torch.int32), torch.tensor(counts)
         )
-        used = sorted({place for place in of_request if place >= 0})
         scales = not self._gains.keys().isdisjoint(wanted)
-        self.uses[len(sample_at)] = _Use(places[sample_at].to(device), used, scales)
-        self.uses[len(places)] = _Use(places.to(device), used, scales)
+        for some in (places[sample_at], places) if len(sample_at) < len(places) else (places,):
+            tokens = tokens_of(some, self.limits.max_adapters, device)
+            self.uses[len(some)] = _Use(tokens, scales)
+        return True
+
+    def reserve(self, num_tokens: int, device: str) -> None:
+        """Take memory for what recorded steps of up to `num_tokens` tokens read, at one address."""
+        nobody = torch.full((num_tokens,), -1, dtype=torch.int32)
+        self._recorded = tokens_of(nobody, self.limits.max_adapters, device)
+
+    def pad(self, size: int) -> bool:
+        """Let a recording of `size` tokens read who has which adapter in the step under way.
+
+        Tokens behind those of the step have none, as all have where no step is under way. Returns
+        False where magnitudes take part, of which no recording knows.
+        """
+        if any(use.scales for use in self.uses.values()):
+            return False
+        (places, order, starts, _), own = self._recorded, max(self.uses, default=0)
+        places.fill_(-1)
+        starts.zero_()
+        if own:
+            tokens = self.uses[own].tokens
+            places[:own], order[:own] = tokens.places, tokens.order
+            starts.copy_(tokens.starts)
+        every = range(self.limits.max_adapters)
+        self.uses[size] = _Use(LoraTokens(places[:size], order[:size], starts, every), False)
         return True
 
     def _place_of(self, name: str, wanted: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ from hotshoe.errors import RequestError
 from hotshoe.layers import AdapterLimits, AdapterTable, BuildContext
 from hotshoe.loader.adapter import read_adapter
 from hotshoe.runner.granted import enough_memory
+from hotshoe.runner.limits import RunnerLimits
 from hotshoe.runner.rows import StepInputs
 from hotshoe.types import NewRow
 
@@ -21,14 +22,15 @@ class AdapterRows:
 
     Args:
         table: Those that were loaded.
-        num_rows: Rows that there are.
+        limits: Rows that there are, and the steps that are recorded.
         device: Where steps run.
     """
 
-    def __init__(self, table: AdapterTable, num_rows: int, device: str) -> None:
+    def __init__(self, table: AdapterTable, limits: RunnerLimits, device: str) -> None:
         self._table = table
         self._device = device
-        self._names: list[str | None] = [None] * num_rows
+        self._names: list[str | None] = [None] * limits.max_num_seqs
+        table.reserve(max((*limits.graph_sizes, *limits.piece_sizes), default=0), device)
 
     def set_row(self, new: NewRow) -> None:
         """Take over what a new row names."""
@@ -37,6 +39,16 @@ class AdapterRows:
     def end(self) -> None:
         """Let no adapter take part in what follows, which no request asks for."""
         self._table.uses = {}
+
+    def record(self, size: int, adapted: bool) -> None:
+        """Let a step of so many tokens be recorded, with adapters or without."""
+        self.end()
+        if adapted:
+            self.pad(size)
+
+    def pad(self, size: int) -> bool:
+        """See `AdapterTable.pad`."""
+        return self._table.pad(size)
 
     def begin(self, inputs: StepInputs) -> bool:
         """Let the adapters of a step's rows take part; tell whether there are any."""

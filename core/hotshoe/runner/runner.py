@@ -97,9 +97,7 @@ class Runner:
         self._model = model
         self._peers = peers or Peers()
         self._is_first, self._is_last = self._peers.mesh.pp.is_first, self._peers.mesh.pp.is_last
-        self._adapters = None
-        if adapters is not None:
-            self._adapters = AdapterRows(adapters, limits.max_num_seqs, device)
+        self._adapters = None if adapters is None else AdapterRows(adapters, limits, device)
         self._transfer = ops.transfer
         self._limits = limits
         self._plans = tuple(views)
@@ -109,8 +107,9 @@ class Runner:
         self._padding_slots: Ints = np.array(limits.null_blocks, np.int32) * limits.block_size
         self._inbox = Inbox(ops.transfer, device, INBOX_BYTES, limits.max_steps_in_flight)
         self._record = ops.graph.record
-        self._decodes = Recordings(limits.graph_sizes)
-        self._mixed = Recordings(limits.piece_sizes)
+        kinds = (False,) if adapters is None else (False, True)  # without adapters, with some
+        self._decodes = {adapted: Recordings(limits.graph_sizes) for adapted in kinds}
+        self._mixed = {adapted: Recordings(limits.piece_sizes) for adapted in kinds}
         self._pieces = Pieces(ops.graph, max(limits.piece_sizes, default=0))
         shape = (limits.max_num_seqs, self._rows.width)
         self._tokens = torch.zeros(shape, dtype=torch.int32, device=device)
@@ -184,19 +183,32 @@ class Runner:
         When `RECORDING_S` are over, what is left is padded to what there is.
         """
         begin = time.monotonic()
-        for size in reversed(self._decodes.sizes):
-            if self._spent(begin, self._decodes, "decoding requests", size):
+        for adapted in self._decodes:
+            self._record_decodes(begin, adapted)
+            self._record_mixed(begin, adapted)
+
+    def _record_decodes(self, begin: float, adapted: bool) -> None:
+        decodes = self._decodes[adapted]
+        for size in reversed(decodes.sizes):
+            if self._spent(begin, decodes, "decoding requests", size):
                 break
+            if self._adapters is not None:
+                self._adapters.record(size, adapted)
             staged = self._stage_recorded(self._padding_inputs(np.ones(size, np.int32)))
-            self._decodes.keep(size, self._record(partial(self._decode, staged)))
-        for size in reversed(self._mixed.sizes):
-            if self._spent(begin, self._mixed, "tokens beside prompts", size):
+            decodes.keep(size, self._record(partial(self._decode, staged)))
+
+    def _record_mixed(self, begin: float, adapted: bool) -> None:
+        mixed = self._mixed[adapted]
+        for size in reversed(mixed.sizes):
+            if self._spent(begin, mixed, "tokens beside prompts", size):
                 break
+            if self._adapters is not None:
+                self._adapters.record(size, adapted)
             inputs = self._padding_inputs(np.ones(1, np.int32))
             inputs = inputs.padded_tokens(size, self._padding_slots)
             staged = self._stage_recorded(inputs)
             self._set_pieces(inputs, staged)
-            self._mixed.keep(size, self._pieces.record(partial(self._compute, staged)))
+            mixed.keep(size, self._pieces.record(partial(self._compute, staged)))
 
     def _stage_recorded(self, inputs: StepInputs) -> StagedInputs:
         """Bring a step to the inbox's fixed addresses, and wait: its host memory is soon needed."""
@@ -265,9 +277,7 @@ class Runner:
             if spans or pooling or given:
                 return self._run_special(step_id, inputs, spans, pooling, given)
         count = inputs.num_tokens
-        replay = None
-        if not adapted:  # recordings know no adapters
-            inputs, replay = self._recorded(inputs)
+        inputs, replay = self._recorded(inputs, adapted)
         staged, in_place = self._stage(inputs)
         arrived = None
         if not self._is_first:
@@ -335,23 +345,31 @@ class Runner:
         arrived = self._transfer.download(tensors)
         return RunningStep(step_id, sampled, [*prompts], arrived, pooled, made=made)
 
-    def _recorded(self, inputs: StepInputs) -> tuple[StepInputs, Replay | None]:
+    def _recorded(self, inputs: StepInputs, adapted: bool) -> tuple[StepInputs, Replay | None]:
         """Pad a step for the recording that holds it, and return what gives its logits then."""
         slots, whole = self._padding_slots, inputs.decodes_only and self._ahead is None
-        size = (self._decodes if whole else self._mixed).size_for(len(inputs.positions))
+        found = (self._decodes if whole else self._mixed)[adapted]
+        size = found.size_for(len(inputs.positions))
         if size is None:
             return inputs, None
+        if self._adapters is not None and adapted and not self._adapters.pad(size):
+            return inputs, None
+        repeat = partial(found.replay, size)
         if whole:
             padded = inputs.padded(size, self._limits.max_num_seqs, slots)
-            return padded, partial(self._replay_decodes, size)
-        return inputs.padded_tokens(size, slots), partial(self._replay_pieces, size)
+            return padded, partial(self._replay_decodes, repeat)
+        return inputs.padded_tokens(size, slots), partial(self._replay_pieces, repeat)
 
-    def _replay_decodes(self, size: int, inputs: StepInputs, staged: StagedInputs) -> Tensor:
-        return self._decodes.replay(size)[: len(inputs.sample_rows)]
+    def _replay_decodes(
+        self, repeat: Callable[[], Tensor], inputs: StepInputs, staged: StagedInputs
+    ) -> Tensor:
+        return repeat()[: len(inputs.sample_rows)]
 
-    def _replay_pieces(self, size: int, inputs: StepInputs, staged: StagedInputs) -> Tensor:
+    def _replay_pieces(
+        self, repeat: Callable[[], Tensor], inputs: StepInputs, staged: StagedInputs
+    ) -> Tensor:
         self._set_pieces(inputs, staged)
-        hidden = self._mixed.replay(size)
+        hidden = repeat()
         if self._ahead is not None:
             own = slice(inputs.num_tokens)
             pieces = self._pieces

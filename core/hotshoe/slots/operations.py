@@ -8,7 +8,7 @@ outputs. Outputs may alias where said.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from hotshoe.slots.rendezvous import Rendezvous
 from hotshoe.slots.specs import KVLayout
@@ -204,15 +204,30 @@ class EmbeddingOp(Protocol):
         ...
 
 
+class LoraTokens(NamedTuple):
+    """Which adapter each token of a step has, by the adapter's place on the device.
+
+    Attributes:
+        places: [num_tokens] int32; -1 for no adapter.
+        order: [num_tokens] int32, tokens by place; those without an adapter come last.
+        starts: [max_adapters + 1] int32, where in `order` the tokens of each place begin; then
+            where those without an adapter do.
+        used: The places that occur, each once, on the host; all of them in a recording.
+    """
+
+    places: Tensor
+    order: Tensor
+    starts: Tensor
+    used: Sequence[int]
+
+
 class LoraOp(Protocol):
     """What low-rank adapters add to a matrix product.
 
     Source: Low-rank adaptation, arXiv:2106.09685.
     """
 
-    def __call__(
-        self, y: Tensor, x: Tensor, a: Tensor, b: Tensor, places: Tensor, used: Sequence[int]
-    ) -> None:
+    def __call__(self, y: Tensor, x: Tensor, a: Tensor, b: Tensor, tokens: LoraTokens) -> None:
         """Add b[p]^T (a[p] x) to each row of y, in place.
 
         Args:
@@ -220,8 +235,7 @@ class LoraOp(Protocol):
             x: [num_tokens, in_features].
             a: [max_adapters, rank, in_features].
             b: [max_adapters, rank, out_features], scaled.
-            places: [num_tokens] int32, p of each token; -1 adds nothing.
-            used: The p that occur, each once, on the host.
+            tokens: The p of each; one without adds nothing.
         """
         ...
 

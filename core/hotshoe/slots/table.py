@@ -264,7 +264,6 @@ SLOTS: dict[str, Slot] = {
             reference_supports=_JUDGE,
             results=lambda s, n: (),
             step_bytes=lambda s, n: s.rank * (s.in_features + s.out_features) * _size(s),
-            outside=True,  # steps with adapters are not recorded
         ),
         Slot(
             "sample",

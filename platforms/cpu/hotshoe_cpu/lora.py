@@ -3,13 +3,11 @@
 One call serves stacked matrices: b is multiplied along its diagonal of `LoraSpec.parts` alone.
 """
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots import LoraSpec, Verdict
+from hotshoe.slots import LoraSpec, LoraTokens, Verdict
 from hotshoe_cpu.native import DTYPE_CODES, judge, kernels
 
 
@@ -34,9 +32,7 @@ class Lora:
             self._parts.numel(),
         )
 
-    def __call__(
-        self, y: Tensor, x: Tensor, a: Tensor, b: Tensor, places: Tensor, used: Sequence[int]
-    ) -> None:
+    def __call__(self, y: Tensor, x: Tensor, a: Tensor, b: Tensor, tokens: LoraTokens) -> None:
         self._kernel(
             self._dtype,
             y.data_ptr(),
@@ -45,7 +41,7 @@ class Lora:
             x.stride(0),
             a.data_ptr(),
             b.data_ptr(),
-            places.data_ptr(),
+            tokens.places.data_ptr(),
             x.size(0),
             *self._sizes,
         )

@@ -5,7 +5,7 @@ import torch
 
 from hotshoe.platform import DeviceFacts
 from hotshoe.slots import LoraSpec
-from hotshoe.slots.reference.lora import build
+from hotshoe.slots.reference.lora import build, tokens_of
 from hotshoe_cpu import lora
 from hotshoe_cpu.native import kernels
 
@@ -40,8 +40,7 @@ class Inputs:
         whole = torch.full((len(self.y), self.y.stride(0)), NAN, dtype=self.y.dtype)
         y = whole[rows, : self.spec.out_features].copy_(self.y[rows])
         places = self.places[rows].contiguous()
-        used = sorted({p for p in places.tolist() if p >= 0})
-        op(y, self.x[rows], self.a, self.b, places, used)
+        op(y, self.x[rows], self.a, self.b, tokens_of(places, 4, "cpu"))
         assert whole[:, self.spec.out_features :].isnan().all()
         return y
 
@@ -96,9 +95,11 @@ def test_a_recorded_call_reads_the_places_of_its_repetition(
     inputs, op = Inputs(spec, 5, rng), lora.Lora(spec, facts)
     y = inputs.y.clone()
     native.record_begin()
-    op(y, inputs.x, inputs.a, inputs.b, inputs.places, [])
+    tokens = tokens_of(inputs.places, 4, "cpu")
+    op(y, inputs.x, inputs.a, inputs.b, tokens)
     calls = native.record_end()
     inputs.places.copy_(inputs.places.roll(1))
+    tokens.places.copy_(inputs.places)
     y.copy_(inputs.y)
     native.record_replay(calls)
     torch.testing.assert_close(y, inputs.expected(), rtol=1e-5, atol=1e-5)

@@ -27,6 +27,7 @@ from hotshoe.slots import (
     GatedDeltaSpec,
     IndexerSpec,
     LinearSpec,
+    LoraSpec,
     MlaAttentionSpec,
     MoeSpec,
     NormSpec,
@@ -42,6 +43,7 @@ from hotshoe_triton.attention import LAYOUT
 from hotshoe_triton.cases import call_latents
 from hotshoe_triton.delta_cases import KIMI, NEXT, call_deltas
 from hotshoe_triton.device import ARCHS
+from hotshoe_triton.lora_cases import call_adapters
 from hotshoe_triton.matrix import Compiling
 from hotshoe_triton.sparse_cases import DEEPSEEK, INDEX, SPARSE, call_index, call_sparse
 from hotshoe_triton.state_cases import BAMBA, NEMOTRON, call_spaces
@@ -75,6 +77,7 @@ SPECS: dict[str, list[Any]] = {
     "add_rms_norm": [AddNormSpec(4096, 1e-6, BF16)],
     "gated_activation": [GatedActivationSpec(12288, "silu", BF16)],
     "embedding": [EmbeddingSpec(512, 4096, BF16)],
+    "lora": [LoraSpec(4096, 6144, 48, 64, BF16, (4096, 1024, 1024))],
     "sample": [SampleSpec(151_936)],
     "linear": [
         LinearSpec(4096, 6144, BF16),
@@ -138,6 +141,11 @@ def multiply(op: Any, spec: LinearSpec) -> None:
         op(tensor(rows, spec.in_features))
 
 
+def adapt(op: Any, spec: LoraSpec) -> None:
+    for tokens in (1, 64, 2048):
+        call_adapters(op, spec, tokens, "meta")
+
+
 def sample(op: Any, spec: SampleSpec) -> None:
     kinds = ("float32", "int32", "float32", "float32", "float64")
     op(tensor(8, spec.vocab_size, dtype="float32"), *(tensor(8, dtype=kind) for kind in kinds))
@@ -169,6 +177,7 @@ CALLS: dict[str, Callable[[Any, Any], object]] = {
     "add_rms_norm": add_and_norm,
     "gated_activation": lambda op, spec: op(tensor(8, 2 * spec.size)),
     "embedding": lambda op, spec: op(ints(8), tensor(512, spec.size)),
+    "lora": adapt,
     "sample": sample,
     "linear": multiply,
     "moe": mix,

@@ -1,13 +1,34 @@
 """Reference of slot `lora`."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 from hotshoe.platform import DeviceFacts
-from hotshoe.slots.operations import LoraOp
+from hotshoe.slots.operations import LoraOp, LoraTokens
 from hotshoe.slots.specs import LoraSpec
+
+#: Numbers of 4 bytes to a multiple of which kernels are compiled once.
+ALIGNED = 4
+
+
+def tokens_of(places: Tensor, max_adapters: int, device: str) -> LoraTokens:
+    """Bring to a device which adapter each token has.
+
+    Args:
+        places: [num_tokens] int32 on the host, -1 for no adapter.
+        max_adapters: Places that there are.
+        device: Where tokens are computed.
+    """
+    count, ends = len(places), max_adapters + 1
+    packed = torch.zeros(3, -(-max(count, ends) // ALIGNED) * ALIGNED, dtype=torch.int32)
+    last = torch.where(places < 0, max_adapters, places)
+    packed[0, :count] = places
+    packed[1, :count] = torch.argsort(last, stable=True)
+    counts = torch.bincount(last, minlength=ends)
+    packed[2, 1:ends] = counts[:max_adapters].cumsum(0)
+    used = counts[:max_adapters].nonzero().flatten().tolist()
+    there = packed.to(device)  # at once
+    return LoraTokens(there[0, :count], there[1, :count], there[2, :ends], used)
 
 
 def build(spec: LoraSpec, facts: DeviceFacts) -> LoraOp:
@@ -17,9 +38,8 @@ def build(spec: LoraSpec, facts: DeviceFacts) -> LoraOp:
     token moves. The intermediate of `rank` numbers is rounded to the type of x.
     """
 
-    def add(
-        y: Tensor, x: Tensor, a: Tensor, b: Tensor, places: Tensor, used: Sequence[int]
-    ) -> None:
+    def add(y: Tensor, x: Tensor, a: Tensor, b: Tensor, tokens: LoraTokens) -> None:
+        places, used = tokens.places, tokens.used
         if not used:
             return
         first, end = min(used), max(used) + 1

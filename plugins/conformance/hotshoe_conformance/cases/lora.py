@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hotshoe.slots import KVLayout, LoraSpec
+from hotshoe.slots import KVLayout, LoraSpec, LoraTokens
+from hotshoe.slots.reference.lora import tokens_of
 from hotshoe_conformance.cases.base import (
     DTYPES,
     Cost,
@@ -71,20 +72,20 @@ class LoraProblem:
     places: Tensor
 
     @property
-    def used(self) -> list[int]:
-        return sorted({place for place in self.places.tolist() if place >= 0})
+    def tokens(self) -> LoraTokens:
+        return tokens_of(self.places, self.spec.max_adapters, "cpu")
 
     def call(self, op: Any, place: Place) -> Mapping[str, Tensor]:
         y = place(self.y, written=True)
-        op(y, place(self.x), place(self.a), place(self.b), place(self.places), self.used)
+        op(y, place(self.x), place(self.a), place(self.b), _placed(self.tokens, place))
         return {"y": y}
 
     def expected(self) -> Mapping[str, Expected]:
         op, y = reference(SLOT, replace(self.spec, dtype="float32")), self.y.float().clone()
         x, a, b = self.x.float(), self.a.float(), self.b.float()
-        op(y, x, a, b, self.places, self.used)
+        op(y, x, a, b, self.tokens)
         sizes = self.y.float().abs()
-        op(sizes, x.abs(), a.abs(), b.abs(), self.places, self.used)
+        op(sizes, x.abs(), a.abs(), b.abs(), self.tokens)
         rounded = sizes * ROUNDING[self.spec.dtype]  # of the intermediate of `rank` numbers
         return {"y": Close(y, self.spec.dtype, sizes, slack=rounded)}
 
@@ -95,13 +96,18 @@ class LoraProblem:
     def cost(self) -> Cost:
         spec, rows = self.spec, len(self.x)
         width = spec.rank * (spec.in_features + spec.out_features)
-        moved = self.x.nbytes + 2 * self.y.nbytes + len(self.used) * width * self.x.itemsize
+        moved = self.x.nbytes + 2 * self.y.nbytes + len(self.tokens.used) * width * self.x.itemsize
         return Cost(moved, 2 * rows * width)
 
     def prepare(self, op: Any, place: Place) -> Callable[[], object]:
         y, (x, a, b) = place(self.y, written=True), map(place, (self.x, self.a, self.b))
-        places, used = place(self.places), self.used
-        return lambda: op(y, x, a, b, places, used)
+        tokens = _placed(self.tokens, place)
+        return lambda: op(y, x, a, b, tokens)
+
+
+def _placed(tokens: LoraTokens, place: Place) -> LoraTokens:
+    there = (place(t) for t in (tokens.places, tokens.order, tokens.starts))
+    return LoraTokens(*there, tokens.used)
 
 
 def _problem(setup: Setup, source: torch.Generator) -> LoraProblem:
