@@ -51,7 +51,7 @@ def plans(spec: LoraSpec, facts: DeviceFacts) -> tuple[Plan, Plan]:
     """
     arch, share = arch_of(facts), spec.rank // max(1, len(spec.parts))
     size = 2 if spec.dtype == "float32" else 1
-    most = 64 // size if arch.backend == "cuda" else 32 // size
+    most = 16 if size == 2 else 64 if arch.backend == "cuda" else 32
     ranks, own = (min(most, max(16, next_power_of_2(n))) for n in (spec.rank, share))
     found = []
     cells = (4096 if arch.backend == "cuda" else 2048) // size
