@@ -2,7 +2,14 @@
 
 from hotshoe.executor.group import RankGroup, Seat
 from hotshoe.executor.kv import KVBlocks, KVDescriptor, KVWorker, check_transfer
-from hotshoe.executor.worker import AdapterWorker, ProfiledWorker, WeightsWorker, Worker, WorkerInfo
+from hotshoe.executor.worker import (
+    AdapterWorker,
+    ProfiledWorker,
+    StatesWorker,
+    WeightsWorker,
+    Worker,
+    WorkerInfo,
+)
 
 __all__ = [
     "AdapterWorker",
@@ -12,6 +19,7 @@ __all__ = [
     "ProfiledWorker",
     "RankGroup",
     "Seat",
+    "StatesWorker",
     "WeightsWorker",
     "Worker",
     "WorkerInfo",

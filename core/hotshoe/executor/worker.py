@@ -125,6 +125,19 @@ class AdapterWorker(Protocol):
 
 
 @runtime_checkable
+class StatesWorker(Protocol):
+    """What a worker has beside the above if its model keeps states, and can go back to one."""
+
+    def copy_blocks(self, copies: Mapping[int, tuple[Sequence[int], Sequence[int]]]) -> None:
+        """Copy blocks of cache groups, behind the steps that were given and before later ones.
+
+        Args:
+            copies: By group: blocks, and those that become like them.
+        """
+        ...
+
+
+@runtime_checkable
 class WeightsWorker(Protocol):
     """What a worker has beside the above if its weights can be moved and replaced.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -34,6 +34,19 @@ def write_blocks(
     ids = torch.tensor(block_ids, dtype=torch.int64)
     for part, fresh in zip(parts, content, strict=True):
         part.index_copy_(0, ids.to(part.device), fresh.to(part.device))
+
+
+def copy_blocks(
+    caches: Iterable[tuple[int, Sequence[Tensor]]],
+    copies: Mapping[int, tuple[Sequence[int], Sequence[int]]],
+) -> None:
+    """Copy blocks within caches, given with the numbers of their groups; see `StatesWorker`."""
+    for group, parts in caches:
+        if group in copies:
+            sources, targets = (torch.tensor(ids, dtype=torch.int64) for ids in copies[group])
+            for part in parts:
+                fresh = part.index_select(0, sources.to(part.device))
+                part.index_copy_(0, targets.to(part.device), fresh)
 
 
 def converted(blocks: KVBlocks, layer: int, own: KVDescriptor, wanted: range) -> list[Tensor]:

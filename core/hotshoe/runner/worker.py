@@ -6,7 +6,7 @@ import gc
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -45,7 +45,7 @@ from hotshoe.runner.checks import ResultChecks, held_bytes
 from hotshoe.runner.granted import enough_memory, stay_in_files
 from hotshoe.runner.graphs import TOKEN_SIZES, decode_sizes, graph_sizes
 from hotshoe.runner.heads import head_of, load_beside, move_to_host, wants_further
-from hotshoe.runner.kv import cache_parts, converted, read_blocks, write_blocks
+from hotshoe.runner.kv import cache_parts, converted, copy_blocks, read_blocks, write_blocks
 from hotshoe.runner.limits import MakeProcessors, Operations, RunnerLimits, no_processors
 from hotshoe.runner.peers import Peers, check_divided, entering_size, group_of
 from hotshoe.runner.runner import Runner
@@ -441,6 +441,10 @@ class TorchWorker:
             wanted = range(first[group], first[group] + len(block_ids[group]))
             content = converted(blocks, number, own, wanted)
             write_blocks(parts, block_ids[group], content)
+
+    @torch.inference_mode()
+    def copy_blocks(self, copies: Mapping[int, tuple[Sequence[int], Sequence[int]]]) -> None:
+        copy_blocks(self._caches(), copies)
 
     def _caches(self) -> list[tuple[int, list[torch.Tensor]]]:
         """Return the number of the group, and the parts, of each layer's cache, in order."""

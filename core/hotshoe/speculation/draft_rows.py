@@ -8,6 +8,9 @@ no drafts. One for which no room is left gets none either, so that nobody waits 
 A draft is drawn with the request's own parameters and with the random number that belongs to its
 place. The engine draws with the same number there, so that two models that nearly agree nearly
 always draw the same token. Verification stays exact, as it does not look at how drafts were made.
+States of sequences cannot go back. Before they take a draft they are copied to blocks that the row
+has for that, and where it goes on from known tokens, both change places.
+
 Driven by `Drafting`. Free of torch.
 """
 
@@ -17,7 +20,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hotshoe.executor import Worker
+from hotshoe.executor import StatesWorker, Worker
 from hotshoe.kv.coordinator import KVCoordinator, TableChanges
 from hotshoe.kv.sequence import StoredTokens
 from hotshoe.scheduler import Request
@@ -56,6 +59,7 @@ class DraftRow:
         num_computed: Tokens whose keys and values the cache holds, drafts behind the known ones.
         drafts: Tokens that the model drew behind the known ones.
         num_row_tokens: Tokens that the worker counts; 0 where it has to be told all anew.
+        is_ahead: Its states have taken drafts; those behind the known tokens are its spare ones.
     """
 
     request: Request
@@ -65,10 +69,14 @@ class DraftRow:
     num_computed: int = 0
     drafts: list[int] = field(default_factory=list)
     num_row_tokens: int = 0
+    is_ahead: bool = False
 
-    def right(self) -> int:
+    def right(self, keeps_states: bool) -> int:
         """Return how many leading tokens of the cache are those of the sequence; one is left to
-        compute."""
+        compute. States are behind all known tokens that were computed, or are made anew."""
+        if keeps_states:
+            known = min(self.num_known, self.num_computed)
+            return known if known < len(self.request.token_ids) else 0
         found = self.request.token_ids[self.num_known : self.num_computed + 1]
         pairs = enumerate(zip(found, self.drafts, strict=False))
         agreed = next((i for i, (x, y) in pairs if x != y), min(len(found), len(self.drafts)))
@@ -80,7 +88,7 @@ class DraftRows:
     """Rows, blocks and steps of one draft model.
 
     Args:
-        worker: Loaded, with its cache.
+        worker: Loaded, with its cache; one of a model with states copies these.
         limits: What holds for all sequences.
         num_blocks: Blocks of each pool of its cache.
         block_size: Tokens of a block.
@@ -99,6 +107,12 @@ class DraftRows:
         self._limits = limits
         tokens = limits.max_num_batched_tokens
         self.cache = KVCoordinator(num_blocks, block_size, False, groups, tokens)
+        self._states = [(i, band) for i, band in enumerate(self.cache.bands) if band.kind.reserved]
+        # Of each row: for each band of states the bundle that its sequence does not have.
+        self._spares = [
+            [band.pool.allocate(len(band.groups)) for _, band in self._states]
+            for _ in range(limits.max_num_seqs)
+        ]
         self._free = list(range(limits.max_num_seqs))
         self._rows: dict[str, DraftRow] = {}
         # No sequence begins while blocks are short: it would only drive out another.
@@ -153,7 +167,11 @@ class DraftRows:
         """
         plan, ready, budget = self._plan(), list[DraftRow](), self._limits.max_num_batched_tokens
         both = [(self._rows.get(request.request_id), request) for request in requests]
-        missing = [(len(r.token_ids) - (0 if own is None else own.right()), r) for own, r in both]
+        states = bool(self._states)
+        rights = (0 if own is None else own.right(states) for own, _ in both)
+        missing = [
+            (len(r.token_ids) - right, r) for (_, r), right in zip(both, rights, strict=True)
+        ]
         for count, request in sorted(missing, key=lambda pair: pair[0]):
             length = len(request.token_ids)
             start = length - count
@@ -197,6 +215,8 @@ class DraftRows:
             self._drop(place.request.request_id)
             self._crowded = True
             return False
+        if place.is_ahead:
+            changes += self._go_back(place)
         request, length = place.request, len(place.request.token_ids)
         counts = place.num_row_tokens - place.num_computed
         if counts == 1 and stop == length == start + 1:  # the worker draws behind its last token
@@ -214,6 +234,31 @@ class DraftRows:
         place.num_known, place.num_computed, place.drafts = length, stop, []
         place.num_row_tokens = length + (stop == length)
         return True
+
+    def _go_back(self, place: DraftRow) -> TableChanges:
+        """Let a sequence have the states behind its known tokens again."""
+        changes: TableChanges = []
+        spares = self._spares[place.row]
+        for number, (i, band) in enumerate(self._states):
+            table = place.held.tables[i]
+            table[0], spares[number] = spares[number], table[0]
+            changes.append((band.groups, 0, table[0]))
+        place.is_ahead = False
+        return changes
+
+    def _keep_states(self, places: Sequence[DraftRow]) -> None:
+        """Copy states before they take drafts."""
+        if not self._states:
+            return
+        assert isinstance(self._worker, StatesWorker)
+        copies = {}
+        for number, (i, band) in enumerate(self._states):
+            for at, group in enumerate(band.groups):
+                sources = [place.held.tables[i][0][at] for place in places]
+                copies[group] = sources, [self._spares[p.row][number][at] for p in places]
+        self._worker.copy_blocks(copies)
+        for place in places:
+            place.is_ahead = True
 
     def _hold(self, place: DraftRow, start: int, ends: int, changes: TableChanges) -> bool:
         """Take blocks for a sequence's tokens up to `ends`; False if too few are free."""
@@ -248,6 +293,8 @@ class DraftRows:
         flying = deque([self._worker.execute(plan)])
         for number in range(1, max((limit for _, limit in drawing), default=0)):
             going = [place for place, limit in drawing if limit > number]
+            if number == 1:
+                self._keep_states(going)
             plan = self._plan()
             plan.rows = [place.row for place in going]
             plan.num_scheduled_tokens = [1] * len(going)

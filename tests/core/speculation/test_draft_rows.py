@@ -1,12 +1,14 @@
 """A draft model's plans, checked by a worker that keeps books of its cache, token by token."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hotshoe.kv.sequence import StoredTokens
 from hotshoe.runner.rows import Rows
 from hotshoe.scheduler import Request
 from hotshoe.speculation.draft_rows import DraftLimits, DraftRows
@@ -15,6 +17,7 @@ from hotshoe.types import FinishedStep, SamplingParams, StepPlan, StepResult
 from hotshoe.types.cache import CacheGroup, CacheSpec
 
 BLOCK, LENGTH, SEQS, BUDGET, VOCAB = 4, 48, 4, 8, 50
+KINDS: tuple[Literal["full"], Literal["state"]] = ("full", "state")
 
 
 def drawn(tokens: list[int]) -> int:
@@ -30,6 +33,7 @@ class Books:
         self.tokens = np.zeros(SEQS * self.rows.width, np.int64)
         self.cache: list[dict[int, tuple[int, int, int]]] = [{} for _ in range(num_groups)]
         self.windows = [None, window][:num_groups]
+        self.states: dict[int, list[int]] | None = None  # of the last group, if it has them
         self.most_tokens = self.steps = 0
         self.failing: set[int] = set()
 
@@ -43,10 +47,27 @@ class Books:
             token = int(self.tokens[step.token_index[i]])
             for group, cache in enumerate(self.cache):
                 cache[int(step.slot_mapping[group, i])] = (int(row), int(position), token)
+        if self.states is not None:
+            self.advance_states(step.rows, step.query_start_loc, step.seq_lens)
         result = StepResult(plan.step_id, [], [])
         for row, length in zip(step.sample_rows, step.sample_lens, strict=True):
             self.draw(int(row), int(length), result)
         return FinishedStep(result)
+
+    def advance_states(self, rows: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> None:
+        """Let each row's state take the tokens of a step; it has to be the one before these."""
+        assert self.states is not None
+        for row, count, length in zip(rows, np.diff(starts), lengths, strict=True):
+            first = row * self.rows.width
+            block = int(self.rows.block_table[-1, row, 0])
+            before = self.states.get(block) if length > count else []
+            assert before == self.tokens[first : first + length - count].tolist()
+            self.states[block] = self.tokens[first : first + length].tolist()
+
+    def copy_blocks(self, copies: dict[int, tuple[list[int], list[int]]]) -> None:
+        assert self.states is not None
+        [(sources, targets)] = copies.values()
+        self.states |= {new: self.states[old] for old, new in zip(sources, targets, strict=True)}
 
     def draw(self, row: int, length: int, result: StepResult) -> None:
         start = row * self.rows.width
@@ -72,6 +93,16 @@ class Case:
 
     books: Books
     rows: DraftRows
+
+
+def case_of_states(num_blocks: int = 64) -> Case:
+    """Keys of all tokens, and a state of each sequence with one more for each row."""
+    books = Books(2)
+    books.cache, books.windows, books.states = books.cache[:1], [None], {}
+    limits = DraftLimits(SEQS, LENGTH, BUDGET, (VOCAB, VOCAB))
+    groups = [CacheGroup(CacheSpec(kind, BLOCK, ()), (i,), i) for i, kind in enumerate(KINDS)]
+    pools = [num_blocks, 2 * SEQS]
+    return Case(books, DraftRows(books, limits, pools, BLOCK, groups))  # type: ignore[arg-type]
 
 
 def case(num_blocks: int = 64, window: int | None = None, vocab: tuple[int, int] = (VOCAB, VOCAB)):
@@ -126,6 +157,23 @@ def test_a_sequence_that_is_up_to_date_costs_one_step_for_each_draft() -> None:
         one.token_ids += [*drafts[:accepted], (drafts[accepted] + 1) % VOCAB]
 
 
+def test_states_go_back_and_take_what_was_accepted() -> None:
+    own = case_of_states()
+    one = request("a", [1, 2])
+    for accepted in (2, 0, 3, 1):
+        drafts = expected(one.token_ids, 3)
+        before = own.books.steps
+        assert own.rows.propose([Wanted(one, 3)]) == [drafts]
+        assert own.books.steps - before == 3
+        one.token_ids += [*drafts[:accepted], 7]
+    again = expected(one.token_ids, 1)
+    assert own.rows.propose([Wanted(one, 1)]) == [again]  # which nothing has to go back from
+    assert own.rows.propose([Wanted(one, 1)]) == [[]]  # behind no new token it begins anew
+    assert own.rows.propose([Wanted(one, 1)]) == [again]
+    one.token_ids.append(7)
+    assert own.rows.propose([Wanted(one, 2)]) == [expected(one.token_ids, 2)]
+
+
 def test_without_room_there_are_no_drafts_and_others_go_on() -> None:
     own = case(num_blocks=5)
     first, second = request("a", [1] * 7, 0), request("b", [2] * 7, 1)
@@ -165,11 +213,11 @@ def test_tokens_beyond_the_smaller_vocabulary_are_neither_read_nor_proposed() ->
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.data(), st.sampled_from([None, 6]), st.integers(12, 64))
+@given(st.data(), st.sampled_from([None, 6, "states"]), st.integers(12, 64))
 def test_drafts_are_what_the_model_would_say_whatever_became_of_the_last_ones(
-    data: st.DataObject, window: int | None, num_blocks: int
+    data: st.DataObject, window: int | Literal["states"] | None, num_blocks: int
 ) -> None:
-    own = case(num_blocks, window)
+    own = case_of_states(num_blocks) if window == "states" else case(num_blocks, window)
     running: dict[str, Request] = {}
     for number in range(data.draw(st.integers(1, 25))):
         free = sorted(set(range(SEQS)) - {r.row for r in running.values() if r.row is not None})
@@ -202,7 +250,9 @@ def test_drafts_are_what_the_model_would_say_whatever_became_of_the_last_ones(
             if len(tokens) >= LENGTH - 1:
                 own.rows.discard(ask.request.request_id)
                 del running[ask.request.request_id]
-        own.rows.cache.check_held([place.held for place in own.rows._rows.values()])
+        held = [place.held for place in own.rows._rows.values()]
+        spares = [StoredTokens([], tables=[[], bundles]) for bundles in own.rows._spares if bundles]
+        own.rows.cache.check_held([*held, *spares])
         rows = [place.row for place in own.rows._rows.values()]
         assert sorted([*rows, *own.rows._free]) == list(range(SEQS))
     assert own.books.most_tokens <= BUDGET

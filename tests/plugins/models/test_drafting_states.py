@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from hotshoe import LLM, EngineConfig, SamplingParams, TokensPrompt
+from hotshoe.engine.core.draft_model import DraftModel
 from hotshoe.errors import CheckpointError, ConfigError
 from hotshoe.speculation.drafting import Heads
 
@@ -151,3 +152,41 @@ def test_a_file_without_the_layer_is_named(make):
     (made.path / "config.json").write_text(json.dumps(config | {"num_nextn_predict_layers": 0}))
     with pytest.raises(ConfigError, match="has none"):
         engine(made.path, 1)
+
+
+@pytest.mark.parametrize(("name", "mode"), [("qwen3-next", "align"), ("falcon-h1", "none")])
+def test_a_draft_model_may_keep_states(variants, checkpoints, tmp_path, monkeypatch, name, mode):
+    path, small = checkpoints.get(variants[name]).path, tmp_path / "small"
+    shutil.copytree(path, small)
+    for file in small.glob("*.safetensors"):
+        with safe_open(file, "pt") as opened:
+            found = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
+        save_file({k: t * 0.95 if k.endswith(OUT) else t for k, t in found.items()}, file)
+    seen: list[tuple[list[int], list[int]]] = []
+    propose = DraftModel.propose
+
+    def spy(self, wanted):
+        made = propose(self, wanted)
+        seen.extend((list(w.request.token_ids), d) for w, d in zip(wanted, made, strict=True) if d)
+        # Of every other call the last drafts are refused.
+        spoiled = [[*d[:-1], (d[-1] + 1) % VOCAB] if d else [] for d in made]
+        return spoiled if len(seen) % 2 else made
+
+    monkeypatch.setattr(DraftModel, "propose", spy)
+    prompts = [TokensPrompt(range(n, 3 * n)) for n in (1, 9, 17)]
+    with engine(path) as llm:
+        expected = [output.outputs[0].token_ids for output in llm.generate(prompts, GREEDY)]
+    method = {"method": "draft_model", "model": str(small), "num_speculative_tokens": 3}
+    settings = {"max_num_batched_tokens": 24, "state_cache_mode": mode}
+    with engine(path, speculative_config=method, **settings) as llm:
+        found = [output.outputs[0].token_ids for output in llm.generate(prompts, GREEDY)]
+        stats = llm.stats()
+    assert found == expected
+    assert 5 < stats.num_accepted_tokens < stats.num_draft_tokens - 3
+    # The states that drafts come from are those of the sequence, whatever was refused before.
+    with engine(small) as llm:
+        own = [replace(GREEDY, max_tokens=len(drafts)) for _, drafts in seen]
+        alone = llm.generate([TokensPrompt(ids) for ids, _ in seen], own)
+    made = [drafts for _, drafts in seen]
+    right = sum(a.outputs[0].token_ids == d for a, d in zip(alone, made, strict=True))
+    assert right >= 0.9 * len(made) > 10

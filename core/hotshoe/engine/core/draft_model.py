@@ -7,15 +7,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.config import EngineConfig, ResolvedConfig
 from hotshoe.engine.core.rest import fall_asleep, wake
-from hotshoe.engine.start.cache_plan import cache_bytes, layout_of, plan_cache, request_blocks
+from hotshoe.engine.start.cache_plan import (
+    cache_bytes,
+    layout_of,
+    plan_cache,
+    request_blocks,
+    state_blocks,
+)
 from hotshoe.engine.start.places import read_tokenizer
 from hotshoe.errors import ConfigError, UserError
-from hotshoe.executor import Worker, WorkerInfo
+from hotshoe.executor import StatesWorker, Worker, WorkerInfo
 from hotshoe.speculation.draft_rows import DraftLimits, DraftRows
 from hotshoe.speculation.drafting import DRAFT_MODEL
 from hotshoe.speculation.proposer import Wanted
@@ -41,6 +48,7 @@ UNSHARED = (
     "lora_modules",
     "logits_processors",
     "quantization_cache_dir",
+    "state_cache_mode",  # nobody shares its states
     "offload_weights",
     "cpu_offload_gb",
     "speculative_config",
@@ -94,16 +102,17 @@ class DraftModel:
         """Build the model and load its weights.
 
         Raises:
-            ConfigError: It keeps states of sequences.
+            ConfigError: It keeps states of sequences that its worker cannot copy.
         """
         assert self._worker is not None
         with _naming(self.name):
             self._info = self._worker.load()
             groups = layout_of(self._setup.config, self._info).groups
-            if any(group.spec.kind == "state" for group in groups):
+            states = any(group.spec.kind == "state" for group in groups)
+            if states and not isinstance(self._worker, StatesWorker):
                 raise ConfigError(
-                    "it keeps a state of each sequence, which cannot go back where drafts are "
-                    "refused; use a model without states"
+                    f"platform {self._setup.config.platform} computes it in a worker of its own, "
+                    "which cannot copy the states that it keeps; use a model without states"
                 )
 
     def share(self, config: ResolvedConfig, info: WorkerInfo) -> tuple[ResolvedConfig, WorkerInfo]:
@@ -136,9 +145,13 @@ class DraftModel:
             note = f"as {budget / 2**20:.2f} MiB for {config.model}, or what platform "
             note += f"{self._setup.config.platform} grants"
         limited = replace(self._setup.config, kv_cache_memory_bytes=None)
+        layout = layout_of(limited, self._info)
+        spares = state_blocks(limited, layout, limited.max_num_seqs)  # which take drafts
+        part -= cache_bytes(self._info, spares)
         with _naming(self.name):
             found = replace(self._info, cache_budget_bytes=part, budget_note=note)
-            self._num_blocks = plan_cache(limited, found)
+            planned = plan_cache(limited, found)
+        self._num_blocks = tuple(map(add, planned, spares))
         left = budget - self.beside_bytes
         info = replace(info, cache_budget_bytes=left)
         return config if given is None else replace(config, kv_cache_memory_bytes=left), info
