@@ -156,12 +156,36 @@ def test_an_engine_wakes_up_behind_steps_with_adapters(llm: LLM, wanted, level: 
     assert generate(llm, pairs) == [wanted[name][index] for name, index in pairs]
 
 
-def test_drafts_of_a_model_without_adapters_change_no_token(root: Path, wanted) -> None:
-    drafts = {"method": "draft_model", "model": str(root / "model"), "num_speculative_tokens": 3}
+@pytest.fixture(scope="module")
+def heads(root: Path) -> Path:
+    """Two Medusa heads of random numbers."""
+    path, width, vocab = root / "heads", 32, 64
+    path.mkdir()
+    config = {"medusa_num_heads": 2, "medusa_num_layers": 1, "hidden_size": width}
+    config |= {"architectures": ["MedusaModel"], "vocab_size": vocab}
+    (path / "config.json").write_text(json.dumps(config))
+    tensors = {}
+    for i in range(2):
+        tensors[f"{i}.0.linear.weight"] = torch.randn(width, width)
+        tensors[f"{i}.0.linear.bias"] = torch.randn(width)
+        tensors[f"{i}.1.weight"] = torch.randn(vocab, width)
+    save_file(tensors, path / "model.safetensors")
+    return path
+
+
+@pytest.mark.parametrize("method", ["draft_model", "medusa", "ngram"])
+def test_drafts_made_without_adapters_change_no_token(
+    root: Path, heads: Path, wanted, method: str
+) -> None:
+    makers = {"draft_model": root / "model", "medusa": heads}
+    own = {"model": str(makers[method])} if method in makers else {}
+    drafts = {"method": method, "num_speculative_tokens": 2, **own}
     pairs = [(name, index) for index in range(len(PROMPTS)) for name in (*ADAPTERS, None)]
     with open_engine(root, speculative_config=drafts) as llm:
         assert generate(llm, pairs) == [wanted[name][index] for name, index in pairs]
-        assert llm.stats().num_accepted_tokens > 0
+        stats = llm.stats()
+        assert stats.num_draft_tokens > 0
+        assert method != "draft_model" or stats.num_accepted_tokens > 0
 
 
 def test_a_recording_serves_whoever_has_adapters(root: Path, wanted, caplog) -> None:

@@ -1,7 +1,9 @@
 """Drafts of EAGLE and Medusa heads: they are those of plain code, and change no answer."""
 
+import re
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import torch
 from tests.e2e import eagle
 from tests.e2e.test_speculation import GREEDY, SETTINGS, answers, check
 
-from hotshoe import LLM, SamplingParams, TokensPrompt
+from hotshoe import LLM, GrammarSpec, SamplingParams, TokensPrompt
 from hotshoe.errors import CheckpointError, ConfigError
 from hotshoe.plugins import PluginManager
 from hotshoe.speculation.drafting import Heads
@@ -130,6 +132,34 @@ def test_answers_are_those_without_drafts(
         check(answers(llm), expected)
         check(answers(llm), expected)  # now with a warm cache
         assert llm.stats().num_accepted_tokens > 0
+
+
+def test_medusa_heads_change_no_answer(pair: Callable[..., Pair]) -> None:
+    made = pair("medusa", "qwen3", seed=5)
+    with made.open(False, enable_prefix_caching=False) as llm:
+        expected = answers(llm)
+    with made.open(max_num_batched_tokens=9) as llm:
+        for _ in range(2):
+            check(answers(llm), expected)
+        assert llm.stats().num_accepted_tokens > 0
+
+
+@pytest.mark.parametrize("method", ["eagle3", "medusa"])
+def test_drafts_of_heads_keep_to_grammars(pair: Callable[..., Pair], method: str) -> None:
+    made = pair(method)
+    rows = GrammarSpec.regex("([a-c]{3}-[0-9]{2};){4}")
+    params = [replace(GREEDY, grammar=rows, temperature=heat, seed=3) for heat in (0.0, 2.0)]
+    prompts = [TokensPrompt([1, 2, 3])] * 3
+    settings = {"structured_output_backend": "llguidance"}
+    with made.open(False, **settings) as llm:
+        plain = llm.generate(prompts, [*params, GREEDY])
+    with made.open(async_scheduling=True, **settings) as llm:
+        found = llm.generate(prompts, [*params, GREEDY])
+        assert llm.stats().num_draft_tokens > 0
+    for ours, theirs in zip(found, plain, strict=True):
+        check(ours.outputs, theirs.outputs)
+    for each in found[:2]:
+        assert re.match(r"[a-c]{3}-[0-9]{2};", each.outputs[0].text)
 
 
 def test_it_sleeps_and_wakes_with_the_model(pair: Callable[..., Pair]) -> None:
