@@ -6,7 +6,7 @@ reads, so a block filled in a step may be read by any request of the same step.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from hotshoe.errors import CheckpointError
-from hotshoe.layers.attention_cache import attention_cache, prepare_of
-from hotshoe.layers.cache import Prepare, give_back, stored_as
 from hotshoe.layers.context import BuildContext, ForwardBatch
+from hotshoe.layers.paged import PagedCache
 from hotshoe.layers.rotary import Rotary
 from hotshoe.layers.weights import Holder, Place
 from hotshoe.slots import (
@@ -56,7 +55,7 @@ class QkNorm:
         return self.names is not None and not self.late
 
 
-class Attention:
+class Attention(PagedCache):
     """One layer's attention between its qkv and output projections.
 
     Args:
@@ -81,9 +80,10 @@ class Attention:
         chunk: int | None = None,
     ) -> None:
         scales = ctx.kv_scales(kv_scales)
-        self.spec = replace(spec, sinks=sinks is not None, kv_scales=scales)
-        self._attend: AttentionOp = ctx.selector.choose("attention", self.spec)
-        self.layout = self._attend.layout
+        asked = replace(spec, sinks=sinks is not None, kv_scales=scales)
+        self._attend: AttentionOp = ctx.selector.choose("attention", asked)
+        planner = ((asked, chunk), self._attend.prepare)
+        super().__init__(ctx, asked, self._attend.layout, planner, chunk)
         self._write: RotaryAndCacheOp = ctx.selector.choose(
             "rotary_and_cache",
             RotaryAndCacheSpec(
@@ -107,12 +107,6 @@ class Attention:
         self._rank = ctx.rank
         self._qk_norm: tuple[Tensor, Tensor] | None = None
         self._sinks: Tensor | None = None
-        self.kv_scales: Tensor | None = None
-        self.cache: Tensor
-        self.cache_spec = attention_cache(self.spec, self.layout, ctx.max_model_len, chunk)
-        prepare = prepare_of(self.cache_spec, self._attend.prepare)
-        self.planner: tuple[Hashable, Prepare] = ((self.spec, chunk), prepare)
-        self.view = 0
         self._norms: dict[str, Tensor] = {}
         holder = ctx.holder("attention", self.spec, ctx.dtype, self)
         self._late_norm: QkNorm | None = qk_norm if qk_norm and qk_norm.late else None
@@ -180,31 +174,6 @@ class Attention:
         [2] of keys and values."""
         rest = {"sinks": self._sinks, "kv_scales": self.kv_scales}
         return self._norms | {name: part for name, part in rest.items() if part is not None}
-
-    def block_bytes(self) -> int:
-        """Return the bytes of one block of this layer, K and V together."""
-        return self.cache_spec.block_bytes
-
-    def allocate_cache(self, num_blocks: int) -> None:
-        """Take memory for the cache: [2, num_blocks, block_numel], with the layout's gaps; bytes
-        if it is quantized.
-
-        Left as it comes: attention reads no slot before it is written, so memory that no request
-        has used yet need not become resident.
-        """
-        numel, dtype = stored_as(self.cache_spec)
-        shape = (2, num_blocks, numel + self.layout.gap)
-        self.cache = torch.empty(shape, dtype=dtype, device=self._place[0])[..., :numel]
-        self.cache[:, -1] = 0  # the null block: what nobody reads must not spoil sums by NaN
-
-    def share_cache(self, other: Attention) -> None:
-        """Use another layer's cache, whose blocks have equal parts."""
-        self.cache = other.cache
-
-    def free_cache(self) -> None:
-        """Give the cache's memory back, though an operation may remember the tensor."""
-        give_back(self.cache)
-        del self.cache
 
     def __call__(self, qkv: Tensor, batch: ForwardBatch) -> Tensor:
         """Map qkv [num_tokens, all channels of q, k and v], overwritten, to

@@ -8,6 +8,8 @@ from hotshoe.slots.base import (
     Selector,
     Slot,
 )
+from hotshoe.slots.claims import Requires
+from hotshoe.slots.layer_specs import DecoderLayerSpec, ModelStepSpec
 from hotshoe.slots.mixers import (
     GatedDeltaOp,
     GatedDeltaWeights,
@@ -71,6 +73,7 @@ from hotshoe.slots.state_specs import GatedDeltaSpec, StateSpaceSpec
 from hotshoe.slots.step import AttentionMetadata, CacheView, StepShape, whole_step
 from hotshoe.slots.table import SLOTS, all_slots
 from hotshoe.slots.verdict import Verdict, accept, accept_unless, refuse
+from hotshoe.slots.whole import DecoderLayerOp, LayerContext, ModelStepOp, WholeLayer
 
 __all__ = [
     "COMPOSED",
@@ -88,6 +91,8 @@ __all__ = [
     "CommunicatorOp",
     "CommunicatorSpec",
     "Decision",
+    "DecoderLayerOp",
+    "DecoderLayerSpec",
     "EmbeddingOp",
     "EmbeddingSpec",
     "GatedActivationOp",
@@ -102,6 +107,7 @@ __all__ = [
     "IndexerOp",
     "IndexerSpec",
     "KVLayout",
+    "LayerContext",
     "LayerNormOp",
     "LayerNormSpec",
     "LinearOp",
@@ -111,6 +117,8 @@ __all__ = [
     "LoraTokens",
     "MlaAttentionOp",
     "MlaAttentionSpec",
+    "ModelStepOp",
+    "ModelStepSpec",
     "MoeOp",
     "MoeSpec",
     "NormOp",
@@ -120,6 +128,7 @@ __all__ = [
     "QuantSpec",
     "Quantized",
     "Rendezvous",
+    "Requires",
     "Result",
     "RotaryAndCacheOp",
     "RotaryAndCacheSpec",
@@ -139,6 +148,7 @@ __all__ = [
     "TransferOp",
     "TransferSpec",
     "Verdict",
+    "WholeLayer",
     "accept",
     "accept_unless",
     "all_slots",

@@ -19,6 +19,7 @@ from hotshoe.foreign import ForeignError, cause_of, foreign
 from hotshoe.lazy import resolve_lazy
 from hotshoe.patience import patience
 from hotshoe.platform import DeviceFacts
+from hotshoe.slots.claims import Requires, judged_by_claims
 from hotshoe.slots.contract import shortcoming
 from hotshoe.slots.faults import Built, Owner, Owners
 from hotshoe.slots.results import Result
@@ -53,6 +54,9 @@ class Candidate:
         package: The distribution that it comes with, and its version. Core fills it in.
         tolerance: The largest error that it claims, as a share of what the conformance kit allows
             for the type; 0 claims the reference's very bits. Conformance tests the claim.
+        features: For slots that ask by features (`Slot.features`): those that it has. It is not
+            asked for a specification with another one.
+        requires: What it needs of the device; where that is missing, it is not asked.
     """
 
     slot: str
@@ -64,6 +68,8 @@ class Candidate:
     hook_api: int | None = None
     package: str = "core"
     tolerance: float = 1.0
+    features: frozenset[str] = frozenset()
+    requires: Requires | None = None
 
     def declared_layout(self, spec: Any, facts: DeviceFacts) -> KVLayout | None:
         """Return the layout that it says it reads; None where it does not say."""
@@ -115,6 +121,8 @@ class Slot:
         reference_waits: Its reference waits for the device, so a step with it is not recorded.
         alone: Lazy path of what wraps a reference so that no row depends on its neighbors, for
             `--batch-invariant`; None where nothing does, and the reference is refused then.
+        features: Names what a specification has beyond a plain one. A candidate that does not list
+            all of it is refused, so a new feature needs no candidate to know it.
         suite: Of a plugin's slot, the lazy path of its conformance suite, a
             `hotshoe_conformance.cases.base.Suite`.
     """
@@ -135,12 +143,16 @@ class Slot:
     reference_waits: bool = False
     suite: str | None = None
     alone: str | None = None
+    features: Callable[[Any], frozenset[str]] | None = None
 
     def admitted(self, candidate: Candidate) -> Candidate:
-        """Return a candidate, or one that refuses in its name if it knows an older contract."""
+        """Return a candidate that refuses what it does not claim, or all if it knows an older
+        contract."""
         built_for = candidate.hook_api
         if built_for is None or built_for >= self.contract:
-            return candidate
+            if self.features is None and candidate.requires is None:
+                return candidate
+            return replace(candidate, supports=judged_by_claims(candidate, self.features))
         verdict = refuse(
             f"it was built for hook API {built_for}, but slot {self.name} changed with "
             f"{self.contract}; install a version of its package for hook API {self.contract}"

@@ -13,6 +13,12 @@ from hotshoe.lazy import resolve_lazy
 from hotshoe.plugins.manager import blaming_plugin
 from hotshoe.slots import results
 from hotshoe.slots.base import Slot
+from hotshoe.slots.layer_specs import (
+    DecoderLayerSpec,
+    ModelStepSpec,
+    layer_features,
+    step_features,
+)
 from hotshoe.slots.results import Result
 from hotshoe.slots.sizes import TYPE_BITS, linear_bytes
 from hotshoe.slots.specs import (
@@ -79,6 +85,22 @@ def _state_bytes(spec: StateSpaceSpec | GatedDeltaSpec, state_size: int) -> int:
     conv = (spec.conv_width - 1) * spec.conv_size * TYPE_BITS[spec.conv_dtype]
     return (conv + spec.inner_size * state_size * TYPE_BITS[spec.state_dtype]) // 8
 
+
+def _layer_bytes(spec: DecoderLayerSpec, length: int) -> int:
+    """Return the bytes of a layer's matrices, and of the keys and values that one query sees."""
+    return sum(map(linear_bytes, spec.matrices.values())) + _attended(spec.attention, length)
+
+
+#: What a layer is composed of where nobody serves it whole.
+_LAYER = (
+    "rms_norm",
+    "add_rms_norm",
+    "linear",
+    "rotary_and_cache",
+    "attention",
+    "gated_mlp",
+    "gated_activation",
+)
 
 SLOTS: dict[str, Slot] = {
     slot.name: slot
@@ -231,6 +253,33 @@ SLOTS: dict[str, Slot] = {
             step_bytes=lambda s, n: linear_bytes(s.gate_up) + linear_bytes(s.down),
             matrices=lambda s: (s.gate_up, s.down),
             needs=("load_gate_up", "load_down", "nbytes"),
+        ),
+        Slot(
+            "decoder_layer",
+            DecoderLayerSpec,
+            f"{_REFERENCE}.decoder_layer:DecoderLayer",
+            "a whole decoder layer: norms, attention with its projections, MLP, residual additions",
+            reference_supports=_JUDGE,
+            results=lambda s, n: (Result((n, s.hidden_size), s.dtype),),
+            composed_of=_LAYER,
+            step_bytes=_layer_bytes,
+            matrices=lambda s: tuple(s.matrices.values()),
+            needs=("layout", "load", "bind", "prepare", "product", "state", "nbytes"),
+            reference_waits=True,
+            features=layer_features,
+        ),
+        Slot(
+            "model_step",
+            ModelStepSpec,
+            f"{_REFERENCE}.decoder_layer:ModelStep",
+            "all decoder layers of a stage in one call",
+            reference_supports=_JUDGE,
+            results=lambda s, n: (Result((n, s.layers[0][0].hidden_size), s.dtype),),
+            composed_of=("decoder_layer", *_LAYER),
+            step_bytes=lambda s, n: sum(_layer_bytes(layer, n) for layer in s.each()),
+            matrices=lambda s: tuple(m for one in s.each() for m in one.matrices.values()),
+            reference_waits=True,
+            features=step_features,
         ),
         Slot(
             "moe",

@@ -29,6 +29,7 @@ from hotshoe_models.mlps import MLP, build_mlp
 from hotshoe_models.norms import AddNorm, Norm, build_add_norm, build_norm
 from hotshoe_models.shared import build_mixer
 from hotshoe_models.spec import DecoderSpec, LayerSpec
+from hotshoe_models.whole import Whole, norm_before, under, whole_layers
 
 
 class DenseDecoder:
@@ -40,11 +41,13 @@ class DenseDecoder:
 
     Attributes:
         draft_head: See `hotshoe.models.base.DraftingModel`; builders of families set it.
-        layers: Those of this stage; a head may put something in front of one.
+        layers: Those of this stage, or one for all of them where a candidate serves the step; a
+            head may put something in front of one.
         num_layers: Those of all stages.
     """
 
     draft_head: DraftHead | None = None
+    layers: list[Layer | Whole]
 
     def __init__(self, spec: DecoderSpec, ctx: BuildContext) -> None:
         names, stage = spec.names, ctx.stage
@@ -84,11 +87,15 @@ class DenseDecoder:
     ) -> None:
         """Build this stage's layers and the norms between them."""
         mixers: dict[int, Mixer] = {}
-        self.layers = [Layer(spec.sized(i), ctx, i, rotaries, mixers) for i in own]
-        for i, layer, behind in zip(own, self.layers, [*self.layers[1:], None], strict=True):
+        self.layers = [
+            Layer(spec.sized(i), ctx, i, rotaries, mixers) if whole is None else whole
+            for i, whole in whole_layers(spec, ctx, own, rotaries)
+        ]
+        last = range(own.stop - len(self.layers), own.stop)
+        for i, layer, behind in zip(last, self.layers, [*self.layers[1:], None], strict=True):
             layer.join(spec, ctx, i, behind)
-        first = _under(spec.names.layer.format(own.start), spec.names.input_norm)
-        self._first_norm = build_norm(spec, ctx, first, self.layers[0].input_quant)
+        name, quant = norm_before(spec, own.start, self.layers[0])
+        self._first_norm = build_norm(spec, ctx, name, quant)
 
     def keep_embedding(self) -> None:
         """Have `embed` in this stage, too, for a head."""
@@ -148,7 +155,7 @@ class Layer:
         names, prefix = spec.names, spec.names.layer.format(i)
         self._mixer = mixers[i] = build_mixer(spec, ctx, i, rotaries, mixers)
         self._mlp: MLP | None = build_mlp(spec, ctx, i) if spec.layers[i].mlp else None
-        name = _under(prefix, names.mlp_norm)
+        name = under(prefix, names.mlp_norm)
         self._own_norm: Norm | None = None
         self._mlp_norm: AddNorm | None = None
         self.input_quant = self._mixer.input_quant
@@ -158,20 +165,23 @@ class Layer:
         elif self._mlp is not None:
             quant = self._mlp.input_quant
             self._mlp_norm = build_add_norm(spec, ctx, name, quant, spec.residual_scale)
-        self._post_attention_norm = build_norm(spec, ctx, _under(prefix, names.post_attention_norm))
-        self._post_mlp_norm = build_norm(spec, ctx, _under(prefix, names.post_mlp_norm))
+        self._post_attention_norm = build_norm(spec, ctx, under(prefix, names.post_attention_norm))
+        self._post_mlp_norm = build_norm(spec, ctx, under(prefix, names.post_mlp_norm))
 
-    def join(self, spec: DecoderSpec, ctx: BuildContext, i: int, behind: Layer | None) -> None:
+    def join(
+        self, spec: DecoderSpec, ctx: BuildContext, i: int, behind: Layer | Whole | None
+    ) -> None:
         """Build the norm in front of the layer behind this one; of the last one, the final norm.
 
-        The last layer of a stage has none where another stage follows.
+        The last layer of a stage has none where another stage follows, and none has one in front
+        of a whole layer, which norms by itself.
         """
         self._scale = spec.residual_scale * (1.0 if self._mlp is None else spec.mlp_scale)
         self._next_norm: AddNorm | None = None
-        if behind is not None:
-            name = _under(spec.names.layer.format(i + 1), spec.names.input_norm)
-            self._next_norm = build_add_norm(spec, ctx, name, behind.input_quant, self._scale)
-        elif i + 1 == len(spec.layers):
+        if isinstance(behind, Layer):
+            name, quant = norm_before(spec, i + 1, behind)
+            self._next_norm = build_add_norm(spec, ctx, name, quant, self._scale)
+        elif behind is None and i + 1 == len(spec.layers):
             self._next_norm = build_add_norm(spec, ctx, spec.names.final_norm, None, self._scale)
 
     def __call__(
@@ -215,10 +225,6 @@ def build_rotaries(ctx: BuildContext, layers: Sequence[LayerSpec]) -> dict[Rotat
         for rotation in {layer.rotation for layer in layers}
         if rotation is not None
     }
-
-
-def _under(prefix: str, name: str | None) -> str | None:
-    return None if name is None else prefix + name
 
 
 def _elsewhere(spec: DecoderSpec, ctx: BuildContext, own: range) -> list[str]:

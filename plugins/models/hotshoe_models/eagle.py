@@ -216,6 +216,11 @@ def build_eagle3(
     if ctx.stage.is_last:
         head = Eagle3Head(spec, ctx, model, len(layers), drafted, normed)
     assert own is not None, "the model has taken its layers"
+    if len(model.layers) < len(own):
+        raise ConfigError(
+            "an EAGLE-3 head reads states between layers, but one call computes all of them; "
+            "use --kernel model_step=composed"
+        )
     return TappedDecoder(model, layers, own, head)
 
 

@@ -7,7 +7,6 @@ its projections, and what is between them. It asks slots for every operation and
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Protocol, TypeAlias
 
 import torch
@@ -20,7 +19,6 @@ from hotshoe.layers import (
     ForwardBatch,
     Linear,
     Matrix,
-    QkNorm,
     Rotary,
     Rotation,
     Section,
@@ -29,9 +27,15 @@ from hotshoe.layers import (
 )
 from hotshoe.slots import Quantized, QuantSpec
 from hotshoe_models.delta import DeltaMixer
-from hotshoe_models.head_rows import ungrouped, with_gates
 from hotshoe_models.latent import LatentMixer
-from hotshoe_models.mlps import build_mlp, parts_of
+from hotshoe_models.mlps import build_mlp
+from hotshoe_models.projections import (
+    attention_spec,
+    changes_values,
+    o_matrix,
+    qk_norm_of,
+    qkv_matrix,
+)
 from hotshoe_models.spec import DecoderSpec
 from hotshoe_models.value_heads import Values
 
@@ -59,52 +63,15 @@ class AttentionMixer:
     """Attention of q, k and v projections over the cache of keys and values."""
 
     def __init__(self, spec: DecoderSpec, ctx: BuildContext, i: int, rotaries: Rotaries) -> None:
-        names, size = spec.names, spec.hidden_size
-        prefix = names.layer.format(i)
-        kv_parts = 1 if spec.layers[i].keys_as_values else 2
-        kv_dims = (spec.head_dim, spec.value_dim)[:kv_parts]
-        rows = [spec.num_heads * spec.head_dim, *(spec.num_kv_heads * dim for dim in kv_dims)]
-        heads = Section(spec.num_heads, spec.head_dim)
-        kv_heads = [Section(spec.num_kv_heads, dim, shared=True) for dim in kv_dims]
-        outputs = ctx.split("attention heads", heads, *kv_heads)
-        self._gates, parts = 0, names.qkv[: len(rows)]
-        if spec.gated_attention and names.gate is None:
-            outputs, self._gates = with_gates(outputs, spec)
-            rows[0] *= 2
-        elif spec.gated_attention:
-            outputs = ctx.split("attention heads", heads, heads, *kv_heads)
-            self._gates = ctx.split("attention heads", heads).size
-            rows, parts = [rows[0], *rows], (names.gate, *parts)
-        self._qkv = Linear(
-            ctx,
-            Matrix(
-                ctx,
-                parts_of(prefix, parts, rows),
-                spec.layers[i].qkv_inputs or size,
-                bias=spec.qkv_bias,
-                quantize=spec.quantizes("qkv", ctx.format),
-                outputs=ungrouped(outputs, spec) if names.grouped_qkv else outputs,
-                transposed=spec.transposed,
-            ),
-        )
+        names, prefix = spec.names, spec.names.layer.format(i)
+        matrix, self._gates = qkv_matrix(spec, ctx, i)
+        self._qkv = Linear(ctx, matrix)
         self._norms = _WideNorms(spec, ctx, prefix) if names.wide_qk_norm else None
-        changed = spec.value_norm or spec.value_scale != 1.0 or kv_parts == 1
-        self._values = Values(spec, ctx, i) if changed else None
+        self._values = Values(spec, ctx, i) if changes_values(spec, i) else None
         self.attention = _attention(spec, ctx, i, rotaries)
         self._temperature = spec.layers[i].temperature
         self._q_width = self.attention.spec.num_heads * spec.head_dim
-        self._o = Linear(
-            ctx,
-            Matrix(
-                ctx,
-                [(prefix + names.o, size)],
-                spec.num_heads * spec.value_dim,
-                bias=spec.o_bias,
-                quantize=spec.quantizes("o", ctx.format),
-                inputs=ctx.split("attention heads", Section(spec.num_heads, spec.value_dim)),
-                transposed=spec.transposed,
-            ),
-        )
+        self._o = Linear(ctx, o_matrix(spec, ctx, i))
         self.input_quant = self._qkv.input_quant
 
     def __call__(
@@ -129,35 +96,15 @@ class AttentionMixer:
 def _attention(spec: DecoderSpec, ctx: BuildContext, i: int, rotaries: Rotaries) -> Attention:
     layer, names = spec.layers[i], spec.names
     prefix = names.layer.format(i)
-    plain = ctx.attention_spec(
-        spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.attention_scale
-    )
     return Attention(
         ctx,
-        replace(
-            plain,
-            window=layer.window,
-            softcap=spec.attention_softcap,
-            v_head_dim=spec.v_head_dim,
-        ),
+        attention_spec(spec, ctx, i),
         rotaries[layer.rotation] if layer.rotation is not None else None,
-        qk_norm=_qk_norm(spec, i),
+        qk_norm=qk_norm_of(spec, i),
         sinks=None if names.sinks is None or not layer.sinks else prefix + names.sinks,
         kv_scales=stored_kv_scales(ctx.format, (prefix + names.o).rpartition(".")[0]),
         chunk=layer.chunk,
     )
-
-
-def _qk_norm(spec: DecoderSpec, i: int) -> QkNorm | None:
-    """Return the norms of each head's q and k, which take no notice of a temperature."""
-    layer, names = spec.layers[i], spec.names
-    if names.qk_norm is None or names.wide_qk_norm:
-        norm = QkNorm(spec.norm_eps, None) if layer.unit_qk else None
-    else:
-        first, second = (names.layer.format(i) + name for name in names.qk_norm)
-        norm = QkNorm(spec.norm_eps, (first, second), spec.norm_offset, names.late_qk_norm)
-    assert norm is None or layer.temperature is None, "a norm would undo the temperature"
-    return norm
 
 
 class _WideNorms:

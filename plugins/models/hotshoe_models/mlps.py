@@ -21,10 +21,22 @@ def parts_of(prefix: str, names: tuple[str, ...], sizes: list[int]) -> list[tupl
 def build_mlp(spec: DecoderSpec, ctx: BuildContext, i: int) -> MLP:
     """Build a layer's MLP, divided among the ranks: gate_up by outputs, down by inputs; or experts
     in its place."""
-    names, size, width = spec.names, spec.hidden_size, spec.intermediate_size
-    prefix, mixture = names.layer.format(i), spec.layers[i].mixture
+    mixture, width = spec.layers[i].mixture, spec.intermediate_size
     if mixture is not None:
+        prefix = spec.names.layer.format(i)
         return MoE(ctx, prefix, mixture, quantize=spec.quantizes("experts", ctx.format))
+    up, down = mlp_matrices(spec, ctx, i)
+    if spec.layers[i].sparsity:
+        return SparseMLP(ctx, up, down, spec.activation, spec.layers[i].sparsity, width)
+    if not spec.gated:
+        return PlainMLP(ctx, up, down, spec.activation)
+    return GatedMLP(ctx, up, down, spec.activation, spec.gate_scale)
+
+
+def mlp_matrices(spec: DecoderSpec, ctx: BuildContext, i: int) -> tuple[Matrix, Matrix]:
+    """Return gate_up, or up without gates, and down."""
+    names, size, width = spec.names, spec.hidden_size, spec.intermediate_size
+    prefix = names.layer.format(i)
     what, channels = "channels between MLP matrices", Section(width)
     inner = 1 + spec.gated
     up = Matrix(
@@ -45,8 +57,4 @@ def build_mlp(spec: DecoderSpec, ctx: BuildContext, i: int) -> MLP:
         inputs=ctx.split(what, channels),
         transposed=spec.transposed,
     )
-    if spec.layers[i].sparsity:
-        return SparseMLP(ctx, up, down, spec.activation, spec.layers[i].sparsity, width)
-    if not spec.gated:
-        return PlainMLP(ctx, up, down, spec.activation)
-    return GatedMLP(ctx, up, down, spec.activation, spec.gate_scale)
+    return up, down

@@ -63,6 +63,8 @@ def test_what_would_run_on_it(target: Target, capsys) -> None:
         "add_rms_norm": "triton",
         "gated_activation": "triton",
         "gated_mlp": "composed",
+        "decoder_layer": "composed",
+        "model_step": "composed",
         "sample": "triton",
         "transfer": "pinned",
         "graph": "hip_graph",

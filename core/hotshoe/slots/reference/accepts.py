@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from hotshoe.platform import DeviceFacts
+from hotshoe.slots.layer_specs import DecoderLayerSpec, ModelStepSpec
 from hotshoe.slots.specs import (
     AttentionSpec,
     GatedMlpSpec,
@@ -102,6 +103,29 @@ def _latents(spec: MlaAttentionSpec | IndexerSpec) -> Iterator[str]:
     if spec.kv_dtype not in TYPES:
         known = ", ".join(TYPES)
         yield f"keeps latents in {known}, not in {spec.kv_dtype}; use --kv-cache-dtype auto"
+
+
+def _layer(spec: DecoderLayerSpec) -> Iterator[str]:
+    attention = spec.attention
+    for part in (spec.qkv, attention, spec.o, spec.mlp):
+        yield from _reasons(part)
+    if attention.kv_scales == "tensor":
+        yield "has scales by token in a whole layer, none from the checkpoint"
+    keys = (attention.num_heads + attention.num_kv_heads) * attention.head_dim
+    if spec.qkv.out_features != keys + attention.num_kv_heads * attention.value_dim:
+        yield "needs as many outputs of qkv as heads have channels"
+    if spec.o.in_features != attention.num_heads * attention.value_dim:
+        yield "needs as many inputs of o as heads have values"
+    sizes = {spec.o.out_features, spec.mlp.gate_up.in_features, spec.mlp.down.out_features}
+    if sizes != {spec.hidden_size}:
+        yield "needs as many outputs as inputs of a layer"
+
+
+def _step(spec: ModelStepSpec) -> Iterator[str]:
+    for layer, _ in spec.layers:
+        yield from _layer(layer)
+    if len({(layer.hidden_size, layer.dtype) for layer, _ in spec.layers}) != 1:
+        yield "needs layers of one size and type"
 
 
 def _sparse(spec: SparseMlaSpec) -> Iterator[str]:
@@ -226,6 +250,8 @@ def _name(quant: QuantSpec) -> str:
 
 _OWN_REASONS: dict[type, Callable[[Any], Iterator[str]]] = {
     AttentionSpec: _keys_and_values,
+    DecoderLayerSpec: _layer,
+    ModelStepSpec: _step,
     RotaryAndCacheSpec: _keys_and_values,
     MlaAttentionSpec: _latents,
     SparseMlaSpec: _sparse,
