@@ -294,6 +294,19 @@ def test_two_stages_share_an_adapter(root: Path, wanted, tmp_path: Path) -> None
         assert generate(llm, [("mlp", 1)]) == [wanted["mlp"][1]]
 
 
+@pytest.mark.parametrize(
+    ("slot", "options"),
+    [("decoder_layer", {"tensor_parallel_size": 2}), ("model_step", {"pipeline_parallel_size": 2})],
+)
+def test_whole_layers_take_adapters_and_add_up(root: Path, wanted, slot: str, options) -> None:
+    """Whoever serves a layer adds what adapters make, and what the other ranks have."""
+    options |= {"kernel": {slot: "reference"}, "kv_cache_memory_bytes": 1 << 19}
+    pairs = [("all", 0), (None, 1), ("dora", 3), ("mlp", 2), ("attention", 0)]
+    with open_engine(root, **options) as llm:
+        assert generate(llm, pairs) == [wanted[name][index] for name, index in pairs]
+        assert {d.chosen for d in llm.decisions if d.slot == slot} == {"reference"}
+
+
 def test_an_adapter_comes_and_goes(root: Path, wanted) -> None:
     with open_engine(root, lora_modules={}, enable_prefix_caching=True) as llm:
         assert llm.adapters() == {}
