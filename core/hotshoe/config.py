@@ -18,6 +18,7 @@ from hotshoe.errors import ConfigError
 from hotshoe.platform import Change
 from hotshoe.suggest import did_you_mean
 from hotshoe.types.cache import QUANTIZED
+from hotshoe.types.levels import DEFAULT_LEVEL, LEVELS, levels_text
 from hotshoe.types.mesh import Mesh
 from hotshoe.types.pooling import POOLING_KINDS
 
@@ -198,11 +199,10 @@ class EngineConfig:
     )
     enforce_eager: bool = option(False, "record no graphs and compile nothing")
     optimization_level: int = option(
-        2,
-        "0: as enforce_eager; 1: record small decode steps alone, for a fast start; 2 and 3: "
-        "record every step",
+        DEFAULT_LEVEL,
+        levels_text(),
         low=0,
-        high=3,
+        high=len(LEVELS) - 1,
     )
     scheduling_policy: str = option(
         "auto",

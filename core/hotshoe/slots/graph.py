@@ -7,9 +7,7 @@ from dataclasses import replace
 from hotshoe.config import EngineConfig
 from hotshoe.slots.base import COMPOSED, REFERENCE, Selector
 from hotshoe.slots.specs import GraphSpec, TransferSpec
-
-#: Requests of the largest step that optimization level 1 records.
-FEW = 8
+from hotshoe.types.levels import LEVELS
 
 
 def recordable(
@@ -34,9 +32,11 @@ def recordable(
     if config.offloads:  # pieces end where copies are under way
         called = graph_spec(selector, config.max_num_seqs)[0]
         spec, hindrance = replace(called, pieces=False), "weights in host memory"
-    elif config.optimization_level == 1:
-        called = graph_spec(selector, min(config.max_num_seqs, FEW))[0]
-        spec, hindrance = replace(called, pieces=False), "optimization_level 1"
+    elif not (level := LEVELS[config.optimization_level]).prompts:
+        few = config.max_num_seqs if level.decodes is None else level.decodes
+        called = graph_spec(selector, min(config.max_num_seqs, few))[0]
+        named = f"optimization_level {config.optimization_level}"
+        spec, hindrance = replace(called, pieces=False), named
     else:
         spec, hindrance = graph_spec(selector, config.max_num_seqs)
     offered = selector.offers("graph", spec)
@@ -51,7 +51,9 @@ def hindering(config: EngineConfig) -> str:
     options = {
         "enforce_eager": config.enforce_eager,
         "check_candidates": config.check_candidates,
-        "optimization_level 0": config.optimization_level == 0,
+        f"optimization_level {config.optimization_level}": (
+            LEVELS[config.optimization_level].decodes == 0
+        ),
     }
     return next((name for name, holds in options.items() if holds), "")
 

@@ -136,6 +136,7 @@ class GpuPlatform(Platform, Generic[G]):
         import torch
 
         from hotshoe_triton import memory
+        from hotshoe_triton.compiled import keep_compiled
 
         gpu, index = self.chosen(), self._options.device
         unfit = self.unfit([gpu])
@@ -145,7 +146,8 @@ class GpuPlatform(Platform, Generic[G]):
         module.set_device(index)
         module.init()
         memory.start(module)
-        return self.taken(gpu, module.get_device_properties(index))
+        kept = keep_compiled(self._options.kernel_cache)
+        return {**self.taken(gpu, module.get_device_properties(index)), "kernel cache": kept}
 
     def memory_budget(self, config: EngineConfig) -> MemoryBudget:
         """Leave what the largest step needed beside the weights."""

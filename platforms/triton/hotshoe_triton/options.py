@@ -11,7 +11,11 @@ from typing import Any, TypeVar
 
 from hotshoe.errors import ConfigError
 
-_KINDS: dict[str, tuple[type, ...]] = {"device": (int,), "memory_fraction": (int, float)}
+_KINDS: dict[str, tuple[type, ...]] = {
+    "device": (int,),
+    "memory_fraction": (int, float),
+    "kernel_cache": (str,),
+}
 Gpu = TypeVar("Gpu")
 
 
@@ -22,10 +26,12 @@ class GpuOptions:
     Attributes:
         device: Index among the visible GPUs.
         memory_fraction: Share of the GPU's memory that the engine may take in all.
+        kernel_cache: Folder of compiled kernels; None for Triton's own.
     """
 
     device: int = 0
     memory_fraction: float = 0.92
+    kernel_cache: str | None = None
 
     @classmethod
     def from_mapping(cls, platform: str, values: Mapping[str, Any]) -> GpuOptions:

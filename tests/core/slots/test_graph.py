@@ -1,6 +1,7 @@
 """What slot `graph` is asked for."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,7 @@ from hotshoe.slots import (
 )
 from hotshoe.slots.graph import graph_spec, recordable
 from hotshoe.slots.show import show_spec
+from hotshoe.types.levels import DEFAULT_LEVEL, LEVELS
 
 FACTS = DeviceFacts("test", "any", "a test's device", "any", 1 << 30, 1)
 
@@ -94,3 +96,36 @@ def test_weights_in_host_memory_end_no_piece_and_must_not_wait() -> None:
     spec, said = recordable(Selector(SLOTS, offered, FACTS), config, asynchronous=True)
     assert spec is not None and not spec.pieces
     assert said == "of decode steps alone (weights in host memory)"
+
+
+@pytest.mark.parametrize(
+    ("level", "spec", "said"),
+    [
+        (0, None, ""),
+        (1, GraphSpec(8), "of decode steps alone (optimization_level 1)"),
+        (2, GraphSpec(64, pieces=True), ""),
+        (3, GraphSpec(64, pieces=True), ""),
+    ],
+)
+def test_each_level_asks_for_what_its_row_says(
+    level: int, spec: GraphSpec | None, said: str
+) -> None:
+    config = EngineConfig(optimization_level=level, max_num_seqs=64)
+    assert recordable(selector(everything), config, asynchronous=True) == (spec, said)
+    few = EngineConfig(optimization_level=level, max_num_seqs=4)
+    wanted = None if spec is None else replace(spec, max_num_seqs=4)
+    assert recordable(selector(everything), few, asynchronous=True) == (wanted, said)
+    assert EngineConfig().optimization_level == DEFAULT_LEVEL
+    row = LEVELS[level]
+    assert (row.decodes, row.prompts) == (
+        (0, False) if spec is None else (None if spec.pieces else spec.max_num_seqs, spec.pieces)
+    )
+
+
+def test_the_table_of_levels_is_in_the_help_and_on_its_page() -> None:
+    text = EngineConfig.__dataclass_fields__["optimization_level"].metadata["help"]
+    root = Path(__file__).parents[3]
+    page = (root / "docs/how-to/operate.md").read_text(encoding="utf-8")
+    for number, level in enumerate(LEVELS):
+        assert f"{number}: {level}" in text
+        assert f"| {number} | {level} |" in page

@@ -9,7 +9,10 @@ from hotshoe_triton.options import GpuOptions
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"devices": 1}, "platform p has no option 'devices'; it has device, memory_fraction"),
+        (
+            {"devices": 1},
+            "platform p has no option 'devices'; it has device, memory_fraction, kernel_cache",
+        ),
         ({"device": -1}, "must not be negative"),
         ({"device": True}, "cannot be True"),
         ({"device": "0"}, "cannot be '0'"),
