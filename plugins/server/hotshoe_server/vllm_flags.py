@@ -13,7 +13,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hotshoe.errors import ConfigError
+from hotshoe_server import vllm_drafts
 
+#: Whose value is an object, or one word, here and there.
+DRAFTS = "--speculative-config"
 #: A place where a value may stand in `Flag.to`.
 VALUE = "{}"
 
@@ -317,6 +320,7 @@ VALUES: Mapping[str, Mapping[str, str]] = {
     "--quantization": {"awq_marlin": "awq", "gptq_marlin": "gptq"},
     "--model-impl": {"vllm": "native"},
     "--structured-output-backend": {"guidance": "llguidance"},
+    f"{DRAFTS}.method": vllm_drafts.METHODS,
     "--pooling": {"LAST": "last", "MEAN": "mean"},
     "--kernel": {
         "attention=CPU_ATTN": "attention=native",
@@ -346,15 +350,21 @@ def rewrite(words: Sequence[str], say: Callable[[str], None]) -> list[str]:
         name, equals, value = _long(word)
         flag, off = _find(name)
         if flag is None:
-            names = VALUES.get(name, {})
-            found.append(name + equals + names.get(value, value))
-            if names and not equals:
-                found += [names.get(word, word) for word in itertools.islice(rest, 1)]
+            found.append(name + equals + _named(name, value, say))
+            if not equals and (name in VALUES or name == DRAFTS):
+                found += [_named(name, word, say) for word in itertools.islice(rest, 1)]
             continue
         if flag.takes and not equals:
             value = _value(flag, rest)
         found += _meant(flag, value if name == flag.name else _entry(name, value), off, say)
     return found
+
+
+def _named(name: str, value: str, say: Callable[[str], None]) -> str:
+    """Return the value of a flag that both have, by the name that it has here."""
+    if name == DRAFTS:
+        return vllm_drafts.meant(value, say)
+    return VALUES.get(name, {}).get(value, value)
 
 
 def _long(word: str) -> tuple[str, str, str]:
